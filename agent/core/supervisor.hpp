@@ -1,0 +1,183 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/protocol/messages.hpp"
+
+namespace ddprun::agent {
+
+/// What one agent is told once, by the launcher.
+struct SupervisorOptions {
+    rdzv::Limits limits;
+    rdzv::Join identity;              ///< job, node, hostname, slots, role, settings, …; no store
+    std::vector<std::string> command; ///< argv template; `${local_rank}` as torchrun substitutes it
+    std::string log_dir;              ///< `<log-dir>/<job>_<8 hex>`; empty: no files
+    std::string store_host;           ///< bind the store here; empty: the link's local address
+    Milliseconds rendezvous_lost_timeout{60000};
+    Milliseconds connect_timeout{600000};  ///< for the very first connection
+    bool sets_omp_num_threads = false;     ///< unset in our environment and more than one slot
+    std::vector<std::pair<std::string, std::string>> extra_environment;
+};
+
+// ---------------------------------------------------------------------------------------- inputs
+
+/// Connected and authenticated; `local_address` is ours on that connection.
+struct LinkUp {
+    std::string local_address;
+};
+
+/// The connection ended; the link goes on trying by itself unless `is_final`.
+struct LinkDown {
+    std::string why;
+    bool is_final = false;  ///< trying again cannot help (other secret, other protocol version)
+};
+
+struct FromRendezvous {
+    rdzv::RendezvousMessage message;
+};
+
+/// Answers OpenStore: bound and listening.
+struct StoreOpened {
+    rdzv::StoreAddress address;
+};
+
+/// Answers OpenStore: `why` says address, port and reason.
+struct StoreFailed {
+    std::string why;
+};
+
+/// A worker process ended (or could not be started: exec_errno). The evidence is complete except
+/// `age`: its output up to the end is in its logs and its tail.
+struct WorkerExited {
+    Generation generation;
+    LocalRank local_rank;
+    rdzv::Evidence evidence;
+};
+
+/// Answers EmptyGeneration: proof that no process of that generation is left here.
+struct Emptied {
+    Generation generation;
+};
+
+/// Answers EmptyGeneration: something survived SIGKILL for Limits::unkillable_after.
+struct NotEmptied {
+    Generation generation;
+    std::string what;
+};
+
+/// The keeper died; its workers are dead with it and swept, another keeper is ready.
+struct KeeperLost {};
+
+/// A signal that is to be handled (SIGTERM, SIGINT, SIGHUP, SIGQUIT).
+struct Signalled {
+    int signal = 0;
+};
+
+struct Tick {};
+
+using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerExited,
+                           Emptied, NotEmptied, KeeperLost, Signalled, Tick>;
+
+// --------------------------------------------------------------------------------------- effects
+
+struct SendToRendezvous {
+    rdzv::AgentMessage message;
+};
+
+/// Have a store socket bound and listening on `host`; answered by StoreOpened or StoreFailed.
+struct OpenStore {
+    std::string host;
+};
+
+/// Serve a fresh store on that socket. It is used up by this.
+struct ServeStore {
+    Generation generation;
+    std::vector<std::string> admitted;
+};
+
+/// Stop serving: clients are disconnected, keys forgotten.
+struct CloseStore {};
+
+struct WorkerSpec {
+    LocalRank local_rank;
+    std::vector<std::string> command;
+    /// Set over the environment that ddprun itself was started with.
+    std::vector<std::pair<std::string, std::string>> environment;
+    std::string log_dir;  ///< of this worker and generation; empty: no files
+};
+
+struct StartWorkers {
+    Generation generation;
+    Rank base_rank;
+    std::vector<WorkerSpec> workers;
+};
+
+/// Send `signal` to the process group of every worker that still runs.
+struct SignalWorkers {
+    Generation generation;
+    int signal = 0;
+};
+
+/// SIGKILL whatever is left of the generation, descendants too, and prove that nothing is.
+struct EmptyGeneration {
+    Generation generation;
+};
+
+/// One line for the user, without the "ddprun: " prefix.
+struct Say {
+    std::string text;
+};
+
+/// Print the report of a closed run (report.hpp).
+struct ShowVerdict {
+    rdzv::Verdict verdict;
+};
+
+/// The agent is done: no worker is left, Goodbye was sent where there was a link.
+struct Exit {
+    int code = 0;
+};
+
+struct Trace {
+    std::string text;
+};
+
+using Effect = std::variant<SendToRendezvous, OpenStore, ServeStore, CloseStore, StartWorkers,
+                            SignalWorkers, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
+using Effects = std::vector<Effect>;
+
+/// Decides everything on one node: when workers start, are signalled, killed and judged, what is
+/// reported, and when the agent may go. Pure, like rdzv::Coordinator: agent/README.md holds its
+/// state × input table. Owned and called by one thread.
+class Supervisor {
+public:
+    explicit Supervisor(SupervisorOptions options);
+    ~Supervisor();
+    Supervisor(const Supervisor&) = delete;
+    Supervisor& operator=(const Supervisor&) = delete;
+
+    /// Takes one input at `now`, which never goes backwards; appends what must be done, in order.
+    void step(Instant now, const Input& input, Effects& out);
+
+    [[nodiscard]] std::optional<Instant> next_deadline() const;
+
+    /// What this node waits for, for people; empty when nothing is awaited.
+    [[nodiscard]] std::string explain() const;
+
+    /// The generation whose workers may live here; none when proven empty. For checkers.
+    [[nodiscard]] std::optional<Generation> held_generation() const;
+
+private:
+    class State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,90 @@
+# How everything in ddprun is compiled, and the two functions that declare its parts.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+option(DDPRUN_WITH_TESTS "Build the tests" ON)
+option(DDPRUN_WERROR "Warnings are errors" OFF)
+set(DDPRUN_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them; empty for none")
+set(DDPRUN_WITH_TORCH AUTO CACHE STRING "Parts and tests that need LibTorch: AUTO, ON or OFF")
+set(DDPRUN_WITH_CUDA AUTO CACHE STRING "Parts that need CUDA: AUTO, ON or OFF")
+set_property(CACHE DDPRUN_WITH_TORCH PROPERTY STRINGS AUTO ON OFF)
+set_property(CACHE DDPRUN_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+find_program(DDPRUN_CCACHE ccache)
+if(DDPRUN_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${DDPRUN_CCACHE}")
+endif()
+
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_library(DDPRUN_XXHASH xxhash REQUIRED)
+
+include(DdprunOptionalParts)
+
+add_library(ddprun_warnings INTERFACE)
+target_compile_options(ddprun_warnings INTERFACE
+    -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual -Wundef
+    $<$<BOOL:${DDPRUN_WERROR}>:-Werror>)
+
+# Hardening that costs nothing measurable; sanitizers and -O0 do not go with fortification.
+add_library(ddprun_hardening INTERFACE)
+target_compile_options(ddprun_hardening INTERFACE -fstack-protector-strong -fcf-protection)
+target_compile_definitions(ddprun_hardening INTERFACE
+    $<$<AND:$<CONFIG:Release>,$<STREQUAL:${DDPRUN_SANITIZE},>>:_FORTIFY_SOURCE=2>)
+target_link_options(ddprun_hardening INTERFACE -Wl,-z,relro,-z,now)
+
+if(DDPRUN_SANITIZE)
+    add_compile_options(-fsanitize=${DDPRUN_SANITIZE} -fno-omit-frame-pointer
+                        -fno-sanitize-recover=all)
+    add_link_options(-fsanitize=${DDPRUN_SANITIZE})
+endif()
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    include(CheckIPOSupported)
+    check_ipo_supported(RESULT DDPRUN_HAS_LTO)
+    set(CMAKE_INTERPROCEDURAL_OPTIMIZATION ${DDPRUN_HAS_LTO})
+    add_link_options(-static-libstdc++ -static-libgcc)
+endif()
+
+# ddprun_library(<name> SOURCES <file>... [LINKS <target>...]): the static library of one folder.
+# Others use it as ddprun::<name>. LINKS are its layer neighbours and third parties, all public.
+function(ddprun_library name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+    if(arg_SOURCES)
+        add_library(ddprun_${name} STATIC ${arg_SOURCES})
+        target_include_directories(ddprun_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+        target_link_libraries(ddprun_${name} PUBLIC ${arg_LINKS}
+                              PRIVATE ddprun_warnings ddprun_hardening)
+    else()
+        add_library(ddprun_${name} INTERFACE)
+        target_include_directories(ddprun_${name} INTERFACE "${PROJECT_SOURCE_DIR}")
+        target_link_libraries(ddprun_${name} INTERFACE ${arg_LINKS})
+    endif()
+    add_library(ddprun::${name} ALIAS ddprun_${name})
+endfunction()
+
+# ddprun_program(<name> SOURCES <file>... LINKS <target>... [NO_INSTALL])
+function(ddprun_program name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "NO_INSTALL" "" "SOURCES;LINKS")
+    add_executable(${name} ${arg_SOURCES})
+    target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+    target_link_libraries(${name} PRIVATE ${arg_LINKS} ddprun_warnings ddprun_hardening)
+    target_link_options(${name} PRIVATE -pie)
+    if(NOT arg_NO_INSTALL)
+        install(TARGETS ${name} RUNTIME)
+    endif()
+endfunction()
+
+# Asio and Process are used header-only; the definitions must be the same everywhere.
+add_library(ddprun_asio INTERFACE)
+target_compile_definitions(ddprun_asio INTERFACE BOOST_ASIO_NO_DEPRECATED
+                           BOOST_PROCESS_V2_HEADER_ONLY BOOST_ASIO_DISABLE_VISIBILITY)
+target_link_libraries(ddprun_asio INTERFACE Boost::headers Threads::Threads)

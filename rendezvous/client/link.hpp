@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "rendezvous/protocol/messages.hpp"
+
+namespace ddprun::rdzv {
+
+/// What a Link tells its owner, always on the owner's io_context and never from inside a call of
+/// the owner's.
+struct LinkEvents {
+    /// Connected and authenticated; `local_address` is this end's numeric address.
+    std::function<void(std::string local_address)> on_up;
+    /// The connection ended or could not be made. Unless `is_final`, the link tries again by itself
+    /// and reports each reason once per change.
+    std::function<void(std::string why, bool is_final)> on_down;
+    std::function<void(RendezvousMessage)> on_message;
+};
+
+/// An agent's way to its rendezvous: a TCP connection (RendezvousClient), or a Coordinator in the
+/// same process. One thread.
+class Link {
+public:
+    virtual ~Link() = default;
+
+    virtual void start(LinkEvents events) = 0;
+
+    /// Queues `message`; silently dropped while the link is down: after on_up the owner says again
+    /// what still matters.
+    virtual void send(const AgentMessage& message) = 0;
+
+    /// Flushes what was queued (bounded in time), ends the connection, then calls `done`; no event
+    /// comes after this call.
+    virtual void stop(std::function<void()> done) = 0;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/rng.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/protocol/messages.hpp"
+
+namespace ddprun::rdzv {
+
+// ---------------------------------------------------------------------------------------- inputs
+
+/// A message of an authenticated agent. The first one of a connection is its Join.
+struct Received {
+    ConnectionId connection;
+    AgentMessage message;
+};
+
+/// A connection ended, and not because of an effect of this coordinator.
+struct ConnectionEnded {
+    ConnectionId connection;
+    /// The peer's process is gone (end of stream, no Goodbye): death at once. False for a reset,
+    /// a bad frame or a close by the daemon: a suspicion until the lease ends.
+    bool is_end_of_stream = false;
+};
+
+/// The loop of this process was held up: everybody's silence may be ours.
+struct HeldUp {
+    Duration by{};
+};
+
+/// Time passed; due deadlines are judged.
+struct Tick {};
+
+using Input = std::variant<Received, ConnectionEnded, HeldUp, Tick>;
+
+// --------------------------------------------------------------------------------------- effects
+
+struct Send {
+    ConnectionId connection;
+    RendezvousMessage message;
+};
+
+/// Flush what was sent, then close. No ConnectionEnded follows.
+struct CloseConnection {
+    ConnectionId connection;
+    std::string reason;
+};
+
+/// A line for the log; the simulator hashes it.
+struct Trace {
+    std::string text;
+};
+
+using Effect = std::variant<Send, CloseConnection, Trace>;
+using Effects = std::vector<Effect>;
+
+struct CoordinatorOptions {
+    Limits limits;
+    /// False inside a single-node ddprun: its one member is in this process and cannot be silent.
+    bool has_leases = true;
+};
+
+class Run;  // run.hpp: what one life of the job holds
+
+/// Decides everything about one job: who is a member, when a generation starts and stops, who may
+/// go, and the verdict. Pure: no clock, socket, thread or log. rendezvous/README.md holds its
+/// phase × input table. Owned and called by one thread.
+class Coordinator {
+public:
+    Coordinator(JobId job, CoordinatorOptions options, Rng rng);
+    ~Coordinator();
+    Coordinator(const Coordinator&) = delete;
+    Coordinator& operator=(const Coordinator&) = delete;
+
+    /// Takes one input at `now`, which never goes backwards, and appends what must be done to
+    /// `out`, in order.
+    void step(Instant now, const Input& input, Effects& out);
+
+    /// When step() wants a Tick at the latest; none while only inputs can change anything.
+    [[nodiscard]] std::optional<Instant> next_deadline() const;
+
+    /// What the job waits for, for people; empty when nothing is awaited.
+    [[nodiscard]] std::string explain() const;
+
+    /// The run is closed and nobody is connected any more (its verdict may still be kept).
+    [[nodiscard]] bool is_done() const;
+
+    /// is_done(), and the verdict needs no longer be kept: this object can go.
+    [[nodiscard]] bool is_forgettable(Instant now) const;
+
+    /// The state for checkers, status pages and tests; null before the first join.
+    [[nodiscard]] const Run* run() const;
+
+private:
+    JobId job_;
+    CoordinatorOptions options_;
+    Rng rng_;
+    Instant now_{};
+    std::unique_ptr<Run> run_;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,248 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/tagged.hpp"
+
+/// What agents and the rendezvous tell each other. Plain values; how they travel is codec.hpp.
+/// A field that a peer leaves out keeps its default; a field nobody knows is ignored.
+namespace ddprun::rdzv {
+
+// ---------------------------------------------------------------------------------------- values
+
+/// How the user wants the job run. The first joiner's settings become the run's.
+struct JobSettings {
+    int min_nodes = 1;
+    int max_nodes = 1;
+    int max_restarts = 0;               ///< budget of worker failures, for the whole run
+    int max_node_losses = -1;           ///< budget of lost nodes; -1 is no bound
+    bool grow = true;                   ///< a newcomer makes a running smaller group re-form
+    Milliseconds patience{30000};       ///< from the minimum reached to the start, first generation
+    Milliseconds join_timeout{600000};  ///< waiting for the minimum
+    Milliseconds grow_delay{30000};     ///< least time from a start to growing
+    Milliseconds failure_grace{5000};   ///< SIGTERM to SIGKILL after a failure
+    Milliseconds shutdown_timeout{30000};  ///< SIGTERM to SIGKILL when draining
+
+    bool operator==(const JobSettings&) const = default;
+};
+
+struct StoreAddress {
+    std::string host;
+    std::uint16_t port = 0;
+
+    bool operator==(const StoreAddress&) const = default;
+};
+
+/// A generation whose workers (may) live on a node that joins: it was cut off, not restarted.
+struct HeldGeneration {
+    Generation generation;
+    std::string digest;
+
+    bool operator==(const HeldGeneration&) const = default;
+};
+
+/// How a worker ended. Exactly one of exit_code, signal, exec_errno says it; the others are unset.
+struct Evidence {
+    int pid = 0;
+    std::optional<int> exit_code;
+    std::optional<int> signal;
+    std::optional<int> exec_errno;    ///< the program could not be started at all
+    bool core_dumped = false;
+    bool keeper_lost = false;         ///< it died with the keeper, not by itself
+    Milliseconds age{0};              ///< from the death to the sending of the report
+    std::string program;              ///< argv[0], for the exec case
+    std::string stderr_tail;          ///< any bytes
+    std::string error_file;           ///< content of the worker's error.json, any bytes
+    std::string log_dir;              ///< on the node
+
+    bool operator==(const Evidence&) const = default;
+};
+
+struct FailureReport {
+    Generation generation;
+    Rank rank;
+    LocalRank local_rank;
+    std::string hostname;
+    NodeId node;
+    Evidence evidence;
+
+    bool operator==(const FailureReport&) const = default;
+};
+
+/// One line of the summary of a run.
+struct TimelineEvent {
+    Milliseconds at{0};  ///< since the first join
+    std::string text;
+
+    bool operator==(const TimelineEvent&) const = default;
+};
+
+enum class StopCause {
+    Failure,  ///< a worker or a node died: failure_grace
+    Grow,     ///< newcomers wait: workers are asked to save
+    Leave,    ///< a node was told to leave: workers are asked to save
+    Fenced,   ///< the generation is no longer the run's: its workers must go at once
+};
+
+enum class VerdictKind { Succeeded, Failed, Stopped, Incomplete };
+
+// ---------------------------------------------------------------------- agent to the rendezvous
+
+/// The first message of a connection.
+struct Join {
+    JobId job;
+    NodeId node;
+    std::string hostname;
+    int slots = 1;
+    std::string role = "default";
+    std::optional<int> node_rank;         ///< explicit place wish; duplicates are refused
+    std::string topology_key;             ///< sorts nodes that are near each other together
+    std::vector<std::string> addresses;   ///< of all interfaces, for the store's admission
+    StoreAddress store;                   ///< bound and listening already, for the next generation
+    JobSettings settings;
+    std::string run_token;                ///< of the run this node belongs to; empty for a stranger
+    std::optional<HeldGeneration> held;
+
+    bool operator==(const Join&) const = default;
+};
+
+/// A worker exited 0 before its agent was told to stop.
+struct WorkerFinished {
+    Generation generation;
+    LocalRank local_rank;
+
+    bool operator==(const WorkerFinished&) const = default;
+};
+
+struct WorkerFailed {
+    Generation generation;
+    LocalRank local_rank;
+    Evidence evidence;
+
+    bool operator==(const WorkerFailed&) const = default;
+};
+
+/// No process of `generation` is left on this node, and `store` listens for the next one.
+struct Stopped {
+    Generation generation;
+    StoreAddress store;
+
+    bool operator==(const Stopped&) const = default;
+};
+
+/// This node was told by `signal` to leave the job.
+struct Leave {
+    int signal = 0;
+
+    bool operator==(const Leave&) const = default;
+};
+
+/// A worker of `generation` could not be killed: this node is of no use any more.
+struct Unkillable {
+    Generation generation;
+
+    bool operator==(const Unkillable&) const = default;
+};
+
+/// The agent goes for good; the end of its connection is no death.
+struct Goodbye {
+    bool operator==(const Goodbye&) const = default;
+};
+
+struct Beat {
+    std::uint64_t sequence = 0;
+
+    bool operator==(const Beat&) const = default;
+};
+
+// ---------------------------------------------------------------------- rendezvous to the agent
+
+/// The join counts. `lease` 0 means that no beats are wanted (same process).
+struct Accepted {
+    std::string run_token;
+    Milliseconds lease{0};
+    Milliseconds beat_interval{0};
+
+    bool operator==(const Accepted&) const = default;
+};
+
+/// The join does not count; the connection is closed next.
+struct Refused {
+    std::string text;
+    int exit_code = 1;
+
+    bool operator==(const Refused&) const = default;
+};
+
+/// Why this node waits, sent when the reason changes. `text` has no trailing punctuation.
+struct Waiting {
+    std::string text;
+
+    bool operator==(const Waiting&) const = default;
+};
+
+/// The member's own row of the rank map. Nothing here grows with the number of nodes, except
+/// `admitted`, which only group rank 0 gets.
+struct Start {
+    Generation generation;
+    std::string digest;
+    int group_rank = 0;
+    int group_world_size = 1;
+    int base_rank = 0;
+    int world_size = 1;
+    int role_base_rank = 0;
+    int role_world_size = 1;
+    int restart_count = 0;  ///< the run's charged worker restarts
+    int max_restarts = 0;
+    StoreAddress store;     ///< MASTER_ADDR and MASTER_PORT
+    std::vector<std::string> admitted;
+    std::string why;        ///< one line for the console, empty for the first
+
+    bool operator==(const Start&) const = default;
+};
+
+/// Stop the workers of `generation`, prove that none is left, answer Stopped.
+struct Stop {
+    Generation generation;
+    StopCause cause = StopCause::Failure;
+    int signal = 15;            ///< to be sent first
+    Milliseconds grace{5000};   ///< from that signal to SIGKILL
+    std::string why;
+
+    bool operator==(const Stop&) const = default;
+};
+
+/// The node that asked to leave may go; its workers are gone and the run goes on without it.
+struct Released {
+    bool operator==(const Released&) const = default;
+};
+
+/// The run is closed. Members without workers left say Goodbye and exit with `exit_code`.
+struct Verdict {
+    VerdictKind kind = VerdictKind::Succeeded;
+    int exit_code = 0;
+    std::string text;
+    std::optional<FailureReport> first_failure;
+    int failure_count = 0;                ///< all failures reported in the last generation
+    std::vector<TimelineEvent> timeline;
+
+    bool operator==(const Verdict&) const = default;
+};
+
+struct Acknowledge {
+    std::uint64_t sequence = 0;
+
+    bool operator==(const Acknowledge&) const = default;
+};
+
+using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Stopped, Leave, Unkillable,
+                                  Goodbye, Beat>;
+using RendezvousMessage =
+    std::variant<Accepted, Refused, Waiting, Start, Stop, Released, Verdict, Acknowledge>;
+
+}  // namespace ddprun::rdzv
