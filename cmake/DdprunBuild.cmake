@@ -33,6 +33,7 @@ include(DdprunOptionalParts)
 add_library(ddprun_warnings INTERFACE)
 target_compile_options(ddprun_warnings INTERFACE
     -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual -Wundef
+    -Wno-missing-field-initializers  # designated initialisers leave the rest at its defaults
     $<$<BOOL:${DDPRUN_WERROR}>:-Werror>)
 
 # Hardening that costs nothing measurable; sanitizers and -O0 do not go with fortification.

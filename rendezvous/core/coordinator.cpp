@@ -1,0 +1,153 @@
+#include "rendezvous/core/coordinator.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/core/run.hpp"
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+template <typename... Handlers>
+struct Overloaded : Handlers... {
+    using Handlers::operator()...;
+};
+template <typename... Handlers>
+Overloaded(Handlers...) -> Overloaded<Handlers...>;
+
+/// A stranger may be told an old verdict: the run was decided, and lately.
+bool is_answered_by_verdict(const Run& run, const Closed& closed, const Join& join, Instant now,
+                            Milliseconds kept) {
+    if (!join.run_token.empty() && join.run_token == run.token) {
+        return true;
+    }
+    const bool is_decided = closed.verdict.kind == VerdictKind::Succeeded ||
+                            closed.verdict.kind == VerdictKind::Failed;
+    return is_decided && now - closed.at < kept && !run.departed.contains(join.node);
+}
+
+void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
+    std::visit(
+        Overloaded{
+            [&](const Join& m) { join(step, connection, m); },
+            [&](const WorkerFinished& m) { worker_finished(step, connection, m); },
+            [&](const WorkerFailed& m) { worker_failed(step, connection, m); },
+            [&](const Stopped& m) { stopped(step, connection, m); },
+            [&](const Leave& m) { leave(step, connection, m); },
+            [&](const Unkillable& m) { unkillable(step, connection, m); },
+            [&](const Goodbye&) { goodbye(step, connection); },
+            [&](const Beat& m) { beat(step, connection, m); },
+        },
+        message);
+}
+
+/// Deadlines in the order in which they may depend on each other.
+void judge_deadlines(Step& step) {
+    judge_leases(step);
+    judge_stopping(step);
+    judge_forming(step);
+    explain_waits(step);
+}
+
+/// What must hold between two steps (S1, S2, S9, S11).
+void check_invariants(const Run& run, const Limits& limits) {
+    DDP_CHECK(run.restarts_used <= run.settings.max_restarts, run.restarts_used);
+    DDP_CHECK(run.nodes.size() <= limits.nodes_max, run.nodes.size());
+    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        DDP_CHECK(!stopping->pending.empty());
+    }
+    if (const Running* running = std::get_if<Running>(&run.phase)) {
+        DDP_CHECK(!running->unfinished.empty());
+    }
+}
+
+}  // namespace
+
+Coordinator::Coordinator(JobId job, CoordinatorOptions options, Rng rng)
+    : job_(std::move(job)), options_(options), rng_(rng) {}
+
+Coordinator::~Coordinator() = default;
+
+void Coordinator::step(Instant now, const Input& input, Effects& out) {
+    DDP_CHECK(now >= now_);
+    now_ = now;
+    const Received* received = std::get_if<Received>(&input);
+    const Join* joining =
+        received != nullptr ? std::get_if<Join>(&received->message) : nullptr;
+    if (joining != nullptr) {
+        const Closed* closed = run_ ? std::get_if<Closed>(&run_->phase) : nullptr;
+        if (closed != nullptr && !is_answered_by_verdict(*run_, *closed, *joining, now,
+                                                         options_.limits.verdict_kept)) {
+            run_.reset();
+        }
+        if (!run_) {
+            run_ = std::make_unique<Run>();
+            run_->token = fmt::format("{:016x}", rng_.next());
+            run_->settings = joining->settings;
+            run_->opened_at = now;
+            Step opening{job_, options_, rng_, now, *run_, out};
+            enter_forming(opening, "");
+        }
+    }
+    if (!run_) {
+        return;  // nothing was ever joined: no connection of ours, no deadline
+    }
+    Step step{job_, options_, rng_, now, *run_, out};
+    std::visit(Overloaded{
+                   [&](const Received& in) { receive(step, in.connection, in.message); },
+                   [&](const ConnectionEnded& in) { connection_ended(step, in); },
+                   [&](const HeldUp& in) { held_up(step, in.by); },
+                   [&](const Tick&) { judge_deadlines(step); },
+               },
+               input);
+    form_if_possible(step);
+    grow_if_wanted(step);
+    check_invariants(*run_, options_.limits);
+}
+
+std::optional<Instant> Coordinator::next_deadline() const {
+    if (!run_) {
+        return std::nullopt;
+    }
+    std::optional<Instant> deadline;
+    const auto consider = [&deadline](std::optional<Instant> candidate) {
+        if (candidate && (!deadline || *candidate < *deadline)) {
+            deadline = candidate;
+        }
+    };
+    if (!run_->leases.empty()) {
+        consider(run_->leases.begin()->first);
+    }
+    for (const auto& [connection, until] : run_->departing) {
+        consider(until);
+    }
+    if (const Stopping* stopping = std::get_if<Stopping>(&run_->phase)) {
+        consider(stopping->give_up_at);
+    }
+    consider(run_->explain_at);
+    Effects unused;
+    Rng rng = rng_;
+    consider(forming_deadline(Step{job_, options_, rng, now_, *run_, unused}));
+    return deadline;
+}
+
+std::string Coordinator::explain() const { return run_ ? explain_run(*run_) : std::string(); }
+
+bool Coordinator::is_done() const {
+    return run_ && std::holds_alternative<Closed>(run_->phase) && run_->by_connection.empty() &&
+           run_->departing.empty();
+}
+
+bool Coordinator::is_forgettable(Instant now) const {
+    const Closed* closed = run_ ? std::get_if<Closed>(&run_->phase) : nullptr;
+    return is_done() && now - closed->at >= options_.limits.verdict_kept;
+}
+
+const Run* Coordinator::run() const { return run_.get(); }
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,118 @@
+#include "rendezvous/core/rank_map.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <climits>
+#include <map>
+#include <tuple>
+
+namespace ddprun::rdzv {
+
+namespace {
+
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+/// The end of the run of digits that starts at `from`.
+std::size_t digits_end(const std::string& text, std::size_t from) {
+    while (from < text.size() && is_digit(text[from])) {
+        ++from;
+    }
+    return from;
+}
+
+/// Compares two runs of digits by value, of any length: -1, 0 or 1.
+int compare_numbers(std::string left, std::string right) {
+    left.erase(0, std::min(left.find_first_not_of('0'), left.size()));
+    right.erase(0, std::min(right.find_first_not_of('0'), right.size()));
+    if (left.size() != right.size()) {
+        return left.size() < right.size() ? -1 : 1;
+    }
+    return left < right ? -1 : (left == right ? 0 : 1);
+}
+
+bool is_first_before(const Candidate& left, const Candidate& right) {
+    const int left_rank = left.node_rank.value_or(INT_MAX);
+    const int right_rank = right.node_rank.value_or(INT_MAX);
+    if (std::tie(left_rank, left.topology_key) != std::tie(right_rank, right.topology_key)) {
+        return std::tie(left_rank, left.topology_key) < std::tie(right_rank, right.topology_key);
+    }
+    if (left.hostname != right.hostname) {
+        return is_naturally_before(left.hostname, right.hostname);
+    }
+    return left.node < right.node;
+}
+
+/// Takes the newcomer for a hole of `slots`: the first with as many slots, else the first.
+Candidate take_for_hole(std::vector<Candidate>& newcomers, int slots) {
+    auto taken = std::find_if(newcomers.begin(), newcomers.end(),
+                              [slots](const Candidate& c) { return c.slots == slots; });
+    if (taken == newcomers.end()) {
+        taken = newcomers.begin();
+    }
+    Candidate candidate = *taken;
+    newcomers.erase(taken);
+    return candidate;
+}
+
+}  // namespace
+
+bool is_naturally_before(const std::string& left, const std::string& right) {
+    std::size_t i = 0;
+    std::size_t j = 0;
+    while (i < left.size() && j < right.size()) {
+        if (is_digit(left[i]) && is_digit(right[j])) {
+            const std::size_t i_end = digits_end(left, i);
+            const std::size_t j_end = digits_end(right, j);
+            const int order =
+                compare_numbers(left.substr(i, i_end - i), right.substr(j, j_end - j));
+            if (order != 0) {
+                return order < 0;
+            }
+            i = i_end;
+            j = j_end;
+        } else if (left[i] != right[j]) {
+            return left[i] < right[j];
+        } else {
+            ++i;
+            ++j;
+        }
+    }
+    if (left.size() - i != right.size() - j) {
+        return left.size() - i < right.size() - j;
+    }
+    return left < right;  // gpu01 and gpu1: any fixed order
+}
+
+std::vector<Place> order_places(const std::vector<Place>& previous,
+                                std::vector<Candidate> chosen) {
+    std::sort(chosen.begin(), chosen.end(), is_first_before);
+    std::map<NodeId, int> slots_of;
+    for (const Candidate& candidate : chosen) {
+        slots_of[candidate.node] = candidate.slots;
+    }
+    std::vector<Candidate> newcomers;
+    for (const Candidate& candidate : chosen) {
+        const bool is_survivor =
+            std::any_of(previous.begin(), previous.end(),
+                        [&](const Place& place) { return place.node == candidate.node; });
+        if (!is_survivor) {
+            newcomers.push_back(candidate);
+        }
+    }
+    std::vector<Place> places;
+    for (const Place& place : previous) {
+        const auto survivor = slots_of.find(place.node);
+        if (survivor != slots_of.end()) {
+            places.push_back(Place{place.node, survivor->second});
+        } else if (!newcomers.empty()) {
+            const Candidate replacement = take_for_hole(newcomers, place.slots);
+            places.push_back(Place{replacement.node, replacement.slots});
+        }
+    }
+    for (const Candidate& candidate : newcomers) {
+        places.push_back(Place{candidate.node, candidate.slots});
+    }
+    return places;
+}
+
+}  // namespace ddprun::rdzv

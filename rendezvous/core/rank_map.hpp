@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/tagged.hpp"
+
+namespace ddprun::rdzv {
+
+/// A node in a rank map; the map's order is the order of group ranks.
+struct Place {
+    NodeId node;
+    int slots = 1;
+};
+
+/// A node that is to get a place, and what decides which.
+struct Candidate {
+    NodeId node;
+    int slots = 1;
+    std::optional<int> node_rank;
+    std::string topology_key;
+    std::string hostname;
+};
+
+/// True if `left` comes before `right` when digits are read as numbers: gpu9 before gpu10.
+[[nodiscard]] bool is_naturally_before(const std::string& left, const std::string& right);
+
+/// Orders `chosen` into group ranks. With no `previous` map: by explicit node rank, topology key,
+/// natural host-name order, node id. With one, every survivor keeps its place, newcomers in that
+/// same order fill the holes (one with as many slots as the hole had goes first, so that no other
+/// rank moves) and then the end; holes that remain are closed up in order.
+[[nodiscard]] std::vector<Place> order_places(const std::vector<Place>& previous,
+                                              std::vector<Candidate> chosen);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/core/rank_map.hpp"
+#include "rendezvous/protocol/messages.hpp"
+
+namespace ddprun::rdzv {
+
+/// What a node is to the run at the moment.
+enum class Standing {
+    Ready,    ///< no workers, a store socket open: may be taken into the next generation
+    Unready,  ///< came back with workers of a generation that is over; they must go first
+    Member,   ///< belongs to the current generation
+};
+
+struct Node {
+    Join info;
+    Standing standing = Standing::Ready;
+    std::uint64_t joined_as = 0;             ///< order of joining within the run
+    std::optional<ConnectionId> connection;  ///< none: cut off, believed alive until its lease ends
+    Instant lease_end{};                     ///< meaningless without leases
+    std::set<LocalRank> finished;            ///< ranks of the current generation that exited 0
+    std::optional<int> leaving;              ///< the signal that told it to leave
+    std::string said_waiting;                ///< the last explanation sent
+};
+
+/// A failure and when it happened on the coordinator's clock.
+struct TimedFailure {
+    Instant at{};
+    FailureReport report;
+};
+
+// ---------------------------------------------------------------------------------------- phases
+
+/// Too few nodes, or the patience for more has not ended, or a back-off has not.
+struct Forming {
+    Instant since{};
+    Instant give_up_at{};                ///< while the minimum is missing
+    std::optional<Instant> patience_end; ///< set when the minimum was reached, first generation
+    std::optional<Instant> not_before;   ///< back-off after a burst of restarts
+    std::string why;                     ///< of the generation to come
+};
+
+/// Every member has its row; workers live.
+struct Running {
+    Instant since{};
+    std::set<NodeId> unfinished;  ///< members some of whose ranks have not exited 0
+    bool has_finished_rank = false;
+};
+
+/// Every member was told to stop; those in `pending` have not proven to be empty.
+struct Stopping {
+    StopCause cause = StopCause::Failure;
+    Instant since{};
+    Instant give_up_at{};  ///< a node that is still pending then is lost
+    Stop order;            ///< what members were told, for those that reconnect
+    std::set<NodeId> pending;
+    std::set<NodeId> unfinished;             ///< as in Running when the stop began
+    std::vector<TimedFailure> failures;      ///< in order of arrival
+    std::vector<std::string> lost_nodes;     ///< host names; a loss explains failures beside it
+};
+
+struct Closed {
+    Verdict verdict;
+    Instant at{};
+};
+
+using Phase = std::variant<Forming, Running, Stopping, Closed>;
+
+/// One life of the job, from the first join to the verdict. Data only: coordinator.cpp and the
+/// files beside it decide. The simulator's checkers and status pages read it.
+struct Run {
+    std::string token;  ///< names this run; members present it when they reconnect
+    JobSettings settings;
+    Instant opened_at{};
+    Phase phase;
+    Generation generation;      ///< the current one, or the last while forming
+    std::string digest;         ///< of its rank map
+    std::vector<Place> places;  ///< its rank map, in order of group rank
+    int restarts_used = 0;
+    int node_losses_used = 0;
+    std::deque<Instant> recent_starts;  ///< within the back-off window
+    std::vector<TimelineEvent> timeline;
+    std::uint64_t joins = 0;
+
+    std::map<NodeId, Node> nodes;  ///< members, spares, newcomers
+    std::map<ConnectionId, NodeId> by_connection;
+    std::map<ConnectionId, Instant> departing;  ///< told to go and still connected; until when
+    std::set<NodeId> departed;                  ///< said goodbye
+
+    // Indexes over `nodes`, kept by reindex(): no decision walks all nodes.
+    std::set<NodeId> ready;     ///< Ready, connected and not leaving
+    std::set<NodeId> suspects;  ///< not connected, lease not yet ended
+    std::set<std::pair<Instant, NodeId>> leases;
+    std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,281 @@
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/core/step.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+/// The member that speaks on `connection`, if it speaks of the current generation; fencing (S4)
+/// is that everything else changes nothing.
+Node* current_member(Step& step, ConnectionId connection, Generation generation) {
+    const auto owner = step.run.by_connection.find(connection);
+    if (owner == step.run.by_connection.end() || generation != step.run.generation) {
+        return nullptr;
+    }
+    Node& node = step.run.nodes.at(owner->second);
+    return node.standing == Standing::Member ? &node : nullptr;
+}
+
+Rank base_rank_of(const Run& run, const NodeId& id) {
+    int base = 0;
+    for (const Place& place : run.places) {
+        if (place.node == id) {
+            return Rank(base);
+        }
+        base += place.slots;
+    }
+    DDP_CHECK(false, id.value());
+    return Rank(0);
+}
+
+void succeed(Step& step) {
+    close_run(step, Verdict{.kind = VerdictKind::Succeeded,
+                            .exit_code = kExitSuccess,
+                            .text = "every rank exited 0"});
+}
+
+bool may_still_be_charged(const Run& run, const Stopping& stopping) {
+    if (!stopping.lost_nodes.empty()) {
+        const int bound = run.settings.max_node_losses;
+        return bound < 0 ||
+               run.node_losses_used + static_cast<int>(stopping.lost_nodes.size()) <= bound;
+    }
+    return run.restarts_used < run.settings.max_restarts;
+}
+
+bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
+    return run.generation.value() == 1 &&
+           std::any_of(stopping.failures.begin(), stopping.failures.end(),
+                       [](const TimedFailure& failure) {
+                           return failure.report.evidence.exec_errno.has_value();
+                       });
+}
+
+void close_too_many_losses(Step& step, const Stopping& stopping) {
+    close_run(step,
+              Verdict{.kind = VerdictKind::Incomplete,
+                      .exit_code = kExitNodesMissing,
+                      .text = fmt::format("node {} was lost and --max-node-losses {} is used up",
+                                          stopping.lost_nodes.front(),
+                                          step.run.settings.max_node_losses)});
+}
+
+/// Nodes that were told to leave and have no workers any more may go. True if the run was closed.
+bool release_leavers(Step& step) {
+    std::vector<NodeId> leavers;
+    for (const auto& [id, node] : step.run.nodes) {
+        if (node.leaving && node.standing == Standing::Member && node.connection) {
+            leavers.push_back(id);
+        }
+    }
+    for (const NodeId& id : leavers) {
+        release(step, id);
+    }
+    return std::holds_alternative<Closed>(step.run.phase);
+}
+
+/// The last member proved to be empty: charge one cause once (S9) and go on, or close.
+void finish_stopping(Step& step) {
+    Run& run = step.run;
+    const Stopping stopping = std::get<Stopping>(run.phase);
+    if (stopping.cause != StopCause::Failure) {
+        if (stopping.unfinished.empty()) {
+            succeed(step);
+            return;
+        }
+    } else if (is_exec_failure_at_first(run, stopping)) {
+        close_failed(step, stopping);
+        return;
+    } else if (!may_still_be_charged(run, stopping)) {
+        if (stopping.lost_nodes.empty()) {
+            close_failed(step, stopping);
+        } else {
+            close_too_many_losses(step, stopping);
+        }
+        return;
+    } else if (stopping.lost_nodes.empty()) {
+        run.restarts_used += 1;
+    } else {
+        // A lost node takes its peers' workers down with it: theirs are no failures of their own.
+        run.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
+    }
+    if (!release_leavers(step)) {
+        enter_forming(step, stopping.order.why);
+    }
+}
+
+void no_longer_pending(Step& step, const NodeId& id) {
+    Stopping& stopping = std::get<Stopping>(step.run.phase);
+    stopping.pending.erase(id);
+    if (stopping.pending.empty()) {
+        finish_stopping(step);
+    }
+}
+
+}  // namespace
+
+void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& message) {
+    Node* node = current_member(step, connection, message.generation);
+    if (node == nullptr || message.local_rank.value() < 0 ||
+        message.local_rank.value() >= node->info.slots) {
+        return;
+    }
+    node->finished.insert(message.local_rank);
+    const bool is_whole = node->finished.size() == static_cast<std::size_t>(node->info.slots);
+    const NodeId id = step.run.by_connection.at(connection);
+    if (Running* running = std::get_if<Running>(&step.run.phase)) {
+        running->has_finished_rank = true;
+        if (is_whole) {
+            running->unfinished.erase(id);
+            if (running->unfinished.empty()) {
+                succeed(step);
+            }
+        }
+    } else if (Stopping* stopping = std::get_if<Stopping>(&step.run.phase)) {
+        if (is_whole) {
+            stopping->unfinished.erase(id);
+        }
+    }
+}
+
+void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& message) {
+    Node* node = current_member(step, connection, message.generation);
+    if (node == nullptr || message.local_rank.value() < 0 ||
+        message.local_rank.value() >= node->info.slots) {
+        return;
+    }
+    const NodeId id = step.run.by_connection.at(connection);
+    const Rank rank(base_rank_of(step.run, id).value() + message.local_rank.value());
+    if (std::holds_alternative<Running>(step.run.phase)) {
+        const std::string why = fmt::format("rank {} on {} {}", rank.value(), node->info.hostname,
+                                            describe_end(message.evidence));
+        note(step, why);
+        begin_stopping(step, StopCause::Failure, 15, why);
+    }
+    Stopping* stopping = std::get_if<Stopping>(&step.run.phase);
+    if (stopping == nullptr) {
+        return;
+    }
+    const bool is_known =
+        std::any_of(stopping->failures.begin(), stopping->failures.end(),
+                    [rank](const TimedFailure& f) { return f.report.rank == rank; });
+    if (is_known || stopping->failures.size() >= step.options.limits.failures_kept_max) {
+        return;
+    }
+    stopping->failures.push_back(
+        TimedFailure{.at = step.now - message.evidence.age,
+                     .report = FailureReport{.generation = message.generation,
+                                             .rank = rank,
+                                             .local_rank = message.local_rank,
+                                             .hostname = node->info.hostname,
+                                             .node = id,
+                                             .evidence = message.evidence}});
+}
+
+void member_lost(Step& step, const Node& node, const std::string& how) {
+    Run& run = step.run;
+    const NodeId& id = node.info.node;
+    if (Running* running = std::get_if<Running>(&run.phase)) {
+        const bool serves_store = run.places.front().node == id;
+        if (!running->unfinished.contains(id) && !serves_store) {
+            return;  // all its ranks exited 0: nothing is missed
+        }
+        begin_stopping(step, StopCause::Failure, 15,
+                       fmt::format("node {} {}", node.info.hostname, how));
+    }
+    if (Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        if (stopping->lost_nodes.size() < step.options.limits.nodes_max) {
+            stopping->lost_nodes.push_back(node.info.hostname);
+        }
+        stopping->cause = StopCause::Failure;
+        no_longer_pending(step, id);
+    }
+}
+
+void stopped(Step& step, ConnectionId connection, const Stopped& message) {
+    const auto owner = step.run.by_connection.find(connection);
+    if (owner == step.run.by_connection.end()) {
+        return;
+    }
+    const NodeId id = owner->second;
+    Node& node = step.run.nodes.at(id);
+    if (node.standing == Standing::Unready) {
+        node.standing = Standing::Ready;
+        node.info.store = message.store;
+        node.info.held.reset();
+        reindex(step, id);
+        if (node.leaving) {
+            release(step, id);
+        }
+        return;
+    }
+    const Stopping* stopping = std::get_if<Stopping>(&step.run.phase);
+    if (stopping == nullptr || message.generation != step.run.generation ||
+        !stopping->pending.contains(id)) {
+        return;
+    }
+    node.info.store = message.store;
+    trace(step, fmt::format("node {} is empty", node.info.hostname));
+    no_longer_pending(step, id);
+}
+
+void unkillable(Step& step, ConnectionId connection, const Unkillable&) {
+    const auto owner = step.run.by_connection.find(connection);
+    if (owner != step.run.by_connection.end()) {
+        const NodeId id = owner->second;
+        lose_node(step, id, "has a worker that cannot be killed");
+    }
+}
+
+void begin_stopping(Step& step, StopCause cause, int signal, const std::string& why) {
+    Run& run = step.run;
+    const Running running = std::get<Running>(run.phase);
+    const bool is_drain = cause != StopCause::Failure;
+    const Milliseconds grace =
+        is_drain ? run.settings.shutdown_timeout
+                 : std::min(run.settings.failure_grace, run.settings.shutdown_timeout);
+    const Limits& limits = step.options.limits;
+    Stopping stopping;
+    stopping.cause = cause;
+    stopping.since = step.now;
+    stopping.give_up_at = step.now + grace + limits.unkillable_after + limits.stop_slack;
+    stopping.order = Stop{.generation = run.generation,
+                          .cause = cause,
+                          .signal = signal,
+                          .grace = grace,
+                          .why = why};
+    stopping.unfinished = running.unfinished;
+    for (const Place& place : run.places) {
+        // A member that left after finishing is in the map and no longer here.
+        if (const auto node = run.nodes.find(place.node);
+            node != run.nodes.end() && node->second.standing == Standing::Member) {
+            stopping.pending.insert(place.node);
+        }
+    }
+    // One that was lost just now is erased already; it is named by the caller.
+    run.phase = stopping;
+    run.explain_at = step.now + limits.say_waiting_after;
+    trace(step, fmt::format("generation {} stops: {}", run.generation.value(), why));
+    for (const NodeId& id : stopping.pending) {
+        send(step, run.nodes.at(id), stopping.order);
+    }
+}
+
+void judge_stopping(Step& step) {
+    const Stopping* stopping = std::get_if<Stopping>(&step.run.phase);
+    if (stopping == nullptr || stopping->give_up_at > step.now) {
+        return;
+    }
+    const std::set<NodeId> late = stopping->pending;
+    for (const NodeId& id : late) {
+        lose_node(step, id, "did not end its workers in time");
+    }
+}
+
+}  // namespace ddprun::rdzv

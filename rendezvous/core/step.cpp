@@ -1,0 +1,55 @@
+#include "rendezvous/core/step.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddprun::rdzv {
+
+void trace(Step& step, std::string text) { step.out.push_back(Trace{std::move(text)}); }
+
+void note(Step& step, std::string text) {
+    std::vector<TimelineEvent>& timeline = step.run.timeline;
+    const std::size_t most = step.options.limits.timeline_events_max;
+    if (timeline.size() >= most) {
+        // How it began and how it ended matter most.
+        timeline.erase(timeline.begin() + static_cast<std::ptrdiff_t>(most / 2));
+    }
+    const auto at = std::chrono::duration_cast<Milliseconds>(step.now - step.run.opened_at);
+    timeline.push_back(TimelineEvent{at, text});
+    trace(step, std::move(text));
+}
+
+void send(Step& step, const Node& node, RendezvousMessage message) {
+    if (node.connection) {
+        step.out.push_back(Send{*node.connection, std::move(message)});
+    }
+}
+
+void reindex(Step& step, const NodeId& id) {
+    Run& run = step.run;
+    const Node* node = find_node(run, id);
+    const bool is_ready = node != nullptr && node->standing == Standing::Ready &&
+                          node->connection && !node->leaving;
+    if (is_ready) {
+        run.ready.insert(id);
+    } else {
+        run.ready.erase(id);
+    }
+    if (node != nullptr && !node->connection) {
+        run.suspects.insert(id);
+    } else {
+        run.suspects.erase(id);
+    }
+}
+
+Node* find_node(Run& run, const NodeId& id) {
+    const auto found = run.nodes.find(id);
+    return found == run.nodes.end() ? nullptr : &found->second;
+}
+
+std::string node_count(std::size_t count) {
+    return count == 1 ? "1 node" : fmt::format("{} nodes", count);
+}
+
+}  // namespace ddprun::rdzv
