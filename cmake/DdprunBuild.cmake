@@ -39,8 +39,10 @@ target_compile_options(ddprun_warnings INTERFACE
 # Hardening that costs nothing measurable; sanitizers and -O0 do not go with fortification.
 add_library(ddprun_hardening INTERFACE)
 target_compile_options(ddprun_hardening INTERFACE -fstack-protector-strong -fcf-protection)
-target_compile_definitions(ddprun_hardening INTERFACE
-    $<$<AND:$<CONFIG:Release>,$<STREQUAL:${DDPRUN_SANITIZE},>>:_FORTIFY_SOURCE=2>)
+if(NOT DDPRUN_SANITIZE)
+    target_compile_definitions(ddprun_hardening INTERFACE
+        $<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)
+endif()
 target_link_options(ddprun_hardening INTERFACE -Wl,-z,relro,-z,now)
 
 if(DDPRUN_SANITIZE)

@@ -24,6 +24,8 @@ struct SupervisorOptions {
     Milliseconds rendezvous_lost_timeout{60000};
     Milliseconds connect_timeout{600000};  ///< for the very first connection
     bool sets_omp_num_threads = false;     ///< unset in our environment and more than one slot
+    bool sets_nccl_async_error_handling = true;  ///< unset in our environment
+    std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  ///< told to the workers
     std::vector<std::pair<std::string, std::string>> extra_environment;
 };
 

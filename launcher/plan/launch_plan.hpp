@@ -26,26 +26,27 @@ enum class PrefixMode { Auto, Always, Never };
 struct LaunchPlan {
     rdzv::JobSettings settings;
     int slots = 1;
-    JobId job;                        ///< empty: choose a random one (single node)
-    bool is_single_node = true;       ///< the rendezvous runs inside this process
+    JobId job;                   ///< empty: choose a random one (only when max_nodes is 1)
+    bool is_single_node = true;  ///< the rendezvous runs inside this process
     std::string endpoint_host;
     std::uint16_t endpoint_port = 29400;
     std::optional<int> node_rank;
-    std::string node_id;              ///< empty: derived
-    std::string local_addr;           ///< empty: derived
-    std::uint16_t master_port = 0;    ///< 0: the kernel chooses
+    std::string node_id;            ///< empty: derived
+    std::string local_addr;         ///< empty: derived
+    std::uint16_t master_port = 0;  ///< 0: the kernel chooses
     std::string role = "default";
-    std::vector<std::string> command; ///< argv of a worker; command[0] is a path that can be executed
-    std::string program;              ///< as the user named it, for titles and reports
-    std::string log_dir;              ///< root; empty: no files (--log-dir /dev/null)
+    /// argv of a worker; command[0] is a path that can be executed.
+    std::vector<std::string> command;
+    std::string program;                   ///< as the user named it, for titles and reports
+    std::string log_dir;                   ///< root; empty: no files (--log-dir /dev/null)
     std::map<int, ConsoleChoice> console;  ///< by local rank; those not listed have the defaults
     std::vector<int> local_ranks_filter;   ///< empty: all show on the console
     PrefixMode prefix = PrefixMode::Auto;
-    std::string secret_file;          ///< empty: the default place
+    std::string secret_file;  ///< empty: the default place
     bool is_insecure = false;
     Milliseconds rendezvous_lost_timeout{60000};
-    std::vector<std::string> warnings;     ///< to be said once before the start
-    std::vector<int> signals_to_handle;    ///< drain on these
+    std::vector<std::string> warnings;   ///< to be said once before the start
+    std::vector<int> signals_to_handle;  ///< drain on these
     bool ignores_hup = false;
 };
 

@@ -1,6 +1,5 @@
 #include "rendezvous/core/coordinator.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +7,7 @@
 #include "rendezvous/base/check.hpp"
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 
@@ -26,32 +26,31 @@ bool is_answered_by_verdict(const Run& run, const Closed& closed, const Join& jo
     if (!join.run_token.empty() && join.run_token == run.token) {
         return true;
     }
-    const bool is_decided = closed.verdict.kind == VerdictKind::Succeeded ||
-                            closed.verdict.kind == VerdictKind::Failed;
+    const bool is_decided =
+        closed.verdict.kind == VerdictKind::Succeeded || closed.verdict.kind == VerdictKind::Failed;
     return is_decided && now - closed.at < kept && !run.departed.contains(join.node);
 }
 
 void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
-    std::visit(
-        Overloaded{
-            [&](const Join& m) { join(step, connection, m); },
-            [&](const WorkerFinished& m) { worker_finished(step, connection, m); },
-            [&](const WorkerFailed& m) { worker_failed(step, connection, m); },
-            [&](const Stopped& m) { stopped(step, connection, m); },
-            [&](const Leave& m) { leave(step, connection, m); },
-            [&](const Unkillable& m) { unkillable(step, connection, m); },
-            [&](const Goodbye&) { goodbye(step, connection); },
-            [&](const Beat& m) { beat(step, connection, m); },
-        },
-        message);
+    std::visit(Overloaded{
+                   [&](const Join& m) { join(step, connection, m); },
+                   [&](const WorkerFinished& m) { worker_finished(step, connection, m); },
+                   [&](const WorkerFailed& m) { worker_failed(step, connection, m); },
+                   [&](const Stopped& m) { stopped(step, connection, m); },
+                   [&](const Leave& m) { leave(step, connection, m); },
+                   [&](const Unkillable& m) { unkillable(step, connection, m); },
+                   [&](const Goodbye&) { goodbye(step, connection); },
+                   [&](const Beat& m) { beat(step, connection, m); },
+               },
+               message);
 }
 
 /// Deadlines in the order in which they may depend on each other.
 void judge_deadlines(Step& step) {
     judge_leases(step);
+    judge_departures(step);
     judge_stopping(step);
     judge_forming(step);
-    explain_waits(step);
 }
 
 /// What must hold between two steps (S1, S2, S9, S11).
@@ -77,15 +76,18 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
     DDP_CHECK(now >= now_);
     now_ = now;
     const Received* received = std::get_if<Received>(&input);
-    const Join* joining =
-        received != nullptr ? std::get_if<Join>(&received->message) : nullptr;
+    const Join* joining = received != nullptr ? std::get_if<Join>(&received->message) : nullptr;
     if (joining != nullptr) {
         const Closed* closed = run_ ? std::get_if<Closed>(&run_->phase) : nullptr;
-        if (closed != nullptr && !is_answered_by_verdict(*run_, *closed, *joining, now,
-                                                         options_.limits.verdict_kept)) {
-            run_.reset();
-        }
-        if (!run_) {
+        const bool opens =
+            !run_ || (closed != nullptr && !is_answered_by_verdict(*run_, *closed, *joining, now,
+                                                                   options_.limits.verdict_kept));
+        if (opens) {
+            if (const std::string fault = fault_of(*joining, options_.limits); !fault.empty()) {
+                out.push_back(Trace{fault});
+                refuse(out, received->connection, fault, kExitUsage);
+                return;
+            }
             run_ = std::make_unique<Run>();
             run_->token = fmt::format("{:016x}", rng_.next());
             run_->settings = joining->settings;
@@ -107,6 +109,7 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
                input);
     form_if_possible(step);
     grow_if_wanted(step);
+    explain_waits(step);
     check_invariants(*run_, options_.limits);
 }
 
@@ -120,27 +123,28 @@ std::optional<Instant> Coordinator::next_deadline() const {
             deadline = candidate;
         }
     };
-    if (!run_->leases.empty()) {
+    if (run_->doubt_until) {
+        consider(run_->doubt_until);
+    } else if (!run_->leases.empty()) {
         consider(run_->leases.begin()->first);
     }
-    for (const auto& [connection, until] : run_->departing) {
-        consider(until);
+    for (const auto& [connection, departing] : run_->departing) {
+        consider(departing.until);
     }
     if (const Stopping* stopping = std::get_if<Stopping>(&run_->phase)) {
         consider(stopping->give_up_at);
     }
     consider(run_->explain_at);
-    Effects unused;
-    Rng rng = rng_;
-    consider(forming_deadline(Step{job_, options_, rng, now_, *run_, unused}));
+    consider(forming_deadline(*run_));
     return deadline;
 }
 
-std::string Coordinator::explain() const { return run_ ? explain_run(*run_) : std::string(); }
+std::string Coordinator::explain() const {
+    return run_ ? explain_run(*run_) : std::string();
+}
 
 bool Coordinator::is_done() const {
-    return run_ && std::holds_alternative<Closed>(run_->phase) && run_->by_connection.empty() &&
-           run_->departing.empty();
+    return run_ && is_closed(*run_) && run_->nodes.empty() && run_->departing.empty();
 }
 
 bool Coordinator::is_forgettable(Instant now) const {
@@ -148,6 +152,8 @@ bool Coordinator::is_forgettable(Instant now) const {
     return is_done() && now - closed->at >= options_.limits.verdict_kept;
 }
 
-const Run* Coordinator::run() const { return run_.get(); }
+const Run* Coordinator::run() const {
+    return run_.get();
+}
 
 }  // namespace ddprun::rdzv

@@ -89,7 +89,7 @@ public:
     /// What the job waits for, for people; empty when nothing is awaited.
     [[nodiscard]] std::string explain() const;
 
-    /// The run is closed and nobody is connected any more (its verdict may still be kept).
+    /// The run is closed and no node is left to be told (its verdict may still be kept).
     [[nodiscard]] bool is_done() const;
 
     /// is_done(), and the verdict needs no longer be kept: this object can go.

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,12 +19,24 @@ std::string signal_name(int signal) {
     return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
+/// Cuts at a character's beginning: what is sent must stay UTF-8.
+void cut_text(std::string& text, std::size_t most) {
+    if (text.size() <= most) {
+        return;
+    }
+    while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0U) == 0x80U) {
+        --most;
+    }
+    text.resize(most);
+}
+
 }  // namespace
 
 std::string describe_end(const Evidence& evidence) {
     if (evidence.exec_errno) {
+        const char* why = strerrordesc_np(*evidence.exec_errno);
         return fmt::format("could not execute {}: {}", evidence.program,
-                           strerrordesc_np(*evidence.exec_errno));
+                           why != nullptr ? why : "unknown error");
     }
     if (evidence.keeper_lost) {
         return "died with its keeper";
@@ -39,42 +52,53 @@ int exit_code_of(const Evidence& evidence) {
     if (evidence.exec_errno) {
         return *evidence.exec_errno == ENOENT ? kExitNotFound : kExitNotExecutable;
     }
-    if (evidence.signal) {
-        return kExitSignalBase + *evidence.signal;
+    const int code = evidence.signal ? kExitSignalBase + *evidence.signal
+                                     : evidence.exit_code.value_or(kExitInternal);
+    return code >= 1 && code <= 255 ? code : kExitInternal;  // a failure never looks like success
+}
+
+bool is_earlier(const TimedFailure& left, const TimedFailure& right) {
+    return std::tie(left.at, left.report.rank) < std::tie(right.at, right.report.rank);
+}
+
+Evidence trimmed(Evidence evidence, const Limits& limits) {
+    if (const std::size_t most = limits.report_tail_bytes_max; evidence.stderr_tail.size() > most) {
+        evidence.stderr_tail.erase(0, evidence.stderr_tail.size() - most);
     }
-    return evidence.exit_code.value_or(kExitInternal);
+    if (evidence.error_file.size() > limits.error_file_bytes_max) {
+        evidence.error_file.clear();  // a part of a document is none
+    }
+    cut_text(evidence.program, limits.report_tail_bytes_max);
+    cut_text(evidence.log_dir, limits.report_tail_bytes_max);
+    return evidence;
 }
 
 void close_failed(Step& step, const Stopping& stopping) {
     DDP_CHECK(!stopping.failures.empty());
-    // The first by time; equal times are decided by rank, so that the order of arrival is not.
-    const auto first = std::min_element(
-        stopping.failures.begin(), stopping.failures.end(),
-        [](const TimedFailure& left, const TimedFailure& right) {
-            return std::tie(left.at, left.report.rank) < std::tie(right.at, right.report.rank);
-        });
+    const auto first =
+        std::min_element(stopping.failures.begin(), stopping.failures.end(), is_earlier);
     Verdict verdict;
     verdict.kind = VerdictKind::Failed;
     verdict.exit_code = exit_code_of(first->report.evidence);
     verdict.text = fmt::format("rank {} on {} {}", first->report.rank.value(),
                                first->report.hostname, describe_end(first->report.evidence));
     verdict.first_failure = first->report;
-    std::string& tail = verdict.first_failure->evidence.stderr_tail;
-    if (tail.size() > step.options.limits.report_tail_bytes_max) {
-        tail.erase(0, tail.size() - step.options.limits.report_tail_bytes_max);
-    }
-    verdict.failure_count = static_cast<int>(stopping.failures.size());
+    verdict.failure_count = stopping.failure_count;
     close_run(step, std::move(verdict));
 }
 
 void close_run(Step& step, Verdict verdict) {
     Run& run = step.run;
-    note(step, verdict.text);
+    note(step, fmt::format("closed: {}", verdict.text));
     verdict.timeline = run.timeline;
     for (const auto& [id, node] : run.nodes) {
         send(step, node, verdict);
+        if (node.connection) {
+            depart(step, *node.connection, id);
+        }
     }
     run.explain_at.reset();
+    run.rows.clear();
     run.phase = Closed{.verdict = std::move(verdict), .at = step.now};
 }
 

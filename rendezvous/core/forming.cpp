@@ -1,9 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <xxhash.h>
-
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include "rendezvous/base/check.hpp"
 #include "rendezvous/core/step.hpp"
@@ -12,23 +11,6 @@
 namespace ddprun::rdzv {
 
 namespace {
-
-std::size_t minimum(const Run& run) { return static_cast<std::size_t>(run.settings.min_nodes); }
-std::size_t maximum(const Run& run) { return static_cast<std::size_t>(run.settings.max_nodes); }
-
-std::string name_of(const Node& node) { return node.info.hostname; }
-
-bool was_member(const Run& run, const NodeId& id) {
-    return std::any_of(run.places.begin(), run.places.end(),
-                       [&id](const Place& place) { return place.node == id; });
-}
-
-/// How many of the nodes beside the previous ones still wait for a hole of each size.
-bool fits_hole(const Run& run, const Node& node) {
-    return std::any_of(run.places.begin(), run.places.end(), [&](const Place& place) {
-        return place.slots == node.info.slots && !run.ready.contains(place.node);
-    });
-}
 
 /// The ready nodes that get a place, at most the maximum: previous members first, then those with
 /// as many slots as a lost one had, then explicit ranks, then whoever came first.
@@ -40,12 +22,21 @@ std::vector<Candidate> choose(const Run& run) {
         const Node* node;
         NodeId id;
     };
+    std::set<NodeId> previous;
+    std::set<int> holes;  // their sizes
+    for (const Place& place : run.places) {
+        previous.insert(place.node);
+        if (!run.ready.contains(place.node)) {
+            holes.insert(place.slots);
+        }
+    }
     std::vector<Ranked> ranked;
     for (const NodeId& id : run.ready) {
         const Node& node = run.nodes.at(id);
-        const int preference = was_member(run, id) ? 0 : (fits_hole(run, node) ? 1 : 2);
-        ranked.push_back(Ranked{preference, node.info.node_rank.value_or(INT32_MAX),
-                                node.joined_as, &node, id});
+        const int preference =
+            previous.contains(id) ? 0 : (holes.contains(node.info.slots) ? 1 : 2);
+        ranked.push_back(
+            Ranked{preference, node.info.node_rank.value_or(INT32_MAX), node.joined_as, &node, id});
     }
     std::sort(ranked.begin(), ranked.end(), [](const Ranked& left, const Ranked& right) {
         return std::tie(left.preference, left.node_rank, left.joined_as) <
@@ -62,8 +53,7 @@ std::vector<Candidate> choose(const Run& run) {
 
 /// Names this generation and its rank map; the random part tells two daemons' apart.
 std::string digest_of(const Run& run, std::uint64_t random) {
-    std::string text =
-        fmt::format("{}|{}|{:016x}", run.token, run.generation.value(), random);
+    std::string text = fmt::format("{}|{}|{:016x}", run.token, run.generation.value(), random);
     for (const Place& place : run.places) {
         text += fmt::format("|{}:{}", place.node.value(), place.slots);
     }
@@ -98,9 +88,9 @@ Start common_row(const Run& run) {
     return row;
 }
 
-/// Sends every member in `only` (all, if empty) its row.
-void send_rows(Step& step, const std::optional<NodeId>& only, const std::string& why) {
-    const Run& run = step.run;
+/// Writes and sends every member's row.
+void send_rows(Step& step, const std::string& why) {
+    Run& run = step.run;
     Start row = common_row(run);
     row.why = why;
     std::map<std::string, int> role_sizes;
@@ -112,13 +102,12 @@ void send_rows(Step& step, const std::optional<NodeId>& only, const std::string&
         const Node& node = run.nodes.at(place.node);
         row.role_base_rank = role_bases[node.info.role];
         row.role_world_size = role_sizes[node.info.role];
-        if (!only || *only == place.node) {
-            Start mine = row;
-            if (row.group_rank == 0) {
-                mine.admitted = admitted_addresses(run);
-            }
-            send(step, node, std::move(mine));
+        Start mine = row;
+        if (row.group_rank == 0) {
+            mine.admitted = admitted_addresses(run);
         }
+        run.rows[place.node] = mine;
+        send(step, node, std::move(mine));
         role_bases[node.info.role] += place.slots;
         row.base_rank += place.slots;
         row.group_rank += 1;
@@ -136,10 +125,12 @@ void start_generation(Step& step, const std::string& why) {
         DDP_CHECK(node.standing == Standing::Ready, place.node.value());
         node.standing = Standing::Member;
         node.finished.clear();
+        node.failed.clear();
         node.said_waiting.clear();
         running.unfinished.insert(place.node);
         reindex(step, place.node);
     }
+    run.rows.clear();
     run.recent_starts.push_back(step.now);
     run.phase = std::move(running);
     run.explain_at = run.ready.empty() ? std::optional<Instant>() : step.now;
@@ -149,7 +140,7 @@ void start_generation(Step& step, const std::string& why) {
     }
     note(step, fmt::format("generation {} started: {}, {} worker{}", run.generation.value(),
                            node_count(run.places.size()), workers, workers == 1 ? "" : "s"));
-    send_rows(step, std::nullopt, why);
+    send_rows(step, why);
 }
 
 /// When the next generation may start, if nobody else comes or goes; none: not as things are.
@@ -164,63 +155,6 @@ std::optional<Instant> start_time(const Run& run, const Forming& forming) {
         at = std::max(*at, *forming.not_before);
     }
     return at;
-}
-
-/// When a running smaller group is drained for those who wait; none: never, as things are.
-std::optional<Instant> grow_time(const Run& run, const Running& running) {
-    const bool is_wanted = run.settings.grow && !running.has_finished_rank &&
-                           !run.ready.empty() && run.places.size() < maximum(run);
-    return is_wanted ? std::optional<Instant>(running.since + run.settings.grow_delay)
-                     : std::nullopt;
-}
-
-std::string names_here(const Run& run) {
-    constexpr std::size_t kNamesMax = 8;
-    std::string names;
-    std::size_t count = 0;
-    for (const NodeId& id : run.ready) {
-        if (++count > kNamesMax) {
-            return names + fmt::format(" and {} more", run.ready.size() - kNamesMax);
-        }
-        names += (names.empty() ? "" : ", ") + name_of(run.nodes.at(id));
-    }
-    return names;
-}
-
-/// What the last generation had and is missing now.
-std::string names_missing(const Run& run) {
-    std::string names;
-    for (const Place& place : run.places) {
-        if (!run.nodes.contains(place.node)) {
-            names += (names.empty() ? "" : ", ") + place.node.value();
-        }
-    }
-    return names;
-}
-
-std::string explain_forming(const Run& run, const Forming& forming) {
-    const std::size_t here = run.ready.size();
-    const std::string range =
-        run.settings.min_nodes == run.settings.max_nodes
-            ? fmt::format("{}", run.settings.min_nodes)
-            : fmt::format("{}:{}", run.settings.min_nodes, run.settings.max_nodes);
-    if (here >= minimum(run)) {
-        if (forming.not_before) {
-            return "pausing before the next restart: too many in a minute";
-        }
-        if (!run.suspects.empty()) {
-            return fmt::format("waiting for {} that lost its connection",
-                               name_of(run.nodes.at(*run.suspects.begin())));
-        }
-        return fmt::format("{} of {} here ({}); starting soon unless more come", node_count(here),
-                           range, names_here(run));
-    }
-    std::string text = fmt::format("waiting for {} more: {} of {} here ({})",
-                                   node_count(minimum(run) - here), here, range, names_here(run));
-    if (const std::string missing = names_missing(run); !missing.empty()) {
-        text += fmt::format("; missing: {}", missing);
-    }
-    return text;
 }
 
 }  // namespace
@@ -254,6 +188,12 @@ void form_if_possible(Step& step) {
     if (forming == nullptr) {
         return;
     }
+    if (run.ready.size() >= minimum(run)) {
+        forming->give_up_at = step.now + run.settings.join_timeout;
+    }
+    if (forming->not_before && *forming->not_before <= step.now) {
+        forming->not_before.reset();
+    }
     const bool is_first = run.generation.value() == 0;
     if (is_first && run.ready.size() >= minimum(run)) {
         if (!forming->patience_end) {
@@ -267,6 +207,13 @@ void form_if_possible(Step& step) {
         const std::string why = forming->why;
         start_generation(step, why);
     }
+}
+
+std::optional<Instant> grow_time(const Run& run, const Running& running) {
+    const bool is_wanted = run.settings.grow && !running.has_finished_rank && !run.ready.empty() &&
+                           run.places.size() < maximum(run);
+    return is_wanted ? std::optional<Instant>(running.since + run.settings.grow_delay)
+                     : std::nullopt;
 }
 
 void grow_if_wanted(Step& step) {
@@ -284,54 +231,20 @@ void grow_if_wanted(Step& step) {
 void judge_forming(Step& step) {
     Run& run = step.run;
     const Forming* forming = std::get_if<Forming>(&run.phase);
-    if (forming == nullptr || run.ready.size() >= minimum(run) ||
-        forming->give_up_at > step.now) {
+    if (forming == nullptr || run.ready.size() >= minimum(run) || forming->give_up_at > step.now) {
         return;
     }
     close_run(step, Verdict{.kind = VerdictKind::Incomplete,
                             .exit_code = kExitNodesMissing,
                             .text = fmt::format("gave up after {} s: {}",
                                                 run.settings.join_timeout.count() / 1000,
-                                                explain_forming(run, *forming))});
+                                                explain_run(run))});
 }
 
-void explain_waits(Step& step) {
-    Run& run = step.run;
-    if (!run.explain_at || *run.explain_at > step.now) {
-        return;
-    }
-    const bool changes_by_itself = !std::holds_alternative<Running>(run.phase);
-    run.explain_at = changes_by_itself
-                         ? std::optional<Instant>(step.now + step.options.limits.say_waiting_after)
-                         : std::nullopt;
-    if (std::holds_alternative<Closed>(run.phase)) {
-        run.explain_at.reset();
-        return;
-    }
-    const std::string text = explain_run(run);
-    const auto tell = [&](Node& node) {
-        if (node.said_waiting != text) {
-            node.said_waiting = text;
-            send(step, node, Waiting{text});
-        }
-    };
-    if (std::holds_alternative<Stopping>(run.phase)) {
-        for (auto& [id, node] : run.nodes) {
-            tell(node);
-        }
-        return;
-    }
-    for (const NodeId& id : run.ready) {
-        tell(run.nodes.at(id));
-    }
-}
-
-std::optional<Instant> forming_deadline(const Step& step) {
-    const Run& run = step.run;
+std::optional<Instant> forming_deadline(const Run& run) {
     if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
-        const std::optional<Instant> at = start_time(run, *forming);
         if (run.ready.size() >= minimum(run)) {
-            return at;  // none: a suspect's lease decides
+            return start_time(run, *forming);  // none: a suspect's lease decides
         }
         return forming->give_up_at;
     }
@@ -340,33 +253,5 @@ std::optional<Instant> forming_deadline(const Step& step) {
     }
     return std::nullopt;
 }
-
-std::string explain_run(const Run& run) {
-    if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
-        return explain_forming(run, *forming);
-    }
-    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
-        const NodeId& first = *stopping->pending.begin();
-        const auto node = run.nodes.find(first);
-        return fmt::format("generation {} is stopping: waiting for {}{} to end its workers",
-                           run.generation.value(),
-                           node == run.nodes.end() ? first.value() : name_of(node->second),
-                           stopping->pending.size() > 1
-                               ? fmt::format(" and {} more", stopping->pending.size() - 1)
-                               : "");
-    }
-    if (std::holds_alternative<Running>(run.phase) && !run.ready.empty()) {
-        const std::string running = fmt::format("generation {} runs on {}",
-                                                run.generation.value(),
-                                                node_count(run.places.size()));
-        if (run.places.size() < maximum(run) && run.settings.grow) {
-            return running + "; it will be drained and grown to take this node in";
-        }
-        return running + "; this node is a spare and takes over when one is lost";
-    }
-    return {};
-}
-
-void resend_start(Step& step, const NodeId& id) { send_rows(step, id, ""); }
 
 }  // namespace ddprun::rdzv

@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <cctype>
 #include <climits>
+#include <deque>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace ddprun::rdzv {
 
 namespace {
 
-bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+bool is_digit(char c) {
+    return std::isdigit(static_cast<unsigned char>(c)) != 0;
+}
 
 /// The end of the run of digits that starts at `from`.
 std::size_t digits_end(const std::string& text, std::size_t from) {
@@ -42,18 +46,6 @@ bool is_first_before(const Candidate& left, const Candidate& right) {
     return left.node < right.node;
 }
 
-/// Takes the newcomer for a hole of `slots`: the first with as many slots, else the first.
-Candidate take_for_hole(std::vector<Candidate>& newcomers, int slots) {
-    auto taken = std::find_if(newcomers.begin(), newcomers.end(),
-                              [slots](const Candidate& c) { return c.slots == slots; });
-    if (taken == newcomers.end()) {
-        taken = newcomers.begin();
-    }
-    Candidate candidate = *taken;
-    newcomers.erase(taken);
-    return candidate;
-}
-
 }  // namespace
 
 bool is_naturally_before(const std::string& left, const std::string& right) {
@@ -83,34 +75,51 @@ bool is_naturally_before(const std::string& left, const std::string& right) {
     return left < right;  // gpu01 and gpu1: any fixed order
 }
 
-std::vector<Place> order_places(const std::vector<Place>& previous,
-                                std::vector<Candidate> chosen) {
+std::vector<Place> order_places(const std::vector<Place>& previous, std::vector<Candidate> chosen) {
     std::sort(chosen.begin(), chosen.end(), is_first_before);
-    std::map<NodeId, int> slots_of;
-    for (const Candidate& candidate : chosen) {
-        slots_of[candidate.node] = candidate.slots;
-    }
-    std::vector<Candidate> newcomers;
-    for (const Candidate& candidate : chosen) {
-        const bool is_survivor =
-            std::any_of(previous.begin(), previous.end(),
-                        [&](const Place& place) { return place.node == candidate.node; });
-        if (!is_survivor) {
-            newcomers.push_back(candidate);
-        }
-    }
-    std::vector<Place> places;
+    std::map<NodeId, const Candidate*> survivors;
+    std::set<NodeId> places_before;
     for (const Place& place : previous) {
-        const auto survivor = slots_of.find(place.node);
-        if (survivor != slots_of.end()) {
-            places.push_back(Place{place.node, survivor->second});
-        } else if (!newcomers.empty()) {
-            const Candidate replacement = take_for_hole(newcomers, place.slots);
-            places.push_back(Place{replacement.node, replacement.slots});
+        places_before.insert(place.node);
+    }
+    std::deque<const Candidate*> newcomers;
+    for (const Candidate& candidate : chosen) {
+        if (places_before.contains(candidate.node)) {
+            survivors[candidate.node] = &candidate;
+        } else {
+            newcomers.push_back(&candidate);
         }
     }
-    for (const Candidate& candidate : newcomers) {
-        places.push_back(Place{candidate.node, candidate.slots});
+    // By place; null is a hole. Those that fit exactly go before those that only fill one.
+    std::vector<const Candidate*> order;
+    for (const Place& place : previous) {
+        const auto survivor = survivors.find(place.node);
+        order.push_back(survivor == survivors.end() ? nullptr : survivor->second);
+    }
+    for (std::size_t i = 0; i < order.size(); ++i) {
+        if (order[i] != nullptr) {
+            continue;
+        }
+        const auto fitting =
+            std::find_if(newcomers.begin(), newcomers.end(),
+                         [&](const Candidate* one) { return one->slots == previous[i].slots; });
+        if (fitting != newcomers.end()) {
+            order[i] = *fitting;
+            newcomers.erase(fitting);
+        }
+    }
+    for (const Candidate*& hole : order) {
+        if (hole == nullptr && !newcomers.empty()) {
+            hole = newcomers.front();
+            newcomers.pop_front();
+        }
+    }
+    order.insert(order.end(), newcomers.begin(), newcomers.end());
+    std::vector<Place> places;
+    for (const Candidate* one : order) {
+        if (one != nullptr) {
+            places.push_back(Place{one->node, one->slots, one->hostname});
+        }
     }
     return places;
 }

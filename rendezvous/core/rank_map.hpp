@@ -12,6 +12,9 @@ namespace ddprun::rdzv {
 struct Place {
     NodeId node;
     int slots = 1;
+    std::string hostname;
+
+    bool operator==(const Place&) const = default;
 };
 
 /// A node that is to get a place, and what decides which.
@@ -27,9 +30,9 @@ struct Candidate {
 [[nodiscard]] bool is_naturally_before(const std::string& left, const std::string& right);
 
 /// Orders `chosen` into group ranks. With no `previous` map: by explicit node rank, topology key,
-/// natural host-name order, node id. With one, every survivor keeps its place, newcomers in that
-/// same order fill the holes (one with as many slots as the hole had goes first, so that no other
-/// rank moves) and then the end; holes that remain are closed up in order.
+/// natural host-name order, node id. With one, every survivor keeps its place, and newcomers in
+/// that same order fill the holes: first those with as many slots as they have, so that no other
+/// rank moves, then any; newcomers that remain come last, holes that remain are closed up in order.
 [[nodiscard]] std::vector<Place> order_places(const std::vector<Place>& previous,
                                               std::vector<Candidate> chosen);
 

@@ -28,8 +28,10 @@ struct Node {
     Standing standing = Standing::Ready;
     std::uint64_t joined_as = 0;             ///< order of joining within the run
     std::optional<ConnectionId> connection;  ///< none: cut off, believed alive until its lease ends
+    Instant last_heard{};                    ///< its last sign of life
     Instant lease_end{};                     ///< meaningless without leases
     std::set<LocalRank> finished;            ///< ranks of the current generation that exited 0
+    std::set<LocalRank> failed;              ///< those of it that were reported as failed
     std::optional<int> leaving;              ///< the signal that told it to leave
     std::string said_waiting;                ///< the last explanation sent
 };
@@ -40,15 +42,21 @@ struct TimedFailure {
     FailureReport report;
 };
 
+/// A connection whose node has nothing more to say but Goodbye.
+struct Departing {
+    NodeId node;
+    Instant until{};  ///< then it is closed
+};
+
 // ---------------------------------------------------------------------------------------- phases
 
 /// Too few nodes, or the patience for more has not ended, or a back-off has not.
 struct Forming {
     Instant since{};
-    Instant give_up_at{};                ///< while the minimum is missing
-    std::optional<Instant> patience_end; ///< set when the minimum was reached, first generation
-    std::optional<Instant> not_before;   ///< back-off after a burst of restarts
-    std::string why;                     ///< of the generation to come
+    Instant give_up_at{};                 ///< while the minimum is missing
+    std::optional<Instant> patience_end;  ///< set when the minimum was reached, first generation
+    std::optional<Instant> not_before;    ///< back-off after a burst of restarts
+    std::string why;                      ///< of the generation to come
 };
 
 /// Every member has its row; workers live.
@@ -60,14 +68,18 @@ struct Running {
 
 /// Every member was told to stop; those in `pending` have not proven to be empty.
 struct Stopping {
-    StopCause cause = StopCause::Failure;
+    StopCause cause = StopCause::Failure;  ///< of order, or Failure once a node was lost
     Instant since{};
+    Instant started_at{};  ///< of the generation
     Instant give_up_at{};  ///< a node that is still pending then is lost
     Stop order;            ///< what members were told, for those that reconnect
     std::set<NodeId> pending;
-    std::set<NodeId> unfinished;             ///< as in Running when the stop began
-    std::vector<TimedFailure> failures;      ///< in order of arrival
-    std::vector<std::string> lost_nodes;     ///< host names; a loss explains failures beside it
+    std::set<NodeId> unfinished;          ///< as in Running when the stop began
+    std::vector<TimedFailure> failures;   ///< the earliest, in no order
+    int failure_count = 0;                ///< all that were reported
+    std::vector<std::string> lost_nodes;  ///< host names of members that are missed
+    std::string loss_why;                 ///< of the first of them
+    bool is_explained_by_loss = false;    ///< a node went when the failures began: its doing
 };
 
 struct Closed {
@@ -84,9 +96,10 @@ struct Run {
     JobSettings settings;
     Instant opened_at{};
     Phase phase;
-    Generation generation;      ///< the current one, or the last while forming
-    std::string digest;         ///< of its rank map
-    std::vector<Place> places;  ///< its rank map, in order of group rank
+    Generation generation;         ///< the current one, or the last while forming
+    std::string digest;            ///< of its rank map
+    std::vector<Place> places;     ///< its rank map, in order of group rank
+    std::map<NodeId, Start> rows;  ///< what each member was sent, for one that missed it
     int restarts_used = 0;
     int node_losses_used = 0;
     std::deque<Instant> recent_starts;  ///< within the back-off window
@@ -95,14 +108,16 @@ struct Run {
 
     std::map<NodeId, Node> nodes;  ///< members, spares, newcomers
     std::map<ConnectionId, NodeId> by_connection;
-    std::map<ConnectionId, Instant> departing;  ///< told to go and still connected; until when
-    std::set<NodeId> departed;                  ///< said goodbye
+    std::map<ConnectionId, Departing> departing;  ///< told to go and still connected
+    std::set<NodeId> departed;                    ///< left or said goodbye, at most nodes_max
 
     // Indexes over `nodes`, kept by reindex(): no decision walks all nodes.
     std::set<NodeId> ready;     ///< Ready, connected and not leaving
     std::set<NodeId> suspects;  ///< not connected, lease not yet ended
     std::set<std::pair<Instant, NodeId>> leases;
     std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
+    /// Set while the coordinator suspects itself: until then no silence is judged.
+    std::optional<Instant> doubt_until;
 };
 
 }  // namespace ddprun::rdzv

@@ -40,13 +40,25 @@ void succeed(Step& step) {
                             .text = "every rank exited 0"});
 }
 
-bool may_still_be_charged(const Run& run, const Stopping& stopping) {
-    if (!stopping.lost_nodes.empty()) {
-        const int bound = run.settings.max_node_losses;
-        return bound < 0 ||
-               run.node_losses_used + static_cast<int>(stopping.lost_nodes.size()) <= bound;
+/// Failures are a cause of their own unless a drain had begun, or a node that went with them took
+/// them down: then they are its loss's doing (S9).
+bool is_charged_for_failures(const Stopping& stopping) {
+    return stopping.order.cause == StopCause::Failure && !stopping.failures.empty() &&
+           !stopping.is_explained_by_loss;
+}
+
+bool are_losses_within_budget(const Run& run, const Stopping& stopping) {
+    const int bound = run.settings.max_node_losses;
+    return bound < 0 ||
+           run.node_losses_used + static_cast<int>(stopping.lost_nodes.size()) <= bound;
+}
+
+/// Of very many failures the earliest are kept, whatever the order of arrival (S10, S11).
+void keep_earliest(Stopping& stopping, const Limits& limits) {
+    std::vector<TimedFailure>& failures = stopping.failures;
+    if (failures.size() > limits.failures_kept_max) {
+        failures.erase(std::max_element(failures.begin(), failures.end(), is_earlier));
     }
-    return run.restarts_used < run.settings.max_restarts;
 }
 
 bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
@@ -58,12 +70,11 @@ bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
 }
 
 void close_too_many_losses(Step& step, const Stopping& stopping) {
-    close_run(step,
-              Verdict{.kind = VerdictKind::Incomplete,
-                      .exit_code = kExitNodesMissing,
-                      .text = fmt::format("node {} was lost and --max-node-losses {} is used up",
-                                          stopping.lost_nodes.front(),
-                                          step.run.settings.max_node_losses)});
+    close_run(step, Verdict{.kind = VerdictKind::Incomplete,
+                            .exit_code = kExitNodesMissing,
+                            .text = fmt::format(
+                                "node {} was lost and --max-node-losses {} is used up",
+                                stopping.lost_nodes.front(), step.run.settings.max_node_losses)});
 }
 
 /// Nodes that were told to leave and have no workers any more may go. True if the run was closed.
@@ -77,36 +88,31 @@ bool release_leavers(Step& step) {
     for (const NodeId& id : leavers) {
         release(step, id);
     }
-    return std::holds_alternative<Closed>(step.run.phase);
+    return is_closed(step.run);
 }
 
 /// The last member proved to be empty: charge one cause once (S9) and go on, or close.
 void finish_stopping(Step& step) {
     Run& run = step.run;
     const Stopping stopping = std::get<Stopping>(run.phase);
-    if (stopping.cause != StopCause::Failure) {
-        if (stopping.unfinished.empty()) {
-            succeed(step);
-            return;
-        }
-    } else if (is_exec_failure_at_first(run, stopping)) {
+    const bool has_failures = is_charged_for_failures(stopping);
+    if (stopping.cause != StopCause::Failure && stopping.unfinished.empty()) {
+        succeed(step);
+        return;
+    }
+    if (is_exec_failure_at_first(run, stopping) ||
+        (has_failures && run.restarts_used >= run.settings.max_restarts)) {
         close_failed(step, stopping);
         return;
-    } else if (!may_still_be_charged(run, stopping)) {
-        if (stopping.lost_nodes.empty()) {
-            close_failed(step, stopping);
-        } else {
-            close_too_many_losses(step, stopping);
-        }
-        return;
-    } else if (stopping.lost_nodes.empty()) {
-        run.restarts_used += 1;
-    } else {
-        // A lost node takes its peers' workers down with it: theirs are no failures of their own.
-        run.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
     }
+    if (!stopping.lost_nodes.empty() && !are_losses_within_budget(run, stopping)) {
+        close_too_many_losses(step, stopping);
+        return;
+    }
+    run.restarts_used += has_failures ? 1 : 0;
+    run.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
     if (!release_leavers(step)) {
-        enter_forming(step, stopping.order.why);
+        enter_forming(step, stopping.is_explained_by_loss ? stopping.loss_why : stopping.order.why);
     }
 }
 
@@ -123,7 +129,8 @@ void no_longer_pending(Step& step, const NodeId& id) {
 void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& message) {
     Node* node = current_member(step, connection, message.generation);
     if (node == nullptr || message.local_rank.value() < 0 ||
-        message.local_rank.value() >= node->info.slots) {
+        message.local_rank.value() >= node->info.slots ||
+        node->failed.contains(message.local_rank)) {
         return;
     }
     node->finished.insert(message.local_rank);
@@ -147,14 +154,16 @@ void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& 
 void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& message) {
     Node* node = current_member(step, connection, message.generation);
     if (node == nullptr || message.local_rank.value() < 0 ||
-        message.local_rank.value() >= node->info.slots) {
+        message.local_rank.value() >= node->info.slots ||
+        node->finished.contains(message.local_rank) || node->failed.contains(message.local_rank)) {
         return;
     }
     const NodeId id = step.run.by_connection.at(connection);
     const Rank rank(base_rank_of(step.run, id).value() + message.local_rank.value());
     if (std::holds_alternative<Running>(step.run.phase)) {
-        const std::string why = fmt::format("rank {} on {} {}", rank.value(), node->info.hostname,
-                                            describe_end(message.evidence));
+        const std::string why =
+            fmt::format("rank {} on {} {}", rank.value(), node->info.hostname,
+                        describe_end(trimmed(message.evidence, step.options.limits)));
         note(step, why);
         begin_stopping(step, StopCause::Failure, 15, why);
     }
@@ -162,27 +171,28 @@ void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& mess
     if (stopping == nullptr) {
         return;
     }
-    const bool is_known =
-        std::any_of(stopping->failures.begin(), stopping->failures.end(),
-                    [rank](const TimedFailure& f) { return f.report.rank == rank; });
-    if (is_known || stopping->failures.size() >= step.options.limits.failures_kept_max) {
-        return;
-    }
-    stopping->failures.push_back(
-        TimedFailure{.at = step.now - message.evidence.age,
-                     .report = FailureReport{.generation = message.generation,
-                                             .rank = rank,
-                                             .local_rank = message.local_rank,
-                                             .hostname = node->info.hostname,
-                                             .node = id,
-                                             .evidence = message.evidence}});
+    node->failed.insert(message.local_rank);
+    stopping->failure_count += 1;
+    // It cannot have failed before it was started, whatever its clock says.
+    const Duration longest = step.now - stopping->started_at;
+    const Duration age =
+        std::clamp(Duration(message.evidence.age), Duration::zero(), std::max(longest, Duration{}));
+    stopping->failures.push_back(TimedFailure{
+        .at = step.now - age,
+        .report = FailureReport{.generation = message.generation,
+                                .rank = rank,
+                                .local_rank = message.local_rank,
+                                .hostname = node->info.hostname,
+                                .node = id,
+                                .evidence = trimmed(message.evidence, step.options.limits)}});
+    keep_earliest(*stopping, step.options.limits);
 }
 
-void member_lost(Step& step, const Node& node, const std::string& how) {
+void member_lost(Step& step, const Node& node, Instant died_at, const std::string& how) {
     Run& run = step.run;
     const NodeId& id = node.info.node;
+    const bool serves_store = run.places.front().node == id;
     if (Running* running = std::get_if<Running>(&run.phase)) {
-        const bool serves_store = run.places.front().node == id;
         if (!running->unfinished.contains(id) && !serves_store) {
             return;  // all its ranks exited 0: nothing is missed
         }
@@ -190,10 +200,17 @@ void member_lost(Step& step, const Node& node, const std::string& how) {
                        fmt::format("node {} {}", node.info.hostname, how));
     }
     if (Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
-        if (stopping->lost_nodes.size() < step.options.limits.nodes_max) {
+        const bool is_missed = stopping->unfinished.contains(id) || serves_store;
+        if (is_missed && !node.leaving) {
             stopping->lost_nodes.push_back(node.info.hostname);
+            if (stopping->loss_why.empty()) {
+                stopping->loss_why = fmt::format("node {} {}", node.info.hostname, how);
+            }
+            stopping->cause = StopCause::Failure;
+            // One that went later went while its workers were being stopped.
+            stopping->is_explained_by_loss |=
+                died_at <= stopping->since + step.options.limits.lease;
         }
-        stopping->cause = StopCause::Failure;
         no_longer_pending(step, id);
     }
 }
@@ -206,11 +223,16 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
     const NodeId id = owner->second;
     Node& node = step.run.nodes.at(id);
     if (node.standing == Standing::Unready) {
+        if (!node.info.held || node.info.held->generation != message.generation) {
+            return;
+        }
         node.standing = Standing::Ready;
         node.info.store = message.store;
         node.info.held.reset();
         reindex(step, id);
-        if (node.leaving) {
+        trace(step, fmt::format("node {} is empty", node.info.hostname));
+        step.run.explain_at = step.now;
+        if (node.leaving && !is_closed(step.run)) {
             release(step, id);
         }
         return;
@@ -225,10 +247,16 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
     no_longer_pending(step, id);
 }
 
-void unkillable(Step& step, ConnectionId connection, const Unkillable&) {
+void unkillable(Step& step, ConnectionId connection, const Unkillable& message) {
     const auto owner = step.run.by_connection.find(connection);
-    if (owner != step.run.by_connection.end()) {
-        const NodeId id = owner->second;
+    if (owner == step.run.by_connection.end()) {
+        return;
+    }
+    const NodeId id = owner->second;
+    const Node& node = step.run.nodes.at(id);
+    const bool is_of_fenced = node.standing == Standing::Unready && node.info.held &&
+                              node.info.held->generation == message.generation;
+    if (is_of_fenced || current_member(step, connection, message.generation) != nullptr) {
         lose_node(step, id, "has a worker that cannot be killed");
     }
 }
@@ -244,12 +272,10 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
     Stopping stopping;
     stopping.cause = cause;
     stopping.since = step.now;
+    stopping.started_at = running.since;
     stopping.give_up_at = step.now + grace + limits.unkillable_after + limits.stop_slack;
-    stopping.order = Stop{.generation = run.generation,
-                          .cause = cause,
-                          .signal = signal,
-                          .grace = grace,
-                          .why = why};
+    stopping.order = Stop{
+        .generation = run.generation, .cause = cause, .signal = signal, .grace = grace, .why = why};
     stopping.unfinished = running.unfinished;
     for (const Place& place : run.places) {
         // A member that left after finishing is in the map and no longer here.
@@ -258,7 +284,6 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
             stopping.pending.insert(place.node);
         }
     }
-    // One that was lost just now is erased already; it is named by the caller.
     run.phase = stopping;
     run.explain_at = step.now + limits.say_waiting_after;
     trace(step, fmt::format("generation {} stops: {}", run.generation.value(), why));
@@ -274,7 +299,10 @@ void judge_stopping(Step& step) {
     }
     const std::set<NodeId> late = stopping->pending;
     for (const NodeId& id : late) {
-        lose_node(step, id, "did not end its workers in time");
+        // Its agent connects again and is fenced until its workers are gone.
+        const std::string how = "did not end its workers in time";
+        drop_connection(step, step.run.nodes.at(id), how);
+        lose_node(step, id, how);
     }
 }
 

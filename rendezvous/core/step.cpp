@@ -6,7 +6,9 @@
 
 namespace ddprun::rdzv {
 
-void trace(Step& step, std::string text) { step.out.push_back(Trace{std::move(text)}); }
+void trace(Step& step, std::string text) {
+    step.out.push_back(Trace{std::move(text)});
+}
 
 void note(Step& step, std::string text) {
     std::vector<TimelineEvent>& timeline = step.run.timeline;
@@ -29,8 +31,8 @@ void send(Step& step, const Node& node, RendezvousMessage message) {
 void reindex(Step& step, const NodeId& id) {
     Run& run = step.run;
     const Node* node = find_node(run, id);
-    const bool is_ready = node != nullptr && node->standing == Standing::Ready &&
-                          node->connection && !node->leaving;
+    const bool is_ready =
+        node != nullptr && node->standing == Standing::Ready && node->connection && !node->leaving;
     if (is_ready) {
         run.ready.insert(id);
     } else {
@@ -46,6 +48,24 @@ void reindex(Step& step, const NodeId& id) {
 Node* find_node(Run& run, const NodeId& id) {
     const auto found = run.nodes.find(id);
     return found == run.nodes.end() ? nullptr : &found->second;
+}
+
+std::size_t minimum(const Run& run) {
+    return static_cast<std::size_t>(run.settings.min_nodes);
+}
+
+std::size_t maximum(const Run& run) {
+    return static_cast<std::size_t>(run.settings.max_nodes);
+}
+
+bool is_closed(const Run& run) {
+    return std::holds_alternative<Closed>(run.phase);
+}
+
+std::string nnodes_of(const JobSettings& settings) {
+    return settings.min_nodes == settings.max_nodes
+               ? fmt::format("{}", settings.min_nodes)
+               : fmt::format("{}:{}", settings.min_nodes, settings.max_nodes);
 }
 
 std::string node_count(std::size_t count) {

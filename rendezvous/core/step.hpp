@@ -25,18 +25,35 @@ void note(Step& step, std::string text);  ///< an event of the summary, traced t
 void send(Step& step, const Node& node, RendezvousMessage message);
 void reindex(Step& step, const NodeId& id);  ///< after any change to a node's standing
 [[nodiscard]] Node* find_node(Run& run, const NodeId& id);
-[[nodiscard]] std::string node_count(std::size_t count);  ///< "1 node", "3 nodes"
+[[nodiscard]] bool is_closed(const Run& run);
+[[nodiscard]] std::size_t minimum(const Run& run);                 ///< --nnodes MIN
+[[nodiscard]] std::size_t maximum(const Run& run);                 ///< --nnodes MAX
+[[nodiscard]] std::string node_count(std::size_t count);           ///< "1 node", "3 nodes"
+[[nodiscard]] std::string nnodes_of(const JobSettings& settings);  ///< "2" or "1:3"
 
-// membership.cpp: who is here.
+// admission.cpp: who comes, and comes back.
+/// Why no run may be opened or joined with `message`, whatever its state; empty if it makes sense.
+[[nodiscard]] std::string fault_of(const Join& message, const Limits& limits);
+void refuse(Effects& out, ConnectionId connection, const std::string& text, int exit_code);
 void join(Step& step, ConnectionId connection, const Join& message);
+
+// membership.cpp: who is here, and who goes.
 void beat(Step& step, ConnectionId connection, const Beat& message);
 void leave(Step& step, ConnectionId connection, const Leave& message);
 void goodbye(Step& step, ConnectionId connection);
 void connection_ended(Step& step, const ConnectionEnded& input);
 void held_up(Step& step, Duration by);
 void judge_leases(Step& step);
+void judge_departures(Step& step);
+/// From now on the connection may end by itself within the time that stopping takes.
+void depart(Step& step, ConnectionId connection, const NodeId& id);
+void renew_lease(Step& step, const NodeId& id, Node& node);
+/// The node's connection, if any, is no longer its voice and is closed; the caller reindexes.
+void drop_connection(Step& step, Node& node, const std::string& why);
 /// Removes a node that is dead or superseded; a member's loss stops the generation.
 void lose_node(Step& step, const NodeId& id, const std::string& how);
+/// The same for a silent one, which died when it was last heard.
+void lose_silent_node(Step& step, const NodeId& id, const std::string& how);
 /// Sends Released and forgets the node.
 void release(Step& step, const NodeId& id);
 
@@ -44,16 +61,22 @@ void release(Step& step, const NodeId& id);
 void enter_forming(Step& step, std::string why);
 void form_if_possible(Step& step);  ///< starts the next generation when its time has come
 void grow_if_wanted(Step& step);    ///< in Running: drains for newcomers when their time has come
-void resend_start(Step& step, const NodeId& id);  ///< to a member that missed it
 void judge_forming(Step& step);     ///< gives up when the minimum stayed missing
-void explain_waits(Step& step);
-[[nodiscard]] std::optional<Instant> forming_deadline(const Step& step);
+/// When forming or growing wants to be judged.
+[[nodiscard]] std::optional<Instant> forming_deadline(const Run& run);
+/// When a running smaller group is drained for those who wait; none: never, as things are.
+[[nodiscard]] std::optional<Instant> grow_time(const Run& run, const Running& running);
+
+// explain.cpp: what a run waits for, for people.
+void explain_waits(Step& step);  ///< tells the nodes that wait what has changed
 [[nodiscard]] std::string explain_run(const Run& run);
+[[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes
 
 // running.cpp: from a generation to its end.
 void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& message);
 void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& message);
-void member_lost(Step& step, const Node& node, const std::string& how);
+/// `node` is erased already; it died at `died_at`.
+void member_lost(Step& step, const Node& node, Instant died_at, const std::string& how);
 void stopped(Step& step, ConnectionId connection, const Stopped& message);
 void unkillable(Step& step, ConnectionId connection, const Unkillable& message);
 void begin_stopping(Step& step, StopCause cause, int signal, const std::string& why);
@@ -63,6 +86,10 @@ void judge_stopping(Step& step);
 void close_run(Step& step, Verdict verdict);
 void close_failed(Step& step, const Stopping& stopping);
 [[nodiscard]] std::string describe_end(const Evidence& evidence);  ///< "exited with code 17"
-[[nodiscard]] int exit_code_of(const Evidence& evidence);
+[[nodiscard]] int exit_code_of(const Evidence& evidence);          ///< never 0
+/// By time; equal times by rank, so that the order of arrival decides nothing.
+[[nodiscard]] bool is_earlier(const TimedFailure& left, const TimedFailure& right);
+/// The evidence as it may be kept and sent on: every field within Limits.
+[[nodiscard]] Evidence trimmed(Evidence evidence, const Limits& limits);
 
 }  // namespace ddprun::rdzv

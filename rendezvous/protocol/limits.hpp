@@ -11,19 +11,21 @@ namespace ddprun::rdzv {
 /// rendezvous/ lists them for users.
 struct Limits {
     // Wire.
-    std::size_t frame_bytes_max = std::size_t{1} << 20;      ///< body of one frame
-    std::size_t json_depth_max = 16;                         ///< nesting of a message
-    std::size_t send_queue_bytes_max = std::size_t{8} << 20; ///< unsent bytes per connection
-    std::size_t hello_bytes_max = 256;       ///< read from a peer that has not proved itself
-    Milliseconds hello_timeout{3000};        ///< for the whole handshake
-    std::size_t half_open_max = 64;          ///< connections in the handshake at once
-    Milliseconds connect_timeout{5000};      ///< one attempt to reach an endpoint
-    Milliseconds reconnect_backoff_min{20};  ///< first pause between attempts, then doubled
-    Milliseconds reconnect_backoff_max{1000};
+    std::size_t frame_bytes_max = std::size_t{1} << 20;       ///< body of one frame
+    std::size_t json_depth_max = 16;                          ///< nesting of a message
+    std::size_t send_queue_bytes_max = std::size_t{8} << 20;  ///< unsent bytes per connection
+    std::size_t hello_bytes_max = 256;         ///< read from a peer that has not proved itself
+    Milliseconds hello_timeout{3000};          ///< for the whole handshake
+    std::size_t half_open_max = 64;            ///< connections in the handshake at once
+    Milliseconds connect_timeout{5000};        ///< one attempt to reach an endpoint
+    Milliseconds reconnect_backoff_min{20};    ///< first pause between attempts, then doubled
+    Milliseconds reconnect_backoff_max{1000};  ///< and at most
+    Milliseconds close_timeout{1000};          ///< flushing, and waiting for the peer's end
 
     // Membership.
     Milliseconds lease{1000};          ///< how long a silent node is still believed alive
     Milliseconds beat_interval{200};   ///< five beats to a lease
+    Milliseconds self_doubt{5000};     ///< half of the nodes fell silent at once: perhaps it is us
     Milliseconds verdict_kept{60000};  ///< a closed run answers late members this long
     std::size_t nodes_max = 16384;     ///< members and spares of one run
     std::size_t jobs_max = 1024;       ///< runs of one daemon
@@ -32,29 +34,33 @@ struct Limits {
     std::size_t addresses_max = 64;    ///< interfaces one node may name
 
     // Failing and ending.
-    Milliseconds unkillable_after{10000};    ///< SIGKILL sent and still there: given up
-    Milliseconds stop_slack{5000};           ///< on top of grace and unkillable_after, for a node
-    Milliseconds signal_death_patience{100}; ///< a worker's SIGTERM waits this long for our own
+    Milliseconds unkillable_after{10000};     ///< SIGKILL sent and still there: given up
+    Milliseconds stop_slack{5000};            ///< on top of grace and unkillable_after, for a node
+    Milliseconds signal_death_patience{100};  ///< a worker's SIGTERM waits this long for our own
     Milliseconds second_interrupt_after{1000};  ///< an earlier second Ctrl-C is the same one
-    int restart_burst_max = 10;              ///< starts per restart_burst_window without pause
-    Milliseconds restart_burst_window{60000};
-    Milliseconds restart_backoff{5000};      ///< pause once the burst is used up
-    std::size_t failures_kept_max = 64;      ///< reports kept of one generation
-    std::size_t timeline_events_max = 48;    ///< of the summary; the middle is dropped first
+    int restart_burst_max = 10;                 ///< starts per restart_burst_window without pause
+    Milliseconds restart_burst_window{60000};   ///< counted over this long
+    Milliseconds restart_backoff{5000};         ///< pause once the burst is used up
+    std::size_t failures_kept_max = 64;         ///< reports kept of one generation
+    std::size_t timeline_events_max = 48;       ///< of the summary; the middle is dropped first
 
     // Evidence and output.
-    std::size_t stderr_tail_bytes_max = std::size_t{64} << 10;  ///< kept per worker
-    std::size_t report_tail_bytes_max = std::size_t{4} << 10;   ///< shown in the verdict
-    std::size_t error_file_bytes_max = std::size_t{64} << 10;   ///< read of a worker's error file
-    std::size_t console_line_bytes_max = std::size_t{64} << 10; ///< longer lines are cut in pieces
-    Milliseconds say_waiting_after{2000};    ///< the first explanation of a wait
-    Milliseconds say_waiting_every{5000};    ///< and the following ones
+    std::size_t stderr_tail_bytes_max = std::size_t{64} << 10;   ///< kept per worker
+    std::size_t report_tail_bytes_max = std::size_t{4} << 10;    ///< shown in the verdict
+    std::size_t error_file_bytes_max = std::size_t{64} << 10;    ///< read of a worker's error file
+    std::size_t console_line_bytes_max = std::size_t{64} << 10;  ///< longer lines are cut in pieces
+    std::size_t console_backlog_bytes_max = std::size_t{256} << 10;  ///< then workers wait
+    std::size_t say_lines_max = 1024;      ///< own lines that wait for a stopped console
+    Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
+    Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait
+    Milliseconds say_waiting_every{5000};  ///< and the following ones
 
     // Worker store: PyTorch's own bounds.
-    std::size_t store_key_bytes_max = 8192;
-    std::size_t store_value_bytes_max = std::size_t{8} << 20;
-    std::size_t store_keys_per_request_max = 131072;
-    std::size_t store_clients_max = 65536;
+    std::size_t store_key_bytes_max = 8192;                      ///< one key, as PyTorch
+    std::size_t store_value_bytes_max = std::size_t{8} << 20;    ///< one value, as PyTorch
+    std::size_t store_keys_per_request_max = 131072;             ///< of one multi-key operation
+    std::size_t store_request_bytes_max = std::size_t{1} << 30;  ///< one request as a whole
+    std::size_t store_clients_max = 65536;                       ///< connections at once
     std::size_t store_reply_bytes_max = std::size_t{256} << 20;  ///< queued for one slow reader
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,23 +22,41 @@ struct StoreSocket {
 /// largest backlog. Port 0 lets the kernel choose. Failure names host, port and reason.
 [[nodiscard]] Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port);
 
-/// Serves one generation's store at a time on its own thread and io_context. Clients that connected
-/// to the socket before serve() wait in the kernel's backlog and are answered then. The thread is
-/// started by the first serve(). All methods are called by one (other) thread and return at once,
-/// except the destructor, which joins.
+/// What a server's stores have seen since the server was made.
+struct StoreCounts {
+    std::uint64_t admitted = 0;   ///< clients
+    std::uint64_t refused = 0;    ///< clients that came from elsewhere, or were too many
+    std::uint64_t cut_off = 0;    ///< clients that broke the protocol or a limit
+    std::uint64_t connected = 0;  ///< clients of this moment
+};
+
+/// Serves one generation's store at a time on its own thread. Clients that connected to the socket
+/// before serve() wait in the kernel's backlog and are answered then. The thread is started by the
+/// first serve(). All methods are called by one (other) thread and return at once,
+/// except the destructor, which disconnects everybody and joins.
 class StoreServer {
 public:
-    explicit StoreServer(Limits limits);
+    /// Takes one line for people. It is called on the store's thread, so it hands the line on and
+    /// returns; what it uses outlives the server.
+    using Say = std::function<void(std::string line)>;
+
+    explicit StoreServer(Limits limits, Say say = {});
     ~StoreServer();
     StoreServer(const StoreServer&) = delete;
     StoreServer& operator=(const StoreServer&) = delete;
 
     /// Starts a fresh, empty store on `socket`, a listening descriptor; an earlier one is closed
-    /// first. Clients from addresses outside `admitted` are disconnected; an empty list admits all.
+    /// first. Clients from addresses outside `admitted` (numeric; an IPv4 address and its
+    /// IPv4-mapped IPv6 form are one) are disconnected, counted, and named once per address
+    /// through `say`; an empty list admits all. Others may hold duplicates of the descriptor: the
+    /// socket itself is never shut down, only this descriptor is closed.
     void serve(UniqueFd socket, std::vector<std::string> admitted);
 
     /// Disconnects all clients, closes the socket, forgets all keys.
     void close();
+
+    /// May be called by any thread.
+    [[nodiscard]] StoreCounts counts() const;
 
 private:
     class Impl;

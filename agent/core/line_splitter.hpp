@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace ddprun::agent {
+
+/// Cuts one stream of a worker into whole lines with a prefix, for a console that several workers
+/// share. "\n", "\r\n" and a lone "\r" (a progress bar) end a line and are shown as "\n"; an empty
+/// line that a lone "\r" ends is not shown. A line longer than the bound is shown in pieces, each
+/// as a line of its own. Any bytes are allowed. Pure.
+class LineSplitter {
+public:
+    LineSplitter(std::string prefix, std::size_t line_bytes_max);
+
+    /// Takes the next bytes of the stream and appends the lines they complete to `out`.
+    void feed(std::string_view bytes, std::string& out);
+
+    /// Appends the unfinished line, if any, with a line end.
+    void finish(std::string& out);
+
+private:
+    void hold(std::string_view text, std::string& out);
+    void end_line(std::string_view text, bool is_return, std::string& out);
+    void emit(std::string_view text, std::string& out) const;
+
+    std::string prefix_;
+    std::size_t line_bytes_max_;
+    std::string held_;              ///< the unfinished line, shorter than the bound
+    bool ended_by_return_ = false;  ///< the last byte was '\r': a '\n' right after belongs to it
+    bool is_cut_ = false;           ///< pieces of the current line are out already
+};
+
+}  // namespace ddprun::agent

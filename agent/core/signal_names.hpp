@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace ddprun::agent {
+
+/// "SIGTERM"; "signal 61" for a number without a name.
+[[nodiscard]] std::string signal_name(int signal);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,103 @@
+#include "agent/core/supervisor.hpp"
+
+#include <algorithm>
+
+#include "agent/core/supervisor_state.hpp"
+#include "rendezvous/base/check.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+std::optional<Instant> earlier(std::optional<Instant> a, std::optional<Instant> b) {
+    if (!a.has_value() || !b.has_value()) {
+        return a.has_value() ? a : b;
+    }
+    return std::min(*a, *b);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(SupervisorOptions options)
+    : state_(std::make_unique<State>(std::move(options))) {}
+
+Supervisor::~Supervisor() = default;
+
+void Supervisor::step(Instant now, const Input& input, Effects& out) {
+    if (state_->is_done()) {
+        return;
+    }
+    state_->begin(now, out);
+    std::visit([this](const auto& alternative) { state_->take(alternative); }, input);
+    state_->settle();
+}
+
+std::optional<Instant> Supervisor::next_deadline() const { return state_->next_deadline(); }
+
+std::string Supervisor::explain() const { return state_->explain(); }
+
+std::optional<Generation> Supervisor::held_generation() const { return state_->held_generation(); }
+
+Supervisor::State::State(SupervisorOptions options)
+    : options_(std::move(options)), notice_(options_.limits) {
+    DDP_CHECK(options_.identity.slots >= 1, options_.identity.slots);
+    DDP_CHECK(!options_.command.empty());
+}
+
+void Supervisor::State::begin(Instant now, Effects& out) {
+    DDP_CHECK(now >= now_);
+    now_ = now;
+    out_ = &out;
+    if (!first_step_.has_value()) {
+        first_step_ = now;
+    }
+}
+
+void Supervisor::State::take(const Tick& /*input*/) {}
+
+void Supervisor::State::settle() {
+    if (!is_done_) {
+        judge_held_back(false);
+    }
+    if (!is_done_ && group_.has_value()) {
+        const WorkersStop* stop = std::get_if<WorkersStop>(&group_->phase);
+        if (stop != nullptr && now_ >= stop->kill_at) {
+            vanish();
+        }
+    }
+    const std::optional<Instant> lost_at = give_up_at();
+    if (lost_at.has_value() && now_ >= *lost_at) {
+        lose_rendezvous();
+    }
+    if (is_done_) {
+        return;
+    }
+    send_due_beat();
+    notice_.update(now_, explain());
+    if (std::optional<std::string> text = notice_.take_due(now_)) {
+        say(std::move(*text));
+    }
+}
+
+std::optional<Instant> Supervisor::State::next_deadline() const {
+    if (is_done_) {
+        return std::nullopt;
+    }
+    std::optional<Instant> result = earlier(give_up_at(), notice_.next_deadline());
+    if (group_.has_value()) {
+        result = earlier(result, group_->next_deadline());
+    }
+    if (const LinkIsUp* up = std::get_if<LinkIsUp>(&link_)) {
+        result = earlier(result, up->beat_at);
+    }
+    return result;
+}
+
+std::optional<Generation> Supervisor::State::held_generation() const {
+    if (!holds_workers()) {
+        return std::nullopt;
+    }
+    return group_->generation();
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,150 @@
+// How an agent goes: signals and leaving, verdict and refusal, a rendezvous that is lost.
+
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "agent/core/signal_names.hpp"
+#include "agent/core/supervisor_state.hpp"
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace ddprun::agent {
+
+int Supervisor::State::signal_exit_code() const {
+    return rdzv::kExitSignalBase + first_signal_.value_or(SIGTERM);
+}
+
+// -------------------------------------------------------------------------------------- signals
+
+void Supervisor::State::take(const Signalled& input) {
+    if (is_leaving()) {
+        const bool is_second_interrupt =
+            input.signal == SIGINT &&
+            now_ - first_signal_at_ >= options_.limits.second_interrupt_after;
+        if (is_second_interrupt) {
+            abort_now();
+        }
+        return;
+    }
+    first_signal_ = input.signal;
+    first_signal_at_ = now_;
+    if (ending_.has_value()) {
+        return;
+    }
+    forgive_held_back();
+    if (run_token_.empty()) {
+        end_with({.exit_code = signal_exit_code(), .verdict = {}});
+    } else if (!is_link_up()) {
+        leave_alone();
+    } else {
+        if (holds_workers()) {
+            say(fmt::format("{}: draining, workers have {} s to end; Ctrl-C in a second aborts",
+                            signal_name(input.signal),
+                            options_.identity.settings.shutdown_timeout.count() / 1000));
+        } else {
+            say(fmt::format("{}: leaving the job", signal_name(input.signal)));
+        }
+        tell(rdzv::Leave{input.signal});
+    }
+}
+
+void Supervisor::State::abort_now() {
+    if (holds_workers() && !group_->is_in<WorkersVanish>()) {
+        say("SIGINT again: killing the workers");
+        vanish();
+    }
+    if (!ending_.has_value()) {
+        end_with({.exit_code = rdzv::kExitSignalBase + SIGINT, .verdict = {}});
+    }
+}
+
+void Supervisor::State::leave_alone() {
+    DDP_CHECK(is_leaving() && !is_link_up());
+    if (!holds_workers()) {
+        end_with({.exit_code = signal_exit_code(), .verdict = {}});
+        return;
+    }
+    if (group_->is_in<WorkersRun>()) {
+        say(fmt::format("{} while the rendezvous is out of reach: stopping the workers here",
+                        signal_name(*first_signal_)));
+    }
+    stop_workers(*first_signal_, options_.identity.settings.shutdown_timeout);
+}
+
+// ------------------------------------------------------------------- what the rendezvous decides
+
+void Supervisor::State::hear(const rdzv::Released& /*message*/) {
+    const int code = is_leaving() ? signal_exit_code() : int{rdzv::kExitDrained};
+    end_after_stop({.exit_code = code, .verdict = {}});
+}
+
+void Supervisor::State::hear(const rdzv::Refused& message) {
+    say(message.text);
+    end_after_stop(
+        {.exit_code = message.exit_code, .verdict = {}, .says_goodbye = false});
+}
+
+void Supervisor::State::hear(const rdzv::Verdict& message) {
+    const bool is_own_signal = message.kind == rdzv::VerdictKind::Stopped && is_leaving();
+    Ending ending{.exit_code = is_own_signal ? signal_exit_code() : message.exit_code,
+                  .verdict = message};
+    if (message.kind == rdzv::VerdictKind::Succeeded && holds_workers()) {
+        // Every rank has exited 0: what is left are strays.
+        ending_ = std::move(ending);
+        vanish();
+    } else {
+        end_after_stop(std::move(ending));
+    }
+}
+
+// --------------------------------------------------------------------------------------- the end
+
+void Supervisor::State::lose_rendezvous() {
+    const std::string why = std::get<LinkIsDown>(link_).why;
+    const std::string reason = why.empty() ? "" : fmt::format(" ({})", why);
+    if (run_token_.empty()) {
+        say(fmt::format("no rendezvous within {} s{}", options_.connect_timeout.count() / 1000,
+                        reason));
+    } else {
+        say(fmt::format("rendezvous lost: out of reach for {} s{}",
+                        options_.rendezvous_lost_timeout.count() / 1000, reason));
+    }
+    end_after_stop({.exit_code = rdzv::kExitRendezvousLost, .verdict = {}});
+}
+
+void Supervisor::State::fail_internally(const std::string& what) {
+    say(fmt::format("{}: this is a bug, please report it", what));
+    end_after_stop({.exit_code = rdzv::kExitInternal, .verdict = {}});
+}
+
+void Supervisor::State::end_after_stop(Ending ending) {
+    DDP_CHECK(!ending_.has_value());
+    if (holds_workers()) {
+        judge_held_back(true);
+        stop_workers(SIGTERM, options_.identity.settings.failure_grace);
+    }
+    end_with(std::move(ending));
+}
+
+void Supervisor::State::end_with(Ending ending) {
+    ending_ = std::move(ending);
+    if (!holds_workers()) {
+        finish();
+    }
+}
+
+void Supervisor::State::finish() {
+    DDP_CHECK(ending_.has_value() && !is_done_);
+    if (ending_->verdict.has_value()) {
+        emit(ShowVerdict{*ending_->verdict});
+    }
+    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
+    if (up != nullptr && up->is_join_sent && ending_->says_goodbye) {
+        emit(SendToRendezvous{rdzv::Goodbye{}});
+    }
+    emit(Exit{ending_->exit_code});
+    is_done_ = true;
+}
+
+}  // namespace ddprun::agent

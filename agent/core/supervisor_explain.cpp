@@ -1,0 +1,52 @@
+// Texts for people: why this node waits.
+
+#include <fmt/format.h>
+
+#include "agent/core/signal_names.hpp"
+#include "agent/core/supervisor_state.hpp"
+
+namespace ddprun::agent {
+
+void Supervisor::State::say(std::string text) { emit(Say{std::move(text)}); }
+
+void Supervisor::State::trace(std::string text) { emit(Trace{std::move(text)}); }
+
+std::string Supervisor::State::explain() const {
+    if (is_done_) {
+        return {};
+    }
+    if (group_.has_value() && group_->is_in<WorkersVanish>()) {
+        return fmt::format("waiting for the killed processes of generation {} to be gone",
+                           group_->generation().value());
+    }
+    if (group_.has_value() && group_->is_in<WorkersStop>()) {
+        return fmt::format("waiting for {} to end after {}", group_->alive_text(),
+                           signal_name(std::get<WorkersStop>(group_->phase).signal));
+    }
+    if (const LinkIsDown* down = std::get_if<LinkIsDown>(&link_)) {
+        if (run_token_.empty()) {
+            return down->why.empty() ? "waiting for the rendezvous"
+                                     : fmt::format("cannot reach the rendezvous: {}; trying again",
+                                                   down->why);
+        }
+        return fmt::format("cut off from the rendezvous: {}; {}, trying again for {} s", down->why,
+                           holds_workers() ? "workers go on" : "no workers here",
+                           options_.rendezvous_lost_timeout.count() / 1000);
+    }
+    const LinkIsUp& up = std::get<LinkIsUp>(link_);
+    if (!up.is_join_sent) {
+        return "waiting for a socket for the workers' store";
+    }
+    if (!up.is_accepted) {
+        return "waiting for the rendezvous to answer";
+    }
+    if (!rendezvous_waits_.empty()) {
+        return rendezvous_waits_;
+    }
+    if (is_leaving()) {
+        return "waiting for the other nodes to drain";
+    }
+    return holds_workers() ? "" : "waiting for the rendezvous to start a generation";
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,305 @@
+// One generation on this node: start, deaths, stop, proof that nothing is left.
+
+#include <algorithm>
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "agent/core/signal_names.hpp"
+#include "agent/core/supervisor_state.hpp"
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+/// Signals that operators and schedulers send to everything of a job at once.
+bool may_be_meant_for_all(const rdzv::Evidence& evidence) {
+    return evidence.signal.has_value() && !evidence.keeper_lost &&
+           (*evidence.signal == SIGTERM || *evidence.signal == SIGINT ||
+            *evidence.signal == SIGHUP);
+}
+
+}  // namespace
+
+bool Supervisor::State::holds_workers() const {
+    return group_.has_value() && !group_->is_in<WorkersGone>();
+}
+
+Generation Supervisor::State::newest_known() const {
+    if (group_.has_value() && group_token_ == run_token_) {
+        return std::max(group_->generation(), fenced_);
+    }
+    return fenced_;
+}
+
+std::string Supervisor::State::flaw_of(const rdzv::Start& row) const {
+    if (holds_workers()) {
+        return fmt::format("generation {} is not proven to be gone",
+                           group_->generation().value());
+    }
+    if (row.group_rank < 0 || row.group_rank >= row.group_world_size || row.base_rank < 0 ||
+        row.base_rank + options_.identity.slots > row.world_size) {
+        return fmt::format("node {} of {}, ranks from {} of {}, with {} workers here",
+                           row.group_rank, row.group_world_size, row.base_rank, row.world_size,
+                           options_.identity.slots);
+    }
+    if (row.group_rank == 0 &&
+        (store_ != StoreState::Listening || row.store != store_address_)) {
+        return fmt::format("its store {}:{} is not the socket that waits here, {}:{}",
+                           row.store.host, row.store.port, store_address_.host,
+                           store_address_.port);
+    }
+    return {};
+}
+
+void Supervisor::State::hear(const rdzv::Start& message) {
+    if (message.generation <= newest_known()) {
+        trace(fmt::format("start of generation {} ignored: {} is known",
+                          message.generation.value(), newest_known().value()));
+        return;
+    }
+    const std::string flaw = flaw_of(message);
+    if (!flaw.empty()) {
+        fail_internally(fmt::format("the rendezvous started generation {} here, but {}",
+                                    message.generation.value(), flaw));
+        return;
+    }
+    begin_generation(message);
+}
+
+void Supervisor::State::begin_generation(const rdzv::Start& row) {
+    DDP_CHECK(!holds_workers(), row.generation.value());
+    group_.emplace(row, options_.identity.slots);
+    owed_ = Generation();
+    group_token_ = run_token_;
+    rendezvous_waits_.clear();
+    if (group_->serves_store()) {
+        store_ = StoreState::Serving;
+        emit(ServeStore{.generation = row.generation, .admitted = row.admitted});
+    }
+    const bool is_plain = options_.identity.settings.max_nodes == 1 && row.why.empty();
+    if (!is_plain) {
+        const int last = row.base_rank + options_.identity.slots - 1;
+        const std::string ranks = last == row.base_rank
+                                      ? fmt::format("rank {}", last)
+                                      : fmt::format("ranks {}-{}", row.base_rank, last);
+        say(fmt::format("generation {}: {} worker{} on {} node{}, {} here{}{}",
+                        row.generation.value(), row.world_size, row.world_size == 1 ? "" : "s",
+                        row.group_world_size, row.group_world_size == 1 ? "" : "s", ranks,
+                        row.why.empty() ? "" : "; ", row.why));
+    }
+    emit(start_of(*group_, options_));
+}
+
+// --------------------------------------------------------------------------------------- deaths
+
+void Supervisor::State::take(const WorkerExited& input) {
+    if (!holds_workers() || input.generation != group_->generation()) {
+        return;
+    }
+    DDP_CHECK(input.local_rank.value() >= 0 &&
+                  input.local_rank.value() < options_.identity.slots,
+              input.local_rank.value());
+    end_worker(input.local_rank, input.evidence);
+    if (group_->is_in<WorkersStop>() && group_->has_all_exited()) {
+        vanish();
+    }
+}
+
+void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
+    WorkerFate& fate = group_->fates[static_cast<std::size_t>(local_rank.value())];
+    if (!std::holds_alternative<Alive>(fate)) {
+        return;
+    }
+    if (!group_->is_in<WorkersRun>() || is_leaving()) {
+        fate = Left{};
+    } else if (evidence.exit_code == 0) {
+        fate = Finished{};
+        tell(rdzv::WorkerFinished{.generation = group_->generation(), .local_rank = local_rank});
+    } else if (may_be_meant_for_all(evidence)) {
+        fate = HeldBack{.evidence = std::move(evidence),
+                        .at = now_,
+                        .judged_at = now_ + options_.limits.signal_death_patience};
+    } else {
+        Failed failed{.evidence = std::move(evidence), .at = now_};
+        report_failure(local_rank, failed);
+        fate = std::move(failed);
+    }
+}
+
+void Supervisor::State::report_failure(LocalRank local_rank, const Failed& failed) {
+    rdzv::WorkerFailed report{.generation = group_->generation(),
+                              .local_rank = local_rank,
+                              .evidence = failed.evidence};
+    report.evidence.age = std::chrono::duration_cast<Milliseconds>(now_ - failed.at);
+    tell(std::move(report));
+}
+
+void Supervisor::State::judge_held_back(bool is_all) {
+    if (!group_.has_value()) {
+        return;
+    }
+    for (std::size_t i = 0; i < group_->fates.size(); ++i) {
+        HeldBack* held = std::get_if<HeldBack>(&group_->fates[i]);
+        if (held == nullptr || (!is_all && now_ < held->judged_at)) {
+            continue;
+        }
+        Failed failed{.evidence = std::move(held->evidence), .at = held->at};
+        report_failure(LocalRank(static_cast<int>(i)), failed);
+        group_->fates[i] = std::move(failed);
+    }
+}
+
+void Supervisor::State::forgive_held_back() {
+    if (!group_.has_value()) {
+        return;
+    }
+    for (WorkerFate& fate : group_->fates) {
+        if (std::holds_alternative<HeldBack>(fate)) {
+            fate = Left{};
+        }
+    }
+}
+
+void Supervisor::State::take(const KeeperLost& /*input*/) {
+    if (!holds_workers()) {
+        return;
+    }
+    if (group_->is_in<WorkersVanish>()) {
+        // The old keeper may have died with the order.
+        emit(EmptyGeneration{group_->generation()});
+        return;
+    }
+    bool is_reported = false;
+    for (std::size_t i = 0; i < group_->fates.size(); ++i) {
+        if (!std::holds_alternative<Alive>(group_->fates[i])) {
+            continue;
+        }
+        if (is_reported) {
+            group_->fates[i] = Left{};
+            continue;
+        }
+        rdzv::Evidence evidence;
+        evidence.signal = SIGKILL;
+        evidence.keeper_lost = true;
+        evidence.program = options_.command.front();
+        evidence.log_dir = worker_log_dir(options_.log_dir, group_->generation(),
+                                          LocalRank(static_cast<int>(i)));
+        end_worker(LocalRank(static_cast<int>(i)), std::move(evidence));
+        is_reported = true;
+    }
+    if (group_->is_in<WorkersStop>()) {
+        vanish();
+    }
+}
+
+// ----------------------------------------------------------------------------------------- stop
+
+void Supervisor::State::hear(const rdzv::Stop& message) {
+    const bool is_held = holds_workers();
+    if (is_held && group_->generation() == message.generation) {
+        owed_ = message.generation;
+        if (message.cause == rdzv::StopCause::Failure) {
+            judge_held_back(true);
+        } else {
+            forgive_held_back();
+        }
+        stop_workers(message.signal, message.grace);
+        return;
+    }
+    if (message.generation < newest_known()) {
+        tell(rdzv::Stopped{.generation = message.generation, .store = store_address_});
+        return;
+    }
+    // A fence names what we held when we joined, which may be of an earlier run: it says nothing
+    // about this run's generation of the same number.
+    const bool is_fence = message.cause == rdzv::StopCause::Fenced && group_.has_value() &&
+                          group_->generation() == message.generation;
+    if (!is_fence) {
+        fenced_ = std::max(fenced_, message.generation);
+    }
+    owed_ = message.generation;
+    if (is_held) {
+        // Its end is proven by the end of what lives here; the answer follows then.
+        stop_workers(message.signal, message.grace);
+    }
+    report_stopped();
+}
+
+void Supervisor::State::stop_workers(int signal, Duration grace) {
+    DDP_CHECK(holds_workers());
+    if (group_->is_in<WorkersVanish>()) {
+        return;
+    }
+    if (group_->has_all_exited()) {
+        vanish();
+        return;
+    }
+    WorkersStop next{.kill_at = now_ + grace, .signal = signal};
+    const WorkersStop* current = std::get_if<WorkersStop>(&group_->phase);
+    if (current != nullptr) {
+        next.kill_at = std::min(next.kill_at, current->kill_at);
+    }
+    if (current == nullptr || current->signal != signal) {
+        emit(SignalWorkers{.generation = group_->generation(), .signal = signal});
+    }
+    group_->phase = next;
+}
+
+void Supervisor::State::vanish() {
+    DDP_CHECK(holds_workers());
+    if (!group_->is_in<WorkersVanish>()) {
+        forgive_held_back();
+        group_->phase = WorkersVanish{};
+        emit(EmptyGeneration{group_->generation()});
+    }
+}
+
+void Supervisor::State::take(const Emptied& input) {
+    if (!holds_workers() || input.generation != group_->generation() ||
+        !group_->is_in<WorkersVanish>()) {
+        return;
+    }
+    group_->phase = WorkersGone{};
+    if (group_token_ == run_token_) {
+        owed_ = std::max(owed_, group_->generation());
+    }
+    const bool has_served = store_ == StoreState::Serving;
+    if (has_served) {
+        emit(CloseStore{});
+        store_ = StoreState::None;
+    }
+    if (ending_.has_value()) {
+        finish();
+    } else if (is_leaving() && !is_link_up()) {
+        end_with({.exit_code = signal_exit_code(), .verdict = {}});
+    } else if (has_served) {
+        open_store();
+    } else {
+        report_stopped();
+    }
+}
+
+void Supervisor::State::report_stopped() {
+    if (owed_ != Generation() && !holds_workers() && store_ == StoreState::Listening &&
+        is_accepted()) {
+        tell(rdzv::Stopped{.generation = owed_, .store = store_address_});
+        owed_ = Generation();
+    }
+}
+
+void Supervisor::State::take(const NotEmptied& input) {
+    if (!holds_workers() || input.generation != group_->generation() ||
+        !group_->is_in<WorkersVanish>()) {
+        return;
+    }
+    say(fmt::format("{} could not be killed; this node is of no use until it is gone", input.what));
+    tell(rdzv::Unkillable{group_->generation()});
+    ending_ = Ending{.exit_code = rdzv::kExitUnkillable,
+                     .verdict = ending_.has_value() ? ending_->verdict : std::nullopt};
+    finish();
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,171 @@
+// The connection to the rendezvous, the socket of the workers' store, joining, and what is said
+// again after each join because messages are lost while the link is down.
+
+#include <fmt/format.h>
+
+#include "agent/core/supervisor_state.hpp"
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace ddprun::agent {
+
+bool Supervisor::State::is_link_up() const { return std::holds_alternative<LinkIsUp>(link_); }
+
+bool Supervisor::State::is_accepted() const {
+    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
+    return up != nullptr && up->is_accepted;
+}
+
+void Supervisor::State::tell(rdzv::AgentMessage message) {
+    if (is_accepted()) {
+        emit(SendToRendezvous{std::move(message)});
+    }
+}
+
+void Supervisor::State::take(const LinkUp& input) {
+    link_ = LinkIsUp{};
+    local_address_ = input.local_address;
+    if (ending_.has_value()) {
+        return;
+    }
+    if (store_ == StoreState::None) {
+        open_store();
+    }
+    join_if_possible();
+}
+
+void Supervisor::State::take(const LinkDown& input) {
+    if (LinkIsDown* down = std::get_if<LinkIsDown>(&link_)) {
+        down->why = input.why;
+    } else {
+        link_ = LinkIsDown{.why = input.why, .since = now_};
+    }
+    rendezvous_waits_.clear();
+    owed_ = Generation();
+    if (ending_.has_value()) {
+        return;
+    }
+    if (input.is_final) {
+        say(input.why);
+        end_after_stop({.exit_code = rdzv::kExitRendezvousLost, .verdict = {}});
+    } else if (is_leaving()) {
+        leave_alone();
+    }
+}
+
+void Supervisor::State::take(const FromRendezvous& input) {
+    if (ending_.has_value() || !is_link_up()) {
+        return;
+    }
+    std::visit([this](const auto& message) { hear(message); }, input.message);
+}
+
+void Supervisor::State::open_store() {
+    store_ = StoreState::Opening;
+    emit(OpenStore{options_.store_host.empty() ? local_address_ : options_.store_host});
+}
+
+void Supervisor::State::take(const StoreOpened& input) {
+    DDP_CHECK(store_ == StoreState::Opening, input.address.port);
+    store_ = StoreState::Listening;
+    store_address_ = input.address;
+    if (ending_.has_value()) {
+        return;
+    }
+    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
+    if (up != nullptr && !up->is_join_sent) {
+        join_if_possible();
+    } else {
+        report_stopped();
+    }
+}
+
+void Supervisor::State::take(const StoreFailed& input) {
+    if (ending_.has_value()) {
+        return;
+    }
+    say(fmt::format("cannot open a socket for the workers' store: {}", input.why));
+    end_after_stop({.exit_code = rdzv::kExitUsage, .verdict = {}});
+}
+
+void Supervisor::State::join_if_possible() {
+    LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
+    // A node with workers joins without a fresh socket: the next one comes with its Stopped.
+    if (up == nullptr || up->is_join_sent ||
+        (store_ != StoreState::Listening && !holds_workers())) {
+        return;
+    }
+    rdzv::Join join = options_.identity;
+    join.store = store_address_;
+    join.run_token = run_token_;
+    if (holds_workers()) {
+        join.held = rdzv::HeldGeneration{.generation = group_->generation(),
+                                         .digest = group_->row().digest};
+    }
+    up->is_join_sent = true;
+    emit(SendToRendezvous{std::move(join)});
+}
+
+void Supervisor::State::hear(const rdzv::Accepted& message) {
+    LinkIsUp& up = std::get<LinkIsUp>(link_);
+    up.is_accepted = true;
+    up.beat_interval = message.beat_interval;
+    if (up.beat_interval > Milliseconds::zero()) {
+        up.beat_at = now_ + up.beat_interval;
+    }
+    acknowledged_at_ = now_;
+    if (message.run_token != run_token_) {
+        // Another run of the job: its generations count from 1 again.
+        run_token_ = message.run_token;
+        fenced_ = Generation();
+    }
+    say_again();
+}
+
+void Supervisor::State::say_again() {
+    if (group_.has_value() && group_token_ == run_token_) {
+        for (std::size_t i = 0; i < group_->fates.size(); ++i) {
+            const LocalRank local_rank(static_cast<int>(i));
+            if (const Failed* failed = std::get_if<Failed>(&group_->fates[i])) {
+                report_failure(local_rank, *failed);
+            } else if (std::holds_alternative<Finished>(group_->fates[i]) && holds_workers()) {
+                tell(rdzv::WorkerFinished{.generation = group_->generation(),
+                                          .local_rank = local_rank});
+            }
+        }
+    }
+    if (is_leaving()) {
+        tell(rdzv::Leave{*first_signal_});
+    }
+    if (!holds_workers()) {
+        owed_ = newest_known();
+    }
+    report_stopped();
+}
+
+void Supervisor::State::hear(const rdzv::Waiting& message) { rendezvous_waits_ = message.text; }
+
+void Supervisor::State::hear(const rdzv::Acknowledge& /*message*/) { acknowledged_at_ = now_; }
+
+void Supervisor::State::send_due_beat() {
+    LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
+    if (up == nullptr || !up->beat_at.has_value() || now_ < *up->beat_at) {
+        return;
+    }
+    ++beats_;
+    tell(rdzv::Beat{beats_});
+    up->beat_at = now_ + up->beat_interval;
+}
+
+std::optional<Instant> Supervisor::State::give_up_at() const {
+    const LinkIsDown* down = std::get_if<LinkIsDown>(&link_);
+    if (down == nullptr || ending_.has_value() || !first_step_.has_value()) {
+        return std::nullopt;
+    }
+    if (run_token_.empty()) {
+        return *first_step_ + options_.connect_timeout;
+    }
+    return down->since + options_.rendezvous_lost_timeout;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "agent/core/supervisor.hpp"
+#include "agent/core/wait_notice.hpp"
+#include "agent/core/worker_group.hpp"
+
+namespace ddprun::agent {
+
+// ------------------------------------------------------------------------- the way to the others
+
+struct LinkIsDown {
+    std::string why;  ///< empty: no attempt has ended yet
+    Instant since{};
+};
+
+struct LinkIsUp {
+    bool is_join_sent = false;
+    bool is_accepted = false;
+    Milliseconds beat_interval{0};  ///< 0: none are wanted
+    std::optional<Instant> beat_at;
+};
+
+using LinkState = std::variant<LinkIsDown, LinkIsUp>;
+
+// -------------------------------------------------------------- the socket of the workers' store
+
+enum class StoreState {
+    None,       ///< not asked for
+    Opening,    ///< asked for
+    Listening,  ///< ready for the next generation
+    Serving,    ///< used up by the current one
+};
+
+/// The decision to go, with what is left to be said. Workers that may live go first.
+struct Ending {
+    int exit_code = 0;
+    std::optional<rdzv::Verdict> verdict;
+    bool says_goodbye = true;
+};
+
+/// What a Supervisor knows, and its transitions, one file per concern:
+/// supervisor.cpp          dispatch, deadlines
+/// supervisor_link.cpp     connection, store socket, joining, what is said again, beats
+/// supervisor_group.cpp    start, deaths, stop, proof of emptiness
+/// supervisor_ending.cpp   signals, leaving, verdict, losing the rendezvous
+/// supervisor_explain.cpp  texts for people
+class Supervisor::State {
+public:
+    explicit State(SupervisorOptions options);
+
+    void begin(Instant now, Effects& out);
+    void take(const LinkUp& input);
+    void take(const LinkDown& input);
+    void take(const FromRendezvous& input);
+    void take(const StoreOpened& input);
+    void take(const StoreFailed& input);
+    void take(const WorkerExited& input);
+    void take(const Emptied& input);
+    void take(const NotEmptied& input);
+    void take(const KeeperLost& input);
+    void take(const Signalled& input);
+    void take(const Tick& input);
+    /// Does what has become due, after each input.
+    void settle();
+
+    [[nodiscard]] bool is_done() const { return is_done_; }
+    [[nodiscard]] std::optional<Instant> next_deadline() const;
+    [[nodiscard]] std::string explain() const;
+    [[nodiscard]] std::optional<Generation> held_generation() const;
+
+private:
+    // Messages of the rendezvous.
+    void hear(const rdzv::Accepted& message);
+    void hear(const rdzv::Refused& message);
+    void hear(const rdzv::Waiting& message);
+    void hear(const rdzv::Start& message);
+    void hear(const rdzv::Stop& message);
+    void hear(const rdzv::Released& message);
+    void hear(const rdzv::Verdict& message);
+    void hear(const rdzv::Acknowledge& message);
+
+    // Connection.
+    template <typename T>
+    void emit(T effect) {
+        out_->emplace_back(std::move(effect));
+    }
+    void say(std::string text);
+    void trace(std::string text);
+    [[nodiscard]] bool is_link_up() const;
+    [[nodiscard]] bool is_accepted() const;
+    /// Drops `message` unless the join was accepted: hear(Accepted) says again what matters.
+    void tell(rdzv::AgentMessage message);
+    void open_store();
+    void join_if_possible();
+    void say_again();
+    void send_due_beat();
+    [[nodiscard]] std::optional<Instant> give_up_at() const;
+
+    // Generation.
+    [[nodiscard]] bool holds_workers() const;
+    [[nodiscard]] Generation newest_known() const;
+    [[nodiscard]] std::string flaw_of(const rdzv::Start& row) const;
+    void begin_generation(const rdzv::Start& row);
+    void end_worker(LocalRank local_rank, rdzv::Evidence evidence);
+    void judge_held_back(bool is_all);
+    void forgive_held_back();
+    void report_failure(LocalRank local_rank, const Failed& failed);
+    void stop_workers(int signal, Duration grace);
+    void vanish();
+    void report_stopped();
+
+    // Ending.
+    [[nodiscard]] bool is_leaving() const { return first_signal_.has_value(); }
+    [[nodiscard]] int signal_exit_code() const;
+    void abort_now();
+    void leave_alone();
+    void end_with(Ending ending);
+    void end_after_stop(Ending ending);
+    void fail_internally(const std::string& what);
+    void finish();
+    void lose_rendezvous();
+
+    SupervisorOptions options_;
+    Instant now_{};
+    std::optional<Instant> first_step_;
+    Effects* out_ = nullptr;
+
+    LinkState link_ = LinkIsDown{};
+    std::string local_address_;
+    std::string run_token_;  ///< empty until a join was accepted
+    Instant acknowledged_at_{};
+    std::uint64_t beats_ = 0;
+    StoreState store_ = StoreState::None;
+    rdzv::StoreAddress store_address_;  ///< the last one opened
+
+    std::optional<WorkerGroup> group_;
+    std::string group_token_;     ///< the run that started group_
+    Generation fenced_;           ///< newest generation of this run whose end was asked unseen
+    Generation owed_;             ///< whose Stopped is to be sent over this connection; 0: none
+    std::string rendezvous_waits_;  ///< its explanation while there is no generation
+
+    std::optional<int> first_signal_;
+    Instant first_signal_at_{};
+    std::optional<Ending> ending_;
+    bool is_done_ = false;
+    WaitNotice notice_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::agent {
+
+/// Decides when a wait is explained to the user: after Limits::say_waiting_after, then every
+/// say_waiting_every, and on a change, but never two within say_waiting_after.
+class WaitNotice {
+public:
+    explicit WaitNotice(const rdzv::Limits& limits)
+        : first_after_(limits.say_waiting_after), every_(limits.say_waiting_every) {}
+
+    /// What is waited for now; empty: nothing.
+    void update(Instant now, const std::string& text);
+
+    /// The text, if it is due at `now`; once.
+    [[nodiscard]] std::optional<std::string> take_due(Instant now);
+
+    [[nodiscard]] std::optional<Instant> next_deadline() const;
+
+private:
+    Duration first_after_;
+    Duration every_;
+    std::string text_;
+    Instant due_{};
+    std::optional<Instant> said_at_;  ///< within this wait
+};
+
+}  // namespace ddprun::agent

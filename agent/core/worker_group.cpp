@@ -1,0 +1,104 @@
+#include "agent/core/worker_group.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+#include "agent/core/worker_command.hpp"
+#include "rendezvous/protocol/worker_environment.hpp"
+
+namespace ddprun::agent {
+
+WorkerGroup::WorkerGroup(rdzv::Start row, int slots)
+    : fates(static_cast<std::size_t>(slots)), row_(std::move(row)) {}
+
+bool WorkerGroup::has_all_exited() const {
+    return std::none_of(fates.begin(), fates.end(), [](const WorkerFate& fate) {
+        return std::holds_alternative<Alive>(fate);
+    });
+}
+
+bool WorkerGroup::has_all_finished() const {
+    return std::all_of(fates.begin(), fates.end(), [](const WorkerFate& fate) {
+        return std::holds_alternative<Finished>(fate);
+    });
+}
+
+std::string WorkerGroup::alive_text() const {
+    std::string list;
+    int count = 0;
+    for (std::size_t i = 0; i < fates.size(); ++i) {
+        if (std::holds_alternative<Alive>(fates[i])) {
+            list += fmt::format("{}{}", count == 0 ? "" : ", ", i);
+            ++count;
+        }
+    }
+    return fmt::format("local rank{} {}", count == 1 ? "" : "s", list);
+}
+
+std::optional<Instant> WorkerGroup::next_deadline() const {
+    std::optional<Instant> result;
+    if (const WorkersStop* stop = std::get_if<WorkersStop>(&phase)) {
+        result = stop->kill_at;
+    }
+    for (const WorkerFate& fate : fates) {
+        if (const HeldBack* held = std::get_if<HeldBack>(&fate)) {
+            result = std::min(result.value_or(held->judged_at), held->judged_at);
+        }
+    }
+    return result;
+}
+
+std::string worker_log_dir(const std::string& log_dir, Generation generation,
+                           LocalRank local_rank) {
+    if (log_dir.empty()) {
+        return {};
+    }
+    return fmt::format("{}/attempt_{}/{}", log_dir, generation.value() - 1, local_rank.value());
+}
+
+StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options) {
+    const rdzv::Start& row = group.row();
+    const int slots = options.identity.slots;
+    StartWorkers start{.generation = row.generation, .base_rank = Rank(row.base_rank), .workers = {}};
+    rdzv::WorkerPlace place{
+        .job = options.identity.job,
+        .node = options.identity.node,
+        .generation = row.generation,
+        .rank = {},
+        .world_size = row.world_size,
+        .local_rank = {},
+        .local_world_size = slots,
+        .group_rank = row.group_rank,
+        .group_world_size = row.group_world_size,
+        .role_rank = 0,
+        .role_world_size = row.role_world_size,
+        .role = options.identity.role,
+        .store = row.store,
+        .restart_count = row.restart_count,
+        .max_restarts = row.max_restarts,
+        .error_file = {},
+        .signals_to_handle = options.signals_to_handle,
+        .sets_nccl_async_error_handling = options.sets_nccl_async_error_handling,
+        .sets_omp_num_threads = options.sets_omp_num_threads,
+    };
+    for (int i = 0; i < slots; ++i) {
+        const LocalRank local_rank(i);
+        WorkerSpec worker;
+        worker.local_rank = local_rank;
+        worker.command = worker_command(options.command, local_rank);
+        worker.log_dir = worker_log_dir(options.log_dir, row.generation, local_rank);
+        place.rank = Rank(row.base_rank + i);
+        place.local_rank = local_rank;
+        place.role_rank = row.role_base_rank + i;
+        place.error_file = worker.log_dir.empty() ? "" : worker.log_dir + "/error.json";
+        worker.environment = rdzv::worker_environment(place);
+        worker.environment.insert(worker.environment.end(), options.extra_environment.begin(),
+                                  options.extra_environment.end());
+        start.workers.push_back(std::move(worker));
+    }
+    return start;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/core/supervisor.hpp"
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/messages.hpp"
+
+namespace ddprun::agent {
+
+// ------------------------------------------------------------------ what became of one worker
+
+struct Alive {};
+
+/// Exited 0 before anything was asked of it: counts for success.
+struct Finished {};
+
+/// Ended badly by itself. Reported once, and again after every reconnect.
+struct Failed {
+    rdzv::Evidence evidence;
+    Instant at{};
+};
+
+/// Died of a signal that may have been meant for the whole node: judged at `judged_at`, when our
+/// own pending signal has been read.
+struct HeldBack {
+    rdzv::Evidence evidence;
+    Instant at{};
+    Instant judged_at{};
+};
+
+/// Ended after a stop or while this node leaves: neither success nor failure.
+struct Left {};
+
+using WorkerFate = std::variant<Alive, Finished, Failed, HeldBack, Left>;
+
+// ------------------------------------------------------------- what is done about all of them
+
+struct WorkersRun {};
+
+/// `signal` was sent; what still runs at `kill_at` is killed.
+struct WorkersStop {
+    Instant kill_at{};
+    int signal = 0;
+};
+
+/// Killed; the proof that nothing is left has not come.
+struct WorkersVanish {};
+
+/// Proven: nothing of this generation is left here.
+struct WorkersGone {};
+
+using GroupPhase = std::variant<WorkersRun, WorkersStop, WorkersVanish, WorkersGone>;
+
+/// The part of one generation that lives on this node: its row of the rank map, its workers and
+/// how far their end has come. Kept after the end, to be reported again.
+class WorkerGroup {
+public:
+    WorkerGroup(rdzv::Start row, int slots);
+
+    [[nodiscard]] const rdzv::Start& row() const { return row_; }
+    [[nodiscard]] Generation generation() const { return row_.generation; }
+    [[nodiscard]] bool serves_store() const { return row_.group_rank == 0; }
+
+    GroupPhase phase;
+    std::vector<WorkerFate> fates;  ///< by local rank
+
+    template <typename T>
+    [[nodiscard]] bool is_in() const {
+        return std::holds_alternative<T>(phase);
+    }
+    [[nodiscard]] bool has_all_exited() const;
+    [[nodiscard]] bool has_all_finished() const;
+
+    /// "local ranks 0, 2" of those alive, for people.
+    [[nodiscard]] std::string alive_text() const;
+
+    /// The earliest held-back death or the kill of a stop.
+    [[nodiscard]] std::optional<Instant> next_deadline() const;
+
+private:
+    rdzv::Start row_;
+};
+
+/// Where worker `local_rank` of `group` keeps its files below `log_dir`; empty if that is empty.
+[[nodiscard]] std::string worker_log_dir(const std::string& log_dir, Generation generation,
+                                         LocalRank local_rank);
+
+/// All that the workers of `group` are started with.
+[[nodiscard]] StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,345 @@
+#include "agent/daemon/agent.hpp"
+
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fcntl.h>
+
+#include <fmt/format.h>
+
+#include "agent/core/report.hpp"
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/store/store_server.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+template <typename... Handlers>
+struct Overloaded : Handlers... {
+    using Handlers::operator()...;
+};
+template <typename... Handlers>
+Overloaded(Handlers...) -> Overloaded<Handlers...>;
+
+Instant now() { return std::chrono::steady_clock::now(); }
+
+rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec, Collected collected) {
+    rdzv::Evidence evidence;
+    evidence.pid = end.pid;
+    evidence.exit_code = end.exit_code;
+    evidence.signal = end.signal;
+    evidence.exec_errno = end.exec_errno;
+    evidence.core_dumped = end.core_dumped;
+    evidence.program = spec.command.front();
+    evidence.log_dir = spec.log_dir;
+    evidence.stderr_tail = std::move(collected.stderr_tail);
+    evidence.error_file = std::move(collected.error_file);
+    return evidence;
+}
+
+}  // namespace
+
+class Agent::Impl : public std::enable_shared_from_this<Agent::Impl> {
+public:
+    Impl(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)
+        : io_(io),
+          options_(std::move(options)),
+          link_(std::move(link)),
+          supervisor_(options_.supervisor),
+          output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
+          store_(options_.supervisor.limits),
+          timer_(io),
+          signals_(io) {}
+
+    Result<void> start(std::function<void(int)> on_exit) {
+        Result<std::unique_ptr<KeeperHandle>> keeper =
+            KeeperHandle::start(io_, options_.keeper, keeper_events());
+        if (!keeper) {
+            return keeper.error();
+        }
+        keeper_ = std::move(*keeper);
+        on_exit_ = std::move(on_exit);
+        for (const int signal : options_.signals_to_handle) {
+            boost::system::error_code failure;
+            signals_.add(signal, failure);
+            if (failure) {
+                say(fmt::format("warning: signal {} cannot be handled: {}", signal,
+                                failure.message()));
+            }
+        }
+        wait_for_signal();
+        start_link();
+        return {};
+    }
+
+    void exclude_from_sweeps(int pid) { keeper_->exclude(pid); }
+
+    /// Waits until the last line is written. Nothing may be fed afterwards.
+    void finish_output() { output_.reset(); }
+
+    void say(const std::string& line) { output_->say("ddprun: " + line); }
+
+private:
+    void start_link() {
+        rdzv::LinkEvents events;
+        events.on_up = [this](std::string address) { feed(LinkUp{std::move(address)}); };
+        events.on_down = [this](std::string why, bool is_final) {
+            feed(LinkDown{std::move(why), is_final});
+        };
+        events.on_message = [this](rdzv::RendezvousMessage message) {
+            feed(FromRendezvous{std::move(message)});
+        };
+        link_->start(std::move(events));
+    }
+
+    KeeperHandle::Events keeper_events() {
+        KeeperHandle::Events events;
+        events.on_started = [](Generation, LocalRank, int) {};
+        events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {
+            worker_ended(generation, local_rank, end);
+        };
+        events.on_emptied = [this](Generation generation) {
+            output_->close(generation);
+            feed(Emptied{generation});
+        };
+        events.on_not_emptied = [this](Generation generation, std::string what) {
+            feed(NotEmptied{generation, std::move(what)});
+        };
+        events.on_lost = [this] { feed(KeeperLost{}); };
+        return events;
+    }
+
+    /// A worker that failed is judged with its last words; one that exited 0 needs none.
+    void worker_ended(Generation generation, LocalRank local_rank, const WorkerEnd& end) {
+        if (generation != generation_) {
+            return;
+        }
+        const WorkerSpec& spec = specs_.at(local_rank);
+        if (end.exit_code == 0) {
+            feed(WorkerExited{generation, local_rank, evidence_of(end, spec, {})});
+            return;
+        }
+        output_->collect(generation, local_rank,
+                        [self = shared_from_this(), generation, local_rank, end,
+                         spec](Collected collected) {
+                            self->feed(WorkerExited{generation, local_rank,
+                                                    evidence_of(end, spec, std::move(collected))});
+                        });
+    }
+
+    void wait_for_signal() {
+        signals_.async_wait([self = shared_from_this()](boost::system::error_code failure,
+                                                        int signal) {
+            if (!failure) {
+                self->wait_for_signal();
+                self->feed(Signalled{signal});
+            }
+        });
+    }
+
+    /// Effects may answer at once (OpenStore does): their inputs wait until this one is done.
+    void feed(Input input) {
+        inputs_.push_back(std::move(input));
+        if (is_feeding_ || has_ended_) {
+            return;
+        }
+        is_feeding_ = true;
+        while (!inputs_.empty() && !has_ended_) {
+            const Input next = std::move(inputs_.front());
+            inputs_.pop_front();
+            Effects effects;
+            supervisor_.step(now(), next, effects);
+            for (Effect& effect : effects) {
+                carry_out(std::move(effect));
+            }
+        }
+        is_feeding_ = false;
+        arm();
+    }
+
+    void arm() {
+        const std::optional<Instant> deadline =
+            has_ended_ ? std::nullopt : supervisor_.next_deadline();
+        if (deadline == armed_for_) {
+            return;
+        }
+        armed_for_ = deadline;
+        if (!deadline) {
+            timer_.cancel();
+            return;
+        }
+        timer_.expires_at(*deadline);
+        timer_.async_wait([self = shared_from_this()](boost::system::error_code failure) {
+            if (!failure) {
+                self->armed_for_.reset();
+                self->feed(Tick{});
+            }
+        });
+    }
+
+    void carry_out(Effect effect) {
+        std::visit(Overloaded{
+                       [&](SendToRendezvous& e) { link_->send(e.message); },
+                       [&](OpenStore& e) { open_store(e.host); },
+                       [&](ServeStore& e) { serve_store(std::move(e.admitted)); },
+                       [&](CloseStore&) { store_.close(); },
+                       [&](StartWorkers& e) { start_workers(std::move(e)); },
+                       [&](SignalWorkers& e) { signal_workers(e.generation, e.signal); },
+                       [&](EmptyGeneration& e) { empty_generation(e.generation); },
+                       [&](Say& e) { say(e.text); },
+                       [&](ShowVerdict& e) { show(e.verdict); },
+                       [&](Exit& e) { end(e.code); },
+                       [&](Trace& e) { note_event(e.text); },
+                   },
+                   effect);
+    }
+
+    void open_store(const std::string& host) {
+        if (fixed_store_.is_open()) {
+            feed(StoreOpened{{host, options_.store_port}});
+            return;
+        }
+        Result<rdzv::StoreSocket> opened = rdzv::listen_for_store(host, options_.store_port);
+        if (!opened) {
+            feed(StoreFailed{opened.error().what});
+            return;
+        }
+        const std::uint16_t port = opened->port;
+        (options_.store_port != 0 ? fixed_store_ : store_socket_) = std::move(opened->fd);
+        feed(StoreOpened{{host, port}});
+    }
+
+    void serve_store(std::vector<std::string> admitted) {
+        if (options_.store_port != 0) {
+            // The port outlives the generation, its store does not.
+            store_socket_.reset(fcntl(fixed_store_.get(), F_DUPFD_CLOEXEC, 0));
+        }
+        DDP_CHECK(store_socket_.is_open());
+        store_.serve(std::move(store_socket_), std::move(admitted));
+    }
+
+    void start_workers(StartWorkers start) {
+        generation_ = start.generation;
+        specs_.clear();
+        std::vector<OutputPipes> pipes;
+        for (const WorkerSpec& spec : start.workers) {
+            const Rank rank(start.base_rank.value() + spec.local_rank.value());
+            Result<OutputPipes> opened =
+                output_->open(start.generation, spec.local_rank, rank, spec.log_dir);
+            pipes.push_back(opened ? std::move(*opened) : OutputPipes{});
+            specs_[spec.local_rank] = spec;
+        }
+        // The folders must be there before a worker that writes its error file at once.
+        is_spawn_pending_ = true;
+        auto shared = std::make_shared<std::vector<OutputPipes>>(std::move(pipes));
+        output_->when_ready([self = shared_from_this(), workers = std::move(start.workers),
+                            generation = start.generation, shared] {
+            self->spawn(generation, workers, *shared);
+        });
+    }
+
+    void spawn(Generation generation, const std::vector<WorkerSpec>& workers,
+               std::vector<OutputPipes>& pipes) {
+        if (generation != generation_ || !is_spawn_pending_) {
+            return;
+        }
+        is_spawn_pending_ = false;
+        for (std::size_t i = 0; i < workers.size(); ++i) {
+            if (!pipes[i].out.is_open()) {
+                WorkerEnd end{};
+                end.exec_errno = EMFILE;
+                worker_ended(generation, workers[i].local_rank, end);
+                continue;
+            }
+            keeper_->start_worker(generation, workers[i].local_rank, workers[i].command,
+                                  workers[i].environment, std::move(pipes[i].out),
+                                  std::move(pipes[i].err));
+        }
+    }
+
+    void signal_workers(Generation generation, int signal) {
+        if (!is_spawn_pending_) {
+            keeper_->signal_workers(generation, signal);
+            return;
+        }
+        // Stopped before it was started: as if the signal had ended each worker at once.
+        is_spawn_pending_ = false;
+        for (const auto& [local_rank, spec] : specs_) {
+            WorkerEnd end{};
+            end.signal = signal;
+            feed(WorkerExited{generation, local_rank, evidence_of(end, spec, {})});
+        }
+    }
+
+    void empty_generation(Generation generation) {
+        is_spawn_pending_ = false;
+        keeper_->empty_generation(generation);
+    }
+
+    void show(const rdzv::Verdict& verdict) {
+        const std::string text = format_verdict(verdict, options_.program);
+        if (!text.empty()) {
+            output_->say(text);
+        }
+    }
+
+    void end(int code) {
+        if (has_ended_) {
+            return;
+        }
+        has_ended_ = true;
+        inputs_.clear();
+        timer_.cancel();
+        signals_.clear();  // from here on a signal ends this process: nothing is left to lose
+        store_.close();
+        keeper_->stop();
+        link_->stop([self = shared_from_this(), code] { self->on_exit_(code); });
+    }
+
+    boost::asio::io_context& io_;
+    const AgentOptions options_;
+    std::unique_ptr<rdzv::Link> link_;
+    Supervisor supervisor_;
+    std::unique_ptr<WorkerOutput> output_;
+    rdzv::StoreServer store_;
+    std::unique_ptr<KeeperHandle> keeper_;
+    boost::asio::steady_timer timer_;
+    boost::asio::signal_set signals_;
+    std::function<void(int)> on_exit_;
+
+    std::deque<Input> inputs_;  // bounded: one step answers with at most one input per effect
+    bool is_feeding_ = false;
+    bool has_ended_ = false;
+    std::optional<Instant> armed_for_;
+
+    UniqueFd store_socket_;  // for the next generation, should this node serve it
+    UniqueFd fixed_store_;   // with a fixed port: kept for all generations
+    Generation generation_;
+    bool is_spawn_pending_ = false;  // its folders are being made
+    std::map<LocalRank, WorkerSpec> specs_;
+};
+
+Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)
+    : impl_(std::make_shared<Impl>(io, std::move(options), std::move(link))) {}
+
+Agent::~Agent() {
+    // Handlers that never ran may still own the rest.
+    impl_->finish_output();
+}
+
+Result<void> Agent::start(std::function<void(int exit_code)> on_exit) {
+    return impl_->start(std::move(on_exit));
+}
+
+void Agent::exclude_from_sweeps(int pid) { impl_->exclude_from_sweeps(pid); }
+
+void Agent::say(const std::string& line) { impl_->say(line); }
+
+}  // namespace ddprun::agent

@@ -1,0 +1,370 @@
+#include "agent/daemon/keeper_handle.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <fmt/format.h>
+
+#include "agent/process/children.hpp"
+#include "agent/process/containment.hpp"
+#include "agent/process/frame_channel.hpp"
+#include "agent/process/start_program.hpp"
+#include "agent/process/sweep.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+using boost::asio::posix::stream_descriptor;
+
+constexpr const char* kKeeperName = "ddprun-keeper";
+
+std::set<int> children_before_us() {
+    const std::vector<int> children = own_children();
+    return {children.begin(), children.end()};
+}
+
+}  // namespace
+
+Result<std::string> default_keeper_path() {
+    std::array<char, PATH_MAX> buffer;
+    const ssize_t length = readlink("/proc/self/exe", buffer.data(), buffer.size());
+    if (length <= 0) {
+        return system_error(errno, "cannot read /proc/self/exe");
+    }
+    const std::string_view self(buffer.data(), static_cast<std::size_t>(length));
+    std::string path = fmt::format("{}/{}", self.substr(0, self.rfind('/')), kKeeperName);
+    if (access(path.c_str(), X_OK) != 0) {
+        return system_error(
+            errno, fmt::format("{} is needed beside {}; install both in one folder", path, self));
+    }
+    return path;
+}
+
+/// Shared, because its pending operations keep it alive after the handle is gone.
+class KeeperHandle::Impl : public std::enable_shared_from_this<KeeperHandle::Impl> {
+public:
+    Impl(boost::asio::io_context& io, KeeperOptions options, Events events)
+        : io_(io),
+          options_(std::move(options)),
+          events_(std::move(events)),
+          containment_(children_before_us()),
+          sweep_(io, containment_,
+                 {.reap = [this] { reap_orphans(); },
+                  .on_empty = [this] { finish_sweep(std::nullopt); },
+                  .on_stuck = [this](std::string rest) { finish_sweep(std::move(rest)); }}),
+          child_signals_(io) {}
+
+    Result<void> start();
+    void start_worker(KeeperSpawn spawn, UniqueFd out, UniqueFd err);
+    void request(const KeeperRequest& message);
+    void exclude(int pid) { containment_.exclude(pid); }
+    void stop(std::function<void()> done);
+
+    [[nodiscard]] std::string containment() const { return containment_.level(); }
+    [[nodiscard]] int keeper_pid() const { return keeper_pid_; }
+
+private:
+    Result<void> launch();
+    void watch_keeper(UniqueFd pidfd);
+    void catch_child_signals();
+    void wait_for_child_signal();
+    void on_frame(std::string_view body);
+    void on_channel_closed();
+    void reap_keeper();
+    void reap_orphans();
+    void finish_sweep(std::optional<std::string> rest);
+    void finish_stop();
+    void refuse_later(const KeeperSpawn& spawn, int error);
+
+    void deliver(const KeeperStarted& event) {
+        events_.on_started(event.generation, event.local_rank, event.pid);
+    }
+    void deliver(const KeeperExited& event) {
+        events_.on_exited(event.generation, event.local_rank, event.end);
+    }
+    void deliver(const KeeperEmptied& event) {
+        held_ = Generation();
+        events_.on_emptied(event.generation);
+    }
+    void deliver(const KeeperNotEmptied& event) {
+        events_.on_not_emptied(event.generation, event.what);
+    }
+
+    boost::asio::io_context& io_;
+    KeeperOptions options_;
+    Events events_;
+    SubreaperContainment containment_;
+    Sweep sweep_;
+    boost::asio::signal_set child_signals_;  ///< only while sweeping, or where there is no pidfd
+    std::unique_ptr<stream_descriptor> keeper_pidfd_;
+    std::shared_ptr<FrameChannel> channel_;
+    int keeper_pid_ = 0;  ///< 0: there is none
+    Generation held_;     ///< whose workers may live
+    bool is_stopping_ = false;
+    std::function<void()> on_stopped_;
+};
+
+Result<void> KeeperHandle::Impl::start() {
+    const Result<void> opened = containment_.open();
+    return opened.has_error() ? opened : launch();
+}
+
+Result<void> KeeperHandle::Impl::launch() {
+    Result<std::pair<UniqueFd, UniqueFd>> sockets = FrameChannel::make_sockets();
+    if (sockets.has_error()) {
+        return sockets.error();
+    }
+    ProgramSpec spec;
+    spec.command = {options_.path, options_.saved_state.to_text(),
+                    std::to_string(options_.limits.unkillable_after.count())};
+    spec.fds = {FdMapping{.from = sockets->second.get(), .to = kKeeperSocket}};
+    Result<StartedProgram> started = start_program(spec);
+    if (started.has_error()) {
+        return started.error();
+    }
+    keeper_pid_ = started->pid;
+    channel_ = FrameChannel::create(io_, std::move(sockets->first));
+    channel_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
+                     .on_closed = [this](const std::string& /*why*/) { on_channel_closed(); }});
+    watch_keeper(std::move(started->pidfd));
+    return {};
+}
+
+void KeeperHandle::Impl::watch_keeper(UniqueFd pidfd) {
+    keeper_pidfd_.reset();
+    if (!pidfd.is_open()) {
+        catch_child_signals();
+        reap_keeper();  // It may have ended before the signal was caught.
+        return;
+    }
+    keeper_pidfd_ = std::make_unique<stream_descriptor>(io_, pidfd.release());
+    keeper_pidfd_->async_wait(stream_descriptor::wait_read,
+                              [self = shared_from_this()](const boost::system::error_code& error) {
+                                  if (!error) {
+                                      self->reap_keeper();
+                                  }
+                              });
+}
+
+void KeeperHandle::Impl::catch_child_signals() {
+    boost::system::error_code ignored;  // It fails only where it is caught already.
+    child_signals_.clear(ignored);
+    child_signals_.add(SIGCHLD, ignored);
+    wait_for_child_signal();
+}
+
+void KeeperHandle::Impl::wait_for_child_signal() {
+    child_signals_.async_wait(
+        [self = shared_from_this()](const boost::system::error_code& error, int /*signal*/) {
+            if (error) {
+                return;
+            }
+            self->wait_for_child_signal();
+            self->reap_keeper();
+            self->sweep_.on_child_died();
+        });
+}
+
+void KeeperHandle::Impl::start_worker(KeeperSpawn spawn, UniqueFd out, UniqueFd err) {
+    if (is_stopping_ || sweep_.is_running()) {
+        return;  // on_lost is the answer.
+    }
+    if (keeper_pid_ == 0 && launch().has_error()) {
+        refuse_later(spawn, EAGAIN);
+        return;
+    }
+    Result<std::string> frame = encode_frame(KeeperRequest(spawn));
+    if (frame.has_error()) {
+        refuse_later(spawn, E2BIG);
+        return;
+    }
+    if (channel_->queued_bytes() + frame->size() > kKeeperQueueBytesMax) {
+        refuse_later(spawn, ENOBUFS);
+        return;
+    }
+    held_ = spawn.generation;
+    std::vector<UniqueFd> fds;
+    fds.push_back(std::move(out));
+    fds.push_back(std::move(err));
+    channel_->send(std::move(*frame), std::move(fds));
+}
+
+void KeeperHandle::Impl::request(const KeeperRequest& message) {
+    if (is_stopping_ || sweep_.is_running()) {
+        return;
+    }
+    if (keeper_pid_ == 0) {
+        // None could be started after the last one was lost, so nothing lives.
+        if (const auto* empty = std::get_if<KeeperEmpty>(&message)) {
+            boost::asio::post(io_, [self = shared_from_this(), empty = *empty] {
+                if (!self->is_stopping_) {
+                    self->deliver(KeeperEmptied{empty.generation});
+                }
+            });
+        }
+        return;
+    }
+    Result<std::string> frame = encode_frame(message);
+    if (!frame.has_error()) {
+        channel_->send(std::move(*frame));
+    }
+}
+
+void KeeperHandle::Impl::stop(std::function<void()> done) {
+    if (done) {
+        on_stopped_ = std::move(done);
+    }
+    if (is_stopping_) {
+        return;
+    }
+    is_stopping_ = true;
+    if (channel_) {
+        channel_->close();
+    }
+    if (keeper_pid_ == 0 && !sweep_.is_running()) {
+        boost::asio::post(io_, [self = shared_from_this()] { self->finish_stop(); });
+    }
+}
+
+void KeeperHandle::Impl::finish_stop() {
+    boost::system::error_code ignored;
+    child_signals_.clear(ignored);
+    if (const std::function<void()> done = std::exchange(on_stopped_, {})) {
+        done();
+    }
+}
+
+void KeeperHandle::Impl::on_frame(std::string_view body) {
+    const auto self = shared_from_this();  // The owner may let go of us in its event.
+    const Result<KeeperEvent> event = decode_event(body);
+    if (event.has_error()) {
+        on_channel_closed();
+        return;
+    }
+    std::visit([this](const auto& message) { deliver(message); }, *event);
+}
+
+/// The keeper is dying: its descriptors are closed before its children are given to us, so that
+/// only its death counts. One that closed its socket without dying has gone wrong.
+void KeeperHandle::Impl::on_channel_closed() {
+    if (keeper_pid_ != 0) {
+        (void)kill(keeper_pid_, SIGKILL);
+    }
+}
+
+void KeeperHandle::Impl::reap_keeper() {
+    siginfo_t info{};
+    if (keeper_pid_ == 0 ||
+        waitid(P_PID, static_cast<id_t>(keeper_pid_), &info, WEXITED | WNOHANG) != 0 ||
+        info.si_pid == 0) {
+        return;
+    }
+    keeper_pid_ = 0;
+    keeper_pidfd_.reset();
+    channel_->close();
+    // What it held are our children now, those that a stopping keeper had to give up too.
+    catch_child_signals();
+    sweep_.begin(options_.limits.unkillable_after, shared_from_this());
+}
+
+void KeeperHandle::Impl::reap_orphans() {
+    for (const int child : containment_.children()) {
+        siginfo_t info{};
+        (void)waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG);
+    }
+}
+
+void KeeperHandle::Impl::finish_sweep(std::optional<std::string> rest) {
+    const auto self = shared_from_this();
+    sweep_.cancel();
+    boost::system::error_code ignored;
+    child_signals_.clear(ignored);
+    if (is_stopping_) {
+        finish_stop();
+        return;
+    }
+    const Generation held = std::exchange(held_, Generation());
+    // A keeper that cannot be started now is tried again with the next worker.
+    const Result<void> launched = launch();
+    if (rest) {
+        events_.on_not_emptied(
+            held, fmt::format("{} is still there {} ms after SIGKILL (the keeper had died)", *rest,
+                              options_.limits.unkillable_after.count()));
+    }
+    if (!is_stopping_) {
+        events_.on_lost();
+    }
+}
+
+void KeeperHandle::Impl::refuse_later(const KeeperSpawn& spawn, int error) {
+    WorkerEnd end;
+    end.exec_errno = error;
+    boost::asio::post(io_, [self = shared_from_this(), generation = spawn.generation,
+                            local_rank = spawn.local_rank, end] {
+        if (!self->is_stopping_) {
+            self->events_.on_exited(generation, local_rank, end);
+        }
+    });
+}
+
+Result<std::unique_ptr<KeeperHandle>> KeeperHandle::start(boost::asio::io_context& io,
+                                                          KeeperOptions options, Events events) {
+    auto impl = std::make_shared<Impl>(io, std::move(options), std::move(events));
+    const Result<void> started = impl->start();
+    if (started.has_error()) {
+        return started.error();
+    }
+    return std::make_unique<KeeperHandle>(std::move(impl));
+}
+
+KeeperHandle::KeeperHandle(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+KeeperHandle::~KeeperHandle() {
+    impl_->stop({});
+}
+
+void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
+                                const std::vector<std::string>& command,
+                                const std::vector<std::pair<std::string, std::string>>& environment,
+                                UniqueFd out, UniqueFd err) {
+    impl_->start_worker(KeeperSpawn{generation, local_rank, command, environment}, std::move(out),
+                        std::move(err));
+}
+
+void KeeperHandle::signal_workers(Generation generation, int signal) {
+    impl_->request(KeeperSignal{generation, signal});
+}
+
+void KeeperHandle::empty_generation(Generation generation) {
+    impl_->request(KeeperEmpty{generation});
+}
+
+void KeeperHandle::exclude(int pid) {
+    impl_->exclude(pid);
+}
+
+std::string KeeperHandle::containment() const {
+    return impl_->containment();
+}
+
+int KeeperHandle::keeper_pid() const {
+    return impl_->keeper_pid();
+}
+
+void KeeperHandle::stop(std::function<void()> done) {
+    impl_->stop(std::move(done));
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+
+#include "agent/process/keeper_protocol.hpp"
+#include "agent/process/saved_process_state.hpp"
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::agent {
+
+struct KeeperOptions {
+    std::string path;  ///< of the ddprun-keeper program; see default_keeper_path()
+    rdzv::Limits limits;
+    SavedProcessState saved_state;
+};
+
+/// `ddprun-keeper` in the folder of the running executable; NotFound says where it should be.
+[[nodiscard]] Result<std::string> default_keeper_path();
+
+/// The agent's end of its keeper: starts it, talks to it, and when it dies sweeps what it left
+/// behind and starts another. Makes this process a child subreaper. Owned and called by the thread
+/// of the io_context; events come on that thread and never from inside a call of the owner's.
+///
+/// Children that this process has when start() is called, and those given to exclude(), are not the
+/// keeper's and are never swept.
+class KeeperHandle {
+    class Impl;
+
+public:
+    struct Events {
+        /// The program runs: exec has succeeded.
+        std::function<void(Generation, LocalRank, int pid)> on_started;
+        /// Comes after on_started, or alone with exec_errno.
+        std::function<void(Generation, LocalRank, WorkerEnd)> on_exited;
+        /// Answers empty_generation(), after on_exited of every worker.
+        std::function<void(Generation)> on_emptied;
+        /// Answers empty_generation(), or precedes on_lost: this could not be killed.
+        std::function<void(Generation, std::string what)> on_not_emptied;
+        /// The keeper died: its workers are dead and swept, without on_exited of their own, and
+        /// another keeper runs. An empty_generation() that was not answered is answered by that.
+        std::function<void()> on_lost;
+    };
+
+    /// Starts the keeper. Failure names the program and the reason; nothing is left running.
+    [[nodiscard]] static Result<std::unique_ptr<KeeperHandle>> start(boost::asio::io_context& io,
+                                                                     KeeperOptions options,
+                                                                     Events events);
+    /// For start(); nobody else has an Impl.
+    explicit KeeperHandle(std::shared_ptr<Impl> impl);
+    /// As stop(), without waiting.
+    ~KeeperHandle();
+    KeeperHandle(const KeeperHandle&) = delete;
+    KeeperHandle& operator=(const KeeperHandle&) = delete;
+
+    /// Starts a worker with `out` and `err` as its stdout and stderr. Always answered: on_started
+    /// or on_exited, or on_lost. Calls of one loop turn travel together.
+    void start_worker(Generation generation, LocalRank local_rank,
+                      const std::vector<std::string>& command,
+                      const std::vector<std::pair<std::string, std::string>>& environment,
+                      UniqueFd out, UniqueFd err);
+
+    /// To the process group of every worker of the generation that still runs.
+    void signal_workers(Generation generation, int signal);
+
+    /// SIGKILL to everything left of the generation, descendants too, until nothing is.
+    void empty_generation(Generation generation);
+
+    /// `pid` is a child of this process that no sweep may touch.
+    void exclude(int pid);
+
+    /// The containment level in force, for status and reports.
+    [[nodiscard]] std::string containment() const;
+
+    [[nodiscard]] int keeper_pid() const;
+
+    /// Closes the socket: the keeper kills what it still holds and ends by itself. No event comes
+    /// after this call; `done` is called when it has been reaped.
+    void stop(std::function<void()> done = {});
+
+private:
+    std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+
+namespace ddprun::agent {
+
+/// Makes `path` and its missing parents, 0700.
+[[nodiscard]] Result<void> make_folders(const std::string& path);
+
+/// Opens `path` to append to it, whatever is in it; makes it if it is missing. Not through a
+/// symbolic link.
+[[nodiscard]] Result<UniqueFd> open_log(const std::string& path);
+
+/// Writes all of `bytes`; on failure some of them may be written.
+[[nodiscard]] Result<void> append_to_log(int fd, std::string_view bytes, const std::string& path);
+
+/// Makes `<log_root>/by-rank/<rank>` a relative link to `log_dir`, in place of an older link.
+[[nodiscard]] Result<void> link_by_rank(const std::string& log_root, Rank rank,
+                                        const std::string& log_dir);
+
+/// The first `bytes_max` bytes of the regular file `path`; empty if there is none.
+[[nodiscard]] std::string read_error_file(const std::string& path, std::size_t bytes_max);
+
+}  // namespace ddprun::agent

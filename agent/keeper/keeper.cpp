@@ -1,0 +1,260 @@
+#include "agent/keeper/keeper.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "agent/process/start_program.hpp"
+#include "rendezvous/base/check.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+using boost::asio::posix::stream_descriptor;
+
+void say(const std::string& line) {
+    fmt::print(stderr, "ddprun-keeper: {}\n", line);
+}
+
+WorkerEnd end_of(const siginfo_t& info) {
+    WorkerEnd end;
+    end.pid = info.si_pid;
+    if (info.si_code == CLD_EXITED) {
+        end.exit_code = info.si_status;
+    } else {
+        end.signal = info.si_status;
+        end.core_dumped = info.si_code == CLD_DUMPED;
+    }
+    return end;
+}
+
+}  // namespace
+
+Keeper::Keeper(boost::asio::io_context& io, UniqueFd agent, const SavedProcessState& saved_state,
+               Milliseconds unkillable_after)
+    : io_(io),
+      containment_({}),
+      spawner_(containment_, saved_state),
+      sweep_(io, containment_,
+             {.reap = [this] { reap_all(); },
+              .on_empty = [this] { on_empty(); },
+              .on_stuck = [this](const std::string& rest) { on_stuck(rest); }}),
+      child_signals_(io, SIGCHLD),
+      agent_(FrameChannel::create(io, std::move(agent))),
+      unkillable_after_(unkillable_after) {
+    const Result<void> opened = containment_.open();
+    DDP_CHECK(!opened.has_error(), opened.error().what);
+    wait_for_orphans();
+    agent_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
+                   .on_closed = [this](const std::string& why) { on_agent_gone(why); }});
+}
+
+void Keeper::on_frame(std::string_view body) {
+    const Result<KeeperRequest> request = decode_request(body);
+    if (request.has_error()) {
+        on_agent_gone(request.error().what);
+        return;
+    }
+    std::visit([this](const auto& message) { handle(message); }, *request);
+}
+
+void Keeper::on_agent_gone(const std::string& why) {
+    if (is_ending_) {
+        return;
+    }
+    is_ending_ = true;
+    agent_->close();
+    if (!why.empty()) {
+        say(why);
+        has_failed_ = true;
+    }
+    sweep_.begin(unkillable_after_, nullptr);
+}
+
+void Keeper::handle(const KeeperSpawn& spawn) {
+    const UniqueFd out = agent_->take_fd();
+    const UniqueFd err = agent_->take_fd();
+    if (!out.is_open() || !err.is_open()) {
+        on_agent_gone("a worker was to be started without its two descriptors");
+        return;
+    }
+    if (emptying_ || (held_ != Generation() && held_ != spawn.generation)) {
+        refuse(spawn, EBUSY);
+        return;
+    }
+    auto spawned = spawner_.spawn(spawn, out, err);
+    if (spawned.has_error()) {
+        refuse(spawn, spawned.error().value());
+        return;
+    }
+    held_ = spawn.generation;
+    Worker worker;
+    worker.local_rank = spawn.local_rank;
+    const auto [entry, is_new] = workers_.emplace(spawned->pid, std::move(worker));
+    DDP_CHECK(is_new, spawned->pid);
+    watch(spawned->pid, entry->second, std::move(spawned->exec_status));
+}
+
+void Keeper::handle(const KeeperSignal& signal) {
+    if (signal.generation != held_) {
+        return;
+    }
+    for (const auto& [pid, worker] : workers_) {
+        // Not reaped, so that the number is still the worker's. It has no group of its own before
+        // its setsid(): then the signal is for itself, and waits until it can take it.
+        if (kill(-pid, signal.signal) != 0 && errno == ESRCH) {
+            (void)kill(pid, signal.signal);
+        }
+    }
+}
+
+void Keeper::handle(const KeeperEmpty& empty) {
+    if (held_ != Generation() && empty.generation < held_) {
+        send(KeeperEmptied{empty.generation});  // Proven before the one that is held could start.
+        return;
+    }
+    emptying_ = empty.generation;
+    sweep_.begin(unkillable_after_, nullptr);
+}
+
+void Keeper::watch(int pid, Worker& worker, UniqueFd exec_status) {
+    worker.exec_status = std::make_unique<stream_descriptor>(io_, exec_status.release());
+    worker.exec_status->async_wait(stream_descriptor::wait_read,
+                                   [this, pid](const boost::system::error_code& error) {
+                                       const auto found = workers_.find(pid);
+                                       if (!error && found != workers_.end()) {
+                                           read_exec_status(pid, found->second);
+                                       }
+                                   });
+    UniqueFd pidfd = open_pidfd(pid);
+    if (!pidfd.is_open()) {
+        if (!std::exchange(has_said_no_pidfd_, true)) {
+            say(system_error(errno,
+                             "no pidfd on this machine, the ends of workers are seen by "
+                             "SIGCHLD alone")
+                    .what);
+        }
+        return;
+    }
+    worker.pidfd = std::make_unique<stream_descriptor>(io_, pidfd.release());
+    worker.pidfd->async_wait(stream_descriptor::wait_read,
+                             [this, pid](const boost::system::error_code& error) {
+                                 const auto found = workers_.find(pid);
+                                 if (!error && found != workers_.end()) {
+                                     reap_worker(found);
+                                 }
+                             });
+}
+
+/// Called when the pipe has something to say, which an end of file is too.
+void Keeper::read_exec_status(int pid, Worker& worker) {
+    if (!worker.exec_status) {
+        return;
+    }
+    int error = 0;
+    ssize_t got = 0;
+    do {
+        got = read(worker.exec_status->native_handle(), &error, sizeof error);
+    } while (got < 0 && errno == EINTR);
+    worker.exec_status.reset();
+    if (got == static_cast<ssize_t>(sizeof error)) {
+        worker.exec_errno = error;  // Told when the child has been reaped, instead of an exit.
+        return;
+    }
+    worker.is_started = true;
+    send(KeeperStarted{held_, worker.local_rank, pid});
+}
+
+/// Every dead child: workers, and orphans that we have adopted.
+void Keeper::reap_all() {
+    for (;;) {
+        siginfo_t info{};
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
+            return;
+        }
+        const auto found = workers_.find(info.si_pid);
+        if (found != workers_.end()) {
+            reap_worker(found);
+        } else {
+            (void)waitid(P_PID, static_cast<id_t>(info.si_pid), &info, WEXITED | WNOHANG);
+        }
+    }
+}
+
+/// Reaps and reports `worker` if it is dead.
+void Keeper::reap_worker(Workers::iterator worker) {
+    siginfo_t info{};
+    const int pid = worker->first;
+    if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) {
+        return;
+    }
+    read_exec_status(pid, worker->second);
+    WorkerEnd end = end_of(info);
+    if (worker->second.exec_errno) {
+        end = WorkerEnd{};
+        end.exec_errno = worker->second.exec_errno;
+    }
+    const LocalRank local_rank = worker->second.local_rank;
+    workers_.erase(worker);
+    send(KeeperExited{held_, local_rank, end});
+}
+
+void Keeper::wait_for_orphans() {
+    child_signals_.async_wait([this](const boost::system::error_code& error, int /*signal*/) {
+        if (error) {
+            return;
+        }
+        reap_all();
+        sweep_.on_child_died();
+        wait_for_orphans();
+    });
+}
+
+void Keeper::on_empty() {
+    held_ = Generation();
+    if (is_ending_) {
+        io_.stop();
+        return;
+    }
+    if (emptying_) {
+        send(KeeperEmptied{*std::exchange(emptying_, std::nullopt)});
+    }
+}
+
+void Keeper::on_stuck(const std::string& rest) {
+    const std::string what =
+        fmt::format("{} is still there {} ms after SIGKILL", rest, unkillable_after_.count());
+    if (is_ending_) {
+        say(what + "; the kernel will end it, nobody waits for it any more");
+        has_failed_ = true;
+        io_.stop();
+        return;
+    }
+    if (emptying_) {
+        send(KeeperNotEmptied{*emptying_, what});
+    }
+}
+
+void Keeper::send(const KeeperEvent& event) {
+    Result<std::string> frame = encode_frame(event);
+    DDP_CHECK(!frame.has_error(), frame.error().what);
+    // At most two events for every worker the agent asked for, and it cannot ask for more without
+    // having sent as much: only an agent that does not read can fill this.
+    DDP_CHECK(agent_->queued_bytes() < kKeeperQueueBytesMax, agent_->queued_bytes());
+    agent_->send(std::move(*frame));
+}
+
+void Keeper::refuse(const KeeperSpawn& spawn, int error) {
+    WorkerEnd end;
+    end.exec_errno = error;
+    send(KeeperExited{spawn.generation, spawn.local_rank, end});
+}
+
+}  // namespace ddprun::agent

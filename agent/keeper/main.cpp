@@ -1,0 +1,54 @@
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include <boost/asio/io_context.hpp>
+#include <fmt/format.h>
+
+#include "agent/keeper/keeper.hpp"
+#include "agent/process/keeper_protocol.hpp"
+#include "agent/process/saved_process_state.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace {
+
+using namespace ddprun;
+
+int usage() {
+    fmt::print(stderr,
+               "ddprun-keeper: this program is started by ddprun, which gives it a socket; start "
+               "ddprun instead\n");
+    return rdzv::kExitUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 3) {
+        return usage();
+    }
+    const Result<agent::SavedProcessState> saved = agent::SavedProcessState::from_text(argv[1]);
+    long long unkillable_after = 0;
+    const char* end = argv[2] + std::strlen(argv[2]);
+    const auto parsed = std::from_chars(argv[2], end, unkillable_after);
+    int type = 0;
+    socklen_t size = sizeof type;
+    if (saved.has_error() || parsed.ec != std::errc{} || parsed.ptr != end ||
+        getsockopt(agent::kKeeperSocket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
+        return usage();
+    }
+    UniqueFd socket(agent::kKeeperSocket);
+    (void)fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
+    (void)fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+    agent::ignore_asking_signals();
+
+    boost::asio::io_context io(1);
+    agent::Keeper keeper(io, std::move(socket), *saved, Milliseconds(unkillable_after));
+    io.run();
+    return keeper.has_failed() ? rdzv::kExitInternal : rdzv::kExitSuccess;
+}

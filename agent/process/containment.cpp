@@ -1,0 +1,96 @@
+#include "agent/process/containment.hpp"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <vector>
+
+#include "agent/process/children.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+constexpr std::size_t kDescribedMax = 8;
+
+}  // namespace
+
+SubreaperContainment::SubreaperContainment(std::set<int> excluded)
+    : owner_(getpid()), excluded_(std::move(excluded)) {}
+
+std::string SubreaperContainment::level() const {
+    return "C1 (keeper)";
+}
+
+Result<void> SubreaperContainment::open() {
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) {
+        return system_error(errno, "cannot become a child subreaper (prctl)");
+    }
+    return {};
+}
+
+int SubreaperContainment::enter() const noexcept {
+    if (setsid() < 0) {
+        return errno;
+    }
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) {
+        return errno;
+    }
+    // The parent may have died before the line above; then nobody sends the signal.
+    return getppid() == owner_ ? 0 : ESRCH;
+}
+
+void SubreaperContainment::kill_all() {
+    // Only our own children: their numbers cannot be given to others before we reap them, and what
+    // they have started becomes ours when they die. A worker's group goes with it at once.
+    for (const int child : children()) {
+        (void)kill(-child, SIGKILL);
+        (void)kill(child, SIGKILL);  // Gone or not ours to kill: is_empty() tells.
+    }
+}
+
+bool SubreaperContainment::is_empty() const {
+    if (excluded_.empty()) {
+        siginfo_t info{};
+        return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
+    }
+    return children().empty();
+}
+
+std::string SubreaperContainment::describe_rest() const {
+    std::string text;
+    std::size_t described = 0;
+    for (const int child : children()) {
+        if (described == kDescribedMax) {
+            return text + ", …";
+        }
+        text += described++ == 0 ? "process " : ", ";
+        text += describe_process(child);
+    }
+    return text;
+}
+
+void SubreaperContainment::exclude(int pid) {
+    // Those that were reaped meanwhile are forgotten: their numbers may be given to others.
+    const std::vector<int> living = own_children();
+    std::erase_if(excluded_, [&living](int known) {
+        return std::find(living.begin(), living.end(), known) == living.end();
+    });
+    excluded_.insert(pid);
+}
+
+std::set<int> SubreaperContainment::children() const {
+    std::set<int> found;
+    for (const int child : own_children()) {
+        if (!excluded_.contains(child)) {
+            found.insert(child);
+        }
+    }
+    return found;
+}
+
+}  // namespace ddprun::agent

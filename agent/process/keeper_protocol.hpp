@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/tagged.hpp"
+
+/// What an agent and its keeper say to each other over their socketpair; agent/keeper/README.md is
+/// the table. Strings are bytes of any value. A frame is a native u32 length and so many bytes of
+/// body; both ends are built together and run on one machine.
+namespace ddprun::agent {
+
+/// How a worker ended: exactly one of exit_code, signal and exec_errno is set.
+struct WorkerEnd {
+    int pid = 0;  ///< 0 with exec_errno
+    std::optional<int> exit_code;
+    std::optional<int> signal;
+    std::optional<int> exec_errno;  ///< the program was never run: errno of fork or exec
+    bool core_dumped = false;
+
+    bool operator==(const WorkerEnd&) const = default;
+};
+
+// -------------------------------------------------------------------------- agent to the keeper
+
+/// Start a worker. Two descriptors go with it: its stdout, then its stderr. Refused (Exited with
+/// EBUSY) while another generation is not proven empty.
+struct KeeperSpawn {
+    Generation generation;
+    LocalRank local_rank;
+    std::vector<std::string> command;  ///< [0] without a slash is looked for in PATH
+    std::vector<std::pair<std::string, std::string>> environment;  ///< set over the keeper's own
+
+    bool operator==(const KeeperSpawn&) const = default;
+};
+
+/// Send `signal` to the process group of every worker of the generation that still runs.
+struct KeeperSignal {
+    Generation generation;
+    int signal = 0;
+
+    bool operator==(const KeeperSignal&) const = default;
+};
+
+/// SIGKILL all that is left of the generation and prove that nothing is.
+struct KeeperEmpty {
+    Generation generation;
+
+    bool operator==(const KeeperEmpty&) const = default;
+};
+
+using KeeperRequest = std::variant<KeeperSpawn, KeeperSignal, KeeperEmpty>;
+
+// -------------------------------------------------------------------------- keeper to the agent
+
+/// The program runs: exec has succeeded.
+struct KeeperStarted {
+    Generation generation;
+    LocalRank local_rank;
+    int pid = 0;
+
+    bool operator==(const KeeperStarted&) const = default;
+};
+
+struct KeeperExited {
+    Generation generation;
+    LocalRank local_rank;
+    WorkerEnd end;
+
+    bool operator==(const KeeperExited&) const = default;
+};
+
+/// Answers KeeperEmpty, after the Exited of every worker: no process of the generation is left.
+struct KeeperEmptied {
+    Generation generation;
+
+    bool operator==(const KeeperEmptied&) const = default;
+};
+
+/// Answers KeeperEmpty: `what` is still there Limits::unkillable_after after SIGKILL. The keeper
+/// goes on trying; an Emptied may still come.
+struct KeeperNotEmptied {
+    Generation generation;
+    std::string what;
+
+    bool operator==(const KeeperNotEmptied&) const = default;
+};
+
+using KeeperEvent = std::variant<KeeperStarted, KeeperExited, KeeperEmptied, KeeperNotEmptied>;
+
+// ---------------------------------------------------------------------------------------- bytes
+
+/// The keeper's end of the socketpair.
+inline constexpr int kKeeperSocket = 3;
+/// Body of one frame. The kernel allows a program 6 MiB of arguments and environment at most.
+inline constexpr std::size_t kKeeperFrameBytesMax = std::size_t{8} << 20;
+/// Unsent bytes of one side. A spawn beyond it is answered with ENOBUFS.
+inline constexpr std::size_t kKeeperQueueBytesMax = std::size_t{64} << 20;
+
+/// The whole frame, length included. LimitExceeded when the body is longer than a frame may be.
+[[nodiscard]] Result<std::string> encode_frame(const KeeperRequest& request);
+[[nodiscard]] Result<std::string> encode_frame(const KeeperEvent& event);
+
+/// Decode one body; BadMessage when it is not exactly one message.
+[[nodiscard]] Result<KeeperRequest> decode_request(std::string_view body);
+[[nodiscard]] Result<KeeperEvent> decode_event(std::string_view body);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "agent/process/containment.hpp"
+#include "rendezvous/base/instant.hpp"
+
+namespace ddprun::agent {
+
+/// Empties a containment: kills, and again whenever a child of this process has died, until the
+/// kernel says that nobody is left. Nothing is polled and nothing sleeps: every process that a
+/// dying one leaves behind has become our child before that death is announced to us. One thread.
+class Sweep {
+public:
+    struct Events {
+        /// Reap every dead child that is of the containment.
+        std::function<void()> reap;
+        std::function<void()> on_empty;
+        /// `rest` is still there after the time allowed. The sweep goes on; on_empty may follow.
+        std::function<void(std::string rest)> on_stuck;
+    };
+
+    Sweep(boost::asio::io_context& io, Containment& containment, Events events);
+    Sweep(const Sweep&) = delete;
+    Sweep& operator=(const Sweep&) = delete;
+
+    /// Starts, or goes on with the first deadline when it runs already. May call any event before
+    /// it returns. `owner` is kept alive as long as the deadline may call: null when this outlives
+    /// the io_context's run.
+    void begin(Milliseconds allowed, std::shared_ptr<const void> owner);
+
+    /// Forgets the deadline; no event comes any more.
+    void cancel();
+
+    /// To be called after SIGCHLD, which the owner must have caught since before begin().
+    void on_child_died();
+
+    [[nodiscard]] bool is_running() const { return is_running_; }
+
+private:
+    void step();
+
+    Containment& containment_;
+    Events events_;
+    boost::asio::steady_timer deadline_;
+    bool is_running_ = false;
+};
+
+}  // namespace ddprun::agent

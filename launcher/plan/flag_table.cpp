@@ -1,0 +1,121 @@
+#include <array>
+
+#include "launcher/plan/flags.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+using Kind = FlagKind;
+using Group = FlagGroup;
+
+constexpr Flag value(std::string_view name, std::string_view placeholder, Group group,
+                     std::string_view help, char letter = '\0') {
+    return Flag{.name = name,
+                .letter = letter,
+                .kind = Kind::Value,
+                .placeholder = placeholder,
+                .group = group,
+                .help = help};
+}
+
+constexpr Flag on_or_off(std::string_view name, Group group, std::string_view help,
+                         char letter = '\0') {
+    return Flag{.name = name,
+                .letter = letter,
+                .kind = Kind::Switch,
+                .placeholder = {},
+                .group = group,
+                .help = help};
+}
+
+constexpr Flag without_environment(Flag flag) {
+    flag.reads_environment = false;
+    return flag;
+}
+
+/// torchrun's flags that ddprun knows only to accept their default or to say why not.
+constexpr Flag hidden(std::string_view name) {
+    return value(name, "VALUE", Group::Hidden, {});
+}
+
+constexpr std::array kFlags = {
+    value("nnodes", "N|MIN:MAX", Group::Size, "nodes, or the least and the most (default 1)"),
+    value("nproc-per-node", "N", Group::Size,
+          "workers here: a number, auto (GPUs, else CPUs), gpu or cpu\n(default 1)"),
+    value("node-rank", "N", Group::Size, "wish for this node's place (default: chosen, stable)"),
+    on_or_off("standalone", Group::Size, "this machine alone; nothing listens but on 127.0.0.1"),
+
+    value("rdzv-endpoint", "HOST[:PORT]", Group::Meeting,
+          "where nodes meet; the machine that owns HOST serves it,\nnothing needs to be started"
+          " before (default port 29400)"),
+    value("rdzv-id", "ID", Group::Meeting, "name of the job, the same on every node"),
+    value("rdzv-conf", "K=V,K=V", Group::Meeting,
+          "seconds: last_call_timeout (30) to start below MAX nodes,\n"
+          "join_timeout (600) to wait for MIN nodes, grow_delay (30)\n"
+          "from a start to growing; failure_grace, lost_timeout,\n"
+          "max_node_losses as the flags of that name"),
+    value("rdzv-backend", "NAME", Group::Meeting, "c10d or static: both mean ddprun's own"),
+    value("master-addr", "HOST", Group::Meeting, "where nodes meet if there is no --rdzv-endpoint"),
+    value("master-port", "PORT", Group::Meeting, "port of the workers' store (default: any free)"),
+    value("local-addr", "HOST", Group::Meeting,
+          "this node's address (default: that of the way to HOST)"),
+    value("node-id", "ID", Group::Meeting, "this node's name across restarts (default: derived)"),
+    value("secret-file", "FILE", Group::Meeting,
+          "the nodes' common secret (default ~/.config/ddprun/secret,\nmade on first use;"
+          " the same file must be on every node)"),
+    on_or_off("insecure", Group::Meeting, "no secret: whoever reaches the port may join"),
+
+    value("max-restarts", "N", Group::Failing,
+          "worker failures survived in the whole run (default 0)"),
+    value("max-node-losses", "N", Group::Failing, "nodes that may be lost (default: any number)"),
+    value("grow", "auto|never", Group::Failing,
+          "let a late node join a running group (default auto)"),
+    value("failure-grace", "SECONDS", Group::Failing,
+          "SIGTERM to SIGKILL after a failure (default 5)"),
+    value("shutdown-timeout", "SECONDS", Group::Failing,
+          "the same for a worker asked to save and leave (default 30)"),
+    value("rdzv-lost-timeout", "SECONDS", Group::Failing,
+          "workers go on this long without a rendezvous (default 60)"),
+    value("signals-to-handle", "NAMES", Group::Failing,
+          "ask workers to leave on these\n(default SIGTERM,SIGINT,SIGHUP,SIGQUIT)"),
+    on_or_off("ignore-hup", Group::Failing, "go on when the terminal is closed"),
+
+    on_or_off("module", Group::Program, "PROGRAM is a Python module", 'm'),
+    on_or_off("no-python", Group::Program, "execute PROGRAM itself, even if it ends in .py"),
+    value("role", "NAME", Group::Program, "what the workers are called (default \"default\")"),
+
+    value("log-dir", "DIR", Group::Output,
+          "workers' logs; /dev/null: none\n(default ${TMPDIR:-/tmp}/ddprun-<uid>)"),
+    value("redirects", "CHOICE", Group::Output,
+          "only in the log: 0 none, 1 stdout, 2 stderr, 3 both,\n"
+          "or by local rank: 0:3,1:1 (default 0)",
+          'r'),
+    value("tee", "CHOICE", Group::Output, "in the log and, with a prefix, on the console; as above",
+          't'),
+    value("local-ranks-filter", "RANKS", Group::Output,
+          "only these local ranks on the console: 0,1"),
+    value("prefix", "auto|always|never", Group::Output,
+          "[host rank] before each line; auto: on a terminal"),
+
+    without_environment(on_or_off("version", Group::Other, "print the version")),
+    without_environment(on_or_off("help", Group::Other, "print this text", 'h')),
+
+    hidden("monitor-interval"),
+    hidden("event-log-handler"),
+    without_environment(hidden("logs-specs")),
+    without_environment(hidden("numa-binding")),
+    hidden("start-method"),
+    hidden("duplicate-stdout-filters"),
+    hidden("duplicate-stderr-filters"),
+    on_or_off("run-path", Group::Hidden, {}),
+    on_or_off("virtual-local-rank", Group::Hidden, {}),
+};
+
+}  // namespace
+
+std::span<const Flag> all_flags() {
+    return kFlags;
+}
+
+}  // namespace ddprun::launcher

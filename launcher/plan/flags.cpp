@@ -1,0 +1,281 @@
+#include "launcher/plan/flags.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace ddprun::launcher {
+
+namespace {
+
+/// CLI11 takes the next argument as the value of "--flag="; with this in its place it does not,
+/// so that an empty shell variable never swallows the program.
+constexpr char kEmptyValue[] = "\x01";
+
+std::string with_underscores(std::string_view name) {
+    std::string text{name};
+    std::replace(text.begin(), text.end(), '-', '_');
+    return text;
+}
+
+std::string environment_name(const Flag& flag) {
+    std::string name = "PET_" + with_underscores(flag.name);
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    return name;
+}
+
+std::string cli11_names(const Flag& flag) {
+    std::string names = fmt::format("--{}", flag.name);
+    if (flag.name.find('-') != std::string_view::npos) {
+        names += ",--" + with_underscores(flag.name);
+    }
+    if (flag.letter != '\0') {
+        names += fmt::format(",-{}", flag.letter);
+    }
+    return names;
+}
+
+Error usage(std::string line) {
+    return Error{ErrorCode::InvalidArgument, std::move(line)};
+}
+
+/// "--nproc_per_node=8" -> "--nproc_per_node".
+std::string_view flag_part(std::string_view argument) {
+    return argument.substr(0, argument.find('='));
+}
+
+/// The flag that `argument` names exactly; null if there is none.
+const Flag* find_flag(std::string_view argument) {
+    for (const Flag& flag : all_flags()) {
+        const bool is_letter = argument.size() == 2 && argument[0] == '-' && flag.letter != '\0' &&
+                               argument[1] == flag.letter;
+        const bool is_long =
+            argument.starts_with("--") &&
+            (argument.substr(2) == flag.name || argument.substr(2) == with_underscores(flag.name));
+        if (is_letter || is_long) {
+            return &flag;
+        }
+    }
+    return nullptr;
+}
+
+Error missing_value(std::string_view typed, std::string_view instead) {
+    const Flag* flag = find_flag(typed);
+    const std::string example =
+        flag == nullptr ? std::string{} : fmt::format("; write {} {}", typed, flag->placeholder);
+    return usage(fmt::format("{} needs a value, but {}{}", typed, instead, example));
+}
+
+bool looks_like_a_flag(std::string_view value) {
+    return value.starts_with("--") || find_flag(value) != nullptr;
+}
+
+Result<bool> parse_switch(const Given& given) {
+    std::string word = given.value;
+    std::transform(word.begin(), word.end(), word.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    if (word == "true" || word == "yes" || word == "on" || word == "1") {
+        return true;
+    }
+    if (word == "false" || word == "no" || word == "off" || word == "0") {
+        return false;
+    }
+    return usage(fmt::format("{}={}: the flag is on or off; write {} alone, or {}=0 for off",
+                             given.source, given.value, given.source, given.source));
+}
+
+/// torchrun reads the variable of a switch as a whole number.
+Result<bool> parse_environment_switch(const Given& given) {
+    std::string_view digits = given.value;
+    if (!digits.empty() && (digits.front() == '-' || digits.front() == '+')) {
+        digits.remove_prefix(1);
+    }
+    const bool is_number =
+        !digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos;
+    if (!is_number) {
+        return usage(fmt::format("{}: must be a whole number; write {}=1 for on or {}=0 for off",
+                                 given.shown(), given.source, given.source));
+    }
+    return digits.find_first_not_of('0') != std::string_view::npos;
+}
+
+std::size_t edit_distance(std::string_view left, std::string_view right) {
+    std::vector<std::size_t> row(right.size() + 1);
+    for (std::size_t j = 0; j <= right.size(); ++j) {
+        row[j] = j;
+    }
+    for (std::size_t i = 1; i <= left.size(); ++i) {
+        std::size_t diagonal = std::exchange(row[0], i);
+        for (std::size_t j = 1; j <= right.size(); ++j) {
+            const std::size_t changed = diagonal + (left[i - 1] == right[j - 1] ? 0 : 1);
+            diagonal = row[j];
+            row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
+        }
+    }
+    return row[right.size()];
+}
+
+/// What CLI11 found, before anything of ours is looked at.
+struct Cut {
+    std::map<const Flag*, std::string> found;  ///< the last value of each flag on the line
+    std::vector<std::string> unknown;          ///< what it did not know, in order
+};
+
+Result<Cut> cut_with_cli11(const std::vector<std::string>& arguments) {
+    CLI::App app;
+    app.set_help_flag();
+    app.prefix_command();
+    std::vector<std::pair<const Flag*, CLI::Option*>> options;
+    for (const Flag& flag : all_flags()) {
+        CLI::Option* option = flag.kind == FlagKind::Switch ? app.add_flag(cli11_names(flag))
+                                                            : app.add_option(cli11_names(flag));
+        options.emplace_back(&flag, option->take_last());
+    }
+    std::vector<std::string> reversed;
+    for (auto argument = arguments.rbegin(); argument != arguments.rend(); ++argument) {
+        const bool is_empty_value = argument->starts_with("--") && argument->ends_with('=');
+        reversed.push_back(is_empty_value ? *argument + kEmptyValue : *argument);
+    }
+    try {
+        app.parse(reversed);
+    } catch (const CLI::ArgumentMismatch&) {
+        // The one thing CLI11 itself can find wrong here: the line ended where a value was due.
+        return missing_value(arguments.back(), "the line ends there");
+    } catch (const CLI::Error& error) {
+        return usage(fmt::format("cannot read the command line: {}", error.what()));
+    }
+    Cut cut;
+    for (const auto& [flag, option] : options) {
+        if (option->count() > 0) {
+            const std::string& last = option->results().back();
+            cut.found[flag] = last == kEmptyValue ? std::string{} : last;
+        }
+    }
+    cut.unknown = app.remaining();
+    return cut;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+    std::string result;
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        result += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string{c};
+    }
+    return result;
+}
+
+std::string Given::shown() const {
+    const std::string text = value.empty() ? "''" : printable(value);
+    const bool is_flag = source.starts_with("-") && source.find(' ') == std::string::npos;
+    return source + (is_flag ? " " : "=") + text;
+}
+
+std::optional<Given> CommandLine::value(std::string_view name) const {
+    const auto found = values_.find(name);
+    return found == values_.end() ? std::nullopt : std::optional<Given>{found->second};
+}
+
+bool CommandLine::is_on(std::string_view name) const {
+    const auto found = switches_.find(name);
+    return found != switches_.end() && found->second;
+}
+
+std::string describe_unknown_flag(std::string_view typed) {
+    std::string name{flag_part(typed)};
+    std::string plain = name;
+    plain.erase(0, plain.find_first_not_of('-'));
+    std::replace(plain.begin(), plain.end(), '_', '-');
+    const Flag* nearest = nullptr;
+    std::size_t least = 3;
+    std::vector<std::string> longer;
+    for (const Flag& flag : all_flags()) {
+        const std::size_t distance = edit_distance(plain, flag.name);
+        // A third of a name may be wrong; --seed is not a misspelt --tee.
+        if (distance < least && distance * 3 <= flag.name.size()) {
+            least = distance;
+            nearest = &flag;
+        }
+        if (plain.size() >= 2 && flag.name.starts_with(plain) && flag.group != FlagGroup::Hidden) {
+            longer.push_back(fmt::format("--{}", flag.name));
+        }
+    }
+    if (nearest != nullptr) {
+        return fmt::format("unknown flag {}; did you mean --{}?", name, nearest->name);
+    }
+    if (plain == "n" || plain == "np") {
+        return fmt::format("unknown flag {}; did you mean --nproc-per-node?", name);
+    }
+    if (!longer.empty()) {
+        return fmt::format("unknown flag {}; flags are not abbreviated: write {}", name,
+                           fmt::join(longer, " or "));
+    }
+    return fmt::format(
+        "unknown flag {}; flags of your program come after its name, those of ddprun are in "
+        "ddprun --help",
+        name);
+}
+
+Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
+                                      const Surroundings& surroundings) {
+    const Result<Cut> cut = cut_with_cli11(arguments);
+    if (!cut) {
+        return cut.error();
+    }
+    CommandLine line;
+    for (const Flag& flag : all_flags()) {
+        if (!flag.reads_environment) {
+            continue;
+        }
+        const std::string name = environment_name(flag);
+        const Given given{name, surroundings.variable(name).value_or("")};
+        if (given.value.empty()) {
+            continue;
+        }
+        if (flag.kind == FlagKind::Value) {
+            line.values_[std::string{flag.name}] = given;
+            continue;
+        }
+        if (cut->found.contains(&flag)) {
+            continue;
+        }
+        const Result<bool> is_on = parse_environment_switch(given);
+        if (!is_on) {
+            return is_on.error();
+        }
+        line.switches_[std::string{flag.name}] = *is_on;
+    }
+    for (const auto& [flag, text] : cut->found) {
+        Given given{fmt::format("--{}", flag->name), text};
+        if (flag->kind == FlagKind::Value) {
+            if (looks_like_a_flag(text)) {
+                return missing_value(given.source, fmt::format("the flag {} follows", text));
+            }
+            line.values_[std::string{flag->name}] = std::move(given);
+            continue;
+        }
+        const Result<bool> is_on = parse_switch(given);
+        if (!is_on) {
+            return is_on.error();
+        }
+        line.switches_[std::string{flag->name}] = *is_on;
+    }
+    // --help answers even beside mistakes; so does argparse.
+    const auto& rest = cut->unknown;
+    const bool has_program_mark = !rest.empty() && rest.front() == "--";
+    if (!rest.empty() && !has_program_mark && rest.front().starts_with("-") &&
+        rest.front().size() > 1 && !line.is_on("help")) {
+        return usage(describe_unknown_flag(rest.front()));
+    }
+    // Taken from `arguments`, not from CLI11: it has seen a changed copy.
+    const std::size_t words = rest.size() - (has_program_mark ? 1 : 0);
+    line.program_.assign(arguments.end() - static_cast<std::ptrdiff_t>(words), arguments.end());
+    return line;
+}
+
+}  // namespace ddprun::launcher

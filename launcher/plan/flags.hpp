@@ -1,0 +1,75 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/plan/surroundings.hpp"
+#include "rendezvous/base/error.hpp"
+
+namespace ddprun::launcher {
+
+enum class FlagKind { Value, Switch };
+
+enum class FlagGroup { Size, Meeting, Failing, Program, Output, Other, Hidden };
+
+/// One flag of ddprun. Its dashed and its underscored spelling mean the same, and PET_<NAME> is
+/// its default where `reads_environment`.
+struct Flag {
+    std::string_view name;  ///< long and dashed, without "--"
+    char letter = '\0';     ///< short form; 0: none
+    FlagKind kind = FlagKind::Value;
+    std::string_view placeholder;  ///< of the value, for help and errors
+    FlagGroup group = FlagGroup::Other;
+    std::string_view help;  ///< lines of the help text; empty for Hidden
+    bool reads_environment = true;
+};
+
+/// All flags, in the order of the help text.
+[[nodiscard]] std::span<const Flag> all_flags();
+
+/// `text` with control characters as \x1b, so that it can neither break a line nor colour the
+/// terminal.
+[[nodiscard]] std::string printable(std::string_view text);
+
+/// A value and where it came from, for error texts.
+struct Given {
+    std::string source;  ///< "--nnodes", "PET_NNODES" or "--rdzv-conf join_timeout"
+    std::string value;
+
+    /// As the user would recognise it: "--nnodes 3:1", "PET_NNODES=3:1".
+    [[nodiscard]] std::string shown() const;
+};
+
+/// The command line, cut up: command line before PET_* variables, nothing checked but the form.
+class CommandLine {
+public:
+    /// The flag's value; none when neither given nor in the environment, or given empty in the
+    /// environment.
+    [[nodiscard]] std::optional<Given> value(std::string_view name) const;
+    [[nodiscard]] bool is_on(std::string_view name) const;
+
+    /// The program and its arguments, untouched.
+    [[nodiscard]] const std::vector<std::string>& program() const { return program_; }
+
+private:
+    friend Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
+                                                 const Surroundings& surroundings);
+    std::map<std::string, Given, std::less<>> values_;
+    std::map<std::string, bool, std::less<>> switches_;
+    std::vector<std::string> program_;
+};
+
+/// Flags end at the first argument that is no flag and no flag's value, or after "--": that and
+/// all behind it is the program's and is not looked at. Flags are never abbreviated. Fails with a
+/// line for the user.
+[[nodiscard]] Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
+                                                    const Surroundings& surroundings);
+
+/// What to say about a flag that does not exist: the nearest one, if there is one.
+[[nodiscard]] std::string describe_unknown_flag(std::string_view typed);
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,105 @@
+#include "launcher/plan/help.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "launcher/plan/flags.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+constexpr std::size_t kHelpColumn = 31;
+
+constexpr std::string_view kHead = R"(usage: ddprun [flags] PROGRAM [its arguments ...]
+
+Starts workers on every node, gives each its place (RANK, WORLD_SIZE, MASTER_ADDR, ...),
+and forms the group again when a worker or a node is lost. Takes torchrun's flags.
+
+  ddprun --nproc-per-node 8 train.py --epochs 5
+      eight workers on this machine; nothing else to set
+  ddprun --nnodes 2 --nproc-per-node 8 --rdzv-id a --rdzv-endpoint head:29400 train.py
+      the same line on each of two nodes, in any order; one of them is "head"
+  ddprun --nnodes 2:4 --max-restarts 3 --rdzv-id b --rdzv-endpoint head:29400 ./train
+      two to four nodes as they come and go; three worker failures are survived
+
+Flags end at PROGRAM: all behind it is the program's. A name that ends in .py runs under
+$PYTHON_EXEC or python3; a name with "/" is a path; another is sought here, then in PATH.
+)";
+
+constexpr std::string_view kTail = R"(
+exit codes, the same on every node:
+  0                  every worker of the group exited 0
+  N, 128 + signal    how the first worker failed for good; the signal that ended ddprun
+  2                  a flag, variable or value that cannot be used
+  69, 71             rendezvous lost or out of reach; nodes are missing
+  75                 the workers left as they were asked
+  96, 125            a worker survived SIGKILL; a bug in ddprun
+  126, 127           the program cannot be executed; does not exist
+
+environment:
+  PET_<FLAG>          default of a flag: PET_NNODES=2, PET_RDZV_ENDPOINT=head:29400
+  PYTHON_EXEC         the Python of .py programs and -m
+  DDPRUN_SECRET_FILE  as --secret-file
+)";
+
+struct Heading {
+    FlagGroup group;
+    std::string_view title;
+};
+
+constexpr std::array kHeadings = {
+    Heading{FlagGroup::Size, "size of the job:"},
+    Heading{FlagGroup::Meeting, "how nodes meet:"},
+    Heading{FlagGroup::Failing, "failing, growing, ending (for the whole run):"},
+    Heading{FlagGroup::Program, "program:"},
+    Heading{FlagGroup::Output, "output:"},
+    Heading{FlagGroup::Other, "other:"},
+};
+
+std::string describe(const Flag& flag) {
+    std::string left = "  ";
+    if (flag.letter != '\0') {
+        left += fmt::format("-{}, ", flag.letter);
+    }
+    left += fmt::format("--{}", flag.name);
+    if (!flag.placeholder.empty()) {
+        left += fmt::format(" {}", flag.placeholder);
+    }
+    std::string text;
+    if (left.size() + 1 > kHelpColumn) {
+        text = left + "\n";
+        left.clear();
+    }
+    for (std::size_t start = 0; start <= flag.help.size();) {
+        const std::size_t end = std::min(flag.help.find('\n', start), flag.help.size());
+        text += fmt::format("{:<{}}{}\n", left, kHelpColumn, flag.help.substr(start, end - start));
+        left.clear();
+        start = end + 1;
+    }
+    return text;
+}
+
+}  // namespace
+
+std::string help_text() {
+    std::string text{kHead};
+    for (const Heading& heading : kHeadings) {
+        text += fmt::format("\n{}\n", heading.title);
+        for (const Flag& flag : all_flags()) {
+            if (flag.group == heading.group) {
+                text += describe(flag);
+            }
+        }
+    }
+    return text + std::string{kTail};
+}
+
+std::string version_text() {
+    return "ddprun " DDPRUN_VERSION "\n";
+}
+
+}  // namespace ddprun::launcher

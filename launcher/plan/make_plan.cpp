@@ -1,0 +1,53 @@
+#include "launcher/plan/make_plan.hpp"
+
+#include <utility>
+
+#include "launcher/plan/flags.hpp"
+#include "launcher/plan/help.hpp"
+#include "launcher/plan/sections.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+UsageError as_usage_error(const Error& error) {
+    const int exit_code = error.code == ErrorCode::NotFound           ? rdzv::kExitNotFound
+                          : error.code == ErrorCode::PermissionDenied ? rdzv::kExitNotExecutable
+                                                                      : rdzv::kExitUsage;
+    return UsageError{.line = printable(error.what), .exit_code = exit_code};
+}
+
+Result<void> fill(const CommandLine& line, const Surroundings& surroundings, LaunchPlan& plan) {
+    if (Result<void> refused = refuse_unsupported(line); !refused) {
+        return refused;
+    }
+    for (const auto take : {take_settings, take_meeting, take_slots, take_output, take_program}) {
+        if (Result<void> taken = take(line, surroundings, plan); !taken) {
+            return taken;
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
+PlanOutcome make_plan(const std::vector<std::string>& arguments, const Surroundings& surroundings) {
+    const Result<CommandLine> line = read_command_line(arguments, surroundings);
+    if (!line) {
+        return as_usage_error(line.error());
+    }
+    if (line->is_on("help")) {
+        return ShowText{help_text()};
+    }
+    if (line->is_on("version")) {
+        return ShowText{version_text()};
+    }
+    LaunchPlan plan;
+    if (Result<void> filled = fill(*line, surroundings, plan); !filled) {
+        return as_usage_error(filled.error());
+    }
+    return plan;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,218 @@
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "launcher/plan/sections.hpp"
+#include "launcher/plan/values.hpp"
+#include "rendezvous/protocol/endpoint.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+constexpr std::uint16_t kDefaultPort = 29400;
+
+/// Given and not empty: an empty variable of a shell script asks for nothing.
+std::optional<Given> value_if_any(const CommandLine& line, std::string_view flag) {
+    std::optional<Given> given = line.value(flag);
+    return given && given->value.empty() ? std::nullopt : given;
+}
+
+Result<void> check_backend(const CommandLine& line) {
+    const std::optional<Given> given = line.value("rdzv-backend");
+    if (!given || given->value == "c10d" || given->value == "static") {
+        return {};
+    }
+    if (given->value == "etcd" || given->value == "etcd-v2") {
+        return bad_value(*given,
+                         "ddprun brings its own rendezvous and needs no etcd; leave the "
+                         "flag out, and give --rdzv-endpoint HOST:29400 with one of the "
+                         "nodes as HOST");
+    }
+    return bad_value(*given, "must be c10d or static, which both mean ddprun's own rendezvous");
+}
+
+/// --standalone: one node, whatever else says where nodes meet.
+Result<void> stand_alone(const CommandLine& line, LaunchPlan& plan) {
+    if (plan.settings.min_nodes > 1) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("--standalone is for one node, but {} asks for {}; leave one out",
+                                 line.value("nnodes")->shown(), plan.settings.min_nodes)};
+    }
+    if (plan.settings.max_nodes > 1) {
+        plan.settings.max_nodes = 1;
+        plan.warnings.push_back(fmt::format("{} has no effect: --standalone is for one node",
+                                            line.value("nnodes")->shown()));
+    }
+    if (const std::optional<Given> endpoint = value_if_any(line, "rdzv-endpoint")) {
+        plan.warnings.push_back(fmt::format(
+            "{} has no effect: with --standalone this machine stays alone", endpoint->shown()));
+    }
+    return {};
+}
+
+Result<void> meet_at_endpoint(const Given& given, LaunchPlan& plan) {
+    const Result<HostAndPort> endpoint = parse_host_and_port(given);
+    if (!endpoint) {
+        return endpoint.error();
+    }
+    const std::uint16_t port = endpoint->port.value_or(kDefaultPort);
+    if (port == 0) {
+        // torchrun's way to say "any free port", which only a single node can use.
+        if (plan.settings.max_nodes > 1) {
+            return bad_value(given,
+                             fmt::format("port 0 would be another one on every node; write {}",
+                                         rdzv::to_string({endpoint->host, kDefaultPort})));
+        }
+        return {};
+    }
+    plan.is_single_node = false;
+    plan.endpoint_host = endpoint->host;
+    plan.endpoint_port = port;
+    if (plan.master_port == port) {
+        plan.master_port = 0;
+        plan.warnings.push_back(
+            fmt::format("--master-port {} is the port of {} too: the workers' store takes a free "
+                        "port",
+                        port, given.shown()));
+    }
+    return {};
+}
+
+/// torchrun's static way: the rendezvous gets the port beside the one of the workers' store.
+Result<void> meet_at_master(const Given& given, LaunchPlan& plan) {
+    // Without a port behind it an IPv6 address needs no brackets.
+    const bool is_bare_ipv6 = !given.value.starts_with('[') &&
+                              std::count(given.value.begin(), given.value.end(), ':') > 1;
+    const Given bracketed{given.source, is_bare_ipv6 ? "[" + given.value + "]" : given.value};
+    const Result<HostAndPort> endpoint = parse_host_and_port(bracketed);
+    if (!endpoint) {
+        return endpoint.error();
+    }
+    if (endpoint->port) {
+        return bad_value(given, fmt::format("is a host without a port; write --master-addr {} "
+                                            "--master-port {}",
+                                            endpoint->host, *endpoint->port));
+    }
+    plan.is_single_node = false;
+    plan.endpoint_host = endpoint->host;
+    plan.endpoint_port = plan.master_port == kDefaultPort ? kDefaultPort + 1 : kDefaultPort;
+    return {};
+}
+
+Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
+    if (const std::optional<Given> port = value_if_any(line, "master-port")) {
+        const Result<int> number = parse_whole_number(*port, {.least = 0, .most = 65535});
+        if (!number) {
+            return number.error();
+        }
+        plan.master_port = static_cast<std::uint16_t>(*number);
+    }
+    if (line.is_on("standalone")) {
+        return stand_alone(line, plan);
+    }
+    if (Result<void> checked = check_backend(line); !checked) {
+        return checked;
+    }
+    if (const std::optional<Given> endpoint = value_if_any(line, "rdzv-endpoint")) {
+        return meet_at_endpoint(*endpoint, plan);
+    }
+    if (plan.settings.max_nodes == 1) {
+        return {};
+    }
+    if (const std::optional<Given> master = value_if_any(line, "master-addr")) {
+        return meet_at_master(*master, plan);
+    }
+    return bad_value(*line.value("nnodes"),
+                     fmt::format("several nodes need a place to meet; add --rdzv-endpoint HOST:{}, "
+                                 "the same on every node, where HOST is one of them",
+                                 kDefaultPort));
+}
+
+Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
+    // Log folders are called <job>_<8 hex>.
+    const std::size_t bytes_max = rdzv::Limits{}.name_bytes_max - 9;
+    if (const std::optional<Given> id = line.value("rdzv-id")) {
+        const Result<std::string> name = parse_name(*id, bytes_max);
+        if (!name) {
+            return name.error();
+        }
+        plan.job = JobId{*name};
+    } else if (plan.settings.max_nodes > 1) {
+        plan.job = JobId{"none"};
+        plan.warnings.push_back(
+            "no --rdzv-id: the job is called none; two jobs at one endpoint need different names");
+    }
+    return {};
+}
+
+Result<void> name_node(const CommandLine& line, LaunchPlan& plan) {
+    if (const std::optional<Given> id = value_if_any(line, "node-id")) {
+        const Result<std::string> name = parse_name(*id, rdzv::Limits{}.name_bytes_max);
+        if (!name) {
+            return name.error();
+        }
+        plan.node_id = *name;
+    }
+    if (const std::optional<Given> address = value_if_any(line, "local-addr")) {
+        if (address->value.find_first_of(" \t/,") != std::string::npos ||
+            address->value.size() > rdzv::Limits{}.name_bytes_max) {
+            return bad_value(*address, "not a host name or address of this machine");
+        }
+        plan.local_addr = address->value;
+    }
+    if (const std::optional<Given> rank = value_if_any(line, "node-rank")) {
+        const int most = plan.settings.max_nodes - 1;
+        const Result<int> number = parse_whole_number(*rank, {.least = 0, .most = most});
+        if (!number) {
+            return bad_value(*rank, fmt::format("must be a whole number from 0 to {}: --nnodes "
+                                                "allows {} node{}",
+                                                most, most + 1, most == 0 ? "" : "s"));
+        }
+        plan.node_rank = *number;
+    }
+    return {};
+}
+
+Result<void> take_secret(const CommandLine& line, const Surroundings& surroundings,
+                         LaunchPlan& plan) {
+    plan.is_insecure = line.is_on("insecure");
+    std::optional<Given> file = value_if_any(line, "secret-file");
+    if (file && plan.is_insecure) {
+        return bad_value(*file, "contradicts --insecure; leave one out");
+    }
+    if (!file) {
+        file =
+            Given{"DDPRUN_SECRET_FILE", surroundings.variable("DDPRUN_SECRET_FILE").value_or("")};
+    }
+    if (file->value.empty() || plan.is_single_node || plan.is_insecure) {
+        return {};
+    }
+    if (!surroundings.exists(file->value) || surroundings.is_directory(file->value)) {
+        return bad_value(*file,
+                         "no such file; copy the secret of another node there, or leave "
+                         "this out for ~/.config/ddprun/secret");
+    }
+    plan.secret_file = file->value;
+    return {};
+}
+
+}  // namespace
+
+Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundings,
+                          LaunchPlan& plan) {
+    if (Result<void> taken = choose_place(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = name_job(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = name_node(line, plan); !taken) {
+        return taken;
+    }
+    return take_secret(line, surroundings, plan);
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,218 @@
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "launcher/plan/program.hpp"
+#include "launcher/plan/sections.hpp"
+#include "launcher/plan/values.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+constexpr int kStdoutBit = 1;
+constexpr int kStderrBit = 2;
+
+std::optional<int> usable_gpus(const Surroundings& surroundings) {
+    const std::optional<int> present = surroundings.gpu_count();
+    const int visible =
+        present ? visible_gpus(*present, surroundings.variable("CUDA_VISIBLE_DEVICES")) : 0;
+    return visible > 0 ? std::optional<int>{visible} : std::nullopt;
+}
+
+/// Says what a rank that this node does not have was meant for; the flag may serve other nodes.
+void warn_of_missing_ranks(const Given& given, int highest, LaunchPlan& plan) {
+    if (highest >= plan.slots) {
+        plan.warnings.push_back(fmt::format("{}: this node has no local rank {}, only 0 to {}",
+                                            given.shown(), highest, plan.slots - 1));
+    }
+}
+
+Result<void> take_streams(const CommandLine& line, LaunchPlan& plan) {
+    StreamChoice redirected;
+    StreamChoice teed;
+    struct Choice {
+        std::string_view flag;
+        StreamChoice* target;
+    };
+    for (const Choice& choice : {Choice{"redirects", &redirected}, Choice{"tee", &teed}}) {
+        const std::optional<Given> given = line.value(choice.flag);
+        if (!given) {
+            continue;
+        }
+        Result<StreamChoice> streams = parse_streams(*given);
+        if (!streams) {
+            return streams.error();
+        }
+        *choice.target = *std::move(streams);
+        if (!choice.target->by_rank.empty()) {
+            warn_of_missing_ranks(*given, choice.target->by_rank.rbegin()->first, plan);
+        }
+    }
+    for (int rank = 0; rank < plan.slots; ++rank) {
+        const int tee = teed.of(rank);
+        // A tee'd stream is in the log and on the console, so only the other ones vanish from it.
+        const int only_logged = redirected.of(rank) & ~tee;
+        // Without log files torchrun shows everything as it comes, and so does ddprun.
+        if (plan.log_dir.empty() || (tee == 0 && only_logged == 0)) {
+            continue;
+        }
+        plan.console[rank] = ConsoleChoice{.shows_stdout = (only_logged & kStdoutBit) == 0,
+                                           .shows_stderr = (only_logged & kStderrBit) == 0,
+                                           .is_teed_stdout = (tee & kStdoutBit) != 0,
+                                           .is_teed_stderr = (tee & kStderrBit) != 0};
+    }
+    return {};
+}
+
+Result<void> take_log_dir(const CommandLine& line, const Surroundings& surroundings,
+                          LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("log-dir");
+    if (given && given->value == "/dev/null") {
+        plan.log_dir.clear();
+        return {};
+    }
+    if (!given || given->value.empty()) {
+        std::string parent = surroundings.variable("TMPDIR").value_or("");
+        parent = parent.empty() ? "/tmp" : parent;
+        plan.log_dir = fmt::format("{}/ddprun-{}", parent, surroundings.user_id());
+    } else {
+        if (surroundings.exists(given->value) && !surroundings.is_directory(given->value)) {
+            return bad_value(*given,
+                             "is not a folder; name one, which is made if it is missing, "
+                             "or /dev/null for no files");
+        }
+        plan.log_dir = given->value;
+    }
+    // Workers are told the path of their error file and may change their working folder.
+    const std::filesystem::path absolute =
+        std::filesystem::path{surroundings.working_directory()} / plan.log_dir;
+    plan.log_dir = absolute.lexically_normal().string();
+    if (plan.log_dir.size() > 1 && plan.log_dir.ends_with('/')) {
+        plan.log_dir.pop_back();
+    }
+    return {};
+}
+
+Result<void> take_signals(const CommandLine& line, LaunchPlan& plan) {
+    plan.signals_to_handle = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    if (const std::optional<Given> given = line.value("signals-to-handle")) {
+        Result<std::vector<int>> signals = parse_signals(*given);
+        if (!signals) {
+            return signals.error();
+        }
+        plan.signals_to_handle = *std::move(signals);
+    }
+    plan.ignores_hup = line.is_on("ignore-hup");
+    if (plan.ignores_hup) {
+        std::erase(plan.signals_to_handle, SIGHUP);
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<void> take_slots(const CommandLine& line, const Surroundings& surroundings,
+                        LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("nproc-per-node");
+    if (!given) {
+        return {};
+    }
+    const std::string& wanted = given->value;
+    const int most = rdzv::Limits{}.slots_max;
+    int slots = 0;
+    if (wanted == "gpu" || wanted == "auto") {
+        const std::optional<int> gpus = usable_gpus(surroundings);
+        if (!gpus && wanted == "gpu") {
+            return bad_value(*given,
+                             "no GPU is visible here; check nvidia-smi and "
+                             "CUDA_VISIBLE_DEVICES, or write a number, cpu or auto");
+        }
+        slots = gpus ? *gpus : surroundings.allowed_cpus();
+    } else if (wanted == "cpu") {
+        slots = surroundings.allowed_cpus();
+    } else {
+        const Result<int> number = parse_whole_number(*given, {.least = 1, .most = most});
+        if (!number) {
+            return bad_value(*given, fmt::format("must be a number of workers from 1 to {}, or "
+                                                 "auto, gpu or cpu",
+                                                 most));
+        }
+        slots = *number;
+    }
+    if (slots > most) {
+        return bad_value(*given, fmt::format("means {} workers here; at most {} are possible, "
+                                             "write a number",
+                                             slots, most));
+    }
+    plan.slots = slots;
+    return {};
+}
+
+Result<void> take_output(const CommandLine& line, const Surroundings& surroundings,
+                         LaunchPlan& plan) {
+    if (Result<void> taken = take_log_dir(line, surroundings, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_streams(line, plan); !taken) {
+        return taken;
+    }
+    const std::optional<Given> filter = line.value("local-ranks-filter");
+    if (filter && !filter->value.empty()) {
+        Result<std::vector<int>> ranks = parse_ranks(*filter);
+        if (!ranks) {
+            return ranks.error();
+        }
+        warn_of_missing_ranks(*filter, ranks->back(), plan);
+        plan.local_ranks_filter = *std::move(ranks);
+    }
+    if (const std::optional<Given> given = line.value("prefix")) {
+        const Result<std::size_t> choice = parse_choice(*given, {"auto", "always", "never"});
+        if (!choice) {
+            return choice.error();
+        }
+        constexpr std::array kModes = {PrefixMode::Auto, PrefixMode::Always, PrefixMode::Never};
+        plan.prefix = kModes[*choice];
+    }
+    return {};
+}
+
+Result<void> take_program(const CommandLine& line, const Surroundings& surroundings,
+                          LaunchPlan& plan) {
+    if (Result<void> taken = take_signals(line, plan); !taken) {
+        return taken;
+    }
+    if (const std::optional<Given> given = line.value("role")) {
+        const Result<std::string> role = parse_name(*given, rdzv::Limits{}.name_bytes_max);
+        if (!role) {
+            return role.error();
+        }
+        plan.role = *role;
+    }
+    if (line.is_on("module") && line.is_on("no-python")) {
+        return Error{ErrorCode::InvalidArgument,
+                     "--module and --no-python contradict each other; leave one out"};
+    }
+    if (line.program().empty()) {
+        return Error{ErrorCode::InvalidArgument,
+                     "no program given; write ddprun [flags] PROGRAM [its arguments ...], "
+                     "ddprun --help shows examples"};
+    }
+    const ProgramMode mode = line.is_on("module")      ? ProgramMode::Module
+                             : line.is_on("no-python") ? ProgramMode::Direct
+                                                       : ProgramMode::Guess;
+    Result<std::vector<std::string>> command = resolve_program(mode, line.program(), surroundings);
+    if (!command) {
+        return command.error();
+    }
+    plan.command = *std::move(command);
+    plan.program = line.program().front();
+    return {};
+}
+
+}  // namespace ddprun::launcher

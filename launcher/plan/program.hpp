@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/plan/surroundings.hpp"
+#include "rendezvous/base/error.hpp"
+
+namespace ddprun::launcher {
+
+enum class ProgramMode {
+    Guess,   ///< Python for a name that ends in .py, else an executable
+    Module,  ///< -m: a module that Python finds
+    Direct,  ///< --no-python: always an executable
+};
+
+/// The argv of a worker for what the user typed; its first element is a path that this user may
+/// execute. `typed` is not empty. Fails with NotFound or PermissionDenied and a line for the user.
+[[nodiscard]] Result<std::vector<std::string>> resolve_program(
+    ProgramMode mode, const std::vector<std::string>& typed, const Surroundings& surroundings);
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/plan/surroundings.hpp"
+
+namespace ddprun::launcher {
+
+/// This process's environment, file system and machine. Not for use while another thread changes
+/// the environment.
+class RealSurroundings final : public Surroundings {
+public:
+    [[nodiscard]] std::optional<std::string> variable(const std::string& name) const override;
+    [[nodiscard]] bool exists(const std::string& path) const override;
+    [[nodiscard]] bool is_directory(const std::string& path) const override;
+    [[nodiscard]] bool is_executable_file(const std::string& path) const override;
+    [[nodiscard]] std::string working_directory() const override;
+    [[nodiscard]] unsigned user_id() const override;
+    [[nodiscard]] int allowed_cpus() const override;
+    /// Asks NVML, which shows what a container may use, and counts /dev/nvidia<n> without it.
+    [[nodiscard]] std::optional<int> gpu_count() const override;
+};
+
+}  // namespace ddprun::launcher

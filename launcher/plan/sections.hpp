@@ -1,0 +1,35 @@
+#pragma once
+
+#include "launcher/plan/flags.hpp"
+#include "launcher/plan/launch_plan.hpp"
+#include "launcher/plan/surroundings.hpp"
+#include "rendezvous/base/error.hpp"
+
+/// The steps of make_plan(), in the order in which it takes them. Each reads its flags, fills its
+/// part of the plan and fails with a line for the user; what a step before it wrote, it may read.
+namespace ddprun::launcher {
+
+/// Refuses flags of torchrun whose effect ddprun does not have, unless they ask for nothing.
+[[nodiscard]] Result<void> refuse_unsupported(const CommandLine& line);
+
+/// Number of nodes, budgets and times; warns of --rdzv-conf keys that have no effect.
+[[nodiscard]] Result<void> take_settings(const CommandLine& line, const Surroundings& surroundings,
+                                         LaunchPlan& plan);
+
+/// Where nodes meet and who this one is.
+[[nodiscard]] Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundings,
+                                        LaunchPlan& plan);
+
+/// Workers of this node.
+[[nodiscard]] Result<void> take_slots(const CommandLine& line, const Surroundings& surroundings,
+                                      LaunchPlan& plan);
+
+/// Log folder and console.
+[[nodiscard]] Result<void> take_output(const CommandLine& line, const Surroundings& surroundings,
+                                       LaunchPlan& plan);
+
+/// Signals, role and what a worker executes.
+[[nodiscard]] Result<void> take_program(const CommandLine& line, const Surroundings& surroundings,
+                                        LaunchPlan& plan);
+
+}  // namespace ddprun::launcher

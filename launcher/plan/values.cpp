@@ -1,0 +1,304 @@
+#include "launcher/plan/values.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddprun::launcher {
+
+namespace {
+
+constexpr double kSecondsMax = 365.0 * 24 * 3600;
+
+std::string_view trimmed(std::string_view text) {
+    constexpr std::string_view kBlanks = " \t\r\n";
+    const std::size_t first = text.find_first_not_of(kBlanks);
+    if (first == std::string_view::npos) {
+        return {};
+    }
+    return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+    std::vector<std::string_view> parts;
+    std::size_t start = 0;
+    for (;;) {
+        const std::size_t end = text.find(separator, start);
+        parts.push_back(text.substr(start, end == std::string_view::npos ? end : end - start));
+        if (end == std::string_view::npos) {
+            return parts;
+        }
+        start = end + 1;
+    }
+}
+
+/// A whole number that is all of `text` but for blanks around it.
+std::optional<int> as_int(std::string_view text) {
+    text = trimmed(text);
+    int number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (text.empty() || error != std::errc{} || end != text.data() + text.size()) {
+        return std::nullopt;
+    }
+    return number;
+}
+
+std::optional<std::uint16_t> as_port(std::string_view text) {
+    const std::optional<int> number = as_int(text);
+    if (!number || text.size() > 5 || text.find_first_not_of("0123456789") != text.npos ||
+        *number > 65535) {
+        return std::nullopt;
+    }
+    return static_cast<std::uint16_t>(*number);
+}
+
+struct NamedSignal {
+    std::string_view name;
+    int number;
+};
+
+/// Those that mean something to a whole job; others belong to a process (SIGSEGV), to the kernel
+/// (SIGKILL) or to ddprun's own work (SIGCHLD, SIGTSTP).
+constexpr std::array kSignals = {
+    NamedSignal{"SIGTERM", SIGTERM}, NamedSignal{"SIGINT", SIGINT},
+    NamedSignal{"SIGHUP", SIGHUP},   NamedSignal{"SIGQUIT", SIGQUIT},
+    NamedSignal{"SIGUSR1", SIGUSR1}, NamedSignal{"SIGUSR2", SIGUSR2},
+    NamedSignal{"SIGALRM", SIGALRM}, NamedSignal{"SIGXCPU", SIGXCPU},
+    NamedSignal{"SIGPWR", SIGPWR},
+};
+
+}  // namespace
+
+Error bad_value(const Given& given, const std::string& why) {
+    return Error{ErrorCode::InvalidArgument, fmt::format("{}: {}", given.shown(), why)};
+}
+
+Result<int> parse_whole_number(const Given& given, Range range) {
+    const std::optional<int> number = as_int(given.value);
+    if (!number || *number < range.least || *number > range.most) {
+        return bad_value(
+            given, fmt::format("must be a whole number from {} to {}", range.least, range.most));
+    }
+    return *number;
+}
+
+Result<Milliseconds> parse_seconds(const Given& given, Milliseconds least) {
+    const std::string_view text = trimmed(given.value);
+    double seconds = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    const bool is_number =
+        !text.empty() && error == std::errc{} && end == text.data() + text.size();
+    const double least_seconds = std::chrono::duration<double>{least}.count();
+    if (!is_number || !(seconds >= least_seconds && seconds <= kSecondsMax)) {
+        return bad_value(given, fmt::format("must be seconds, at least {:g}; write a number such "
+                                            "as 30 or 0.5, without a unit",
+                                            least_seconds));
+    }
+    return Milliseconds{std::llround(seconds * 1000)};
+}
+
+Result<NodeCounts> parse_nnodes(const Given& given) {
+    constexpr std::string_view kForm = "write N or MIN:MAX, for example --nnodes 4 or --nnodes 2:4";
+    const std::vector<std::string_view> parts = split(given.value, ':');
+    const std::optional<int> least = as_int(parts.front());
+    const std::optional<int> most = as_int(parts.back());
+    if (parts.size() > 2 || !least || !most) {
+        return bad_value(given, fmt::format("not a number of nodes; {}", kForm));
+    }
+    if (*least < 1) {
+        return bad_value(given, fmt::format("at least 1 node is needed; {}", kForm));
+    }
+    if (*least > *most) {
+        return bad_value(given, fmt::format("the minimum {} is above the maximum {}; write "
+                                            "--nnodes {}:{}",
+                                            *least, *most, std::max(1, *most), *least));
+    }
+    return NodeCounts{.least = *least, .most = *most};
+}
+
+Result<HostAndPort> parse_host_and_port(const Given& given) {
+    constexpr std::string_view kForm = "write HOST or HOST:PORT";
+    const std::string_view text = trimmed(given.value);
+    std::string_view host = text;
+    std::optional<std::string_view> port;
+    if (text.starts_with('[')) {
+        const std::size_t close = text.find(']');
+        const std::string_view behind =
+            close == std::string_view::npos ? std::string_view{"?"} : text.substr(close + 1);
+        if (!behind.empty() && behind.front() != ':') {
+            return bad_value(given, "not an IPv6 endpoint; write [ADDRESS] or [ADDRESS]:PORT");
+        }
+        host = text.substr(1, close - 1);
+        port = behind.empty() ? port : behind.substr(1);
+    } else if (std::count(text.begin(), text.end(), ':') > 1) {
+        const bool is_url = text.find("//") != std::string_view::npos;
+        return bad_value(given, is_url ? fmt::format("not an endpoint; {}, without a scheme", kForm)
+                                       : fmt::format("an IPv6 address needs brackets; write [{}], "
+                                                     "or [ADDRESS]:PORT",
+                                                     text));
+    } else if (const std::size_t colon = text.find(':'); colon != std::string_view::npos) {
+        host = text.substr(0, colon);
+        port = text.substr(colon + 1);
+    }
+    if (host.empty()) {
+        return bad_value(given, fmt::format("the host is missing; {}", kForm));
+    }
+    if (host.find_first_of("/ \t,@=[]") != std::string_view::npos) {
+        return bad_value(given, fmt::format("not a host name or address: {}; {}", host, kForm));
+    }
+    HostAndPort endpoint{.host = std::string{host}, .port = std::nullopt};
+    if (port) {
+        endpoint.port = as_port(*port);
+        if (!endpoint.port) {
+            return bad_value(given, fmt::format("'{}' is no port; write a number from 1 to 65535, "
+                                                "or leave it out for 29400",
+                                                *port));
+        }
+    }
+    return endpoint;
+}
+
+int StreamChoice::of(int local_rank) const {
+    const auto found = by_rank.find(local_rank);
+    return found == by_rank.end() ? everywhere : found->second;
+}
+
+Result<StreamChoice> parse_streams(const Given& given) {
+    constexpr std::string_view kForm =
+        "write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or by local rank, for example 0:3,1:1";
+    std::string_view text = trimmed(given.value);
+    if (text.starts_with('=')) {
+        text.remove_prefix(1);  // "-t=3": the letter keeps its "="
+    }
+    StreamChoice choice;
+    for (const std::string_view part : split(text, ',')) {
+        const std::vector<std::string_view> pair = split(part, ':');
+        const std::optional<int> streams = as_int(pair.back());
+        const int rank = pair.size() == 2 ? as_int(pair.front()).value_or(-1) : -1;
+        const bool is_for_all = pair.size() == 1 && part == text;
+        const bool is_for_one = pair.size() == 2 && rank >= 0;
+        if (!streams || *streams < 0 || *streams > 3 || (!is_for_all && !is_for_one)) {
+            return bad_value(given, fmt::format("not a choice of streams; {}", kForm));
+        }
+        if (is_for_all) {
+            choice.everywhere = *streams;
+        } else {
+            choice.by_rank[rank] = *streams;
+        }
+    }
+    return choice;
+}
+
+Result<std::vector<int>> parse_ranks(const Given& given) {
+    std::vector<int> ranks;
+    for (const std::string_view part : split(given.value, ',')) {
+        const std::optional<int> rank = as_int(part);
+        if (!rank || *rank < 0) {
+            return bad_value(given, "not a list of local ranks; write for example 0,1");
+        }
+        ranks.push_back(*rank);
+    }
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    return ranks;
+}
+
+Result<std::vector<int>> parse_signals(const Given& given) {
+    std::vector<int> signals;
+    for (const std::string_view part : split(given.value, ',')) {
+        std::string name{trimmed(part)};
+        std::transform(name.begin(), name.end(), name.begin(),
+                       [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+        const auto found =
+            std::find_if(kSignals.begin(), kSignals.end(), [&name](const NamedSignal& signal) {
+                return name == signal.name || name == signal.name.substr(3);
+            });
+        if (found == kSignals.end()) {
+            std::vector<std::string_view> names;
+            std::transform(kSignals.begin(), kSignals.end(), std::back_inserter(names),
+                           [](const NamedSignal& signal) { return signal.name; });
+            return bad_value(given, fmt::format("'{}' cannot be handled; choose from {}",
+                                                trimmed(part), fmt::join(names, ",")));
+        }
+        if (std::find(signals.begin(), signals.end(), found->number) == signals.end()) {
+            signals.push_back(found->number);
+        }
+    }
+    return signals;
+}
+
+Result<std::map<std::string, Given>> parse_key_values(const Given& given) {
+    std::map<std::string, Given> pairs;
+    for (const std::string_view part : split(given.value, ',')) {
+        const std::size_t equals = part.find('=');
+        const std::string key{trimmed(part.substr(0, equals))};
+        const std::string value{equals == std::string_view::npos
+                                    ? std::string_view{}
+                                    : trimmed(part.substr(equals + 1))};
+        if (key.empty() || value.empty()) {
+            return bad_value(given, fmt::format("'{}' is not KEY=VALUE; write for example "
+                                                "join_timeout=600,last_call_timeout=30",
+                                                trimmed(part)));
+        }
+        pairs[key] = Given{fmt::format("{} {}", given.source, key), value};
+    }
+    return pairs;
+}
+
+Result<std::string> parse_name(const Given& given, std::size_t bytes_max) {
+    if (given.value.empty()) {
+        return bad_value(given, "is empty; give a name, or leave the flag out");
+    }
+    if (given.value.size() > bytes_max) {
+        return bad_value(given, fmt::format("has {} bytes; at most {} are allowed",
+                                            given.value.size(), bytes_max));
+    }
+    const bool is_printable = std::all_of(given.value.begin(), given.value.end(), [](char c) {
+        const auto byte = static_cast<unsigned char>(c);
+        return byte > 0x20 && byte != 0x7f && c != '/';
+    });
+    if (!is_printable || given.value.front() == '.') {
+        return bad_value(given,
+                         "becomes part of file names; use letters, digits, '-', '_', '.', "
+                         "and no leading '.'");
+    }
+    return given.value;
+}
+
+Result<std::size_t> parse_choice(const Given& given, const std::vector<std::string_view>& choices) {
+    const auto found = std::find(choices.begin(), choices.end(), given.value);
+    if (found == choices.end()) {
+        return bad_value(given, fmt::format("must be {}", fmt::join(choices, " or ")));
+    }
+    return static_cast<std::size_t>(found - choices.begin());
+}
+
+int visible_gpus(int present, const std::optional<std::string>& visible_devices) {
+    if (!visible_devices) {
+        return present;
+    }
+    // CUDA takes entries up to the first one that is no device.
+    std::vector<std::string_view> seen;
+    for (const std::string_view part : split(*visible_devices, ',')) {
+        const std::string_view entry = trimmed(part);
+        const std::optional<int> index = as_int(entry);
+        const bool is_named = entry.starts_with("GPU-") || entry.starts_with("MIG-");
+        const bool is_device = is_named || (index && *index >= 0 && *index < present);
+        if (!is_device) {
+            break;
+        }
+        if (std::find(seen.begin(), seen.end(), entry) != seen.end()) {
+            return 0;  // CUDA shows nothing at all when a device is named twice
+        }
+        seen.push_back(entry);
+    }
+    return static_cast<int>(seen.size());
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include <boost/asio/io_context.hpp>
+
+#include "rendezvous/base/rng.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/client/link.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::launcher {
+
+/// The Link of a single-node job: the Coordinator lives in this process and is told things by
+/// value. No socket, no secret, no lease, nothing to lose. One thread, that of `io`.
+class LocalLink final : public rdzv::Link {
+public:
+    LocalLink(boost::asio::io_context& io, JobId job, rdzv::Limits limits, Rng rng);
+    ~LocalLink() override;
+    LocalLink(const LocalLink&) = delete;
+    LocalLink& operator=(const LocalLink&) = delete;
+
+    void start(rdzv::LinkEvents events) override;
+    void send(const rdzv::AgentMessage& message) override;
+    void stop(std::function<void()> done) override;
+
+private:
+    class Impl;
+    std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ddprun::launcher

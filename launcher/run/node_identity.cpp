@@ -1,0 +1,105 @@
+#include "launcher/run/node_identity.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <fstream>
+#include <utility>
+
+#include <xxhash.h>
+
+#include <fmt/format.h>
+
+namespace ddprun::launcher {
+
+namespace {
+
+constexpr int kNumbersMax = 4096;  ///< ddprun of one job on one machine
+
+std::string first_line_of(const char* path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+/// Distinguishes containers that share a boot id.
+std::string network_namespace() {
+    struct stat status {};
+    return stat("/proc/self/ns/net", &status) == 0 ? fmt::format("{:x}", status.st_ino) : "0";
+}
+
+}  // namespace
+
+Result<NodeIdentity> derive_node_identity(const std::string& state_folder, const JobId& job,
+                                          const std::string& slurm_node_name) {
+    const std::string machine = fmt::format(
+        "{}|{}|{}", first_line_of("/proc/sys/kernel/random/boot_id"), network_namespace(),
+        slurm_node_name);
+    const std::string prefix =
+        fmt::format("{:016x}", XXH64(machine.data(), machine.size(), 0));
+    const std::string job_hash =
+        fmt::format("{:016x}", XXH64(job.value().data(), job.value().size(), 0));
+    for (int number = 0; number < kNumbersMax; ++number) {
+        const std::string path =
+            fmt::format("{}/node-{}-{}-{}.lock", state_folder, prefix, job_hash, number);
+        UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+        if (!lock.is_open()) {
+            return ddprun::system_error(errno, fmt::format("cannot open {}", path));
+        }
+        if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+            return NodeIdentity{NodeId(fmt::format("{}-{}", prefix, number)), std::move(lock)};
+        }
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            return ddprun::system_error(errno, fmt::format("cannot lock {}", path));
+        }
+    }
+    return Error{ErrorCode::LimitExceeded,
+                 fmt::format("{} ddprun of job {} already run on this machine", kNumbersMax,
+                             job.value())};
+}
+
+std::string host_name() {
+    std::array<char, HOST_NAME_MAX + 1> name{};
+    return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
+
+std::vector<std::string> interface_addresses() {
+    std::vector<std::string> addresses;
+    ifaddrs* first = nullptr;
+    if (getifaddrs(&first) != 0) {
+        return addresses;
+    }
+    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+        if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0U) {
+            continue;
+        }
+        std::array<char, INET6_ADDRSTRLEN> text{};
+        const void* address = nullptr;
+        if (entry->ifa_addr->sa_family == AF_INET) {
+            address = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
+        } else if (entry->ifa_addr->sa_family == AF_INET6) {
+            address = &reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+        } else {
+            continue;
+        }
+        if (inet_ntop(entry->ifa_addr->sa_family, address, text.data(), text.size()) != nullptr) {
+            addresses.emplace_back(text.data());
+        }
+    }
+    freeifaddrs(first);
+    std::sort(addresses.begin(), addresses.end());
+    addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
+    return addresses;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+
+namespace ddprun::launcher {
+
+/// Who this node is, the same again after a restart. Two ddprun on one machine differ by a number,
+/// the lowest that is free; holding `lock` holds the number.
+struct NodeIdentity {
+    NodeId id;
+    UniqueFd lock;
+};
+
+/// From boot id, network namespace, Slurm node name if any, and the lowest number of 0…4095 whose
+/// lock file in `state_folder` nobody holds for this job.
+[[nodiscard]] Result<NodeIdentity> derive_node_identity(const std::string& state_folder,
+                                                        const JobId& job,
+                                                        const std::string& slurm_node_name);
+
+[[nodiscard]] std::string host_name();
+
+/// Numeric addresses of all interfaces that are up.
+[[nodiscard]] std::vector<std::string> interface_addresses();
+
+}  // namespace ddprun::launcher

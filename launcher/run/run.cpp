@@ -1,0 +1,290 @@
+#include "launcher/run/run.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <boost/asio/io_context.hpp>
+
+#include <fmt/format.h>
+
+#include "agent/daemon/agent.hpp"
+#include "launcher/run/daemon_starter.hpp"
+#include "launcher/run/endpoint_address.hpp"
+#include "launcher/run/local_link.hpp"
+#include "launcher/run/node_identity.hpp"
+#include "launcher/run/state_folder.hpp"
+#include "rendezvous/base/rng.hpp"
+#include "rendezvous/client/rendezvous_client.hpp"
+#include "rendezvous/client/secret_file.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+/// How long a head node waits for the daemon it started; another job may still use it.
+constexpr Milliseconds kDaemonPatience{1500};
+
+void complain(const std::string& line) { fmt::print(stderr, "ddprun: {}\n", line); }
+
+int exit_code_for(const Error& error) {
+    switch (error.code) {
+        case ErrorCode::Unreachable:
+        case ErrorCode::ConnectionLost:
+        case ErrorCode::BadSecret:
+        case ErrorCode::TimedOut:
+            return rdzv::kExitRendezvousLost;
+        case ErrorCode::InvalidArgument:
+            return rdzv::kExitUsage;
+        default:
+            return rdzv::kExitInternal;
+    }
+}
+
+/// The folder of the running binary, where its sisters lie.
+std::string program_folder() {
+    std::error_code failure;
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", failure);
+    return failure ? std::string(".") : self.parent_path().string();
+}
+
+std::string variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+}
+
+/// Thousands of workers' pipes and store clients need more than the usual soft limit.
+void raise_open_files() {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+/// `<root>/<job>_<8 hex>`; a job id may hold characters that a folder's name should not.
+std::string log_dir_of(const LaunchPlan& plan, const JobId& job, Rng& rng) {
+    if (plan.log_dir.empty()) {
+        return {};
+    }
+    std::string name = job.value();
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return c == '/' || c < ' '; }, '_');
+    return fmt::format("{}/{}_{:08x}", plan.log_dir, name,
+                       static_cast<std::uint32_t>(rng.next()));
+}
+
+agent::OutputOptions output_options(const LaunchPlan& plan, const rdzv::Limits& limits,
+                                    const std::string& hostname, const std::string& log_dir) {
+    agent::OutputOptions output;
+    output.limits = limits;
+    output.log_root = log_dir;
+    output.hostname = hostname;
+    output.role = plan.role;
+    output.prefix_template = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    output.prefixes = plan.prefix == PrefixMode::Always ||
+                      (plan.prefix == PrefixMode::Auto && isatty(STDOUT_FILENO) == 1);
+    for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
+        agent::OutputChoice choice;
+        if (const auto given = plan.console.find(local_rank); given != plan.console.end()) {
+            choice = {given->second.shows_stdout, given->second.shows_stderr,
+                      given->second.is_teed_stdout, given->second.is_teed_stderr};
+        }
+        const auto& filter = plan.local_ranks_filter;
+        if (!filter.empty() && std::find(filter.begin(), filter.end(), local_rank) == filter.end()) {
+            choice = {false, false, false, false};
+        }
+        output.console[local_rank] = choice;
+    }
+    return output;
+}
+
+/// One start of ddprun: everything that lives as long as the process.
+class Launch {
+public:
+    Launch(const LaunchPlan& plan, const agent::SavedProcessState& saved)
+        : plan_(plan), saved_(saved), rng_(random_seed()) {}
+
+    int run() {
+        job_ = plan_.job.value().empty() ? JobId(fmt::format("{:016x}", rng_.next())) : plan_.job;
+        Result<std::unique_ptr<rdzv::Link>> link =
+            plan_.is_single_node ? local_link() : remote_link();
+        if (!link) {
+            complain(link.error().what);
+            return exit_code_for(link.error());
+        }
+        agent_ = std::make_unique<agent::Agent>(io_, agent_options(), std::move(*link));
+        for (const std::string& note : notes_) {
+            agent_->say(note);
+        }
+        const Result<void> started = agent_->start([this](int code) { ended(code); });
+        if (!started) {
+            complain(started.error().what);
+            return exit_code_for(started.error());
+        }
+        io_.run();
+        agent_.reset();  // the last lines are written before the exit code is known
+        return exit_code_;
+    }
+
+private:
+    Result<std::unique_ptr<rdzv::Link>> local_link() {
+        return std::unique_ptr<rdzv::Link>(
+            std::make_unique<LocalLink>(io_, job_, limits_, Rng(rng_.next())));
+    }
+
+    Result<std::unique_ptr<rdzv::Link>> remote_link() {
+        Result<EndpointAddress> address =
+            find_endpoint({plan_.endpoint_host, plan_.endpoint_port});
+        if (!address) {
+            return address.error();
+        }
+        if (!address->note.empty()) {
+            notes_.push_back(address->note);
+        }
+        Result<std::string> state_folder = open_state_folder();
+        if (!state_folder) {
+            return state_folder.error();
+        }
+        Result<NodeIdentity> identity =
+            derive_node_identity(*state_folder, job_, variable("SLURMD_NODENAME"));
+        if (!identity) {
+            return identity.error();
+        }
+        identity_ = std::move(*identity);
+        rdzv::ClientOptions options;
+        options.endpoints = {address->endpoint};
+        options.job = job_;
+        options.limits = limits_;
+        options.rng = Rng(rng_.next());
+        if (plan_.is_insecure) {
+            if (!address->is_loopback) {
+                notes_.emplace_back("warning: --insecure: whoever reaches the endpoint can join");
+            }
+        } else {
+            Result<rdzv::JobSecret> secret = rdzv::load_or_create_secret(plan_.secret_file);
+            if (!secret) {
+                return secret.error();
+            }
+            options.secret = *secret;
+        }
+        if (address->is_ours) {
+            options.before_attempt = prepare_daemon(*address, *state_folder);
+        }
+        return std::unique_ptr<rdzv::Link>(
+            std::make_unique<rdzv::RendezvousClient>(io_, std::move(options)));
+    }
+
+    /// What claims the endpoint before each attempt to connect.
+    std::function<void()> prepare_daemon(const EndpointAddress& address,
+                                         const std::string& state_folder) {
+        DaemonStarterOptions options;
+        options.program = program_folder() + "/ddprun-rendezvous";
+        options.endpoint = address.endpoint;
+        options.is_insecure = plan_.is_insecure;
+        if (!plan_.is_insecure) {
+            options.secret_file = rdzv::secret_file_path(plan_.secret_file);
+        }
+        options.log_file =
+            fmt::format("{}/rendezvous-{}.log", state_folder, address.endpoint.port);
+        daemon_ = std::make_unique<DaemonStarter>(io_, std::move(options));
+        return [this] {
+            const Result<void> claimed = daemon_->claim();
+            if (!claimed) {
+                agent_->say(claimed.error().what);
+            }
+            for (const int pid : daemon_->living_pids()) {
+                agent_->exclude_from_sweeps(pid);
+            }
+        };
+    }
+
+    agent::AgentOptions agent_options() {
+        const std::string hostname = host_name();
+        const std::string log_dir = log_dir_of(plan_, job_, rng_);
+        agent::AgentOptions options;
+        agent::SupervisorOptions& supervisor = options.supervisor;
+        supervisor.limits = limits_;
+        rdzv::Join& identity = supervisor.identity;
+        identity.job = job_;
+        identity.node = !plan_.node_id.empty() ? NodeId(plan_.node_id)
+                        : plan_.is_single_node ? NodeId(hostname)
+                                               : identity_.id;
+        identity.hostname = hostname;
+        identity.slots = plan_.slots;
+        identity.role = plan_.role;
+        identity.node_rank = plan_.node_rank;
+        identity.settings = plan_.settings;
+        if (!plan_.is_single_node) {
+            identity.addresses = interface_addresses();
+            identity.addresses.resize(
+                std::min(identity.addresses.size(), limits_.addresses_max));
+        }
+        supervisor.command = plan_.command;
+        supervisor.log_dir = log_dir;
+        supervisor.store_host = plan_.local_addr;
+        supervisor.rendezvous_lost_timeout = plan_.rendezvous_lost_timeout;
+        supervisor.connect_timeout = plan_.settings.join_timeout;
+        supervisor.sets_omp_num_threads =
+            plan_.slots > 1 && std::getenv("OMP_NUM_THREADS") == nullptr;
+        options.output = output_options(plan_, limits_, hostname, log_dir);
+        options.store_port = plan_.master_port;
+        options.program = plan_.program;
+        for (const int signal : plan_.signals_to_handle) {
+            const bool is_ignored =
+                signal == SIGHUP && (plan_.ignores_hup || saved_.ignores(SIGHUP));
+            if (!is_ignored) {
+                options.signals_to_handle.push_back(signal);
+            }
+        }
+        options.keeper.path = program_folder() + "/ddprun-keeper";
+        options.keeper.limits = limits_;
+        options.keeper.saved_state = saved_;
+        notes_.insert(notes_.end(), plan_.warnings.begin(), plan_.warnings.end());
+        return options;
+    }
+
+    void ended(int code) {
+        exit_code_ = code;
+        if (daemon_) {
+            daemon_->wait_until_ended(kDaemonPatience, [this] { io_.stop(); });
+        } else {
+            io_.stop();
+        }
+    }
+
+    const LaunchPlan& plan_;
+    const agent::SavedProcessState& saved_;
+    const rdzv::Limits limits_{};
+    Rng rng_;
+    JobId job_;
+    boost::asio::io_context io_{1};
+    NodeIdentity identity_;
+    std::vector<std::string> notes_;
+    std::unique_ptr<DaemonStarter> daemon_;
+    std::unique_ptr<agent::Agent> agent_;
+    int exit_code_ = rdzv::kExitInternal;
+};
+
+}  // namespace
+
+int run(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
+    // A console or peer that goes away is an error code, not a death.
+    signal(SIGPIPE, SIG_IGN);
+    if (plan.ignores_hup) {
+        signal(SIGHUP, SIG_IGN);
+    }
+    raise_open_files();
+    Launch launch(plan, saved);
+    return launch.run();
+}
+
+}  // namespace ddprun::launcher

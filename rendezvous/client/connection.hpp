@@ -1,0 +1,94 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "rendezvous/protocol/frames.hpp"
+#include "rendezvous/protocol/handshake.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::rdzv {
+
+enum class ConnectionEnd {
+    EndOfStream,  ///< the peer closed: its process is gone, or it said so
+    Lost,         ///< reset or timed out
+    Failed,       ///< we reset it: bad bytes, or the peer reads too slowly
+    Finished,     ///< finish() was called
+};
+
+/// One end of a TCP connection that has been through the handshake: frames out of a bounded queue,
+/// frames in. Both the agent's client and the daemon use it. Holds no buffer while idle. Kept alive
+/// by carry() and by its own writes; one thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+public:
+    using Socket = boost::asio::ip::tcp::socket;
+
+    /// `socket` is open; it becomes close-on-exec.
+    Connection(Socket socket, const Limits& limits);
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+
+    /// For the handshake; afterwards only this class reads and writes it.
+    [[nodiscard]] Socket& socket() { return socket_; }
+
+    /// No delay for small frames, and the end of a connection whose other machine is gone. Once
+    /// connected.
+    void tune();
+
+    /// The handshake is over: frames follow.
+    void secure(const SessionKeys& keys);
+    [[nodiscard]] bool is_secured() const { return writer_.has_value(); }
+
+    /// Calls `on_body` with each body until the connection has ended. `on_body` may call any
+    /// method.
+    static boost::asio::awaitable<ConnectionEnd> carry(
+        std::shared_ptr<Connection> self, std::function<void(std::string_view)> on_body);
+
+    /// Queues one frame. Passing Limits::send_queue_bytes_max fails the connection.
+    void send(std::string_view body);
+
+    /// Takes what has arrived already, without waiting.
+    void read_ready();
+
+    /// Resets the connection, so that the peer does not take it for the end of this process.
+    void fail(const std::string& why);
+
+    /// Sends what is queued, says end of stream, waits for the peer's, and closes; within
+    /// Limits::close_timeout in any case.
+    void finish();
+
+    /// Closes at once and without a word; carry() ends.
+    void close();
+
+    /// Why it ended, for people; empty before.
+    [[nodiscard]] const std::string& why_ended() const { return why_ended_; }
+    [[nodiscard]] bool has_ended() const { return end_.has_value(); }
+
+private:
+    void end(ConnectionEnd how, const std::string& why);
+    void take(std::string_view bytes);
+    void write_queued();
+    void shut_down_if_flushed();
+
+    Socket socket_;
+    boost::asio::steady_timer close_timer_;
+    const Limits limits_;
+    std::optional<FrameWriter> writer_;
+    std::optional<FrameReader> reader_;
+    std::function<void(std::string_view)> on_body_;
+    std::string queued_;
+    std::string in_flight_;
+    bool is_writing_ = false;
+    bool is_finishing_ = false;
+    std::optional<ConnectionEnd> end_;
+    std::string why_ended_;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,236 @@
+// Who comes, and comes back: joins of every kind.
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/core/step.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+constexpr const char* kReplaced =
+    "another ddprun took the place of this node; give each its own --node-id if both are meant";
+
+/// Why `join` may not be part of this run; empty if it may.
+std::string objection(const Step& step, const Join& join) {
+    const JobSettings& opened = step.run.settings;
+    const auto disagrees = [&](const char* flag, const std::string& theirs,
+                               const std::string& ours) {
+        return fmt::format(
+            "join refused: node {} asks {} {} but job {} was opened with {}; start it with {} {} "
+            "or under another --rdzv-id",
+            join.hostname, flag, theirs, step.job.value(), ours, flag, ours);
+    };
+    if (nnodes_of(join.settings) != nnodes_of(opened)) {
+        return disagrees("--nnodes", nnodes_of(join.settings), nnodes_of(opened));
+    }
+    if (join.settings.max_restarts != opened.max_restarts) {
+        return disagrees("--max-restarts", fmt::format("{}", join.settings.max_restarts),
+                         fmt::format("{}", opened.max_restarts));
+    }
+    if (join.settings.max_node_losses != opened.max_node_losses) {
+        return disagrees("--max-node-losses", fmt::format("{}", join.settings.max_node_losses),
+                         fmt::format("{}", opened.max_node_losses));
+    }
+    if (step.run.nodes.size() >= step.options.limits.nodes_max &&
+        !step.run.nodes.contains(join.node)) {
+        return fmt::format(
+            "join refused: job {} already has {} nodes, the most this rendezvous takes; start node "
+            "{} once one of them has gone",
+            step.job.value(), step.run.nodes.size(), join.hostname);
+    }
+    if (join.node_rank) {
+        for (const auto& [id, node] : step.run.nodes) {
+            if (id != join.node && node.info.node_rank == join.node_rank) {
+                return fmt::format(
+                    "join refused: node {} asks --node-rank {} but node {} of job {} has it; give "
+                    "each node its own, or none at all",
+                    join.hostname, *join.node_rank, node.info.hostname, step.job.value());
+            }
+        }
+    }
+    return {};
+}
+
+/// Sends the node away. If it was somebody's voice, that node is cut off now.
+void turn_away(Step& step, ConnectionId connection, const std::string& text, int exit_code) {
+    trace(step, text);
+    refuse(step.out, connection, text, exit_code);
+    connection_ended(step, ConnectionEnded{.connection = connection});
+}
+
+/// The run is over and this late node is told so.
+void answer_with_verdict(Step& step, ConnectionId connection, const Join& message) {
+    if (Node* known = find_node(step.run, message.node)) {
+        drop_connection(step, *known, "this node reconnected");
+        lose_node(step, message.node, "reconnected");
+    }
+    depart(step, connection, message.node);
+    step.out.push_back(Send{connection, Accepted{.run_token = step.run.token}});
+    step.out.push_back(Send{connection, std::get<Closed>(step.run.phase).verdict});
+}
+
+void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
+    node.connection = connection;
+    node.said_waiting.clear();
+    step.run.by_connection[connection] = id;
+    renew_lease(step, id, node);
+    Accepted accepted{.run_token = step.run.token};
+    if (step.options.has_leases) {
+        accepted.lease = step.options.limits.lease;
+        accepted.beat_interval = step.options.limits.beat_interval;
+    }
+    send(step, node, std::move(accepted));
+}
+
+/// Gives a node that is no member the standing that it may have: none while it holds workers.
+void take_stock(Step& step, const NodeId& id, Node& node) {
+    node.standing = node.info.held ? Standing::Unready : Standing::Ready;
+    reindex(step, id);
+    if (!node.info.held) {
+        if (step.run.generation.value() > 0) {
+            step.run.explain_at = step.now;
+        }
+        return;
+    }
+    trace(step, fmt::format("node {} holds workers of generation {}: fenced", node.info.hostname,
+                            node.info.held->generation.value()));
+    send(step, node,
+         Stop{.generation = node.info.held->generation,
+              .cause = StopCause::Fenced,
+              .grace = step.run.settings.failure_grace,
+              .why = "this node was believed dead and the job went on without it"});
+}
+
+void add_node(Step& step, ConnectionId connection, const Join& join) {
+    Node& node = step.run.nodes[join.node];
+    node.info = join;
+    node.joined_as = ++step.run.joins;
+    std::string text = fmt::format("node {} joined", join.hostname);
+    if (step.run.generation.value() > 0) {
+        note(step, std::move(text));
+    } else {
+        trace(step, std::move(text));
+    }
+    attach(step, join.node, node, connection);
+    take_stock(step, join.node, node);
+}
+
+/// A member of the current generation reconnects: what it may have missed is said again.
+void catch_up(Step& step, const NodeId& id, Node& node, const Join& join) {
+    const Run& run = step.run;
+    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        if (stopping->pending.contains(id)) {
+            send(step, node, stopping->order);
+        } else {
+            node.info.store = join.store;
+        }
+        return;
+    }
+    DDP_CHECK(std::holds_alternative<Running>(run.phase));
+    if (!join.held && node.finished.empty() && node.failed.empty()) {
+        // Its Start was lost with the connection. It holds no worker, so it can have it again; the
+        // store of group rank 0 is the one it still listens on.
+        Start row = run.rows.at(id);
+        row.why.clear();
+        send(step, node, std::move(row));
+    }
+}
+
+/// The same ddprun on a new connection. True if it goes on as the node it was.
+bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& message) {
+    const Run& run = step.run;
+    const NodeId& id = message.node;
+    drop_connection(step, node, "this node reconnected");
+    if (node.standing == Standing::Member) {
+        if (message.held &&
+            (message.held->generation != run.generation || message.held->digest != run.digest)) {
+            return false;
+        }
+        trace(step, fmt::format("node {} reconnected", message.hostname));
+        attach(step, id, node, connection);
+        reindex(step, id);
+        catch_up(step, id, node, message);
+        return true;
+    }
+    trace(step, fmt::format("node {} reconnected", message.hostname));
+    node.info = message;
+    attach(step, id, node, connection);
+    take_stock(step, id, node);
+    if (node.leaving && node.standing == Standing::Ready) {
+        release(step, id);
+    }
+    return true;
+}
+
+}  // namespace
+
+std::string fault_of(const Join& message, const Limits& limits) {
+    const JobSettings& asked = message.settings;
+    const auto outside = [&](const char* what, int value, int least, auto most) {
+        return fmt::format("join refused: node {} has {} {}; it must be {} to {}", message.hostname,
+                           what, value, least, most);
+    };
+    const int nodes_max = static_cast<int>(limits.nodes_max);
+    if (message.slots < 1 || message.slots > limits.slots_max) {
+        return outside("--nproc-per-node", message.slots, 1, limits.slots_max);
+    }
+    if (asked.min_nodes < 1 || asked.max_nodes > nodes_max || asked.min_nodes > asked.max_nodes) {
+        return fmt::format("join refused: node {} has --nnodes {}; it must be MIN:MAX, 1 to {}",
+                           message.hostname, nnodes_of(asked), nodes_max);
+    }
+    if (asked.max_restarts < 0) {
+        return outside("--max-restarts", asked.max_restarts, 0, "any number");
+    }
+    if (message.node_rank && *message.node_rank < 0) {
+        return outside("--node-rank", *message.node_rank, 0, nodes_max - 1);
+    }
+    return {};
+}
+
+void refuse(Effects& out, ConnectionId connection, const std::string& text, int exit_code) {
+    out.push_back(Send{connection, Refused{text, exit_code}});
+    out.push_back(CloseConnection{connection, text});
+}
+
+void join(Step& step, ConnectionId connection, const Join& message) {
+    Run& run = step.run;
+    if (run.by_connection.contains(connection) || run.departing.contains(connection)) {
+        turn_away(step, connection, "a second join on one connection", kExitInternal);
+        return;
+    }
+    if (is_closed(run)) {
+        answer_with_verdict(step, connection, message);
+        return;
+    }
+    std::string text = fault_of(message, step.options.limits);
+    if (text.empty()) {
+        text = objection(step, message);
+    }
+    if (!text.empty()) {
+        turn_away(step, connection, text, kExitUsage);
+        return;
+    }
+    if (Node* known = find_node(run, message.node)) {
+        const bool is_same_process = message.run_token == run.token;
+        if (is_same_process && is_taken_back(step, connection, *known, message)) {
+            return;
+        }
+        const std::string how = "was replaced by a new ddprun on the same node";
+        if (known->connection) {
+            step.out.push_back(Send{*known->connection, Refused{kReplaced, kExitRendezvousLost}});
+            drop_connection(step, *known, how);
+        }
+        lose_node(step, message.node, how);
+        if (is_closed(run)) {
+            answer_with_verdict(step, connection, message);
+            return;
+        }
+    }
+    add_node(step, connection, message);
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,153 @@
+// What a run waits for, for people.
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+std::string name_of(const Node& node) {
+    return node.info.hostname;
+}
+
+/// "a, b", and only the first of very many.
+std::string list_of(const std::vector<std::string>& names) {
+    constexpr std::size_t kNamesMax = 8;
+    std::string list;
+    for (std::size_t i = 0; i < names.size() && i < kNamesMax; ++i) {
+        list += (i == 0 ? "" : ", ") + names[i];
+    }
+    if (names.size() > kNamesMax) {
+        list += fmt::format(" and {} more", names.size() - kNamesMax);
+    }
+    return list;
+}
+
+/// What the last generation had and is missing now; those that left are not missed.
+std::string names_missing(const Run& run) {
+    std::vector<std::string> names;
+    for (const Place& place : run.places) {
+        if (!run.nodes.contains(place.node) && !run.departed.contains(place.node)) {
+            names.push_back(place.hostname);
+        }
+    }
+    return list_of(names);
+}
+
+std::string names_cut_off(const Run& run) {
+    std::vector<std::string> names;
+    for (const NodeId& id : run.suspects) {
+        names.push_back(name_of(run.nodes.at(id)));
+    }
+    return list_of(names);
+}
+
+std::string explain_forming(const Run& run, const Forming& forming) {
+    const std::size_t here = run.ready.size();
+    const std::string range = nnodes_of(run.settings);
+    if (here >= minimum(run)) {
+        if (forming.not_before) {
+            return "pausing before the next restart: too many in a minute";
+        }
+        if (!run.suspects.empty()) {
+            return fmt::format("waiting for {}, cut off", names_cut_off(run));
+        }
+        return fmt::format("{} of {} here ({}); starting soon unless more come", node_count(here),
+                           range, names_here(run));
+    }
+    std::string text =
+        fmt::format("waiting for {} more: {} of {} here ({})", node_count(minimum(run) - here),
+                    here, range, here == 0 ? "none" : names_here(run));
+    if (!run.suspects.empty()) {
+        text += fmt::format("; cut off: {}", names_cut_off(run));
+    }
+    if (const std::string missing = names_missing(run); !missing.empty()) {
+        text += fmt::format("; missing: {}", missing);
+    }
+    return text;
+}
+
+std::string explain_running(const Run& run, const Running& running) {
+    if (running.has_finished_rank) {
+        std::vector<std::string> names;
+        for (const NodeId& id : running.unfinished) {
+            names.push_back(name_of(run.nodes.at(id)));
+        }
+        return fmt::format("generation {} is finishing: {} still {} workers",
+                           run.generation.value(), list_of(names),
+                           names.size() == 1 ? "has" : "have");
+    }
+    if (run.ready.empty()) {
+        return {};
+    }
+    const std::string text = fmt::format("generation {} runs on {}", run.generation.value(),
+                                         node_count(run.places.size()));
+    return grow_time(run, running)
+               ? text + "; it will be drained and grown to take more in"
+               : text + "; this node is a spare and takes over when one is lost";
+}
+
+}  // namespace
+
+std::string names_here(const Run& run) {
+    std::vector<std::string> names;
+    for (const NodeId& id : run.ready) {
+        names.push_back(name_of(run.nodes.at(id)));
+    }
+    return list_of(names);
+}
+
+void explain_waits(Step& step) {
+    Run& run = step.run;
+    if (!run.explain_at || *run.explain_at > step.now) {
+        return;
+    }
+    const bool changes_by_itself = !std::holds_alternative<Running>(run.phase);
+    run.explain_at = changes_by_itself
+                         ? std::optional<Instant>(step.now + step.options.limits.say_waiting_after)
+                         : std::nullopt;
+    if (std::holds_alternative<Closed>(run.phase)) {
+        run.explain_at.reset();
+        return;
+    }
+    const std::string text = explain_run(run);
+    const auto tell = [&](Node& node) {
+        if (node.said_waiting != text) {
+            node.said_waiting = text;
+            send(step, node, Waiting{text});
+        }
+    };
+    if (std::holds_alternative<Stopping>(run.phase)) {
+        for (auto& [id, node] : run.nodes) {
+            tell(node);
+        }
+        return;
+    }
+    for (const NodeId& id : run.ready) {
+        tell(run.nodes.at(id));
+    }
+}
+
+std::string explain_run(const Run& run) {
+    if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
+        return explain_forming(run, *forming);
+    }
+    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        const NodeId& first = *stopping->pending.begin();
+        const auto node = run.nodes.find(first);
+        return fmt::format(
+            "generation {} is stopping: waiting for {}{} to end its workers",
+            run.generation.value(), node == run.nodes.end() ? first.value() : name_of(node->second),
+            stopping->pending.size() > 1 ? fmt::format(" and {} more", stopping->pending.size() - 1)
+                                         : "");
+    }
+    if (const Running* running = std::get_if<Running>(&run.phase)) {
+        return explain_running(run, *running);
+    }
+    return {};
+}
+
+}  // namespace ddprun::rdzv

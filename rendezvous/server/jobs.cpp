@@ -1,0 +1,134 @@
+#include "rendezvous/server/jobs.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddprun::rdzv {
+
+namespace asio = boost::asio;
+
+Jobs::Job::Job(asio::io_context& io, const JobId& id, const CoordinatorOptions& options, Rng rng)
+    : coordinator(id, options, rng), timer(io) {}
+
+Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks)
+    : io_(io),
+      options_{.limits = limits, .has_leases = true},
+      rng_(rng),
+      hooks_(std::move(hooks)) {}
+
+bool Jobs::open(const JobId& job) {
+    if (jobs_.contains(job)) {
+        return true;
+    }
+    forget_closed(std::chrono::steady_clock::now());
+    if (jobs_.size() >= options_.limits.jobs_max) {
+        return false;
+    }
+    jobs_.emplace(job, std::make_unique<Job>(io_, job, options_, Rng(rng_.next())));
+    has_had_any_ = true;
+    return true;
+}
+
+bool Jobs::step(const JobId& job, const Input& input) {
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end()) {
+        return false;
+    }
+    const Instant now = std::chrono::steady_clock::now();
+    admit_hold_up(now, job, *found->second);
+    step_at(now, job, *found->second, input);
+    // A join that was refused opens no run: nothing of it is kept.
+    if (found->second->coordinator.run() == nullptr) {
+        jobs_.erase(found);
+    }
+    return true;
+}
+
+bool Jobs::are_all_done() const {
+    return std::all_of(jobs_.begin(), jobs_.end(),
+                       [](const auto& job) { return job.second->coordinator.is_done(); });
+}
+
+void Jobs::stop() {
+    is_stopped_ = true;
+    jobs_.clear();
+}
+
+void Jobs::step_at(Instant now, const JobId& id, Job& job, const Input& input) {
+    Effects effects;
+    job.coordinator.step(now, input, effects);
+    carry_out(id, effects);
+    arm(now, id, job);
+}
+
+// A timer that is due and has not fired yet tells that this thread got no time. Every input comes
+// through here first, because sockets are served before timers.
+void Jobs::admit_hold_up(Instant now, const JobId& id, Job& job) {
+    if (!job.armed || now >= *job.armed) {
+        return;
+    }
+    const Duration by = now - *job.armed;
+    job.armed = now;  // told once
+    hooks_.log(fmt::format("this process was held up for {} ms: leases are extended",
+                           std::chrono::duration_cast<Milliseconds>(by).count()));
+    step_at(now, id, job, HeldUp{by});
+}
+
+void Jobs::carry_out(const JobId& id, const Effects& effects) {
+    for (const Effect& effect : effects) {
+        if (const auto* send = std::get_if<Send>(&effect)) {
+            hooks_.send(send->connection, send->message);
+        } else if (const auto* close = std::get_if<CloseConnection>(&effect)) {
+            hooks_.close(close->connection, close->reason);
+        } else {
+            hooks_.log(fmt::format("{}: {}", id.value(), std::get<Trace>(effect).text));
+        }
+    }
+}
+
+// A deadline that moved away (every beat does that) leaves the timer alone: it fires, finds nothing
+// due and is set anew. That is one wake-up per lease instead of two timer operations per beat.
+void Jobs::arm(Instant now, const JobId& id, Job& job) {
+    const std::optional<Instant> deadline = job.coordinator.next_deadline();
+    if (!deadline || (job.armed && *job.armed <= *deadline)) {
+        return;
+    }
+    // A deadline in the past is no hold-up of the loop.
+    job.armed = std::max(*deadline, now);
+    job.timer.expires_at(*job.armed);
+    job.armed_number = ++last_armed_number_;
+    job.timer.async_wait([self = shared_from_this(), id, number = job.armed_number](
+                             boost::system::error_code) { self->timer_fired(id, number); });
+}
+
+void Jobs::timer_fired(const JobId& id, std::uint64_t number) {
+    const auto found = jobs_.find(id);
+    // A timer that was set anew, or whose job is gone: maybe another job has its name by now.
+    if (is_stopped_ || found == jobs_.end() || found->second->armed_number != number) {
+        return;
+    }
+    Job& job = *found->second;
+    const Instant fired = std::chrono::steady_clock::now();
+    admit_hold_up(fired, id, job);
+    const std::optional<Instant> deadline = job.coordinator.next_deadline();
+    if (deadline && *deadline <= fired) {
+        hooks_.read_ready(id);
+        job.armed.reset();
+        step_at(std::chrono::steady_clock::now(), id, job, Tick{});
+    } else {
+        job.armed.reset();
+        arm(fired, id, job);
+    }
+    forget_closed(fired);
+    hooks_.time_passed();
+}
+
+void Jobs::forget_closed(Instant now) {
+    std::erase_if(jobs_,
+                  [now](const auto& job) { return job.second->coordinator.is_forgettable(now); });
+}
+
+}  // namespace ddprun::rdzv

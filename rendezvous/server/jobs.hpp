@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "rendezvous/base/rng.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::rdzv {
+
+/// What coordinators make the daemon do. None of these may call Jobs again before it returns,
+/// except read_ready.
+struct JobHooks {
+    std::function<void(ConnectionId, const RendezvousMessage&)> send;
+    std::function<void(ConnectionId, const std::string& reason)> close;
+    std::function<void(const std::string& line)> log;
+    /// Feeds what the members of a job have said already, so that nobody is judged unheard.
+    std::function<void(const JobId&)> read_ready;
+    /// Time alone changed a job: it may be done now.
+    std::function<void()> time_passed;
+};
+
+/// The coordinators of one daemon, each with its timer: reads the clock for them, notices when the
+/// loop was held up, carries out their effects. Lives on the thread of `io`.
+class Jobs : public std::enable_shared_from_this<Jobs> {
+public:
+    Jobs(boost::asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks);
+    Jobs(const Jobs&) = delete;
+    Jobs& operator=(const Jobs&) = delete;
+
+    /// There is a coordinator for `job` now. False: Limits::jobs_max others are there.
+    [[nodiscard]] bool open(const JobId& job);
+
+    /// Gives `input` to the coordinator of `job`. False: it is gone by now (closed long ago).
+    bool step(const JobId& job, const Input& input);
+
+    [[nodiscard]] std::size_t size() const { return jobs_.size(); }
+    [[nodiscard]] bool has_had_any() const { return has_had_any_; }
+    [[nodiscard]] bool are_all_done() const;
+
+    /// No hook is called after this.
+    void stop();
+
+private:
+    struct Job {
+        Job(boost::asio::io_context& io, const JobId& id, const CoordinatorOptions& options,
+            Rng rng);
+
+        Coordinator coordinator;
+        boost::asio::steady_timer timer;
+        std::optional<Instant> armed;    ///< when the timer fires
+        std::uint64_t armed_number = 0;  ///< tells that firing from earlier ones
+    };
+
+    void step_at(Instant now, const JobId& id, Job& job, const Input& input);
+    void admit_hold_up(Instant now, const JobId& id, Job& job);
+    void carry_out(const JobId& id, const Effects& effects);
+    void arm(Instant now, const JobId& id, Job& job);
+    void timer_fired(const JobId& id, std::uint64_t number);
+    void forget_closed(Instant now);
+
+    boost::asio::io_context& io_;
+    CoordinatorOptions options_;
+    Rng rng_;
+    JobHooks hooks_;
+    std::map<JobId, std::unique_ptr<Job>> jobs_;
+    std::uint64_t last_armed_number_ = 0;
+    bool has_had_any_ = false;
+    bool is_stopped_ = false;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,327 @@
+#include "rendezvous/server/server.hpp"
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/client/connection.hpp"
+#include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "rendezvous/protocol/handshake.hpp"
+#include "rendezvous/server/jobs.hpp"
+#include "rendezvous/server/session.hpp"
+
+namespace ddprun::rdzv {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+class Server::Impl : public std::enable_shared_from_this<Impl> {
+public:
+    Impl(asio::io_context& io, ServerOptions options);
+
+    void start(std::function<void()> on_ended);
+    void stop();
+    [[nodiscard]] std::size_t job_count() const { return jobs_->size(); }
+    [[nodiscard]] std::size_t connection_count() const { return sessions_.size(); }
+
+private:
+    using Self = std::shared_ptr<Impl>;
+    using SessionPtr = std::shared_ptr<Session>;
+
+    static asio::awaitable<void> accept_agents(Self self);
+    static asio::awaitable<void> serve(Self self, SessionPtr session);
+
+    JobHooks make_hooks();
+    void admit(tcp::socket socket);
+    void take(Session& session, std::string_view body);
+    void join(Session& session, const Join& message);
+    void ended(const Session& session, ConnectionEnd how);
+    void close_for_job(ConnectionId id);
+    void read_ready(const JobId& job);
+    void refuse(Session& session, const std::string& why);
+    void log(const std::string& line) const;
+    void end_if_idle();
+
+    ServerOptions options_;
+    asio::io_context& io_;
+    tcp::acceptor acceptor_;
+    asio::steady_timer room_;         ///< cancelled when there is room for another handshake
+    asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
+    std::function<void()> on_ended_;
+    std::shared_ptr<Jobs> jobs_;
+    std::map<ConnectionId, SessionPtr> sessions_;
+    std::uint64_t last_id_ = 0;
+    std::size_t half_open_ = 0;
+    RefusalLog refusals_;
+    bool has_waited_for_start_ = false;
+    bool is_stopped_ = false;
+};
+
+// ------------------------------------------------------------------------------ starting, stopping
+
+Server::Impl::Impl(asio::io_context& io, ServerOptions options)
+    : options_(std::move(options)),
+      io_(io),
+      acceptor_(io),
+      room_(io),
+      start_timer_(io),
+      jobs_(std::make_shared<Jobs>(io, options_.limits, options_.rng, make_hooks())) {}
+
+void Server::Impl::start(std::function<void()> on_ended) {
+    on_ended_ = std::move(on_ended);
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    const int fd = options_.listener.get();
+    DDP_CHECK(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0, fd);
+    error_code failure;
+    acceptor_.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(),
+                     options_.listener.release(), failure);
+    DDP_CHECK(!failure, failure.message());
+    if (options_.exits_when_idle) {
+        start_timer_.expires_after(options_.idle_start_timeout);
+        start_timer_.async_wait([self = shared_from_this()](error_code cancelled) {
+            self->has_waited_for_start_ = true;
+            if (!cancelled) {
+                self->end_if_idle();
+            }
+        });
+    }
+    asio::co_spawn(io_, accept_agents(shared_from_this()), asio::detached);
+}
+
+void Server::Impl::stop() {
+    if (is_stopped_) {
+        return;
+    }
+    is_stopped_ = true;
+    error_code ignored;
+    acceptor_.close(ignored);
+    room_.cancel();
+    start_timer_.cancel();
+    jobs_->stop();
+    for (const auto& [id, session] : sessions_) {
+        session->deadline.cancel();
+        session->connection->close();
+    }
+}
+
+// The agents of a run go on their own when it is closed; a half-open connection may be the first
+// agent of the next one.
+void Server::Impl::end_if_idle() {
+    const bool is_over = jobs_->has_had_any() ? jobs_->are_all_done() : has_waited_for_start_;
+    if (!options_.exits_when_idle || is_stopped_ || !is_over || !sessions_.empty()) {
+        return;
+    }
+    log(jobs_->has_had_any() ? "all runs are closed: done" : "nobody came: done");
+    stop();
+    if (on_ended_) {
+        asio::post(io_, std::move(on_ended_));
+    }
+}
+
+// --------------------------------------------------------------------------------------- accepting
+
+asio::awaitable<void> Server::Impl::accept_agents(Self self) {
+    while (!self->is_stopped_) {
+        if (self->half_open_ >= self->options_.limits.half_open_max) {
+            // The others wait in the kernel's queue until a handshake is over, one way or another.
+            self->room_.expires_at(asio::steady_timer::time_point::max());
+            const auto [woken] =
+                co_await self->room_.async_wait(asio::as_tuple(asio::use_awaitable));
+            static_cast<void>(woken);
+            continue;
+        }
+        auto [failure, socket] =
+            co_await self->acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
+        if (self->is_stopped_) {
+            break;
+        }
+        if (!failure) {
+            self->admit(std::move(socket));
+        } else if (failure == asio::error::no_descriptors || failure == asio::error::no_memory ||
+                   failure == asio::error::no_buffer_space) {
+            // Trying again at once would only burn the CPU.
+            self->log(fmt::format("cannot accept a connection: {}", failure.message()));
+            self->room_.expires_after(self->options_.limits.reconnect_backoff_max);
+            const auto [woken] =
+                co_await self->room_.async_wait(asio::as_tuple(asio::use_awaitable));
+            static_cast<void>(woken);
+        }
+    }
+}
+
+void Server::Impl::admit(tcp::socket socket) {
+    error_code gone;
+    const tcp::endpoint peer = socket.remote_endpoint(gone);
+    if (gone) {
+        return;
+    }
+    const ConnectionId id(++last_id_);
+    const auto session = std::make_shared<Session>(
+        id, std::move(socket), options_.limits,
+        fmt::format("{} port {}", peer.address().to_string(), peer.port()),
+        RendezvousHandshake(options_.secret, random_nonce()));
+    session->connection->tune();
+    sessions_.emplace(id, session);
+    ++half_open_;
+    asio::co_spawn(io_, serve(shared_from_this(), session), asio::detached);
+}
+
+asio::awaitable<void> Server::Impl::serve(Self self, SessionPtr session) {
+    const std::optional<Error> refused =
+        co_await greet(session, self->options_.limits.hello_timeout);
+    --self->half_open_;
+    self->room_.cancel();
+    if (refused) {
+        self->refuse(*session, refused->what);
+    } else if (!self->is_stopped_) {
+        std::function<void(std::string_view)> on_body =
+            [impl = self.get(), peer = session.get()](std::string_view body) {
+                impl->take(*peer, body);
+            };
+        const ConnectionEnd how =
+            co_await Connection::carry(session->connection, std::move(on_body));
+        self->ended(*session, how);
+    }
+    session->connection->close();
+    self->sessions_.erase(session->id);
+    self->end_if_idle();
+}
+
+// ---------------------------------------------------------------------------------------- messages
+
+void Server::Impl::take(Session& session, std::string_view body) {
+    const Result<AgentMessage> message = decode_agent_message(body, options_.limits);
+    if (!message) {
+        session.connection->fail(message.error().what);
+        return;
+    }
+    if (const Join* const joining = std::get_if<Join>(&*message)) {
+        join(session, *joining);
+        return;
+    }
+    if (!session.job) {
+        session.connection->fail("it spoke before it joined");
+    } else if (!jobs_->step(*session.job, Received{session.id, *message})) {
+        session.connection->fail("its run is long closed");
+    }
+}
+
+void Server::Impl::join(Session& session, const Join& message) {
+    // The hello named one job, and this connection is good for no other.
+    if (!session.handshake.is_for(message.job)) {
+        session.connection->fail("it joins another job than it greeted for");
+        return;
+    }
+    if (!jobs_->open(message.job)) {
+        const Refused refused{
+            .text = fmt::format("the rendezvous serves {} jobs already, its limit; use another one",
+                                options_.limits.jobs_max),
+            .exit_code = kExitInternal};
+        session.connection->send(encode(RendezvousMessage(refused)));
+        session.connection->finish();
+        return;
+    }
+    session.job = message.job;
+    static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
+}
+
+void Server::Impl::ended(const Session& session, ConnectionEnd how) {
+    log(fmt::format("connection {} from {} ended: {}", session.id.value(), session.peer,
+                    session.connection->why_ended()));
+    if (session.job && !session.is_closed_by_job && !is_stopped_) {
+        const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
+        // A run that is forgotten already does not care.
+        static_cast<void>(jobs_->step(*session.job, ConnectionEnded{session.id, is_end_of_stream}));
+    }
+}
+
+JobHooks Server::Impl::make_hooks() {
+    JobHooks hooks;
+    hooks.send = [this](ConnectionId id, const RendezvousMessage& message) {
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            found->second->connection->send(encode(message));
+        }
+    };
+    hooks.close = [this](ConnectionId id, const std::string& reason) {
+        log(fmt::format("connection {} is closed: {}", id.value(), reason));
+        close_for_job(id);
+    };
+    hooks.log = [this](const std::string& line) { log(line); };
+    hooks.read_ready = [this](const JobId& job) { read_ready(job); };
+    hooks.time_passed = [this] { end_if_idle(); };
+    return hooks;
+}
+
+void Server::Impl::close_for_job(ConnectionId id) {
+    if (const auto found = sessions_.find(id); found != sessions_.end()) {
+        found->second->is_closed_by_job = true;
+        found->second->connection->finish();
+    }
+}
+
+void Server::Impl::read_ready(const JobId& job) {
+    for (const auto& [id, session] : sessions_) {
+        if (session->job == job) {
+            session->connection->read_ready();
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------- logging
+
+void Server::Impl::refuse(Session& session, const std::string& why) {
+    const std::string text = fmt::format("turned {} away: {}", session.peer, why);
+    if (const auto line = refusals_.note(std::chrono::steady_clock::now(), text)) {
+        log(*line);
+    }
+}
+
+void Server::Impl::log(const std::string& line) const {
+    if (options_.log) {
+        options_.log(line);
+    }
+}
+
+// --------------------------------------------------------------------------------------- the
+// Server
+
+Server::Server(asio::io_context& io, ServerOptions options)
+    : impl_(std::make_shared<Impl>(io, std::move(options))) {}
+
+Server::~Server() {
+    impl_->stop();
+}
+
+void Server::start(std::function<void()> on_ended) {
+    impl_->start(std::move(on_ended));
+}
+
+void Server::stop() {
+    impl_->stop();
+}
+
+std::size_t Server::job_count() const {
+    return impl_->job_count();
+}
+
+std::size_t Server::connection_count() const {
+    return impl_->connection_count();
+}
+
+}  // namespace ddprun::rdzv

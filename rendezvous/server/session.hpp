@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/client/connection.hpp"
+#include "rendezvous/protocol/handshake.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::rdzv {
+
+/// One accepted connection.
+struct Session {
+    Session(ConnectionId number, boost::asio::ip::tcp::socket socket, const Limits& limits,
+            std::string address, RendezvousHandshake hello);
+
+    ConnectionId id;
+    std::shared_ptr<Connection> connection;
+    boost::asio::steady_timer deadline;  ///< of the handshake
+    std::string peer;                    ///< its address, for the log
+    RendezvousHandshake handshake;
+    std::optional<JobId> job;  ///< since its Join
+    bool is_closed_by_job = false;
+};
+
+/// Finds out who speaks on a fresh connection and lets it prove itself, within `patience`. Nothing:
+/// the connection is secured. Else why it was turned away. At most kHelloBytes and kProofBytes are
+/// read; nothing is kept.
+boost::asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session,
+                                                   Milliseconds patience);
+
+/// At most one line a second about peers that got nowhere, so that they cannot fill a disk.
+class RefusalLog {
+public:
+    /// The line to write now, if any.
+    [[nodiscard]] std::optional<std::string> note(Instant now, const std::string& text);
+
+private:
+    std::optional<Instant> last_;
+    std::size_t left_out_ = 0;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ddprun::rdzv {
+
+/// Which addresses a store answers. Addresses are compared as numbers; nothing is ever looked up.
+class Admission {
+public:
+    /// Admits nobody.
+    Admission() = default;
+
+    /// Admits the numeric `addresses`, or everybody when there are none at all. Text that is no
+    /// address admits nobody and is kept in unusable(). A scope ("%eth0") is ignored.
+    explicit Admission(const std::vector<std::string>& addresses);
+
+    [[nodiscard]] bool admits(const sockaddr_storage& address) const;
+    [[nodiscard]] const std::vector<std::string>& unusable() const { return unusable_; }
+
+private:
+    /// IPv6, or IPv4 in its mapped form.
+    using Bytes = std::array<unsigned char, 16>;
+
+    bool admits_all_ = false;
+    std::vector<Bytes> addresses_;  ///< sorted
+    std::vector<std::string> unusable_;
+};
+
+/// "10.0.0.7" or "fd00::7": the address without port, an IPv4-mapped one as IPv4.
+[[nodiscard]] std::string address_text(const sockaddr_storage& address);
+
+/// A numeric address and a port as the kernel takes them; false when `host` is no address.
+[[nodiscard]] bool parse_address(const std::string& host, std::uint16_t port,
+                                 sockaddr_storage& address, socklen_t& size);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/store/store_protocol.hpp"
+#include "rendezvous/store/store_queues.hpp"
+#include "rendezvous/store/store_waiters.hpp"
+
+namespace ddprun::rdzv {
+
+/// Bytes to send, in this order: the first `size` of `bytes` to the first piece's client, and so
+/// on. One growing buffer, so that answering costs no allocation.
+class StoreReplies {
+public:
+    struct Piece {
+        StoreClient client;
+        std::size_t size;
+    };
+
+    [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
+    [[nodiscard]] const std::string& bytes() const { return bytes_; }
+    [[nodiscard]] bool empty() const { return pieces_.empty(); }
+    void clear();
+
+    /// The buffer, to which the caller appends a reply for `client`; end_reply() follows.
+    std::string& begin_reply(StoreClient client);
+    void end_reply();
+
+private:
+    std::string bytes_;
+    std::vector<Piece> pieces_;
+    StoreClient client_;
+    std::size_t begin_ = 0;
+};
+
+/// The keys, queues and waiting clients of one generation's store, without time, threads or
+/// sockets. rendezvous/store/README.md specifies every operation.
+class StoreCore {
+public:
+    /// `limits` outlives the core.
+    explicit StoreCore(const Limits& limits) : limits_(&limits) {}
+    StoreCore(const StoreCore&) = delete;
+    StoreCore& operator=(const StoreCore&) = delete;
+
+    /// Carries out one complete `request`, as RequestSplitter delimits it, and appends what it
+    /// causes to be sent to `replies`, to this client or to others that waited. On failure the
+    /// store is unchanged, and the caller closes this client's connection: the protocol has no
+    /// other way to say no. The text says why, for people.
+    [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request,
+                                      StoreReplies& replies);
+
+    /// The client's connection is gone, and its number may be given to another. Elements of queues
+    /// of which it alone had been told are offered to those who still wait.
+    void disconnected(StoreClient client, StoreReplies& replies);
+
+    [[nodiscard]] std::size_t key_count() const { return values_.size(); }
+    [[nodiscard]] std::size_t queue_count() const { return queues_.size(); }
+    [[nodiscard]] std::size_t waiter_count() const { return waiters_.size(); }
+
+private:
+    Result<void> dispatch(StoreOpcode opcode, StoreClient client, FieldReader& fields,
+                          StoreReplies& replies);
+    void set(FieldReader& fields);
+    Result<void> compare_set(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    Result<void> get(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    Result<void> add(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    void check(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    void wait(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    void delete_key(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    void append(FieldReader& fields);
+    Result<void> multi_get(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    void multi_set(FieldReader& fields);
+    void queue_push(FieldReader& fields);
+    void queue_pop(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    Result<void> list_keys(StoreClient client, StoreReplies& replies);
+    Result<void> barrier(StoreClient client, FieldReader& fields, StoreReplies& replies);
+
+    [[nodiscard]] bool exists(std::string_view name) const;
+    void store(std::string_view key, std::string_view value);
+    Result<std::int64_t> increase(StoreOpcode opcode, std::string_view key, std::int64_t amount);
+    void value_changed(std::string_view key, std::string_view value);
+    void offer_again(const std::vector<std::string>& queues);
+    void release_waiters(StoreReplies& replies);
+    [[nodiscard]] Result<void> check_reply_size(StoreOpcode opcode, std::uint64_t size) const;
+
+    const Limits* limits_;
+    TextMap<std::string> values_;
+    StoreQueues queues_;
+    StoreWaiters waiters_;
+    std::vector<StoreClient> released_;      ///< to be answered before the request ends
+    std::vector<std::string_view> missing_;  ///< kept to save allocations
+};
+
+/// The number that a counter's text stands for: blanks, a sign and digits, then anything. Failure
+/// when there are no digits or the number does not fit.
+[[nodiscard]] Result<std::int64_t> counter_value(std::string_view text);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::rdzv {
+
+/// First byte of a request. The numbers are the TCPStore protocol's.
+enum class StoreOpcode : std::uint8_t {
+    Validate = 0,
+    Set,
+    CompareSet,
+    Get,
+    Add,
+    Check,
+    Wait,
+    GetNumKeys,
+    DeleteKey,
+    Append,
+    MultiGet,
+    MultiSet,
+    CancelWait,
+    Ping,
+    QueuePush,
+    QueuePop,
+    QueueLen,
+    ListKeys,
+    Barrier,
+};
+
+inline constexpr std::uint32_t kStoreMagic = 0x3C85F7CE;
+
+/// "GET" for StoreOpcode::Get; for messages to people.
+[[nodiscard]] std::string_view name_of(StoreOpcode opcode);
+
+/// `bytes` as people can read it: unprintable bytes escaped, cut after 64.
+[[nodiscard]] std::string printable(std::string_view bytes);
+
+/// Finds where the requests of one connection end. It remembers how far it has looked, so bytes may
+/// arrive in any segmentation and none is looked at twice. A length is checked against Limits as
+/// soon as it has arrived, before what it announces. The first request must be VALIDATE with the
+/// right magic; a later VALIDATE is refused.
+class RequestSplitter {
+public:
+    /// `limits` outlives the splitter.
+    explicit RequestSplitter(const Limits& limits) : limits_(&limits) {}
+
+    /// `bytes` begins with the first byte of a request and with everything given since the last
+    /// complete one. Success is the length of that request, or 0 when more bytes are needed. After
+    /// a failure, whose text is for people, the connection is of no use.
+    [[nodiscard]] Result<std::size_t> split(std::string_view bytes);
+
+private:
+    [[nodiscard]] Result<void> begin(std::uint8_t opcode);
+    [[nodiscard]] Result<bool> advance(std::string_view bytes);
+    [[nodiscard]] Result<bool> skip_string(std::string_view bytes, std::size_t length_max);
+    [[nodiscard]] Result<bool> skip_count(std::string_view bytes);
+
+    const Limits* limits_;
+    const char* field_ = nullptr;     ///< next field of the layout; null before the opcode
+    const char* repeated_ = nullptr;  ///< the fields that are repeated
+    std::size_t position_ = 0;        ///< where the next field begins
+    std::uint64_t repeats_ = 0;       ///< repetitions still to come after the current one
+    StoreOpcode opcode_ = StoreOpcode::Validate;
+    bool is_open_ = false;  ///< VALIDATE has been seen
+};
+
+/// Reads the fields of one complete request, in order. Reading past its end is a bug of the caller,
+/// because RequestSplitter has checked the lengths.
+class FieldReader {
+public:
+    explicit FieldReader(std::string_view fields) : rest_(fields) {}
+
+    std::uint32_t u32();
+    std::uint64_t u64();
+    std::int64_t i64();
+    /// A key or a value; it points into the request.
+    std::string_view text();
+
+private:
+    std::string_view take(std::size_t size);
+
+    std::string_view rest_;
+};
+
+void append_u8(std::string& out, std::uint8_t value);
+void append_u32(std::string& out, std::uint32_t value);
+void append_i64(std::string& out, std::int64_t value);
+/// Length, then bytes: how a key or a value travels.
+void append_text(std::string& out, std::string_view text);
+
+}  // namespace ddprun::rdzv

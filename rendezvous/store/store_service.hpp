@@ -1,0 +1,100 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/store/admission.hpp"
+#include "rendezvous/store/store_core.hpp"
+#include "rendezvous/store/store_server.hpp"
+
+namespace ddprun::rdzv {
+
+class StoreSession;
+
+/// The counts, written by the store's thread and read by others.
+struct SharedStoreCounts {
+    std::atomic<std::uint64_t> admitted{0};
+    std::atomic<std::uint64_t> refused{0};
+    std::atomic<std::uint64_t> cut_off{0};
+    std::atomic<std::uint64_t> connected{0};
+};
+
+/// One generation's store on the store's thread: accepts and admits clients, carries bytes between
+/// them and the core. It registers its descriptors in an epoll set, level-triggered, with numbers
+/// from kFirstEvent on, and is told when one of them has something.
+class StoreService {
+public:
+    static constexpr std::uint64_t kFirstEvent = 1;
+
+    /// The references outlive the service. Accepts on `socket` from the next event on.
+    StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
+                 SharedStoreCounts& counts, UniqueFd socket,
+                 const std::vector<std::string>& admitted);
+    /// Closes the socket, then disconnects everybody.
+    ~StoreService();
+    StoreService(const StoreService&) = delete;
+    StoreService& operator=(const StoreService&) = delete;
+
+    void on_event(std::uint64_t number, std::uint32_t events);
+
+    /// When on_time() is to be called, if ever.
+    [[nodiscard]] std::optional<Instant> next_deadline() const { return accept_again_; }
+    void on_time(Instant now);
+
+    // For sessions:
+    /// Carries out one request. Failure: the session calls cut_off().
+    [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request) {
+        return core_.handle(client, request, replies_);
+    }
+    [[nodiscard]] std::size_t reply_bytes() const { return replies_.bytes().size(); }
+    /// Sends all replies and closes the sessions that drop() named or that failed meanwhile.
+    /// Closed sessions live until the event is over.
+    void settle();
+    /// `client` is gone; settle() follows.
+    void drop(StoreClient client) { dropped_.push_back(client); }
+    /// `client` is disconnected because of `reason`; settle() follows.
+    void cut_off(StoreClient client, const Error& reason);
+    /// Changes what the epoll set reports of `client` from `before` to `wanted`; 0 is nothing.
+    void watch(StoreClient client, int fd, std::uint32_t before, std::uint32_t wanted);
+    /// Where sessions read to. Good until the session returns.
+    [[nodiscard]] std::array<char, 65536>& scratch() { return scratch_; }
+
+private:
+    void accept_clients();
+    [[nodiscard]] bool refuse_with_spare();
+    void pause_accepting();
+    void take(UniqueFd fd, const sockaddr_storage& peer);
+    void refuse(const sockaddr_storage& peer, const std::string& reason);
+    void say(std::string line);
+
+    const int epoll_fd_;
+    const Limits& limits_;
+    const StoreServer::Say& say_;
+    SharedStoreCounts& counts_;
+    UniqueFd listener_;
+    UniqueFd spare_;                       ///< given up to refuse a client when descriptors run out
+    std::optional<Instant> accept_again_;  ///< accepting pauses until then
+    Admission admission_;
+    StoreCore core_;
+    StoreReplies replies_;
+    std::vector<std::unique_ptr<StoreSession>> sessions_;  ///< by client number
+    std::vector<StoreClient> free_numbers_;
+    std::vector<StoreClient> dropped_;
+    std::vector<std::unique_ptr<StoreSession>> closed_;  ///< until the event is over
+    std::set<std::string> named_;                        ///< addresses whose refusal was said
+    std::size_t cut_offs_said_ = 0;
+    std::array<char, 65536> scratch_;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,73 @@
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/store/admission.hpp"
+#include "rendezvous/store/store_server.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+sockaddr* generic(sockaddr_storage& address) {
+    return static_cast<sockaddr*>(static_cast<void*>(&address));
+}
+
+Result<std::uint16_t> port_of(int fd) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    if (::getsockname(fd, generic(address), &size) != 0) {
+        return system_error(errno, "the store's socket does not tell its port");
+    }
+    if (address.ss_family == AF_INET) {
+        sockaddr_in v4{};
+        std::memcpy(&v4, &address, sizeof v4);
+        return ntohs(v4.sin_port);
+    }
+    sockaddr_in6 v6{};
+    std::memcpy(&v6, &address, sizeof v6);
+    return ntohs(v6.sin6_port);
+}
+
+}  // namespace
+
+Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port) {
+    sockaddr_storage address{};
+    socklen_t size = 0;
+    if (!parse_address(host, port, address, size)) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("the store cannot listen on {}: that is no numeric address; give "
+                                 "an address of this machine, 0.0.0.0 or ::",
+                                 host)};
+    }
+    const std::string what = fmt::format("the store cannot listen on {} port {}", host, port);
+    UniqueFd fd(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd.is_open()) {
+        return system_error(errno, what);
+    }
+    // A port just left is free again; that "::" takes IPv4 too must not depend on a sysctl.
+    const int on = 1;
+    const int off = 0;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address.ss_family == AF_INET6) {
+        ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    }
+    // The kernel cuts the backlog down to its own limit.
+    if (::bind(fd.get(), generic(address), size) != 0 ||
+        ::listen(fd.get(), std::numeric_limits<int>::max()) != 0) {
+        return system_error(errno, what);
+    }
+    const Result<std::uint16_t> bound = port_of(fd.get());
+    if (!bound) {
+        return bound.error();
+    }
+    return StoreSocket{std::move(fd), *bound};
+}
+
+}  // namespace ddprun::rdzv

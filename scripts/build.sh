@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Configures (when needed) and builds one preset, and says where the programs are.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/build.sh [PRESET [TARGET...]]
+
+Builds into build/PRESET; the programs are in build/PRESET/bin. PRESET is release unless given;
+the others are dev, asan, tsan and fuzz (CMakePresets.json). Without targets all is built.
+TEXT
+}
+
+case "${1:-}" in
+    --help | -h) usage; exit 0 ;;
+    -*) printf 'build: unknown option %s; see scripts/build.sh --help\n' "$1" >&2; exit 2 ;;
+esac
+preset=${1:-release}
+[ $# -eq 0 ] || shift
+if ! grep -q "\"name\": \"$preset\"" CMakePresets.json || [ "$preset" = base ]; then
+    printf 'build: no preset %s; choose one of release, dev, asan, tsan, fuzz\n' "$preset" >&2
+    exit 2
+fi
+command -v cmake >/dev/null && command -v ninja >/dev/null || {
+    printf 'build: cmake or ninja is missing; run scripts/setup.sh first\n' >&2
+    exit 1
+}
+
+# A .venv that came after the last configuring may switch parts on.
+directory=build/$preset
+if [ ! -f "$directory/build.ninja" ] || [ .venv/pyvenv.cfg -nt "$directory/build.ninja" ]; then
+    printf 'build: configuring %s\n' "$preset"
+    cmake --preset "$preset"
+fi
+printf 'build: building %s\n' "$preset"
+if [ $# -gt 0 ]; then
+    cmake --build "$directory" --target "$@"
+else
+    cmake --build "$directory"
+fi
+printf 'build: programs are in %s/bin:' "$directory"
+find "$directory/bin" -maxdepth 1 -type f -executable -printf ' %f' 2>/dev/null | sort || true
+printf '\n'

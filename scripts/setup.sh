@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Installs what building and testing ddprun needs. Only what is missing, so a second run is quick.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/setup.sh [--without-torch]
+
+Installs the missing Debian packages (with sudo when not root), then makes .venv with PyTorch,
+NumPy and scikit-learn for the examples, the benchmarks and the tests that run real training.
+
+  --without-torch   leave .venv out; what needs PyTorch is then skipped, and says so
+  --help            this text
+TEXT
+}
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+packages=(
+    g++ cmake ninja-build ccache                       # build
+    libboost1.81-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
+    libssl-dev libxxhash-dev                           # libraries
+    catch2 clang clang-format clang-tidy libclang-rt-14-dev   # tests and checks
+    iproute2 procps git python3 python3-venv           # tools that tests and scripts use
+)
+python_packages=(torch==2.13.0 numpy scikit-learn)
+
+with_torch=yes
+for argument in "$@"; do
+    case "$argument" in
+        --without-torch) with_torch=no ;;
+        --help | -h) usage; exit 0 ;;
+        *)
+            printf 'setup: unknown option %s; see scripts/setup.sh --help\n' "$argument" >&2
+            exit 2
+            ;;
+    esac
+done
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "installing packages needs root and there is no sudo: as root, run: $*"
+    fi
+}
+
+missing_packages() {
+    local installed package
+    installed=$(dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' |
+        sed -n 's/^installed //p')
+    for package in "${packages[@]}"; do
+        grep -qxF -- "$package" <<<"$installed" || printf '%s\n' "$package"
+    done
+}
+
+command -v dpkg-query >/dev/null ||
+    die "this is no Debian system (no dpkg-query): install by hand: ${packages[*]}"
+mapfile -t missing < <(missing_packages)
+if [ "${#missing[@]}" -eq 0 ]; then
+    say "Debian packages: all ${#packages[@]} are installed"
+else
+    say "Debian packages: installing ${missing[*]}"
+    as_root apt-get update
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+        "${missing[@]}"
+fi
+
+# Looks at the installed metadata only: importing torch would take seconds.
+has_python_packages() {
+    [ -x .venv/bin/python ] && .venv/bin/python - "${python_packages[@]}" <<'PYTHON'
+import importlib.metadata
+import sys
+
+for wanted in sys.argv[1:]:
+    name, _, version = wanted.partition("==")
+    try:
+        found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        sys.exit(1)
+    if version and found.partition("+")[0] != version:
+        sys.exit(1)
+PYTHON
+}
+
+if [ "$with_torch" = no ]; then
+    say ".venv: left out as asked; examples and tests that run PyTorch will be skipped"
+elif has_python_packages; then
+    say ".venv: ${python_packages[*]} are installed"
+else
+    say ".venv: installing ${python_packages[*]} (a few minutes the first time)"
+    [ -x .venv/bin/pip ] || python3 -m venv .venv
+    .venv/bin/python -m pip install --disable-pip-version-check "${python_packages[@]}"
+fi
+say "done"

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs all tests from a bare checkout. Ends with `N passed, N failed`.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/test.sh [--full] [--without-torch]
+
+Installs what is missing (scripts/setup.sh), builds `release` and runs every test; then builds
+`asan` (g++, address and undefined behaviour sanitizers, no PyTorch) and runs its unit, scenario,
+sim and process tests; then runs scripts/quickstart.sh as a user would. The last line is
+`N passed, N failed`; the exit code is 0 only if nothing failed. What is skipped is said aloud.
+
+  --full            also the thread sanitizer on everything, and the quick tests 50 times over
+  --without-torch   set up nothing for PyTorch; tests that need it are left out, aloud
+TEXT
+}
+
+say() { printf '\ntest: %s\n' "$*"; }
+
+is_full=no
+setup_options=()
+for argument in "$@"; do
+    case "$argument" in
+        --full) is_full=yes ;;
+        --without-torch) setup_options+=(--without-torch) ;;
+        --help | -h) usage; exit 0 ;;
+        *)
+            printf 'test: unknown option %s; see scripts/test.sh --help\n' "$argument" >&2
+            exit 2
+            ;;
+    esac
+done
+
+passed=0
+failed=0
+left_out=()
+started=$SECONDS
+
+finish() {
+    printf '\n'
+    for reason in "${left_out[@]}"; do printf 'test: LEFT OUT: %s\n' "$reason"; done
+    printf 'test: took %s s\n' "$((SECONDS - started))"
+    printf '%s passed, %s failed\n' "$passed" "$failed"
+    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+    exit
+}
+
+# step NAME COMMAND...: a thing that must work for the rest to make sense.
+step() {
+    say "$1"
+    if ! "${@:2}"; then
+        printf 'test: FAILED: %s\n' "$1"
+        failed=$((failed + 1))
+        finish
+    fi
+}
+
+# suite NAME PRESET CTEST-OPTIONS...: runs tests and adds their counts.
+suite() {
+    local report counts
+    say "$1"
+    report=$PWD/build/$2/junit.xml
+    rm -f "$report"
+    ctest --test-dir "build/$2" --output-on-failure --no-tests=error --output-junit "$report" \
+        "${@:3}"
+    if ! counts=$(python3 scripts/count_tests.py "$report"); then
+        printf 'test: FAILED: %s: no tests ran\n' "$1"
+        failed=$((failed + 1))
+        return
+    fi
+    local good bad skipped
+    read -r good bad skipped <<<"$counts"
+    printf 'test: %s: %s passed, %s failed\n' "$1" "$good" "$bad"
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    [ -z "$skipped" ] || left_out+=("$1: $skipped")
+}
+
+step "set-up" scripts/setup.sh "${setup_options[@]}"
+has_torch=no
+if [ -x .venv/bin/torchrun ] && [ "${#setup_options[@]}" -eq 0 ]; then has_torch=yes; fi
+[ "$has_torch" = yes ] || left_out+=("everything that runs PyTorch")
+
+step "build: release" scripts/build.sh release
+suite "unit, scenario, sim, process" release -LE cluster --parallel 2
+suite "cluster: real daemons on loopback" release -L cluster
+
+# Leaks are found at exit, also in the small programs that tests start.
+export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}"
+export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
+step "build: asan" scripts/build.sh asan
+suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster --parallel 2
+
+if [ "$is_full" = yes ]; then
+    suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
+    suite "cluster under the address sanitizer" asan -L cluster
+    export TSAN_OPTIONS="${TSAN_OPTIONS:-second_deadlock_stack=1}"
+    step "build: tsan" scripts/build.sh tsan
+    suite "thread sanitizer" tsan
+fi
+
+if [ "$has_torch" = yes ]; then
+    say "quickstart, as a user runs it"
+    if scripts/quickstart.sh; then
+        passed=$((passed + 1))
+    else
+        printf 'test: FAILED: quickstart\n'
+        failed=$((failed + 1))
+    fi
+fi
+finish

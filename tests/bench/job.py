@@ -1,0 +1,160 @@
+"""One job under ddprun or torchrun: starts launchers, hears workers, kills, measures, cleans up."""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from typing import NamedTuple
+
+
+class Stamp(NamedTuple):
+    """What a worker said when it came into main."""
+    at_ns: int
+    rank: int
+    world: int
+    group_rank: int
+    pid: int
+
+
+class Peer(NamedTuple):
+    """A launcher to compare, and how it is called."""
+    name: str
+    command: list
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+class Job:
+    """A context: whatever the job left behind is gone at its end."""
+
+    def __init__(self, peer, worker, keep_log_at=None):
+        self.peer = peer
+        self.worker = worker
+        self.keep_log_at = keep_log_at
+        self.folder = tempfile.mkdtemp(prefix="ddprun-bench-")
+        self.launchers = []
+        self.stamps = []
+        self.unread = b""
+        self.fifo_path = os.path.join(self.folder, "stamps")
+        os.mkfifo(self.fifo_path)
+        self.fifo = os.open(self.fifo_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.log = open(os.path.join(self.folder, "console"), "wb")
+        self.port = free_port()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for launcher in self.launchers:
+            if launcher.poll() is None:
+                launcher.terminate()
+        for launcher in self.launchers:
+            try:
+                launcher.wait(20)
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+                launcher.wait()
+        for stamp in self.stamps:  # torchrun leaves them behind when it is killed
+            if self.is_worker(stamp.pid):
+                os.kill(stamp.pid, signal.SIGKILL)
+        os.close(self.fifo)
+        self.log.close()
+        if any(error) and self.keep_log_at:
+            shutil.copy(self.log.name, self.keep_log_at)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def is_worker(self, pid):
+        """Still our worker: pids are reused, command lines name our own folder."""
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                return self.fifo_path.encode() in file.read()
+        except OSError:
+            return False
+
+    def start(self, mode, slots, nnodes="1", restarts=0, conf=""):
+        """Starts one node; returns the launcher and the moment just before."""
+        arguments = [*self.peer.command, "--nproc-per-node", str(slots),
+                     "--max-restarts", str(restarts), "--log-dir",
+                     os.path.join(self.folder, "logs")]
+        if nnodes != "1":
+            arguments += ["--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-id", "bench",
+                          "--rdzv-endpoint", f"127.0.0.1:{self.port}",
+                          "--local-addr", "127.0.0.1"]
+        if conf:
+            arguments += ["--rdzv-conf", conf]
+        arguments += ["--no-python", self.worker, self.fifo_path, mode]
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("PET_", "TORCHELASTIC_", "DDPRUN_"))}
+        environment["OMP_NUM_THREADS"] = "1"
+        environment["DDPRUN_STATE_DIR"] = os.path.join(self.folder, "state")
+        os.makedirs(environment["DDPRUN_STATE_DIR"], mode=0o700, exist_ok=True)
+        before = time.monotonic_ns()
+        launcher = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=self.log,
+                                    stderr=self.log, env=environment)
+        self.launchers.append(launcher)
+        return launcher, before
+
+    def await_stamps(self, count, timeout_s=90.0):
+        """The next `count` stamps; None when they do not come in time."""
+        deadline = time.monotonic() + timeout_s
+        fresh = []
+        while len(fresh) < count:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.fifo], [], [], left)[0]:
+                return None
+            *lines, self.unread = (self.unread + os.read(self.fifo, 65536)).split(b"\n")
+            fresh += [Stamp(*map(int, line.split())) for line in lines]
+        self.stamps += fresh
+        return fresh
+
+    def must_await(self, count):
+        fresh = self.await_stamps(count)
+        if fresh is None:
+            raise RuntimeError(f"{self.peer.name}: {count} workers did not come into main")
+        return fresh
+
+    def helpers(self):
+        """Pids of the launchers and all their descendants, workers left out."""
+        workers = {stamp.pid for stamp in self.stamps}
+        found, queue = [], [launcher.pid for launcher in self.launchers]
+        while queue:
+            pid = queue.pop()
+            if pid in workers:
+                continue
+            found.append(pid)
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                    queue += map(int, file.read().split())
+        return found
+
+
+def memory_kib(pid):
+    """(VmRSS, Pss) of one process."""
+    values = {}
+    for path in (f"/proc/{pid}/status", f"/proc/{pid}/smaps_rollup"):
+        with open(path, encoding="ascii", errors="replace") as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in ("VmRSS", "Pss"):
+                    values[name] = int(rest.split()[0])
+    return values["VmRSS"], values["Pss"]
+
+
+def wake_ups(pids):
+    """Voluntary context switches so far, of all threads."""
+    total = 0
+    for pid in pids:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/status", encoding="ascii",
+                      errors="replace") as file:
+                total += sum(int(line.split()[1]) for line in file
+                             if line.startswith("voluntary_ctxt_switches"))
+    return total

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Launching, restarting and losing a node: ddprun beside torchrun, in alternating runs.
+
+Nothing is asserted: the table says what was measured in this run on this machine, where both
+shared whatever else was going on.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+
+from job import Job, Peer, memory_kib, wake_ups
+from report import Table
+
+MS = 1e6
+CRASHES_PER_JOB = 3  # below the number of restarts a minute that makes ddprun pause
+NEVER_S = 20.0
+
+
+class Bench:
+    def __init__(self, arguments, peers):
+        self.worker = os.path.join(arguments.build, "tests", "stamp_worker")
+        self.log = os.path.join(os.path.dirname(os.path.abspath(arguments.json)),
+                                "failed-console.log")
+        self.table = Table([peer.name for peer in peers])
+        self.runs = arguments.runs
+        self.peers = peers
+
+    def job(self, peer):
+        return Job(peer, self.worker, self.log)
+
+    def start_eight(self, peer, is_counted):
+        """Command to the last of eight workers in main; the last worker to the launcher's end."""
+        with self.job(peer) as job:
+            launcher, before = job.start("exit", 8)
+            last = max(stamp.at_ns for stamp in job.must_await(8))
+            launcher.wait(60)
+            ended = time.monotonic_ns()
+        if is_counted:
+            self.table.add("command to 8 workers in main", "ms", "<= 15", peer.name,
+                           [(last - before) / MS])
+            self.table.add("last worker in main (it exits) to launcher gone", "ms", "", peer.name,
+                           [(ended - last) / MS])
+
+    def idle_beside_eight(self, peer, is_counted):
+        with self.job(peer) as job:
+            job.start("hold", 8)
+            job.must_await(8)
+            time.sleep(1)  # start-up work that is still going on is not idling
+            helpers = job.helpers()
+            before, started = wake_ups(helpers), time.monotonic()
+            time.sleep(5 if is_counted else 0.1)
+            rate = (wake_ups(helpers) - before) / (time.monotonic() - started)
+            memory = [memory_kib(pid) for pid in helpers]
+        if is_counted:
+            for what, goal, column in [("resident memory beside 8 idle workers", "<= 15", 0),
+                                       ("the same, proportional (Pss)", "", 1)]:
+                self.table.add(what, "MiB", goal, peer.name,
+                               [sum(sizes[column] for sizes in memory) / 1024])
+            self.table.add("wake-ups beside 8 idle workers", "1/s", "beats", peer.name, [rate])
+
+    def crash(self, peer, nnodes, slots, what, goal):
+        """A worker is killed; to all workers of the next generation in main."""
+        world = nnodes * slots
+        samples = []
+        with self.job(peer) as job:
+            for _ in range(nnodes):
+                job.start("hold", slots, nnodes=str(nnodes), restarts=100)
+            living = job.must_await(world)
+            for _ in range(CRASHES_PER_JOB):
+                victim = max(living)
+                before = time.monotonic_ns()
+                os.kill(victim.pid, signal.SIGKILL)
+                living = job.must_await(world)
+                samples.append((max(stamp.at_ns for stamp in living) - before) / MS)
+        self.table.add(what, "ms", goal, peer.name, samples)
+
+    def lose_node(self, peer):
+        """One of two nodes is killed; to the survivor's workers of the next generation in main."""
+        what = "one of two nodes killed to survivor's new workers in main"
+        samples, never_s = [], None
+        with self.job(peer) as job:
+            nodes = [job.start("hold", 2, nnodes="1:2", restarts=100,
+                               conf="last_call_timeout=60")[0] for _ in range(2)]
+            job.must_await(4)
+            before = time.monotonic_ns()
+            nodes[1].kill()
+            fresh = job.await_stamps(2, NEVER_S)
+            if fresh:
+                samples = [(max(stamp.at_ns for stamp in fresh) - before) / MS]
+            else:
+                never_s = NEVER_S
+        self.table.add(what, "ms", "<= 100", peer.name, samples, never_s)
+        return never_s is None
+
+    def alternate(self, title, measure, runs):
+        """Runs `measure` for every launcher in turn; a launcher for which it says False is
+        measured no more."""
+        given_up = set()
+        for run in range(runs):
+            for peer in self.peers:
+                if peer.name in given_up:
+                    continue
+                say(f"{title}: run {run + 1} of {runs}: {peer.name}")
+                try:
+                    goes_on = measure(peer) is not False
+                except RuntimeError as error:
+                    say(f"FAILED: {error}; its console is in {self.log}")
+                    goes_on = False
+                if not goes_on:
+                    given_up.add(peer.name)
+
+    def all(self, wanted):
+        say("warming up")
+        for peer in self.peers:
+            self.start_eight(peer, is_counted=False)
+        measures = {
+            "start": lambda peer: self.start_eight(peer, is_counted=True),
+            "idle": lambda peer: self.idle_beside_eight(peer, is_counted=True),
+            "crash-1": lambda peer: self.crash(
+                peer, 1, 4, "worker killed to 4 new workers in main, one node", "<= 30"),
+            "crash-2": lambda peer: self.crash(
+                peer, 2, 2, "worker killed to 4 new workers in main, two nodes", "<= 60"),
+            "lose-node": self.lose_node,
+        }
+        for name, measure in measures.items():
+            if not wanted or name in wanted:
+                runs = max(1, self.runs // 5) if name == "idle" else self.runs
+                self.alternate(name, measure, runs)
+
+
+def say(text):
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10, help="per launcher and measure")
+    parser.add_argument("--build", default="build/release", help="where ddprun was built")
+    parser.add_argument("--torchrun", default=".venv/bin/torchrun", help="the peer")
+    parser.add_argument("--json", default="build/bench/launch.json")
+    parser.add_argument("--only", action="append", metavar="MEASURE",
+                        choices=["start", "idle", "crash-1", "crash-2", "lose-node"])
+    parser.add_argument("--peers", default="ddprun,torchrun", help="which launchers to run")
+    arguments = parser.parse_args()
+    arguments.build = os.path.abspath(arguments.build)
+
+    known = {"ddprun": os.path.join(arguments.build, "bin", "ddprun"),
+             "torchrun": os.path.abspath(arguments.torchrun)}
+    peers = []
+    for name in arguments.peers.split(","):
+        if os.access(known.get(name, ""), os.X_OK):
+            peers.append(Peer(name, [known[name]]))
+        else:
+            say(f"LEFT OUT: {name}: there is no {known.get(name, 'such launcher')}")
+    if not peers:
+        return 1
+    os.makedirs(os.path.dirname(os.path.abspath(arguments.json)), exist_ok=True)
+    bench = Bench(arguments, peers)
+    bench.all(arguments.only)
+    bench.table.write_json(arguments.json, {"runs": arguments.runs, "bench": "launch"})
+    print(bench.table.text())
+    say(f"samples are in {arguments.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+// Signals to ddprun: workers are asked to save, and who was signalled leaves.
+
+#include <signal.h>
+
+#include <string>
+
+#include "tests/cluster/nodes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun::test;
+
+namespace {
+
+/// Workers that tell which of the two signals they got by what they say before they exit 0.
+std::vector<std::string> obedient_script(const Cluster& cluster) {
+    return {
+        "--exit-on-signal",   "15", "0", "--exit-on-signal", "2", "0", "--print", "--wait-for-file",
+        cluster.dir() / "end"};
+}
+
+}  // namespace
+
+TEST_CASE("a signal to one node drains the group, that node leaves, the rest goes on") {
+    const int signal = GENERATE(SIGTERM, SIGINT);
+    Cluster cluster;
+    const FreePort port;
+    Job job;
+    job.nnodes = "1:2";
+    job.endpoint = port.endpoint();
+    job.script = obedient_script(cluster);
+    Process& a = start_node(cluster, job);
+    a.wait_for_line("^worker .* world=1 ");
+    Process& b = start_node(cluster, job);
+    a.wait_for_line("^worker .* world=2 ");
+    b.wait_for_line("^worker .* world=2 .* generation=2 ");
+    b.signal(signal);
+    CHECK(b.wait_exit() == 128 + signal);
+    a.wait_for_line("^worker .* world=1 .* generation=3 restarts=0 ");
+    touch(cluster.dir() / "end");
+    CHECK(a.wait_exit() == 0);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("when every node is told to leave the run is stopped") {
+    Cluster cluster;
+    const FreePort port;
+    Job job;
+    job.endpoint = port.endpoint();
+    job.script = obedient_script(cluster);
+    Process& a = start_node(cluster, job);
+    Process& b = start_node(cluster, job);
+    a.wait_for_line(place_in(1));
+    b.wait_for_line(place_in(1));
+    a.signal(SIGTERM);
+    b.signal(SIGTERM);
+    CHECK(a.wait_exit() == 128 + SIGTERM);
+    CHECK(b.wait_exit() == 128 + SIGTERM);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("plain workers of a single node get that same signal and time to save") {
+    const int signal = GENERATE(SIGTERM, SIGINT, SIGHUP);
+    Cluster cluster;
+    Process& node =
+        cluster.start_ddprun({"--nproc-per-node", "2", Cluster::worker(), "--exit-on-signal",
+                              std::to_string(signal), "0", "--print", "--hang"});
+    node.wait_for_lines("^worker ", 2);
+    node.signal(signal);
+    CHECK(node.wait_exit() == 128 + signal);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a worker that does not leave is killed after the shutdown timeout") {
+    Cluster cluster;
+    Process& node =
+        cluster.start_ddprun({"--nproc-per-node", "2", "--shutdown-timeout", "1", Cluster::worker(),
+                              "--ignore-sigterm", "--print", "--hang"});
+    node.wait_for_lines("^worker ", 2);
+    node.signal(SIGTERM);
+    CHECK(node.wait_exit() == 128 + SIGTERM);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a node that still waits for others can be interrupted") {
+    Cluster cluster;
+    const FreePort port;
+    Job job;
+    job.endpoint = port.endpoint();
+    job.script = {"--print"};
+    Process& node = start_node(cluster, job);
+    node.wait_for_line("waiting for 1 node more");
+    node.signal(SIGINT);
+    CHECK(node.wait_exit() == 128 + SIGINT);
+    CHECK(node.count_lines("^worker ") == 0);
+    cluster.wait_all_gone();
+}

@@ -1,0 +1,283 @@
+// The scripted worker of the cluster tests: does what its arguments say, in their order.
+//
+//   conditions, which hold for the actions after them until --always:
+//     --when-rank N  --when-generation N  --when-restart N  --when-group-rank N
+//     --before-generation N       only in generations below N
+//     --unless-exists PATH        only if there is no such file when the action's turn comes
+//     --always
+//   actions:
+//     --print                     one line "worker rank=… world=… …" (see print_place) on stdout
+//     --say TEXT                  a line on stdout        --complain TEXT   a line on stderr
+//     --write TEXT                TEXT without a line end on stdout
+//     --flood BYTES               that many bytes of "x" lines on stdout
+//     --touch PATH                creates an empty file
+//     --wait-for-file PATH        until it exists
+//     --ignore-sigterm            from here on
+//     --exit-on-signal N CODE     from here on: exit with CODE on signal N
+//     --daemonize                 leaves a descendant behind in a session of its own that only
+//                                 SIGKILL ends; says "descendant pid=…"
+//     --error-file TEXT           writes TEXT to $TORCHELASTIC_ERROR_FILE
+//     --crash N                   dies of signal N
+//     --exit-code N               exits
+//     --hang                      waits for a signal for ever
+//
+// In texts and paths {rank}, {local_rank}, {generation} and {pid} are replaced. After the last
+// action it exits 0.
+
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+std::string variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+}
+
+int number(const std::string& text) {
+    return text.empty() ? -1 : std::atoi(text.c_str());
+}
+
+std::string expand(std::string text) {
+    const std::map<std::string, std::string> macros{{"{rank}", variable("RANK")},
+                                                    {"{local_rank}", variable("LOCAL_RANK")},
+                                                    {"{generation}", variable("DDPRUN_GENERATION")},
+                                                    {"{pid}", std::to_string(::getpid())}};
+    for (const auto& [macro, value] : macros) {
+        for (std::size_t at = text.find(macro); at != std::string::npos;
+             at = text.find(macro, at + value.size())) {
+            text.replace(at, macro.size(), value);
+        }
+    }
+    return text;
+}
+
+void write_all(int fd, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t count = ::write(fd, text.data(), text.size());
+        if (count < 0) {
+            ::_exit(120);
+        }
+        text.remove_prefix(static_cast<std::size_t>(count));
+    }
+}
+
+void print_place() {
+    std::string line = "worker";
+    const std::array<std::array<const char*, 2>, 13> fields{{
+        {"rank", "RANK"},
+        {"world", "WORLD_SIZE"},
+        {"local_rank", "LOCAL_RANK"},
+        {"local_world", "LOCAL_WORLD_SIZE"},
+        {"group_rank", "GROUP_RANK"},
+        {"group_world", "GROUP_WORLD_SIZE"},
+        {"generation", "DDPRUN_GENERATION"},
+        {"restarts", "TORCHELASTIC_RESTART_COUNT"},
+        {"max_restarts", "TORCHELASTIC_MAX_RESTARTS"},
+        {"run", "TORCHELASTIC_RUN_ID"},
+        {"agent_store", "TORCHELASTIC_USE_AGENT_STORE"},
+        {"master", "MASTER_ADDR"},
+        {"port", "MASTER_PORT"},
+    }};
+    for (const auto& [name, key] : fields) {
+        line += std::string(" ") + name + "=" + variable(key);
+    }
+    line += " pid=" + std::to_string(::getpid()) + " parent=" + std::to_string(::getppid()) + "\n";
+    write_all(1, line);
+}
+
+void wait_for_file(const std::string& path) {
+    const std::string folder = std::filesystem::path(path).parent_path().string();
+    const int watch = ::inotify_init1(IN_CLOEXEC);
+    if (watch < 0 || ::inotify_add_watch(watch, folder.empty() ? "." : folder.c_str(),
+                                         IN_CREATE | IN_MOVED_TO) < 0) {
+        write_all(2, "cannot watch " + folder + "\n");
+        ::_exit(121);
+    }
+    // Watched first and looked at afterwards: no creation is missed.
+    while (::access(path.c_str(), F_OK) != 0) {
+        std::array<char, sizeof(inotify_event) + NAME_MAX + 1> event;
+        static_cast<void>(!::read(watch, event.data(), event.size()));
+    }
+    ::close(watch);
+}
+
+std::array<int, 65> exit_codes{};
+
+void on_signal(int signal) {
+    ::_exit(exit_codes.at(static_cast<std::size_t>(signal)));
+}
+
+void exit_on_signal(int signal, int code) {
+    exit_codes.at(static_cast<std::size_t>(signal)) = code;
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    ::sigaction(signal, &action, nullptr);
+}
+
+[[noreturn]] void hang() {
+    for (;;) {
+        ::pause();
+    }
+}
+
+void daemonize() {
+    std::array<int, 2> started{};
+    if (::pipe2(started.data(), O_CLOEXEC) != 0) {
+        ::_exit(122);
+    }
+    if (::fork() == 0) {
+        ::setsid();
+        if (::fork() != 0) {
+            ::_exit(0);
+        }
+        for (int signal = 1; signal < 32; ++signal) {
+            ::signal(signal, SIG_IGN);
+        }
+        write_all(1, "descendant pid=" + std::to_string(::getpid()) + "\n");
+        write_all(started[1], "x");
+        hang();
+    }
+    ::close(started[1]);
+    char byte = 0;
+    static_cast<void>(!::read(started[0], &byte, 1));
+    ::close(started[0]);
+}
+
+void create(const std::string& path, std::string_view text) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        write_all(2, "cannot create " + path + "\n");
+        ::_exit(123);
+    }
+    write_all(fd, text);
+    ::close(fd);
+}
+
+void crash(int signal) {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+    ::_exit(124);
+}
+
+/// A condition or an action, and how many arguments it takes.
+struct Word {
+    std::size_t arguments = 0;
+    std::function<void(const std::vector<std::string>&)> act;
+};
+
+class Script {
+public:
+    explicit Script(std::vector<std::string> words) : words_(std::move(words)) {}
+
+    void run() {
+        for (std::size_t at = 0; at < words_.size();) {
+            const std::string word = words_[at++];
+            const bool is_condition = add_condition(word, at);
+            if (is_condition) {
+                continue;
+            }
+            const auto found = actions().find(word);
+            if (found == actions().end() || at + found->second.arguments > words_.size()) {
+                write_all(2, "test worker: cannot do " + word + "\n");
+                ::_exit(125);
+            }
+            std::vector<std::string> arguments;
+            for (std::size_t i = 0; i < found->second.arguments; ++i) {
+                arguments.push_back(expand(words_[at++]));
+            }
+            if (holds()) {
+                found->second.act(arguments);
+            }
+        }
+    }
+
+private:
+    using Condition = std::function<bool()>;
+
+    bool add_condition(const std::string& word, std::size_t& at) {
+        static const std::map<std::string, const char*> equal{
+            {"--when-rank", "RANK"},
+            {"--when-generation", "DDPRUN_GENERATION"},
+            {"--when-restart", "TORCHELASTIC_RESTART_COUNT"},
+            {"--when-group-rank", "GROUP_RANK"}};
+        if (word == "--always") {
+            conditions_.clear();
+        } else if (const auto found = equal.find(word); found != equal.end()) {
+            const bool is_so = number(variable(found->second)) == number(words_.at(at++));
+            conditions_.push_back([is_so] { return is_so; });
+        } else if (word == "--before-generation") {
+            const bool is_so = number(variable("DDPRUN_GENERATION")) < number(words_.at(at++));
+            conditions_.push_back([is_so] { return is_so; });
+        } else if (word == "--unless-exists") {
+            const std::string path = expand(words_.at(at++));
+            conditions_.push_back([path] { return ::access(path.c_str(), F_OK) != 0; });
+        } else {
+            return false;
+        }
+        return true;
+    }
+
+    bool holds() const {
+        for (const Condition& condition : conditions_) {
+            if (!condition()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    static const std::map<std::string, Word>& actions() {
+        using Arguments = const std::vector<std::string>&;
+        static const std::map<std::string, Word> all{
+            {"--print", {0, [](Arguments) { print_place(); }}},
+            {"--say", {1, [](Arguments a) { write_all(1, a[0] + "\n"); }}},
+            {"--complain", {1, [](Arguments a) { write_all(2, a[0] + "\n"); }}},
+            {"--write", {1, [](Arguments a) { write_all(1, a[0]); }}},
+            {"--flood",
+             {1,
+              [](Arguments a) {
+                  const std::string line = std::string(99, 'x') + "\n";
+                  for (long left = std::atol(a[0].c_str()); left > 0; left -= 100) {
+                      write_all(1, line);
+                  }
+              }}},
+            {"--touch", {1, [](Arguments a) { create(a[0], ""); }}},
+            {"--wait-for-file", {1, [](Arguments a) { wait_for_file(a[0]); }}},
+            {"--ignore-sigterm", {0, [](Arguments) { ::signal(SIGTERM, SIG_IGN); }}},
+            {"--exit-on-signal",
+             {2, [](Arguments a) { exit_on_signal(number(a[0]), number(a[1])); }}},
+            {"--daemonize", {0, [](Arguments) { daemonize(); }}},
+            {"--error-file",
+             {1, [](Arguments a) { create(variable("TORCHELASTIC_ERROR_FILE"), a[0]); }}},
+            {"--crash", {1, [](Arguments a) { crash(number(a[0])); }}},
+            {"--exit-code", {1, [](Arguments a) { ::_exit(number(a[0])); }}},
+            {"--hang", {0, [](Arguments) { hang(); }}},
+        };
+        return all;
+    }
+
+    std::vector<std::string> words_;
+    std::vector<Condition> conditions_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Script(std::vector<std::string>(argv + 1, argv + argc)).run();
+    return 0;
+}

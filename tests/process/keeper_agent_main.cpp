@@ -1,0 +1,126 @@
+// An agent with nothing but a keeper. Its stdout, a pipe, is the stdout of everything below it: end
+// of file means that none of them is left.
+//   keeper_test_agent KEEPER WORKER families N   starts N families and waits to be killed
+//   keeper_test_agent KEEPER WORKER no-pidfd     a worker's exit, a keeper's death and the end of
+//                                                both on a kernel that has no pidfd
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdlib>
+#include <string_view>
+
+#include <boost/asio/io_context.hpp>
+
+#include "agent/daemon/keeper_handle.hpp"
+
+namespace {
+
+using namespace ddprun;
+
+UniqueFd another_stdout() {
+    return UniqueFd(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+}
+
+/// Makes pidfd_open() fail as on an old kernel, in this process and in all that it starts.
+bool take_pidfd_away() {
+    std::array<sock_filter, 4> program{{
+        {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_pidfd_open},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENOSYS},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+    }};
+    const sock_fprog filter{program.size(), program.data()};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0;
+}
+
+class TestAgent {
+public:
+    TestAgent(const char* keeper, const char* worker) : worker_(worker) {
+        agent::KeeperHandle::Events events;
+        events.on_started = [this](Generation, LocalRank, int) { ++started_; };
+        events.on_exited = [this](Generation, LocalRank, const agent::WorkerEnd& end) {
+            code_ = end.exit_code.value_or(-1);
+        };
+        events.on_emptied = [](Generation) {};
+        events.on_not_emptied = [](Generation, const std::string&) {};
+        events.on_lost = [this] { ++lost_; };
+        auto handle = agent::KeeperHandle::start(
+            io_, {.path = keeper, .limits = {}, .saved_state = agent::SavedProcessState::capture()},
+            std::move(events));
+        if (handle.has_error()) {
+            std::exit(1);
+        }
+        keeper_ = std::move(*handle);
+    }
+
+    void start(int local_rank, std::vector<std::string> arguments) {
+        arguments.insert(arguments.begin(), worker_);
+        keeper_->start_worker(Generation(1), LocalRank(local_rank), arguments, {}, another_stdout(),
+                              another_stdout());
+    }
+
+    void start_families(int count) {
+        for (int i = 0; i < count; ++i) {
+            start(i, {"family"});
+        }
+        io_.run();
+    }
+
+    /// Returns the exit code: 0 when all went as with a pidfd.
+    int live_without_pidfd() {
+        start(0, {"exit", "7"});
+        while (code_ != 7) {
+            io_.run_one();
+        }
+        start(0, {"family"});
+        while (started_ < 2) {
+            io_.run_one();
+        }
+        kill(keeper_->keeper_pid(), SIGKILL);
+        while (lost_ == 0) {
+            io_.run_one();
+        }
+        start(0, {"exit", "9"});
+        while (code_ != 9) {
+            io_.run_one();
+        }
+        bool is_stopped = false;
+        keeper_->stop([&is_stopped] { is_stopped = true; });
+        while (!is_stopped) {
+            io_.run_one();
+        }
+        return 0;
+    }
+
+private:
+    boost::asio::io_context io_{1};
+    std::string worker_;
+    std::unique_ptr<agent::KeeperHandle> keeper_;
+    int started_ = 0;
+    int lost_ = 0;
+    int code_ = -1;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc < 4) {
+        return 2;
+    }
+    const std::string_view what = argv[3];
+    if (what == "no-pidfd") {
+        return take_pidfd_away() ? TestAgent(argv[1], argv[2]).live_without_pidfd() : 77;
+    }
+    TestAgent(argv[1], argv[2]).start_families(argc > 4 ? std::atoi(argv[4]) : 1);
+    return 0;
+}

@@ -1,0 +1,223 @@
+// Goal: whoever dies, nobody survives. Method: every process below an agent holds the write end of
+// one pipe, so that its end of file is the kernel's word that all of them are gone. Nothing sleeps;
+// the moment of the kill is given by how many of the processes have said that they are there.
+
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "agent/process/start_program.hpp"
+#include "tests/process/keeper_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+namespace ddprun::agent {
+namespace {
+
+constexpr int kCycles = 50;
+constexpr std::size_t kWorkers = 4;
+constexpr std::size_t kFamily = 3;
+
+int wait_for(int pid) {
+    int status = 0;
+    REQUIRE(waitpid(pid, &status, __WALL) == pid);
+    return status;
+}
+
+/// Another process that holds `pid` so that, once dead, nobody but it can reap it.
+class Debugger {
+public:
+    explicit Debugger(int pid) {
+        pid_ = fork();
+        if (pid_ == 0) {
+            const bool is_done = ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0;
+            char answer = is_done ? 'y' : 'n';
+            (void)!write(answer_.write_end.get(), &answer, 1);
+            command_.write_end.reset();
+            (void)!read(command_.read_end.get(), &answer, 1);
+            _exit(0);  // That lets go.
+        }
+        has_seized_ = read_exactly(answer_.read_end, 1) == "y";
+    }
+    ~Debugger() { let_go(); }
+    Debugger(const Debugger&) = delete;
+    Debugger& operator=(const Debugger&) = delete;
+
+    [[nodiscard]] int pid() const { return pid_; }
+    [[nodiscard]] bool has_seized() const { return has_seized_; }
+    void let_go() {
+        if (command_.write_end.is_open()) {
+            command_.write_end.reset();
+            (void)wait_for(pid_);
+        }
+    }
+
+private:
+    TestPipe answer_;
+    TestPipe command_;
+    int pid_ = 0;
+    bool has_seized_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("an agent that is killed leaves nobody behind") {
+    // A fixture of an earlier test has made this process a subreaper; an agent's parent is none.
+    REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0);
+    for (int cycle = 0; cycle < kCycles; ++cycle) {
+        TestPipe pipe;
+        ProgramSpec spec;
+        spec.command = {kAgentProgram, kKeeperProgram, kWorkerProgram, "families",
+                        std::to_string(kWorkers)};
+        spec.fds = {FdMapping{.from = pipe.write_end.get(), .to = STDOUT_FILENO}};
+        const Result<StartedProgram> agent = start_program(spec);
+        REQUIRE(!agent.has_error());
+        pipe.write_end.reset();
+        // In every fourth cycle when all are there, else while they are still being started.
+        const std::size_t all = kWorkers * kFamily;
+        const std::size_t seen = cycle % 4 == 0 ? all : static_cast<std::size_t>(cycle) % all;
+        CHECK(read_exactly(pipe.read_end, seen).size() == seen);
+        REQUIRE(kill(agent->pid, SIGKILL) == 0);
+        CHECK(wait_for(agent->pid) == SIGKILL);
+        (void)read_to_end(pipe.read_end);
+    }
+}
+
+TEST_CASE("a keeper that is killed leaves nobody behind and is replaced") {
+    KeeperFixture fixture;
+    for (int cycle = 0; cycle < kCycles; ++cycle) {
+        fixture.pipe = TestPipe();
+        for (std::size_t rank = 0; rank < kWorkers; ++rank) {
+            fixture.start(static_cast<int>(rank), {"family"});
+        }
+        fixture.run_until([&] { return fixture.started.size() == kWorkers; });
+        const std::size_t all = kWorkers * kFamily;
+        const std::size_t seen = cycle % 4 == 0 ? all : static_cast<std::size_t>(cycle) % all;
+        CHECK(fixture.said(seen).size() == seen);
+        const int before = fixture.keeper->keeper_pid();
+        REQUIRE(kill(before, SIGKILL) == 0);
+        fixture.run_until([&] { return fixture.lost == cycle + 1; });
+        CHECK(fixture.keeper->keeper_pid() != 0);
+        CHECK(fixture.keeper->keeper_pid() != before);
+        // Without turning the loop: they are gone by the time on_lost comes.
+        fixture.pipe.write_end.reset();
+        (void)read_to_end(fixture.pipe.read_end);
+        fixture.started.clear();
+        fixture.ended.clear();
+        fixture.order.clear();
+    }
+    fixture.pipe = TestPipe();
+    CHECK(fixture.run({"exit", "7"}).exit_code == 7);
+    CHECK(fixture.not_emptied.empty());
+}
+
+TEST_CASE("a sweep leaves alone what is not the keeper's") {
+    TestPipe lifeline;
+    ProgramSpec spec;
+    spec.command = {kWorkerProgram, "wait"};
+    spec.fds = {FdMapping{.from = lifeline.write_end.get(), .to = STDOUT_FILENO}};
+    const Result<StartedProgram> earlier = start_program(spec);
+    REQUIRE(!earlier.has_error());
+    {
+        KeeperFixture fixture;
+        const Result<StartedProgram> later = start_program(spec);
+        REQUIRE(!later.has_error());
+        fixture.keeper->exclude(later->pid);
+        CHECK(read_exactly(lifeline.read_end, 2) == "rr");
+        REQUIRE(kill(fixture.keeper->keeper_pid(), SIGKILL) == 0);
+        fixture.run_until([&] { return fixture.lost == 1; });
+        for (const int pid : {earlier->pid, later->pid}) {
+            int status = 0;
+            CHECK(waitpid(pid, &status, WNOHANG) == 0);
+        }
+        REQUIRE(kill(later->pid, SIGKILL) == 0);
+        CHECK(wait_for(later->pid) == SIGKILL);
+    }
+    REQUIRE(kill(earlier->pid, SIGKILL) == 0);
+    CHECK(wait_for(earlier->pid) == SIGKILL);
+}
+
+TEST_CASE("without pidfd everything works as with it") {
+    TestPipe pipe;
+    TestPipe complaints;
+    ProgramSpec spec;
+    spec.command = {kAgentProgram, kKeeperProgram, kWorkerProgram, "no-pidfd"};
+    spec.fds = {FdMapping{.from = pipe.write_end.get(), .to = STDOUT_FILENO},
+                FdMapping{.from = complaints.write_end.get(), .to = STDERR_FILENO}};
+    const Result<StartedProgram> agent = start_program(spec);
+    REQUIRE(!agent.has_error());
+    pipe.write_end.reset();
+    complaints.write_end.reset();
+    (void)read_to_end(pipe.read_end);
+    const int status = wait_for(agent->pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        WARN("LEFT OUT: this machine allows no seccomp filter");
+        return;
+    }
+    CHECK(status == 0);
+    // Once for each of the two keepers.
+    CHECK(read_to_end(complaints.read_end).find("no pidfd on this machine") != std::string::npos);
+}
+
+TEST_CASE("an empty that died with its keeper can be asked again of the next one") {
+    KeeperFixture fixture;
+    fixture.start(0, {"family"});
+    CHECK(fixture.said(kFamily).size() == kFamily);
+    REQUIRE(kill(fixture.keeper->keeper_pid(), SIGKILL) == 0);
+    fixture.keeper->empty_generation(Generation(1));
+    fixture.run_until([&] { return fixture.lost == 1; });
+    fixture.empty();
+    CHECK(fixture.emptied == std::vector<std::uint64_t>{1});
+}
+
+TEST_CASE("what cannot be removed is named after the time allowed, and waited for") {
+    // Somebody's debugger holds the dead worker: nobody else can reap it, so it is still there.
+    KeeperFixture fixture(SavedProcessState::capture(), Milliseconds(20));
+    fixture.start(0, {"wait"});
+    fixture.run_until([&] { return fixture.started.contains(0); });
+    const int pid = fixture.started[0];
+    Debugger debugger(pid);
+    fixture.keeper->exclude(debugger.pid());
+    if (!debugger.has_seized()) {
+        WARN("LEFT OUT: this machine allows no ptrace");
+        return;
+    }
+    SECTION("by the keeper") {
+        fixture.keeper->empty_generation(Generation(1));
+        fixture.run_until([&] { return !fixture.not_emptied.empty(); });
+        CHECK(fixture.emptied.empty());
+        debugger.let_go();
+        fixture.run_until([&] { return !fixture.emptied.empty(); });
+        CHECK(fixture.ended[0].signal == SIGKILL);
+    }
+    SECTION("by the agent") {
+        REQUIRE(kill(fixture.keeper->keeper_pid(), SIGKILL) == 0);
+        fixture.run_until([&] { return fixture.lost == 1; });
+        CHECK(fixture.order.front() == "started 0");
+        CHECK(fixture.order[1] == "not emptied");
+        CHECK(fixture.order[2] == "lost");
+        debugger.let_go();
+        CHECK(wait_for(pid) == SIGKILL);  // It is our child by now.
+    }
+    REQUIRE(fixture.not_emptied.size() == 1);
+    CHECK(fixture.not_emptied[0].find(std::to_string(pid)) != std::string::npos);
+    CHECK(fixture.not_emptied[0].find("20 ms after SIGKILL") != std::string::npos);
+}
+
+TEST_CASE("a keeper whose agent closes the socket ends with all it holds") {
+    TestPipe pipe;
+    {
+        KeeperFixture fixture;
+        fixture.pipe = TestPipe();
+        fixture.start(0, {"family"});
+        CHECK(fixture.said(kFamily).size() == kFamily);
+        pipe = std::move(fixture.pipe);
+        fixture.pipe = TestPipe();
+    }
+    pipe.write_end.reset();
+    CHECK(read_to_end(pipe.read_end).empty());
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,138 @@
+#include "tests/process/keeper_fixture.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "tests/support/catch.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};
+constexpr int kPatienceMs = 30000;
+
+}  // namespace
+
+TestPipe::TestPipe() {
+    std::array<int, 2> fds{};
+    REQUIRE(pipe2(fds.data(), O_CLOEXEC) == 0);
+    read_end.reset(fds[0]);
+    write_end.reset(fds[1]);
+}
+
+UniqueFd TestPipe::writer() const {
+    return UniqueFd(fcntl(write_end.get(), F_DUPFD_CLOEXEC, 3));
+}
+
+std::string read_exactly(const UniqueFd& from, std::size_t count) {
+    std::string text;
+    while (text.size() < count) {
+        pollfd waited{from.get(), POLLIN, 0};
+        REQUIRE(poll(&waited, 1, kPatienceMs) == 1);
+        std::array<char, 4096> buffer;
+        const ssize_t got =
+            read(from.get(), buffer.data(), std::min(buffer.size(), count - text.size()));
+        REQUIRE(got >= 0);
+        if (got == 0) {
+            break;
+        }
+        text.append(buffer.data(), static_cast<std::size_t>(got));
+    }
+    return text;
+}
+
+std::string read_to_end(const UniqueFd& from) {
+    return read_exactly(from, std::string::npos);
+}
+
+KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_after) {
+    KeeperHandle::Events events;
+    events.on_started = [this](Generation, LocalRank rank, int pid) {
+        started[rank.value()] = pid;
+        order.push_back(fmt::format("started {}", rank.value()));
+    };
+    events.on_exited = [this](Generation, LocalRank rank, const WorkerEnd& end) {
+        ended[rank.value()] = end;
+        order.push_back(fmt::format("exited {}", rank.value()));
+    };
+    events.on_emptied = [this](Generation generation) {
+        emptied.push_back(generation.value());
+        order.emplace_back("emptied");
+    };
+    events.on_not_emptied = [this](Generation, std::string what) {
+        not_emptied.push_back(std::move(what));
+        order.emplace_back("not emptied");
+    };
+    events.on_lost = [this] {
+        ++lost;
+        order.emplace_back("lost");
+    };
+    rdzv::Limits limits;
+    limits.unkillable_after = unkillable_after;
+    auto handle = KeeperHandle::start(
+        io, {.path = kKeeperProgram, .limits = limits, .saved_state = std::move(saved)},
+        std::move(events));
+    REQUIRE(!handle.has_error());
+    keeper = std::move(*handle);
+}
+
+KeeperFixture::~KeeperFixture() {
+    bool is_stopped = false;
+    keeper->stop([&is_stopped] { is_stopped = true; });
+    while (!is_stopped && io.run_one_for(kPatience) != 0) {}
+    CHECK(is_stopped);
+}
+
+void KeeperFixture::turn() {
+    io.restart();
+    INFO("nothing happened for 30 s");
+    REQUIRE(io.run_one_for(kPatience) == 1);
+}
+
+void KeeperFixture::start(int local_rank, std::vector<std::string> arguments,
+                          std::vector<std::pair<std::string, std::string>> environment,
+                          Generation generation) {
+    arguments.insert(arguments.begin(), kWorkerProgram);
+    keeper->start_worker(generation, LocalRank(local_rank), arguments, environment, pipe.writer(),
+                         pipe.writer());
+}
+
+WorkerEnd KeeperFixture::run(std::vector<std::string> arguments,
+                             std::vector<std::pair<std::string, std::string>> environment) {
+    ended.erase(0);
+    start(0, std::move(arguments), std::move(environment));
+    run_until([this] { return ended.contains(0); });
+    return ended[0];
+}
+
+std::string KeeperFixture::output_of(std::vector<std::string> arguments,
+                                     std::vector<std::pair<std::string, std::string>> environment) {
+    pipe = TestPipe();
+    const WorkerEnd end = run(std::move(arguments), std::move(environment));
+    CHECK(end.exit_code == 0);
+    pipe.write_end.reset();
+    std::string text = read_to_end(pipe.read_end);
+    pipe = TestPipe();
+    return text;
+}
+
+std::string KeeperFixture::said(std::size_t count) {
+    io.restart();
+    io.poll();
+    return read_exactly(pipe.read_end, count);
+}
+
+void KeeperFixture::empty() {
+    const std::size_t before = emptied.size();
+    keeper->empty_generation(Generation(1));
+    run_until([this, before] { return emptied.size() > before; });
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include "agent/daemon/keeper_handle.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+
+namespace ddprun::agent {
+
+inline const std::string kKeeperProgram = DDPRUN_BIN_DIR "/ddprun-keeper";
+inline const std::string kWorkerProgram = DDPRUN_BIN_DIR "/../tests/keeper_test_worker";
+inline const std::string kAgentProgram = DDPRUN_BIN_DIR "/../tests/keeper_test_agent";
+
+struct TestPipe {
+    TestPipe();
+
+    /// A second descriptor of the end that is written to.
+    [[nodiscard]] UniqueFd writer() const;
+
+    UniqueFd read_end;
+    UniqueFd write_end;
+};
+
+/// Blocks until `count` bytes came or the end of file. Fails the test after 30 s: not a timing
+/// assertion, but a bound for a test that hangs.
+std::string read_exactly(const UniqueFd& from, std::size_t count);
+/// As above, all bytes until the end of file.
+std::string read_to_end(const UniqueFd& from);
+
+/// An agent's side of one keeper, with everything it has been told.
+class KeeperFixture {
+public:
+    explicit KeeperFixture(SavedProcessState saved = SavedProcessState::capture(),
+                           Milliseconds unkillable_after = Milliseconds(10000));
+    ~KeeperFixture();
+    KeeperFixture(const KeeperFixture&) = delete;
+    KeeperFixture& operator=(const KeeperFixture&) = delete;
+
+    /// Runs the loop until `is_true`; fails the test after 30 s.
+    template <typename Predicate>
+    void run_until(Predicate is_true) {
+        while (!is_true()) {
+            turn();
+        }
+    }
+
+    void start(int local_rank, std::vector<std::string> arguments,
+               std::vector<std::pair<std::string, std::string>> environment = {},
+               Generation generation = Generation(1));
+    /// Starts one worker and waits for its end.
+    WorkerEnd run(std::vector<std::string> arguments,
+                  std::vector<std::pair<std::string, std::string>> environment = {});
+    /// The same, for what it printed.
+    std::string output_of(std::vector<std::string> arguments,
+                          std::vector<std::pair<std::string, std::string>> environment = {});
+    /// Lets what was asked leave, and blocks until the workers have said `count` bytes.
+    std::string said(std::size_t count);
+    /// Empties generation 1 and waits for the proof.
+    void empty();
+
+    boost::asio::io_context io{1};
+    std::unique_ptr<KeeperHandle> keeper;
+    TestPipe pipe;               ///< stdout and stderr of all workers
+    std::map<int, int> started;  ///< local rank, pid
+    std::map<int, WorkerEnd> ended;
+    std::vector<std::uint64_t> emptied;
+    std::vector<std::string> not_emptied;
+    std::vector<std::string> order;  ///< what came, in order
+    int lost = 0;
+
+private:
+    void turn();
+};
+
+}  // namespace ddprun::agent

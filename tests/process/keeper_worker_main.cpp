@@ -1,0 +1,111 @@
+// What the keeper's tests start as a worker: does one thing and says what it saw.
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "agent/process/children.hpp"
+#include "agent/process/saved_process_state.hpp"
+
+namespace {
+
+using namespace ddprun;
+
+void say(const std::string& text) {
+    if (write(STDOUT_FILENO, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+        _exit(99);
+    }
+}
+
+[[noreturn]] void wait_to_be_killed() {
+    for (;;) {
+        pause();
+    }
+}
+
+/// Three processes that ignore every polite signal: this one, its child, and a daemon that has
+/// left its session and its parent. Each says 'r' once it is there.
+[[noreturn]] void start_family() {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+        (void)std::signal(signal, SIG_IGN);
+    }
+    if (fork() == 0) {
+        say("r");
+        wait_to_be_killed();
+    }
+    const pid_t between = fork();
+    if (between == 0) {
+        setsid();
+        if (fork() == 0) {
+            say("r");
+            wait_to_be_killed();
+        }
+        _exit(0);
+    }
+    say("r");
+    wait_to_be_killed();
+}
+
+void die_by(int signal) {
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    (void)std::signal(signal, SIG_DFL);
+    raise(signal);
+}
+
+void say_descriptors() {
+    for (const int fd : agent::open_descriptors()) {
+        // The listing's own descriptor is closed by now.
+        if (access(fmt::format("/proc/self/fd/{}", fd).c_str(), F_OK) == 0 || fd <= 2) {
+            say(fmt::format("{} ", fd));
+        }
+    }
+}
+
+void say_state() {
+    int death_signal = 0;
+    prctl(PR_GET_PDEATHSIG, &death_signal, 0, 0, 0);
+    say(fmt::format("{} session={} death_signal={}\n",
+                    agent::SavedProcessState::capture().to_text(), getsid(0) == getpid(),
+                    death_signal));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::string_view what = argc > 1 ? argv[1] : "";
+    const char* value = argc > 2 ? argv[2] : "0";
+    if (what == "exit") {
+        return std::atoi(value);
+    }
+    if (what == "signal") {
+        die_by(std::atoi(value));
+    } else if (what == "descriptors") {
+        say_descriptors();
+    } else if (what == "state") {
+        say_state();
+    } else if (what == "variable") {
+        say(std::getenv(value) == nullptr ? "(unset)" : std::getenv(value));
+    } else if (what == "argument") {
+        say(fmt::format("{}|{}", argv[0], value));
+    } else if (what == "wait") {
+        say("r");
+        wait_to_be_killed();
+    } else if (what == "leave_daemon") {
+        if (fork() == 0) {
+            setsid();
+            say("r");
+            wait_to_be_killed();
+        }
+    } else if (what == "family") {
+        start_family();
+    }
+    return 0;
+}

@@ -1,0 +1,555 @@
+// WorkerOutput with real pipes and, where something dies, real processes. A console is a file, or
+// a pipe where it matters when bytes arrive or that nobody reads them.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include "agent/daemon/worker_output.hpp"
+#include "rendezvous/base/rng.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using ddprun::Generation;
+using ddprun::LocalRank;
+using ddprun::Rank;
+using ddprun::Rng;
+using ddprun::UniqueFd;
+using ddprun::agent::Collected;
+using ddprun::agent::OutputChoice;
+using ddprun::agent::OutputOptions;
+using ddprun::agent::OutputPipes;
+using ddprun::agent::WorkerOutput;
+using ddprun::test::read_file;
+using ddprun::test::TempDir;
+
+namespace {
+
+const Generation kFirst(1);
+
+UniqueFd create(const std::string& path) {
+    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    REQUIRE(fd.is_open());
+    return fd;
+}
+
+/// A WorkerOutput whose consoles are the files `out` and `err` unless a test gives others.
+class Fixture {
+public:
+    Fixture() : out_file_(create(dir / "out")), err_file_(create(dir / "err")) {
+        options.log_root = dir / "logs";
+        options.hostname = "host";
+        options.console_out = out_file_.get();
+        options.console_err = err_file_.get();
+    }
+
+    WorkerOutput& output() {
+        if (!output_) {
+            output_.emplace(options, io_.get_executor());
+        }
+        return *output_;
+    }
+
+    OutputPipes open(int local_rank, Generation generation = kFirst) {
+        auto pipes = output().open(generation, LocalRank(local_rank), Rank(local_rank),
+                                   log_dir(local_rank, generation));
+        REQUIRE(pipes.has_value());
+        return std::move(*pipes);
+    }
+
+    std::string log_dir(int local_rank, Generation generation = kFirst) const {
+        return options.log_root + "/attempt_" + std::to_string(generation.value() - 1) + "/" +
+               std::to_string(local_rank);
+    }
+
+    std::string log(int local_rank, const std::string& name, Generation generation = kFirst) const {
+        return read_file(log_dir(local_rank, generation) + "/" + name);
+    }
+
+    Collected collect(int local_rank, Generation generation = kFirst) {
+        std::optional<Collected> collected;
+        output().collect(generation, LocalRank(local_rank),
+                         [&](Collected answer) { collected = std::move(answer); });
+        run_until([&] { return collected.has_value(); });
+        return *collected;
+    }
+
+    void wait_ready() {
+        bool is_ready = false;
+        output().when_ready([&] { is_ready = true; });
+        run_until([&] { return is_ready; });
+    }
+
+    /// Everything is in the files afterwards.
+    void end() { output_.reset(); }
+
+    std::string out() const { return read_file(dir / "out"); }
+    std::string err() const { return read_file(dir / "err"); }
+
+    TempDir dir;
+    OutputOptions options;
+
+private:
+    void run_until(const std::function<bool()>& is_true) {
+        while (!is_true()) {
+            io_.restart();
+            io_.run_one_for(ddprun::test::kDeadline);
+        }
+    }
+
+    boost::asio::io_context io_;
+    // Counts as work, so that run_one() waits for what other threads post.
+    boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
+        io_.get_executor()};
+    UniqueFd out_file_;
+    UniqueFd err_file_;
+    std::optional<WorkerOutput> output_;
+};
+
+void write_all(const UniqueFd& fd, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t count = ::write(fd.get(), text.data(), text.size());
+        if (count < 0) {
+            _exit(3);
+        }
+        text.remove_prefix(static_cast<std::size_t>(count));
+    }
+}
+
+/// Reads exactly `size` bytes, or what comes before the end.
+std::string read_bytes(int fd, std::size_t size) {
+    std::string text(size, '\0');
+    std::size_t have = 0;
+    while (have < size) {
+        const ssize_t count = ::read(fd, text.data() + have, size - have);
+        if (count <= 0) {
+            break;
+        }
+        have += static_cast<std::size_t>(count);
+    }
+    text.resize(have);
+    return text;
+}
+
+std::string random_bytes(std::uint64_t seed, std::size_t size) {
+    Rng rng(seed);
+    std::string bytes(size, '\0');
+    for (char& byte : bytes) {
+        byte = static_cast<char>(rng.next());
+    }
+    return bytes;
+}
+
+struct Pipe {
+    UniqueFd read;
+    UniqueFd write;
+};
+
+Pipe make_pipe() {
+    int ends[2];
+    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+    return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+/// Runs `work` in a child process; killed if the test ends before it has.
+class Child {
+public:
+    explicit Child(const std::function<void()>& work) : pid_(::fork()) {
+        REQUIRE(pid_ >= 0);
+        if (pid_ == 0) {
+            work();
+            ::_exit(0);
+        }
+    }
+    ~Child() { kill_and_wait(); }
+    Child(const Child&) = delete;
+    Child& operator=(const Child&) = delete;
+
+    void kill_and_wait() {
+        if (pid_ > 0) {
+            ::kill(pid_, SIGKILL);
+            wait();
+        }
+    }
+    void wait() {
+        if (pid_ > 0) {
+            REQUIRE(::waitpid(std::exchange(pid_, -1), nullptr, 0) > 0);
+        }
+    }
+
+private:
+    pid_t pid_;
+};
+
+}  // namespace
+
+TEST_CASE("every byte written before a kill is in the log, in order and once") {
+    constexpr int kWorkers = 3;
+    Rng rng(11);
+    for (int round = 0; round < 8; ++round) {
+        Fixture fixture;
+        fixture.options.prefixes = round % 2 == 0;
+        struct Counters {
+            std::array<std::atomic<std::size_t>, kWorkers> out;
+            std::array<std::atomic<std::size_t>, kWorkers> err;
+        };
+        void* shared = ::mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        REQUIRE(shared != MAP_FAILED);
+        auto* written = ::new (shared) Counters{};
+        const std::string bytes = random_bytes(static_cast<std::uint64_t>(round), 1 << 20);
+        std::vector<std::unique_ptr<Child>> children;
+        std::vector<UniqueFd> signs;
+        for (int i = 0; i < kWorkers; ++i) {
+            OutputPipes pipes = fixture.open(i);
+            Pipe sign = make_pipe();
+            const std::size_t threshold = rng.below(bytes.size());
+            const std::uint64_t seed = rng.next();
+            children.push_back(std::make_unique<Child>([&] {
+                // Goes on for ever; tells when it has come far enough to be killed.
+                Rng sizes(seed);
+                for (;;) {
+                    const bool is_err = sizes.chance(1, 4);
+                    auto& count =
+                        (is_err ? written->err : written->out).at(static_cast<std::size_t>(i));
+                    const std::size_t at = count % bytes.size();
+                    const std::size_t size = std::min(bytes.size() - at, 1 + sizes.below(9000));
+                    const ssize_t done =
+                        ::write((is_err ? pipes.err : pipes.out).get(), bytes.data() + at, size);
+                    if (done < 0) {
+                        ::_exit(1);
+                    }
+                    count += static_cast<std::size_t>(done);
+                    if (!is_err && count >= threshold) {
+                        static_cast<void>(!::write(sign.write.get(), "x", 1));
+                    }
+                }
+            }));
+            signs.push_back(std::move(sign.read));
+        }
+        for (int i = 0; i < kWorkers; ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            REQUIRE(read_bytes(signs[at].get(), 1) == "x");
+            children[at]->kill_and_wait();
+            static_cast<void>(fixture.collect(i));
+        }
+        fixture.output().close(kFirst);
+        fixture.end();
+        for (int i = 0; i < kWorkers; ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            const auto check = [&](const std::string& log, std::size_t confirmed) {
+                // A kill may come between the write and its being counted.
+                REQUIRE(log.size() >= confirmed);
+                for (std::size_t from = 0; from < log.size(); from += bytes.size()) {
+                    const std::size_t size = std::min(bytes.size(), log.size() - from);
+                    REQUIRE(log.compare(from, size, bytes, 0, size) == 0);
+                }
+            };
+            check(fixture.log(i, "stdout.log"), written->out.at(at));
+            check(fixture.log(i, "stderr.log"), written->err.at(at));
+        }
+        ::munmap(shared, sizeof(Counters));
+    }
+}
+
+TEST_CASE("ten megabytes go through raw, to the file and to the console alike") {
+    Fixture fixture;
+    const std::string bytes = random_bytes(5, 10 << 20);
+    OutputPipes pipes = fixture.open(0);
+    Child child([&] { write_all(pipes.out, bytes); });
+    child.wait();
+    static_cast<void>(fixture.collect(0));
+    fixture.end();
+    CHECK((fixture.log(0, "stdout.log") == bytes));
+    CHECK((fixture.out() == bytes));
+}
+
+TEST_CASE("the tail is exactly the last 64 KiB of stderr") {
+    Fixture fixture;
+    const std::string bytes = random_bytes(6, 300000);
+    OutputPipes pipes = fixture.open(0);
+    Child child([&] { write_all(pipes.err, bytes); });
+    child.wait();
+    const Collected collected = fixture.collect(0);
+    CHECK((collected.stderr_tail == bytes.substr(bytes.size() - 65536)));
+    CHECK(collected.is_complete);
+}
+
+TEST_CASE("with prefixes only whole lines of one worker appear, each stream on its own side") {
+    Fixture fixture;
+    fixture.options.prefixes = true;
+    OutputPipes a = fixture.open(0);
+    OutputPipes b = fixture.open(1);
+    for (int i = 0; i < 500; ++i) {
+        write_all(a.out, "a" + std::to_string(i));
+        write_all(b.out, "b" + std::to_string(i));
+        write_all(a.out, "-end\n");
+        write_all(b.err, "warning\n");
+        write_all(b.out, "-end\n");
+    }
+    write_all(a.out, "unfinished");
+    fixture.output().close(kFirst);
+    fixture.end();
+    std::string expected_a;
+    std::string expected_b;
+    std::string expected_err;
+    for (int i = 0; i < 500; ++i) {
+        expected_a += "[host 0] a" + std::to_string(i) + "-end\n";
+        expected_b += "[host 1] b" + std::to_string(i) + "-end\n";
+        expected_err += "[host 1] warning\n";
+    }
+    expected_a += "[host 0] unfinished\n";
+    std::string found_a;
+    std::string found_b;
+    const std::string out = fixture.out();
+    for (std::size_t at = 0; at < out.size();) {
+        const std::size_t end = out.find('\n', at);
+        REQUIRE(end != std::string::npos);
+        const std::string line = out.substr(at, end + 1 - at);
+        (line.rfind("[host 0] ", 0) == 0 ? found_a : found_b) += line;
+        at = end + 1;
+    }
+    CHECK(found_a == expected_a);
+    CHECK(found_b == expected_b);
+    CHECK(fixture.err() == expected_err);
+}
+
+TEST_CASE("raw output appears at once, without waiting for a line end") {
+    Fixture fixture;
+    Pipe console = make_pipe();
+    fixture.options.console_out = console.write.get();
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.out, "\r 50%");
+    CHECK(read_bytes(console.read.get(), 5) == "\r 50%");
+    fixture.end();
+}
+
+TEST_CASE("tee'd streams have torchrun's prefix, redirected ones are in their file only") {
+    Fixture fixture;
+    OutputChoice choice;
+    choice.is_teed_stdout = true;
+    choice.shows_stderr = false;
+    fixture.options.console[1] = choice;
+    fixture.options.role = "trainer";
+    OutputPipes raw = fixture.open(0);
+    OutputPipes teed = fixture.open(1);
+    write_all(raw.err, "plain\n");
+    write_all(teed.out, "hello\n");
+    write_all(teed.err, "hidden\n");
+    fixture.end();
+    CHECK(fixture.out() == "[trainer1]:hello\n");
+    CHECK(fixture.err() == "plain\n");
+    CHECK(fixture.log(1, "stderr.log") == "hidden\n");
+}
+
+TEST_CASE("a console that went away costs nothing but the console") {
+    Fixture fixture;
+    fixture.options.prefixes = true;
+    Pipe console = make_pipe();
+    fixture.options.console_out = console.write.get();
+    console.read.reset();
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.out, "first\n");
+    static_cast<void>(fixture.collect(0));
+    write_all(pipes.out, "second\n");
+    write_all(pipes.err, "third\n");
+    fixture.end();
+    CHECK(fixture.log(0, "stdout.log") == "first\nsecond\n");
+    CHECK(fixture.err() == "[host 0] third\n");
+}
+
+TEST_CASE("a console that goes away with output waiting for it lets the workers go on") {
+    Fixture fixture;
+    Pipe console = make_pipe();
+    fixture.options.console_out = console.write.get();
+    const std::string bytes = random_bytes(8, 2 << 20);
+    OutputPipes pipes = fixture.open(0);
+    Child child([&] {
+        console.read.reset();  // of this process; the test closes its own
+        write_all(pipes.out, bytes);
+    });
+    CHECK(read_bytes(console.read.get(), 1000) == bytes.substr(0, 1000));
+    console.read.reset();
+    child.wait();
+    static_cast<void>(fixture.collect(0));
+    fixture.end();
+    CHECK((fixture.log(0, "stdout.log") == bytes));
+}
+
+TEST_CASE("a stopped console delays workers, but not what is known of a dead one") {
+    Fixture fixture;
+    Pipe console = make_pipe();
+    fixture.options.console_out = console.write.get();
+    const std::string bytes = random_bytes(9, 2 << 20);
+    OutputPipes loud = fixture.open(0);
+    OutputPipes dying = fixture.open(1);
+    Child child([&] { write_all(loud.out, bytes); });
+    write_all(dying.err, "Traceback\n");
+    CHECK(fixture.collect(1).stderr_tail == "Traceback\n");
+    CHECK((read_bytes(console.read.get(), bytes.size()) == bytes));
+    child.wait();
+    fixture.end();
+    CHECK((fixture.log(0, "stdout.log") == bytes));
+}
+
+TEST_CASE("the flags of the console's open file description stay as they are") {
+    Fixture fixture;
+    Pipe console = make_pipe();
+    fixture.options.console_out = console.write.get();
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.out, std::string(60000, 'x'));
+    CHECK(read_bytes(console.read.get(), 60000).size() == 60000);
+    CHECK((::fcntl(console.write.get(), F_GETFL) & O_NONBLOCK) == 0);
+    CHECK((::fcntl(pipes.out.get(), F_GETFL) & O_NONBLOCK) == 0);
+    CHECK((::fcntl(pipes.out.get(), F_GETFD) & FD_CLOEXEC) != 0);
+    fixture.end();
+}
+
+TEST_CASE("own lines are whole and in order, with a worker's unfinished line before them") {
+    Fixture fixture;
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.err, "half");
+    static_cast<void>(fixture.collect(0));
+    fixture.output().say("ddprun: one");
+    fixture.output().say("ddprun: two");
+    fixture.end();
+    CHECK(fixture.err() == "half\nddprun: one\nddprun: two\n");
+}
+
+TEST_CASE("stdout and stderr at the same place keep lines whole between them") {
+    Fixture fixture;
+    fixture.options.console_err = fixture.options.console_out;
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.out, "half");
+    static_cast<void>(fixture.collect(0));
+    fixture.output().say("ddprun: one");
+    fixture.end();
+    CHECK(fixture.out() == "half\nddprun: one\n");
+}
+
+TEST_CASE("each generation has its own folder, links follow the newest, nothing is deleted") {
+    Fixture fixture;
+    const std::string link = fixture.options.log_root + "/by-rank/0";
+    OutputPipes first = fixture.open(0);
+    fixture.wait_ready();
+    CHECK(std::filesystem::is_directory(fixture.log_dir(0)));
+    CHECK(::access((fixture.log_dir(0) + "/stderr.log").c_str(), F_OK) == 0);
+    write_all(first.out, "one\n");
+    fixture.output().close(kFirst);
+    OutputPipes second = fixture.open(0, Generation(2));
+    write_all(second.out, "two\n");
+    static_cast<void>(fixture.collect(0, Generation(2)));
+    CHECK(fixture.log(0, "stdout.log") == "one\n");
+    CHECK(fixture.log(0, "stdout.log", Generation(2)) == "two\n");
+    CHECK(std::filesystem::read_symlink(link) == "../attempt_1/0");
+    CHECK(read_file(link + "/stdout.log") == "two\n");
+    fixture.end();
+}
+
+TEST_CASE("a log file that is there already is appended to") {
+    Fixture fixture;
+    std::filesystem::create_directories(fixture.log_dir(0));
+    write_all(create(fixture.log_dir(0) + "/stdout.log"), "before\n");
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.out, "after\n");
+    fixture.end();
+    CHECK(fixture.log(0, "stdout.log") == "before\nafter\n");
+}
+
+TEST_CASE("logs that cannot be written are said once, and the console goes on") {
+    Fixture fixture;
+    write_all(create(fixture.dir / "file"), "in the way");
+    fixture.options.log_root = fixture.dir / "file";
+    OutputPipes a = fixture.open(0);
+    OutputPipes b = fixture.open(1);
+    write_all(a.out, "shown\n");
+    write_all(b.out, "too\n");
+    CHECK(fixture.collect(0).is_complete);
+    fixture.end();
+    CHECK(fixture.out().size() == std::string_view("shown\ntoo\n").size());
+    const std::string err = fixture.err();
+    CHECK(err.find("ddprun: making the log folder") == 0);
+    CHECK(err.find('\n') == err.size() - 1);
+}
+
+TEST_CASE("without a log folder there are no files") {
+    Fixture fixture;
+    auto pipes = fixture.output().open(kFirst, LocalRank(0), Rank(0), "");
+    REQUIRE(pipes.has_value());
+    write_all(pipes->out, "shown\n");
+    CHECK(fixture.collect(0).error_file.empty());
+    fixture.end();
+    CHECK(fixture.out() == "shown\n");
+    CHECK_FALSE(std::filesystem::exists(fixture.options.log_root));
+}
+
+TEST_CASE("the end of a stream is never awaited, nor a descendant that goes on writing") {
+    Fixture fixture;
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.err, "last words\n");
+    Child flood([&] {
+        for (;;) {
+            write_all(pipes.out, std::string(5000, 'y'));
+        }
+    });
+    CHECK(fixture.collect(0).stderr_tail == "last words\n");
+    fixture.output().close(kFirst);
+    fixture.end();
+    CHECK(fixture.log(0, "stderr.log") == "last words\n");
+}
+
+TEST_CASE("the error file is given, bounded; what is no file is not opened") {
+    Fixture fixture;
+    fixture.options.limits.error_file_bytes_max = 10;
+    OutputPipes a = fixture.open(0);
+    OutputPipes b = fixture.open(1);
+    fixture.wait_ready();
+    write_all(create(fixture.log_dir(0) + "/error.json"), "0123456789abc");
+    REQUIRE(::mkfifo((fixture.log_dir(1) + "/error.json").c_str(), 0600) == 0);
+    CHECK(fixture.collect(0).error_file == "0123456789");
+    CHECK(fixture.collect(1).error_file.empty());
+    fixture.end();
+}
+
+TEST_CASE("a worker that was never opened has no last words") {
+    Fixture fixture;
+    const Collected collected = fixture.collect(7);
+    CHECK(collected.stderr_tail.empty());
+    CHECK(collected.is_complete);
+}
+
+TEST_CASE("a disk that hangs costs the last words, not the report of the death") {
+    // A FIFO that nobody reads in place of the log file holds up whoever opens it to write.
+    Fixture fixture;
+    fixture.options.limits.evidence_timeout = ddprun::Milliseconds(1);
+    std::filesystem::create_directories(fixture.log_dir(0));
+    const std::string fifo = fixture.log_dir(0) + "/stdout.log";
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.err, "lost\n");
+    CHECK_FALSE(fixture.collect(0).is_complete);
+    const UniqueFd release(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    REQUIRE(release.is_open());
+    fixture.end();
+    CHECK(fixture.log(0, "stderr.log") == "lost\n");
+}

@@ -1,0 +1,325 @@
+// Goal: the daemon and its clients over real sockets: who gets in, who does not and is told why,
+// and what both sides make of a connection that ends.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+
+#include <boost/asio/write.hpp>
+
+#include "rendezvous/protocol/handshake.hpp"
+#include "tests/process/server_fixture.hpp"
+
+namespace ddprun::rdzv {
+namespace {
+
+TEST_CASE("two agents join and are started with their ranks") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    Agent first(io, {.port = daemon.port, .node = "a", .nodes = 2});
+    Agent second(io, {.port = daemon.port, .node = "b", .nodes = 2});
+    run_until(io, [&] { return first.last<Start>() && second.last<Start>(); });
+    REQUIRE(first.last<Accepted>()->lease == Limits().lease);
+    REQUIRE(first.local_address == "127.0.0.1");
+    REQUIRE(first.last<Start>()->world_size == 4);
+    REQUIRE(first.last<Start>()->base_rank + second.last<Start>()->base_rank == 2);
+    REQUIRE(first.last<Start>()->digest == second.last<Start>()->digest);
+    REQUIRE(first.downs.empty());
+}
+
+TEST_CASE("a hundred agents that start at the same moment all get in") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    std::vector<std::unique_ptr<Agent>> agents;
+    for (int i = 0; i < 100; ++i) {
+        Agent::Options options{.port = daemon.port, .node = "n" + std::to_string(i), .nodes = 100};
+        agents.push_back(std::make_unique<Agent>(io, options));
+    }
+    for (const auto& agent : agents) {
+        run_until(io, [&] { return agent->last<Start>() != nullptr; });
+        REQUIRE(agent->last<Start>()->world_size == 200);
+        REQUIRE(agent->downs.empty());
+    }
+}
+
+TEST_CASE("one daemon serves two jobs that know nothing of each other") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    Agent llama(io, {.port = daemon.port, .job = "llama"});
+    Agent bert(io, {.port = daemon.port, .job = "bert"});
+    run_until(io, [&] { return llama.last<Start>() && bert.last<Start>(); });
+    REQUIRE(daemon.server->job_count() == 2);
+    llama.client->send(WorkerFailed{
+        .generation = Generation(1), .local_rank = LocalRank(0), .evidence = {.exit_code = 17}});
+    run_until(io, [&] { return llama.last<Stop>() != nullptr; });
+    REQUIRE(bert.last<Stop>() == nullptr);
+}
+
+TEST_CASE("beats are acknowledged") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    Agent agent(io, {.port = daemon.port});
+    run_until(io, [&] { return agent.last<Accepted>() != nullptr; });
+    agent.client->send(Beat{.sequence = 41});
+    agent.client->send(Beat{.sequence = 42});
+    run_until(
+        io, [&] { return agent.last<Acknowledge>() && agent.last<Acknowledge>()->sequence == 42; });
+}
+
+TEST_CASE("an agent with another secret is told what to copy and does not try again") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    Agent agent(io, {.port = daemon.port, .secret = secret_of(2)});
+    run_until(io, [&] { return !agent.downs.empty(); });
+    REQUIRE(agent.is_down_for_good);
+    REQUIRE(agent.downs ==
+            std::vector<std::string>{
+                "the secret of this node is not that of the rendezvous at 127.0.0.1:" +
+                std::to_string(daemon.port) +
+                "; copy /home/me/secret from the node that started it, or pass "
+                "--secret-file"});
+    run_until(io, [&] { return daemon.server->connection_count() == 0; });
+    REQUIRE(agent.ups == 0);
+    REQUIRE(agent.attempts == 1);
+    REQUIRE(daemon.server->job_count() == 0);
+    REQUIRE(daemon.has_logged("perhaps its secret is another"));
+}
+
+TEST_CASE("without secrets both sides must say so") {
+    boost::asio::io_context io;
+    const Daemon open(io, {.secret = std::nullopt});
+    const Daemon closed(io);
+    Agent both(io, {.port = open.port, .secret = std::nullopt});
+    Agent only_daemon(io, {.port = open.port});
+    Agent only_agent(io, {.port = closed.port, .secret = std::nullopt});
+    run_until(io, [&] {
+        return both.last<Start>() && !only_daemon.downs.empty() && !only_agent.downs.empty();
+    });
+    REQUIRE(only_daemon.is_down_for_good);
+    REQUIRE(only_daemon.downs[0].find("was started with --insecure, this node was not") !=
+            std::string::npos);
+    REQUIRE(only_agent.is_down_for_good);
+    REQUIRE(only_agent.downs[0].find("asks for a secret, but this node was started with "
+                                     "--insecure") != std::string::npos);
+}
+
+TEST_CASE("an agent says once why it does not reach its rendezvous and gets in when there is one") {
+    boost::asio::io_context io;
+    std::uint16_t port = 0;
+    {
+        const Daemon daemon(io);
+        port = daemon.port;
+    }
+    Agent agent(io, {.port = port});
+    run_until(io, [&] { return agent.attempts >= 4; });
+    REQUIRE(agent.downs ==
+            std::vector<std::string>{"cannot connect to the rendezvous at 127.0.0.1:" +
+                                     std::to_string(port) + ": Connection refused"});
+    REQUIRE_FALSE(agent.is_down_for_good);
+    const Daemon daemon(io, {.port = port});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+}
+
+TEST_CASE("an agent finds the next daemon on the same port") {
+    boost::asio::io_context io;
+    auto daemon = std::make_unique<Daemon>(io);
+    const std::uint16_t port = daemon->port;
+    Agent agent(io, {.port = port});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    daemon->server->stop();
+    run_until(io, [&] { return agent.downs.size() == 1; });
+    REQUIRE(agent.downs[0] == "lost the rendezvous at 127.0.0.1:" + std::to_string(port) +
+                                  ": it closed the connection");
+    daemon.reset();
+    daemon = std::make_unique<Daemon>(io, Daemon::Options{.port = port});
+    run_until(io, [&] { return agent.ups == 2 && daemon->server->job_count() == 1; });
+    REQUIRE_FALSE(agent.is_down_for_good);
+}
+
+TEST_CASE("who talks to something else is told so at once") {
+    boost::asio::io_context io;
+    boost::asio::ip::tcp::acceptor acceptor(io, {boost::asio::ip::address_v4::loopback(), 0});
+    boost::asio::ip::tcp::socket served(io);
+    acceptor.async_accept(served, [&](boost::system::error_code) {
+        boost::asio::write(served, boost::asio::buffer(std::string("SSH-2.0-OpenSSH\r\n")));
+    });
+    Agent agent(io, {.port = acceptor.local_endpoint().port()});
+    run_until(io, [&] { return !agent.downs.empty(); });
+    REQUIRE(agent.is_down_for_good);
+    REQUIRE(agent.downs[0].find("is not a ddprun rendezvous") != std::string::npos);
+}
+
+TEST_CASE("strangers are turned away and change nothing") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.limits = {.hello_timeout = Milliseconds(50)}});
+    Stranger web(io, daemon.port);
+    Stranger silent(io, daemon.port);
+    Stranger slow(io, daemon.port);
+    Stranger parrot(io, daemon.port);
+    web.say("GET / HTTP/1.1\r\n\r\n");
+    slow.say("DDPR\x01");
+    parrot.say(std::string("DDPR\x01\x01"
+                           "a\0",
+                           8) +
+               std::string(64, 'x') + std::string(32, 'y'));
+    run_until(io, [&] {
+        return web.is_closed && silent.is_closed && slow.is_closed && parrot.is_closed;
+    });
+    REQUIRE(web.heard.empty());
+    REQUIRE(parrot.heard.size() == kAnswerBytes);
+    run_until(io, [&] { return daemon.server->connection_count() == 0; });
+    REQUIRE(daemon.server->job_count() == 0);
+    // One line a second at most.
+    REQUIRE(daemon.log.size() == 1);
+}
+
+TEST_CASE("only so many strangers are listened to at once and agents get in after them") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.limits = {.hello_timeout = Milliseconds(50), .half_open_max = 2}});
+    std::vector<std::unique_ptr<Stranger>> strangers;
+    for (int i = 0; i < 5; ++i) {
+        strangers.push_back(std::make_unique<Stranger>(io, daemon.port));
+    }
+    Agent agent(io, {.port = daemon.port});
+    std::size_t most = 0;
+    run_until(io, [&] {
+        most = std::max(most, daemon.server->connection_count());
+        return agent.last<Start>() != nullptr;
+    });
+    REQUIRE(most == 2);
+}
+
+TEST_CASE("who speaks before it joined, or joins another job than it greeted for, is reset") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    Agent rash(io, {.port = daemon.port, .joins = false});
+    run_until(io, [&] { return rash.ups == 1; });
+    rash.client->send(Beat{.sequence = 1});
+    run_until(io, [&] { return rash.downs.size() == 1; });
+    REQUIRE(rash.downs[0].find("Connection reset") != std::string::npos);
+    Agent liar(io, {.port = daemon.port, .joins = false});
+    run_until(io, [&] { return liar.ups == 1; });
+    Join other = liar.join();
+    other.job = JobId("bert");
+    liar.client->send(other);
+    run_until(io, [&] { return liar.downs.size() == 1; });
+    REQUIRE(daemon.server->job_count() == 0);
+    REQUIRE(daemon.has_logged("it joins another job than it greeted for"));
+}
+
+TEST_CASE("a daemon refuses a job too many") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.limits = {.jobs_max = 1}});
+    Agent first(io, {.port = daemon.port, .job = "llama"});
+    run_until(io, [&] { return first.last<Start>() != nullptr; });
+    Agent second(io, {.port = daemon.port, .job = "bert"});
+    run_until(io, [&] { return second.last<Refused>() != nullptr; });
+    REQUIRE(second.last<Refused>()->text ==
+            "the rendezvous serves 1 jobs already, its limit; use another one");
+    run_until(io, [&] { return !second.downs.empty(); });
+}
+
+TEST_CASE("an agent that stops has said all it was told to say") {
+    boost::asio::io_context io;
+    Daemon daemon(io, {.exits_when_idle = true});
+    Agent agent(io, {.port = daemon.port});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    for (int i = 0; i < 2; ++i) {
+        agent.client->send(WorkerFinished{.generation = Generation(1), .local_rank = LocalRank(i)});
+    }
+    run_until(io, [&] { return agent.last<Verdict>() != nullptr; });
+    REQUIRE(agent.last<Verdict>()->kind == VerdictKind::Succeeded);
+    bool is_stopped = false;
+    agent.client->send(Goodbye{});
+    agent.client->stop([&] { is_stopped = true; });
+    REQUIRE_FALSE(is_stopped);
+    run_until(io, [&] { return is_stopped && daemon.has_ended; });
+    REQUIRE(agent.downs.empty());
+    // Nothing is left to do: no timer, no socket.
+    io.restart();
+    io.run();
+}
+
+TEST_CASE("a client can be stopped at any moment") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.limits = {.hello_timeout = Milliseconds(60000)}});
+    for (int steps = 0; steps < 40; ++steps) {
+        Agent agent(io, {.port = daemon.port});
+        io.restart();
+        for (int i = 0; i < steps; ++i) {
+            io.poll_one();
+        }
+        bool is_stopped = false;
+        const int ups = agent.ups;
+        agent.client->stop([&] { is_stopped = true; });
+        run_until(io, [&] { return is_stopped; });
+        REQUIRE(agent.ups == ups);
+        REQUIRE(agent.downs.empty());
+    }
+    Agent gone(io, {.port = daemon.port});
+    run_until(io, [&] { return gone.ups == 1; });
+    gone.client.reset();
+    run_until(io, [&] { return daemon.server->connection_count() == 0; });
+    REQUIRE(gone.downs.empty());
+}
+
+TEST_CASE("an idle daemon ends when nobody joined in time") {
+    boost::asio::io_context io;
+    Daemon daemon(io, {.exits_when_idle = true, .idle_start_timeout = Milliseconds(10)});
+    run_until(io, [&] { return daemon.has_ended; });
+    Daemon visited(io, {.limits = {.hello_timeout = Milliseconds(50)},
+                        .exits_when_idle = true,
+                        .idle_start_timeout = Milliseconds(10)});
+    Stranger stranger(io, visited.port);
+    run_until(io, [&] { return visited.has_ended; });
+    REQUIRE(visited.has_logged("nobody came"));
+}
+
+TEST_CASE("the death of an agent's process is noticed long before its lease ends") {
+    boost::asio::io_context io;
+    const Limits patient{.lease = Milliseconds(3600000)};
+    const Daemon daemon(io, {.limits = patient});
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        boost::asio::io_context own;
+        const Agent agent(own, {.port = daemon.port, .node = "b", .nodes = 2});
+        own.run();
+        ::_exit(0);
+    }
+    Agent agent(io, {.port = daemon.port, .node = "a", .nodes = 2});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    REQUIRE(::kill(child, SIGKILL) == 0);
+    run_until(io, [&] { return agent.last<Stop>() != nullptr; });
+    REQUIRE(::waitpid(child, nullptr, 0) == child);
+}
+
+TEST_CASE("a daemon that was held up does not blame its agents") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.limits = {.lease = Milliseconds(300)}});
+    Agent first(io, {.port = daemon.port, .node = "a", .nodes = 2});
+    Agent second(io, {.port = daemon.port, .node = "b", .nodes = 2});
+    run_until(io, [&] { return first.last<Start>() && second.last<Start>(); });
+    // This thread, and with it the daemon, gets no time for twice the lease.
+    ::poll(nullptr, 0, 600);
+    first.client->send(Beat{.sequence = 1});
+    second.client->send(Beat{.sequence = 1});
+    run_until(io, [&] { return first.last<Acknowledge>() && second.last<Acknowledge>(); });
+    REQUIRE(daemon.has_logged("this process was held up for"));
+    REQUIRE(first.last<Stop>() == nullptr);
+    REQUIRE(second.last<Stop>() == nullptr);
+}
+
+TEST_CASE("an agent whose lease ends is declared lost") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.limits = {.lease = Milliseconds(100)}});
+    Agent silent(io, {.port = daemon.port, .node = "a", .nodes = 1});
+    run_until(io, [&] { return silent.last<Start>() != nullptr; });
+    run_until(io, [&] { return daemon.log.size() > 2 && !silent.downs.empty(); });
+}
+
+}  // namespace
+}  // namespace ddprun::rdzv

@@ -1,0 +1,226 @@
+// What an agent's shell does: effects, link, ticks.
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "tests/sim/driver.hpp"
+#include "tests/sim/message_text.hpp"
+
+namespace ddprun::sim {
+
+std::string Simulation::name_of(const Machine& machine) const {
+    return fmt::format("{}.{}", machine.node.value(), machine.incarnation);
+}
+
+void Simulation::later(Machine& machine, Duration delay, Action action) {
+    const int index = machine.index;
+    const std::uint64_t incarnation = machine.incarnation;
+    events_.after(delay, [this, index, incarnation, action = std::move(action)] {
+        Machine& same = machines_[static_cast<std::size_t>(index)];
+        if (same.incarnation == incarnation && same.supervisor != nullptr) {
+            action(same);
+        }
+    });
+}
+
+void Simulation::boot(int index) {
+    Machine& machine = machines_[static_cast<std::size_t>(index)];
+    if (machine.supervisor != nullptr || machine.is_broken) {
+        return;
+    }
+    machine.incarnation += 1;
+    machine.connection.reset();
+    machine.tick_at.reset();
+    machine.listening_port = 0;
+    machine.serving_port = 0;
+    machine.shown.reset();
+    machine.was_signalled = false;
+    machine.is_keeper_gone = false;
+    machine.backoff = options_.limits.reconnect_backoff_min;
+    agent::SupervisorOptions options;
+    options.limits = options_.limits;
+    options.identity.job = JobId("sim");
+    options.identity.node = machine.node;
+    options.identity.hostname = machine.node.value();
+    options.identity.slots = machine.slots;
+    options.identity.settings = options_.settings;
+    options.command = {"/bin/work"};
+    options.rendezvous_lost_timeout = options_.rendezvous_lost_timeout;
+    options.connect_timeout = options_.connect_timeout;
+    machine.supervisor = std::make_unique<agent::Supervisor>(std::move(options));
+    trace(name_of(machine), fmt::format("boots with {} slots", machine.slots));
+    step_agent(machine, agent::Tick{});
+    connect(machine);
+}
+
+void Simulation::connect(Machine& machine) {
+    if (events_.now() < rendezvous_up_at_) {
+        step_agent(machine, agent::LinkDown{.why = "connection refused"});
+        if (machine.supervisor != nullptr) {
+            const Milliseconds pause = machine.backoff;
+            machine.backoff = std::min(pause * 2, options_.limits.reconnect_backoff_max);
+            later(machine, pause, [this](Machine& same) { connect(same); });
+        }
+        return;
+    }
+    machine.backoff = options_.limits.reconnect_backoff_min;
+    machine.connection = network_.connect(machine.index);
+}
+
+void Simulation::node_receives(ConnectionId connection, int node, Packet packet) {
+    Machine& machine = machines_[static_cast<std::size_t>(node)];
+    if (machine.supervisor == nullptr || machine.connection != connection) {
+        return;
+    }
+    if (packet.kind == PacketKind::Up) {
+        trace(name_of(machine), fmt::format("link {} is up", connection.value()));
+        step_agent(machine, agent::LinkUp{fmt::format("10.0.0.{}", node + 1)});
+        return;
+    }
+    if (packet.kind != PacketKind::Message) {
+        trace(name_of(machine), fmt::format("link {} is down", connection.value()));
+        machine.connection.reset();
+        step_agent(machine, agent::LinkDown{.why = "connection reset"});
+        if (machine.supervisor != nullptr) {
+            later(machine, draw(machine.backoff), [this](Machine& same) { connect(same); });
+        }
+        return;
+    }
+    const Result<rdzv::RendezvousMessage> message =
+        rdzv::decode_rendezvous_message(packet.body, options_.limits);
+    if (!message.has_value()) {
+        checker_.violate("codec", message.error().what);
+        return;
+    }
+    if (!std::holds_alternative<rdzv::Acknowledge>(message.value())) {
+        trace(name_of(machine), "<- " + message_text(message.value()));
+    }
+    if (const rdzv::Start* start = std::get_if<rdzv::Start>(&message.value())) {
+        machine.start_digest = start->digest;
+    }
+    judge_false_deaths(node, message.value());
+    step_agent(machine, agent::FromRendezvous{message.value()});
+}
+
+void Simulation::step_agent(Machine& machine, const agent::Input& input) {
+    agent::Effects effects;
+    machine.supervisor->step(events_.now(), input, effects);
+    for (const agent::Effect& effect : effects) {
+        if (machine.supervisor == nullptr) {
+            checker_.violate("IO", "an effect after Exit");
+            return;
+        }
+        carry_out(machine, effect);
+    }
+    if (machine.supervisor != nullptr) {
+        checker_.agent_stepped(machine, events_.now());
+        arm_agent(machine);
+    }
+}
+
+void Simulation::arm_agent(Machine& machine) {
+    const std::optional<Instant> deadline = machine.supervisor->next_deadline();
+    if (!deadline.has_value() ||
+        (machine.tick_at.has_value() && *machine.tick_at <= *deadline)) {
+        return;
+    }
+    const Instant at = std::max(*deadline, events_.now());
+    machine.tick_at = at;
+    later(machine, at - events_.now(), [this, at](Machine& same) {
+        if (same.tick_at != at) {
+            return;
+        }
+        same.tick_at.reset();
+        const std::optional<Instant> due = same.supervisor->next_deadline();
+        if (due.has_value() && *due <= events_.now()) {
+            step_agent(same, agent::Tick{});
+        } else {
+            arm_agent(same);
+        }
+    });
+}
+
+void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
+    if (const auto* send = std::get_if<agent::SendToRendezvous>(&effect)) {
+        if (!machine.connection.has_value()) {
+            checker_.violate("IO", fmt::format("{} sends without a link: {}", name_of(machine),
+                                               message_text(send->message)));
+            return;
+        }
+        if (!std::holds_alternative<rdzv::Beat>(send->message)) {
+            trace(name_of(machine), "-> " + message_text(send->message));
+        }
+        network_.send_to_rendezvous(*machine.connection, rdzv::encode(send->message));
+    } else if (const auto* open = std::get_if<agent::OpenStore>(&effect)) {
+        open_store(machine, open->host);
+    } else if (std::holds_alternative<agent::ServeStore>(effect)) {
+        if (machine.listening_port == 0 || machine.serving_port != 0) {
+            checker_.violate("IO", "a store is served without a socket");
+        }
+        machine.serving_port = std::exchange(machine.listening_port, 0);
+    } else if (std::holds_alternative<agent::CloseStore>(effect)) {
+        machine.serving_port = 0;
+    } else if (const auto* start = std::get_if<agent::StartWorkers>(&effect)) {
+        start_workers(machine, *start);
+    } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
+        signal_workers(machine, *signal);
+    } else if (const auto* empty = std::get_if<agent::EmptyGeneration>(&effect)) {
+        empty_generation(machine, empty->generation);
+    } else if (const auto* say = std::get_if<agent::Say>(&effect)) {
+        trace(name_of(machine), "says: " + say->text);
+        if (say->text.find("bug") != std::string::npos) {
+            checker_.violate("agent", say->text);
+        }
+    } else if (const auto* verdict = std::get_if<agent::ShowVerdict>(&effect)) {
+        trace(name_of(machine),
+              "shows " + message_text(rdzv::RendezvousMessage(verdict->verdict)));
+        machine.shown = verdict->verdict;
+    } else if (const auto* exit = std::get_if<agent::Exit>(&effect)) {
+        end_agent(machine, exit->code);
+    } else {
+        trace(name_of(machine), std::get<agent::Trace>(effect).text);
+    }
+}
+
+void Simulation::open_store(Machine& machine, const std::string& host) {
+    if (machine.listening_port != 0) {
+        checker_.violate("IO", "a second store socket is opened");
+    }
+    const rdzv::StoreAddress address{.host = host, .port = ++last_port_};
+    later(machine, local_delay(), [this, address](Machine& same) {
+        same.listening_port = address.port;
+        step_agent(same, agent::StoreOpened{address});
+    });
+}
+
+void Simulation::end_agent(Machine& machine, int code) {
+    trace(name_of(machine), fmt::format("exits {}", code));
+    if (!machine.workers.empty() && code != rdzv::kExitUnkillable) {
+        checker_.violate("S3", fmt::format("{} exits and leaves workers", name_of(machine)));
+    }
+    const bool is_own_signal = machine.shown.has_value() && machine.was_signalled &&
+                               machine.shown->kind == rdzv::VerdictKind::Stopped;
+    if (machine.shown.has_value() && !is_own_signal &&
+        code != rdzv::kExitUnkillable && code != machine.shown->exit_code) {
+        checker_.violate("S10", fmt::format("{} exits {} after a verdict of {}", name_of(machine),
+                                            code, machine.shown->exit_code));
+    }
+    if (machine.connection.has_value()) {
+        // Input that nobody read turns the end of the stream into a reset.
+        network_.close_at_node(*machine.connection, percent(10) ? PacketKind::Reset
+                                                                : PacketKind::EndOfStream);
+    }
+    machine.connection.reset();
+    machine.is_broken = code == rdzv::kExitUnkillable;
+    machine.workers.clear();
+    // The supervisor is in the middle of step_agent(); its end is seen by the null pointer.
+    machine.supervisor.reset();
+    checker_.agent_ended(machine);
+    maybe_return(machine);
+}
+
+}  // namespace ddprun::sim

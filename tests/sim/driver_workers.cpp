@@ -1,0 +1,144 @@
+// Keeper and workers, faked.
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tests/sim/driver.hpp"
+
+namespace ddprun::sim {
+
+namespace {
+
+rdzv::Evidence exited_with(int code) {
+    rdzv::Evidence evidence;
+    evidence.exit_code = code;
+    evidence.stderr_tail = std::string("last \xff words\n");
+    return evidence;
+}
+
+rdzv::Evidence killed_by(int signal) {
+    rdzv::Evidence evidence;
+    evidence.signal = signal;
+    return evidence;
+}
+
+}  // namespace
+
+Duration Simulation::local_delay() { return draw(options_.local_delay_max); }
+
+void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effect) {
+    trace(name_of(machine), fmt::format("starts generation {} ranks {}+",
+                                        effect.generation.value(), effect.base_rank.value()));
+    if (!machine.workers.empty()) {
+        checker_.violate("S3", fmt::format("{} starts generation {} beside workers of {}",
+                                           name_of(machine), effect.generation.value(),
+                                           machine.workers.front().generation.value()));
+    }
+    checker_.workers_started(machine.start_digest, effect.base_rank,
+                             static_cast<int>(effect.workers.size()), machine.node);
+    for (const agent::WorkerSpec& spec : effect.workers) {
+        if (machine.is_keeper_gone) {
+            checker_.worker_ended(machine.start_digest,
+                                  Rank(effect.base_rank.value() + spec.local_rank.value()), false);
+            continue;
+        }
+        FakeWorker worker;
+        worker.id = ++last_worker_;
+        worker.generation = effect.generation;
+        worker.digest = machine.start_digest;
+        worker.rank = Rank(effect.base_rank.value() + spec.local_rank.value());
+        worker.local_rank = spec.local_rank;
+        worker.ignores_sigterm = percent(options_.sigterm_ignored_percent);
+        machine.workers.push_back(worker);
+        plan_life(machine, worker);
+    }
+}
+
+void Simulation::plan_life(Machine& machine, const FakeWorker& worker) {
+    const std::uint64_t id = worker.id;
+    if (has_faults() && options_.faults.worker_crash > 0 && rng_.chance(1, 40)) {
+        later(machine, local_delay(), [this, id](Machine& same) {
+            rdzv::Evidence evidence;
+            evidence.exec_errno = 2;
+            end_worker(same, id, evidence);
+        });
+        return;
+    }
+    later(machine, options_.work_min + draw(options_.work_max - options_.work_min),
+          [this, id](Machine& same) { end_worker(same, id, exited_with(0)); });
+}
+
+void Simulation::end_worker(Machine& machine, std::uint64_t id, rdzv::Evidence evidence) {
+    const auto found =
+        std::find_if(machine.workers.begin(), machine.workers.end(),
+                     [id](const FakeWorker& worker) { return worker.id == id; });
+    if (found == machine.workers.end()) {
+        return;
+    }
+    const FakeWorker worker = *found;
+    machine.workers.erase(found);
+    const bool is_zero = evidence.exit_code == 0;
+    trace(name_of(machine), fmt::format("rank {} of generation {} ends: code {} signal {}",
+                                        worker.rank.value(), worker.generation.value(),
+                                        evidence.exit_code.value_or(-1),
+                                        evidence.signal.value_or(-1)));
+    checker_.worker_ended(worker.digest, worker.rank, is_zero && !worker.was_signalled);
+    keeper_says(machine, agent::WorkerExited{.generation = worker.generation,
+                                             .local_rank = worker.local_rank,
+                                             .evidence = std::move(evidence)});
+}
+
+void Simulation::signal_workers(Machine& machine, const agent::SignalWorkers& effect) {
+    trace(name_of(machine), fmt::format("signals generation {} with {}",
+                                        effect.generation.value(), effect.signal));
+    for (FakeWorker& worker : machine.workers) {
+        if (worker.generation != effect.generation) {
+            continue;
+        }
+        worker.was_signalled = true;
+        if (worker.ignores_sigterm) {
+            continue;
+        }
+        const std::uint64_t id = worker.id;
+        const bool is_zero = percent(options_.sigterm_exits_zero_percent);
+        const int signal = effect.signal;
+        later(machine, draw(Milliseconds(500)), [this, id, is_zero, signal](Machine& same) {
+            end_worker(same, id, is_zero ? exited_with(0) : killed_by(signal));
+        });
+    }
+}
+
+void Simulation::empty_generation(Machine& machine, Generation generation) {
+    trace(name_of(machine), fmt::format("empties generation {}", generation.value()));
+    const bool is_unkillable = has_faults() && percent(options_.unkillable_percent);
+    const std::uint64_t keeper = machine.keeper;
+    later(machine, local_delay(), [this, generation, is_unkillable, keeper](Machine& same) {
+        if (same.keeper != keeper || same.is_keeper_gone) {
+            return;
+        }
+        if (is_unkillable && !same.workers.empty()) {
+            keeper_says(same, agent::NotEmptied{.generation = generation, .what = "a worker"});
+            return;
+        }
+        for (const FakeWorker& worker : same.workers) {
+            checker_.worker_ended(worker.digest, worker.rank, false);
+        }
+        same.workers.clear();
+        keeper_says(same, agent::Emptied{generation});
+    });
+}
+
+void Simulation::keeper_says(Machine& machine, agent::Input input) {
+    machine.keeper_last = std::max(machine.keeper_last, events_.now() + local_delay());
+    const bool is_of_next = std::holds_alternative<agent::KeeperLost>(input);
+    later(machine, machine.keeper_last - events_.now(),
+          [this, is_of_next, input = std::move(input)](Machine& same) {
+              same.is_keeper_gone = same.is_keeper_gone && !is_of_next;
+              step_agent(same, input);
+          });
+}
+
+}  // namespace ddprun::sim

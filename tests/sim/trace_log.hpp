@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/base/instant.hpp"
+
+namespace ddprun::sim {
+
+/// What happened, one line each, as a hash that is equal for equal runs; the lines only if wanted.
+class TraceLog {
+public:
+    explicit TraceLog(bool keeps_lines) : keeps_lines_(keeps_lines) {}
+
+    void add(Instant now, std::string_view who, std::string_view text);
+
+    [[nodiscard]] std::uint64_t hash() const { return hash_; }
+    [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
+
+private:
+    bool keeps_lines_;
+    std::uint64_t hash_ = 14695981039346656037ULL;
+    std::vector<std::string> lines_;
+};
+
+}  // namespace ddprun::sim

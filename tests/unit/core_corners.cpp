@@ -1,0 +1,255 @@
+#include <algorithm>
+#include <climits>
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/core/run.hpp"
+#include "rendezvous/core/step.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "tests/support/catch.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+Join join_of(const std::string& name, int nodes, int slots = 1) {
+    Join join;
+    join.job = JobId("job");
+    join.node = NodeId(name);
+    join.hostname = name;
+    join.slots = slots;
+    join.addresses = {"10.0.0." + name, "shared"};
+    join.store = {name, 1};
+    join.settings.min_nodes = nodes;
+    join.settings.max_nodes = nodes;
+    return join;
+}
+
+/// Drives one coordinator and keeps what it sent.
+struct Driver {
+    explicit Driver(Limits limits = {}) : coordinator(JobId("job"), {.limits = limits}, Rng(1)) {}
+
+    void hear(std::uint64_t connection, const AgentMessage& message) {
+        coordinator.step(now, Received{ConnectionId(connection), message}, effects);
+    }
+
+    template <typename T>
+    [[nodiscard]] std::vector<T> sent(std::uint64_t connection) const {
+        std::vector<T> found;
+        for (const Effect& effect : effects) {
+            const Send* send = std::get_if<Send>(&effect);
+            if (send != nullptr && send->connection == ConnectionId(connection)) {
+                if (const T* message = std::get_if<T>(&send->message)) {
+                    found.push_back(*message);
+                }
+            }
+        }
+        return found;
+    }
+
+    Coordinator coordinator;
+    Instant now{};
+    Effects effects;
+};
+
+WorkerFailed failure(int local_rank, Evidence evidence) {
+    return {Generation(1), LocalRank(local_rank), std::move(evidence)};
+}
+
+Evidence exit_with(int code) {
+    Evidence evidence;
+    evidence.exit_code = code;
+    return evidence;
+}
+
+}  // namespace
+
+TEST_CASE("the end of a worker is described and becomes an exit code that is never 0") {
+    Evidence evidence;
+    CHECK(exit_code_of(evidence) == kExitInternal);
+    evidence = exit_with(17);
+    CHECK(describe_end(evidence) == "exited with code 17");
+    CHECK(exit_code_of(evidence) == 17);
+    CHECK(exit_code_of(exit_with(0)) == kExitInternal);
+    CHECK(exit_code_of(exit_with(256)) == kExitInternal);
+    CHECK(exit_code_of(exit_with(-1)) == kExitInternal);
+    CHECK(exit_code_of(exit_with(255)) == 255);
+    CHECK(exit_code_of(exit_with(1)) == 1);
+    evidence = {};
+    evidence.signal = 11;
+    CHECK(describe_end(evidence) == "was killed by SIGSEGV");
+    evidence.core_dumped = true;
+    CHECK(describe_end(evidence) == "was killed by SIGSEGV (core dumped)");
+    CHECK(exit_code_of(evidence) == 139);
+    evidence.signal = 4000;
+    CHECK(exit_code_of(evidence) == kExitInternal);
+    CHECK(describe_end(evidence) == "was killed by signal 4000 (core dumped)");
+    evidence.keeper_lost = true;
+    CHECK(describe_end(evidence) == "died with its keeper");
+    evidence = {};
+    evidence.program = "./train";
+    evidence.exec_errno = ENOENT;
+    CHECK(describe_end(evidence) == "could not execute ./train: No such file or directory");
+    CHECK(exit_code_of(evidence) == kExitNotFound);
+    evidence.exec_errno = EACCES;
+    CHECK(exit_code_of(evidence) == kExitNotExecutable);
+    evidence.exec_errno = 99999;
+    CHECK(describe_end(evidence) == "could not execute ./train: unknown error");
+}
+
+TEST_CASE("evidence is kept within the limits and stays UTF-8") {
+    Limits limits;
+    limits.report_tail_bytes_max = 5;
+    limits.error_file_bytes_max = 3;
+    Evidence evidence;
+    evidence.stderr_tail = "first last!";
+    evidence.error_file = "{}{}";
+    evidence.program = "abcd\u00e9f";
+    evidence.log_dir = "abcde";
+    const Evidence kept = trimmed(evidence, limits);
+    CHECK(kept.stderr_tail == "last!");
+    CHECK(kept.error_file.empty());
+    CHECK(kept.program == "abcd");
+    CHECK(kept.log_dir == "abcde");
+}
+
+TEST_CASE("of very many failures the earliest are kept and all are counted") {
+    Limits limits;
+    limits.failures_kept_max = 2;
+    Driver driver(limits);
+    driver.hear(1, join_of("a", 1, 8));
+    driver.now += std::chrono::seconds(10);
+    for (int rank = 0; rank < 8; ++rank) {
+        Evidence evidence = exit_with(100 + rank);
+        evidence.age = Milliseconds(rank == 5 ? 900 : 10 * rank);
+        driver.hear(1, failure(rank, evidence));
+    }
+    driver.hear(1, Stopped{Generation(1), {"a", 2}});
+    const std::vector<Verdict> verdicts = driver.sent<Verdict>(1);
+    REQUIRE(verdicts.size() == 1);
+    CHECK(verdicts[0].exit_code == 105);
+    CHECK(verdicts[0].failure_count == 8);
+}
+
+TEST_CASE("a failure is never older than its generation, whatever its report says") {
+    Driver driver;
+    driver.now += std::chrono::hours(1);
+    driver.hear(1, join_of("a", 1, 3));
+    driver.now += std::chrono::seconds(1);
+    Evidence absurd = exit_with(2);
+    absurd.age = Milliseconds(INT64_MAX / 2000000);
+    Evidence negative = exit_with(3);
+    negative.age = Milliseconds(-5);
+    driver.hear(1, failure(2, absurd));
+    driver.hear(1, failure(1, negative));
+    const auto& failures = std::get<Stopping>(driver.coordinator.run()->phase).failures;
+    REQUIRE(failures.size() == 2);
+    CHECK(failures[0].at == driver.now - std::chrono::seconds(1));
+    CHECK(failures[1].at == driver.now);
+}
+
+TEST_CASE("all rows of a generation agree and only group rank 0 gets the admission list") {
+    Driver driver;
+    driver.hear(1, join_of("a", 3, 2));
+    driver.hear(2, join_of("b", 3, 3));
+    driver.hear(3, join_of("c", 3, 1));
+    const Start a = driver.sent<Start>(1).at(0);
+    const Start b = driver.sent<Start>(2).at(0);
+    const Start c = driver.sent<Start>(3).at(0);
+    CHECK(a.digest == b.digest);
+    CHECK(a.digest == c.digest);
+    CHECK_FALSE(a.digest.empty());
+    CHECK(a.world_size == 6);
+    CHECK(c.base_rank == 5);
+    CHECK(b.store == StoreAddress{"a", 1});
+    CHECK(a.admitted ==
+          std::vector<std::string>{"10.0.0.a", "10.0.0.b", "10.0.0.c", "a", "b", "c", "shared"});
+    CHECK(b.admitted.empty());
+    CHECK(driver.coordinator.run()->rows.at(NodeId("b")) == b);
+}
+
+TEST_CASE("the same seed gives the same tokens and digests, another seed others") {
+    const auto digest = [](std::uint64_t seed) {
+        Coordinator coordinator(JobId("job"), {}, Rng(seed));
+        Effects effects;
+        coordinator.step(Instant{}, Received{ConnectionId(1), join_of("a", 1)}, effects);
+        return coordinator.run()->token + coordinator.run()->digest;
+    };
+    CHECK(digest(1) == digest(1));
+    CHECK(digest(1) != digest(2));
+}
+
+TEST_CASE("the timeline keeps its beginning and its end") {
+    Limits limits;
+    limits.timeline_events_max = 4;
+    Driver driver(limits);
+    Join join = join_of("a", 1);
+    join.settings.max_restarts = 9;
+    driver.hear(1, join);
+    for (std::uint64_t generation = 1; generation <= 9; ++generation) {
+        driver.hear(1, WorkerFailed{Generation(generation), LocalRank(0), exit_with(1)});
+        driver.hear(1, Stopped{Generation(generation), {"a", 2}});
+    }
+    const std::vector<TimelineEvent>& timeline = driver.coordinator.run()->timeline;
+    REQUIRE(timeline.size() == 4);
+    CHECK(timeline.front().text == "generation 1 started: 1 node, 1 worker");
+    CHECK(timeline.back().text == "generation 10 started: 1 node, 1 worker");
+}
+
+TEST_CASE("a full run takes no further node") {
+    Limits limits;
+    limits.nodes_max = 2;
+    Driver driver(limits);
+    driver.hear(1, join_of("a", 2));
+    driver.hear(2, join_of("b", 2));
+    driver.hear(3, join_of("c", 2));
+    REQUIRE(driver.sent<Refused>(3).size() == 1);
+    CHECK(driver.sent<Refused>(3)[0].text ==
+          "join refused: job job already has 2 nodes, the most this rendezvous takes; start node c "
+          "once one of them has gone");
+    CHECK(driver.coordinator.run()->nodes.size() == 2);
+}
+
+TEST_CASE("what is remembered of those that have gone is bounded") {
+    Limits limits;
+    limits.nodes_max = 3;
+    Driver driver(limits);
+    driver.hear(1, join_of("a", 2));
+    for (std::uint64_t i = 2; i < 12; ++i) {
+        driver.hear(i, join_of("n" + std::to_string(i), 2));
+        driver.hear(i, Leave{15});
+        driver.hear(i, Goodbye{});
+    }
+    // Each joined as the second of two, so each started a generation and left it.
+    CHECK(driver.coordinator.run()->departed.size() <= 3);
+    CHECK(driver.coordinator.run()->departing.empty());
+}
+
+TEST_CASE("of very many missing and waiting nodes only the first are named") {
+    Driver driver;
+    for (int i = 1; i <= 20; ++i) {
+        driver.hear(static_cast<std::uint64_t>(i), join_of("n" + std::to_string(i), 30));
+    }
+    CHECK(driver.coordinator.explain() ==
+          "waiting for 10 nodes more: 20 of 30 here (n1, n10, n11, n12, n13, n14, n15, n16 and 12 "
+          "more)");
+}
+
+TEST_CASE("a held-up loop extends leases by the delay and a single process has none") {
+    Driver driver;
+    driver.hear(1, join_of("a", 2));
+    const Instant before = driver.coordinator.run()->leases.begin()->first;
+    driver.coordinator.step(driver.now, HeldUp{Milliseconds(700)}, driver.effects);
+    CHECK(driver.coordinator.run()->leases.begin()->first == before + Milliseconds(700));
+
+    Coordinator alone(JobId("job"), {.limits = {}, .has_leases = false}, Rng(1));
+    Effects effects;
+    alone.step(Instant{}, Received{ConnectionId(1), join_of("a", 1)}, effects);
+    alone.step(Instant{}, HeldUp{Milliseconds(700)}, effects);
+    CHECK_FALSE(alone.next_deadline());
+    alone.step(Instant{}, ConnectionEnded{ConnectionId(1), false}, effects);
+    CHECK(alone.run()->nodes.empty());
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,239 @@
+// The phase × input table of rendezvous/README.md. Every alternative of every variant has a row: a
+// new input without a sample does not compile, one without a decision here does not pass.
+#include <array>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/core/run.hpp"
+#include "tests/support/catch.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+const ConnectionId kA{1};
+const ConnectionId kB{2};
+const ConnectionId kC{3};
+
+Join join_of(const std::string& name) {
+    Join join;
+    join.job = JobId("job");
+    join.node = NodeId(name);
+    join.hostname = name;
+    join.slots = 2;
+    join.settings.min_nodes = 2;
+    join.settings.max_nodes = 2;
+    join.settings.max_restarts = 0;
+    return join;
+}
+
+/// A message as a member would send it; a stranger's for Join.
+template <typename T>
+T sample() {
+    static_assert(!std::is_same_v<T, T>, "a message without a row in the table");
+    return {};
+}
+template <>
+Join sample<Join>() {
+    return join_of("c");
+}
+template <>
+WorkerFinished sample<WorkerFinished>() {
+    return {Generation(1), LocalRank(0)};
+}
+template <>
+WorkerFailed sample<WorkerFailed>() {
+    WorkerFailed failed{Generation(1), LocalRank(0), {}};
+    failed.evidence.exit_code = 1;
+    return failed;
+}
+template <>
+Stopped sample<Stopped>() {
+    return {Generation(1), {"b", 2}};
+}
+template <>
+Leave sample<Leave>() {
+    return {15};
+}
+template <>
+Unkillable sample<Unkillable>() {
+    return {Generation(1)};
+}
+template <>
+Goodbye sample<Goodbye>() {
+    return {};
+}
+template <>
+Beat sample<Beat>() {
+    return {5};
+}
+
+template <std::size_t... Is>
+std::vector<AgentMessage> all_messages(std::index_sequence<Is...>) {
+    return {AgentMessage(sample<std::variant_alternative_t<Is, AgentMessage>>())...};
+}
+
+std::vector<AgentMessage> all_messages() {
+    return all_messages(std::make_index_sequence<std::variant_size_v<AgentMessage>>());
+}
+
+constexpr std::array<const char*, 8> kMessageNames = {
+    "Join", "WorkerFinished", "WorkerFailed", "Stopped", "Leave", "Unkillable", "Goodbye", "Beat"};
+static_assert(std::variant_size_v<AgentMessage> == kMessageNames.size());
+constexpr std::array<const char*, 8> kAnswerNames = {
+    "Accepted", "Refused", "Waiting", "Start", "Stop", "Released", "Verdict", "Acknowledge"};
+static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
+constexpr std::array<const char*, 4> kPhaseNames = {"Forming", "Running", "Stopping", "Closed"};
+static_assert(std::variant_size_v<Phase> == kPhaseNames.size());
+static_assert(std::variant_size_v<Input> == 4, "Received, ConnectionEnded, HeldUp, Tick");
+
+/// A coordinator that is brought into one phase. The speaker is b, except while forming: a.
+class Table {
+public:
+    explicit Table(const std::string& phase)
+        : coordinator_(JobId("job"), {}, Rng(1)), speaker_(phase == "Forming" ? kA : kB) {
+        step(Received{kA, join_of("a")});
+        if (phase != "Forming") {
+            step(Received{kB, join_of("b")});
+        }
+        if (phase == "Stopping" || phase == "Closed") {
+            step(Received{kA, sample<WorkerFailed>()});
+        }
+        if (phase == "Closed") {
+            step(Received{kA, sample<Stopped>()});
+            step(Received{kB, sample<Stopped>()});
+        }
+        REQUIRE(phase_name() == phase);
+    }
+
+    /// "a<-Stop b<-Stop =Stopping": what the input did.
+    std::string step(const Input& input) {
+        const std::string before = coordinator_.run() == nullptr ? "none" : phase_name();
+        Effects effects;
+        coordinator_.step(now_, input, effects);
+        std::string text;
+        for (const Effect& effect : effects) {
+            if (const Send* send = std::get_if<Send>(&effect)) {
+                text +=
+                    name_of(send->connection) + "<-" + kAnswerNames[send->message.index()] + " ";
+            } else if (const auto* close = std::get_if<CloseConnection>(&effect)) {
+                text += name_of(close->connection) + " closed ";
+            }
+        }
+        text += phase_name() == before ? "" : "=" + phase_name() + " ";
+        return text.empty() ? "-" : text.substr(0, text.size() - 1);
+    }
+
+    std::string late_tick() {
+        now_ += std::chrono::seconds(1);
+        return step(Tick{});
+    }
+
+    [[nodiscard]] ConnectionId speaker() const { return speaker_; }
+
+private:
+    static std::string name_of(ConnectionId connection) {
+        return std::string(1, static_cast<char>('a' + connection.value() - 1));
+    }
+    [[nodiscard]] std::string phase_name() const {
+        return kPhaseNames[coordinator_.run()->phase.index()];
+    }
+
+    Coordinator coordinator_;
+    ConnectionId speaker_;
+    Instant now_{};
+};
+
+using Row = std::array<std::string, kPhaseNames.size()>;
+
+// Columns: Forming, Running, Stopping, Closed.
+const std::map<std::string, Row> kTable = {
+    {"Join",
+     {"c<-Accepted a<-Start c<-Start =Running", "c<-Accepted c<-Waiting",
+      "c<-Accepted a<-Waiting b<-Waiting c<-Waiting", "c<-Accepted c<-Verdict"}},
+    {"WorkerFinished", {"-", "-", "-", "-"}},
+    {"WorkerFailed", {"-", "a<-Stop b<-Stop =Stopping", "-", "-"}},
+    {"Stopped", {"-", "-", "-", "-"}},
+    {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-"}},
+    {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-"}},
+    {"Goodbye", {"=Closed", "a<-Stop =Stopping", "-", "-"}},
+    {"Beat", {"a<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge"}},
+    {"ConnectionEnded, end of stream", {"-", "a<-Stop =Stopping", "-", "-"}},
+    {"ConnectionEnded, reset", {"-", "-", "-", "-"}},
+    {"HeldUp", {"-", "-", "-", "-"}},
+    {"Tick, nothing due", {"-", "-", "-", "-"}},
+    {"Tick, leases over", {"a closed", "-", "-", "a closed b closed"}},
+};
+
+std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {
+    std::vector<std::pair<std::string, Input>> inputs;
+    for (const AgentMessage& message : all_messages()) {
+        const bool is_join = std::holds_alternative<Join>(message);
+        inputs.emplace_back(kMessageNames[message.index()],
+                            Received{is_join ? kC : speaker, message});
+    }
+    inputs.emplace_back("ConnectionEnded, end of stream", ConnectionEnded{speaker, true});
+    inputs.emplace_back("ConnectionEnded, reset", ConnectionEnded{speaker, false});
+    inputs.emplace_back("HeldUp", HeldUp{Milliseconds(10)});
+    inputs.emplace_back("Tick, nothing due", Tick{});
+    return inputs;
+}
+
+}  // namespace
+
+TEST_CASE("every phase and input has the effect that the table says") {
+    for (std::size_t phase = 0; phase < kPhaseNames.size(); ++phase) {
+        for (const auto& [name, input] : all_inputs(Table(kPhaseNames[phase]).speaker())) {
+            Table table(kPhaseNames[phase]);
+            INFO(kPhaseNames[phase] << " x " << name);
+            REQUIRE(kTable.contains(name));
+            CHECK(table.step(input) == kTable.at(name)[phase]);
+        }
+        Table table(kPhaseNames[phase]);
+        INFO(kPhaseNames[phase] << " x Tick, leases over");
+        CHECK(table.late_tick() == kTable.at("Tick, leases over")[phase]);
+    }
+}
+
+TEST_CASE("the last answer to a stop ends it") {
+    Table table("Stopping");
+    CHECK(table.step(Received{kA, sample<Stopped>()}) == "-");
+    CHECK(table.step(Received{kB, sample<Stopped>()}) == "a<-Verdict b<-Verdict =Closed");
+}
+
+TEST_CASE("whoever has not joined is not heard, in any phase") {
+    for (const char* phase : kPhaseNames) {
+        for (const auto& [name, input] : all_inputs(ConnectionId(99))) {
+            if (name == "Join") {
+                continue;
+            }
+            Table table(phase);
+            INFO(phase << " x " << name);
+            CHECK(table.step(input) == "-");
+        }
+    }
+}
+
+TEST_CASE("before the first join nothing has an effect and nothing is awaited") {
+    for (const auto& [name, input] : all_inputs(kA)) {
+        if (name == "Join") {
+            continue;
+        }
+        Coordinator coordinator(JobId("job"), {}, Rng(1));
+        Effects effects;
+        coordinator.step(Instant{}, input, effects);
+        INFO(name);
+        CHECK(effects.empty());
+        CHECK(coordinator.run() == nullptr);
+        CHECK_FALSE(coordinator.next_deadline());
+        CHECK(coordinator.explain().empty());
+        CHECK_FALSE(coordinator.is_done());
+        CHECK_FALSE(coordinator.is_forgettable(Instant{}));
+    }
+}
+
+}  // namespace ddprun::rdzv

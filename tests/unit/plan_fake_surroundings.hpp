@@ -1,0 +1,98 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "launcher/plan/make_plan.hpp"
+#include "tests/support/catch.hpp"
+
+namespace ddprun::launcher::test {
+
+/// A machine that exists only here, and remembers what was asked of it.
+class FakeSurroundings final : public Surroundings {
+public:
+    std::map<std::string, std::string> variables{{"PATH", "/opt/bin:/usr/bin"}};
+    std::set<std::string> executables{"/usr/bin/python3", "/usr/bin/true"};
+    std::set<std::string> files{"train.py"};
+    std::set<std::string> folders{"/tmp"};
+    int cpus = 6;
+    std::optional<int> gpus;
+    mutable int gpu_questions = 0;
+
+    std::optional<std::string> variable(const std::string& name) const override {
+        const auto found = variables.find(name);
+        return found == variables.end() ? std::nullopt : std::optional<std::string>{found->second};
+    }
+    bool exists(const std::string& path) const override {
+        return files.contains(path) || executables.contains(path) || folders.contains(path);
+    }
+    bool is_directory(const std::string& path) const override { return folders.contains(path); }
+    bool is_executable_file(const std::string& path) const override {
+        return executables.contains(path);
+    }
+    std::string working_directory() const override { return "/home/user"; }
+    unsigned user_id() const override { return 1000; }
+    int allowed_cpus() const override { return cpus; }
+    std::optional<int> gpu_count() const override {
+        ++gpu_questions;
+        return gpus;
+    }
+};
+
+using Arguments = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
+
+/// `arguments` split at blanks; no shell.
+inline Arguments words(const std::string& arguments) {
+    Arguments result;
+    std::size_t start = 0;
+    while ((start = arguments.find_first_not_of(' ', start)) != std::string::npos) {
+        const std::size_t end = std::min(arguments.find(' ', start), arguments.size());
+        result.push_back(arguments.substr(start, end - start));
+        start = end;
+    }
+    return result;
+}
+
+inline PlanOutcome outcome_of(const Arguments& arguments, const Variables& variables = {}) {
+    FakeSurroundings surroundings;
+    for (const auto& [name, value] : variables) {
+        surroundings.variables[name] = value;
+    }
+    return make_plan(arguments, surroundings);
+}
+
+inline LaunchPlan as_plan(const PlanOutcome& outcome) {
+    if (const auto* error = std::get_if<UsageError>(&outcome)) {
+        FAIL("refused: " << error->line);
+    }
+    REQUIRE(std::holds_alternative<LaunchPlan>(outcome));
+    return std::get<LaunchPlan>(outcome);
+}
+
+/// The plan for these words and the program train.py.
+inline LaunchPlan plan_of(const std::string& flags, const Variables& variables = {}) {
+    INFO("flags: " << flags);
+    return as_plan(outcome_of(words(flags + " train.py"), variables));
+}
+
+inline UsageError as_error(const PlanOutcome& outcome) {
+    REQUIRE(std::holds_alternative<UsageError>(outcome));
+    return std::get<UsageError>(outcome);
+}
+
+/// The line with which these words and the program train.py are refused, with code 2.
+inline std::string refusal_of(const std::string& flags, const Variables& variables = {}) {
+    INFO("flags: " << flags);
+    const UsageError error = as_error(outcome_of(words(flags + " train.py"), variables));
+    CHECK(error.exit_code == 2);
+    return error.line;
+}
+
+}  // namespace ddprun::launcher::test

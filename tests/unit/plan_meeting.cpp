@@ -1,0 +1,215 @@
+#include "tests/unit/plan_fake_surroundings.hpp"
+
+using namespace ddprun;
+using namespace ddprun::launcher;
+using namespace ddprun::launcher::test;
+
+TEST_CASE("an endpoint is a host with or without a port") {
+    struct Case {
+        const char* endpoint;
+        const char* host;
+        int port;
+    };
+    const std::vector<Case> cases = {
+        {"head", "head", 29400},
+        {"head:1234", "head", 1234},
+        {"10.0.0.1:65535", "10.0.0.1", 65535},
+        {"[::1]:30", "::1", 30},
+        {"[fe80::1%eth0]", "fe80::1%eth0", 29400},
+        {"head.example.org:29400", "head.example.org", 29400},
+    };
+    for (const Case& it : cases) {
+        const LaunchPlan plan =
+            plan_of(std::string{"--nnodes 2 --rdzv-id j --rdzv-endpoint "} + it.endpoint);
+        CHECK_FALSE(plan.is_single_node);
+        CHECK(plan.endpoint_host == it.host);
+        CHECK(plan.endpoint_port == it.port);
+        CHECK(plan.warnings.empty());
+    }
+}
+
+TEST_CASE("a wrong endpoint is refused") {
+    struct Case {
+        std::string endpoint;
+        std::string why;
+    };
+    const std::string form = "; write HOST or HOST:PORT";
+    const std::string port =
+        " is no port; write a number from 1 to 65535, or leave it out for "
+        "29400";
+    const std::vector<Case> cases = {
+        {"head:65536", "'65536'" + port},
+        {"head:0x10", "'0x10'" + port},
+        {"head:-1", "'-1'" + port},
+        {"head:+1", "'+1'" + port},
+        {"head:000001", "'000001'" + port},
+        {"head:", "''" + port},
+        {":29400", "the host is missing" + form},
+        {"[]:29400", "the host is missing" + form},
+        {"[::1", "not an IPv6 endpoint; write [ADDRESS] or [ADDRESS]:PORT"},
+        {"[::1]29400", "not an IPv6 endpoint; write [ADDRESS] or [ADDRESS]:PORT"},
+        {"::1", "an IPv6 address needs brackets; write [::1], or [ADDRESS]:PORT"},
+        {"http://head:1", "not an endpoint; write HOST or HOST:PORT, without a scheme"},
+        {"head/x:1", "not a host name or address: head/x" + form},
+        {"a,b:1", "not a host name or address: a,b" + form},
+        {"head:0", "port 0 would be another one on every node; write head:29400"},
+        {"[::1]:0", "port 0 would be another one on every node; write [::1]:29400"},
+    };
+    for (const Case& it : cases) {
+        CHECK(refusal_of("--nnodes 2 --rdzv-endpoint " + it.endpoint) ==
+              "--rdzv-endpoint " + it.endpoint + ": " + it.why);
+    }
+}
+
+TEST_CASE("several nodes without a place to meet are refused") {
+    for (const std::string nnodes : {"2", "1:2", "2:4"}) {
+        CHECK(refusal_of("--nnodes " + nnodes) ==
+              "--nnodes " + nnodes +
+                  ": several nodes need a place to meet; add --rdzv-endpoint HOST:29400, the same "
+                  "on every node, where HOST is one of them");
+    }
+    CHECK_THAT(refusal_of("--nnodes 2 --rdzv-endpoint="), Catch::Contains("need a place to meet"));
+}
+
+TEST_CASE("one node is alone unless an endpoint is given") {
+    CHECK(plan_of("--nnodes 1 --rdzv-backend c10d").is_single_node);
+    CHECK(plan_of("--nnodes 1 --master-addr 10.0.0.1 --master-port 29500").is_single_node);
+    CHECK(plan_of("--nnodes 1 --master-port 29500").master_port == 29500);
+    CHECK(plan_of("--rdzv-backend c10d --rdzv-endpoint localhost:0").is_single_node);
+    const LaunchPlan member = plan_of("--nnodes 1 --rdzv-endpoint head");
+    CHECK_FALSE(member.is_single_node);
+    CHECK(member.job == JobId{});
+    CHECK(member.warnings.empty());
+}
+
+TEST_CASE("--standalone is one node whatever else is said") {
+    const LaunchPlan plan = plan_of("--standalone --nnodes 1:4 --rdzv-endpoint head:1");
+    CHECK(plan.is_single_node);
+    CHECK(plan.settings.max_nodes == 1);
+    CHECK(plan.warnings ==
+          Arguments{"--nnodes 1:4 has no effect: --standalone is for one node",
+                    "--rdzv-endpoint head:1 has no effect: with --standalone this machine stays "
+                    "alone"});
+    CHECK(refusal_of("--standalone --nnodes 2") ==
+          "--standalone is for one node, but --nnodes 2 asks for 2; leave one out");
+    CHECK(plan_of("", {{"PET_STANDALONE", "1"}, {"PET_RDZV_BACKEND", "etcd"}}).is_single_node);
+}
+
+TEST_CASE("torchrun's static way meets at the master") {
+    const std::string flags = "--nnodes 2 --rdzv-id j --node-rank 1 --master-addr head ";
+    const LaunchPlan plan = plan_of(flags + "--master-port 29500");
+    CHECK_FALSE(plan.is_single_node);
+    CHECK(plan.endpoint_host == "head");
+    CHECK(plan.endpoint_port == 29400);
+    CHECK(plan.master_port == 29500);
+    CHECK(plan.node_rank == 1);
+    CHECK(plan_of(flags).master_port == 0);
+    // Both would be bound on the head, so the rendezvous goes beside.
+    CHECK(plan_of(flags + "--master-port 29400").endpoint_port == 29401);
+    CHECK(plan_of("--nnodes 2 --rdzv-id j --master-addr ::1", {}).endpoint_host == "::1");
+    CHECK(refusal_of("--nnodes 2 --master-addr head:29500") ==
+          "--master-addr head:29500: is a host without a port; write --master-addr head "
+          "--master-port 29500");
+}
+
+TEST_CASE("an endpoint goes before the master's address and keeps its port") {
+    const LaunchPlan plan = plan_of(
+        "--nnodes 2 --rdzv-id j --rdzv-endpoint head:29500 --master-addr other --master-port "
+        "29500");
+    CHECK(plan.endpoint_host == "head");
+    CHECK(plan.endpoint_port == 29500);
+    CHECK(plan.master_port == 0);
+    CHECK(plan.warnings == Arguments{"--master-port 29500 is the port of --rdzv-endpoint "
+                                     "head:29500 too: the workers' store takes a free port"});
+    CHECK(plan_of("--rdzv-endpoint head:29500 --master-port 29600").master_port == 29600);
+}
+
+TEST_CASE("ports outside of their range are refused") {
+    for (const std::string port : {"65536", "-1", "x", "29500x"}) {
+        CHECK(refusal_of("--master-port " + port) ==
+              "--master-port " + port + ": must be a whole number from 0 to 65535");
+    }
+}
+
+TEST_CASE("several nodes without a name share torchrun's, with a warning") {
+    const LaunchPlan unnamed = plan_of("--nnodes 2 --rdzv-endpoint head");
+    CHECK(unnamed.job == JobId{"none"});
+    CHECK(unnamed.warnings ==
+          Arguments{"no --rdzv-id: the job is called none; two jobs at one endpoint need "
+                    "different names"});
+    CHECK(plan_of("--nnodes 2 --rdzv-endpoint head --rdzv-id none").warnings.empty());
+    CHECK(plan_of("--rdzv-id mine").job == JobId{"mine"});
+    CHECK(plan_of("--standalone --rdzv-id mine").job == JobId{"mine"});
+}
+
+TEST_CASE("names that cannot be part of a file name are refused") {
+    const std::string form =
+        ": becomes part of file names; use letters, digits, '-', '_', '.', "
+        "and no leading '.'";
+    for (const std::string name : {"a/b", "..", ".x", "a b", "a\tb"}) {
+        CAPTURE(name);
+        for (const std::string flag : {"--rdzv-id", "--node-id", "--role"}) {
+            const UsageError error = as_error(outcome_of({flag, name, "train.py"}));
+            CHECK_THAT(error.line, Catch::EndsWith(form));
+        }
+    }
+    CHECK(plan_of("--rdzv-id " + std::string(246, 'x')).job.value().size() == 246);
+    CHECK_THAT(refusal_of("--rdzv-id " + std::string(247, 'x')),
+               Catch::EndsWith(": has 247 bytes; at most 246 are allowed"));
+    CHECK(refusal_of("--rdzv-id=") == "--rdzv-id '': is empty; give a name, or leave the flag out");
+    CHECK(plan_of("--rdzv-id job-ä.1:2 --role trainer").role == "trainer");
+}
+
+TEST_CASE("the node's rank lies below the number of nodes") {
+    CHECK(plan_of("--node-rank 0").node_rank == 0);
+    CHECK(plan_of("--nnodes 1:4 --rdzv-id j --rdzv-endpoint h --node-rank 3").node_rank == 3);
+    CHECK(refusal_of("--node-rank 1") ==
+          "--node-rank 1: must be a whole number from 0 to 0: --nnodes allows 1 node");
+    CHECK(refusal_of("--nnodes 2 --rdzv-endpoint h --node-rank 2") ==
+          "--node-rank 2: must be a whole number from 0 to 1: --nnodes allows 2 nodes");
+    CHECK_THAT(refusal_of("--node-rank x"), Catch::StartsWith("--node-rank x: must be"));
+}
+
+TEST_CASE("who this node is can be told") {
+    const LaunchPlan plan = plan_of("--node-id gpu-7 --local-addr fe80::1");
+    CHECK(plan.node_id == "gpu-7");
+    CHECK(plan.local_addr == "fe80::1");
+    CHECK(as_error(outcome_of({"--local-addr", "a b", "train.py"})).line ==
+          "--local-addr a b: not a host name or address of this machine");
+}
+
+TEST_CASE("backends other than ours are refused") {
+    CHECK(plan_of("--nnodes 2 --rdzv-id j --rdzv-backend static --rdzv-endpoint h").slots == 1);
+    for (const std::string backend : {"etcd", "etcd-v2"}) {
+        CHECK(refusal_of("--rdzv-backend " + backend) ==
+              "--rdzv-backend " + backend +
+                  ": ddprun brings its own rendezvous and needs no etcd; leave the flag out, and "
+                  "give --rdzv-endpoint HOST:29400 with one of the nodes as HOST");
+    }
+    CHECK(refusal_of("--rdzv-backend mine") ==
+          "--rdzv-backend mine: must be c10d or static, which both mean ddprun's own rendezvous");
+}
+
+TEST_CASE("the secret's file is checked where a secret is needed") {
+    FakeSurroundings machine;
+    machine.files.insert("/etc/secret");
+    machine.files.insert("/etc/other");
+    const auto secret = [&machine](const std::string& flags) {
+        return as_plan(make_plan(words("--rdzv-endpoint head " + flags + " train.py"), machine))
+            .secret_file;
+    };
+    CHECK(secret("").empty());
+    CHECK(secret("--secret-file /etc/secret") == "/etc/secret");
+    machine.variables["DDPRUN_SECRET_FILE"] = "/etc/other";
+    CHECK(secret("") == "/etc/other");
+    CHECK(secret("--secret-file /etc/secret") == "/etc/secret");
+    CHECK(secret("--insecure").empty());
+    CHECK(refusal_of("--rdzv-endpoint head --secret-file /nope") ==
+          "--secret-file /nope: no such file; copy the secret of another node there, or leave this "
+          "out for ~/.config/ddprun/secret");
+    CHECK(refusal_of("--rdzv-endpoint head", {{"DDPRUN_SECRET_FILE", "/nope"}})
+              .starts_with("DDPRUN_SECRET_FILE=/nope: no such file; "));
+    CHECK(refusal_of("--insecure --secret-file /etc/secret") ==
+          "--secret-file /etc/secret: contradicts --insecure; leave one out");
+    CHECK(plan_of("--secret-file /nope").is_single_node);
+}

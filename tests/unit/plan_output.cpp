@@ -1,0 +1,191 @@
+#include <fstream>
+#include <sstream>
+
+#include "launcher/plan/flags.hpp"
+#include "launcher/plan/real_surroundings.hpp"
+#include "launcher/plan/values.hpp"
+#include "tests/unit/plan_fake_surroundings.hpp"
+
+using namespace ddprun;
+using namespace ddprun::launcher;
+using namespace ddprun::launcher::test;
+
+namespace {
+
+/// The streams of a rank as letters: o and e are shown, O and E are tee'd, - is only logged.
+std::string console_of(const LaunchPlan& plan, int rank) {
+    const auto found = plan.console.find(rank);
+    const ConsoleChoice it = found == plan.console.end() ? ConsoleChoice{} : found->second;
+    const char out = it.is_teed_stdout ? 'O' : 'o';
+    const char err = it.is_teed_stderr ? 'E' : 'e';
+    return {it.shows_stdout ? out : '-', it.shows_stderr ? err : '-'};
+}
+
+std::string console_of(const std::string& flags) {
+    const LaunchPlan plan = plan_of("--nproc-per-node 3 " + flags);
+    return console_of(plan, 0) + " " + console_of(plan, 1) + " " + console_of(plan, 2);
+}
+
+std::string shown_help() {
+    return std::get<ShowText>(outcome_of({"--help"})).text;
+}
+
+}  // namespace
+
+TEST_CASE("redirected streams vanish from the console and tee'd ones stay") {
+    struct Case {
+        const char* flags;
+        const char* console;
+    };
+    const std::vector<Case> cases = {
+        {"", "oe oe oe"},
+        {"-r 0 -t 0", "oe oe oe"},
+        {"--redirects 1", "-e -e -e"},
+        {"--redirects 2", "o- o- o-"},
+        {"-r 3", "-- -- --"},
+        {"--tee 1", "Oe Oe Oe"},
+        {"-t 3", "OE OE OE"},
+        {"-r 3 -t 1", "O- O- O-"},
+        {"-r 1 -t 3", "OE OE OE"},
+        {"-r 0:3", "-- oe oe"},
+        {"-r 0:3,2:1 -t 1:2", "-- oE -e"},
+        {"-r 0:3,0:1", "-e oe oe"},
+        {"-r 3 --tee 0:3", "OE -- --"},
+        {"-r 3 --log-dir /dev/null", "oe oe oe"},
+        {"-t 3 --log-dir /dev/null", "oe oe oe"},
+    };
+    for (const Case& it : cases) {
+        CAPTURE(it.flags);
+        CHECK(console_of(it.flags) == it.console);
+    }
+}
+
+TEST_CASE("local ranks may have several digits") {
+    const LaunchPlan plan =
+        plan_of("--nproc-per-node 12 -r 10:1,11:2 --local-ranks-filter 11,0,11");
+    CHECK(console_of(plan, 9) == "oe");
+    CHECK(console_of(plan, 10) == "-e");
+    CHECK(console_of(plan, 11) == "o-");
+    CHECK(plan.local_ranks_filter == std::vector<int>{0, 11});
+    CHECK(plan.warnings.empty());
+}
+
+TEST_CASE("wrong streams and ranks are refused") {
+    const std::string form =
+        ": not a choice of streams; write 0 (none), 1 (stdout), 2 (stderr) or "
+        "3 (both), or by local rank, for example 0:3,1:1";
+    for (const std::string value :
+         {"4", "-1", "a", "0:4", "a:1", "-1:1", "0:1:2", "1,2", "0:1,", "0:1,2", "1.0", "0:"}) {
+        CHECK(refusal_of("--redirects " + value) == "--redirects " + value + form);
+        CHECK(refusal_of("-t " + value) == "--tee " + value + form);
+    }
+    for (const std::string value : {"a", "-1", "0,", "0;1", "0:1"}) {
+        CHECK(refusal_of("--local-ranks-filter " + value) ==
+              "--local-ranks-filter " + value +
+                  ": not a list of local ranks; write for example 0,1");
+    }
+    CHECK(refusal_of("--prefix maybe") == "--prefix maybe: must be auto or always or never");
+}
+
+TEST_CASE("a local rank that this node does not have is worth a warning") {
+    for (const std::string flags : {"--redirects 2:1", "--tee 2:1", "--local-ranks-filter 0,2"}) {
+        CHECK(plan_of("--nproc-per-node 2 " + flags).warnings ==
+              Arguments{flags + ": this node has no local rank 2, only 0 to 1"});
+    }
+}
+
+TEST_CASE("logs go where they are wanted, as an absolute path") {
+    const auto folder = [](const std::string& flags, const Variables& variables = {}) {
+        return plan_of(flags, variables).log_dir;
+    };
+    CHECK(folder("") == "/tmp/ddprun-1000");
+    CHECK(folder("", {{"TMPDIR", "/scratch/"}}) == "/scratch/ddprun-1000");
+    CHECK(folder("", {{"TMPDIR", ""}}) == "/tmp/ddprun-1000");
+    CHECK(folder("--log-dir=") == "/tmp/ddprun-1000");
+    CHECK(folder("--log-dir /var/log/jobs/") == "/var/log/jobs");
+    CHECK(folder("--log-dir logs") == "/home/user/logs");
+    CHECK(folder("--log-dir ./a/../logs") == "/home/user/logs");
+    CHECK(folder("--log-dir /tmp") == "/tmp");
+    CHECK(folder("--log-dir /dev/null").empty());
+    CHECK(folder("", {{"PET_LOG_DIR", "/dev/null"}}).empty());
+    CHECK(refusal_of("--log-dir train.py") ==
+          "--log-dir train.py: is not a folder; name one, which is made if it is missing, or "
+          "/dev/null for no files");
+}
+
+TEST_CASE("the prefix is one of three") {
+    CHECK(plan_of("").prefix == PrefixMode::Auto);
+    CHECK(plan_of("--prefix auto").prefix == PrefixMode::Auto);
+    CHECK(plan_of("--prefix always").prefix == PrefixMode::Always);
+    CHECK(plan_of("--prefix never").prefix == PrefixMode::Never);
+}
+
+TEST_CASE("CUDA_VISIBLE_DEVICES counts up to the first entry that is no device") {
+    struct Case {
+        const char* visible;
+        int count;
+    };
+    const std::vector<Case> cases = {
+        {"0,1", 2},   {" 3 , 1 ", 2},       {"", 0},      {"-1", 0},         {"0,-1,1", 1},
+        {"0,4,1", 1}, {"GPU-8e, MIG-1", 2}, {"0,1,0", 0}, {"NoDevFiles", 0}, {"0,,1", 1},
+    };
+    CHECK(visible_gpus(4, std::nullopt) == 4);
+    for (const Case& it : cases) {
+        CAPTURE(it.visible);
+        CHECK(visible_gpus(4, it.visible) == it.count);
+    }
+}
+
+TEST_CASE("--help fits a terminal and names every flag") {
+    const std::string help = shown_help();
+    std::istringstream lines{help};
+    int count = 0;
+    for (std::string line; std::getline(lines, line); ++count) {
+        CAPTURE(line);
+        CHECK(line.size() <= 90);
+        CHECK((line.empty() || line.back() != ' '));
+    }
+    CHECK(count <= 100);
+    CHECK(help.back() == '\n');
+    for (const Flag& flag : all_flags()) {
+        CAPTURE(flag.name);
+        const bool is_named = help.find("  --" + std::string{flag.name}) != std::string::npos ||
+                              help.find(", --" + std::string{flag.name}) != std::string::npos;
+        CHECK(is_named == (flag.group != FlagGroup::Hidden));
+        CHECK(flag.help.empty() == (flag.group == FlagGroup::Hidden));
+    }
+}
+
+TEST_CASE("--help and --version answer before anything else is judged") {
+    for (const Arguments& arguments :
+         {Arguments{"-h"}, Arguments{"--help", "--bogus"}, Arguments{"--nnodes", "3:1", "--help"},
+          Arguments{"-mh"}, Arguments{"--bogus", "--help"}, Arguments{"--help", "nope"}}) {
+        CHECK(std::get<ShowText>(outcome_of(arguments)).text == shown_help());
+    }
+    const std::string version = std::get<ShowText>(outcome_of({"--version"})).text;
+    CHECK_THAT(version, Catch::Matches("ddprun [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST_CASE("the launcher's README has every flag") {
+    std::ifstream file{DDPRUN_SOURCE_DIR "/launcher/README.md"};
+    std::stringstream readme;
+    readme << file.rdbuf();
+    for (const Flag& flag : all_flags()) {
+        CAPTURE(flag.name);
+        CHECK(readme.str().find("`--" + std::string{flag.name}) != std::string::npos);
+    }
+}
+
+TEST_CASE("the real surroundings are this process's") {
+    const RealSurroundings here;
+    CHECK(here.exists("/"));
+    CHECK(here.is_directory("/"));
+    CHECK_FALSE(here.is_executable_file("/"));
+    CHECK(here.is_executable_file("/bin/sh"));
+    CHECK_FALSE(here.exists("/no/such/file"));
+    CHECK(here.allowed_cpus() >= 1);
+    CHECK(here.working_directory().front() == '/');
+    CHECK_FALSE(here.variable("DDPRUN_TEST_NEVER_SET").has_value());
+    CHECK(here.variable("PATH").has_value());
+    CHECK(here.gpu_count().value_or(1) >= 0);
+}

@@ -1,0 +1,167 @@
+#include <csignal>
+
+#include "tests/unit/plan_fake_surroundings.hpp"
+
+using namespace ddprun;
+using namespace ddprun::launcher;
+using namespace ddprun::launcher::test;
+
+namespace {
+
+void furnish(FakeSurroundings& machine) {
+    machine.executables.insert({"./train", "./tool.py", "bin/app", "/opt/bin/python", "./python3"});
+    machine.files.insert({"./script", "train", "data.py", "/usr/bin/readme", "./notes.py",
+                          "tool.py", "notes.py", "sub/run.sh"});
+    machine.folders.insert({"./package", "package.py", "bin/dir", "/opt/bin/shelf"});
+}
+
+}  // namespace
+
+TEST_CASE("a program is found as its name says") {
+    struct Case {
+        const char* words;
+        Arguments command;
+    };
+    const std::vector<Case> cases = {
+        {"data.py", {"/usr/bin/python3", "-u", "data.py"}},
+        {"tool.py -x", {"/usr/bin/python3", "-u", "tool.py", "-x"}},
+        {"--no-python tool.py", {"./tool.py"}},
+        {"train", {"./train"}},
+        {"true a b", {"/usr/bin/true", "a", "b"}},
+        {"bin/app", {"bin/app"}},
+        {"--no-python bin/app", {"bin/app"}},
+        {"/usr/bin/true", {"/usr/bin/true"}},
+        {"python data.py", {"/opt/bin/python", "data.py"}},
+        {"-m pkg.train --lr 1", {"/usr/bin/python3", "-u", "-m", "pkg.train", "--lr", "1"}},
+        {"-m data.py", {"/usr/bin/python3", "-u", "-m", "data.py"}},
+    };
+    FakeSurroundings machine;
+    furnish(machine);
+    for (const Case& it : cases) {
+        CAPTURE(it.words);
+        const LaunchPlan plan = as_plan(make_plan(words(it.words), machine));
+        CHECK(plan.command == it.command);
+    }
+    CHECK(as_plan(make_plan({"-m", "pkg.train"}, machine)).program == "pkg.train");
+    CHECK(as_plan(make_plan({"train", "x"}, machine)).program == "train");
+}
+
+TEST_CASE("PATH is searched in order, with an empty entry for here and a default without it") {
+    FakeSurroundings machine;
+    machine.executables.insert({"/opt/bin/job", "/usr/bin/job", "./here", "/bin/basic"});
+    const auto path_of = [&machine](const std::string& name) {
+        return as_plan(make_plan({name}, machine)).command.front();
+    };
+    CHECK(path_of("job") == "/opt/bin/job");
+    machine.variables["PATH"] = "/usr/bin:/opt/bin";
+    CHECK(path_of("job") == "/usr/bin/job");
+    machine.variables["PATH"] = "/nowhere:";
+    CHECK(path_of("here") == "./here");
+    machine.variables.erase("PATH");
+    CHECK(path_of("basic") == "/bin/basic");
+    machine.variables["PATH"] = "";
+    CHECK(as_error(make_plan({"job"}, machine)).exit_code == 127);
+}
+
+TEST_CASE("a program that is not there or cannot be executed is refused before anything starts") {
+    struct Case {
+        const char* words;
+        int exit_code;
+        const char* line;
+    };
+    const std::vector<Case> cases = {
+        {"nope", 127,
+         "cannot run nope: no such program here or in PATH; check the name and the working folder"},
+        {"./nope", 127, "cannot run ./nope: no such file; check the name and the working folder"},
+        {"nope.py", 127, "cannot run nope.py: no such file; check the name and the working folder"},
+        {"data", 127, "cannot run data: no such program here or in PATH; did you mean data.py?"},
+        {"shelf", 127,
+         "cannot run shelf: no such program here or in PATH; check the name and the working "
+         "folder"},
+        {"--no-python nope", 127,
+         "cannot run nope: no such program here or in PATH; check the name and the working folder"},
+        {"script", 126,
+         "cannot run ./script: it is not executable; chmod +x ./script, or if it is a Python "
+         "script: ddprun ... python3 ./script"},
+        {"sub/run.sh", 126,
+         "cannot run sub/run.sh: it is not executable; chmod +x sub/run.sh, or if it is a Python "
+         "script: ddprun ... python3 sub/run.sh"},
+        {"readme", 126,
+         "cannot run /usr/bin/readme: it is not executable; chmod +x /usr/bin/readme, or if it is "
+         "a Python script: ddprun ... python3 /usr/bin/readme"},
+        {"--no-python notes.py", 126,
+         "cannot run ./notes.py: it is not executable; leave out --no-python to run it with "
+         "Python, or chmod +x ./notes.py"},
+        {"package", 126,
+         "cannot run ./package: it is a folder; name the program in it, or use -m for a Python "
+         "package"},
+        {"bin/dir", 126,
+         "cannot run bin/dir: it is a folder; name the program in it, or use -m for a Python "
+         "package"},
+        {"package.py", 126,
+         "cannot run package.py: it is a folder; name the program in it, or use -m for a Python "
+         "package"},
+    };
+    FakeSurroundings machine;
+    furnish(machine);
+    for (const Case& it : cases) {
+        const UsageError error = as_error(make_plan(words(it.words), machine));
+        CHECK(error.line == it.line);
+        CHECK(error.exit_code == it.exit_code);
+    }
+    const UsageError unnamed = as_error(make_plan({""}, machine));
+    CHECK(unnamed.line == "cannot run '': the program's name is empty; is a variable unset?");
+    CHECK(unnamed.exit_code == 127);
+    CHECK(as_error(outcome_of({"-m", "--no-python", "x"})).line ==
+          "--module and --no-python contradict each other; leave one out");
+}
+
+TEST_CASE("Python is PYTHON_EXEC or the python3 of PATH, never one beside the script by chance") {
+    FakeSurroundings machine;
+    machine.executables.insert({"./python3", "/opt/bin/python3.12", "/venv/bin/python"});
+    machine.files.insert("/venv/README");
+    const auto python = [&machine] { return as_plan(make_plan({"train.py"}, machine)).command[0]; };
+    const auto refusal = [&machine] { return as_error(make_plan({"train.py"}, machine)); };
+    CHECK(python() == "/usr/bin/python3");
+    machine.variables["PYTHON_EXEC"] = "/venv/bin/python";
+    CHECK(python() == "/venv/bin/python");
+    machine.variables["PYTHON_EXEC"] = "python3.12";
+    CHECK(python() == "/opt/bin/python3.12");
+    machine.variables["PYTHON_EXEC"] = "";
+    CHECK(python() == "/usr/bin/python3");
+    machine.variables["PYTHON_EXEC"] = "/nope";
+    CHECK(refusal().line ==
+          "cannot run train.py: PYTHON_EXEC=/nope does not exist; set it to a "
+          "Python interpreter, or unset it");
+    CHECK(refusal().exit_code == 127);
+    machine.variables["PYTHON_EXEC"] = "/venv/README";
+    CHECK(refusal().line ==
+          "cannot run train.py: PYTHON_EXEC=/venv/README is not executable; set "
+          "it to a Python interpreter, or unset it");
+    CHECK(refusal().exit_code == 126);
+    machine.variables.erase("PYTHON_EXEC");
+    machine.variables["PATH"] = "/nowhere:";
+    CHECK(python() == "./python3");  // PATH itself says "here"
+    machine.variables["PATH"] = "/nowhere";
+    CHECK(refusal().line ==
+          "cannot run train.py: python3 is not in PATH; install it, activate its "
+          "environment, or set PYTHON_EXEC=/path/to/python");
+    CHECK(refusal().exit_code == 127);
+}
+
+TEST_CASE("signals are names, with or without SIG") {
+    using Signals = std::vector<int>;
+    CHECK(plan_of("").signals_to_handle == Signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+    CHECK(plan_of("--signals-to-handle SIGUSR1,term,SIGUSR1").signals_to_handle ==
+          Signals{SIGUSR1, SIGTERM});
+    const LaunchPlan plan = plan_of("--ignore-hup");
+    CHECK(plan.ignores_hup);
+    CHECK(plan.signals_to_handle == Signals{SIGTERM, SIGINT, SIGQUIT});
+    const std::string form =
+        "' cannot be handled; choose from SIGTERM,SIGINT,SIGHUP,SIGQUIT,"
+        "SIGUSR1,SIGUSR2,SIGALRM,SIGXCPU,SIGPWR";
+    for (const std::string name : {"SIGKILL", "SIGSTOP", "SIGCHLD", "9", "SIG", "bogus"}) {
+        CHECK(refusal_of("--signals-to-handle SIGTERM," + name) ==
+              "--signals-to-handle SIGTERM," + name + ": '" + name + form);
+    }
+}

@@ -1,0 +1,427 @@
+#include "rendezvous/store/store_core.hpp"
+
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/store_requests.hpp"
+
+namespace ddprun::rdzv::store_test {
+
+namespace {
+
+/// A core and what its clients have been sent; clients are small numbers.
+class Store {
+public:
+    explicit Store(Limits limits = {}) : limits_(limits), core_(limits_) {}
+
+    /// Carries out `request` and returns what this client is sent by it. A refusal is "CLOSE".
+    std::string ask(std::uint32_t client, const std::string& request) {
+        StoreReplies replies;
+        const Result<void> done = core_.handle(StoreClient(client), request, replies);
+        deliver(replies);
+        if (!done) {
+            refusal_ = done.error().what;
+            return "CLOSE";
+        }
+        return take(client);
+    }
+
+    void leave(std::uint32_t client) {
+        StoreReplies replies;
+        core_.disconnected(StoreClient(client), replies);
+        deliver(replies);
+    }
+
+    /// What `client` has been sent since the last look.
+    std::string take(std::uint32_t client) { return std::exchange(inbox_[client], {}); }
+
+    const std::string& refusal() const { return refusal_; }
+    const StoreCore& core() const { return core_; }
+
+private:
+    void deliver(const StoreReplies& replies) {
+        std::size_t at = 0;
+        for (const StoreReplies::Piece& piece : replies.pieces()) {
+            inbox_[piece.client.value()] += replies.bytes().substr(at, piece.size);
+            at += piece.size;
+        }
+        CHECK(at == replies.bytes().size());
+    }
+
+    Limits limits_;
+    StoreCore core_;
+    std::map<std::uint32_t, std::string> inbox_;
+    std::string refusal_;
+};
+
+std::string add(std::string_view key, std::int64_t amount) {
+    return of_number(StoreOpcode::Add, key, amount);
+}
+std::string barrier(std::string_view key, std::int64_t world_size) {
+    return of_number(StoreOpcode::Barrier, key, world_size);
+}
+std::string check(std::initializer_list<std::string_view> keys) {
+    return of_keys(StoreOpcode::Check, keys);
+}
+std::string push(std::string_view name, std::string_view element) {
+    return of_value(StoreOpcode::QueuePush, name, element);
+}
+std::string pop(std::string_view name) {
+    return of_key(StoreOpcode::QueuePop, name);
+}
+std::string append(std::string_view key, std::string_view value) {
+    return of_value(StoreOpcode::Append, key, value);
+}
+std::string erase(std::string_view key) {
+    return of_key(StoreOpcode::DeleteKey, key);
+}
+std::string cancel() {
+    return opcode(StoreOpcode::CancelWait);
+}
+
+}  // namespace
+
+TEST_CASE("SET stores and GET returns, and a missing key has an empty value") {
+    Store store;
+    CHECK(store.ask(1, set("k", "v")).empty());
+    CHECK(store.ask(2, get("k")) == text("v"));
+    CHECK(store.ask(2, set("k", "")).empty());
+    CHECK(store.ask(1, get("k")) == text(""));
+    CHECK(store.ask(1, get("none")) == text(""));
+    CHECK(store.ask(1, set("", "empty key")).empty());
+    CHECK(store.ask(1, get("")) == text("empty key"));
+}
+
+TEST_CASE("COMPARE_SET stores when the value is as expected, and else returns what there is") {
+    Store store;
+    CHECK(store.ask(1, compare_set("k", "", "a")) == text("a"));
+    CHECK(store.ask(1, compare_set("k", "a", "b")) == text("b"));
+    CHECK(store.ask(1, compare_set("k", "a", "c")) == text("b"));
+    CHECK(store.ask(1, compare_set("k", "", "c")) == text("b"));
+    CHECK(store.ask(1, get("k")) == text("b"));
+    CHECK(store.ask(1, compare_set("none", "expected", "x")) == text("expected"));
+    CHECK(store.ask(1, check({"none"})) == kNotReady);
+}
+
+TEST_CASE("a COMPARE_SET wakes waiters if it stores and only then") {
+    Store store;
+    store.ask(1, wait({"k"}));
+    store.ask(2, compare_set("k", "wrong", "x"));
+    CHECK(store.take(1).empty());
+    store.ask(2, compare_set("k", "", "x"));
+    CHECK(store.take(1) == kStopWaiting);
+}
+
+TEST_CASE("ADD counts in decimal text and starts from 0") {
+    Store store;
+    CHECK(store.ask(1, add("n", 5)) == number(5));
+    CHECK(store.ask(1, add("n", -12)) == number(-7));
+    CHECK(store.ask(1, get("n")) == text("-7"));
+    CHECK(store.ask(1, add("zero", 0)) == number(0));
+    CHECK(store.ask(1, get("zero")) == text("0"));
+    store.ask(1, set("n", std::to_string(std::numeric_limits<std::int64_t>::max())));
+    CHECK(store.ask(1, add("n", 1)) == number(std::numeric_limits<std::int64_t>::min()));
+}
+
+TEST_CASE("a counter's text may have blanks, a sign and a tail, but needs digits that fit") {
+    CHECK(counter_value(" \t\n12abc").value() == 12);
+    CHECK(counter_value("+7").value() == 7);
+    CHECK(counter_value("-7").value() == -7);
+    CHECK(counter_value("-9223372036854775808").value() ==
+          std::numeric_limits<std::int64_t>::min());
+    for (const char* text : {"", " ", "abc", "+-5", "-", "+", "- 5", "9223372036854775808"}) {
+        CAPTURE(text);
+        CHECK_FALSE(counter_value(text).has_value());
+    }
+}
+
+TEST_CASE("ADD and BARRIER on what is no number close the connection and change nothing") {
+    Store store;
+    for (const char* value : {"abc", "", "99999999999999999999"}) {
+        CAPTURE(value);
+        store.ask(1, set("n", value));
+        CHECK(store.ask(1, add("n", 1)) == "CLOSE");
+        CHECK(store.ask(1, barrier("n", 1)) == "CLOSE");
+        CHECK(store.ask(2, get("n")) == text(value));
+    }
+    CHECK(store.refusal() ==
+          "BARRIER on key n: its value 99999999999999999999 does not fit into 64 bits");
+}
+
+TEST_CASE("CHECK wants every name to be a key or a filled queue") {
+    Store store;
+    CHECK(store.ask(1, check({})) == kReady);
+    store.ask(1, set("k", ""));
+    store.ask(1, push("q", "1"));
+    CHECK(store.ask(1, check({"k", "q"})) == kReady);
+    CHECK(store.ask(1, check({"k", "none", "q"})) == kNotReady);
+    store.ask(1, pop("q"));
+    CHECK(store.ask(1, check({"q"})) == kNotReady);
+}
+
+TEST_CASE("WAIT is answered at once when everything is there") {
+    Store store;
+    CHECK(store.ask(1, wait({})) == kStopWaiting);
+    store.ask(1, set("k", "1"));
+    store.ask(1, push("q", "1"));
+    CHECK(store.ask(1, wait({"k", "q", "k"})) == kStopWaiting);
+    CHECK(store.core().waiter_count() == 0);
+}
+
+TEST_CASE("every operation that makes a key releases who waits for it, once") {
+    const std::string making =
+        GENERATE(set("k", "1"), compare_set("k", "", "1"), add("k", 1), append("k", "1"),
+                 multi_set({{"x", "1"}, {"k", "1"}}), barrier("k", 5), push("k", "1"));
+    Store store;
+    CHECK(store.ask(1, wait({"k"})).empty());
+    store.ask(2, set("other", "1"));
+    CHECK(store.take(1).empty());
+    store.ask(2, making);
+    CHECK(store.take(1) == kStopWaiting);
+    store.ask(3, making);
+    CHECK(store.take(1).empty());
+}
+
+TEST_CASE("WAIT for several names ends when the last one has appeared, a name given twice once") {
+    Store store;
+    store.ask(1, wait({"a", "b", "a", "q", "q"}));
+    store.ask(2, set("a", "1"));
+    store.ask(2, set("a", "2"));
+    store.ask(2, push("q", "1"));
+    CHECK(store.take(1).empty());
+    store.ask(2, set("b", "1"));
+    CHECK(store.take(1) == kStopWaiting);
+}
+
+TEST_CASE("a name that has appeared stays counted for a waiter though it is deleted") {
+    Store store;
+    store.ask(1, wait({"a", "b"}));
+    store.ask(2, set("a", "1"));
+    store.ask(2, erase("a"));
+    store.ask(2, set("b", "1"));
+    CHECK(store.take(1) == kStopWaiting);
+}
+
+TEST_CASE("a key releases all its waiters, in the order in which they came") {
+    Limits limits;
+    StoreCore core(limits);
+    StoreReplies replies;
+    for (std::uint32_t client = 0; client < 1000; ++client) {
+        REQUIRE(core.handle(StoreClient(client), wait({"go"}), replies).has_value());
+    }
+    REQUIRE(core.waiter_count() == 1000);
+    REQUIRE(core.handle(StoreClient(1000), set("go", "1"), replies).has_value());
+    REQUIRE(replies.pieces().size() == 1000);
+    for (std::uint32_t client = 0; client < 1000; ++client) {
+        CHECK(replies.pieces()[client].client == StoreClient(client));
+    }
+    CHECK(core.waiter_count() == 0);
+}
+
+TEST_CASE("CANCEL_WAIT forgets the wait and is answered in any case") {
+    Store store;
+    CHECK(store.ask(1, cancel()) == kWaitCanceled);
+    store.ask(1, wait({"a", "b"}));
+    store.ask(2, set("a", "1"));
+    CHECK(store.ask(1, cancel()) == kWaitCanceled);
+    store.ask(2, set("b", "1"));
+    CHECK(store.take(1).empty());
+    store.ask(1, wait({"c"}));
+    store.ask(2, set("c", "1"));
+    CHECK(store.take(1) == kStopWaiting);
+}
+
+TEST_CASE("a waiting client's other requests are answered at once") {
+    Store store;
+    store.ask(1, wait({"k"}));
+    CHECK(store.ask(1, ping(7)) == nonce(7));
+    CHECK(store.ask(1, set("k", "1")) == kStopWaiting);
+}
+
+TEST_CASE("the last WAIT of a connection counts") {
+    Store store;
+    store.ask(1, wait({"a"}));
+    store.ask(1, wait({"b"}));
+    store.ask(2, set("a", "1"));
+    CHECK(store.take(1).empty());
+    store.ask(2, set("b", "1"));
+    CHECK(store.take(1) == kStopWaiting);
+    store.ask(1, wait({"c"}));
+    CHECK(store.ask(1, barrier("c", 2)).empty());
+    CHECK(store.ask(2, barrier("c", 2)) == kStopWaiting);
+    CHECK(store.take(1) == kStopWaiting);
+}
+
+TEST_CASE("nothing is left of a client that waited and left") {
+    Store store;
+    store.ask(1, wait({"a", "b"}));
+    store.ask(2, barrier("c", 2));
+    store.leave(1);
+    store.leave(2);
+    CHECK(store.core().waiter_count() == 0);
+    store.ask(3, multi_set({{"a", "1"}, {"b", "1"}}));
+    CHECK(store.ask(3, barrier("c", 2)) == kStopWaiting);
+    CHECK(store.take(1).empty());
+    CHECK(store.take(2).empty());
+}
+
+TEST_CASE("GETNUMKEYS and LIST_KEYS see keys, not queues") {
+    Store store;
+    CHECK(store.ask(1, opcode(StoreOpcode::GetNumKeys)) == number(0));
+    CHECK(store.ask(1, opcode(StoreOpcode::ListKeys)) == number(0));
+    store.ask(1, multi_set({{"b", "1"}, {"a", "2"}}));
+    store.ask(1, push("q", "1"));
+    CHECK(store.ask(1, opcode(StoreOpcode::GetNumKeys)) == number(2));
+    CHECK(store.ask(1, opcode(StoreOpcode::ListKeys)) == number(2) + text("a") + text("b"));
+}
+
+TEST_CASE("DELETE_KEY says whether there was a key and leaves queues alone") {
+    Store store;
+    store.ask(1, set("k", "1"));
+    store.ask(1, push("k", "element"));
+    CHECK(store.ask(1, erase("k")) == number(1));
+    CHECK(store.ask(1, erase("k")) == number(0));
+    CHECK(store.ask(1, of_key(StoreOpcode::QueueLen, "k")) == number(1));
+}
+
+TEST_CASE("APPEND makes or lengthens a value") {
+    Store store;
+    store.ask(1, append("k", "ab"));
+    store.ask(1, append("k", "c"));
+    CHECK(store.ask(1, get("k")) == text("abc"));
+}
+
+TEST_CASE("MULTI_GET answers in the order asked, empty for what is missing") {
+    Store store;
+    store.ask(1, multi_set({{"a", "1"}, {"b", "22"}}));
+    CHECK(store.ask(1, of_keys(StoreOpcode::MultiGet, {"b", "none", "a"})) ==
+          text("22") + text("") + text("1"));
+    CHECK(store.ask(1, of_keys(StoreOpcode::MultiGet, {})).empty());
+    CHECK(store.ask(1, multi_set({})).empty());
+}
+
+TEST_CASE("a queue gives its elements in order, with the length before") {
+    Store store;
+    store.ask(1, push("q", "one"));
+    store.ask(1, push("q", ""));
+    CHECK(store.ask(1, of_key(StoreOpcode::QueueLen, "q")) == number(2));
+    CHECK(store.ask(1, pop("q")) == number(2) + text("one"));
+    CHECK(store.ask(1, pop("q")) == number(1) + text(""));
+    CHECK(store.ask(1, pop("q")) == number(0));
+    CHECK(store.ask(1, of_key(StoreOpcode::QueueLen, "q")) == number(0));
+    CHECK(store.ask(1, get("q")) == text(""));
+    CHECK(store.core().queue_count() == 0);
+}
+
+TEST_CASE("a push releases one waiter, the one that has waited longest") {
+    Store store;
+    store.ask(1, wait({"q"}));
+    store.ask(2, wait({"q"}));
+    store.ask(3, push("q", "1"));
+    CHECK(store.take(1) == kStopWaiting);
+    CHECK(store.take(2).empty());
+    CHECK(store.ask(1, pop("q")) == number(1) + text("1"));
+    CHECK(store.take(2).empty());
+    store.ask(3, push("q", "2"));
+    CHECK(store.take(2) == kStopWaiting);
+}
+
+TEST_CASE("a client released from a queue is not woken out of a later wait by that queue") {
+    Store store;
+    store.ask(1, wait({"q"}));
+    store.ask(2, push("q", "1"));
+    CHECK(store.take(1) == kStopWaiting);
+    store.ask(1, pop("q"));
+    store.ask(1, wait({"x"}));
+    store.ask(2, push("q", "2"));
+    CHECK(store.take(1).empty());
+}
+
+TEST_CASE("an element that the released client does not take is offered to the next one") {
+    Store store;
+    store.ask(1, wait({"q"}));
+    store.ask(2, wait({"q"}));
+    store.ask(3, push("q", "1"));
+    REQUIRE(store.take(1) == kStopWaiting);
+    SECTION("because it leaves") {
+        store.leave(1);
+        CHECK(store.take(2) == kStopWaiting);
+    }
+    SECTION("because it gave up at the same moment") {
+        CHECK(store.ask(1, cancel()) == kWaitCanceled);
+        CHECK(store.take(2) == kStopWaiting);
+    }
+    SECTION("but not when another has taken it") {
+        CHECK(store.ask(4, pop("q")) == number(1) + text("1"));
+        store.leave(1);
+        CHECK(store.take(2).empty());
+        store.ask(3, push("q", "2"));
+        CHECK(store.take(2) == kStopWaiting);
+    }
+    SECTION("and only one is told of one element") {
+        store.ask(4, wait({"q", "x"}));
+        store.ask(5, wait({"x"}));
+        CHECK(store.ask(1, pop("q")) == number(1) + text("1"));
+        CHECK(store.take(2).empty());
+        store.ask(3, push("q", "2"));
+        CHECK(store.take(2) == kStopWaiting);
+        CHECK(store.take(4).empty());
+    }
+}
+
+TEST_CASE("BARRIER opens when the count is reached and stays open") {
+    Store store;
+    CHECK(store.ask(1, barrier("b", 3)).empty());
+    CHECK(store.ask(2, barrier("b", 3)).empty());
+    CHECK(store.take(1).empty());
+    CHECK(store.ask(3, barrier("b", 3)) == kStopWaiting);
+    CHECK(store.take(1) == kStopWaiting);
+    CHECK(store.take(2) == kStopWaiting);
+    CHECK(store.ask(4, barrier("b", 3)) == kStopWaiting);
+    CHECK(store.ask(4, get("b")) == text("4"));
+    CHECK(store.ask(4, barrier("none", 0)) == kStopWaiting);
+    CHECK(store.ask(4, barrier("less", -1)) == kStopWaiting);
+}
+
+TEST_CASE("a barrier's waiters go when the counter reaches their number, however it does") {
+    Store store;
+    store.ask(1, barrier("b", 3));
+    store.ask(2, barrier("b", 5));
+    store.ask(3, set("b", "not a number"));
+    store.ask(3, set("b", "2"));
+    CHECK(store.take(1).empty());
+    store.ask(3, add("b", 1));
+    CHECK(store.take(1) == kStopWaiting);
+    CHECK(store.take(2).empty());
+    store.ask(3, set("b", "7"));
+    CHECK(store.take(2) == kStopWaiting);
+}
+
+TEST_CASE("a barrier that a client left keeps its count") {
+    Store store;
+    store.ask(1, barrier("b", 2));
+    CHECK(store.ask(1, cancel()) == kWaitCanceled);
+    CHECK(store.ask(1, get("b")) == text("1"));
+    CHECK(store.ask(2, barrier("b", 2)) == kStopWaiting);
+    CHECK(store.take(1).empty());
+}
+
+TEST_CASE("a reply that would pass the limit closes the connection") {
+    Limits limits;
+    limits.store_reply_bytes_max = 100;
+    Store store(limits);
+    store.ask(1, append("k", std::string(60, 'x')));
+    CHECK(store.ask(1, get("k")) == text(std::string(60, 'x')));
+    CHECK(store.ask(1, of_keys(StoreOpcode::MultiGet, {"k", "k"})) == "CLOSE");
+    store.ask(1, append("k", std::string(60, 'x')));
+    CHECK(store.ask(1, get("k")) == "CLOSE");
+    CHECK(store.ask(1, compare_set("k", "", "x")) == "CLOSE");
+    store.ask(1, set(std::string(100, 'k'), ""));
+    CHECK(store.ask(1, opcode(StoreOpcode::ListKeys)) == "CLOSE");
+    CHECK(store.refusal() == "the answer to LIST_KEYS would have 125 bytes, more than 100");
+}
+
+}  // namespace ddprun::rdzv::store_test

@@ -1,0 +1,225 @@
+// Cells of the table in agent/README.md that end an agent: signals, leaving, verdict, refusal.
+
+#include <csignal>
+
+#include "agent/core/supervisor.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/unit/supervisor_fixture.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+rdzv::Verdict verdict_of(rdzv::VerdictKind kind, int exit_code) {
+    rdzv::Verdict verdict;
+    verdict.kind = kind;
+    verdict.exit_code = exit_code;
+    return verdict;
+}
+
+}  // namespace
+
+TEST_CASE("a signal before the job was joined ends the agent at once") {
+    Rig fresh;
+    fresh.give(Signalled{SIGTERM});
+    CHECK(fresh.exit_code() == 128 + SIGTERM);
+    Rig joining;
+    joining.give(LinkUp{"10.0.0.1"});
+    joining.give(StoreOpened{{"10.0.0.1", 4001}});
+    joining.give(Signalled{SIGINT});
+    CHECK(joining.sent<rdzv::Goodbye>().size() == 1);
+    CHECK(joining.exit_code() == 128 + SIGINT);
+}
+
+TEST_CASE("a signal asks to leave, and being released ends the agent") {
+    Rig rig;
+    rig.become_running();
+    rig.give(Signalled{SIGTERM});
+    CHECK(rig.sent<rdzv::Leave>()[0].signal == SIGTERM);
+    CHECK(rig.said() ==
+          "SIGTERM: draining, workers have 30 s to end; Ctrl-C in a second aborts");
+    CHECK_FALSE(rig.does<SignalWorkers>());
+    rig.hear(Rig::stop(rdzv::StopCause::Leave));
+    CHECK(rig.does<SignalWorkers>());
+    rig.exit(0, 75);
+    rig.exit(1, 75);
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.sent<rdzv::Stopped>().size() == 1);
+    CHECK(rig.supervisor.explain() == "waiting for the other nodes to drain");
+    rig.hear(rdzv::Released{});
+    CHECK(rig.sent<rdzv::Goodbye>().size() == 1);
+    CHECK(rig.exit_code() == 128 + SIGTERM);
+}
+
+TEST_CASE("a waiting node leaves without workers to drain") {
+    Rig rig;
+    rig.become_waiting();
+    rig.give(Signalled{SIGHUP});
+    CHECK(rig.sent<rdzv::Leave>().size() == 1);
+    CHECK(rig.said() == "SIGHUP: leaving the job");
+    rig.hear(rdzv::Released{});
+    CHECK(rig.exit_code() == 128 + SIGHUP);
+}
+
+TEST_CASE("a repeated SIGTERM and an early second Ctrl-C change nothing") {
+    Rig rig;
+    rig.become_running();
+    rig.give(Signalled{SIGINT});
+    rig.pass(Milliseconds(999));
+    rig.give(Signalled{SIGINT});
+    CHECK(rig.effects.empty());
+    rig.pass(Milliseconds(5000));
+    rig.give(Signalled{SIGTERM});
+    CHECK(rig.effects.empty());
+}
+
+TEST_CASE("a second Ctrl-C after a second aborts") {
+    Rig rig;
+    rig.become_running();
+    rig.give(Signalled{SIGINT});
+    rig.pass(Milliseconds(1000));
+    rig.give(Signalled{SIGINT});
+    CHECK(rig.does<EmptyGeneration>());
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.sent<rdzv::Goodbye>().size() == 1);
+    CHECK(rig.exit_code() == 128 + SIGINT);
+}
+
+TEST_CASE("a second Ctrl-C while the verdict is carried out kills what is left") {
+    Rig rig;
+    rig.become_running();
+    rig.hear(verdict_of(rdzv::VerdictKind::Failed, 9));
+    CHECK(rig.does<SignalWorkers>());
+    rig.give(Signalled{SIGINT});
+    CHECK_FALSE(rig.sends_anything());
+    rig.pass(Milliseconds(1000));
+    rig.give(Signalled{SIGINT});
+    CHECK(rig.does<EmptyGeneration>());
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.exit_code() == 9);
+}
+
+TEST_CASE("leaving without a rendezvous drains this node alone") {
+    Rig rig;
+    rig.become_running();
+    rig.give(LinkDown{"connection refused"});
+    rig.give(Signalled{SIGINT});
+    REQUIRE(rig.does<SignalWorkers>());
+    CHECK(rig.effect<SignalWorkers>()->signal == SIGINT);
+    rig.pass(Milliseconds(30000));
+    CHECK(rig.does<EmptyGeneration>());
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.exit_code() == 128 + SIGINT);
+}
+
+TEST_CASE("a rendezvous that is lost while leaving is no reason to stay") {
+    Rig with_workers;
+    with_workers.become_running();
+    with_workers.give(Signalled{SIGTERM});
+    with_workers.give(LinkDown{"connection reset"});
+    CHECK(with_workers.does<SignalWorkers>());
+    Rig without;
+    without.become_gone();
+    without.give(Signalled{SIGTERM});
+    without.give(LinkDown{"connection reset"});
+    CHECK(without.exit_code() == 128 + SIGTERM);
+}
+
+TEST_CASE("success empties what is left, shows the verdict and ends with 0") {
+    Rig rig;
+    rig.become_running(0);
+    rig.exit(0, 0);
+    rig.exit(1, 0);
+    rig.hear(verdict_of(rdzv::VerdictKind::Succeeded, 0));
+    CHECK(rig.does<EmptyGeneration>());
+    CHECK_FALSE(rig.does<SignalWorkers>());
+    CHECK_FALSE(rig.does<ShowVerdict>());
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.does<CloseStore>());
+    CHECK_FALSE(rig.does<OpenStore>());
+    CHECK(rig.does<ShowVerdict>());
+    CHECK(rig.sent<rdzv::Goodbye>().size() == 1);
+    CHECK(rig.exit_code() == 0);
+}
+
+TEST_CASE("a failure stops living workers before it is shown") {
+    Rig rig;
+    rig.become_running();
+    rig.hear(verdict_of(rdzv::VerdictKind::Failed, 17));
+    CHECK(rig.effect<SignalWorkers>()->signal == SIGTERM);
+    CHECK_FALSE(rig.does<ShowVerdict>());
+    rig.pass(Milliseconds(5000));
+    CHECK(rig.does<EmptyGeneration>());
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.does<ShowVerdict>());
+    CHECK(rig.exit_code() == 17);
+}
+
+TEST_CASE("a node without workers ends with the verdict at once, a spare too") {
+    Rig rig;
+    rig.become_waiting();
+    rig.hear(verdict_of(rdzv::VerdictKind::Incomplete, rdzv::kExitNodesMissing));
+    CHECK(rig.does<ShowVerdict>());
+    CHECK(rig.exit_code() == rdzv::kExitNodesMissing);
+}
+
+TEST_CASE("a stopped run ends a signalled agent with its signal and others with 75") {
+    Rig signalled;
+    signalled.become_gone();
+    signalled.give(Signalled{SIGTERM});
+    signalled.hear(verdict_of(rdzv::VerdictKind::Stopped, rdzv::kExitDrained));
+    CHECK(signalled.exit_code() == 128 + SIGTERM);
+    Rig other;
+    other.become_gone();
+    other.hear(verdict_of(rdzv::VerdictKind::Stopped, rdzv::kExitDrained));
+    CHECK(other.exit_code() == rdzv::kExitDrained);
+}
+
+TEST_CASE("a refused join ends the agent with the reason and without a goodbye") {
+    Rig rig;
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    rig.hear(rdzv::Refused{.text = "join refused: another --nnodes", .exit_code = 2});
+    CHECK(rig.said() == "join refused: another --nnodes");
+    CHECK_FALSE(rig.sends_anything());
+    CHECK(rig.exit_code() == 2);
+}
+
+TEST_CASE("a refused rejoin stops the workers first") {
+    Rig rig;
+    rig.become_running();
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Refused{.text = "another ddprun took this node's place", .exit_code = 69});
+    CHECK(rig.does<SignalWorkers>());
+    CHECK_FALSE(rig.does<Exit>());
+    rig.give(LinkDown{"closed"});
+    rig.exit(0, 143);
+    rig.exit(1, 143);
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.exit_code() == 69);
+}
+
+TEST_CASE("nothing happens after the exit") {
+    Rig rig;
+    rig.give(Signalled{SIGTERM});
+    REQUIRE(rig.does<Exit>());
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK(rig.effects.empty());
+    CHECK_FALSE(rig.supervisor.next_deadline().has_value());
+    CHECK(rig.supervisor.explain().empty());
+}
+
+TEST_CASE("a stop that takes its time is explained") {
+    Rig rig;
+    rig.become_stopping();
+    CHECK(rig.supervisor.explain() == "waiting for local ranks 0, 1 to end after SIGTERM");
+    rig.exit(0, 143);
+    CHECK(rig.supervisor.explain() == "waiting for local rank 1 to end after SIGTERM");
+    rig.exit(1, 143);
+    CHECK(rig.supervisor.explain() ==
+          "waiting for the killed processes of generation 1 to be gone");
+}
+
+}  // namespace ddprun::agent

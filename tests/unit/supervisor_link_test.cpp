@@ -1,0 +1,224 @@
+// Cells of the table in agent/README.md that concern the link: joining, saying again, beats, loss.
+
+#include <csignal>
+
+#include "agent/core/supervisor.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/unit/supervisor_fixture.hpp"
+
+namespace ddprun::agent {
+
+TEST_CASE("joining waits for a store socket on the link's own address") {
+    Rig rig;
+    rig.give(LinkUp{"10.0.0.1"});
+    REQUIRE(rig.does<OpenStore>());
+    CHECK(rig.effect<OpenStore>()->host == "10.0.0.1");
+    CHECK_FALSE(rig.sends_anything());
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    REQUIRE(rig.sent<rdzv::Join>().size() == 1);
+    const rdzv::Join join = rig.sent<rdzv::Join>()[0];
+    CHECK(join.job == JobId("llama"));
+    CHECK(join.slots == 2);
+    CHECK(join.store == rdzv::StoreAddress{"10.0.0.1", 4001});
+    CHECK(join.run_token.empty());
+    CHECK_FALSE(join.held.has_value());
+}
+
+TEST_CASE("a chosen store address is used instead of the link's") {
+    SupervisorOptions options = two_slot_options();
+    options.store_host = "192.168.1.7";
+    Rig rig(options);
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK(rig.effect<OpenStore>()->host == "192.168.1.7");
+}
+
+TEST_CASE("a store socket that cannot be opened ends the agent with the reason") {
+    Rig rig;
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreFailed{"10.0.0.1:29500: address already in use"});
+    CHECK(rig.exit_code() == rdzv::kExitUsage);
+    CHECK(rig.said().find("29500") != std::string::npos);
+}
+
+TEST_CASE("a link that breaks before the store is open joins over the next one") {
+    Rig rig;
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(LinkDown{"reset"});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    CHECK_FALSE(rig.sends_anything());
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK_FALSE(rig.does<OpenStore>());
+    CHECK(rig.sent<rdzv::Join>().size() == 1);
+}
+
+TEST_CASE("a node with workers rejoins with its generation and its token") {
+    Rig rig;
+    rig.become_running(0);
+    rig.give(LinkDown{"reset"});
+    CHECK_FALSE(rig.does<SignalWorkers>());
+    rig.give(LinkUp{"10.0.0.1"});
+    REQUIRE(rig.sent<rdzv::Join>().size() == 1);
+    const rdzv::Join join = rig.sent<rdzv::Join>()[0];
+    CHECK(join.run_token == "t1");
+    REQUIRE(join.held.has_value());
+    CHECK(join.held->generation == Generation(1));
+    CHECK(join.held->digest == "d1");
+}
+
+TEST_CASE("what happened while the link was down is said after the next join") {
+    Rig rig;
+    rig.become_running();
+    rig.give(LinkDown{"reset"});
+    rig.exit(0, 0);
+    CHECK_FALSE(rig.sends_anything());
+    rig.exit(1, 17);
+    CHECK_FALSE(rig.sends_anything());
+    rig.pass(Milliseconds(700));
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK(rig.sent<rdzv::WorkerFailed>().empty());
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    REQUIRE(rig.sent<rdzv::WorkerFinished>().size() == 1);
+    REQUIRE(rig.sent<rdzv::WorkerFailed>().size() == 1);
+    CHECK(rig.sent<rdzv::WorkerFailed>()[0].evidence.age == Milliseconds(700));
+}
+
+TEST_CASE("an emptied generation is reported again after a reconnect, until a newer start") {
+    Rig rig;
+    rig.become_gone();
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK_FALSE(rig.sent<rdzv::Join>()[0].held.has_value());
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    CHECK(rig.sent<rdzv::Stopped>().size() == 1);
+    rig.hear(Rig::row(2, 1));
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    CHECK(rig.sent<rdzv::Stopped>().empty());
+}
+
+TEST_CASE("a signal while reconnecting is said after the join") {
+    Rig rig;
+    rig.become_running();
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(Signalled{SIGTERM});
+    CHECK_FALSE(rig.sends_anything());
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    CHECK(rig.sent<rdzv::Leave>().size() == 1);
+}
+
+TEST_CASE("the generations of another run count from 1 again") {
+    Rig rig;
+    rig.become_gone();
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{.run_token = "t2"});
+    rig.hear(Rig::row(1, 1));
+    CHECK(rig.does<StartWorkers>());
+}
+
+TEST_CASE("beats are sent while accepted, and only where they are wanted") {
+    Rig rig;
+    rig.become_waiting(Milliseconds(200));
+    CHECK(rig.supervisor.next_deadline() == rig.now + Milliseconds(200));
+    rig.pass(Milliseconds(199));
+    CHECK_FALSE(rig.sends_anything());
+    rig.pass(Milliseconds(1));
+    REQUIRE(rig.sent<rdzv::Beat>().size() == 1);
+    CHECK(rig.sent<rdzv::Beat>()[0].sequence == 1);
+    rig.hear(rdzv::Acknowledge{1});
+    CHECK(rig.effects.empty());
+    rig.pass(Milliseconds(200));
+    CHECK(rig.sent<rdzv::Beat>()[0].sequence == 2);
+    rig.give(LinkDown{"reset"});
+    rig.pass(Milliseconds(1000));
+    CHECK_FALSE(rig.sends_anything());
+
+    Rig local;
+    local.become_waiting();
+    CHECK(local.supervisor.next_deadline() == local.now + rdzv::Limits{}.say_waiting_after);
+}
+
+TEST_CASE("an agent that never reached the rendezvous says so and gives up") {
+    SupervisorOptions options = two_slot_options();
+    options.connect_timeout = Milliseconds(60000);
+    Rig rig(options);
+    rig.give(Tick{});
+    rig.give(LinkDown{"10.0.0.9:29400: connection refused"});
+    CHECK(rig.said().empty());
+    rig.pass(Milliseconds(2000));
+    CHECK(rig.said() == "cannot reach the rendezvous: 10.0.0.9:29400: connection refused; "
+                        "trying again");
+    rig.pass(Milliseconds(57999));
+    CHECK_FALSE(rig.does<Exit>());
+    rig.pass(Milliseconds(1));
+    CHECK(rig.exit_code() == rdzv::kExitRendezvousLost);
+    CHECK(rig.said() == "no rendezvous within 60 s (10.0.0.9:29400: connection refused)");
+}
+
+TEST_CASE("a reason that trying again cannot help ends the agent at once") {
+    Rig rig;
+    rig.give(LinkDown{"the two sides hold different secrets", true});
+    CHECK(rig.said() == "the two sides hold different secrets");
+    CHECK(rig.exit_code() == rdzv::kExitRendezvousLost);
+}
+
+TEST_CASE("workers go on without the rendezvous until its time is over") {
+    SupervisorOptions options = two_slot_options();
+    options.rendezvous_lost_timeout = Milliseconds(10000);
+    Rig rig(options);
+    rig.become_running();
+    rig.give(LinkDown{"connection reset"});
+    rig.pass(Milliseconds(9999));
+    CHECK_FALSE(rig.does<SignalWorkers>());
+    CHECK(rig.said() ==
+          "cut off from the rendezvous: connection reset; workers go on, trying again for 10 s");
+    rig.give(LinkDown{"connection refused"});
+    rig.pass(Milliseconds(1));
+    CHECK(rig.does<SignalWorkers>());
+    CHECK(rig.said().find("rendezvous lost") == 0);
+    rig.exit(0, 143);
+    rig.exit(1, 143);
+    CHECK(rig.does<EmptyGeneration>());
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.exit_code() == rdzv::kExitRendezvousLost);
+}
+
+TEST_CASE("a wait is explained after two seconds, on change and every five") {
+    Rig rig;
+    rig.become_waiting();
+    rig.hear(rdzv::Waiting{"1 of 2 nodes here"});
+    CHECK(rig.said().empty());
+    CHECK(rig.supervisor.explain() == "1 of 2 nodes here");
+    rig.pass(Milliseconds(2000));
+    CHECK(rig.said() == "1 of 2 nodes here");
+    rig.pass(Milliseconds(1000));
+    rig.hear(rdzv::Waiting{"2 of 3 nodes here"});
+    CHECK(rig.said().empty());
+    rig.pass(Milliseconds(1000));
+    CHECK(rig.said() == "2 of 3 nodes here");
+    rig.pass(Milliseconds(5000));
+    CHECK(rig.said() == "2 of 3 nodes here");
+    rig.hear(Rig::row(1, 1));
+    rig.pass(Milliseconds(60000));
+    CHECK(rig.said().empty());
+}
+
+TEST_CASE("no message is sent before the join was accepted") {
+    Rig rig;
+    rig.become_running();
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.exit(0, 0);
+    rig.exit(1, 3);
+    rig.hear(Rig::stop());
+    rig.give(Emptied{Generation(1)});
+    CHECK_FALSE(rig.sends_anything());
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    CHECK(rig.sent<rdzv::WorkerFailed>().size() == 1);
+    CHECK(rig.sent<rdzv::Stopped>().size() == 1);
+}
+
+}  // namespace ddprun::agent

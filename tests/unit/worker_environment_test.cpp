@@ -1,0 +1,102 @@
+#include "rendezvous/protocol/worker_environment.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "tests/support/catch.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+WorkerPlace fifth_of_eight() {
+    WorkerPlace place;
+    place.job = JobId("llama");
+    place.node = NodeId("node-b");
+    place.generation = Generation(3);
+    place.rank = Rank(5);
+    place.world_size = 8;
+    place.local_rank = LocalRank(1);
+    place.local_world_size = 4;
+    place.group_rank = 1;
+    place.group_world_size = 2;
+    place.role_rank = 1;
+    place.role_world_size = 4;
+    place.role = "trainer";
+    place.store = StoreAddress{"10.0.0.9", 29511};
+    place.restart_count = 1;
+    place.max_restarts = 7;
+    place.error_file = "/logs/attempt_2/1/error.json";
+    place.signals_to_handle = "SIGTERM,SIGINT";
+    place.sets_omp_num_threads = true;
+    return place;
+}
+
+bool has_key(const Environment& environment, const std::string& key) {
+    return std::any_of(environment.begin(), environment.end(),
+                       [&key](const auto& pair) { return pair.first == key; });
+}
+
+}  // namespace
+
+TEST_CASE("the worker environment is torchrun's, word for word") {
+    const Environment expected = {
+        {"RANK", "5"},
+        {"WORLD_SIZE", "8"},
+        {"LOCAL_RANK", "1"},
+        {"LOCAL_WORLD_SIZE", "4"},
+        {"GROUP_RANK", "1"},
+        {"GROUP_WORLD_SIZE", "2"},
+        {"ROLE_RANK", "1"},
+        {"ROLE_WORLD_SIZE", "4"},
+        {"ROLE_NAME", "trainer"},
+        {"MASTER_ADDR", "10.0.0.9"},
+        {"MASTER_PORT", "29511"},
+        {"TORCHELASTIC_RESTART_COUNT", "1"},
+        {"TORCHELASTIC_MAX_RESTARTS", "7"},
+        {"TORCHELASTIC_RUN_ID", "llama"},
+        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+        {"TORCHELASTIC_ERROR_FILE", "/logs/attempt_2/1/error.json"},
+        {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+        {"OMP_NUM_THREADS", "1"},
+        {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
+        {"DDPRUN_GENERATION", "3"},
+        {"DDPRUN_NODE_ID", "node-b"},
+    };
+    CHECK(worker_environment(fifth_of_eight()) == expected);
+}
+
+TEST_CASE("what the user set is not overwritten") {
+    WorkerPlace place = fifth_of_eight();
+    place.sets_nccl_async_error_handling = false;
+    place.sets_omp_num_threads = false;
+    const Environment environment = worker_environment(place);
+    CHECK_FALSE(has_key(environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"));
+    CHECK_FALSE(has_key(environment, "OMP_NUM_THREADS"));
+}
+
+TEST_CASE("without log files the error file is set and empty") {
+    WorkerPlace place = fifth_of_eight();
+    place.error_file.clear();
+    const Environment environment = worker_environment(place);
+    const auto found = std::find_if(
+        environment.begin(), environment.end(),
+        [](const auto& pair) { return pair.first == "TORCHELASTIC_ERROR_FILE"; });
+    REQUIRE(found != environment.end());
+    CHECK(found->second.empty());
+}
+
+TEST_CASE("the table of keys and the environment tell the same story") {
+    const Environment environment = worker_environment(fifth_of_eight());
+    REQUIRE(environment.size() == kWorkerVariables.size());
+    std::set<std::string> keys;
+    for (std::size_t i = 0; i < environment.size(); ++i) {
+        CHECK(environment[i].first == kWorkerVariables[i].key);
+        CHECK_FALSE(kWorkerVariables[i].meaning.empty());
+        keys.insert(environment[i].first);
+    }
+    CHECK(keys.size() == kWorkerVariables.size());
+}
+
+}  // namespace ddprun::rdzv
