@@ -77,9 +77,9 @@ void add_error(std::string& out, const rdzv::Evidence& evidence) {
 void add_failure(std::string& out, const rdzv::Verdict& verdict) {
     const rdzv::FailureReport& failure = *verdict.first_failure;
     const rdzv::Evidence& evidence = failure.evidence;
-    std::string where = fmt::format("rank {} (local rank {} on {}), generation {}",
-                                    failure.rank.value(), failure.local_rank.value(),
-                                    failure.hostname, failure.generation.value());
+    std::string where =
+        fmt::format("rank {} (local rank {} on {}), generation {}", failure.rank.value(),
+                    failure.local_rank.value(), failure.hostname, failure.generation.value());
     if (evidence.pid > 0) {
         where += fmt::format(", pid {}", evidence.pid);
     }
@@ -111,7 +111,9 @@ void add_timeline(std::string& out, const std::vector<rdzv::TimelineEvent>& time
 }
 
 /// The default generation with its end is all that an undisturbed run has to tell.
-bool has_something_happened(const rdzv::Verdict& verdict) { return verdict.timeline.size() > 2; }
+bool has_something_happened(const rdzv::Verdict& verdict) {
+    return verdict.timeline.size() > 2;
+}
 
 std::string headline_of(const rdzv::Verdict& verdict, const std::string& program) {
     switch (verdict.kind) {

@@ -32,11 +32,17 @@ void Supervisor::step(Instant now, const Input& input, Effects& out) {
     state_->settle();
 }
 
-std::optional<Instant> Supervisor::next_deadline() const { return state_->next_deadline(); }
+std::optional<Instant> Supervisor::next_deadline() const {
+    return state_->next_deadline();
+}
 
-std::string Supervisor::explain() const { return state_->explain(); }
+std::string Supervisor::explain() const {
+    return state_->explain();
+}
 
-std::optional<Generation> Supervisor::held_generation() const { return state_->held_generation(); }
+std::optional<Generation> Supervisor::held_generation() const {
+    return state_->held_generation();
+}
 
 Supervisor::State::State(SupervisorOptions options)
     : options_(std::move(options)), notice_(options_.limits) {
@@ -73,7 +79,8 @@ void Supervisor::State::settle() {
         return;
     }
     send_due_beat();
-    notice_.update(now_, explain());
+    const std::string wait = explain();
+    notice_.update(now_, is_worth_saying(wait) ? wait : "");
     if (std::optional<std::string> text = notice_.take_due(now_)) {
         say(std::move(*text));
     }

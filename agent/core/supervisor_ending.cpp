@@ -81,8 +81,7 @@ void Supervisor::State::hear(const rdzv::Released& /*message*/) {
 
 void Supervisor::State::hear(const rdzv::Refused& message) {
     say(message.text);
-    end_after_stop(
-        {.exit_code = message.exit_code, .verdict = {}, .says_goodbye = false});
+    end_after_stop({.exit_code = message.exit_code, .verdict = {}, .says_goodbye = false});
 }
 
 void Supervisor::State::hear(const rdzv::Verdict& message) {

@@ -7,9 +7,24 @@
 
 namespace ddprun::agent {
 
-void Supervisor::State::say(std::string text) { emit(Say{std::move(text)}); }
+namespace {
 
-void Supervisor::State::trace(std::string text) { emit(Trace{std::move(text)}); }
+constexpr const char* kOthersRun = "workers here have ended; waiting for those of other nodes";
+
+}  // namespace
+
+bool Supervisor::State::is_worth_saying(const std::string& text) const {
+    // The last phase of a healthy run may be long: it is there for those who ask.
+    return text != kOthersRun;
+}
+
+void Supervisor::State::say(std::string text) {
+    emit(Say{std::move(text)});
+}
+
+void Supervisor::State::trace(std::string text) {
+    emit(Trace{std::move(text)});
+}
 
 std::string Supervisor::State::explain() const {
     if (is_done_) {
@@ -25,9 +40,9 @@ std::string Supervisor::State::explain() const {
     }
     if (const LinkIsDown* down = std::get_if<LinkIsDown>(&link_)) {
         if (run_token_.empty()) {
-            return down->why.empty() ? "waiting for the rendezvous"
-                                     : fmt::format("cannot reach the rendezvous: {}; trying again",
-                                                   down->why);
+            return down->why.empty()
+                       ? "waiting for the rendezvous"
+                       : fmt::format("cannot reach the rendezvous: {}; trying again", down->why);
         }
         return fmt::format("cut off from the rendezvous: {}; {}, trying again for {} s", down->why,
                            holds_workers() ? "workers go on" : "no workers here",
@@ -46,7 +61,10 @@ std::string Supervisor::State::explain() const {
     if (is_leaving()) {
         return "waiting for the other nodes to drain";
     }
-    return holds_workers() ? "" : "waiting for the rendezvous to start a generation";
+    if (!holds_workers()) {
+        return "waiting for the rendezvous to start a generation";
+    }
+    return group_->has_all_exited() ? kOthersRun : "";
 }
 
 }  // namespace ddprun::agent

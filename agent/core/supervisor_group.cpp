@@ -36,8 +36,7 @@ Generation Supervisor::State::newest_known() const {
 
 std::string Supervisor::State::flaw_of(const rdzv::Start& row) const {
     if (holds_workers()) {
-        return fmt::format("generation {} is not proven to be gone",
-                           group_->generation().value());
+        return fmt::format("generation {} is not proven to be gone", group_->generation().value());
     }
     if (row.group_rank < 0 || row.group_rank >= row.group_world_size || row.base_rank < 0 ||
         row.base_rank + options_.identity.slots > row.world_size) {
@@ -45,8 +44,7 @@ std::string Supervisor::State::flaw_of(const rdzv::Start& row) const {
                            row.group_rank, row.group_world_size, row.base_rank, row.world_size,
                            options_.identity.slots);
     }
-    if (row.group_rank == 0 &&
-        (store_ != StoreState::Listening || row.store != store_address_)) {
+    if (row.group_rank == 0 && (store_ != StoreState::Listening || row.store != store_address_)) {
         return fmt::format("its store {}:{} is not the socket that waits here, {}:{}",
                            row.store.host, row.store.port, store_address_.host,
                            store_address_.port);
@@ -56,8 +54,8 @@ std::string Supervisor::State::flaw_of(const rdzv::Start& row) const {
 
 void Supervisor::State::hear(const rdzv::Start& message) {
     if (message.generation <= newest_known()) {
-        trace(fmt::format("start of generation {} ignored: {} is known",
-                          message.generation.value(), newest_known().value()));
+        trace(fmt::format("start of generation {} ignored: {} is known", message.generation.value(),
+                          newest_known().value()));
         return;
     }
     const std::string flaw = flaw_of(message);
@@ -99,8 +97,7 @@ void Supervisor::State::take(const WorkerExited& input) {
     if (!holds_workers() || input.generation != group_->generation()) {
         return;
     }
-    DDP_CHECK(input.local_rank.value() >= 0 &&
-                  input.local_rank.value() < options_.identity.slots,
+    DDP_CHECK(input.local_rank.value() >= 0 && input.local_rank.value() < options_.identity.slots,
               input.local_rank.value());
     end_worker(input.local_rank, input.evidence);
     if (group_->is_in<WorkersStop>() && group_->has_all_exited()) {
@@ -130,9 +127,8 @@ void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence
 }
 
 void Supervisor::State::report_failure(LocalRank local_rank, const Failed& failed) {
-    rdzv::WorkerFailed report{.generation = group_->generation(),
-                              .local_rank = local_rank,
-                              .evidence = failed.evidence};
+    rdzv::WorkerFailed report{
+        .generation = group_->generation(), .local_rank = local_rank, .evidence = failed.evidence};
     report.evidence.age = std::chrono::duration_cast<Milliseconds>(now_ - failed.at);
     tell(std::move(report));
 }
@@ -185,8 +181,8 @@ void Supervisor::State::take(const KeeperLost& /*input*/) {
         evidence.signal = SIGKILL;
         evidence.keeper_lost = true;
         evidence.program = options_.command.front();
-        evidence.log_dir = worker_log_dir(options_.log_dir, group_->generation(),
-                                          LocalRank(static_cast<int>(i)));
+        evidence.log_dir =
+            worker_log_dir(options_.log_dir, group_->generation(), LocalRank(static_cast<int>(i)));
         end_worker(LocalRank(static_cast<int>(i)), std::move(evidence));
         is_reported = true;
     }

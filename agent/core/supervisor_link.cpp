@@ -9,7 +9,9 @@
 
 namespace ddprun::agent {
 
-bool Supervisor::State::is_link_up() const { return std::holds_alternative<LinkIsUp>(link_); }
+bool Supervisor::State::is_link_up() const {
+    return std::holds_alternative<LinkIsUp>(link_);
+}
 
 bool Supervisor::State::is_accepted() const {
     const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
@@ -143,9 +145,13 @@ void Supervisor::State::say_again() {
     report_stopped();
 }
 
-void Supervisor::State::hear(const rdzv::Waiting& message) { rendezvous_waits_ = message.text; }
+void Supervisor::State::hear(const rdzv::Waiting& message) {
+    rendezvous_waits_ = message.text;
+}
 
-void Supervisor::State::hear(const rdzv::Acknowledge& /*message*/) { acknowledged_at_ = now_; }
+void Supervisor::State::hear(const rdzv::Acknowledge& /*message*/) {
+    acknowledged_at_ = now_;
+}
 
 void Supervisor::State::send_due_beat() {
     LinkIsUp* up = std::get_if<LinkIsUp>(&link_);

@@ -91,6 +91,7 @@ private:
     }
     void say(std::string text);
     void trace(std::string text);
+    [[nodiscard]] bool is_worth_saying(const std::string& text) const;
     [[nodiscard]] bool is_link_up() const;
     [[nodiscard]] bool is_accepted() const;
     /// Drops `message` unless the join was accepted: hear(Accepted) says again what matters.
@@ -139,9 +140,9 @@ private:
     rdzv::StoreAddress store_address_;  ///< the last one opened
 
     std::optional<WorkerGroup> group_;
-    std::string group_token_;     ///< the run that started group_
-    Generation fenced_;           ///< newest generation of this run whose end was asked unseen
-    Generation owed_;             ///< whose Stopped is to be sent over this connection; 0: none
+    std::string group_token_;       ///< the run that started group_
+    Generation fenced_;             ///< newest generation of this run whose end was asked unseen
+    Generation owed_;               ///< whose Stopped is to be sent over this connection; 0: none
     std::string rendezvous_waits_;  ///< its explanation while there is no generation
 
     std::optional<int> first_signal_;

@@ -12,7 +12,9 @@ bool is_identifier_start(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-bool is_identifier_part(char c) { return is_identifier_start(c) || (c >= '0' && c <= '9'); }
+bool is_identifier_part(char c) {
+    return is_identifier_start(c) || (c >= '0' && c <= '9');
+}
 
 /// The identifier that `text` begins with; empty if none.
 std::string_view leading_identifier(std::string_view text) {

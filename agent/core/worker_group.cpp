@@ -14,9 +14,8 @@ WorkerGroup::WorkerGroup(rdzv::Start row, int slots)
     : fates(static_cast<std::size_t>(slots)), row_(std::move(row)) {}
 
 bool WorkerGroup::has_all_exited() const {
-    return std::none_of(fates.begin(), fates.end(), [](const WorkerFate& fate) {
-        return std::holds_alternative<Alive>(fate);
-    });
+    return std::none_of(fates.begin(), fates.end(),
+                        [](const WorkerFate& fate) { return std::holds_alternative<Alive>(fate); });
 }
 
 bool WorkerGroup::has_all_finished() const {
@@ -61,7 +60,8 @@ std::string worker_log_dir(const std::string& log_dir, Generation generation,
 StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options) {
     const rdzv::Start& row = group.row();
     const int slots = options.identity.slots;
-    StartWorkers start{.generation = row.generation, .base_rank = Rank(row.base_rank), .workers = {}};
+    StartWorkers start{
+        .generation = row.generation, .base_rank = Rank(row.base_rank), .workers = {}};
     rdzv::WorkerPlace place{
         .job = options.identity.job,
         .node = options.identity.node,

@@ -38,7 +38,37 @@ std::string network_namespace() {
     return stat("/proc/self/ns/net", &status) == 0 ? fmt::format("{:x}", status.st_ino) : "0";
 }
 
+/// The locked file, or no file if another process has it locked.
+Result<UniqueFd> try_lock(const std::string& path) {
+    constexpr int kTries = 16;  // a holder that ends meanwhile removes the file under our hands
+    for (int i = 0; i < kTries; ++i) {
+        UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+        if (!lock.is_open()) {
+            return ddprun::system_error(errno, fmt::format("cannot open {}", path));
+        }
+        if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+            if (errno == EWOULDBLOCK) {
+                return UniqueFd();
+            }
+            return ddprun::system_error(errno, fmt::format("cannot lock {}", path));
+        }
+        struct stat locked {};
+        struct stat named {};
+        if (fstat(lock.get(), &locked) == 0 && stat(path.c_str(), &named) == 0 &&
+            locked.st_ino == named.st_ino) {
+            return lock;
+        }
+    }
+    return UniqueFd();
+}
+
 }  // namespace
+
+NumberLock::~NumberLock() {
+    if (fd_.is_open()) {
+        unlink(path_.c_str());
+    }
+}
 
 Result<NodeIdentity> derive_node_identity(const std::string& state_folder, const JobId& job,
                                           const std::string& slurm_node_name) {
@@ -50,17 +80,15 @@ Result<NodeIdentity> derive_node_identity(const std::string& state_folder, const
     const std::string job_hash =
         fmt::format("{:016x}", XXH64(job.value().data(), job.value().size(), 0));
     for (int number = 0; number < kNumbersMax; ++number) {
-        const std::string path =
+        std::string path =
             fmt::format("{}/node-{}-{}-{}.lock", state_folder, prefix, job_hash, number);
-        UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-        if (!lock.is_open()) {
-            return ddprun::system_error(errno, fmt::format("cannot open {}", path));
+        Result<UniqueFd> lock = try_lock(path);
+        if (!lock) {
+            return lock.error();
         }
-        if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
-            return NodeIdentity{NodeId(fmt::format("{}-{}", prefix, number)), std::move(lock)};
-        }
-        if (errno != EWOULDBLOCK && errno != EINTR) {
-            return ddprun::system_error(errno, fmt::format("cannot lock {}", path));
+        if (lock->is_open()) {
+            return NodeIdentity{NodeId(fmt::format("{}-{}", prefix, number)), number,
+                                NumberLock(std::move(path), std::move(*lock))};
         }
     }
     return Error{ErrorCode::LimitExceeded,

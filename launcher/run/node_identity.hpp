@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/base/error.hpp"
@@ -9,11 +10,28 @@
 
 namespace ddprun::launcher {
 
+/// A locked file that says which number a ddprun has; removed when this goes.
+class NumberLock {
+public:
+    NumberLock() = default;
+    NumberLock(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+    NumberLock(NumberLock&&) noexcept = default;
+    NumberLock& operator=(NumberLock&&) noexcept = default;
+    NumberLock(const NumberLock&) = delete;
+    NumberLock& operator=(const NumberLock&) = delete;
+    ~NumberLock();
+
+private:
+    std::string path_;
+    UniqueFd fd_;
+};
+
 /// Who this node is, the same again after a restart. Two ddprun on one machine differ by a number,
 /// the lowest that is free; holding `lock` holds the number.
 struct NodeIdentity {
     NodeId id;
-    UniqueFd lock;
+    int number = 0;
+    NumberLock lock;
 };
 
 /// From boot id, network namespace, Slurm node name if any, and the lowest number of 0…4095 whose

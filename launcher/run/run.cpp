@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/core/signal_names.hpp"
 #include "agent/daemon/agent.hpp"
 #include "launcher/run/daemon_starter.hpp"
 #include "launcher/run/endpoint_address.hpp"
@@ -80,6 +81,15 @@ std::string log_dir_of(const LaunchPlan& plan, const JobId& job, Rng& rng) {
         name.begin(), name.end(), [](char c) { return c == '/' || c < ' '; }, '_');
     return fmt::format("{}/{}_{:08x}", plan.log_dir, name,
                        static_cast<std::uint32_t>(rng.next()));
+}
+
+/// As torchrun writes them: SIGTERM,SIGINT.
+std::string signal_names(const std::vector<int>& signals) {
+    std::string names;
+    for (const int signal : signals) {
+        names += (names.empty() ? "" : ",") + agent::signal_name(signal);
+    }
+    return names;
 }
 
 agent::OutputOptions output_options(const LaunchPlan& plan, const rdzv::Limits& limits,
@@ -208,7 +218,10 @@ private:
     }
 
     agent::AgentOptions agent_options() {
-        const std::string hostname = host_name();
+        // Several ddprun on one machine are told apart in every line that names a node.
+        const std::string hostname =
+            identity_.number == 0 ? host_name()
+                                  : fmt::format("{}#{}", host_name(), identity_.number);
         const std::string log_dir = log_dir_of(plan_, job_, rng_);
         agent::AgentOptions options;
         agent::SupervisorOptions& supervisor = options.supervisor;
@@ -235,6 +248,9 @@ private:
         supervisor.connect_timeout = plan_.settings.join_timeout;
         supervisor.sets_omp_num_threads =
             plan_.slots > 1 && std::getenv("OMP_NUM_THREADS") == nullptr;
+        supervisor.sets_nccl_async_error_handling =
+            std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr;
+        supervisor.signals_to_handle = signal_names(plan_.signals_to_handle);
         options.output = output_options(plan_, limits_, hostname, log_dir);
         options.store_port = plan_.master_port;
         options.program = plan_.program;

@@ -54,17 +54,27 @@ inline constexpr WorkerVariable kNodeId{"DDPRUN_NODE_ID", "identity of this node
 
 /// Every key a worker may find, in the order in which worker_environment() gives them.
 inline constexpr std::array kWorkerVariables{
-    worker_variable::kRank,           worker_variable::kWorldSize,
-    worker_variable::kLocalRank,      worker_variable::kLocalWorldSize,
-    worker_variable::kGroupRank,      worker_variable::kGroupWorldSize,
-    worker_variable::kRoleRank,       worker_variable::kRoleWorldSize,
-    worker_variable::kRoleName,       worker_variable::kMasterAddr,
-    worker_variable::kMasterPort,     worker_variable::kRestartCount,
-    worker_variable::kMaxRestarts,    worker_variable::kRunId,
-    worker_variable::kUseAgentStore,  worker_variable::kErrorFile,
+    worker_variable::kRank,
+    worker_variable::kWorldSize,
+    worker_variable::kLocalRank,
+    worker_variable::kLocalWorldSize,
+    worker_variable::kGroupRank,
+    worker_variable::kGroupWorldSize,
+    worker_variable::kRoleRank,
+    worker_variable::kRoleWorldSize,
+    worker_variable::kRoleName,
+    worker_variable::kMasterAddr,
+    worker_variable::kMasterPort,
+    worker_variable::kRestartCount,
+    worker_variable::kMaxRestarts,
+    worker_variable::kRunId,
+    worker_variable::kUseAgentStore,
+    worker_variable::kErrorFile,
     worker_variable::kNcclAsyncErrorHandling,
-    worker_variable::kOmpNumThreads,  worker_variable::kSignalsToHandle,
-    worker_variable::kGeneration,     worker_variable::kNodeId,
+    worker_variable::kOmpNumThreads,
+    worker_variable::kSignalsToHandle,
+    worker_variable::kGeneration,
+    worker_variable::kNodeId,
 };
 
 /// Everything that decides one worker's environment.
@@ -84,8 +94,8 @@ struct WorkerPlace {
     StoreAddress store;
     int restart_count = 0;
     int max_restarts = 0;
-    std::string error_file;           ///< empty: none
-    std::string signals_to_handle;    ///< names, joined by commas
+    std::string error_file;                      ///< empty: none
+    std::string signals_to_handle;               ///< names, joined by commas
     bool sets_nccl_async_error_handling = true;  ///< false: inherited from ddprun's environment
     bool sets_omp_num_threads = false;           ///< false: inherited, or left unset
 };

@@ -67,7 +67,7 @@ void Jobs::step_at(Instant now, const JobId& id, Job& job, const Input& input) {
 // A timer that is due and has not fired yet tells that this thread got no time. Every input comes
 // through here first, because sockets are served before timers.
 void Jobs::admit_hold_up(Instant now, const JobId& id, Job& job) {
-    if (!job.armed || now >= *job.armed) {
+    if (!job.armed || now - *job.armed <= options_.limits.lease / 2) {
         return;
     }
     const Duration by = now - *job.armed;

@@ -17,15 +17,28 @@ TEST_CASE("without restarts every node exits with the failed worker's code and o
     Job job;
     job.slots = 2;
     job.endpoint = port.endpoint();
-    job.script = {"--print",     "--when-rank", "3",        "--complain", "these are my last words",
-                  "--exit-code", "17",          "--always", "--hang"};
+    const std::string fail = cluster.dir() / "fail";
+    job.script = {"--print",
+                  "--when-rank",
+                  "3",
+                  "--wait-for-file",
+                  fail,
+                  "--complain",
+                  "these are my last words",
+                  "--exit-code",
+                  "17",
+                  "--always",
+                  "--hang"};
     Process& a = start_node(cluster, job);
     Process& b = start_node(cluster, job);
+    a.wait_for_lines(place_in(1), 2);
+    b.wait_for_lines(place_in(1), 2);
+    touch(fail);
     for (Process* node : {&a, &b}) {
         CHECK(node->wait_exit() == 17);
         CHECK(node->count_lines("rank 3 on .* exited with code 17") >= 1);
         CHECK(node->count_lines("\\| these are my last words") == 1);
-        CHECK(node->count_lines("^worker .* generation=1 ") == 2);
+        CHECK(node->count_lines("^worker ") == 2);
     }
     cluster.wait_all_gone();
 }
@@ -58,13 +71,15 @@ TEST_CASE("once the budget is used up the exit code is 128 plus the signal") {
     job.flags = {"--max-restarts", "2"};
     job.script = {"--print",  "--when-rank", "0", "--crash", std::to_string(SIGUSR1),
                   "--always", "--hang"};
-    Process& a = start_node(cluster, job);
-    Process& b = start_node(cluster, job);
+    Process& a = start_node(cluster, job, {"--node-rank", "0"});
+    Process& b = start_node(cluster, job, {"--node-rank", "1"});
     for (Process* node : {&a, &b}) {
         CHECK(node->wait_exit() == 128 + SIGUSR1);
         CHECK(node->count_lines("rank 0 on .* was killed by SIGUSR1") >= 1);
-        CHECK(node->count_lines(place_in(3)) == 1);
-        CHECK(node->count_lines(place_in(4)) == 0);
+        CHECK(node->count_lines("^worker .* generation=[4-9]") == 0);
+    }
+    for (int generation = 1; generation <= 3; ++generation) {
+        CHECK(a.count_lines(place_in(generation)) == 1);
     }
     cluster.wait_all_gone();
 }

@@ -49,9 +49,8 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
     if (received == nullptr || coordinator.run() == nullptr) {
         return;
     }
-    const bool is_report =
-        std::holds_alternative<rdzv::WorkerFinished>(received->message) ||
-        std::holds_alternative<rdzv::WorkerFailed>(received->message);
+    const bool is_report = std::holds_alternative<rdzv::WorkerFinished>(received->message) ||
+                           std::holds_alternative<rdzv::WorkerFailed>(received->message);
     is_stale_ = is_report && generation_of(received->message) < coordinator.run()->generation;
 }
 
@@ -93,7 +92,9 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Effec
     }
 }
 
-void Checker::forget_run() { newest_digest_.clear(); }
+void Checker::forget_run() {
+    newest_digest_.clear();
+}
 
 void Checker::check_new_generation(const rdzv::Run& run) {
     if (truths_.contains(run.digest)) {
@@ -195,9 +196,9 @@ void Checker::check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict) 
 void Checker::agent_stepped(const Machine& machine, Instant now) {
     const agent::Supervisor& supervisor = *machine.supervisor;
     if (!supervisor.held_generation().has_value() && !machine.workers.empty()) {
-        violate("S3", fmt::format("{} believes to be empty and has workers of generation {}",
-                                  machine.node.value(),
-                                  machine.workers.front().generation.value()));
+        violate("S3",
+                fmt::format("{} believes to be empty and has workers of generation {}",
+                            machine.node.value(), machine.workers.front().generation.value()));
     }
     const bool is_explained =
         supervisor.held_generation().has_value() || !supervisor.explain().empty();
@@ -211,10 +212,11 @@ void Checker::agent_stepped(const Machine& machine, Instant now) {
     }
 }
 
-void Checker::agent_ended(const Machine& machine) { silent_since_.erase(machine.node); }
+void Checker::agent_ended(const Machine& machine) {
+    silent_since_.erase(machine.node);
+}
 
-void Checker::workers_started(const std::string& digest, Rank base, int count,
-                              const NodeId& node) {
+void Checker::workers_started(const std::string& digest, Rank base, int count, const NodeId& node) {
     const auto found = truths_.find(digest);
     if (found == truths_.end()) {
         violate("S1", "workers of a generation that nobody started");

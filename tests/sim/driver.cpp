@@ -45,8 +45,8 @@ Simulation::Simulation(SimOptions options, bool keeps_trace)
         Machine machine;
         machine.index = i;
         machine.node = NodeId(fmt::format("n{}", i));
-        machine.slots = 1 + static_cast<int>(
-                                rng_.below(static_cast<std::uint64_t>(options_.slots_max)));
+        machine.slots =
+            1 + static_cast<int>(rng_.below(static_cast<std::uint64_t>(options_.slots_max)));
         machines_.push_back(std::move(machine));
     }
 }
@@ -76,9 +76,8 @@ SimResult Simulation::run() {
 
 bool Simulation::is_over() const {
     const bool is_anybody_here =
-        std::any_of(machines_.begin(), machines_.end(), [](const Machine& machine) {
-            return machine.supervisor != nullptr;
-        });
+        std::any_of(machines_.begin(), machines_.end(),
+                    [](const Machine& machine) { return machine.supervisor != nullptr; });
     return !has_faults() && !is_anybody_here &&
            events_.now() > Instant(options_.start_spread) + options_.connect_timeout;
 }
@@ -115,9 +114,9 @@ bool Simulation::percent(int percent) {
 void Simulation::rendezvous_receives(ConnectionId connection, Packet packet) {
     if (packet.kind != PacketKind::Message) {
         if (served_.erase(connection) > 0) {
-            step_rendezvous(rdzv::ConnectionEnded{
-                .connection = connection,
-                .is_end_of_stream = packet.kind == PacketKind::EndOfStream});
+            step_rendezvous(
+                rdzv::ConnectionEnded{.connection = connection,
+                                      .is_end_of_stream = packet.kind == PacketKind::EndOfStream});
         }
         return;
     }
@@ -157,9 +156,9 @@ void Simulation::carry_out(const rdzv::Effects& effects) {
     for (const rdzv::Effect& effect : effects) {
         if (const rdzv::Send* send = std::get_if<rdzv::Send>(&effect)) {
             if (!served_.contains(send->connection)) {
-                checker_.violate("IO", fmt::format("sent to connection {}, which has ended: {}",
-                                                   send->connection.value(),
-                                                   message_text(send->message)));
+                checker_.violate(
+                    "IO", fmt::format("sent to connection {}, which has ended: {}",
+                                      send->connection.value(), message_text(send->message)));
             }
             network_.send_to_node(send->connection, rdzv::encode(send->message));
         } else if (const rdzv::CloseConnection* close =

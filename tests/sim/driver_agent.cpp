@@ -124,8 +124,7 @@ void Simulation::step_agent(Machine& machine, const agent::Input& input) {
 
 void Simulation::arm_agent(Machine& machine) {
     const std::optional<Instant> deadline = machine.supervisor->next_deadline();
-    if (!deadline.has_value() ||
-        (machine.tick_at.has_value() && *machine.tick_at <= *deadline)) {
+    if (!deadline.has_value() || (machine.tick_at.has_value() && *machine.tick_at <= *deadline)) {
         return;
     }
     const Instant at = std::max(*deadline, events_.now());
@@ -176,8 +175,7 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
             checker_.violate("agent", say->text);
         }
     } else if (const auto* verdict = std::get_if<agent::ShowVerdict>(&effect)) {
-        trace(name_of(machine),
-              "shows " + message_text(rdzv::RendezvousMessage(verdict->verdict)));
+        trace(name_of(machine), "shows " + message_text(rdzv::RendezvousMessage(verdict->verdict)));
         machine.shown = verdict->verdict;
     } else if (const auto* exit = std::get_if<agent::Exit>(&effect)) {
         end_agent(machine, exit->code);
@@ -204,15 +202,15 @@ void Simulation::end_agent(Machine& machine, int code) {
     }
     const bool is_own_signal = machine.shown.has_value() && machine.was_signalled &&
                                machine.shown->kind == rdzv::VerdictKind::Stopped;
-    if (machine.shown.has_value() && !is_own_signal &&
-        code != rdzv::kExitUnkillable && code != machine.shown->exit_code) {
+    if (machine.shown.has_value() && !is_own_signal && code != rdzv::kExitUnkillable &&
+        code != machine.shown->exit_code) {
         checker_.violate("S10", fmt::format("{} exits {} after a verdict of {}", name_of(machine),
                                             code, machine.shown->exit_code));
     }
     if (machine.connection.has_value()) {
         // Input that nobody read turns the end of the stream into a reset.
-        network_.close_at_node(*machine.connection, percent(10) ? PacketKind::Reset
-                                                                : PacketKind::EndOfStream);
+        network_.close_at_node(*machine.connection,
+                               percent(10) ? PacketKind::Reset : PacketKind::EndOfStream);
     }
     machine.connection.reset();
     machine.is_broken = code == rdzv::kExitUnkillable;

@@ -125,8 +125,8 @@ void Simulation::break_connection(Machine& machine, PacketKind kind) {
     if (!machine.connection.has_value()) {
         return;
     }
-    trace("fault", fmt::format("connection {} of {} breaks", machine.connection->value(),
-                               name_of(machine)));
+    trace("fault",
+          fmt::format("connection {} of {} breaks", machine.connection->value(), name_of(machine)));
     machine.is_disturbed = true;
     network_.cut(*machine.connection, kind);
 }

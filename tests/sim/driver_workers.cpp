@@ -27,11 +27,13 @@ rdzv::Evidence killed_by(int signal) {
 
 }  // namespace
 
-Duration Simulation::local_delay() { return draw(options_.local_delay_max); }
+Duration Simulation::local_delay() {
+    return draw(options_.local_delay_max);
+}
 
 void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effect) {
-    trace(name_of(machine), fmt::format("starts generation {} ranks {}+",
-                                        effect.generation.value(), effect.base_rank.value()));
+    trace(name_of(machine), fmt::format("starts generation {} ranks {}+", effect.generation.value(),
+                                        effect.base_rank.value()));
     if (!machine.workers.empty()) {
         checker_.violate("S3", fmt::format("{} starts generation {} beside workers of {}",
                                            name_of(machine), effect.generation.value(),
@@ -72,19 +74,18 @@ void Simulation::plan_life(Machine& machine, const FakeWorker& worker) {
 }
 
 void Simulation::end_worker(Machine& machine, std::uint64_t id, rdzv::Evidence evidence) {
-    const auto found =
-        std::find_if(machine.workers.begin(), machine.workers.end(),
-                     [id](const FakeWorker& worker) { return worker.id == id; });
+    const auto found = std::find_if(machine.workers.begin(), machine.workers.end(),
+                                    [id](const FakeWorker& worker) { return worker.id == id; });
     if (found == machine.workers.end()) {
         return;
     }
     const FakeWorker worker = *found;
     machine.workers.erase(found);
     const bool is_zero = evidence.exit_code == 0;
-    trace(name_of(machine), fmt::format("rank {} of generation {} ends: code {} signal {}",
-                                        worker.rank.value(), worker.generation.value(),
-                                        evidence.exit_code.value_or(-1),
-                                        evidence.signal.value_or(-1)));
+    trace(name_of(machine),
+          fmt::format("rank {} of generation {} ends: code {} signal {}", worker.rank.value(),
+                      worker.generation.value(), evidence.exit_code.value_or(-1),
+                      evidence.signal.value_or(-1)));
     checker_.worker_ended(worker.digest, worker.rank, is_zero && !worker.was_signalled);
     keeper_says(machine, agent::WorkerExited{.generation = worker.generation,
                                              .local_rank = worker.local_rank,
@@ -92,8 +93,8 @@ void Simulation::end_worker(Machine& machine, std::uint64_t id, rdzv::Evidence e
 }
 
 void Simulation::signal_workers(Machine& machine, const agent::SignalWorkers& effect) {
-    trace(name_of(machine), fmt::format("signals generation {} with {}",
-                                        effect.generation.value(), effect.signal));
+    trace(name_of(machine),
+          fmt::format("signals generation {} with {}", effect.generation.value(), effect.signal));
     for (FakeWorker& worker : machine.workers) {
         if (worker.generation != effect.generation) {
             continue;

@@ -28,22 +28,22 @@ struct Machine {
     int index = 0;
     NodeId node;
     int slots = 1;
-    std::uint64_t incarnation = 0;  ///< events of an older one are void
+    std::uint64_t incarnation = 0;                  ///< events of an older one are void
     std::unique_ptr<agent::Supervisor> supervisor;  ///< null: no ddprun runs here
     std::optional<ConnectionId> connection;         ///< as the agent sees it
     std::optional<Instant> tick_at;
-    std::string start_digest;       ///< of the last Start that arrived
+    std::string start_digest;  ///< of the last Start that arrived
     std::vector<FakeWorker> workers;
     std::uint16_t listening_port = 0;
     std::uint16_t serving_port = 0;
-    Instant keeper_last{};          ///< its reports keep their order
-    std::uint64_t keeper = 0;       ///< answers of a lost one are void
-    bool is_keeper_gone = false;    ///< what it is told is lost, until the next one is there
+    Instant keeper_last{};        ///< its reports keep their order
+    std::uint64_t keeper = 0;     ///< answers of a lost one are void
+    bool is_keeper_gone = false;  ///< what it is told is lost, until the next one is there
     Milliseconds backoff{0};
     std::optional<rdzv::Verdict> shown;  ///< to the user
     bool was_signalled = false;
-    bool is_broken = false;         ///< has a worker that nothing kills
-    bool is_disturbed = false;      ///< a fault reached its connection or its life
+    bool is_broken = false;     ///< has a worker that nothing kills
+    bool is_disturbed = false;  ///< a fault reached its connection or its life
 };
 
 }  // namespace ddprun::sim

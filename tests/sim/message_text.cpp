@@ -23,19 +23,27 @@ std::string text_of(const rdzv::WorkerFailed& m) {
 std::string text_of(const rdzv::Stopped& m) {
     return fmt::format("Stopped {} store :{}", m.generation.value(), m.store.port);
 }
-std::string text_of(const rdzv::Leave& m) { return fmt::format("Leave {}", m.signal); }
+std::string text_of(const rdzv::Leave& m) {
+    return fmt::format("Leave {}", m.signal);
+}
 std::string text_of(const rdzv::Unkillable& m) {
     return fmt::format("Unkillable {}", m.generation.value());
 }
-std::string text_of(const rdzv::Goodbye& /*m*/) { return "Goodbye"; }
-std::string text_of(const rdzv::Beat& m) { return fmt::format("Beat {}", m.sequence); }
+std::string text_of(const rdzv::Goodbye& /*m*/) {
+    return "Goodbye";
+}
+std::string text_of(const rdzv::Beat& m) {
+    return fmt::format("Beat {}", m.sequence);
+}
 std::string text_of(const rdzv::Accepted& m) {
     return fmt::format("Accepted token '{}'", m.run_token);
 }
 std::string text_of(const rdzv::Refused& m) {
     return fmt::format("Refused {} ({})", m.exit_code, m.text);
 }
-std::string text_of(const rdzv::Waiting& m) { return fmt::format("Waiting '{}'", m.text); }
+std::string text_of(const rdzv::Waiting& m) {
+    return fmt::format("Waiting '{}'", m.text);
+}
 std::string text_of(const rdzv::Start& m) {
     return fmt::format("Start {} node {}/{} ranks {}+ of {} store :{} restarts {}",
                        m.generation.value(), m.group_rank, m.group_world_size, m.base_rank,
@@ -46,7 +54,9 @@ std::string text_of(const rdzv::Stop& m) {
     return fmt::format("Stop {} {} signal {} grace {} ({})", m.generation.value(),
                        causes[static_cast<int>(m.cause)], m.signal, m.grace.count(), m.why);
 }
-std::string text_of(const rdzv::Released& /*m*/) { return "Released"; }
+std::string text_of(const rdzv::Released& /*m*/) {
+    return "Released";
+}
 std::string text_of(const rdzv::Verdict& m) {
     const char* const kinds[] = {"succeeded", "failed", "stopped", "incomplete"};
     return fmt::format("Verdict {} {} ({})", kinds[static_cast<int>(m.kind)], m.exit_code, m.text);

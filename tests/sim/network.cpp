@@ -35,8 +35,7 @@ void Network::arm(ConnectionId id, Pipe& pipe) {
         return;
     }
     pipe.is_armed = true;
-    const Instant ready =
-        std::max(pipe.queue.front().first, connections_.at(id).clogged_until);
+    const Instant ready = std::max(pipe.queue.front().first, connections_.at(id).clogged_until);
     const bool is_up_stream = pipe.is_up_stream;
     events_.at(ready, [this, id, is_up_stream] { pump(id, is_up_stream); });
 }
@@ -94,8 +93,7 @@ void Network::close_at_rendezvous(ConnectionId connection) {
     }
     found->second.up.is_open = false;
     found->second.up.queue.clear();
-    push(connection, found->second.down,
-         Packet{.kind = PacketKind::EndOfStream, .body = {}});
+    push(connection, found->second.down, Packet{.kind = PacketKind::EndOfStream, .body = {}});
 }
 
 void Network::fall_silent(ConnectionId connection) {

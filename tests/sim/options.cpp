@@ -15,7 +15,9 @@ int draw_int(Rng& rng, int least, int most) {
 }
 
 /// Half of the kinds are off in a given run, so that each is also seen without the others.
-int draw_weight(Rng& rng, int most) { return rng.chance(1, 2) ? 0 : draw_int(rng, 1, most); }
+int draw_weight(Rng& rng, int most) {
+    return rng.chance(1, 2) ? 0 : draw_int(rng, 1, most);
+}
 
 }  // namespace
 

@@ -13,15 +13,15 @@ namespace ddprun::sim {
 /// How often each kind of fault is drawn, relative to the others. 0 switches one off.
 struct FaultWeights {
     int worker_crash = 0;
-    int worker_exits_early = 0;   ///< exit 0 before its time
-    int node_kill = 0;            ///< all of a node at once
+    int worker_exits_early = 0;  ///< exit 0 before its time
+    int node_kill = 0;           ///< all of a node at once
     int connection_reset = 0;
-    int connection_end = 0;       ///< end of stream although the agent lives
-    int connection_clog = 0;      ///< nothing passes for a while
+    int connection_end = 0;   ///< end of stream although the agent lives
+    int connection_clog = 0;  ///< nothing passes for a while
     int agent_signal = 0;
-    int signal_everything = 0;    ///< agents and workers at once, as a scheduler does
+    int signal_everything = 0;  ///< agents and workers at once, as a scheduler does
     int keeper_loss = 0;
-    int rendezvous_restart = 0;   ///< a new daemon without memory
+    int rendezvous_restart = 0;  ///< a new daemon without memory
     int rendezvous_held_up = 0;
 
     [[nodiscard]] int sum() const {
@@ -42,10 +42,10 @@ struct SimOptions {
     rdzv::Limits limits;
     Milliseconds rendezvous_lost_timeout{20000};
     Milliseconds connect_timeout{20000};
-    Milliseconds delay_max{5};       ///< of a message; each has its own, order is kept
-    Milliseconds local_delay_max{5}; ///< keeper, store socket
-    Milliseconds start_spread{1000}; ///< nodes come up within this
-    Milliseconds work_min{0};        ///< a worker's time to exit 0
+    Milliseconds delay_max{5};        ///< of a message; each has its own, order is kept
+    Milliseconds local_delay_max{5};  ///< keeper, store socket
+    Milliseconds start_spread{1000};  ///< nodes come up within this
+    Milliseconds work_min{0};         ///< a worker's time to exit 0
     Milliseconds work_max{10000};
     int sigterm_ignored_percent = 0;
     int sigterm_exits_zero_percent = 50;  ///< of those that heed it

@@ -3,6 +3,8 @@
 // event. A violation names its seed: `ddprun-sim --seed N --trace` shows it again.
 
 #include <cstdint>
+#include <fstream>
+#include <string>
 
 #include "tests/sim/driver.hpp"
 #include "tests/support/catch.hpp"
@@ -18,6 +20,23 @@ TEST_CASE("no seed violates a guarantee, and every run ends once faults stop") {
             FAIL_CHECK("seed " << seed << ": " << *result.violation);
         }
     }
+}
+
+TEST_CASE("seeds that once showed a bug show none") {
+    std::ifstream file(DDPRUN_SOURCE_DIR "/tests/sim/seeds.txt");
+    REQUIRE(file.is_open());
+    int count = 0;
+    for (std::string line; std::getline(file, line);) {
+        if (line.empty() || line.front() == '#') {
+            continue;
+        }
+        const std::uint64_t seed = std::stoull(line);
+        const SimResult result = Simulation(draw_options(seed), false).run();
+        INFO("seed " << line);
+        CHECK(result.violation.value_or("") == "");
+        ++count;
+    }
+    CHECK(count > 0);
 }
 
 TEST_CASE("the same seed gives the same trace") {

@@ -1,5 +1,4 @@
 #include "agent/core/worker_command.hpp"
-
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {

@@ -37,8 +37,7 @@ TEST_CASE("a signal asks to leave, and being released ends the agent") {
     rig.become_running();
     rig.give(Signalled{SIGTERM});
     CHECK(rig.sent<rdzv::Leave>()[0].signal == SIGTERM);
-    CHECK(rig.said() ==
-          "SIGTERM: draining, workers have 30 s to end; Ctrl-C in a second aborts");
+    CHECK(rig.said() == "SIGTERM: draining, workers have 30 s to end; Ctrl-C in a second aborts");
     CHECK_FALSE(rig.does<SignalWorkers>());
     rig.hear(Rig::stop(rdzv::StopCause::Leave));
     CHECK(rig.does<SignalWorkers>());

@@ -39,8 +39,8 @@ struct Rig {
     void exit(int local_rank, int code, int generation = 1) {
         rdzv::Evidence evidence;
         evidence.exit_code = code;
-        give(WorkerExited{Generation(static_cast<std::uint64_t>(generation)),
-                          LocalRank(local_rank), evidence});
+        give(WorkerExited{Generation(static_cast<std::uint64_t>(generation)), LocalRank(local_rank),
+                          evidence});
     }
     void die(int local_rank, int signal) {
         rdzv::Evidence evidence;
@@ -104,9 +104,8 @@ struct Rig {
     void become_waiting(Milliseconds beat_interval = Milliseconds(0)) {
         give(LinkUp{"10.0.0.1"});
         give(StoreOpened{{"10.0.0.1", 4001}});
-        hear(rdzv::Accepted{.run_token = "t1",
-                            .lease = beat_interval * 5,
-                            .beat_interval = beat_interval});
+        hear(rdzv::Accepted{
+            .run_token = "t1", .lease = beat_interval * 5, .beat_interval = beat_interval});
     }
     [[nodiscard]] static rdzv::Start row(int generation = 1, int group_rank = 0) {
         rdzv::Start start;

@@ -44,8 +44,9 @@ TEST_CASE("a later generation says why it exists") {
     rdzv::Start row = Rig::row(2, 1);
     row.why = "rank 3 on gpu-02 exited with code 1";
     rig.hear(row);
-    CHECK(rig.said() ==
-          "generation 2: 4 workers on 2 nodes, ranks 2-3 here; rank 3 on gpu-02 exited with code 1");
+    CHECK(
+        rig.said() ==
+        "generation 2: 4 workers on 2 nodes, ranks 2-3 here; rank 3 on gpu-02 exited with code 1");
 }
 
 TEST_CASE("group rank 0 serves the store before its workers start") {

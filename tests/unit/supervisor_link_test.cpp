@@ -119,6 +119,67 @@ TEST_CASE("the generations of another run count from 1 again") {
     CHECK(rig.does<StartWorkers>());
 }
 
+TEST_CASE("a generation of an earlier run is not reported to another run") {
+    Rig rig;
+    rig.become_gone();
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{.run_token = "t2"});
+    CHECK_FALSE(rig.sends_anything());
+}
+
+TEST_CASE("a fenced generation of an earlier run does not hide this run's of the same number") {
+    Rig rig;
+    rig.become_running();
+    rig.give(LinkDown{"reset"});
+    const bool is_empty_before_the_fence = GENERATE(false, true);
+    if (is_empty_before_the_fence) {
+        rig.give(Signalled{SIGHUP});
+        rig.exit(0, 0);
+        rig.exit(1, 0);
+    }
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK(rig.sent<rdzv::Join>()[0].held.has_value());
+    if (is_empty_before_the_fence) {
+        rig.give(Emptied{Generation(1)});
+    }
+    rig.hear(rdzv::Accepted{.run_token = "t2"});
+    CHECK(rig.sent<rdzv::Stopped>().empty());
+    rig.hear(Rig::stop(rdzv::StopCause::Fenced));
+    if (!is_empty_before_the_fence) {
+        rig.exit(0, 143);
+        rig.exit(1, 143);
+        rig.give(Emptied{Generation(1)});
+    }
+    CHECK(rig.sent<rdzv::Stopped>().size() == 1);
+    rig.hear(Rig::row(1, 1));
+    CHECK(rig.does<StartWorkers>());
+}
+
+TEST_CASE("a stop that is said again is answered once the next store socket is open") {
+    Rig rig;
+    rig.become_vanishing(0);
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(Emptied{Generation(1)});
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    rig.hear(Rig::stop());
+    CHECK_FALSE(rig.sends_anything());
+    rig.give(StoreOpened{{"10.0.0.1", 4002}});
+    REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
+    CHECK(rig.sent<rdzv::Stopped>()[0].store.port == 4002);
+}
+
+TEST_CASE("who has only ended workers explains it to those who ask, and says nothing") {
+    Rig rig;
+    rig.become_running();
+    rig.exit(0, 0);
+    rig.exit(1, 0);
+    rig.pass(Milliseconds(60000));
+    CHECK(rig.said().empty());
+    CHECK(rig.supervisor.explain() == "workers here have ended; waiting for those of other nodes");
+}
+
 TEST_CASE("beats are sent while accepted, and only where they are wanted") {
     Rig rig;
     rig.become_waiting(Milliseconds(200));
@@ -149,8 +210,9 @@ TEST_CASE("an agent that never reached the rendezvous says so and gives up") {
     rig.give(LinkDown{"10.0.0.9:29400: connection refused"});
     CHECK(rig.said().empty());
     rig.pass(Milliseconds(2000));
-    CHECK(rig.said() == "cannot reach the rendezvous: 10.0.0.9:29400: connection refused; "
-                        "trying again");
+    CHECK(rig.said() ==
+          "cannot reach the rendezvous: 10.0.0.9:29400: connection refused; "
+          "trying again");
     rig.pass(Milliseconds(57999));
     CHECK_FALSE(rig.does<Exit>());
     rig.pass(Milliseconds(1));

@@ -1,9 +1,8 @@
-#include "agent/core/report.hpp"
-
 #include <csignal>
 #include <string>
 
 #include "agent/core/printable.hpp"
+#include "agent/core/report.hpp"
 #include "agent/core/signal_names.hpp"
 #include "tests/support/catch.hpp"
 

@@ -80,9 +80,9 @@ TEST_CASE("without log files the error file is set and empty") {
     WorkerPlace place = fifth_of_eight();
     place.error_file.clear();
     const Environment environment = worker_environment(place);
-    const auto found = std::find_if(
-        environment.begin(), environment.end(),
-        [](const auto& pair) { return pair.first == "TORCHELASTIC_ERROR_FILE"; });
+    const auto found = std::find_if(environment.begin(), environment.end(), [](const auto& pair) {
+        return pair.first == "TORCHELASTIC_ERROR_FILE";
+    });
     REQUIRE(found != environment.end());
     CHECK(found->second.empty());
 }
