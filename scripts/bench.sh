@@ -21,5 +21,5 @@ case "${1:-launch}" in
 esac
 [ -x .venv/bin/torchrun ] ||
     printf 'bench: no .venv/bin/torchrun: run scripts/setup.sh to compare with it\n' >&2
-scripts/build.sh release >&2
+scripts/build.sh release ddprun ddprun-keeper ddprun-rendezvous stamp_worker >&2
 exec python3 tests/bench/launch.py "$@"

@@ -24,7 +24,7 @@ readonly kill_after=4
 readonly folder=build/quickstart
 
 scripts/setup.sh
-scripts/build.sh release
+scripts/build.sh release ddprun ddprun-keeper ddprun-rendezvous
 
 rm -rf "$folder"
 mkdir -p "$folder"

@@ -323,13 +323,21 @@ def check_layers(root, sources):
                        f"{home or source.path} may not use {other}; see scripts/layers.txt")
 
 
+def expand_loops(cmake):
+    """The text with foreach(name a b) … endforeach() written out."""
+    def expand(match):
+        name, *values = match.group(1).split()
+        return "".join(match.group(2).replace("${" + name + "}", value) for value in values)
+    return re.sub(r"foreach\(([^)]*)\)(.*?)endforeach\(\)", expand, cmake, flags=re.DOTALL)
+
+
 def check_dead(sources):
     listed = set()
     included = set()
     for source in sources:
         if source.is_cmake:
             folder = os.path.dirname(source.path)
-            for name in re.findall(r"[\w./${}]+\.cpp\b", source.text):
+            for name in re.findall(r"[\w./${}]+\.cpp\b", expand_loops(source.text)):
                 name = re.sub(r"\$\{(?:PROJECT|CMAKE)_SOURCE_DIR\}/", "/", name)
                 listed.add(name[1:] if name.startswith("/") else
                            os.path.normpath(os.path.join(folder, name)))

@@ -115,7 +115,9 @@ bool has_something_happened(const rdzv::Verdict& verdict) {
     return verdict.timeline.size() > 2;
 }
 
-std::string headline_of(const rdzv::Verdict& verdict, const std::string& program) {
+/// The headline is about what happened; a long path would push that out of the line.
+std::string headline_of(const rdzv::Verdict& verdict, const std::string& path) {
+    const std::string program = path.substr(path.find_last_of('/') + 1);
     switch (verdict.kind) {
         case rdzv::VerdictKind::Succeeded:
             return fmt::format("{} finished: {}", program, verdict.text);

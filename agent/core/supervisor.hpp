@@ -18,15 +18,16 @@ namespace ddprun::agent {
 struct SupervisorOptions {
     rdzv::Limits limits;
     rdzv::Join identity;  ///< job, node, hostname, slots, role, settings, …; no store
-    std::vector<std::string>
-        command;             ///< argv template; `${local_rank}` as torchrun substitutes it
+    /// argv template; `${local_rank}` as torchrun substitutes it.
+    std::vector<std::string> command;
     std::string log_dir;     ///< `<log-dir>/<job>_<8 hex>`; empty: no files
     std::string store_host;  ///< bind the store here; empty: the link's local address
     Milliseconds rendezvous_lost_timeout{60000};
     Milliseconds connect_timeout{600000};  ///< for the very first connection
     bool sets_omp_num_threads = false;     ///< unset in our environment and more than one slot
-    bool sets_nccl_async_error_handling = true;                       ///< unset in our environment
-    std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  ///< told to the workers
+    bool sets_nccl_async_error_handling = true;  ///< unset in our environment
+    /// Told to the workers.
+    std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
     std::vector<std::pair<std::string, std::string>> extra_environment;
 };
 

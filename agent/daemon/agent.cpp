@@ -1,5 +1,7 @@
 #include "agent/daemon/agent.hpp"
 
+#include <fcntl.h>
+
 #include <deque>
 #include <map>
 #include <set>
@@ -9,8 +11,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <fcntl.h>
-
 #include <fmt/format.h>
 
 #include "agent/core/report.hpp"
@@ -28,7 +28,9 @@ struct Overloaded : Handlers... {
 template <typename... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
-Instant now() { return std::chrono::steady_clock::now(); }
+Instant now() {
+    return std::chrono::steady_clock::now();
+}
 
 rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec, Collected collected) {
     rdzv::Evidence evidence;
@@ -54,7 +56,7 @@ public:
           link_(std::move(link)),
           supervisor_(options_.supervisor),
           output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
-          store_(options_.supervisor.limits),
+          store_(options_.supervisor.limits, [this](const std::string& line) { hand_on(line); }),
           timer_(io),
           signals_(io) {}
 
@@ -87,6 +89,15 @@ public:
     void say(const std::string& line) { output_->say("ddprun: " + line); }
 
 private:
+    /// A line of the store's, on the store's thread.
+    void hand_on(const std::string& line) {
+        boost::asio::post(io_, [weak = weak_from_this(), line] {
+            if (const auto self = weak.lock()) {
+                self->say(line);
+            }
+        });
+    }
+
     void start_link() {
         rdzv::LinkEvents events;
         events.on_up = [this](std::string address) { feed(LinkUp{std::move(address)}); };
@@ -126,22 +137,22 @@ private:
             feed(WorkerExited{generation, local_rank, evidence_of(end, spec, {})});
             return;
         }
-        output_->collect(generation, local_rank,
-                        [self = shared_from_this(), generation, local_rank, end,
-                         spec](Collected collected) {
-                            self->feed(WorkerExited{generation, local_rank,
-                                                    evidence_of(end, spec, std::move(collected))});
-                        });
+        output_->collect(
+            generation, local_rank,
+            [self = shared_from_this(), generation, local_rank, end, spec](Collected collected) {
+                self->feed(WorkerExited{generation, local_rank,
+                                        evidence_of(end, spec, std::move(collected))});
+            });
     }
 
     void wait_for_signal() {
-        signals_.async_wait([self = shared_from_this()](boost::system::error_code failure,
-                                                        int signal) {
-            if (!failure) {
-                self->wait_for_signal();
-                self->feed(Signalled{signal});
-            }
-        });
+        signals_.async_wait(
+            [self = shared_from_this()](boost::system::error_code failure, int signal) {
+                if (!failure) {
+                    self->wait_for_signal();
+                    self->feed(Signalled{signal});
+                }
+            });
     }
 
     /// Effects may answer at once (OpenStore does): their inputs wait until this one is done.
@@ -240,9 +251,8 @@ private:
         is_spawn_pending_ = true;
         auto shared = std::make_shared<std::vector<OutputPipes>>(std::move(pipes));
         output_->when_ready([self = shared_from_this(), workers = std::move(start.workers),
-                            generation = start.generation, shared] {
-            self->spawn(generation, workers, *shared);
-        });
+                             generation = start.generation,
+                             shared] { self->spawn(generation, workers, *shared); });
     }
 
     void spawn(Generation generation, const std::vector<WorkerSpec>& workers,
@@ -284,9 +294,10 @@ private:
     }
 
     void show(const rdzv::Verdict& verdict) {
-        const std::string text = format_verdict(verdict, options_.program);
+        std::string text = format_verdict(verdict, options_.program);
         if (!text.empty()) {
-            output_->say(text);
+            text.pop_back();  // whole lines: say() ends the last one
+            output_->say(std::move(text));
         }
     }
 
@@ -338,8 +349,12 @@ Result<void> Agent::start(std::function<void(int exit_code)> on_exit) {
     return impl_->start(std::move(on_exit));
 }
 
-void Agent::exclude_from_sweeps(int pid) { impl_->exclude_from_sweeps(pid); }
+void Agent::exclude_from_sweeps(int pid) {
+    impl_->exclude_from_sweeps(pid);
+}
 
-void Agent::say(const std::string& line) { impl_->say(line); }
+void Agent::say(const std::string& line) {
+    impl_->say(line);
+}
 
 }  // namespace ddprun::agent

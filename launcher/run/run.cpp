@@ -12,7 +12,6 @@
 #include <utility>
 
 #include <boost/asio/io_context.hpp>
-
 #include <fmt/format.h>
 
 #include "agent/core/signal_names.hpp"
@@ -34,7 +33,9 @@ namespace {
 /// How long a head node waits for the daemon it started; another job may still use it.
 constexpr Milliseconds kDaemonPatience{1500};
 
-void complain(const std::string& line) { fmt::print(stderr, "ddprun: {}\n", line); }
+void complain(const std::string& line) {
+    fmt::print(stderr, "ddprun: {}\n", line);
+}
 
 int exit_code_for(const Error& error) {
     switch (error.code) {
@@ -79,8 +80,7 @@ std::string log_dir_of(const LaunchPlan& plan, const JobId& job, Rng& rng) {
     std::string name = job.value();
     std::replace_if(
         name.begin(), name.end(), [](char c) { return c == '/' || c < ' '; }, '_');
-    return fmt::format("{}/{}_{:08x}", plan.log_dir, name,
-                       static_cast<std::uint32_t>(rng.next()));
+    return fmt::format("{}/{}_{:08x}", plan.log_dir, name, static_cast<std::uint32_t>(rng.next()));
 }
 
 /// As torchrun writes them: SIGTERM,SIGINT.
@@ -100,8 +100,11 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const rdzv::Limits& 
     output.hostname = hostname;
     output.role = plan.role;
     output.prefix_template = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-    output.prefixes = plan.prefix == PrefixMode::Always ||
-                      (plan.prefix == PrefixMode::Auto && isatty(STDOUT_FILENO) == 1);
+    // A single worker has the terminal to itself: its progress bar keeps its line.
+    const bool has_company = plan.slots > 1 || !plan.is_single_node;
+    output.prefixes =
+        plan.prefix == PrefixMode::Always ||
+        (plan.prefix == PrefixMode::Auto && has_company && isatty(STDOUT_FILENO) == 1);
     for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
         agent::OutputChoice choice;
         if (const auto given = plan.console.find(local_rank); given != plan.console.end()) {
@@ -109,7 +112,8 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const rdzv::Limits& 
                       given->second.is_teed_stdout, given->second.is_teed_stderr};
         }
         const auto& filter = plan.local_ranks_filter;
-        if (!filter.empty() && std::find(filter.begin(), filter.end(), local_rank) == filter.end()) {
+        if (!filter.empty() &&
+            std::find(filter.begin(), filter.end(), local_rank) == filter.end()) {
             choice = {false, false, false, false};
         }
         output.console[local_rank] = choice;
@@ -152,8 +156,7 @@ private:
     }
 
     Result<std::unique_ptr<rdzv::Link>> remote_link() {
-        Result<EndpointAddress> address =
-            find_endpoint({plan_.endpoint_host, plan_.endpoint_port});
+        Result<EndpointAddress> address = find_endpoint({plan_.endpoint_host, plan_.endpoint_port});
         if (!address) {
             return address.error();
         }
@@ -203,8 +206,7 @@ private:
         if (!plan_.is_insecure) {
             options.secret_file = rdzv::secret_file_path(plan_.secret_file);
         }
-        options.log_file =
-            fmt::format("{}/rendezvous-{}.log", state_folder, address.endpoint.port);
+        options.log_file = fmt::format("{}/rendezvous-{}.log", state_folder, address.endpoint.port);
         daemon_ = std::make_unique<DaemonStarter>(io_, std::move(options));
         return [this] {
             const Result<void> claimed = daemon_->claim();
@@ -219,9 +221,9 @@ private:
 
     agent::AgentOptions agent_options() {
         // Several ddprun on one machine are told apart in every line that names a node.
-        const std::string hostname =
-            identity_.number == 0 ? host_name()
-                                  : fmt::format("{}#{}", host_name(), identity_.number);
+        const std::string hostname = identity_.number == 0
+                                         ? host_name()
+                                         : fmt::format("{}#{}", host_name(), identity_.number);
         const std::string log_dir = log_dir_of(plan_, job_, rng_);
         agent::AgentOptions options;
         agent::SupervisorOptions& supervisor = options.supervisor;
@@ -238,8 +240,7 @@ private:
         identity.settings = plan_.settings;
         if (!plan_.is_single_node) {
             identity.addresses = interface_addresses();
-            identity.addresses.resize(
-                std::min(identity.addresses.size(), limits_.addresses_max));
+            identity.addresses.resize(std::min(identity.addresses.size(), limits_.addresses_max));
         }
         supervisor.command = plan_.command;
         supervisor.log_dir = log_dir;

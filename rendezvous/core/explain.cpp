@@ -107,7 +107,7 @@ void explain_waits(Step& step) {
     }
     const bool changes_by_itself = !std::holds_alternative<Running>(run.phase);
     run.explain_at = changes_by_itself
-                         ? std::optional<Instant>(step.now + step.options.limits.say_waiting_after)
+                         ? std::optional<Instant>(step.now + step.options.limits.explain_every)
                          : std::nullopt;
     if (std::holds_alternative<Closed>(run.phase)) {
         run.explain_at.reset();

@@ -179,7 +179,7 @@ void enter_forming(Step& step, std::string why) {
         }
     }
     run.phase = std::move(forming);
-    run.explain_at = step.now + limits.say_waiting_after;
+    run.explain_at = step.now + limits.explain_every;
 }
 
 void form_if_possible(Step& step) {

@@ -285,7 +285,7 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
         }
     }
     run.phase = stopping;
-    run.explain_at = step.now + limits.say_waiting_after;
+    run.explain_at = step.now + limits.explain_every;
     trace(step, fmt::format("generation {} stops: {}", run.generation.value(), why));
     for (const NodeId& id : stopping.pending) {
         send(step, run.nodes.at(id), stopping.order);

@@ -52,7 +52,8 @@ struct Limits {
     std::size_t console_backlog_bytes_max = std::size_t{256} << 10;  ///< then workers wait
     std::size_t say_lines_max = 1024;      ///< own lines that wait for a stopped console
     Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
-    Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait
+    Milliseconds explain_every{1000};      ///< the rendezvous tells those who wait why, on change
+    Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait on the console
     Milliseconds say_waiting_every{5000};  ///< and the following ones
 
     // Worker store: PyTorch's own bounds.

@@ -245,7 +245,7 @@ void Server::Impl::ended(const Session& session, ConnectionEnd how) {
     log(fmt::format("connection {} from {} ended: {}", session.id.value(), session.peer,
                     session.connection->why_ended()));
     if (session.job && !session.is_closed_by_job && !is_stopped_) {
-        const bool is_end_of_stream = how == ConnectionEnd::Lost;
+        const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
         // A run that is forgotten already does not care.
         static_cast<void>(jobs_->step(*session.job, ConnectionEnded{session.id, is_end_of_stream}));
     }

@@ -136,8 +136,9 @@ private:
 
     /// False at the end.
     bool carry_out_order() {
-        std::uint64_t ignored = 0;
-        static_cast<void>(::read(wake_.get(), &ignored, sizeof ignored));
+        // Only resets the wake-up; that there was none is no failure.
+        std::uint64_t wakes = 0;
+        [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof wakes);
         std::optional<Order> order;
         {
             const std::lock_guard lock(mutex_);

@@ -188,6 +188,9 @@ class AcrossFiles(unittest.TestCase):
                  "rendezvous/base/a.cpp": '#include "rendezvous/base/a.hpp"\n',
                  "rendezvous/base/a.hpp": "#pragma once\n"}
         self.assertEqual(findings(files), [])
+        loop = "foreach(x a)\n  ddprun_library(${x} SOURCES ${x}.cpp)\nendforeach()\n"
+        files["rendezvous/base/CMakeLists.txt"] = loop
+        self.assertEqual(findings(files), [])
         files["rendezvous/base/b.cpp"] = "\n"
         files["rendezvous/base/b.hpp"] = "#pragma once\n"
         self.assertEqual([(path, rule) for path, _, rule, _ in findings(files)],
