@@ -89,10 +89,12 @@ nodes=()
 
 printf '\nquickstart: what happened\n'
 printf '  started        0.0 s: 2 nodes, 4 workers\n'
-printf '  node 1 killed  %s s (its ddprun: exit %s, that is 128 + SIGKILL)\n' \
-    "${killed_at:-never}" "$lost"
-printf '  training again %s s: 1 node, 2 workers, from the newest checkpoint\n' \
-    "${resumed_at:-never}"
+if [ -n "$killed_at" ]; then
+    printf '  node 1 killed  %s s (exit code %s: 128 + SIGKILL)\n' "$killed_at" "$lost"
+fi
+if [ -n "$resumed_at" ]; then
+    printf '  training again %s s: 1 node, 2 workers, from the newest checkpoint\n' "$resumed_at"
+fi
 printf '  finished       %s s: %s\n' "$(seconds)" "${result:-NOT finished}"
 printf '  exit code      %s\n' "$code"
 if [ "$code" -ne 0 ] || [ -z "$result" ] || [ -z "$resumed_at" ]; then

@@ -78,6 +78,7 @@ public:
         }
         wait_for_signal();
         start_link();
+        feed(Tick{});  // the time to connect counts from now
         return {};
     }
 

@@ -18,9 +18,9 @@ struct AgentOptions {
     SupervisorOptions supervisor;
     OutputOptions output;
     KeeperOptions keeper;
-    std::uint16_t store_port = 0;         ///< fixed port of all stores; 0: the kernel chooses each
-    std::vector<int> signals_to_handle;   ///< each asks to drain
-    std::string program;                  ///< as the user named it, for the report
+    std::uint16_t store_port = 0;        ///< fixed port of all stores; 0: the kernel chooses each
+    std::vector<int> signals_to_handle;  ///< each asks to drain
+    std::string program;                 ///< as the user named it, for the report
 };
 
 /// The IO around one Supervisor: feeds it what the link, the keeper, the output thread, the store

@@ -79,6 +79,7 @@ private:
     Result<void> launch();
     void watch_keeper(UniqueFd pidfd);
     void catch_child_signals();
+    void leave_child_signals();
     void wait_for_child_signal();
     void on_frame(std::string_view body);
     void on_channel_closed();
@@ -110,8 +111,9 @@ private:
     boost::asio::signal_set child_signals_;  ///< only while sweeping, or where there is no pidfd
     std::unique_ptr<stream_descriptor> keeper_pidfd_;
     std::shared_ptr<FrameChannel> channel_;
-    int keeper_pid_ = 0;  ///< 0: there is none
-    Generation held_;     ///< whose workers may live
+    int keeper_pid_ = 0;              ///< 0: there is none
+    Generation held_;                 ///< whose workers may live
+    bool has_keeper_worked_ = false;  ///< this one has said something
     bool is_stopping_ = false;
     std::function<void()> on_stopped_;
 };
@@ -135,6 +137,7 @@ Result<void> KeeperHandle::Impl::launch() {
         return started.error();
     }
     keeper_pid_ = started->pid;
+    has_keeper_worked_ = false;
     channel_ = FrameChannel::create(io_, std::move(sockets->first));
     channel_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
                      .on_closed = [this](const std::string& /*why*/) { on_channel_closed(); }});
@@ -159,10 +162,16 @@ void KeeperHandle::Impl::watch_keeper(UniqueFd pidfd) {
 }
 
 void KeeperHandle::Impl::catch_child_signals() {
+    leave_child_signals();
     boost::system::error_code ignored;  // It fails only where it is caught already.
-    child_signals_.clear(ignored);
     child_signals_.add(SIGCHLD, ignored);
     wait_for_child_signal();
+}
+
+void KeeperHandle::Impl::leave_child_signals() {
+    boost::system::error_code ignored;
+    child_signals_.cancel(ignored);  // The wait, which holds us; clear() does not end it.
+    child_signals_.clear(ignored);
 }
 
 void KeeperHandle::Impl::wait_for_child_signal() {
@@ -239,8 +248,7 @@ void KeeperHandle::Impl::stop(std::function<void()> done) {
 }
 
 void KeeperHandle::Impl::finish_stop() {
-    boost::system::error_code ignored;
-    child_signals_.clear(ignored);
+    leave_child_signals();
     if (const std::function<void()> done = std::exchange(on_stopped_, {})) {
         done();
     }
@@ -253,6 +261,7 @@ void KeeperHandle::Impl::on_frame(std::string_view body) {
         on_channel_closed();
         return;
     }
+    has_keeper_worked_ = true;
     std::visit([this](const auto& message) { deliver(message); }, *event);
 }
 
@@ -289,15 +298,17 @@ void KeeperHandle::Impl::reap_orphans() {
 void KeeperHandle::Impl::finish_sweep(std::optional<std::string> rest) {
     const auto self = shared_from_this();
     sweep_.cancel();
-    boost::system::error_code ignored;
-    child_signals_.clear(ignored);
+    leave_child_signals();
     if (is_stopping_) {
         finish_stop();
         return;
     }
     const Generation held = std::exchange(held_, Generation());
-    // A keeper that cannot be started now is tried again with the next worker.
-    const Result<void> launched = launch();
+    // One that dies before it has done anything would do so again: the next worker, whose number is
+    // bounded, tries again. So is one that cannot be started now.
+    if (has_keeper_worked_) {
+        (void)launch();
+    }
     if (rest) {
         events_.on_not_emptied(
             held, fmt::format("{} is still there {} ms after SIGKILL (the keeper had died)", *rest,

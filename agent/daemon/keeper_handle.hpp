@@ -46,7 +46,8 @@ public:
         /// Answers empty_generation(), or precedes on_lost: this could not be killed.
         std::function<void(Generation, std::string what)> on_not_emptied;
         /// The keeper died: its workers are dead and swept, without on_exited of their own, and
-        /// another keeper runs. An empty_generation() that was not answered is answered by that.
+        /// another keeper runs, or is started by the next start_worker(). An empty_generation()
+        /// that was not answered is answered by that.
         std::function<void()> on_lost;
     };
 

@@ -10,7 +10,6 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-
 #include <fmt/format.h>
 
 #include "agent/process/start_program.hpp"
@@ -85,8 +84,8 @@ private:
         } else {
             spec.command.insert(spec.command.end(), {"--secret-file", options_.secret_file});
         }
-        spec.fds = {{null.get(), 0}, {log.get(), 1}, {log.get(), 2},
-                    {listener.fd.get(), kListenerFd}};
+        spec.fds = {
+            {null.get(), 0}, {log.get(), 1}, {log.get(), 2}, {listener.fd.get(), kListenerFd}};
         Result<agent::StartedProgram> started = agent::start_program(spec);
         if (!started) {
             return started.error();
@@ -134,11 +133,17 @@ private:
 DaemonStarter::DaemonStarter(boost::asio::io_context& io, DaemonStarterOptions options)
     : impl_(std::make_shared<Impl>(io, std::move(options))) {}
 
-DaemonStarter::~DaemonStarter() { impl_->abandon(); }
+DaemonStarter::~DaemonStarter() {
+    impl_->abandon();
+}
 
-Result<void> DaemonStarter::claim() { return impl_->claim(); }
+Result<void> DaemonStarter::claim() {
+    return impl_->claim();
+}
 
-std::vector<int> DaemonStarter::living_pids() const { return impl_->living_pids(); }
+std::vector<int> DaemonStarter::living_pids() const {
+    return impl_->living_pids();
+}
 
 void DaemonStarter::wait_until_ended(Milliseconds patience, std::function<void()> done) {
     impl_->wait_until_ended(patience, std::move(done));

@@ -14,11 +14,11 @@
 namespace ddprun::launcher {
 
 struct DaemonStarterOptions {
-    std::string program;           ///< path of ddprun-rendezvous
-    rdzv::Endpoint endpoint;       ///< numeric
-    std::string secret_file;       ///< empty with is_insecure
+    std::string program;      ///< path of ddprun-rendezvous
+    rdzv::Endpoint endpoint;  ///< numeric
+    std::string secret_file;  ///< empty with is_insecure
     bool is_insecure = false;
-    std::string log_file;          ///< what the daemon says is appended here
+    std::string log_file;  ///< what the daemon says is appended here
 };
 
 /// Has a rendezvous daemon run at an endpoint that this machine owns: binds and listens there, and

@@ -26,7 +26,9 @@ std::string numeric(const sockaddr* address, socklen_t length) {
                : "";
 }
 
-bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
+bool is_loopback(const std::string& host) {
+    return host.starts_with("127.") || host == "::1";
+}
 
 /// The local address that packets to the rest of the world would carry. Connecting a datagram
 /// socket sends nothing. Empty without a default route.
@@ -76,22 +78,22 @@ Result<EndpointAddress> find_endpoint(const rdzv::Endpoint& endpoint) {
     }
     EndpointAddress found{.endpoint = {addresses->front(), endpoint.port}};
     const bool is_own_name_on_loopback =
-        std::all_of(addresses->begin(), addresses->end(), [](const std::string& address) {
-            return address == "127.0.1.1";
-        });
+        std::all_of(addresses->begin(), addresses->end(),
+                    [](const std::string& address) { return address == "127.0.1.1"; });
     if (is_own_name_on_loopback && endpoint.host != "127.0.1.1") {
         const std::string outside = default_route_address();
         if (!outside.empty()) {
             found.endpoint.host = outside;
-            found.note = fmt::format("{} means 127.0.1.1 here, which no other machine can reach; "
-                                     "using {} instead",
-                                     endpoint.host, outside);
+            found.note = fmt::format(
+                "{} means 127.0.1.1 here, which no other machine can reach; "
+                "using {} instead",
+                endpoint.host, outside);
         }
     }
     const std::vector<std::string> ours = interface_addresses();
     found.is_loopback = is_loopback(found.endpoint.host);
-    found.is_ours = found.is_loopback ||
-                    std::find(ours.begin(), ours.end(), found.endpoint.host) != ours.end();
+    found.is_ours =
+        found.is_loopback || std::find(ours.begin(), ours.end(), found.endpoint.host) != ours.end();
     return found;
 }
 

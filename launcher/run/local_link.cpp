@@ -88,12 +88,16 @@ LocalLink::LocalLink(boost::asio::io_context& io, JobId job, rdzv::Limits limits
 
 LocalLink::~LocalLink() = default;
 
-void LocalLink::start(rdzv::LinkEvents events) { impl_->start(std::move(events)); }
+void LocalLink::start(rdzv::LinkEvents events) {
+    impl_->start(std::move(events));
+}
 
 void LocalLink::send(const rdzv::AgentMessage& message) {
     impl_->feed(rdzv::Received{kOnlyConnection, message});
 }
 
-void LocalLink::stop(std::function<void()> done) { impl_->stop(std::move(done)); }
+void LocalLink::stop(std::function<void()> done) {
+    impl_->stop(std::move(done));
+}
 
 }  // namespace ddprun::launcher

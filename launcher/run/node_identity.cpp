@@ -15,9 +15,8 @@
 #include <fstream>
 #include <utility>
 
-#include <xxhash.h>
-
 #include <fmt/format.h>
+#include <xxhash.h>
 
 namespace ddprun::launcher {
 
@@ -72,11 +71,10 @@ NumberLock::~NumberLock() {
 
 Result<NodeIdentity> derive_node_identity(const std::string& state_folder, const JobId& job,
                                           const std::string& slurm_node_name) {
-    const std::string machine = fmt::format(
-        "{}|{}|{}", first_line_of("/proc/sys/kernel/random/boot_id"), network_namespace(),
-        slurm_node_name);
-    const std::string prefix =
-        fmt::format("{:016x}", XXH64(machine.data(), machine.size(), 0));
+    const std::string machine =
+        fmt::format("{}|{}|{}", first_line_of("/proc/sys/kernel/random/boot_id"),
+                    network_namespace(), slurm_node_name);
+    const std::string prefix = fmt::format("{:016x}", XXH64(machine.data(), machine.size(), 0));
     const std::string job_hash =
         fmt::format("{:016x}", XXH64(job.value().data(), job.value().size(), 0));
     for (int number = 0; number < kNumbersMax; ++number) {
@@ -91,9 +89,9 @@ Result<NodeIdentity> derive_node_identity(const std::string& state_folder, const
                                 NumberLock(std::move(path), std::move(*lock))};
         }
     }
-    return Error{ErrorCode::LimitExceeded,
-                 fmt::format("{} ddprun of job {} already run on this machine", kNumbersMax,
-                             job.value())};
+    return Error{
+        ErrorCode::LimitExceeded,
+        fmt::format("{} ddprun of job {} already run on this machine", kNumbersMax, job.value())};
 }
 
 std::string host_name() {

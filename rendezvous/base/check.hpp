@@ -16,7 +16,9 @@ void note_event(std::string_view event);
 
 namespace detail {
 
-inline std::string check_values() { return {}; }
+inline std::string check_values() {
+    return {};
+}
 
 template <typename First, typename... Rest>
 std::string check_values(const First& first, const Rest&... rest) {
@@ -31,10 +33,10 @@ std::string check_values(const First& first, const Rest&... rest) {
 
 /// An invariant whose failure is a bug in ddprun. On in release builds too: containment ends the
 /// workers when the agent dies, so stopping is safer than going on wrong.
-#define DDP_CHECK(expression, ...)                                                 \
-    do {                                                                           \
-        if (!(expression)) {                                                       \
-            ::ddprun::check_failed(#expression, __FILE__, __LINE__,                \
-                                   ::ddprun::detail::check_values(__VA_ARGS__));   \
-        }                                                                          \
+#define DDP_CHECK(expression, ...)                                               \
+    do {                                                                         \
+        if (!(expression)) {                                                     \
+            ::ddprun::check_failed(#expression, __FILE__, __LINE__,              \
+                                   ::ddprun::detail::check_values(__VA_ARGS__)); \
+        }                                                                        \
     } while (false)

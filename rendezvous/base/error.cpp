@@ -34,8 +34,7 @@ ErrorCode code_of(int errno_value) {
 }  // namespace
 
 Error system_error(int errno_value, const std::string& what) {
-    return Error{code_of(errno_value),
-                 what + ": " + std::generic_category().message(errno_value)};
+    return Error{code_of(errno_value), what + ": " + std::generic_category().message(errno_value)};
 }
 
 }  // namespace ddprun

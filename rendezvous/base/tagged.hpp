@@ -23,10 +23,10 @@ private:
     Rep value_{};
 };
 
-using JobId = Tagged<struct JobIdTag, std::string>;     ///< names what the user wants run
-using NodeId = Tagged<struct NodeIdTag, std::string>;   ///< one machine's place, across restarts
-using Rank = Tagged<struct RankTag, int>;               ///< a worker's place in a generation
-using LocalRank = Tagged<struct LocalRankTag, int>;     ///< a worker's place on its node
+using JobId = Tagged<struct JobIdTag, std::string>;    ///< names what the user wants run
+using NodeId = Tagged<struct NodeIdTag, std::string>;  ///< one machine's place, across restarts
+using Rank = Tagged<struct RankTag, int>;              ///< a worker's place in a generation
+using LocalRank = Tagged<struct LocalRankTag, int>;    ///< a worker's place on its node
 using ConnectionId = Tagged<struct ConnectionIdTag, std::uint64_t>;  ///< within one daemon
 /// One attempt of the whole group. 0 is "none yet"; the first is 1; it only grows within a run.
 using Generation = Tagged<struct GenerationTag, std::uint64_t>;

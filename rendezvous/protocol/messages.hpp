@@ -51,14 +51,14 @@ struct Evidence {
     int pid = 0;
     std::optional<int> exit_code;
     std::optional<int> signal;
-    std::optional<int> exec_errno;    ///< the program could not be started at all
+    std::optional<int> exec_errno;  ///< the program could not be started at all
     bool core_dumped = false;
-    bool keeper_lost = false;         ///< it died with the keeper, not by itself
-    Milliseconds age{0};              ///< from the death to the sending of the report
-    std::string program;              ///< argv[0], for the exec case
-    std::string stderr_tail;          ///< any bytes
-    std::string error_file;           ///< content of the worker's error.json, any bytes
-    std::string log_dir;              ///< on the node
+    bool keeper_lost = false;  ///< it died with the keeper, not by itself
+    Milliseconds age{0};       ///< from the death to the sending of the report
+    std::string program;       ///< argv[0], for the exec case
+    std::string stderr_tail;   ///< any bytes
+    std::string error_file;    ///< content of the worker's error.json, any bytes
+    std::string log_dir;       ///< on the node
 
     bool operator==(const Evidence&) const = default;
 };
@@ -100,12 +100,12 @@ struct Join {
     std::string hostname;
     int slots = 1;
     std::string role = "default";
-    std::optional<int> node_rank;         ///< explicit place wish; duplicates are refused
-    std::string topology_key;             ///< sorts nodes that are near each other together
-    std::vector<std::string> addresses;   ///< of all interfaces, for the store's admission
-    StoreAddress store;                   ///< bound and listening already, for the next generation
+    std::optional<int> node_rank;        ///< explicit place wish; duplicates are refused
+    std::string topology_key;            ///< sorts nodes that are near each other together
+    std::vector<std::string> addresses;  ///< of all interfaces, for the store's admission
+    StoreAddress store;                  ///< bound and listening already, for the next generation
     JobSettings settings;
-    std::string run_token;                ///< of the run this node belongs to; empty for a stranger
+    std::string run_token;  ///< of the run this node belongs to; empty for a stranger
     std::optional<HeldGeneration> held;
 
     bool operator==(const Join&) const = default;
@@ -199,9 +199,9 @@ struct Start {
     int role_world_size = 1;
     int restart_count = 0;  ///< the run's charged worker restarts
     int max_restarts = 0;
-    StoreAddress store;     ///< MASTER_ADDR and MASTER_PORT
+    StoreAddress store;  ///< MASTER_ADDR and MASTER_PORT
     std::vector<std::string> admitted;
-    std::string why;        ///< one line for the console, empty for the first
+    std::string why;  ///< one line for the console, empty for the first
 
     bool operator==(const Start&) const = default;
 };
@@ -210,8 +210,8 @@ struct Start {
 struct Stop {
     Generation generation;
     StopCause cause = StopCause::Failure;
-    int signal = 15;            ///< to be sent first
-    Milliseconds grace{5000};   ///< from that signal to SIGKILL
+    int signal = 15;           ///< to be sent first
+    Milliseconds grace{5000};  ///< from that signal to SIGKILL
     std::string why;
 
     bool operator==(const Stop&) const = default;
@@ -228,7 +228,7 @@ struct Verdict {
     int exit_code = 0;
     std::string text;
     std::optional<FailureReport> first_failure;
-    int failure_count = 0;                ///< all failures reported in the last generation
+    int failure_count = 0;  ///< all failures reported in the last generation
     std::vector<TimelineEvent> timeline;
 
     bool operator==(const Verdict&) const = default;
@@ -240,8 +240,8 @@ struct Acknowledge {
     bool operator==(const Acknowledge&) const = default;
 };
 
-using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Stopped, Leave, Unkillable,
-                                  Goodbye, Beat>;
+using AgentMessage =
+    std::variant<Join, WorkerFinished, WorkerFailed, Stopped, Leave, Unkillable, Goodbye, Beat>;
 using RendezvousMessage =
     std::variant<Accepted, Refused, Waiting, Start, Stop, Released, Verdict, Acknowledge>;
 

@@ -99,7 +99,7 @@ TEST_CASE("a keeper that is killed leaves nobody behind and is replaced") {
         const int before = fixture.keeper->keeper_pid();
         REQUIRE(kill(before, SIGKILL) == 0);
         fixture.run_until([&] { return fixture.lost == cycle + 1; });
-        CHECK(fixture.keeper->keeper_pid() != 0);
+        REQUIRE(fixture.keeper->keeper_pid() != 0);
         CHECK(fixture.keeper->keeper_pid() != before);
         // Without turning the loop: they are gone by the time on_lost comes.
         fixture.pipe.write_end.reset();
@@ -170,6 +170,16 @@ TEST_CASE("an empty that died with its keeper can be asked again of the next one
     fixture.run_until([&] { return fixture.lost == 1; });
     fixture.empty();
     CHECK(fixture.emptied == std::vector<std::uint64_t>{1});
+}
+
+TEST_CASE("a keeper that dies at once is not started again and again") {
+    KeeperFixture fixture(SavedProcessState::capture(), Milliseconds(10000), "/bin/true");
+    fixture.run_until([&] { return fixture.lost == 1; });
+    CHECK(fixture.keeper->keeper_pid() == 0);
+    fixture.start(0, {"exit", "0"});
+    fixture.run_until([&] { return fixture.lost == 2; });
+    fixture.empty();
+    CHECK(fixture.order == std::vector<std::string>{"lost", "lost", "emptied"});
 }
 
 TEST_CASE("what cannot be removed is named after the time allowed, and waited for") {

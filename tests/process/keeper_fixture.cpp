@@ -52,7 +52,8 @@ std::string read_to_end(const UniqueFd& from) {
     return read_exactly(from, std::string::npos);
 }
 
-KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_after) {
+KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_after,
+                             const std::string& program) {
     KeeperHandle::Events events;
     events.on_started = [this](Generation, LocalRank rank, int pid) {
         started[rank.value()] = pid;
@@ -77,7 +78,7 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
     rdzv::Limits limits;
     limits.unkillable_after = unkillable_after;
     auto handle = KeeperHandle::start(
-        io, {.path = kKeeperProgram, .limits = limits, .saved_state = std::move(saved)},
+        io, {.path = program, .limits = limits, .saved_state = std::move(saved)},
         std::move(events));
     REQUIRE(!handle.has_error());
     keeper = std::move(*handle);
@@ -86,6 +87,7 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
 KeeperFixture::~KeeperFixture() {
     bool is_stopped = false;
     keeper->stop([&is_stopped] { is_stopped = true; });
+    io.restart();
     while (!is_stopped && io.run_one_for(kPatience) != 0) {}
     CHECK(is_stopped);
 }

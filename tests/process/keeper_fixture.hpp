@@ -38,7 +38,8 @@ std::string read_to_end(const UniqueFd& from);
 class KeeperFixture {
 public:
     explicit KeeperFixture(SavedProcessState saved = SavedProcessState::capture(),
-                           Milliseconds unkillable_after = Milliseconds(10000));
+                           Milliseconds unkillable_after = Milliseconds(10000),
+                           const std::string& program = kKeeperProgram);
     ~KeeperFixture();
     KeeperFixture(const KeeperFixture&) = delete;
     KeeperFixture& operator=(const KeeperFixture&) = delete;

@@ -330,7 +330,8 @@ Process& Cluster::start(const StartOptions& options) {
     complete.env.emplace("TMPDIR", dir_ / "tmp");
     complete.env.emplace("OMP_NUM_THREADS", "1");
     has_children_ = true;
-    processes_.push_back(std::unique_ptr<Process>(new Process(*this, complete)));
+    auto* process = new Process(*this, complete);  // tidy: allow new: private constructor
+    processes_.push_back(std::unique_ptr<Process>(process));
     return *processes_.back();
 }
 
