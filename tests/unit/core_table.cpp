@@ -166,7 +166,7 @@ const std::map<std::string, Row> kTable = {
     {"ConnectionEnded, reset", {"-", "-", "-", "-"}},
     {"HeldUp", {"-", "-", "-", "-"}},
     {"Tick, nothing due", {"-", "-", "-", "-"}},
-    {"Tick, leases over", {"a closed", "-", "-", "a closed b closed"}},
+    {"Tick, leases over", {"a closed", "-", "a<-Waiting b<-Waiting", "a closed b closed"}},
 };
 
 std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {
