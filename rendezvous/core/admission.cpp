@@ -1,4 +1,6 @@
 // Who comes, and comes back: joins of every kind.
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +12,9 @@
 namespace ddprun::rdzv {
 
 namespace {
+
+/// No job comes to so many generations: a larger number in a join is not believed.
+constexpr std::uint64_t kGenerationFloorMax = std::uint64_t{1} << 48;
 
 constexpr const char* kReplaced =
     "another ddprun took the place of this node; give each its own --node-id if both are meant";
@@ -91,15 +96,20 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
     node.standing = node.info.held ? Standing::Unready : Standing::Ready;
     reindex(step, id);
     if (!node.info.held) {
-        if (step.run.generation.value() > 0) {
+        if (!step.run.places.empty()) {
             step.run.explain_at = step.now;
         }
         return;
     }
+    const Generation held = node.info.held->generation;
     trace(step, fmt::format("node {} holds workers of generation {}: fenced", node.info.hostname,
-                            node.info.held->generation.value()));
+                            held.value()));
+    if (step.run.places.empty() && held.value() < kGenerationFloorMax) {
+        // A daemon that lost its memory: the numbers go on from where the job was.
+        step.run.generation = std::max(step.run.generation, held);
+    }
     send(step, node,
-         Stop{.generation = node.info.held->generation,
+         Stop{.generation = held,
               .cause = StopCause::Fenced,
               .grace = step.run.settings.failure_grace,
               .why = "this node was believed dead and the job went on without it"});
@@ -110,7 +120,7 @@ void add_node(Step& step, ConnectionId connection, const Join& join) {
     node.info = join;
     node.joined_as = ++step.run.joins;
     std::string text = fmt::format("node {} joined", join.hostname);
-    if (step.run.generation.value() > 0) {
+    if (!step.run.places.empty()) {
         note(step, std::move(text));
     } else {
         trace(step, std::move(text));

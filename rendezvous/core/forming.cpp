@@ -194,7 +194,7 @@ void form_if_possible(Step& step) {
     if (forming->not_before && *forming->not_before <= step.now) {
         forming->not_before.reset();
     }
-    const bool is_first = run.generation.value() == 0;
+    const bool is_first = run.places.empty();
     if (is_first && run.ready.size() >= minimum(run)) {
         if (!forming->patience_end) {
             forming->patience_end = step.now + run.settings.patience;

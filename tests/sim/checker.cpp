@@ -73,7 +73,7 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Effec
         after.failures > limits_.failures_kept_max || run->nodes.size() > limits_.nodes_max) {
         violate("S11", "a list of the run is longer than its limit");
     }
-    if (after.generation.value() > 0 && run->digest != newest_digest_) {
+    if (!run->digest.empty() && run->digest != newest_digest_) {
         check_new_generation(*run);
     }
     for (const rdzv::Effect& effect : effects) {
