@@ -67,7 +67,7 @@ struct CoordinatorOptions {
     bool has_leases = true;
 };
 
-class Run;  // run.hpp: what one life of the job holds
+struct Run;  // run.hpp: what one life of the job holds
 
 /// Decides everything about one job: who is a member, when a generation starts and stops, who may
 /// go, and the verdict. Pure: no clock, socket, thread or log. rendezvous/README.md holds its
