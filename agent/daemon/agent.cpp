@@ -15,18 +15,12 @@
 
 #include "agent/core/report.hpp"
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/overloaded.hpp"
 #include "rendezvous/store/store_server.hpp"
 
 namespace ddprun::agent {
 
 namespace {
-
-template <typename... Handlers>
-struct Overloaded : Handlers... {
-    using Handlers::operator()...;
-};
-template <typename... Handlers>
-Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 Instant now() {
     return std::chrono::steady_clock::now();

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/overloaded.hpp"
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
@@ -12,13 +13,6 @@
 namespace ddprun::rdzv {
 
 namespace {
-
-template <typename... Handlers>
-struct Overloaded : Handlers... {
-    using Handlers::operator()...;
-};
-template <typename... Handlers>
-Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 /// A stranger may be told an old verdict: the run was decided, and lately.
 bool is_answered_by_verdict(const Run& run, const Closed& closed, const Join& join, Instant now,
