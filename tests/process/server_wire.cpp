@@ -333,7 +333,7 @@ TEST_CASE("an agent whose lease ends is declared lost") {
     Agent silent(io, {.port = daemon.port, .node = "a", .nodes = 1});
     run_until(io, [&] { return silent.last<Start>() != nullptr; });
     run_until(io, [&] { return silent.downs.size() == 1; });
-    REQUIRE(daemon.has_logged("node a was silent for 100 ms"));
+    REQUIRE(daemon.has_logged("node a was silent for "));  // 100 ms, or more on a busy machine
 }
 
 }  // namespace
