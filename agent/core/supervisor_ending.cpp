@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/signal_names.hpp"
 #include "agent/core/supervisor_state.hpp"
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/signal_name.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
 namespace ddprun::agent {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/signal_names.hpp"
 #include "agent/core/supervisor_state.hpp"
+#include "rendezvous/base/signal_name.hpp"
 
 namespace ddprun::agent {
 

@@ -14,7 +14,6 @@
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
 
-#include "agent/core/signal_names.hpp"
 #include "agent/daemon/agent.hpp"
 #include "launcher/run/daemon_starter.hpp"
 #include "launcher/run/endpoint_address.hpp"
@@ -22,6 +21,7 @@
 #include "launcher/run/node_identity.hpp"
 #include "launcher/run/state_folder.hpp"
 #include "rendezvous/base/rng.hpp"
+#include "rendezvous/base/signal_name.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
 #include "rendezvous/client/secret_file.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
@@ -87,7 +87,7 @@ std::string log_dir_of(const LaunchPlan& plan, const JobId& job, Rng& rng) {
 std::string signal_names(const std::vector<int>& signals) {
     std::string names;
     for (const int signal : signals) {
-        names += (names.empty() ? "" : ",") + agent::signal_name(signal);
+        names += (names.empty() ? "" : ",") + signal_name(signal);
     }
     return names;
 }
@@ -135,6 +135,12 @@ public:
             complain(link.error().what);
             return exit_code_for(link.error());
         }
+        Result<std::string> keeper = agent::default_keeper_path();
+        if (!keeper) {
+            complain(keeper.error().what);
+            return exit_code_for(keeper.error());
+        }
+        keeper_path_ = std::move(*keeper);
         agent_ = std::make_unique<agent::Agent>(io_, agent_options(), std::move(*link));
         for (const std::string& note : notes_) {
             agent_->say(note);
@@ -262,7 +268,7 @@ private:
                 options.signals_to_handle.push_back(signal);
             }
         }
-        options.keeper.path = program_folder() + "/ddprun-keeper";
+        options.keeper.path = keeper_path_;
         options.keeper.limits = limits_;
         options.keeper.saved_state = saved_;
         notes_.insert(notes_.end(), plan_.warnings.begin(), plan_.warnings.end());
@@ -285,6 +291,7 @@ private:
     JobId job_;
     boost::asio::io_context io_{1};
     NodeIdentity identity_;
+    std::string keeper_path_;
     std::vector<std::string> notes_;
     std::unique_ptr<DaemonStarter> daemon_;
     std::unique_ptr<agent::Agent> agent_;

@@ -7,17 +7,13 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/signal_name.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 
 namespace {
-
-std::string signal_name(int signal) {
-    const char* name = sigabbrev_np(signal);
-    return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
-}
 
 /// Cuts at a character's beginning: what is sent must stay UTF-8.
 void cut_text(std::string& text, std::size_t most) {

@@ -3,7 +3,7 @@
 
 #include "agent/core/printable.hpp"
 #include "agent/core/report.hpp"
-#include "agent/core/signal_names.hpp"
+#include "rendezvous/base/signal_name.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {

@@ -2,9 +2,9 @@
 
 #include <string>
 
-namespace ddprun::agent {
+namespace ddprun {
 
 /// "SIGTERM"; "signal 61" for a number without a name.
 [[nodiscard]] std::string signal_name(int signal);
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

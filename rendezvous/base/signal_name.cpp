@@ -1,10 +1,10 @@
-#include "agent/core/signal_names.hpp"
+#include "rendezvous/base/signal_name.hpp"
 
 #include <cstring>
 
 #include <fmt/format.h>
 
-namespace ddprun::agent {
+namespace ddprun {
 
 std::string signal_name(int signal) {
     const char* abbreviation = ::sigabbrev_np(signal);
@@ -14,4 +14,4 @@ std::string signal_name(int signal) {
     return fmt::format("SIG{}", abbreviation);
 }
 
-}  // namespace ddprun::agent
+}  // namespace ddprun
