@@ -22,10 +22,41 @@ if(NOT DDPRUN_WITH_TORCH STREQUAL "OFF")
                             "run scripts/setup.sh, or configure with -DDDPRUN_WITH_TORCH=AUTO")
     endif()
 endif()
+# The worker runtime links the LibTorch that the wheel holds, as ddprun_libtorch. Its own package
+# file (TorchConfig.cmake) is of no use here: with a wheel for CUDA it stops the configuring of a
+# machine that has the driver, but not every library of the CUDA Toolkit.
+set(DDPRUN_HAS_LIBTORCH OFF)
 if(DDPRUN_HAS_TORCH)
     message(STATUS "ddprun: torch ${DDPRUN_TORCH_VERSION} found: tests with real PyTorch are on")
+    execute_process(
+        COMMAND "${DDPRUN_TORCH_PYTHON}" -c
+                "import importlib.util as u; print(u.find_spec('torch').origin)"
+        OUTPUT_VARIABLE DDPRUN_TORCH_FOLDER OUTPUT_STRIP_TRAILING_WHITESPACE)
+    cmake_path(REMOVE_FILENAME DDPRUN_TORCH_FOLDER)
+    cmake_path(GET DDPRUN_TORCH_FOLDER PARENT_PATH DDPRUN_TORCH_FOLDER)
+    # c10d's header of its Gloo process group includes Gloo headers that the wheel lacks: Debian's
+    # libgloo-dev has them. Only types are used, the code is the wheel's.
+    find_path(DDPRUN_GLOO_INCLUDE gloo/algorithm.h)
+    if(NOT DDPRUN_GLOO_INCLUDE)
+        message(STATUS "ddprun: no gloo/algorithm.h (Debian: libgloo-dev)")
+    elseif(EXISTS "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cpu.so")
+        set(DDPRUN_HAS_LIBTORCH ON)
+        add_library(ddprun_libtorch INTERFACE)
+        target_include_directories(ddprun_libtorch SYSTEM INTERFACE
+            "${DDPRUN_TORCH_FOLDER}/include"
+            "${DDPRUN_TORCH_FOLDER}/include/torch/csrc/api/include")
+        target_link_libraries(ddprun_libtorch INTERFACE
+            "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cpu.so" "${DDPRUN_TORCH_FOLDER}/lib/libc10.so")
+        # What the wheel was compiled with, where its headers depend on it. They bring an own fmt.
+        target_compile_definitions(ddprun_libtorch INTERFACE
+            USE_DISTRIBUTED USE_RPC USE_TENSORPIPE FMT_HEADER_ONLY)
+    endif()
 else()
     message(STATUS "ddprun: WITHOUT torch: tests that run PyTorch scripts are LEFT OUT")
+endif()
+if(NOT DDPRUN_HAS_LIBTORCH)
+    message(STATUS "ddprun: WITHOUT LibTorch: worker_runtime/torch, the examples in C++ that train "
+                   "and their tests are LEFT OUT")
 endif()
 
 set(DDPRUN_HAS_CUDA OFF)
@@ -39,7 +70,43 @@ if(NOT DDPRUN_WITH_CUDA STREQUAL "OFF")
     endif()
 endif()
 if(DDPRUN_HAS_CUDA)
-    message(STATUS "ddprun: CUDA Toolkit ${CUDAToolkit_VERSION} found (no part uses it yet)")
+    message(STATUS "ddprun: CUDA Toolkit ${CUDAToolkit_VERSION} found")
 else()
-    message(STATUS "ddprun: WITHOUT CUDA: no part needs it yet, nothing is left out")
+    message(STATUS "ddprun: WITHOUT CUDA")
+endif()
+
+# NCCL needs a LibTorch that was built with CUDA, and headers: of the system or of NVIDIA's wheels
+# beside torch. Nothing is linked but LibTorch.
+set(DDPRUN_HAS_NCCL OFF)
+if(DDPRUN_HAS_LIBTORCH AND NOT DDPRUN_WITH_CUDA STREQUAL "OFF")
+    file(GLOB nvidia_includes "${DDPRUN_TORCH_FOLDER}/../nvidia/*/include")
+    set(nccl_includes "")
+    set(missing_headers "")
+    foreach(header nccl.h cuda_runtime_api.h cublas_v2.h cusparse.h cusolverDn.h)
+        find_path(DDPRUN_INCLUDE_${header} ${header}
+                  HINTS ${CUDAToolkit_INCLUDE_DIRS} ${nvidia_includes})
+        if(DDPRUN_INCLUDE_${header})
+            list(APPEND nccl_includes "${DDPRUN_INCLUDE_${header}}")
+        else()
+            list(APPEND missing_headers ${header})
+        endif()
+    endforeach()
+    if(NOT EXISTS "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cuda.so")
+        list(APPEND missing_headers "a LibTorch built with CUDA")
+    endif()
+    if(NOT missing_headers)
+        set(DDPRUN_HAS_NCCL ON)
+        list(REMOVE_DUPLICATES nccl_includes)
+        target_include_directories(ddprun_libtorch SYSTEM INTERFACE ${nccl_includes})
+        # It registers its kernels when it is loaded: it must be, although little refers to it.
+        target_link_libraries(ddprun_libtorch INTERFACE
+            -Wl,--no-as-needed "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cuda.so"
+            "${DDPRUN_TORCH_FOLDER}/lib/libc10_cuda.so" -Wl,--as-needed)
+        message(STATUS "ddprun: NCCL found: process groups on GPUs are on")
+    endif()
+endif()
+if(DDPRUN_HAS_LIBTORCH AND NOT DDPRUN_HAS_NCCL)
+    list(JOIN missing_headers ", " missing_headers)
+    message(STATUS "ddprun: WITHOUT NCCL (not found: ${missing_headers}): process groups on GPUs "
+                   "are LEFT OUT")
 endif()

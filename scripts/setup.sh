@@ -21,11 +21,11 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 packages=(
     g++ cmake ninja-build ccache                       # build
     libboost1.81-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-    libssl-dev libxxhash-dev                           # libraries
+    libssl-dev libxxhash-dev libgloo-dev               # libraries
     catch2 clang clang-format clang-tidy libclang-rt-14-dev   # tests and checks
     iproute2 procps git python3 python3-venv           # tools that tests and scripts use
 )
-python_packages=(torch==2.13.0 numpy scikit-learn)
+python_packages=(torch==2.13.0 numpy safetensors scikit-learn)
 
 with_torch=yes
 for argument in "$@"; do

@@ -19,6 +19,7 @@ TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 PURE = ("rendezvous/base/", "rendezvous/protocol/", "rendezvous/core/", "agent/core/",
         "launcher/plan/")
+TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/store_server.cpp", "agent/daemon/worker_output",
                 "tests/")
 
@@ -33,7 +34,11 @@ BANNED = [
     ("thread", r"\bstd::(thread|jthread|async)\b|\bpthread_create\b",
      "threads are only the store's and the output's", lambda p: not p.startswith(THREAD_FILES)),
     ("detach", r"\bdetach\s*\(", "own it and wait for it; only where workers are spawned",
-     lambda path: not path.startswith(("agent/process/", "agent/keeper/"))),
+     # Tensors have a detach(), too.
+     lambda path: not path.startswith(("agent/process/", "agent/keeper/") + TORCH_FILES)),
+    ("torch", r"#\s*include\s*<(?:torch|ATen|c10|gloo|cuda\w*|nccl)\b",
+     "only worker_runtime/torch knows LibTorch and CUDA",
+     lambda path: not path.startswith(TORCH_FILES)),
     ("shell", r"(?<![\w.>])(?:std::|::)?(?:system|popen)\s*\(",
      "spawn the program itself through agent/process", lambda path: True),
     ("new", r"(?<!operator )(?<!<)\bnew\b(?!\s*\()|(?<!operator )\bdelete\b\s*(?:\[|\w)",

@@ -84,6 +84,9 @@ void add_failure(std::string& out, const rdzv::Verdict& verdict) {
         where += fmt::format(", pid {}", evidence.pid);
     }
     add_field(out, "worker", where);
+    if (evidence.progress.has_value()) {
+        add_field(out, "last step", fmt::format("{}", *evidence.progress));
+    }
     if (!evidence.log_dir.empty()) {
         add_field(out, "logs", evidence.log_dir);
     }

@@ -113,7 +113,8 @@ struct CloseStore {};
 struct WorkerSpec {
     LocalRank local_rank;
     std::vector<std::string> command;
-    /// Set over the environment that ddprun itself was started with.
+    /// Set over the environment that ddprun itself was started with. DDPRUN_PAGE is empty: who
+    /// makes the page adds its path.
     std::vector<std::pair<std::string, std::string>> environment;
     std::string log_dir;  ///< of this worker and generation; empty: no files
 };
@@ -124,10 +125,26 @@ struct StartWorkers {
     std::vector<WorkerSpec> workers;
 };
 
+/// Tell the workers that look at the shared page to save and leave before `deadline`. Comes again
+/// when the deadline has come nearer.
+struct AskWorkersToLeave {
+    Generation generation;
+    int signal = 0;  ///< that is sent to those who do not look
+    Instant deadline{};
+};
+
 /// Send `signal` to the process group of every worker that still runs.
 struct SignalWorkers {
     Generation generation;
     int signal = 0;
+    bool spares_asked = false;  ///< not to those that the last AskWorkersToLeave has reached
+};
+
+/// Tell through the shared page whether this node's place in the generation is in doubt, so that
+/// nothing may be published. It is not when the workers start.
+struct IsolateWorkers {
+    Generation generation;
+    bool is_isolated = false;
 };
 
 /// SIGKILL whatever is left of the generation, descendants too, and prove that nothing is.
@@ -155,7 +172,8 @@ struct Trace {
 };
 
 using Effect = std::variant<SendToRendezvous, OpenStore, ServeStore, CloseStore, StartWorkers,
-                            SignalWorkers, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
+                            AskWorkersToLeave, SignalWorkers, IsolateWorkers, EmptyGeneration, Say,
+                            ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is

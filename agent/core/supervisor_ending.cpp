@@ -69,7 +69,9 @@ void Supervisor::State::leave_alone() {
         say(fmt::format("{} while the rendezvous is out of reach: stopping the workers here",
                         signal_name(*first_signal_)));
     }
-    stop_workers(*first_signal_, options_.identity.settings.shutdown_timeout);
+    stop_workers({.signal = *first_signal_,
+                  .grace = options_.identity.settings.shutdown_timeout,
+                  .is_drain = true});
 }
 
 // ------------------------------------------------------------------- what the rendezvous decides
@@ -121,7 +123,7 @@ void Supervisor::State::end_after_stop(Ending ending) {
     DDP_CHECK(!ending_.has_value());
     if (holds_workers()) {
         judge_held_back(true);
-        stop_workers(SIGTERM, options_.identity.settings.failure_grace);
+        stop_workers({.signal = SIGTERM, .grace = options_.identity.settings.failure_grace});
     }
     end_with(std::move(ending));
 }
@@ -139,7 +141,7 @@ void Supervisor::State::finish() {
         emit(ShowVerdict{*ending_->verdict});
     }
     const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
-    if (up != nullptr && up->is_join_sent && ending_->says_goodbye) {
+    if (up != nullptr && up->join_sent_at.has_value() && ending_->says_goodbye) {
         emit(SendToRendezvous{rdzv::Goodbye{}});
     }
     emit(Exit{ending_->exit_code});

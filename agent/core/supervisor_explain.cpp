@@ -49,7 +49,7 @@ std::string Supervisor::State::explain() const {
                            options_.rendezvous_lost_timeout.count() / 1000);
     }
     const LinkIsUp& up = std::get<LinkIsUp>(link_);
-    if (!up.is_join_sent) {
+    if (!up.join_sent_at.has_value()) {
         return "waiting for a socket for the workers' store";
     }
     if (!up.is_accepted) {

@@ -88,7 +88,7 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
                         row.group_world_size, row.group_world_size == 1 ? "" : "s", ranks,
                         row.why.empty() ? "" : "; ", row.why));
     }
-    emit(start_of(*group_, options_));
+    emit(start_of(*group_, options_, store_address_.host));
 }
 
 // --------------------------------------------------------------------------------------- deaths
@@ -202,7 +202,13 @@ void Supervisor::State::hear(const rdzv::Stop& message) {
         } else {
             forgive_held_back();
         }
-        stop_workers(message.signal, message.grace);
+        if (message.cause == rdzv::StopCause::Fenced) {
+            supersede_group();
+        }
+        stop_workers({.signal = message.signal,
+                      .grace = message.grace,
+                      .is_drain = message.cause == rdzv::StopCause::Grow ||
+                                  message.cause == rdzv::StopCause::Leave});
         return;
     }
     if (message.generation < newest_known()) {
@@ -219,12 +225,13 @@ void Supervisor::State::hear(const rdzv::Stop& message) {
     owed_ = message.generation;
     if (is_held) {
         // Its end is proven by the end of what lives here; the answer follows then.
-        stop_workers(message.signal, message.grace);
+        supersede_group();
+        stop_workers({.signal = message.signal, .grace = message.grace});
     }
     report_stopped();
 }
 
-void Supervisor::State::stop_workers(int signal, Duration grace) {
+void Supervisor::State::stop_workers(const StopOrder& order) {
     DDP_CHECK(holds_workers());
     if (group_->is_in<WorkersVanish>()) {
         return;
@@ -233,15 +240,30 @@ void Supervisor::State::stop_workers(int signal, Duration grace) {
         vanish();
         return;
     }
-    WorkersStop next{.kill_at = now_ + grace, .signal = signal};
-    const WorkersStop* current = std::get_if<WorkersStop>(&group_->phase);
-    if (current != nullptr) {
+    WorkersStop next{.kill_at = now_ + order.grace,
+                     .signal = order.signal,
+                     .is_drain = order.is_drain,
+                     .has_asked = order.is_drain};
+    bool is_deadline_new = true;
+    bool is_signal_new = true;
+    if (const WorkersStop* current = std::get_if<WorkersStop>(&group_->phase)) {
         next.kill_at = std::min(next.kill_at, current->kill_at);
-    }
-    if (current == nullptr || current->signal != signal) {
-        emit(SignalWorkers{.generation = group_->generation(), .signal = signal});
+        next.is_drain = order.is_drain && current->is_drain;
+        next.has_asked = next.is_drain || current->has_asked;
+        is_deadline_new = next.kill_at != current->kill_at;
+        // A drain that becomes a stop has left out those that were asked.
+        is_signal_new = current->signal != order.signal || current->is_drain != next.is_drain;
     }
     group_->phase = next;
+    if (next.has_asked && is_deadline_new) {
+        emit(AskWorkersToLeave{
+            .generation = group_->generation(), .signal = order.signal, .deadline = next.kill_at});
+    }
+    if (is_signal_new) {
+        emit(SignalWorkers{.generation = group_->generation(),
+                           .signal = order.signal,
+                           .spares_asked = next.is_drain});
+    }
 }
 
 void Supervisor::State::vanish() {

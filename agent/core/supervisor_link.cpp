@@ -42,6 +42,7 @@ void Supervisor::State::take(const LinkDown& input) {
     } else {
         link_ = LinkIsDown{.why = input.why, .since = now_};
     }
+    lease_.end();
     rendezvous_waits_.clear();
     owed_ = Generation();
     if (ending_.has_value()) {
@@ -75,7 +76,7 @@ void Supervisor::State::take(const StoreOpened& input) {
         return;
     }
     const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
-    if (up != nullptr && !up->is_join_sent) {
+    if (up != nullptr && !up->join_sent_at.has_value()) {
         join_if_possible();
     } else {
         report_stopped();
@@ -93,7 +94,7 @@ void Supervisor::State::take(const StoreFailed& input) {
 void Supervisor::State::join_if_possible() {
     LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
     // A node with workers joins without a fresh socket: the next one comes with its Stopped.
-    if (up == nullptr || up->is_join_sent ||
+    if (up == nullptr || up->join_sent_at.has_value() ||
         (store_ != StoreState::Listening && !holds_workers())) {
         return;
     }
@@ -104,7 +105,7 @@ void Supervisor::State::join_if_possible() {
         join.held = rdzv::HeldGeneration{.generation = group_->generation(),
                                          .digest = group_->row().digest};
     }
-    up->is_join_sent = true;
+    up->join_sent_at = now_;
     emit(SendToRendezvous{std::move(join)});
 }
 
@@ -115,7 +116,9 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     if (up.beat_interval > Milliseconds::zero()) {
         up.beat_at = now_ + up.beat_interval;
     }
-    acknowledged_at_ = now_;
+    // A node that holds workers may have been replaced while it was away. It is told so before its
+    // first beat is answered, not before its join is.
+    lease_.begin(message.lease, holds_workers() ? std::nullopt : up.join_sent_at);
     if (message.run_token != run_token_) {
         // Another run of the job: its generations count from 1 again.
         run_token_ = message.run_token;
@@ -149,8 +152,8 @@ void Supervisor::State::hear(const rdzv::Waiting& message) {
     rendezvous_waits_ = message.text;
 }
 
-void Supervisor::State::hear(const rdzv::Acknowledge& /*message*/) {
-    acknowledged_at_ = now_;
+void Supervisor::State::hear(const rdzv::Acknowledge& message) {
+    lease_.acknowledged(message.sequence);
 }
 
 void Supervisor::State::send_due_beat() {
@@ -160,7 +163,34 @@ void Supervisor::State::send_due_beat() {
     }
     ++beats_;
     tell(rdzv::Beat{beats_});
+    lease_.beat_sent(beats_, now_);
     up->beat_at = now_ + up->beat_interval;
+}
+
+// ---------------------------------------------------------------------------------- isolation
+
+void Supervisor::State::supersede_group() {
+    group_->is_superseded = true;
+    update_isolation();
+}
+
+void Supervisor::State::update_isolation() {
+    if (!holds_workers()) {
+        return;
+    }
+    const bool is_isolated =
+        group_->is_superseded || group_token_ != run_token_ || now_ >= lease_.held_until();
+    if (is_isolated != group_->is_isolated) {
+        group_->is_isolated = is_isolated;
+        emit(IsolateWorkers{.generation = group_->generation(), .is_isolated = is_isolated});
+    }
+}
+
+std::optional<Instant> Supervisor::State::isolate_at() const {
+    if (!holds_workers() || group_->is_isolated || lease_.held_until() == Instant::max()) {
+        return std::nullopt;
+    }
+    return lease_.held_until();
 }
 
 std::optional<Instant> Supervisor::State::give_up_at() const {

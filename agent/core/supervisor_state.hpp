@@ -5,6 +5,7 @@
 #include <string>
 #include <variant>
 
+#include "agent/core/lease_watch.hpp"
 #include "agent/core/supervisor.hpp"
 #include "agent/core/wait_notice.hpp"
 #include "agent/core/worker_group.hpp"
@@ -19,7 +20,7 @@ struct LinkIsDown {
 };
 
 struct LinkIsUp {
-    bool is_join_sent = false;
+    std::optional<Instant> join_sent_at;
     bool is_accepted = false;
     Milliseconds beat_interval{0};  ///< 0: none are wanted
     std::optional<Instant> beat_at;
@@ -41,6 +42,14 @@ struct Ending {
     int exit_code = 0;
     std::optional<rdzv::Verdict> verdict;
     bool says_goodbye = true;
+};
+
+/// How workers are to go: by a signal, and killed after `grace`.
+struct StopOrder {
+    int signal = 0;
+    Duration grace{};
+    /// They may save first; those that look at the shared page are asked there, without a signal.
+    bool is_drain = false;
 };
 
 /// What a Supervisor knows, and its transitions, one file per concern:
@@ -111,7 +120,10 @@ private:
     void judge_held_back(bool is_all);
     void forgive_held_back();
     void report_failure(LocalRank local_rank, const Failed& failed);
-    void stop_workers(int signal, Duration grace);
+    void stop_workers(const StopOrder& order);
+    void supersede_group();
+    void update_isolation();
+    [[nodiscard]] std::optional<Instant> isolate_at() const;
     void vanish();
     void report_stopped();
 
@@ -134,7 +146,7 @@ private:
     LinkState link_ = LinkIsDown{};
     std::string local_address_;
     std::string run_token_;  ///< empty until a join was accepted
-    Instant acknowledged_at_{};
+    LeaseWatch lease_;
     std::uint64_t beats_ = 0;
     StoreState store_ = StoreState::None;
     rdzv::StoreAddress store_address_;  ///< the last one opened

@@ -57,7 +57,8 @@ std::string worker_log_dir(const std::string& log_dir, Generation generation,
     return fmt::format("{}/attempt_{}/{}", log_dir, generation.value() - 1, local_rank.value());
 }
 
-StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options) {
+StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
+                      const std::string& local_address) {
     const rdzv::Start& row = group.row();
     const int slots = options.identity.slots;
     StartWorkers start{
@@ -76,6 +77,9 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .role_world_size = row.role_world_size,
         .role = options.identity.role,
         .store = row.store,
+        .local_address = local_address,
+        .start_reason = row.why,
+        .page = {},
         .restart_count = row.restart_count,
         .max_restarts = row.max_restarts,
         .error_file = {},

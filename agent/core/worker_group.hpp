@@ -46,6 +46,8 @@ struct WorkersRun {};
 struct WorkersStop {
     Instant kill_at{};
     int signal = 0;
+    bool is_drain = false;   ///< the signal was not sent to those that were asked instead
+    bool has_asked = false;  ///< some time: AskWorkersToLeave
 };
 
 /// Killed; the proof that nothing is left has not come.
@@ -68,6 +70,8 @@ public:
 
     GroupPhase phase;
     std::vector<WorkerFate> fates;  ///< by local rank
+    bool is_superseded = false;     ///< the run goes on without it
+    bool is_isolated = false;       ///< as its workers were told
 
     template <typename T>
     [[nodiscard]] bool is_in() const {
@@ -90,7 +94,9 @@ private:
 [[nodiscard]] std::string worker_log_dir(const std::string& log_dir, Generation generation,
                                          LocalRank local_rank);
 
-/// All that the workers of `group` are started with.
-[[nodiscard]] StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options);
+/// All that the workers of `group` are started with, but for the page, which is the shell's to
+/// make. `local_address` is this node's towards the others.
+[[nodiscard]] StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
+                                    const std::string& local_address);
 
 }  // namespace ddprun::agent

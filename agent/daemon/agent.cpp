@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "agent/core/report.hpp"
+#include "agent/daemon/shared_page.hpp"
 #include "rendezvous/base/check.hpp"
 #include "rendezvous/base/overloaded.hpp"
 #include "rendezvous/store/store_server.hpp"
@@ -26,7 +27,8 @@ Instant now() {
     return std::chrono::steady_clock::now();
 }
 
-rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec, Collected collected) {
+rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
+                           std::optional<std::uint64_t> progress, Collected collected) {
     rdzv::Evidence evidence;
     evidence.pid = end.pid;
     evidence.exit_code = end.exit_code;
@@ -35,6 +37,7 @@ rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec, Collect
     evidence.core_dumped = end.core_dumped;
     evidence.program = spec.command.front();
     evidence.log_dir = spec.log_dir;
+    evidence.progress = progress;
     evidence.stderr_tail = std::move(collected.stderr_tail);
     evidence.error_file = std::move(collected.error_file);
     return evidence;
@@ -113,6 +116,7 @@ private:
         };
         events.on_emptied = [this](Generation generation) {
             output_->close(generation);
+            page_.drop(generation);
             feed(Emptied{generation});
         };
         events.on_not_emptied = [this](Generation generation, std::string what) {
@@ -128,15 +132,17 @@ private:
             return;
         }
         const WorkerSpec& spec = specs_.at(local_rank);
+        const std::optional<std::uint64_t> progress = page_.progress(generation, local_rank);
         if (end.exit_code == 0) {
-            feed(WorkerExited{generation, local_rank, evidence_of(end, spec, {})});
+            feed(WorkerExited{generation, local_rank, evidence_of(end, spec, progress, {})});
             return;
         }
         output_->collect(
             generation, local_rank,
-            [self = shared_from_this(), generation, local_rank, end, spec](Collected collected) {
+            [self = shared_from_this(), generation, local_rank, end, spec,
+             progress](Collected collected) {
                 self->feed(WorkerExited{generation, local_rank,
-                                        evidence_of(end, spec, std::move(collected))});
+                                        evidence_of(end, spec, progress, std::move(collected))});
             });
     }
 
@@ -197,7 +203,9 @@ private:
                        [&](ServeStore& e) { serve_store(std::move(e.admitted)); },
                        [&](CloseStore&) { store_.close(); },
                        [&](StartWorkers& e) { start_workers(std::move(e)); },
-                       [&](SignalWorkers& e) { signal_workers(e.generation, e.signal); },
+                       [&](AskWorkersToLeave& e) { page_.carry_out(e); },
+                       [&](SignalWorkers& e) { signal_workers(e); },
+                       [&](IsolateWorkers& e) { page_.carry_out(e); },
                        [&](EmptyGeneration& e) { empty_generation(e.generation); },
                        [&](Say& e) { say(e.text); },
                        [&](ShowVerdict& e) { show(e.verdict); },
@@ -234,6 +242,10 @@ private:
     void start_workers(StartWorkers start) {
         generation_ = start.generation;
         specs_.clear();
+        if (const Result<void> made = page_.make(start); !made) {
+            say(fmt::format("warning: {}; workers learn of a drain by signals alone",
+                            made.error().what));
+        }
         std::vector<OutputPipes> pipes;
         for (const WorkerSpec& spec : start.workers) {
             const Rank rank(start.base_rank.value() + spec.local_rank.value());
@@ -269,17 +281,30 @@ private:
         }
     }
 
-    void signal_workers(Generation generation, int signal) {
-        if (!is_spawn_pending_) {
-            keeper_->signal_workers(generation, signal);
+    void signal_workers(const SignalWorkers& effect) {
+        if (is_spawn_pending_) {
+            end_before_spawn(effect);
             return;
         }
-        // Stopped before it was started: as if the signal had ended each worker at once.
+        std::vector<LocalRank> meant;
+        for (const auto& [local_rank, spec] : specs_) {
+            if (!page_.is_spared(effect, local_rank)) {
+                meant.push_back(local_rank);
+            }
+        }
+        if (!meant.empty()) {
+            keeper_->signal_workers(effect.generation, std::move(meant), effect.signal);
+        }
+    }
+
+    /// Stopped before it was started: as if the signal had ended each worker at once.
+    void end_before_spawn(const SignalWorkers& effect) {
         is_spawn_pending_ = false;
         for (const auto& [local_rank, spec] : specs_) {
             WorkerEnd end{};
-            end.signal = signal;
-            feed(WorkerExited{generation, local_rank, evidence_of(end, spec, {})});
+            end.signal = effect.signal;
+            feed(WorkerExited{effect.generation, local_rank,
+                              evidence_of(end, spec, std::nullopt, {})});
         }
     }
 
@@ -330,6 +355,7 @@ private:
     Generation generation_;
     bool is_spawn_pending_ = false;  // its folders are being made
     std::map<LocalRank, WorkerSpec> specs_;
+    SharedPage page_;
 };
 
 Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)

@@ -354,8 +354,9 @@ void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
                         std::move(err));
 }
 
-void KeeperHandle::signal_workers(Generation generation, int signal) {
-    impl_->request(KeeperSignal{generation, signal});
+void KeeperHandle::signal_workers(Generation generation, std::vector<LocalRank> local_ranks,
+                                  int signal) {
+    impl_->request(KeeperSignal{generation, std::move(local_ranks), signal});
 }
 
 void KeeperHandle::empty_generation(Generation generation) {

@@ -69,8 +69,8 @@ public:
                       const std::vector<std::pair<std::string, std::string>>& environment,
                       UniqueFd out, UniqueFd err);
 
-    /// To the process group of every worker of the generation that still runs.
-    void signal_workers(Generation generation, int signal);
+    /// To the process groups of these workers of the generation, as far as they still run.
+    void signal_workers(Generation generation, std::vector<LocalRank> local_ranks, int signal);
 
     /// SIGKILL to everything left of the generation, descendants too, until nothing is.
     void empty_generation(Generation generation);

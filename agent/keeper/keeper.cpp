@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -106,7 +107,11 @@ void Keeper::handle(const KeeperSignal& signal) {
     if (signal.generation != held_) {
         return;
     }
+    const std::set<LocalRank> meant(signal.local_ranks.begin(), signal.local_ranks.end());
     for (const auto& [pid, worker] : workers_) {
+        if (!meant.contains(worker.local_rank)) {
+            continue;
+        }
         // Not reaped, so that the number is still the worker's. It has no group of its own before
         // its setsid(): then the signal is for itself, and waits until it can take it.
         if (kill(-pid, signal.signal) != 0 && errno == ESRCH) {

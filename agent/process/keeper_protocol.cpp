@@ -117,6 +117,10 @@ Result<std::string> encode(const KeeperSpawn& spawn) {
 Result<std::string> encode(const KeeperSignal& signal) {
     Writer out(Kind::Signal);
     out.generation(signal.generation);
+    out.number(static_cast<std::uint32_t>(signal.local_ranks.size()));
+    for (const LocalRank local_rank : signal.local_ranks) {
+        out.local_rank(local_rank);
+    }
     out.number(signal.signal);
     return std::move(out).finish();
 }
@@ -187,6 +191,17 @@ KeeperSpawn read_spawn(Reader& in) {
     return spawn;
 }
 
+KeeperSignal read_signal(Reader& in) {
+    KeeperSignal signal{in.generation(), {}, 0};
+    const std::uint32_t local_ranks = in.count(sizeof(int));
+    signal.local_ranks.reserve(local_ranks);
+    for (std::uint32_t i = 0; i < local_ranks; ++i) {
+        signal.local_ranks.push_back(in.local_rank());
+    }
+    signal.signal = in.number<int>();
+    return signal;
+}
+
 KeeperExited read_exited(Reader& in) {
     KeeperExited exited{in.generation(), in.local_rank(), {}};
     exited.end.pid = in.number<int>();
@@ -238,12 +253,9 @@ Result<KeeperRequest> decode_request(std::string_view body) {
         case Kind::Spawn:
             request = read_spawn(in);
             break;
-        case Kind::Signal: {
-            KeeperSignal signal{in.generation(), 0};
-            signal.signal = in.number<int>();
-            request = signal;
+        case Kind::Signal:
+            request = read_signal(in);
             break;
-        }
         case Kind::Empty:
             request = KeeperEmpty{in.generation()};
             break;

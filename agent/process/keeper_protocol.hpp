@@ -40,9 +40,10 @@ struct KeeperSpawn {
     bool operator==(const KeeperSpawn&) const = default;
 };
 
-/// Send `signal` to the process group of every worker of the generation that still runs.
+/// Send `signal` to the process groups of these workers of the generation, as far as they run.
 struct KeeperSignal {
     Generation generation;
+    std::vector<LocalRank> local_ranks;
     int signal = 0;
 
     bool operator==(const KeeperSignal&) const = default;

@@ -113,6 +113,8 @@ struct Fields<Evidence> {
         visit.bytes("stderr_tail", evidence.stderr_tail, visit.limits().stderr_tail_bytes_max);
         visit.bytes("error_file", evidence.error_file, visit.limits().error_file_bytes_max);
         visit.text("log_dir", evidence.log_dir);
+        visit.number("progress", evidence.progress, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
     }
 };
 

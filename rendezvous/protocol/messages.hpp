@@ -53,12 +53,13 @@ struct Evidence {
     std::optional<int> signal;
     std::optional<int> exec_errno;  ///< the program could not be started at all
     bool core_dumped = false;
-    bool keeper_lost = false;  ///< it died with the keeper, not by itself
-    Milliseconds age{0};       ///< from the death to the sending of the report
-    std::string program;       ///< argv[0], for the exec case
-    std::string stderr_tail;   ///< any bytes
-    std::string error_file;    ///< content of the worker's error.json, any bytes
-    std::string log_dir;       ///< on the node
+    bool keeper_lost = false;               ///< it died with the keeper, not by itself
+    Milliseconds age{0};                    ///< from the death to the sending of the report
+    std::string program;                    ///< argv[0], for the exec case
+    std::string stderr_tail;                ///< any bytes
+    std::string error_file;                 ///< content of the worker's error.json, any bytes
+    std::string log_dir;                    ///< on the node
+    std::optional<std::uint64_t> progress;  ///< the last step that it told through its page
 
     bool operator==(const Evidence&) const = default;
 };

@@ -51,6 +51,9 @@ Environment worker_environment(const WorkerPlace& place) {
     env.add(var::kSignalsToHandle, place.signals_to_handle);
     env.add(var::kGeneration, std::to_string(place.generation.value()));
     env.add(var::kNodeId, place.node.value());
+    env.add(var::kLocalAddress, place.local_address);
+    env.add(var::kStartReason, place.start_reason);
+    env.add(var::kPage, place.page);
     return env.take();
 }
 

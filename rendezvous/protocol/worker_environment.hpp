@@ -49,6 +49,12 @@ inline constexpr WorkerVariable kSignalsToHandle{"TORCHELASTIC_SIGNALS_TO_HANDLE
 inline constexpr WorkerVariable kGeneration{"DDPRUN_GENERATION",
                                             "number of the generation, from 1, only growing"};
 inline constexpr WorkerVariable kNodeId{"DDPRUN_NODE_ID", "identity of this node"};
+inline constexpr WorkerVariable kLocalAddress{"DDPRUN_LOCAL_ADDR",
+                                              "this node's address towards the others"};
+inline constexpr WorkerVariable kStartReason{"DDPRUN_START_REASON",
+                                             "why this generation started; empty: the first"};
+inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
+                                      "path of the page shared with the agent; empty: none"};
 
 }  // namespace worker_variable
 
@@ -75,6 +81,9 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kSignalsToHandle,
     worker_variable::kGeneration,
     worker_variable::kNodeId,
+    worker_variable::kLocalAddress,
+    worker_variable::kStartReason,
+    worker_variable::kPage,
 };
 
 /// Everything that decides one worker's environment.
@@ -92,6 +101,9 @@ struct WorkerPlace {
     int role_world_size = 1;
     std::string role = "default";
     StoreAddress store;
+    std::string local_address;
+    std::string start_reason;  ///< empty: the first generation
+    std::string page;          ///< empty: none could be made
     int restart_count = 0;
     int max_restarts = 0;
     std::string error_file;                      ///< empty: none

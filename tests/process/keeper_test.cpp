@@ -26,6 +26,14 @@ std::size_t descriptors_of(int pid) {
     return count;
 }
 
+std::vector<LocalRank> first_ranks(int count) {
+    std::vector<LocalRank> ranks;
+    for (int rank = 0; rank < count; ++rank) {
+        ranks.emplace_back(rank);
+    }
+    return ranks;
+}
+
 /// Changes a signal's disposition or the mask of this process for one test.
 class SignalStateGuard {
 public:
@@ -185,12 +193,12 @@ TEST_CASE("a signal reaches the group of every worker that runs, however young i
         fixture.start(rank, {"wait"});
     }
     // In the same turn: most of them have not come to exec yet.
-    fixture.keeper->signal_workers(Generation(1), SIGTERM);
+    fixture.keeper->signal_workers(Generation(1), first_ranks(16), SIGTERM);
     fixture.run_until([&] { return fixture.ended.size() == 16; });
     for (const auto& [rank, end] : fixture.ended) {
         CHECK(end.signal == SIGTERM);
     }
-    fixture.keeper->signal_workers(Generation(1), SIGTERM);
+    fixture.keeper->signal_workers(Generation(1), first_ranks(16), SIGTERM);
     fixture.empty();
 }
 
@@ -198,10 +206,28 @@ TEST_CASE("a signal for another generation reaches nobody") {
     KeeperFixture fixture;
     fixture.start(0, {"wait"});
     CHECK(fixture.said(1) == "r");
-    fixture.keeper->signal_workers(Generation(2), SIGKILL);
-    fixture.keeper->signal_workers(Generation(1), SIGTERM);
+    fixture.keeper->signal_workers(Generation(2), first_ranks(1), SIGKILL);
+    fixture.keeper->signal_workers(Generation(1), first_ranks(1), SIGTERM);
     fixture.run_until([&] { return fixture.ended.contains(0); });
     CHECK(fixture.ended[0].signal == SIGTERM);
+}
+
+TEST_CASE("a signal reaches those it is for and nobody else") {
+    KeeperFixture fixture;
+    for (int rank = 0; rank < 4; ++rank) {
+        fixture.start(rank, {"wait"});
+    }
+    CHECK(fixture.said(4) == "rrrr");
+    // 9 is nobody's.
+    fixture.keeper->signal_workers(Generation(1), {LocalRank(3), LocalRank(9), LocalRank(1)},
+                                   SIGINT);
+    fixture.run_until([&] { return fixture.ended.size() == 2; });
+    CHECK(fixture.ended[1].signal == SIGINT);
+    CHECK(fixture.ended[3].signal == SIGINT);
+    fixture.keeper->signal_workers(Generation(1), first_ranks(4), SIGTERM);
+    fixture.run_until([&] { return fixture.ended.size() == 4; });
+    CHECK(fixture.ended[0].signal == SIGTERM);
+    CHECK(fixture.ended[2].signal == SIGTERM);
 }
 
 TEST_CASE("emptied comes after the last exit and proves that no descendant is left") {

@@ -149,6 +149,9 @@ void Simulation::step_rendezvous(const rdzv::Input& input) {
     coordinator_->step(events_.now(), input, effects);
     checker_.after_step(*coordinator_, effects);
     carry_out(effects);
+    for (const Machine& machine : machines_) {
+        judge_isolation(machine);
+    }
     arm_rendezvous();
 }
 
@@ -164,6 +167,11 @@ void Simulation::carry_out(const rdzv::Effects& effects) {
         } else if (const rdzv::CloseConnection* close =
                        std::get_if<rdzv::CloseConnection>(&effect)) {
             trace("rdzv", fmt::format("closes {}: {}", close->connection.value(), close->reason));
+            for (Machine& machine : machines_) {
+                // By a message of its own past that came late, here; by a second ddprun in life.
+                machine.is_replaced |= machine.connection == close->connection &&
+                                       close->reason.find("replaced") != std::string::npos;
+            }
             served_.erase(close->connection);
             network_.close_at_rendezvous(close->connection);
         } else {
@@ -192,6 +200,22 @@ void Simulation::arm_rendezvous() {
             arm_rendezvous();
         }
     });
+}
+
+/// Where the run has gone on to another generation, those of the last may publish nothing (S18).
+void Simulation::judge_isolation(const Machine& machine) {
+    const rdzv::Run* run = coordinator_->run();
+    if (run == nullptr || run->digest.empty() || machine.supervisor == nullptr ||
+        machine.workers.empty() || machine.is_isolated) {
+        return;
+    }
+    // A daemon without memory cannot wait for those it does not know; an end of stream is taken for
+    // the death of all that is there, and so is a new ddprun on the same node.
+    if (machine.workers.front().digest != run->digest && !machine.is_lied_about &&
+        !machine.is_replaced && !has_restarted_rendezvous_) {
+        checker_.violate("S18", fmt::format("generation {} runs and {} may still publish",
+                                            run->generation.value(), name_of(machine)));
+    }
 }
 
 /// With delays below a third of the lease no undisturbed node is ever believed dead (S6).

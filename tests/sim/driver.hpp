@@ -50,6 +50,7 @@ private:
     void rendezvous_receives(ConnectionId connection, Packet packet);
     void carry_out(const rdzv::Effects& effects);
     void judge_false_deaths(int node, const rdzv::RendezvousMessage& message);
+    void judge_isolation(const Machine& machine);
     [[nodiscard]] bool is_over() const;
     void judge_end();
 
@@ -69,7 +70,9 @@ private:
     // Workers.
     void start_workers(Machine& machine, const agent::StartWorkers& effect);
     void plan_life(Machine& machine, const FakeWorker& worker);
+    void ask_workers(Machine& machine, const agent::AskWorkersToLeave& effect);
     void signal_workers(Machine& machine, const agent::SignalWorkers& effect);
+    void end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::Evidence evidence);
     void empty_generation(Machine& machine, Generation generation);
     void end_worker(Machine& machine, std::uint64_t worker, rdzv::Evidence evidence);
     void keeper_says(Machine& machine, agent::Input input);

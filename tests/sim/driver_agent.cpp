@@ -40,6 +40,8 @@ void Simulation::boot(int index) {
     machine.shown.reset();
     machine.was_signalled = false;
     machine.is_keeper_gone = false;
+    machine.is_lied_about = false;
+    machine.is_replaced = false;
     machine.backoff = options_.limits.reconnect_backoff_min;
     agent::SupervisorOptions options;
     options.limits = options_.limits;
@@ -165,8 +167,14 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         machine.serving_port = 0;
     } else if (const auto* start = std::get_if<agent::StartWorkers>(&effect)) {
         start_workers(machine, *start);
+    } else if (const auto* ask = std::get_if<agent::AskWorkersToLeave>(&effect)) {
+        ask_workers(machine, *ask);
     } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
         signal_workers(machine, *signal);
+    } else if (const auto* isolate = std::get_if<agent::IsolateWorkers>(&effect)) {
+        trace(name_of(machine), isolate->is_isolated ? "isolates its workers" : "is sure again");
+        machine.is_isolated = isolate->is_isolated;
+        judge_isolation(machine);
     } else if (const auto* empty = std::get_if<agent::EmptyGeneration>(&effect)) {
         empty_generation(machine, empty->generation);
     } else if (const auto* say = std::get_if<agent::Say>(&effect)) {

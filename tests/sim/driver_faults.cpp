@@ -128,6 +128,7 @@ void Simulation::break_connection(Machine& machine, PacketKind kind) {
     trace("fault",
           fmt::format("connection {} of {} breaks", machine.connection->value(), name_of(machine)));
     machine.is_disturbed = true;
+    machine.is_lied_about |= kind == PacketKind::EndOfStream;
     network_.cut(*machine.connection, kind);
 }
 

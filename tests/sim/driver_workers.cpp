@@ -41,6 +41,7 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
     }
     checker_.workers_started(machine.start_digest, effect.base_rank,
                              static_cast<int>(effect.workers.size()), machine.node);
+    machine.is_isolated = false;
     for (const agent::WorkerSpec& spec : effect.workers) {
         if (machine.is_keeper_gone) {
             checker_.worker_ended(machine.start_digest,
@@ -54,6 +55,7 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
         worker.rank = Rank(effect.base_rank.value() + spec.local_rank.value());
         worker.local_rank = spec.local_rank;
         worker.ignores_sigterm = percent(options_.sigterm_ignored_percent);
+        worker.has_runtime = worker.rank.value() * 37 % 100 < options_.runtime_percent;
         machine.workers.push_back(worker);
         plan_life(machine, worker);
     }
@@ -92,24 +94,37 @@ void Simulation::end_worker(Machine& machine, std::uint64_t id, rdzv::Evidence e
                                              .evidence = std::move(evidence)});
 }
 
+void Simulation::ask_workers(Machine& machine, const agent::AskWorkersToLeave& effect) {
+    trace(name_of(machine), fmt::format("asks generation {} to leave", effect.generation.value()));
+    for (FakeWorker& worker : machine.workers) {
+        if (worker.generation == effect.generation && worker.has_runtime) {
+            end_stopped_worker(machine, worker, exited_with(75));
+        }
+    }
+}
+
 void Simulation::signal_workers(Machine& machine, const agent::SignalWorkers& effect) {
     trace(name_of(machine),
           fmt::format("signals generation {} with {}", effect.generation.value(), effect.signal));
     for (FakeWorker& worker : machine.workers) {
-        if (worker.generation != effect.generation) {
+        const bool is_spared = effect.spares_asked && worker.has_runtime;
+        if (worker.generation != effect.generation || is_spared) {
             continue;
         }
-        worker.was_signalled = true;
-        if (worker.ignores_sigterm) {
-            continue;
-        }
-        const std::uint64_t id = worker.id;
         const bool is_zero = percent(options_.sigterm_exits_zero_percent);
-        const int signal = effect.signal;
-        later(machine, draw(Milliseconds(500)), [this, id, is_zero, signal](Machine& same) {
-            end_worker(same, id, is_zero ? exited_with(0) : killed_by(signal));
-        });
+        end_stopped_worker(machine, worker, is_zero ? exited_with(0) : killed_by(effect.signal));
     }
+}
+
+void Simulation::end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::Evidence evidence) {
+    worker.was_signalled = true;
+    if (worker.ignores_sigterm) {
+        return;
+    }
+    later(machine, draw(Milliseconds(500)),
+          [this, id = worker.id, evidence = std::move(evidence)](Machine& same) {
+              end_worker(same, id, evidence);
+          });
 }
 
 void Simulation::empty_generation(Machine& machine, Generation generation) {

@@ -20,7 +20,8 @@ struct FakeWorker {
     Rank rank;
     LocalRank local_rank;
     bool ignores_sigterm = false;
-    bool was_signalled = false;  ///< by its agent
+    bool has_runtime = false;    ///< looks at the shared page
+    bool was_signalled = false;  ///< or asked, by its agent
 };
 
 /// A machine and, while it runs, its agent with everything that the real shell would own.
@@ -34,6 +35,7 @@ struct Machine {
     std::optional<Instant> tick_at;
     std::string start_digest;  ///< of the last Start that arrived
     std::vector<FakeWorker> workers;
+    bool is_isolated = false;  ///< says the page
     std::uint16_t listening_port = 0;
     std::uint16_t serving_port = 0;
     Instant keeper_last{};        ///< its reports keep their order
@@ -42,8 +44,10 @@ struct Machine {
     Milliseconds backoff{0};
     std::optional<rdzv::Verdict> shown;  ///< to the user
     bool was_signalled = false;
-    bool is_broken = false;     ///< has a worker that nothing kills
-    bool is_disturbed = false;  ///< a fault reached its connection or its life
+    bool is_replaced = false;    ///< the rendezvous has taken another for this one
+    bool is_broken = false;      ///< has a worker that nothing kills
+    bool is_disturbed = false;   ///< a fault reached its connection or its life
+    bool is_lied_about = false;  ///< its connection ended as only that of a dead agent does
 };
 
 }  // namespace ddprun::sim

@@ -68,6 +68,7 @@ SimOptions draw_options(std::uint64_t seed) {
         faults.rendezvous_restart = draw_weight(rng, 1);
         faults.rendezvous_held_up = draw_weight(rng, 2);
     }
+    options.runtime_percent = draw_int(rng, 0, 100);
     return options;
 }
 

@@ -49,6 +49,7 @@ struct SimOptions {
     Milliseconds work_max{10000};
     int sigterm_ignored_percent = 0;
     int sigterm_exits_zero_percent = 50;  ///< of those that heed it
+    int runtime_percent = 50;             ///< of nodes whose workers look at the shared page
     int returns_percent = 50;             ///< of nodes that are gone
     int unkillable_percent = 0;           ///< of generations emptied
     Milliseconds faults_for{10000};

@@ -17,7 +17,8 @@ std::vector<KeeperRequest> some_requests() {
     const std::string bytes("\0\xff\n=", 4);
     return {KeeperSpawn{Generation(7), LocalRank(3), {"prog", "", bytes}, {{"K", bytes}, {"", ""}}},
             KeeperSpawn{Generation(1), LocalRank(0), {"prog"}, {}},
-            KeeperSignal{Generation(~std::uint64_t{0}), 15}, KeeperEmpty{Generation(2)}};
+            KeeperSignal{Generation(~std::uint64_t{0}), {LocalRank(0), LocalRank(7)}, 15},
+            KeeperSignal{Generation(1), {}, 9}, KeeperEmpty{Generation(2)}};
 }
 
 std::vector<KeeperEvent> some_events() {

@@ -245,6 +245,20 @@ TEST_CASE("a field of the wrong type or beyond its bounds is refused by name") {
     REQUIRE(stop.error().what == "stop.cause is none of the known words");
 }
 
+TEST_CASE("any step a worker told arrives, and none stays none") {
+    for (const std::optional<std::uint64_t> step :
+         {std::optional<std::uint64_t>{}, std::optional<std::uint64_t>{0},
+          std::optional<std::uint64_t>{UINT64_MAX}}) {
+        WorkerFailed failed;
+        failed.evidence.progress = step;
+        const auto decoded = decode_agent_message(encode(AgentMessage(failed)), Limits());
+        REQUIRE(decoded);
+        REQUIRE(std::get<WorkerFailed>(*decoded).evidence.progress == step);
+    }
+    REQUIRE(refusal(R"({"type":"worker_failed","evidence":{"progress":-1}})")
+                .find("worker_failed.evidence.progress is -1") == 0);
+}
+
 TEST_CASE("evidence beyond its bound is refused") {
     WorkerFailed failed;
     failed.evidence.stderr_tail.assign(Limits().stderr_tail_bytes_max + 1, 'x');

@@ -282,8 +282,9 @@ TEST_CASE("a second stop shortens the grace and never lengthens it") {
     rig.become_running();
     rig.hear(Rig::stop(rdzv::StopCause::Grow, 1, Milliseconds(30000)));
     rig.hear(Rig::stop(rdzv::StopCause::Failure, 1, Milliseconds(2000)));
-    CHECK_FALSE(rig.does<SignalWorkers>());
     rig.hear(Rig::stop(rdzv::StopCause::Grow, 1, Milliseconds(30000)));
+    CHECK_FALSE(rig.does<AskWorkersToLeave>());
+    CHECK_FALSE(rig.does<SignalWorkers>());
     rig.pass(Milliseconds(2000));
     CHECK(rig.does<EmptyGeneration>());
 }

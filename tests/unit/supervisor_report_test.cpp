@@ -17,6 +17,7 @@ rdzv::Verdict crashed_in_the_second_generation() {
     failure.local_rank = LocalRank(1);
     failure.hostname = "gpu-07";
     failure.evidence.pid = 4242;
+    failure.evidence.progress = 4812;
     failure.evidence.signal = SIGSEGV;
     failure.evidence.stderr_tail =
         "step 41\nTraceback (most recent call last):\n\tcolour \x1b[31mred\nboom\n\n";
@@ -45,6 +46,7 @@ TEST_CASE("a failure is told with its first cause, where to look and its last wo
     CHECK(format_verdict(crashed_in_the_second_generation(), "train.py") ==
           "train.py failed: rank 3 on gpu-07 was killed by SIGSEGV\n"
           "  worker     rank 3 (local rank 1 on gpu-07), generation 2, pid 4242\n"
+          "  last step  4812\n"
           "  logs       /tmp/ddprun-0/llama_01234567/attempt_1/1\n"
           "  error      RuntimeError: no memory\n"
           "  last words\n"
@@ -58,6 +60,12 @@ TEST_CASE("a failure is told with its first cause, where to look and its last wo
           "   +12.3 s  node gpu-08 died (its connection ended)\n"
           "   +12.4 s  generation 2 started: 1 node, 4 workers\n"
           "   +99.9 s  rank 3 on gpu-07 was killed by SIGSEGV\n");
+}
+
+TEST_CASE("the last step of a worker that told none is not shown") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    verdict.first_failure->evidence.progress.reset();
+    CHECK(format_verdict(verdict, "t").find("last step") == std::string::npos);
 }
 
 TEST_CASE("a success without incidents says nothing") {

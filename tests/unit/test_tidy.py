@@ -71,6 +71,10 @@ class Tokens(unittest.TestCase):
     def test_some_files_may(self):
         self.assertEqual(rules_of_cpp("p.detach();", "agent/process/a.cpp"), [])
         self.assertEqual(rules_of_cpp("std::thread t;", "tests/a.cpp"), [])
+        self.assertEqual(rules_of_cpp("#include <torch/torch.h>"), ["torch"])
+        self.assertEqual(rules_of_cpp("#include <ATen/Context.h>", "worker_runtime/env/a.cpp"),
+                         ["torch"])
+        self.assertEqual(rules_of_cpp("#include <torch/types.h>", "worker_runtime/torch/a.cpp"), [])
         self.assertEqual(rules_of_cpp("std::thread t;  // tidy: allow thread: because"), [])
 
     def test_headers(self):

@@ -25,6 +25,9 @@ WorkerPlace fifth_of_eight() {
     place.role_world_size = 4;
     place.role = "trainer";
     place.store = StoreAddress{"10.0.0.9", 29511};
+    place.local_address = "10.0.0.2";
+    place.start_reason = "rank 3 on gpu-07 exited with code 1";
+    place.page = "/proc/4711/fd/9";
     place.restart_count = 1;
     place.max_restarts = 7;
     place.error_file = "/logs/attempt_2/1/error.json";
@@ -63,6 +66,9 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
         {"DDPRUN_GENERATION", "3"},
         {"DDPRUN_NODE_ID", "node-b"},
+        {"DDPRUN_LOCAL_ADDR", "10.0.0.2"},
+        {"DDPRUN_START_REASON", "rank 3 on gpu-07 exited with code 1"},
+        {"DDPRUN_PAGE", "/proc/4711/fd/9"},
     };
     CHECK(worker_environment(fifth_of_eight()) == expected);
 }

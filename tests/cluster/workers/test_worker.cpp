@@ -14,6 +14,12 @@
 //     --wait-for-file PATH        until it exists
 //     --ignore-sigterm            from here on
 //     --exit-on-signal N CODE     from here on: exit with CODE on signal N
+//     --tell-signal N             from here on: a line "got signal N" instead of signal N
+//     --variable KEY              one line KEY=value of the environment
+//     --attach-page               looks at the page shared with the agent from here on, and says so
+//     --progress N                tells through the page that step N is done
+//     --leave-when-asked          until the page asks: says "asked signal=…", exits with 75
+//     --wait-for-isolation 0|1    until the page says so
 //     --daemonize                 leaves a descendant behind in a session of its own that only
 //                                 SIGKILL ends; says "descendant pid=…"
 //     --error-file TEXT           writes TEXT to $TORCHELASTIC_ERROR_FILE
@@ -26,6 +32,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -40,6 +47,10 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/env/environment.hpp"
+#include "worker_runtime/env/page.hpp"
 
 namespace {
 
@@ -127,6 +138,49 @@ void exit_on_signal(int signal, int code) {
     struct sigaction action {};
     action.sa_handler = on_signal;
     ::sigaction(signal, &action, nullptr);
+}
+
+void tell_signal(int signal) {
+    struct sigaction action {};
+    action.sa_handler = [](int number) {
+        std::array<char, 16> line{"got signal ??\n"};
+        line[11] = static_cast<char>('0' + number / 10);
+        line[12] = static_cast<char>('0' + number % 10);
+        write_all(1, std::string_view(line.data(), 14));
+    };
+    action.sa_flags = SA_RESTART;
+    ::sigaction(signal, &action, nullptr);
+}
+
+ddprun::worker::Page page;
+
+void attach_page() {
+    const auto place = ddprun::worker::read_environment();
+    if (!place) {
+        write_all(2, place.error().what + "\n");
+        ::_exit(126);
+    }
+    auto opened = ddprun::worker::Page::open(place->page, place->generation, place->local_rank,
+                                             place->local_world_size);
+    if (!opened) {
+        write_all(2, opened.error().what + "\n");
+        ::_exit(126);
+    }
+    page = std::move(*opened);
+    write_all(1, "attached local_rank=" + variable("LOCAL_RANK") + "\n");
+}
+
+/// Nobody is woken by a change of the page: a training loop looks at every step.
+void step_until(const std::function<bool()>& is_true) {
+    while (!is_true()) {
+        ::poll(nullptr, 0, 5);
+    }
+}
+
+[[noreturn]] void leave_when_asked() {
+    step_until([] { return page.stop_request().has_value(); });
+    write_all(1, "asked signal=" + std::to_string(page.stop_request()->signal) + "\n");
+    ::_exit(ddprun::rdzv::kExitDrained);
 }
 
 [[noreturn]] void hang() {
@@ -261,6 +315,20 @@ private:
             {"--ignore-sigterm", {0, [](Arguments) { ::signal(SIGTERM, SIG_IGN); }}},
             {"--exit-on-signal",
              {2, [](Arguments a) { exit_on_signal(number(a[0]), number(a[1])); }}},
+            {"--tell-signal", {1, [](Arguments a) { tell_signal(number(a[0])); }}},
+            {"--variable",
+             {1, [](Arguments a) { write_all(1, a[0] + "=" + variable(a[0].c_str()) + "\n"); }}},
+            {"--attach-page", {0, [](Arguments) { attach_page(); }}},
+            {"--progress",
+             {1,
+              [](Arguments a) { page.tell_progress(static_cast<std::uint64_t>(number(a[0]))); }}},
+            {"--leave-when-asked", {0, [](Arguments) { leave_when_asked(); }}},
+            {"--wait-for-isolation",
+             {1,
+              [](Arguments a) {
+                  const bool is_wanted = a[0] == "1";
+                  step_until([is_wanted] { return page.is_isolated() == is_wanted; });
+              }}},
             {"--daemonize", {0, [](Arguments) { daemonize(); }}},
             {"--error-file",
              {1, [](Arguments a) { create(variable("TORCHELASTIC_ERROR_FILE"), a[0]); }}},

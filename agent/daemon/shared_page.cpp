@@ -1,0 +1,56 @@
+#include "agent/daemon/shared_page.hpp"
+
+#include <utility>
+
+#include "rendezvous/protocol/worker_environment.hpp"
+
+namespace ddprun::agent {
+
+Result<void> SharedPage::make(StartWorkers& start) {
+    page_.reset();
+    Result<std::unique_ptr<WorkerPage>> made =
+        WorkerPage::create(start.generation, static_cast<int>(start.workers.size()));
+    if (!made) {
+        return made.error();
+    }
+    page_ = std::move(*made);
+    for (WorkerSpec& spec : start.workers) {
+        // The last of equal keys counts.
+        spec.environment.emplace_back(rdzv::worker_variable::kPage.key, page_->path());
+    }
+    return {};
+}
+
+void SharedPage::drop(Generation generation) {
+    if (is_of(generation)) {
+        page_.reset();
+    }
+}
+
+void SharedPage::carry_out(const AskWorkersToLeave& effect) {
+    if (is_of(effect.generation)) {
+        page_->ask_to_stop(effect.signal, effect.deadline);
+    }
+}
+
+void SharedPage::carry_out(const IsolateWorkers& effect) {
+    if (is_of(effect.generation)) {
+        page_->set_isolated(effect.is_isolated);
+    }
+}
+
+bool SharedPage::is_spared(const SignalWorkers& effect, LocalRank local_rank) const {
+    // It was asked before this looks: a worker that comes to look only now sees it too.
+    return effect.spares_asked && is_of(effect.generation) && page_->has_runtime(local_rank);
+}
+
+std::optional<std::uint64_t> SharedPage::progress(Generation generation,
+                                                  LocalRank local_rank) const {
+    return is_of(generation) ? page_->progress(local_rank) : std::nullopt;
+}
+
+bool SharedPage::is_of(Generation generation) const {
+    return page_ && page_->generation() == generation;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,104 @@
+#include "agent/process/worker_page.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/check.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+constexpr unsigned int kNoExecSeal = 8;  // MFD_NOEXEC_SEAL, unknown to old headers
+
+UniqueFd unnamed_memory() {
+    constexpr unsigned int kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    // Some machines allow no other memory than this; kernels before 6.3 do not know it.
+    UniqueFd file(memfd_create("ddprun-workers", kFlags | kNoExecSeal));
+    if (!file.is_open() && errno == EINVAL) {
+        file.reset(memfd_create("ddprun-workers", kFlags));
+    }
+    return file;
+}
+
+rdzv::WorkerPageSlot* slots_of(rdzv::WorkerPageHeader* header) {
+    return static_cast<rdzv::WorkerPageSlot*>(static_cast<void*>(header + 1));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, int slot_count) {
+    const auto slots = static_cast<std::uint32_t>(slot_count);
+    const std::size_t bytes = rdzv::worker_page_bytes(slots);
+    UniqueFd file = unnamed_memory();
+    if (!file.is_open()) {
+        return system_error(errno, "no memory to share with the workers (memfd_create)");
+    }
+    // A worker that made it shorter would let us die of SIGBUS.
+    if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+        fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        return system_error(errno,
+                            fmt::format("no {} bytes to share with the workers (memfd)", bytes));
+    }
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (memory == MAP_FAILED) {
+        return system_error(errno,
+                            fmt::format("cannot map {} bytes to share with the workers", bytes));
+    }
+    auto* const header = std::construct_at(static_cast<rdzv::WorkerPageHeader*>(memory));
+    header->slot_count = slots;
+    header->generation = generation.value();
+    for (std::uint32_t i = 0; i < slots; ++i) {
+        std::construct_at(slots_of(header) + i);
+    }
+    return std::make_unique<WorkerPage>(std::move(file), header);
+}
+
+WorkerPage::WorkerPage(UniqueFd file, rdzv::WorkerPageHeader* header)
+    : file_(std::move(file)),
+      header_(header),
+      generation_(header->generation),
+      slot_count_(static_cast<int>(header->slot_count)) {}
+
+WorkerPage::~WorkerPage() {
+    munmap(header_, rdzv::worker_page_bytes(static_cast<std::uint32_t>(slot_count_)));
+}
+
+std::string WorkerPage::path() const {
+    return fmt::format("/proc/{}/fd/{}", getpid(), file_.get());
+}
+
+void WorkerPage::ask_to_stop(int signal, Instant deadline) {
+    using std::chrono::nanoseconds;
+    header_->stop_deadline_ns.store(
+        std::chrono::duration_cast<nanoseconds>(deadline.time_since_epoch()).count());
+    std::uint32_t nobody_asked = 0;
+    header_->stop_signal.compare_exchange_strong(nobody_asked, static_cast<std::uint32_t>(signal));
+}
+
+void WorkerPage::set_isolated(bool is_isolated) {
+    header_->is_isolated.store(is_isolated ? 1 : 0);
+}
+
+bool WorkerPage::has_runtime(LocalRank local_rank) const {
+    return slot(local_rank).has_runtime.load() != 0;
+}
+
+std::optional<std::uint64_t> WorkerPage::progress(LocalRank local_rank) const {
+    const std::uint64_t step = slot(local_rank).progress.load();
+    return step == rdzv::kNoProgress ? std::nullopt : std::optional(step);
+}
+
+const rdzv::WorkerPageSlot& WorkerPage::slot(LocalRank local_rank) const {
+    DDP_CHECK(local_rank.value() >= 0 && local_rank.value() < slot_count_, local_rank.value());
+    return slots_of(header_)[local_rank.value()];
+}
+
+}  // namespace ddprun::agent

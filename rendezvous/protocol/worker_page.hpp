@@ -1,0 +1,52 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+/// The memory that an agent shares with those of its workers that have the worker runtime: one page
+/// per generation and node, a header written by the agent and one slot per worker written by that
+/// worker. Plain words, no waking: a worker looks at each step, the agent when it needs to know.
+/// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
+/// so layout and version are a contract (agent/README.md holds the table).
+namespace ddprun::rdzv {
+
+inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
+inline constexpr std::uint32_t kWorkerPageVersion = 1;
+inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
+
+/// Written by the agent, before the workers start unless a comment says otherwise.
+struct alignas(64) WorkerPageHeader {
+    std::uint64_t magic = kWorkerPageMagic;
+    std::uint32_t version = kWorkerPageVersion;
+    std::uint32_t slot_count = 0;  ///< slots that follow, one per local rank
+    std::uint64_t generation = 0;
+
+    /// 1 while this node's place in the generation is in doubt: nothing may be published. Changes
+    /// at any time.
+    std::atomic<std::uint32_t> is_isolated{0};
+    /// The signal by which the workers are asked to save and leave; 0: they are not. Set once,
+    /// after stop_deadline_ns.
+    std::atomic<std::uint32_t> stop_signal{0};
+    /// When those that are still there will be killed, on CLOCK_MONOTONIC.
+    std::atomic<std::int64_t> stop_deadline_ns{0};
+};
+
+/// Written by its worker, at any time.
+struct alignas(64) WorkerPageSlot {
+    /// 1 from the moment when the worker looks at the page: it needs no signal to learn of a stop.
+    std::atomic<std::uint32_t> has_runtime{0};
+    /// The last step the worker has told; kNoProgress before the first.
+    std::atomic<std::uint64_t> progress{kNoProgress};
+};
+
+static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 64);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+              std::atomic<std::int64_t>::is_always_lock_free &&
+              std::atomic<std::uint32_t>::is_always_lock_free);
+
+[[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count) {
+    return sizeof(WorkerPageHeader) + slot_count * sizeof(WorkerPageSlot);
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,116 @@
+#include <sys/resource.h>
+
+#include <csignal>
+#include <string>
+#include <utility>
+
+#include "agent/daemon/shared_page.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/result_text.hpp"
+#include "worker_runtime/env/page.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+/// While it lives this process may open no further file.
+class NoMoreFiles {
+public:
+    NoMoreFiles() {
+        REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+        rlimit none = before_;
+        none.rlim_cur = 0;
+        REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    }
+    ~NoMoreFiles() { (void)setrlimit(RLIMIT_NOFILE, &before_); }
+    NoMoreFiles(const NoMoreFiles&) = delete;
+    NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+
+private:
+    rlimit before_{};
+};
+
+/// Two workers of `generation`, as the Supervisor starts them.
+StartWorkers two_workers(Generation generation) {
+    StartWorkers start{.generation = generation, .base_rank = Rank(0), .workers = {}};
+    for (int i = 0; i < 2; ++i) {
+        WorkerSpec worker;
+        worker.local_rank = LocalRank(i);
+        worker.environment = {{"DDPRUN_PAGE", ""}};
+        start.workers.push_back(std::move(worker));
+    }
+    return start;
+}
+
+/// Worker `local_rank` of `start` begins to look.
+worker::Page look(const StartWorkers& start, int local_rank) {
+    const auto& environment = start.workers[static_cast<std::size_t>(local_rank)].environment;
+    REQUIRE(environment.back().first == "DDPRUN_PAGE");
+    Result<worker::Page> opened =
+        worker::Page::open(environment.back().second, start.generation, LocalRank(local_rank), 2);
+    REQUIRE(opened);
+    return std::move(*opened);
+}
+
+}  // namespace
+
+TEST_CASE("a signal spares the workers that look at the page, if it spares any") {
+    SharedPage page;
+    StartWorkers start = two_workers(Generation(3));
+    REQUIRE(page.make(start));
+    const worker::Page looking = look(start, 1);
+    page.carry_out(AskWorkersToLeave{.generation = Generation(3), .signal = SIGTERM});
+    CHECK(looking.stop_request().has_value());
+    SignalWorkers signal{.generation = Generation(3), .signal = SIGTERM, .spares_asked = true};
+    CHECK_FALSE(page.is_spared(signal, LocalRank(0)));
+    CHECK(page.is_spared(signal, LocalRank(1)));
+    signal.spares_asked = false;
+    CHECK_FALSE(page.is_spared(signal, LocalRank(1)));
+}
+
+TEST_CASE("what is meant for another generation does not reach the page") {
+    SharedPage page;
+    StartWorkers start = two_workers(Generation(3));
+    REQUIRE(page.make(start));
+    worker::Page looking = look(start, 1);
+    looking.tell_progress(8);
+    const Generation other(GENERATE(std::uint64_t{2}, std::uint64_t{4}));
+    page.carry_out(AskWorkersToLeave{.generation = other, .signal = SIGTERM});
+    page.carry_out(IsolateWorkers{.generation = other, .is_isolated = true});
+    page.drop(other);
+    CHECK_FALSE(looking.stop_request().has_value());
+    CHECK_FALSE(looking.is_isolated());
+    CHECK_FALSE(page.progress(other, LocalRank(1)).has_value());
+    CHECK(page.progress(Generation(3), LocalRank(1)) == std::uint64_t{8});
+    page.carry_out(IsolateWorkers{.generation = Generation(3), .is_isolated = true});
+    CHECK(looking.is_isolated());
+}
+
+TEST_CASE("without a page every worker is signalled and nothing is known of its progress") {
+    SharedPage page;
+    StartWorkers start = two_workers(Generation(1));
+    REQUIRE(page.make(start));
+    const worker::Page looking = look(start, 0);
+    page.drop(Generation(1));
+    page.carry_out(AskWorkersToLeave{.generation = Generation(1), .signal = SIGTERM});
+    page.carry_out(IsolateWorkers{.generation = Generation(1), .is_isolated = true});
+    const SignalWorkers signal{
+        .generation = Generation(1), .signal = SIGTERM, .spares_asked = true};
+    CHECK_FALSE(page.is_spared(signal, LocalRank(0)));
+    CHECK_FALSE(page.progress(Generation(1), LocalRank(0)).has_value());
+}
+
+TEST_CASE("a page that cannot be made leaves the workers' environment as it was") {
+    SharedPage page;
+    StartWorkers start = two_workers(Generation(1));
+    {
+        const NoMoreFiles limit;
+        const Result<void> made = page.make(start);
+        REQUIRE_FALSE(made);
+        CHECK(made.error().what.find("memfd") != std::string::npos);
+    }
+    CHECK(start.workers[0].environment.size() == 1);
+    REQUIRE(page.make(start));
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,357 @@
+// One rank of the worker runtime's tests: `runtime_peer SCENARIO [arguments]`. Says what it sees,
+// one line each; exits 1 with a line that starts with "wrong:" when something is not as it must be.
+
+#include <poll.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "worker_runtime/worker.hpp"
+
+namespace {
+
+using ddprun::DistributedDataParallel;
+using ddprun::ProcessGroup;
+using ddprun::Result;
+using ddprun::Worker;
+using torch::nn::Linear;
+using torch::nn::Sequential;
+
+using Arguments = std::vector<std::string>;
+
+void say(const std::string& line) {
+    fmt::print("{}\n", line);
+    (void)std::fflush(stdout);
+}
+
+[[noreturn]] void wrong(const std::string& what) {
+    say("wrong: " + what);
+    std::exit(1);
+}
+
+void require(bool is_right, const std::string& what) {
+    if (!is_right) {
+        wrong(what);
+    }
+}
+
+template <typename T>
+T must(Result<T> result) {
+    if (!result) {
+        wrong(result.error().what);
+    }
+    if constexpr (!std::is_void_v<T>) {
+        return std::move(*result);
+    }
+}
+
+/// Until it is killed.
+[[noreturn]] void hang() {
+    for (;;) {
+        (void)poll(nullptr, 0, -1);
+    }
+}
+
+/// A small network whose weights depend on `seed`.
+Sequential make_network(std::uint64_t seed) {
+    torch::manual_seed(seed);
+    Sequential network(Linear(6, 8), torch::nn::Tanh(), Linear(8, 5), torch::nn::Tanh(),
+                       Linear(5, 3));
+    network->to(torch::kFloat64);
+    return network;
+}
+
+/// The samples of one step of the whole world: the same everywhere.
+torch::Tensor inputs_of(int step, int world_size, int per_rank) {
+    torch::manual_seed(static_cast<std::uint64_t>(1000 + step));
+    return torch::randn({std::int64_t{world_size} * per_rank, 6}, torch::kFloat64);
+}
+
+torch::Tensor share_of(const torch::Tensor& inputs, int rank, int world_size) {
+    return inputs.chunk(world_size)[static_cast<std::size_t>(rank)];
+}
+
+torch::Tensor loss_of(const torch::Tensor& outputs) {
+    return outputs.pow(2).mean();
+}
+
+int collectives(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    const int world = worker.world_size();
+    torch::Tensor sum = torch::full({3}, worker.rank() + 1, torch::kInt64);
+    must(group.all_reduce(sum));
+    require(sum[0].item<int>() == world * (world + 1) / 2, "the sum");
+    torch::Tensor max = torch::full({1}, worker.rank(), torch::kFloat64);
+    must(group.all_reduce(max, ddprun::Reduction::Max));
+    require(max.item<int>() == world - 1, "the maximum");
+    torch::Tensor given = torch::full({2}, worker.rank(), torch::kInt32);
+    must(group.broadcast(given, world - 1));
+    require(given[1].item<int>() == world - 1, "what was broadcast");
+    const torch::Tensor all = must(group.all_gather(torch::full({2}, worker.rank())));
+    require(all.sizes() == torch::IntArrayRef({world, 2}), "the shape of what was gathered");
+    for (int rank = 0; rank < world; ++rank) {
+        require(all[rank][1].item<int>() == rank, "what was gathered");
+    }
+    must(group.barrier());
+    say("ready");
+    // The test looks at our sockets meanwhile.
+    (void)std::getchar();
+    return worker.finish();
+}
+
+int until_a_peer_dies(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    say("joined");
+    for (;;) {
+        torch::Tensor tensor = torch::ones({1 << 16});
+        const Result<void> done = group.all_reduce(tensor);
+        if (!done) {
+            say("error: " + done.error().what);
+            const Result<void> later = group.barrier();
+            require(!later && later.error().what == done.error().what, "a later call's error");
+            hang();  // others must learn of it although this process lives on
+        }
+    }
+}
+
+/// Every rank starts with other weights, and all must be rank 0's in the end.
+int data_parallel(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    const int world = worker.world_size();
+    const bool accumulates = arguments.at(0) == "accumulate";
+    ddprun::DistributedDataParallelOptions options;
+    options.bucket_bytes = 200;  // several buckets
+    options.first_bucket_bytes = 100;
+
+    Sequential network = make_network(static_cast<std::uint64_t>(worker.rank()));
+    DistributedDataParallel model(network, group, options);
+    Sequential alone = make_network(0);
+    torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.5));
+    torch::optim::SGD optimizer_alone(alone->parameters(), torch::optim::SGDOptions(0.5));
+    for (int step = 0; step < 6; ++step) {
+        optimizer.zero_grad();
+        optimizer_alone.zero_grad();
+        if (accumulates) {
+            const auto guard = model.no_sync();
+            const torch::Tensor first = inputs_of(100 + step, world, 4);
+            loss_of(model.forward(share_of(first, worker.rank(), world))).backward();
+            loss_of(alone->forward(first)).backward();
+        }
+        const torch::Tensor inputs = inputs_of(step, world, 4);
+        loss_of(model.forward(share_of(inputs, worker.rank(), world))).backward();
+        loss_of(alone->forward(inputs)).backward();
+        optimizer.step();
+        optimizer_alone.step();
+    }
+    for (std::size_t i = 0; i < network->parameters().size(); ++i) {
+        require(torch::allclose(network->parameters()[i], alone->parameters()[i], 1e-12, 1e-14),
+                fmt::format("parameter {} is not that of one process with the whole batch", i));
+        const torch::Tensor all = must(group.all_gather(network->parameters()[i].detach()));
+        require(torch::equal(all[0], all[world - 1]), "the ranks' parameters are not the same");
+    }
+    say("equal");
+    return worker.finish();
+}
+
+int batch_norm(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    torch::manual_seed(static_cast<std::uint64_t>(worker.rank()));
+    Sequential network(Linear(6, 4), torch::nn::BatchNorm1d(4));
+    DistributedDataParallel model(network, group);
+    for (int step = 0; step < 3; ++step) {
+        loss_of(model.forward(torch::randn({8, 6}))).backward();
+    }
+    {
+        // Gives everyone rank 0's buffers before it computes.
+        network->train();
+        (void)model.forward(torch::ones({8, 6}));
+    }
+    const torch::Tensor count = must(group.all_gather(network->buffers()[2]));
+    require(torch::equal(count[0], count[worker.world_size() - 1]), "batches counted");
+    say("equal");
+    return worker.finish();
+}
+
+int other_shapes(Worker& worker, const Arguments& /*arguments*/) {
+    const ProcessGroup group = must(worker.process_group());
+    Sequential network(Linear(6, worker.rank() == 0 ? 4 : 5));
+    try {
+        const DistributedDataParallel model(network, group);
+        wrong("a network of another shape was taken");
+    } catch (const std::exception& failure) {
+        say(fmt::format("refused: {}", std::string(failure.what()).substr(0, 200)));
+    }
+    return 0;
+}
+
+int until_asked(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    for (std::uint64_t step = 1;; ++step) {
+        torch::Tensor tensor = torch::ones({16});
+        must(group.all_reduce(tensor));
+        worker.progress(step);
+        if (step == 5) {
+            say("trains");
+        }
+        if (worker.stop_requested()) {
+            require(worker.stop_requested(), "the answer stays");
+            const torch::Tensor steps = must(
+                group.all_gather(torch::full({1}, static_cast<std::int64_t>(step), torch::kInt64)));
+            require(steps.min().item<std::int64_t>() == steps.max().item<std::int64_t>(),
+                    "the ranks left at different steps");
+            say(fmt::format("left together, deadline {}", worker.stop_deadline().has_value()));
+            return worker.leave({});
+        }
+    }
+}
+
+/// What a training of the checkpoint scenarios consists of.
+struct Trained {
+    explicit Trained(const Worker& worker, std::int64_t hidden = 8)
+        : network(Linear(6, hidden), torch::nn::BatchNorm1d(hidden), torch::nn::Dropout(0.3),
+                  Linear(hidden, 3)),
+          optimizer(network->parameters(), torch::optim::AdamWOptions(0.01).amsgrad(true)),
+          sampler(100, worker.rank(), worker.world_size(), {.seed = 3}),
+          state(network.ptr(), optimizer) {
+        state.add("sampler", sampler);
+        state.add("steps", steps);
+        state.add("temperature", temperature);
+        state.add("table", table);
+        state.add_sum("total", total);
+    }
+
+    /// So many steps; dropout draws from the random state, which must go on too.
+    void train(DistributedDataParallel<torch::nn::SequentialImpl>& model, int count) {
+        for (int i = 0; i < count; ++i) {
+            std::optional<torch::Tensor> batch = sampler.next_batch(5);
+            if (!batch) {
+                sampler.set_epoch(sampler.epoch() + 1);
+                batch = sampler.next_batch(5);
+            }
+            const torch::Tensor inputs = batch->to(torch::kFloat32).unsqueeze(1).expand({-1, 6});
+            optimizer.zero_grad();
+            loss_of(model.forward(inputs / 100)).backward();
+            optimizer.step();
+            total += batch->sum();
+            temperature *= 0.9;
+            ++steps;
+        }
+        optimizer.param_groups()[0].options().set_lr(0.01 * temperature);
+    }
+
+    torch::Tensor all_values() {
+        std::vector<torch::Tensor> all;
+        for (const torch::Tensor& parameter : network->parameters()) {
+            all.push_back(parameter.detach().flatten().to(torch::kFloat64));
+        }
+        for (const torch::Tensor& buffer : network->buffers()) {
+            all.push_back(buffer.flatten().to(torch::kFloat64));
+        }
+        all.push_back(torch::rand({4}, torch::kFloat64));  // the random state
+        all.push_back(torch::full({1}, temperature, torch::kFloat64));
+        all.push_back(
+            torch::full({1}, optimizer.param_groups()[0].options().get_lr(), torch::kFloat64));
+        return torch::cat(all);
+    }
+
+    Sequential network;
+    torch::optim::AdamW optimizer;
+    ddprun::DistributedSampler sampler;
+    std::int64_t steps = 0;
+    double temperature = 1;
+    torch::Tensor table = torch::arange(4);
+    torch::Tensor total = torch::zeros({1}, torch::kInt64);
+    ddprun::TrainingState state;
+};
+
+/// checkpoint DIR SAVE_AT END: trains to END steps from the newest checkpoint, saves at SAVE_AT.
+int checkpoint(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    torch::manual_seed(static_cast<std::uint64_t>(7 + worker.rank()));
+    Trained trained(worker);
+    DistributedDataParallel model(trained.network, group);
+    ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
+    const int save_at = std::stoi(arguments.at(1));
+    const int end = std::stoi(arguments.at(2));
+    const Result<std::optional<std::uint64_t>> resumed = checkpoints.resume(trained.state);
+    if (!resumed) {
+        say("refused: " + resumed.error().what);
+        return 4;
+    }
+    say(*resumed ? fmt::format("resumed {}", **resumed) : "fresh");
+    if (trained.steps < save_at) {
+        trained.train(model, save_at - static_cast<int>(trained.steps));
+        const Result<void> saved =
+            checkpoints.save(static_cast<std::uint64_t>(trained.steps), trained.state);
+        say(saved ? "saved" : "not saved: " + saved.error().what);
+    }
+    trained.train(model, end - static_cast<int>(trained.steps));
+    const torch::Tensor values = trained.all_values();
+    torch::Tensor total = trained.total.clone();
+    must(group.all_reduce(total));
+    say(fmt::format("values {:016x} of {}, total {}",
+                    std::hash<std::string>()(std::string(
+                        static_cast<const char*>(values.const_data_ptr()), values.nbytes())),
+                    worker.rank(), total.item<std::int64_t>()));
+    return worker.finish();
+}
+
+/// misfit DIR: a network of another shape than that of `checkpoint`.
+int misfit(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    Trained trained(worker, 9);
+    const torch::Tensor before = trained.network->parameters()[0].detach().clone();
+    ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
+    const Result<std::optional<std::uint64_t>> resumed = checkpoints.resume(trained.state);
+    require(!resumed, "a checkpoint of another network was taken");
+    require(torch::equal(before, trained.network->parameters()[0]), "the network was changed");
+    say("refused: " + resumed.error().what);
+    return worker.finish();
+}
+
+int place(Worker& worker, const Arguments& /*arguments*/) {
+    say(fmt::format("rank {} of {}, local {} of {}, generation {}, restarts {}, because {}",
+                    worker.rank(), worker.world_size(), worker.local_rank(),
+                    worker.local_world_size(), worker.generation(), worker.restart_count(),
+                    worker.start_reason()));
+    must(worker.process_group());
+    return worker.finish();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
+        {"batch_norm", batch_norm},
+        {"checkpoint", checkpoint},
+        {"collectives", collectives},
+        {"data_parallel", data_parallel},
+        {"misfit", misfit},
+        {"other_shapes", other_shapes},
+        {"place", place},
+        {"until_a_peer_dies", until_a_peer_dies},
+        {"until_asked", until_asked},
+    };
+    torch::set_num_threads(1);
+    try {
+        Result<Worker> worker = Worker::from_environment();
+        if (!worker) {
+            say("refused: " + worker.error().what);
+            return 2;
+        }
+        return scenarios.at(argv[1])(*worker, Arguments(argv + 2, argv + argc));
+    } catch (const std::exception& failure) {
+        say(fmt::format("wrong: {}", failure.what()));
+        return 1;
+    }
+}

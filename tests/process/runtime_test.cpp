@@ -1,0 +1,344 @@
+// The worker runtime with several real ranks on this machine. No launcher: the test itself serves
+// the store and the page, so that a death is seen by the others alone.
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "agent/process/worker_page.hpp"
+#include "rendezvous/protocol/worker_environment.hpp"
+#include "rendezvous/store/store_server.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun;
+using namespace ddprun::test;
+
+namespace {
+
+/// A generation of `runtime_peer`s, each a node of its own, as far as it knows.
+class Peers {
+public:
+    Peers(Cluster& cluster, int world_size, const std::vector<std::string>& scenario,
+          std::uint64_t generation = 1)
+        : store_(rdzv::Limits{}) {
+        Result<rdzv::StoreSocket> socket = rdzv::listen_for_store("127.0.0.1", 0);
+        REQUIRE(socket.has_value());
+        const std::uint16_t port = socket->port;
+        store_.serve(std::move(socket->fd), {});
+        for (int rank = 0; rank < world_size; ++rank) {
+            Result<std::unique_ptr<agent::WorkerPage>> page =
+                agent::WorkerPage::create(Generation(generation), 1);
+            REQUIRE(page.has_value());
+            pages.push_back(std::move(*page));
+            rdzv::WorkerPlace place;
+            place.job = JobId("runtime");
+            place.node = NodeId("node");
+            place.generation = Generation(generation);
+            place.rank = Rank(rank);
+            place.world_size = world_size;
+            place.group_rank = rank;
+            place.group_world_size = world_size;
+            place.role_rank = rank;
+            place.role_world_size = world_size;
+            place.store = {"127.0.0.1", port};
+            place.local_address = "127.0.0.2";  // one that no guess would find
+            place.restart_count = 2;
+            place.start_reason = generation == 1 ? "" : "rank 1 died";
+            place.page = pages.back()->path();
+            std::map<std::string, std::string> env;
+            for (const auto& [key, value] : rdzv::worker_environment(place)) {
+                env[key] = value;
+            }
+            StartOptions options;
+            options.argv = {runtime_peer()};
+            for (std::string argument : scenario) {
+                const std::size_t at = argument.find("{rank}");
+                if (at != std::string::npos) {
+                    argument.replace(at, 6, std::to_string(rank));
+                }
+                options.argv.push_back(std::move(argument));
+            }
+            options.env = env;
+            options.name = "rank " + std::to_string(rank);
+            ranks.push_back(&cluster.start(options));
+        }
+    }
+
+    static std::string runtime_peer() { return DDPRUN_TESTS_DIR "/runtime_peer"; }
+
+    void require_exits(int code) {
+        for (Process* rank : ranks) {
+            const int exit_code = rank->wait_exit();
+            INFO(rank->text());
+            REQUIRE(exit_code == code);
+        }
+    }
+
+    /// The first line of each rank with `pattern`.
+    std::vector<std::string> lines(const std::string& pattern) {
+        std::vector<std::string> found;
+        for (Process* rank : ranks) {
+            found.push_back(rank->wait_for_line(pattern));
+        }
+        return found;
+    }
+
+    std::vector<Process*> ranks;
+    std::vector<std::unique_ptr<agent::WorkerPage>> pages;
+
+private:
+    rdzv::StoreServer store_;
+};
+
+/// Local addresses, in the kernel's hexadecimal, on which process `pid` listens.
+std::set<std::string> listening_addresses(pid_t pid) {
+    std::set<std::string> inodes;
+    for (const auto& fd :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+        std::error_code gone;
+        const std::string target = std::filesystem::read_symlink(fd.path(), gone).string();
+        if (target.starts_with("socket:[")) {
+            inodes.insert(target.substr(8, target.size() - 9));
+        }
+    }
+    std::set<std::string> addresses;
+    for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+        std::ifstream file(table);
+        std::string line;
+        while (std::getline(file, line)) {
+            std::istringstream fields(line);
+            std::vector<std::string> words;
+            for (std::string word; fields >> word;) {
+                words.push_back(word);
+            }
+            if (words.size() > 9 && words[3] == "0A" && inodes.contains(words[9])) {
+                addresses.insert(words[1].substr(0, words[1].find(':')));
+            }
+        }
+    }
+    return addresses;
+}
+
+/// One training of the checkpoint scenario from start to end; what each rank has in the end.
+std::vector<std::string> train(Cluster& cluster, int world_size, const std::string& dir,
+                               int save_at, int end, std::uint64_t generation = 1) {
+    Peers peers(cluster, world_size,
+                {"checkpoint", dir, std::to_string(save_at), std::to_string(end)}, generation);
+    peers.require_exits(0);
+    return peers.lines("^values ");
+}
+
+std::string newest(const std::string& dir) {
+    const std::vector<std::string> names = list_folder(dir);
+    REQUIRE_FALSE(names.empty());
+    return dir + "/" + names.back();
+}
+
+void flip_a_bit(const std::string& path) {
+    std::string bytes = read_file(path);
+    REQUIRE(bytes.size() > 100);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+    write_file(path, bytes);
+}
+
+}  // namespace
+
+TEST_CASE("ranks form a group over ddprun's store, bound to the address they were told") {
+    const int world_size = GENERATE(1, 2, 4);
+    Cluster cluster;
+    Peers peers(cluster, world_size, {"collectives"});
+    for (Process* rank : peers.ranks) {
+        // Its standard input is /dev/null: it goes on by itself after "ready".
+        rank->wait_for_line("^ready$");
+    }
+    peers.require_exits(0);
+}
+
+TEST_CASE("a group listens on the address it was told and on no other") {
+    Cluster cluster;
+    Peers peers(cluster, 2, {"until_a_peer_dies"});
+    (void)peers.lines("^joined$");
+    for (Process* rank : peers.ranks) {
+        CHECK(listening_addresses(rank->pid()) == std::set<std::string>{"0200007F"});
+    }
+}
+
+TEST_CASE("when a peer dies, every other rank learns of it, even from one that goes on living") {
+    Cluster cluster;
+    Peers peers(cluster, 4, {"until_a_peer_dies"});
+    (void)peers.lines("^joined$");
+    peers.ranks[2]->signal(SIGKILL);
+    for (const int rank : {0, 1, 3}) {
+        const std::string line =
+            peers.ranks[static_cast<std::size_t>(rank)]->wait_for_line("^error: ");
+        CHECK_THAT(line, Catch::Contains("all_reduce failed on rank " + std::to_string(rank)));
+        CHECK(peers.ranks[static_cast<std::size_t>(rank)]->is_running());
+    }
+}
+
+TEST_CASE("gradients are those of one process with the whole batch, and all ranks stay equal") {
+    const int world_size = GENERATE(1, 2, 3);
+    const std::string mode = GENERATE("plain", "accumulate");
+    Cluster cluster;
+    Peers peers(cluster, world_size, {"data_parallel", mode});
+    peers.require_exits(0);
+    (void)peers.lines("^equal$");
+}
+
+TEST_CASE("buffers follow rank 0's") {
+    Cluster cluster;
+    Peers peers(cluster, 2, {"batch_norm"});
+    peers.require_exits(0);
+    (void)peers.lines("^equal$");
+}
+
+TEST_CASE("ranks with different networks are told so instead of training nonsense") {
+    Cluster cluster;
+    Peers peers(cluster, 2, {"other_shapes"});
+    (void)peers.lines("^refused: ");
+}
+
+TEST_CASE("a stop asked of one node is answered by all ranks at the same step") {
+    Cluster cluster;
+    Peers peers(cluster, 3, {"until_asked"});
+    (void)peers.lines("^trains$");
+    peers.pages[1]->ask_to_stop(SIGTERM, std::chrono::steady_clock::now() + kDeadline);
+    peers.require_exits(75);
+    CHECK_THAT(peers.ranks[0]->wait_for_line("^left"), Catch::Contains("deadline false"));
+    CHECK_THAT(peers.ranks[1]->wait_for_line("^left"), Catch::Contains("deadline true"));
+    const auto steps = peers.pages[0]->progress(LocalRank(0));
+    REQUIRE(steps.has_value());
+    CHECK(*steps >= 5);
+    CHECK(peers.pages[2]->progress(LocalRank(0)) == steps);
+}
+
+TEST_CASE("a resumed training goes on bit for bit, random numbers and sums included") {
+    const int world_size = GENERATE(1, 2, 3);
+    Cluster cluster;
+    const std::vector<std::string> undisturbed =
+        train(cluster, world_size, cluster.dir() / "a", 13, 30);
+    const std::vector<std::string> first = train(cluster, world_size, cluster.dir() / "b", 13, 13);
+    const std::vector<std::string> resumed =
+        train(cluster, world_size, cluster.dir() / "b", 13, 30, 2);
+    CHECK(resumed == undisturbed);
+    CHECK(first != undisturbed);
+}
+
+TEST_CASE("a checkpoint goes on with more and with fewer ranks") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    (void)train(cluster, 2, dir, 4, 4);
+    const int other_world_size = GENERATE(1, 3);
+    Peers peers(cluster, other_world_size, {"checkpoint", dir, "4", "6"}, 2);
+    peers.require_exits(0);
+    (void)peers.lines("^resumed 4$");
+}
+
+TEST_CASE("a damaged checkpoint is passed over by all ranks, with one line that says why") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    (void)train(cluster, 2, dir, 4, 4);
+    (void)train(cluster, 2, dir, 8, 8);
+    const std::string damage = GENERATE("flip", "truncate", "manifest");
+    const std::string file = newest(dir) + "/model-00001-of-00001.safetensors";
+    if (damage == "flip") {
+        flip_a_bit(file);
+    } else if (damage == "truncate") {
+        REQUIRE(truncate(file.c_str(), 1000) == 0);
+    } else {
+        flip_a_bit(newest(dir) + "/manifest.json");
+    }
+    Peers peers(cluster, 2, {"checkpoint", dir, "4", "6"}, 3);
+    peers.require_exits(0);
+    (void)peers.lines("^resumed 4$");
+    CHECK_THAT(peers.ranks[0]->wait_for_line("passes over"), Catch::Contains("step 8"));
+    CHECK(peers.ranks[1]->count_lines("passes over") == 0);
+}
+
+TEST_CASE("a checkpoint that one rank cannot see is passed over by all") {
+    Cluster cluster;
+    const std::string shared = cluster.dir() / "checkpoints";
+    (void)train(cluster, 2, shared, 4, 4);
+    (void)train(cluster, 2, shared, 8, 8);
+    // Each rank sees the folder through its own link; rank 1's lacks the newest.
+    const std::string lacking = cluster.dir() / "lacking";
+    std::filesystem::copy(shared, lacking, std::filesystem::copy_options::recursive);
+    std::filesystem::remove_all(newest(lacking));
+    const std::string by_rank = cluster.dir() / "by-rank";
+    std::filesystem::create_directory(by_rank);
+    std::filesystem::create_symlink(shared, by_rank + "/0");
+    std::filesystem::create_symlink(lacking, by_rank + "/1");
+    Peers peers(cluster, 2, {"checkpoint", by_rank + "/{rank}", "4", "6"}, 3);
+    peers.require_exits(0);
+    (void)peers.lines("^resumed 4$");
+    CHECK_THAT(peers.ranks[1]->wait_for_line("passes over"), Catch::Contains("rank 1"));
+}
+
+TEST_CASE("with no valid checkpoint left nothing is trained over them") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    (void)train(cluster, 2, dir, 4, 4);
+    flip_a_bit(newest(dir) + "/model-00001-of-00001.safetensors");
+    Peers peers(cluster, 2, {"checkpoint", dir, "4", "6"}, 2);
+    peers.require_exits(4);
+    CHECK_THAT(peers.ranks[0]->wait_for_line("^refused: "), Catch::Contains("none of the 1"));
+}
+
+TEST_CASE("a checkpoint of another network is refused by all ranks and changes nothing") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    (void)train(cluster, 2, dir, 4, 4);
+    Peers peers(cluster, 2, {"misfit", dir}, 2);
+    peers.require_exits(0);
+    for (const std::string& line : peers.lines("^refused: ")) {
+        CHECK_THAT(line, Catch::Contains("model.0.bias") && Catch::Contains("[9]"));
+    }
+}
+
+TEST_CASE("an isolated worker publishes nothing and trains on") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    Peers peers(cluster, 2, {"checkpoint", dir, "4", "6"});
+    peers.pages[0]->set_isolated(true);
+    peers.require_exits(0);
+    CHECK_THAT(peers.ranks[0]->wait_for_line("^not saved: "), Catch::Contains("isolated"));
+    CHECK(list_folder(dir).empty());
+}
+
+TEST_CASE("a worker knows its place and why it was started") {
+    Cluster cluster;
+    Peers peers(cluster, 2, {"place"}, 7);
+    peers.require_exits(0);
+    CHECK(peers.ranks[1]->wait_for_line("^rank") ==
+          "rank 1 of 2, local 0 of 1, generation 7, restarts 2, because rank 1 died");
+}
+
+TEST_CASE("without a launcher a worker is a world of one") {
+    Cluster cluster;
+    StartOptions options;
+    options.argv = {Peers::runtime_peer(), "place"};
+    Process& alone = cluster.start(options);
+    CHECK(alone.wait_exit() == 0);
+    CHECK(alone.out() == "rank 0 of 1, local 0 of 1, generation 1, restarts 0, because \n");
+}
+
+TEST_CASE("a half-told place is an error that names the variable") {
+    Cluster cluster;
+    StartOptions options;
+    options.argv = {Peers::runtime_peer(), "place"};
+    options.env = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+    Process& alone = cluster.start(options);
+    CHECK(alone.wait_exit() == 2);
+    CHECK_THAT(alone.out(), Catch::Contains("LOCAL_RANK is not set"));
+}

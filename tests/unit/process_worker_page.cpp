@@ -1,0 +1,147 @@
+// Goal: agent and worker understand each other through the page, and neither can be harmed by it.
+// Method: the agent's end and the worker's end of the same page, in one process.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "agent/process/worker_page.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/result_text.hpp"
+#include "worker_runtime/env/page.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+constexpr int kSlots = 3;
+
+std::unique_ptr<WorkerPage> page_of(Generation generation) {
+    Result<std::unique_ptr<WorkerPage>> made = WorkerPage::create(generation, kSlots);
+    REQUIRE(made);
+    return std::move(*made);
+}
+
+/// The error with which worker 0 refuses the page at `path`.
+std::string refusal(const std::string& path, Generation generation, int local_world_size = kSlots) {
+    const Result<worker::Page> opened =
+        worker::Page::open(path, generation, LocalRank(0), local_world_size);
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().what.find('\n') == std::string::npos);
+    return opened.error().what;
+}
+
+}  // namespace
+
+TEST_CASE("what workers tell through the page is known to their agent, each for itself") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    CHECK(page->generation() == Generation(7));
+    Result<worker::Page> second =
+        worker::Page::open(page->path(), Generation(7), LocalRank(1), kSlots);
+    REQUIRE(second);
+    CHECK_FALSE(page->has_runtime(LocalRank(0)));
+    CHECK(page->has_runtime(LocalRank(1)));
+    CHECK_FALSE(page->has_runtime(LocalRank(2)));
+    CHECK_FALSE(page->progress(LocalRank(1)).has_value());
+    second->tell_progress(0);
+    CHECK(page->progress(LocalRank(1)) == std::uint64_t{0});
+    second->tell_progress(4812);
+    CHECK(page->progress(LocalRank(1)) == std::uint64_t{4812});
+    CHECK_FALSE(page->progress(LocalRank(2)).has_value());
+}
+
+TEST_CASE("what the agent tells through the page is known to all workers, the later ones too") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
+    const Result<worker::Page> first =
+        worker::Page::open(page->path(), Generation(1), LocalRank(0), kSlots);
+    REQUIRE(first);
+    CHECK_FALSE(first->is_isolated());
+    CHECK_FALSE(first->stop_request().has_value());
+    page->set_isolated(true);
+    const Instant deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    page->ask_to_stop(SIGINT, deadline);
+    const Result<worker::Page> late =
+        worker::Page::open(page->path(), Generation(1), LocalRank(2), kSlots);
+    REQUIRE(late);
+    for (const Result<worker::Page>* looking : {&first, &late}) {
+        CHECK((*looking)->is_isolated());
+        REQUIRE((*looking)->stop_request().has_value());
+        CHECK((*looking)->stop_request()->signal == SIGINT);
+        CHECK((*looking)->stop_request()->deadline == deadline);
+    }
+    page->set_isolated(false);
+    CHECK_FALSE(first->is_isolated());
+}
+
+TEST_CASE("workers that are asked again find the new deadline and the first signal") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
+    const Result<worker::Page> looking =
+        worker::Page::open(page->path(), Generation(1), LocalRank(0), kSlots);
+    REQUIRE(looking);
+    const Instant deadline = std::chrono::steady_clock::now();
+    page->ask_to_stop(SIGINT, deadline + std::chrono::seconds(30));
+    page->ask_to_stop(SIGTERM, deadline);
+    REQUIRE(looking->stop_request().has_value());
+    CHECK(looking->stop_request()->signal == SIGINT);
+    CHECK(looking->stop_request()->deadline == deadline);
+}
+
+TEST_CASE(
+    "a page that is not this generation's is refused with a line, and nothing is said in it") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(2));
+    CHECK(refusal(page->path(), Generation(3)).find("generation 2") != std::string::npos);
+    CHECK(refusal(page->path(), Generation(2), kSlots - 1).find("3 workers") != std::string::npos);
+    CHECK(refusal(page->path(), Generation(2), kSlots + 1).find("bytes") != std::string::npos);
+    CHECK_FALSE(page->has_runtime(LocalRank(0)));
+}
+
+TEST_CASE("what is no page is refused with a line") {
+    const UniqueFd file(memfd_create("test", MFD_CLOEXEC));
+    REQUIRE(file.is_open());
+    const std::string path = fmt::format("/proc/self/fd/{}", file.get());
+    CHECK(refusal(path, Generation(1)).find("0 bytes") != std::string::npos);
+    REQUIRE(ftruncate(file.get(), 4096) == 0);
+    CHECK(refusal(path, Generation(1)).find("version 0") != std::string::npos);
+    CHECK(refusal("/nonexistent/page", Generation(1)).find("/nonexistent/page") !=
+          std::string::npos);
+}
+
+TEST_CASE("nothing is left of a page once its agent has let go of it") {
+    std::unique_ptr<WorkerPage> page = page_of(Generation(1));
+    const std::string path = page->path();
+    Result<worker::Page> looking = worker::Page::open(path, Generation(1), LocalRank(0), kSlots);
+    REQUIRE(looking);
+    page.reset();
+    CHECK(access(path.c_str(), F_OK) != 0);
+    // Who has it mapped goes on.
+    looking->tell_progress(1);
+    CHECK_FALSE(looking->is_isolated());
+}
+
+TEST_CASE("a worker can neither make the page shorter nor longer nor forbid others to write") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
+    const UniqueFd file(open(page->path().c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(file.is_open());
+    CHECK(ftruncate(file.get(), 0) != 0);
+    CHECK(errno == EPERM);
+    CHECK(ftruncate(file.get(), 1 << 20) != 0);
+    CHECK(fcntl(file.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0);
+    page->set_isolated(true);
+}
+
+TEST_CASE("the page's descriptor is not inherited by programs that the agent starts") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
+    const std::string number = page->path().substr(page->path().rfind('/') + 1);
+    const int flags = fcntl(std::stoi(number), F_GETFD);
+    REQUIRE(flags >= 0);
+    CHECK((flags & FD_CLOEXEC) != 0);
+}
+
+}  // namespace ddprun::agent

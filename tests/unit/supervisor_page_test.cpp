@@ -1,0 +1,351 @@
+// Cells of the table in agent/README.md that concern the page shared with workers: what they are
+// started with, being asked to leave, isolation.
+
+#include <algorithm>
+#include <csignal>
+#include <string>
+
+#include "agent/core/lease_watch.hpp"
+#include "agent/core/supervisor.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/unit/supervisor_fixture.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+std::string variable(const WorkerSpec& worker, const std::string& key) {
+    const auto found = std::find_if(worker.environment.begin(), worker.environment.end(),
+                                    [&key](const auto& pair) { return pair.first == key; });
+    return found == worker.environment.end() ? "not set" : found->second;
+}
+
+constexpr Milliseconds kBeat{200};      // of a lease of a second
+constexpr Milliseconds kDoubtful{800};  // after the last thing that is known to have arrived
+
+/// Runs generation 1 on a link with leases; the join was sent at the rig's present.
+struct RigWithLease : Rig {
+    RigWithLease() {
+        become_waiting(kBeat);
+        hear(Rig::row(1, 1));
+    }
+};
+
+/// Sends the beats that are due until `time` has passed, unanswered; true if that isolated.
+bool pass_in_silence(Rig& rig, Milliseconds time) {
+    bool has_isolated = false;
+    for (Milliseconds passed{0}; passed < time; passed += kBeat) {
+        rig.pass(kBeat);
+        has_isolated |= rig.does<IsolateWorkers>();
+    }
+    return has_isolated;
+}
+
+void reconnect(Rig& rig, const std::string& run_token = "t1") {
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{.run_token = run_token, .lease = kBeat * 5, .beat_interval = kBeat});
+}
+
+/// The next beat is sent and answered.
+void beat(Rig& rig) {
+    rig.pass(kBeat);
+    REQUIRE(rig.sent<rdzv::Beat>().size() == 1);
+    rig.hear(rdzv::Acknowledge{rig.sent<rdzv::Beat>()[0].sequence});
+}
+
+}  // namespace
+
+TEST_CASE("workers are told this node's address and why their generation started") {
+    Rig rig;
+    rig.become_gone();
+    rdzv::Start row = Rig::row(2, 1);
+    row.why = "rank 3 on gpu-02 exited with code 1";
+    rig.hear(row);
+    const auto start = rig.effect<StartWorkers>();
+    REQUIRE(start.has_value());
+    for (const WorkerSpec& worker : start->workers) {
+        CHECK(variable(worker, "DDPRUN_LOCAL_ADDR") == "10.0.0.1");
+        CHECK(variable(worker, "DDPRUN_START_REASON") == row.why);
+        CHECK(variable(worker, "DDPRUN_PAGE").empty());
+    }
+}
+
+TEST_CASE("the address that workers are told is the one that was chosen for the store") {
+    SupervisorOptions options = two_slot_options();
+    options.store_host = "192.168.1.7";
+    Rig rig(options);
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreOpened{{"192.168.1.7", 4001}});
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    rig.hear(Rig::row(1, 1));
+    REQUIRE(rig.does<StartWorkers>());
+    CHECK(variable(rig.effect<StartWorkers>()->workers[0], "DDPRUN_LOCAL_ADDR") == "192.168.1.7");
+    CHECK(variable(rig.effect<StartWorkers>()->workers[0], "DDPRUN_START_REASON").empty());
+}
+
+// ----------------------------------------------------------------------------------------- drains
+
+TEST_CASE("a drain asks those that look at the page and signals only the others") {
+    const rdzv::StopCause cause = GENERATE(rdzv::StopCause::Grow, rdzv::StopCause::Leave);
+    Rig rig;
+    rig.become_running();
+    rig.hear(Rig::stop(cause, 1, Milliseconds(30000)));
+    REQUIRE(rig.does<AskWorkersToLeave>());
+    CHECK(rig.effect<AskWorkersToLeave>()->generation == Generation(1));
+    CHECK(rig.effect<AskWorkersToLeave>()->signal == SIGTERM);
+    CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + Milliseconds(30000));
+    REQUIRE(rig.does<SignalWorkers>());
+    CHECK(rig.effect<SignalWorkers>()->spares_asked);
+    // Who comes to look between the two must see the page written.
+    CHECK(std::holds_alternative<AskWorkersToLeave>(rig.effects.front()));
+    rig.pass(Milliseconds(30000));
+    CHECK(rig.does<EmptyGeneration>());
+}
+
+TEST_CASE("a stop for a failure or a fence asks nobody and signals all") {
+    const rdzv::StopCause cause = GENERATE(rdzv::StopCause::Failure, rdzv::StopCause::Fenced);
+    Rig rig;
+    rig.become_running();
+    rig.hear(Rig::stop(cause));
+    CHECK_FALSE(rig.does<AskWorkersToLeave>());
+    REQUIRE(rig.does<SignalWorkers>());
+    CHECK_FALSE(rig.effect<SignalWorkers>()->spares_asked);
+}
+
+TEST_CASE("a drain that becomes a stop signals all and tells the nearer deadline") {
+    Rig rig;
+    rig.become_running();
+    rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, Milliseconds(30000)));
+    rig.hear(Rig::stop(rdzv::StopCause::Failure, 1, Milliseconds(2000)));
+    REQUIRE(rig.does<AskWorkersToLeave>());
+    CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + Milliseconds(2000));
+    REQUIRE(rig.does<SignalWorkers>());
+    CHECK_FALSE(rig.effect<SignalWorkers>()->spares_asked);
+    rig.hear(Rig::stop(rdzv::StopCause::Failure, 1, Milliseconds(2000)));
+    CHECK_FALSE(rig.does<AskWorkersToLeave>());
+    CHECK_FALSE(rig.does<SignalWorkers>());
+}
+
+TEST_CASE("a drain after a stop changes nothing about the stop") {
+    Rig rig;
+    rig.become_stopping();
+    rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, Milliseconds(1000)));
+    CHECK_FALSE(rig.does<AskWorkersToLeave>());
+    CHECK_FALSE(rig.does<SignalWorkers>());
+}
+
+TEST_CASE("a drain with another signal sends that to those that were not asked") {
+    Rig rig;
+    rig.become_running();
+    rig.hear(Rig::stop(rdzv::StopCause::Grow));
+    rdzv::Stop interrupt = Rig::stop(rdzv::StopCause::Leave);
+    interrupt.signal = SIGINT;
+    rig.hear(interrupt);
+    CHECK_FALSE(rig.does<AskWorkersToLeave>());
+    REQUIRE(rig.does<SignalWorkers>());
+    CHECK(rig.effect<SignalWorkers>()->signal == SIGINT);
+    CHECK(rig.effect<SignalWorkers>()->spares_asked);
+}
+
+TEST_CASE("a node that drains alone asks its workers too") {
+    Rig rig;
+    rig.become_running();
+    rig.give(LinkDown{"connection refused"});
+    rig.give(Signalled{SIGINT});
+    REQUIRE(rig.does<AskWorkersToLeave>());
+    CHECK(rig.effect<AskWorkersToLeave>()->signal == SIGINT);
+    CHECK(rig.effect<SignalWorkers>()->spares_asked);
+}
+
+TEST_CASE("a stop that ends the agent signals all, also in the middle of a drain") {
+    Rig rig;
+    rig.become_running();
+    rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, Milliseconds(30000)));
+    rig.give(LinkDown{"refused for good", true});
+    REQUIRE(rig.does<SignalWorkers>());
+    CHECK_FALSE(rig.effect<SignalWorkers>()->spares_asked);
+}
+
+TEST_CASE("workers that leave with 75 when asked are neither success nor failure") {
+    Rig rig;
+    rig.become_running();
+    rig.hear(Rig::stop(rdzv::StopCause::Grow));
+    rig.exit(0, rdzv::kExitDrained);
+    rig.exit(1, rdzv::kExitDrained);
+    CHECK_FALSE(rig.sends_anything());
+    CHECK(rig.does<EmptyGeneration>());
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.sent<rdzv::Stopped>().size() == 1);
+}
+
+// -------------------------------------------------------------------------------------- isolation
+
+TEST_CASE("workers start without being isolated, and answered beats keep it so") {
+    RigWithLease rig;
+    CHECK(rig.does<StartWorkers>());
+    CHECK_FALSE(rig.does<IsolateWorkers>());
+    for (int i = 0; i < 20; ++i) {
+        beat(rig);
+        CHECK_FALSE(rig.does<IsolateWorkers>());
+        // No wake-up but for the next beat.
+        CHECK(rig.supervisor.next_deadline() == rig.now + kBeat);
+    }
+}
+
+TEST_CASE("workers are isolated when no beat was answered for 0.8 of the lease") {
+    RigWithLease rig;
+    CHECK_FALSE(pass_in_silence(rig, kDoubtful - kBeat));
+    rig.pass(kBeat - Milliseconds(1));
+    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK(rig.supervisor.next_deadline() == rig.now + Milliseconds(1));
+    rig.pass(Milliseconds(1));
+    REQUIRE(rig.does<IsolateWorkers>());
+    CHECK(rig.effect<IsolateWorkers>()->generation == Generation(1));
+    CHECK(rig.effect<IsolateWorkers>()->is_isolated);
+    CHECK_FALSE(pass_in_silence(rig, Milliseconds(5000)));
+    beat(rig);
+    REQUIRE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.effect<IsolateWorkers>()->is_isolated);
+}
+
+TEST_CASE("the wake-up that isolates comes even if no beat is due then") {
+    Rig rig;
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    rig.hear(rdzv::Accepted{
+        .run_token = "t1", .lease = Milliseconds(1000), .beat_interval = Milliseconds(900)});
+    rig.hear(Rig::row(1, 1));
+    CHECK(rig.supervisor.next_deadline() == rig.now + kDoubtful);
+}
+
+TEST_CASE("an answer counts from when its beat was sent, not from when it came") {
+    RigWithLease rig;
+    rig.pass(kBeat);
+    const std::uint64_t first = rig.sent<rdzv::Beat>()[0].sequence;
+    CHECK_FALSE(pass_in_silence(rig, kDoubtful - kBeat - kBeat));
+    rig.hear(rdzv::Acknowledge{first});
+    CHECK_FALSE(pass_in_silence(rig, kBeat));
+    rig.pass(kBeat);
+    REQUIRE(rig.does<IsolateWorkers>());
+    // The answer to a beat that is older than what is trusted proves nothing.
+    rig.pass(Milliseconds(3000));
+    rig.hear(rdzv::Acknowledge{first + 1});
+    CHECK_FALSE(rig.does<IsolateWorkers>());
+}
+
+TEST_CASE("a start that was long under way finds its workers isolated at once") {
+    Rig rig;
+    rig.become_waiting(kBeat);
+    pass_in_silence(rig, Milliseconds(2000));
+    rig.hear(Rig::row(1, 1));
+    REQUIRE(rig.does<IsolateWorkers>());
+    CHECK(rig.effect<IsolateWorkers>()->is_isolated);
+    CHECK(std::holds_alternative<IsolateWorkers>(rig.effects.back()));
+}
+
+TEST_CASE("workers are isolated while the link is down, and until a beat is answered again") {
+    RigWithLease rig;
+    rig.give(LinkDown{"reset"});
+    REQUIRE(rig.does<IsolateWorkers>());
+    CHECK(rig.effect<IsolateWorkers>()->is_isolated);
+    reconnect(rig);
+    // The fence of one that was replaced comes right behind this.
+    CHECK_FALSE(rig.does<IsolateWorkers>());
+    beat(rig);
+    REQUIRE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.effect<IsolateWorkers>()->is_isolated);
+}
+
+TEST_CASE("workers of a generation that is no longer the run's stay isolated") {
+    RigWithLease fenced;
+    fenced.hear(Rig::stop(rdzv::StopCause::Fenced));
+    REQUIRE(fenced.does<IsolateWorkers>());
+    CHECK(fenced.effect<IsolateWorkers>()->is_isolated);
+    CHECK(std::holds_alternative<IsolateWorkers>(fenced.effects.front()));
+    beat(fenced);
+    CHECK_FALSE(fenced.does<IsolateWorkers>());
+
+    RigWithLease behind;
+    behind.hear(Rig::stop(rdzv::StopCause::Failure, 2));
+    REQUIRE(behind.does<IsolateWorkers>());
+    beat(behind);
+    CHECK_FALSE(behind.does<IsolateWorkers>());
+
+    RigWithLease other_run;
+    reconnect(other_run, "t2");
+    beat(other_run);
+    CHECK_FALSE(other_run.does<IsolateWorkers>());
+}
+
+TEST_CASE("a failure or a drain does not isolate: this generation is still the newest") {
+    const rdzv::StopCause cause = GENERATE(rdzv::StopCause::Failure, rdzv::StopCause::Grow);
+    RigWithLease rig;
+    rig.hear(Rig::stop(cause));
+    CHECK_FALSE(rig.does<IsolateWorkers>());
+}
+
+TEST_CASE("a rendezvous in this process is never out of reach") {
+    Rig rig;
+    rig.become_running();
+    rig.pass(Milliseconds(60000));
+    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.supervisor.next_deadline().has_value());
+}
+
+TEST_CASE("nobody is isolated where nobody lives") {
+    Rig rig;
+    rig.become_waiting(kBeat);
+    CHECK_FALSE(pass_in_silence(rig, Milliseconds(5000)));
+    rig.give(LinkDown{"reset"});
+    CHECK_FALSE(rig.does<IsolateWorkers>());
+
+    RigWithLease gone;
+    gone.hear(Rig::stop());
+    gone.exit(0, 143);
+    gone.exit(1, 143);
+    gone.give(Emptied{Generation(1)});
+    gone.give(LinkDown{"reset"});
+    CHECK_FALSE(gone.does<IsolateWorkers>());
+}
+
+TEST_CASE("a closed run that grants no lease lifts no isolation") {
+    RigWithLease rig;
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    CHECK_FALSE(rig.does<IsolateWorkers>());
+}
+
+TEST_CASE("a lease counts from the sending of the last beat that was answered") {
+    LeaseWatch lease;
+    const Instant start{};
+    lease.begin(Milliseconds(1000), start);
+    CHECK(lease.held_until() == start + kDoubtful);
+    lease.beat_sent(1, start + kBeat);
+    lease.beat_sent(2, start + kBeat + kBeat);
+    lease.acknowledged(2);
+    CHECK(lease.held_until() == start + kBeat + kBeat + kDoubtful);
+    // Late, and never sent: neither proves anything.
+    lease.acknowledged(1);
+    lease.acknowledged(7);
+    CHECK(lease.held_until() == start + kBeat + kBeat + kDoubtful);
+    lease.end();
+    CHECK(lease.held_until() == Instant::min());
+}
+
+TEST_CASE("unanswered beats are forgotten once their answers could prove nothing") {
+    LeaseWatch lease;
+    Instant now{};
+    lease.begin(Milliseconds(1000), now);
+    for (std::uint64_t sequence = 1; sequence < 1000; ++sequence) {
+        now += kBeat;
+        lease.beat_sent(sequence, now);
+        CHECK(lease.unanswered_count() <= 4);
+    }
+    lease.acknowledged(999);
+    CHECK(lease.held_until() == now + kDoubtful);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,352 @@
+#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/unique_fd.hpp"
+#include "worker_runtime/checkpoint/file_io.hpp"
+#include "worker_runtime/checkpoint/folder.hpp"
+#include "worker_runtime/checkpoint/json_text.hpp"
+#include "worker_runtime/checkpoint/manifest.hpp"
+#include "worker_runtime/checkpoint/safetensors.hpp"
+
+namespace ddprun::worker {
+
+namespace {
+
+constexpr const char* kModelFile = "model-00001-of-00001.safetensors";
+
+std::string path_of(const std::string& dir, const std::string& name) {
+    return dir + (dir.ends_with('/') ? "" : "/") + name;
+}
+
+// A folder aside that is removed with all it holds unless it was put in place.
+class Attempt {
+public:
+    Attempt(const std::string& dir, std::uint64_t step)
+        : name_(aside_name(step, kPartialEnding)), path_(path_of(dir, name_)) {}
+    Attempt(const Attempt&) = delete;
+    Attempt& operator=(const Attempt&) = delete;
+    ~Attempt() {
+        if (is_to_remove_) {
+            remove_all_of(path_);
+        }
+    }
+
+    std::optional<Error> create() {
+        if (::mkdir(path_.c_str(), 0777) != 0) {
+            return system_error(errno, fmt::format("folder {} cannot be created", path_));
+        }
+        is_to_remove_ = true;
+        return std::nullopt;
+    }
+    void keep() { is_to_remove_ = false; }
+
+    [[nodiscard]] const std::string& name() const { return name_; }
+    [[nodiscard]] const std::string& path() const { return path_; }
+
+private:
+    std::string name_;
+    std::string path_;
+    bool is_to_remove_ = false;
+};
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+    return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+Result<ManifestFile> write_file(int folder_fd, const std::string& folder, const std::string& name,
+                                const std::vector<std::span<const std::byte>>& pieces) {
+    Result<FileWriter> writer = FileWriter::create(folder_fd, name, path_of(folder, name));
+    if (!writer) {
+        return writer.error();
+    }
+    for (const std::span<const std::byte> piece : pieces) {
+        if (std::optional<Error> problem = writer->append(piece)) {
+            return *problem;
+        }
+    }
+    if (std::optional<Error> problem = writer->finish()) {
+        return *problem;
+    }
+    return ManifestFile{.name = name, .size = writer->size(), .xxh3_128 = writer->checksum()};
+}
+
+// Everything of a checkpoint, on disk in `folder`.
+std::optional<Error> write_checkpoint(const std::string& folder, const CheckpointInfo& info,
+                                      const SafetensorsPlan& plan) {
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    if (!folder_fd) {
+        return folder_fd.error();
+    }
+    std::vector<std::span<const std::byte>> pieces{bytes_of(plan.header)};
+    for (const TensorView* const tensor : plan.tensors) {
+        pieces.push_back(tensor->bytes);
+    }
+    const Result<ManifestFile> model = write_file(folder_fd->get(), folder, kModelFile, pieces);
+    if (!model) {
+        return model.error();
+    }
+    const Result<std::string> text = format_manifest(Manifest{.info = info, .files = {*model}});
+    if (!text) {
+        return text.error();
+    }
+    const Result<ManifestFile> manifest =
+        write_file(folder_fd->get(), folder, std::string(kManifestName), {bytes_of(*text)});
+    if (!manifest) {
+        return manifest.error();
+    }
+    if (::fsync(folder_fd->get()) != 0) {
+        return system_error(errno, fmt::format("folder {} cannot be synced", folder));
+    }
+    return std::nullopt;
+}
+
+Error not_published(const std::string& dir, std::uint64_t step, const Error& why) {
+    return Error{why.code, fmt::format("checkpoint of step {} was not written to {}: {}", step, dir,
+                                       why.what)};
+}
+
+// Under another name first, so that nobody reads half of it.
+bool retire(const std::string& dir, std::uint64_t step) {
+    const std::string aside = path_of(dir, aside_name(step, kPartialEnding));
+    return ::rename(path_of(dir, step_folder_name(step)).c_str(), aside.c_str()) == 0 &&
+           remove_all_of(aside);
+}
+
+Result<Manifest> read_manifest(int folder_fd, const std::string& folder) {
+    const std::string name(kManifestName);
+    const Result<OpenFile> file = open_file(folder_fd, name, path_of(folder, name));
+    if (!file) {
+        return file.error();
+    }
+    if (file->size > kManifestBytesMax) {
+        return Error{ErrorCode::BadMessage, fmt::format("{} has {} bytes, allowed are {}",
+                                                        file->path, file->size, kManifestBytesMax)};
+    }
+    const Result<FileBytes> read = read_file(*file, nullptr);
+    if (!read) {
+        return read.error();
+    }
+    const std::span<const std::byte> bytes = read->bytes();
+    Result<Manifest> manifest =
+        parse_manifest(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    if (!manifest) {
+        return Error{manifest.error().code, file->path + ": " + manifest.error().what};
+    }
+    return manifest;
+}
+
+// Opens a file that the manifest lists; its size is then right.
+Result<OpenFile> open_listed(int folder_fd, const std::string& folder, const ManifestFile& listed) {
+    Result<OpenFile> file = open_file(folder_fd, listed.name, path_of(folder, listed.name));
+    if (file && file->size != listed.size) {
+        return Error{ErrorCode::BadMessage, fmt::format("{} has {} bytes, the manifest says {}",
+                                                        file->path, file->size, listed.size)};
+    }
+    return file;
+}
+
+// What can be seen without reading the tensors.
+bool looks_complete(const std::string& folder) {
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    if (!folder_fd) {
+        return false;
+    }
+    const Result<Manifest> manifest = read_manifest(folder_fd->get(), folder);
+    return manifest &&
+           std::all_of(manifest->files.begin(), manifest->files.end(),
+                       [&](const ManifestFile& file) {
+                           return open_listed(folder_fd->get(), folder, file).has_value();
+                       });
+}
+
+// Only what looks complete is counted, so that torn checkpoints do not push out the last good one.
+// Newer ones are left alone: training went on from before them, because they could not be read.
+void remove_old(const std::string& dir, std::uint64_t written, const PublishOptions& options) {
+    const Result<std::vector<std::uint64_t>> steps = list_checkpoints(dir);
+    if (!steps) {
+        options.on_warning("old checkpoints are not removed: " + steps.error().what);
+        return;
+    }
+    int kept = 0;
+    for (const std::uint64_t step : *steps) {
+        const std::string folder = path_of(dir, step_folder_name(step));
+        if (step > written) {
+            continue;
+        }
+        if (step == written || (kept < options.keep && looks_complete(folder))) {
+            ++kept;
+        } else if (kept >= options.keep && !retire(dir, step)) {
+            options.on_warning(fmt::format("old checkpoint {} cannot be removed", folder));
+        }
+    }
+}
+
+std::optional<Error> read_shard(int folder_fd, const std::string& folder,
+                                const ManifestFile& listed, std::vector<FileBytes>& storage,
+                                LoadedCheckpoint& loaded) {
+    const Result<OpenFile> file = open_listed(folder_fd, folder, listed);
+    if (!file) {
+        return file.error();
+    }
+    Xxh3Hasher hasher;
+    Result<FileBytes> bytes = read_file(*file, &hasher);
+    if (!bytes) {
+        return bytes.error();
+    }
+    const auto bad = [&](const std::string& why) {
+        return Error{ErrorCode::BadMessage, file->path + ": " + why};
+    };
+    if (const std::string checksum = hasher.hex(); checksum != listed.xxh3_128) {
+        return bad(
+            fmt::format("its checksum is {}, the manifest says {}", checksum, listed.xxh3_128));
+    }
+    storage.push_back(*std::move(bytes));
+    Result<std::vector<TensorView>> tensors =
+        parse_safetensors(std::as_const(storage.back()).bytes());
+    if (!tensors) {
+        return bad(tensors.error().what);
+    }
+    for (TensorView& tensor : *tensors) {
+        const std::string name = tensor.name;
+        if (!loaded.tensors.emplace(name, std::move(tensor)).second) {
+            return bad(fmt::format("tensor {} is in another file too", in_quotes(name)));
+        }
+    }
+    return std::nullopt;
+}
+
+Result<LoadedCheckpoint> read_folder(const std::string& folder, std::uint64_t step) {
+    // The descriptor holds this checkpoint even if another takes its name meanwhile.
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    if (!folder_fd) {
+        return folder_fd.error();
+    }
+    Result<Manifest> manifest = read_manifest(folder_fd->get(), folder);
+    if (!manifest) {
+        return manifest.error();
+    }
+    LoadedCheckpoint loaded;
+    loaded.info = std::move(manifest->info);
+    if (loaded.info.step != step) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("the manifest is of step {}", loaded.info.step)};
+    }
+    auto storage = std::make_shared<std::vector<FileBytes>>();
+    for (const ManifestFile& file : manifest->files) {
+        if (const std::optional<Error> problem =
+                read_shard(folder_fd->get(), folder, file, *storage, loaded)) {
+            return *problem;
+        }
+    }
+    loaded.storage = std::move(storage);
+    return loaded;
+}
+
+}  // namespace
+
+Result<std::string> publish_checkpoint(const std::string& dir, const CheckpointInfo& info,
+                                       const std::vector<TensorView>& tensors,
+                                       const PublishOptions& options) {
+    const auto failed = [&](const Error& why) { return not_published(dir, info.step, why); };
+    if (options.keep < 1) {
+        return failed(
+            Error{ErrorCode::InvalidArgument,
+                  fmt::format("{} checkpoints are to be kept; give 1 or more", options.keep)});
+    }
+    const Result<SafetensorsPlan> plan = plan_safetensors(tensors);
+    if (!plan) {
+        return failed(plan.error());
+    }
+    const Result<UniqueFd> dir_fd = open_or_create_folder(dir);
+    if (!dir_fd) {
+        return failed(dir_fd.error());
+    }
+    Attempt attempt(dir, info.step);
+    if (const std::optional<Error> problem = attempt.create()) {
+        return failed(*problem);
+    }
+    if (const std::optional<Error> problem = write_checkpoint(attempt.path(), info, *plan)) {
+        return failed(*problem);
+    }
+    if (options.is_isolated()) {
+        return failed(Error{ErrorCode::Refused,
+                            "this node is isolated, another generation may be running; nothing is "
+                            "to be done, the group starts again from the newest checkpoint"});
+    }
+    const Result<PutInPlace> put =
+        put_in_place(dir_fd->get(), attempt.name(), info.step, Exchange::IfPossible);
+    if (!put) {
+        return failed(put.error());
+    }
+    if (::fsync(dir_fd->get()) != 0) {
+        const Error problem = system_error(errno, fmt::format("folder {} cannot be synced", dir));
+        take_back(dir_fd->get(), attempt.name(), info.step, *put);
+        return failed(problem);
+    }
+    attempt.keep();
+    if (!put->replaced.empty() && !remove_all_of(path_of(dir, put->replaced))) {
+        options.on_warning(fmt::format("the replaced checkpoint {} cannot be removed",
+                                       path_of(dir, put->replaced)));
+    }
+    remove_old(dir, info.step, options);
+    return path_of(dir, step_folder_name(info.step));
+}
+
+Result<std::vector<std::uint64_t>> list_checkpoints(const std::string& dir) {
+    const Result<std::vector<std::string>> names = list_names(dir);
+    if (!names) {
+        if (::access(dir.c_str(), F_OK) != 0 && errno == ENOENT) {
+            return std::vector<std::uint64_t>{};
+        }
+        return names.error();
+    }
+    std::vector<std::uint64_t> steps;
+    for (const std::string& name : *names) {
+        struct stat status {};
+        const std::optional<std::uint64_t> step = step_of_folder_name(name);
+        if (step && ::stat(path_of(dir, name).c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+            steps.push_back(*step);
+        }
+    }
+    std::sort(steps.rbegin(), steps.rend());
+    return steps;
+}
+
+Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::uint64_t step) {
+    Result<LoadedCheckpoint> loaded = read_folder(path_of(dir, step_folder_name(step)), step);
+    if (!loaded) {
+        return Error{loaded.error().code, fmt::format("checkpoint of step {} cannot be used: {}",
+                                                      step, loaded.error().what)};
+    }
+    return loaded;
+}
+
+void remove_leftovers(const std::string& dir) {
+    const Result<std::vector<std::string>> names = list_names(dir);
+    if (!names) {
+        return;
+    }
+    for (const std::string& name : *names) {
+        const std::string path = path_of(dir, name);
+        if (step_of_aside_name(name, kPartialEnding)) {
+            remove_all_of(path);
+        } else if (const auto step = step_of_aside_name(name, kReplacedEnding)) {
+            // Its writer died before the new one was in its place, or before it removed the old.
+            const std::string place = path_of(dir, step_folder_name(*step));
+            if (::access(place.c_str(), F_OK) == 0 || ::rename(path.c_str(), place.c_str()) != 0) {
+                remove_all_of(path);
+            }
+        }
+    }
+}
+
+}  // namespace ddprun::worker

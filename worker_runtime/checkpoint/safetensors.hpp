@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+
+/// The safetensors file format: eight bytes with the header's size (little-endian), a JSON header
+/// that says each tensor's type, shape and place, then the tensors' bytes without holes. Pure
+/// functions on memory; nothing is copied but the header.
+namespace ddprun::worker {
+
+/// The header's size may not be larger; the same bound as the reference implementation's.
+constexpr std::size_t kSafetensorsHeaderBytesMax = 100'000'000;
+/// Dimensions of one tensor; LibTorch's own bound.
+constexpr std::size_t kSafetensorsDimensionsMax = 64;
+
+/// Bytes of one element of a type ("F32": 4); nothing for a type that is unknown here.
+[[nodiscard]] std::optional<std::size_t> dtype_bytes(std::string_view dtype);
+
+/// A file to be: `header` (with the size in front and the padding), then the bytes of `tensors` in
+/// this order. Wide types come first, so that every tensor is aligned to its type. The same tensors
+/// give the same file. Points to the tensors it was made from.
+struct SafetensorsPlan {
+    std::string header;
+    std::vector<const TensorView*> tensors;
+    std::uint64_t file_bytes = 0;
+};
+
+/// Refuses what no reader would take: an unknown type, a name that occurs twice, is no UTF-8 or is
+/// reserved, bytes that do not fit type and shape, a header over the bound.
+[[nodiscard]] Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors);
+
+/// The tensors of a whole file, in the order of their bytes, which are part of `file`. Strict:
+/// anything but exactly the format is an error that names the tensor and the values; at most
+/// the header's bounds are allocated for hostile bytes, and nothing is thrown.
+[[nodiscard]] Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> file);
+
+/// The bytes that `shape` of `dtype` takes; an error for unknown types, negative dimensions and
+/// numbers that overflow.
+[[nodiscard]] Result<std::uint64_t> tensor_bytes(const std::string& dtype,
+                                                 const std::vector<std::int64_t>& shape);
+
+}  // namespace ddprun::worker

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+
+/// The JSON header of a safetensors file, read event by event: a hostile one of a hundred million
+/// bytes never becomes a tree.
+namespace ddprun::worker {
+
+/// The key beside the tensors' names that holds texts about the file.
+constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
+
+/// What the header says about one tensor; type, shape and place are not yet checked against
+/// each other.
+struct SafetensorsEntry {
+    std::string name;
+    std::string dtype;
+    std::vector<std::int64_t> shape;
+    std::uint64_t begin = 0;  ///< first byte, counted from the end of the header
+    std::uint64_t end = 0;
+};
+
+/// The entries in the header's order. Refuses any JSON but the format's, and names that occur
+/// twice. Never throws.
+[[nodiscard]] Result<std::vector<SafetensorsEntry>> parse_safetensors_header(
+    std::span<const std::byte> header);
+
+}  // namespace ddprun::worker

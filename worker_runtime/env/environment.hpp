@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/messages.hpp"
+
+namespace ddprun::worker {
+
+/// A worker's place in its job, as its launcher has told it. The defaults are a world of one.
+struct WorkerEnvironment {
+    Rank rank;
+    int world_size = 1;
+    LocalRank local_rank;
+    int local_world_size = 1;
+    int group_rank = 0;
+    int group_world_size = 1;
+    int restart_count = 0;
+    int max_restarts = 0;
+    std::optional<rdzv::StoreAddress> store;  ///< none: a world of one that nobody launched
+
+    // Only ddprun tells these.
+    Generation generation{1};   ///< from torchrun: one more than the restarts
+    JobId job;                  ///< empty: not told
+    NodeId node;                ///< empty: not told
+    std::string local_address;  ///< of this node towards the others; empty: not told
+    std::string start_reason;   ///< empty: the first generation, or not told
+    std::string page;           ///< path of the page shared with the agent; empty: none
+
+    bool operator==(const WorkerEnvironment&) const = default;
+};
+
+/// The value of an environment variable; none if it is not set.
+using Lookup = std::function<std::optional<std::string>(const std::string& key)>;
+
+/// Reads the contract that rendezvous/protocol/worker_environment.hpp writes down. With none of its
+/// keys set this is a world of one. Started by ddprun, every key must be there; by another launcher
+/// that speaks torchrun's contract, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
+/// MASTER_PORT must. InvalidArgument names the key, its value and what is wrong with it.
+[[nodiscard]] Result<WorkerEnvironment> read_environment(const Lookup& lookup);
+
+/// The same from this process's environment.
+[[nodiscard]] Result<WorkerEnvironment> read_environment();
+
+}  // namespace ddprun::worker

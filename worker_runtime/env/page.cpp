@@ -1,0 +1,97 @@
+#include "worker_runtime/env/page.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/unique_fd.hpp"
+
+namespace ddprun::worker {
+
+Page::~Page() {
+    if (header_ != nullptr) {
+        munmap(header_, bytes_);
+    }
+}
+
+Page::Page(Page&& other) noexcept
+    : header_(std::exchange(other.header_, nullptr)),
+      slot_(std::exchange(other.slot_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+Page& Page::operator=(Page&& other) noexcept {
+    std::swap(header_, other.header_);
+    std::swap(slot_, other.slot_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+}
+
+Result<Page> Page::open(const std::string& path, Generation generation, LocalRank local_rank,
+                        int local_world_size) {
+    const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!file.is_open()) {
+        return system_error(errno, fmt::format("cannot open the agent's page {}", path));
+    }
+    const auto slot_count = static_cast<std::uint32_t>(local_world_size);
+    const std::size_t bytes = rdzv::worker_page_bytes(slot_count);
+    struct stat status {};
+    if (fstat(file.get(), &status) != 0) {
+        return system_error(errno, fmt::format("cannot look at the agent's page {}", path));
+    }
+    if (status.st_size < 0 || static_cast<std::size_t>(status.st_size) < bytes) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("the agent's page {} has {} bytes, {} workers need {}", path,
+                                 status.st_size, local_world_size, bytes)};
+    }
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (memory == MAP_FAILED) {
+        return system_error(errno, fmt::format("cannot map the agent's page {}", path));
+    }
+    Page page;
+    page.header_ = static_cast<rdzv::WorkerPageHeader*>(memory);
+    page.bytes_ = bytes;
+    const rdzv::WorkerPageHeader& header = *page.header_;
+    if (header.magic != rdzv::kWorkerPageMagic || header.version != rdzv::kWorkerPageVersion ||
+        header.slot_count != slot_count || header.generation != generation.value()) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("the agent's page {} is of version {}, generation {}, {} workers; "
+                                 "expected version {}, generation {}, {} workers",
+                                 path, header.version, header.generation, header.slot_count,
+                                 rdzv::kWorkerPageVersion, generation.value(), local_world_size)};
+    }
+    auto* const slots = static_cast<rdzv::WorkerPageSlot*>(
+        static_cast<void*>(static_cast<std::byte*>(memory) + sizeof(rdzv::WorkerPageHeader)));
+    page.slot_ = slots + local_rank.value();
+    page.slot_->has_runtime.store(1);
+    return page;
+}
+
+bool Page::is_isolated() const {
+    return header_ != nullptr && header_->is_isolated.load() != 0;
+}
+
+std::optional<StopRequest> Page::stop_request() const {
+    if (header_ == nullptr) {
+        return std::nullopt;
+    }
+    const std::uint32_t signal = header_->stop_signal.load();
+    if (signal == 0) {
+        return std::nullopt;
+    }
+    return StopRequest{
+        .signal = static_cast<int>(signal),
+        .deadline = Instant(std::chrono::nanoseconds(header_->stop_deadline_ns.load()))};
+}
+
+void Page::tell_progress(std::uint64_t step) {
+    if (slot_ != nullptr) {
+        slot_->progress.store(step);
+    }
+}
+
+}  // namespace ddprun::worker

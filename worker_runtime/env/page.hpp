@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/worker_page.hpp"
+
+namespace ddprun::worker {
+
+/// What an agent asks of its workers when they shall save and leave.
+struct StopRequest {
+    int signal = 0;      ///< that a worker without the runtime would have been sent
+    Instant deadline{};  ///< those that are still there are killed then
+};
+
+/// A worker's view of the page that it shares with its agent (rendezvous/protocol/worker_page.hpp).
+/// Without one (nobody launched it, or the agent has none) every answer is "no" and progress is
+/// kept by nobody. Any thread; nothing blocks.
+class Page {
+public:
+    Page() = default;
+    ~Page();
+    Page(Page&& other) noexcept;
+    Page& operator=(Page&& other) noexcept;
+
+    /// Maps the page at `path` and says in this worker's slot that it is looked at: from then on a
+    /// stop is told here and no signal is sent. Fails, having said nothing, when the file is no
+    /// page of this version, generation and number of workers.
+    [[nodiscard]] static Result<Page> open(const std::string& path, Generation generation,
+                                           LocalRank local_rank, int local_world_size);
+
+    [[nodiscard]] bool is_open() const { return header_ != nullptr; }
+
+    /// True while this node's place in the generation is in doubt: publish nothing.
+    [[nodiscard]] bool is_isolated() const;
+
+    [[nodiscard]] std::optional<StopRequest> stop_request() const;
+
+    void tell_progress(std::uint64_t step);
+
+private:
+    rdzv::WorkerPageHeader* header_ = nullptr;
+    rdzv::WorkerPageSlot* slot_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+}  // namespace ddprun::worker

@@ -1,0 +1,226 @@
+#include "worker_runtime/torch/checkpoints.hpp"
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+
+namespace ddprun {
+
+namespace {
+
+struct DtypeName {
+    torch::ScalarType type;
+    const char* name;
+};
+
+/// What both LibTorch and the safetensors format know.
+constexpr DtypeName kDtypeNames[] = {
+    {torch::kFloat64, "F64"},        {torch::kFloat32, "F32"},
+    {torch::kFloat16, "F16"},        {torch::kBFloat16, "BF16"},
+    {torch::kInt64, "I64"},          {torch::kInt32, "I32"},
+    {torch::kInt16, "I16"},          {torch::kInt8, "I8"},
+    {torch::kUInt8, "U8"},           {torch::kBool, "BOOL"},
+    {at::kFloat8_e4m3fn, "F8_E4M3"}, {at::kFloat8_e5m2, "F8_E5M2"},
+};
+
+Result<std::vector<worker::TensorView>> views_of(
+    const std::map<std::string, torch::Tensor>& tensors) {
+    std::vector<worker::TensorView> views;
+    for (const auto& [name, tensor] : tensors) {
+        const char* dtype = nullptr;
+        for (const DtypeName& known : kDtypeNames) {
+            if (known.type == tensor.scalar_type()) {
+                dtype = known.name;
+            }
+        }
+        if (dtype == nullptr) {
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("tensor {} is of type {}, which safetensors does not have",
+                                     name, c10::str(tensor.scalar_type()))};
+        }
+        views.push_back(
+            {.name = name,
+             .dtype = dtype,
+             .shape = {tensor.sizes().begin(), tensor.sizes().end()},
+             .bytes = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}});
+    }
+    return views;
+}
+
+Result<TrainingState::Snapshot> snapshot_of(const worker::LoadedCheckpoint& loaded) {
+    TrainingState::Snapshot snapshot;
+    snapshot.values = loaded.info.values;
+    for (const auto& [name, view] : loaded.tensors) {
+        const DtypeName* dtype = nullptr;
+        for (const DtypeName& known : kDtypeNames) {
+            if (view.dtype == known.name) {
+                dtype = &known;
+            }
+        }
+        if (dtype == nullptr) {
+            return Error{
+                ErrorCode::BadMessage,
+                fmt::format("tensor {} is of type {}, which is unknown", name, view.dtype)};
+        }
+        torch::Tensor tensor = torch::empty(view.shape, dtype->type);
+        if (!view.bytes.empty()) {
+            std::memcpy(tensor.mutable_data_ptr(), view.bytes.data(), view.bytes.size());
+        }
+        snapshot.tensors[name] = std::move(tensor);
+    }
+    return snapshot;
+}
+
+void say_on_stderr(const std::string& line) {
+    fmt::print(stderr, "worker: {}\n", line);
+    (void)std::fflush(stderr);
+}
+
+/// The lowest rank whose `is_right` is false, the same answer everywhere; none if all are.
+Result<std::optional<int>> first_rank_against(ProcessGroup& group, bool is_right) {
+    const Result<torch::Tensor> votes =
+        group.all_gather(torch::full({1}, is_right ? 1 : 0, torch::kInt32));
+    if (!votes) {
+        return votes.error();
+    }
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+        if ((*votes)[rank].item<std::int32_t>() == 0) {
+            return std::optional(rank);
+        }
+    }
+    return std::optional<int>();
+}
+
+/// Rank 0's list for everyone.
+Result<std::vector<std::uint64_t>> agree_on_candidates(ProcessGroup& group,
+                                                       const std::string& dir) {
+    std::vector<std::uint64_t> steps;
+    std::int64_t count = 0;
+    Error error;
+    if (group.rank() == 0) {
+        worker::remove_leftovers(dir);
+        Result<std::vector<std::uint64_t>> found = worker::list_checkpoints(dir);
+        if (found) {
+            steps = std::move(*found);
+            count = static_cast<std::int64_t>(steps.size());
+        } else {
+            error = found.error();
+            count = -1;
+        }
+    }
+    torch::Tensor length = torch::full({1}, count, torch::kInt64);
+    if (const Result<void> sent = group.broadcast(length); !sent) {
+        return sent.error();
+    }
+    count = length.item<std::int64_t>();
+    if (count < 0) {
+        return group.rank() == 0
+                   ? error
+                   : Error{ErrorCode::System, fmt::format("rank 0 cannot read {}", dir)};
+    }
+    torch::Tensor list = torch::zeros({count}, torch::kInt64);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        list[static_cast<std::int64_t>(i)] = static_cast<std::int64_t>(steps[i]);
+    }
+    if (count > 0) {
+        if (const Result<void> sent = group.broadcast(list); !sent) {
+            return sent.error();
+        }
+    }
+    steps.clear();
+    for (std::int64_t i = 0; i < count; ++i) {
+        steps.push_back(static_cast<std::uint64_t>(list[i].item<std::int64_t>()));
+    }
+    return steps;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(std::string dir, const Worker& worker, ProcessGroup group,
+                         CheckpointsOptions options)
+    : dir_(std::move(dir)),
+      worker_(worker),
+      group_(std::move(group)),
+      options_(std::move(options)) {
+    if (!options_.say) {
+        options_.say = say_on_stderr;
+    }
+}
+
+Result<std::optional<std::uint64_t>> Checkpoints::resume(TrainingState& state) {
+    const Result<std::vector<std::uint64_t>> candidates = agree_on_candidates(group_, dir_);
+    if (!candidates) {
+        return candidates.error();
+    }
+    for (const std::uint64_t step : *candidates) {
+        const Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(dir_, step);
+        const Result<std::optional<int>> against = first_rank_against(group_, loaded.has_value());
+        if (!against) {
+            return against.error();
+        }
+        if (against->has_value()) {
+            // One line for all: that of the first rank that has found something.
+            if (**against == group_.rank()) {
+                options_.say(fmt::format("rank {} passes over the checkpoint of step {}: {}",
+                                         group_.rank(), step, loaded.error().what));
+            }
+            continue;
+        }
+        const Result<TrainingState::Snapshot> snapshot = snapshot_of(*loaded);
+        const Result<void> restored =
+            snapshot ? state.put_back(*snapshot, group_) : Result<void>(snapshot.error());
+        const Result<std::optional<int>> misfit = first_rank_against(group_, restored.has_value());
+        if (!misfit) {
+            return misfit.error();
+        }
+        if (misfit->has_value()) {
+            const std::string why =
+                restored ? fmt::format("rank {} says why", **misfit) : restored.error().what;
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("the checkpoint of step {} in {} does not fit this program: "
+                                     "{}; use another folder, or the program that wrote it",
+                                     step, dir_, why)};
+        }
+        return std::optional(step);
+    }
+    if (!candidates->empty()) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("none of the {} checkpoints in {} is valid; move them away to "
+                                 "start from the beginning",
+                                 candidates->size(), dir_)};
+    }
+    return std::optional<std::uint64_t>();
+}
+
+Result<void> Checkpoints::save(std::uint64_t step, const TrainingState& state) {
+    const Result<TrainingState::Snapshot> snapshot = state.take(group_);
+    if (!snapshot) {
+        return snapshot.error();
+    }
+    if (!is_first()) {
+        return {};
+    }
+    const Result<std::vector<worker::TensorView>> views = views_of(snapshot->tensors);
+    if (!views) {
+        return views.error();
+    }
+    const worker::CheckpointInfo info{
+        .step = step,
+        .generation = worker_.environment().generation,
+        .world_size = group_.world_size(),
+        .values = snapshot->values,
+    };
+    worker::PublishOptions publish;
+    publish.keep = options_.keep;
+    publish.is_isolated = [this] { return worker_.is_isolated(); };
+    const Result<std::string> published = worker::publish_checkpoint(dir_, info, *views, publish);
+    return published ? Result<void>() : Result<void>(published.error());
+}
+
+}  // namespace ddprun

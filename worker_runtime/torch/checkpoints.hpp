@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/torch/process_group.hpp"
+#include "worker_runtime/torch/training_state.hpp"
+#include "worker_runtime/torch/worker.hpp"
+
+namespace ddprun {
+
+struct CheckpointsOptions {
+    int keep = 3;  ///< newest checkpoints kept
+    /// Told on rank 0 why a checkpoint is passed over; by default a line on stderr.
+    std::function<void(const std::string& line)> say;
+};
+
+/// The checkpoints of one job in a folder that all nodes see (worker_runtime/checkpoint/README.md
+/// is the format). Every rank calls the same functions in the same order; rank 0 writes. The worker
+/// and the group outlive this. One thread.
+class Checkpoints {
+public:
+    Checkpoints(std::string dir, const Worker& worker, ProcessGroup group,
+                CheckpointsOptions options = {});
+
+    /// Puts the newest checkpoint that every rank finds valid into `state` and returns its step;
+    /// none if there is no checkpoint. Torn, truncated or damaged ones are passed over with a line
+    /// that says why. Fails, on every rank alike, when there are checkpoints and none is valid,
+    /// when the folder cannot be read, or when a valid one does not fit `state`, which is unchanged
+    /// then.
+    [[nodiscard]] Result<std::optional<std::uint64_t>> resume(TrainingState& state);
+
+    /// Writes `state` as the checkpoint of `step`. Success on rank 0 means that it is on the disk;
+    /// the other ranks do not wait for the disk. Fails on rank 0, leaving nothing, when it cannot
+    /// be written or the worker is isolated, and on every rank when the group is broken.
+    [[nodiscard]] Result<void> save(std::uint64_t step, const TrainingState& state);
+
+private:
+    [[nodiscard]] bool is_first() const { return group_.rank() == 0; }
+
+    std::string dir_;
+    const Worker& worker_;
+    ProcessGroup group_;
+    CheckpointsOptions options_;
+};
+
+}  // namespace ddprun

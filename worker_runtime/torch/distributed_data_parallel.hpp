@@ -1,0 +1,93 @@
+#pragma once
+
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include "worker_runtime/torch/gradient_reducer.hpp"
+
+namespace ddprun {
+
+namespace worker {
+
+inline void collect_tensors(const torch::Tensor& tensor, std::vector<torch::Tensor>& found) {
+    found.push_back(tensor);
+}
+
+inline void collect_tensors(const std::vector<torch::Tensor>& tensors,
+                            std::vector<torch::Tensor>& found) {
+    found.insert(found.end(), tensors.begin(), tensors.end());
+}
+
+template <typename... Outputs>
+void collect_tensors(const std::tuple<Outputs...>& outputs, std::vector<torch::Tensor>& found) {
+    std::apply([&found](const auto&... output) { (collect_tensors(output, found), ...); }, outputs);
+}
+
+}  // namespace worker
+
+/// Trains `Network` (a torch::nn::Module with a forward) on all ranks of a group at once: each rank
+/// works on its own share of the batch, and after backward every rank has the mean of all ranks'
+/// gradients. It starts with rank 0's parameters and buffers everywhere.
+///
+///     ddprun::DistributedDataParallel model(network, group);
+///     loss_of(model.forward(images), labels).backward();
+///     optimizer.step();
+///
+/// One thread; every rank does the same number of passes. Throws what LibTorch throws, also when a
+/// peer dies.
+template <typename Network>
+class DistributedDataParallel {
+public:
+    DistributedDataParallel(std::shared_ptr<Network> network, ProcessGroup group,
+                            const DistributedDataParallelOptions& options = {})
+        : network_(std::move(network)),
+          reducer_(
+              std::make_unique<worker::GradientReducer>(*network_, std::move(group), options)) {}
+
+    /// The same for LibTorch's module holders (TORCH_MODULE).
+    DistributedDataParallel(const torch::nn::ModuleHolder<Network>& network, ProcessGroup group,
+                            const DistributedDataParallelOptions& options = {})
+        : DistributedDataParallel(network.ptr(), std::move(group), options) {}
+
+    template <typename... Inputs>
+    auto forward(Inputs&&... inputs) {
+        reducer_->before_forward();
+        auto outputs = network_->forward(std::forward<Inputs>(inputs)...);
+        std::vector<torch::Tensor> tensors;
+        worker::collect_tensors(outputs, tensors);
+        reducer_->before_backward(tensors);
+        return outputs;
+    }
+
+    /// While it lives, forward and backward only add up this rank's gradients; the next pass
+    /// without it averages the sums of all ranks. For batches that are larger than the memory.
+    class [[nodiscard]] NoSync {
+    public:
+        explicit NoSync(worker::GradientReducer& reducer)
+            : reducer_(reducer), before_(std::exchange(reducer.is_synchronising, false)) {}
+        ~NoSync() { reducer_.is_synchronising = before_; }
+        NoSync(const NoSync&) = delete;
+        NoSync& operator=(const NoSync&) = delete;
+
+    private:
+        worker::GradientReducer& reducer_;
+        bool before_;
+    };
+
+    NoSync no_sync() { return NoSync(*reducer_); }
+
+    [[nodiscard]] Network& network() { return *network_; }
+
+private:
+    std::shared_ptr<Network> network_;
+    std::unique_ptr<worker::GradientReducer> reducer_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,148 @@
+#include "worker_runtime/torch/distributed_sampler.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "rendezvous/base/check.hpp"
+
+namespace ddprun {
+
+namespace {
+
+/// Samples per rank when `left` of them are shared by `world_size` ranks.
+std::int64_t share_of(std::int64_t left, int world_size, bool drop_last) {
+    return drop_last ? left / world_size : left / world_size + (left % world_size != 0 ? 1 : 0);
+}
+
+/// The order in which all ranks together walk through `epoch`.
+torch::Tensor epoch_order(std::int64_t size, std::uint64_t epoch,
+                          const DistributedSamplerOptions& options) {
+    if (!options.shuffle) {
+        return torch::arange(size, torch::kInt64);
+    }
+    const auto generator =
+        at::make_generator<at::CPUGeneratorImpl>(options.seed + epoch);  // wraps: any seed is fine
+    return torch::randperm(size, generator, torch::kInt64);
+}
+
+}  // namespace
+
+std::string SamplerPosition::text() const {
+    return fmt::format("{} {} {} {}", epoch, consumed, split_start, world_size);
+}
+
+Result<SamplerPosition> SamplerPosition::parse(std::string_view text) {
+    SamplerPosition position;
+    const char* at = text.data();
+    const char* const end = at + text.size();
+    bool is_fine = true;
+    const auto read = [&](auto& number) {
+        const auto [next, error] = std::from_chars(at, end, number);
+        is_fine = is_fine && error == std::errc{};
+        at = next;
+    };
+    const auto skip_space = [&] {
+        is_fine = is_fine && at != end && *at == ' ';
+        at += is_fine ? 1 : 0;
+    };
+    read(position.epoch);
+    skip_space();
+    read(position.consumed);
+    skip_space();
+    read(position.split_start);
+    skip_space();
+    read(position.world_size);
+    if (!is_fine || at != end) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("sampler position '{}' is not four numbers (epoch, consumed, "
+                                 "split start, world size); resume from another checkpoint",
+                                 text.substr(0, 80))};
+    }
+    return position;
+}
+
+DistributedSampler::DistributedSampler(std::int64_t size, int rank, int world_size,
+                                       DistributedSamplerOptions options)
+    : size_(size), rank_(rank), world_size_(world_size), options_(options) {
+    DDP_CHECK(world_size >= 1 && rank >= 0 && rank < world_size, rank, world_size);
+    DDP_CHECK(size > 0, size);
+    set_epoch(0);
+}
+
+void DistributedSampler::set_epoch(std::uint64_t epoch) {
+    start_split(epoch, 0);
+}
+
+void DistributedSampler::start_split(std::uint64_t epoch, std::int64_t split_start) {
+    epoch_ = epoch;
+    split_start_ = split_start;
+    taken_ = 0;
+    const std::int64_t left = size_ - split_start;
+    const std::int64_t share = share_of(left, world_size_, options_.drop_last);
+    if (share == 0) {
+        mine_ = torch::empty({0}, torch::kInt64);
+        return;
+    }
+    // Padding by repetition is counting on from the start.
+    const torch::Tensor places =
+        torch::arange(rank_, share * world_size_, world_size_, torch::kInt64).remainder(left);
+    mine_ =
+        epoch_order(size_, epoch, options_).narrow(0, split_start, left).index_select(0, places);
+}
+
+std::optional<torch::Tensor> DistributedSampler::next_batch(std::int64_t batch_size) {
+    DDP_CHECK(batch_size > 0, batch_size);
+    const std::int64_t count = std::min(batch_size, samples_left());
+    if (count == 0) {
+        return std::nullopt;
+    }
+    torch::Tensor batch = mine_.narrow(0, taken_, count);
+    taken_ += count;
+    return batch;
+}
+
+SamplerPosition DistributedSampler::position() const {
+    return {.epoch = epoch_,
+            .consumed = consumed(),
+            .split_start = split_start_,
+            .world_size = world_size_};
+}
+
+Result<void> DistributedSampler::resume(const SamplerPosition& position) {
+    const bool has_split = position.world_size >= 1 && position.split_start >= 0 &&
+                           position.split_start <= size_ &&
+                           position.consumed >= position.split_start;
+    const std::int64_t share =
+        has_split ? share_of(size_ - position.split_start, position.world_size, options_.drop_last)
+                  : 0;
+    const std::int64_t taken =
+        has_split ? (position.consumed - position.split_start) / position.world_size : 0;
+    if (!has_split || taken > share ||
+        position.split_start + taken * position.world_size != position.consumed) {
+        return Error{
+            ErrorCode::InvalidArgument,
+            fmt::format("cannot resume: {} samples consumed, shared by {} workers from "
+                        "sample {} on, is no place in an epoch of {} samples; resume with "
+                        "the data and options of that run, or start anew",
+                        position.consumed, position.world_size, position.split_start, size_)};
+    }
+    if (position.world_size == world_size_) {
+        start_split(position.epoch, position.split_start);
+        taken_ = taken;
+    } else if (taken == share) {
+        start_split(position.epoch, size_);  // over: nothing is left to share, dropped or not
+    } else {
+        start_split(position.epoch, position.consumed);
+    }
+    return {};
+}
+
+}  // namespace ddprun

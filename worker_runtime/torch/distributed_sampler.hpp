@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <torch/types.h>
+
+#include "rendezvous/base/error.hpp"
+
+namespace ddprun {
+
+struct DistributedSamplerOptions {
+    bool shuffle = true;
+    std::uint64_t seed = 0;  ///< the same on every rank; the order of an epoch is of seed + epoch
+    bool drop_last =
+        false;  ///< leave the rest out that does not fill every rank, instead of padding
+};
+
+/// Where in its epochs a training stands: a small value for checkpoints, the same on every rank.
+struct SamplerPosition {
+    std::uint64_t epoch = 0;
+    /// Places of the epoch's order that all ranks together have taken, padding included.
+    std::int64_t consumed = 0;
+    /// The place from which the workers of `world_size` share the epoch: 0, or where another number
+    /// of them stopped.
+    std::int64_t split_start = 0;
+    int world_size = 1;
+
+    bool operator==(const SamplerPosition&) const = default;
+
+    /// Four numbers, in the order above.
+    [[nodiscard]] std::string text() const;
+    [[nodiscard]] static Result<SamplerPosition> parse(std::string_view text);
+};
+
+/// Splits the samples [0, size) among the ranks, in another order every epoch: index for index what
+/// PyTorch's torch.utils.data.DistributedSampler gives. All ranks get equally many: the epoch's
+/// order is padded by its own first samples, or cut when `drop_last`. One thread at a time.
+class DistributedSampler {
+public:
+    /// At the first sample of epoch 0. Requires 0 <= rank < world_size and size > 0.
+    DistributedSampler(std::int64_t size, int rank, int world_size,
+                       DistributedSamplerOptions options = {});
+
+    /// Starts `epoch` at its first sample, whatever was taken before.
+    void set_epoch(std::uint64_t epoch);
+
+    /// This rank's next samples: int64 [n], n = batch_size or, at the end of the epoch, less; the
+    /// same n on every rank. None when the epoch is over. Requires batch_size > 0.
+    [[nodiscard]] std::optional<torch::Tensor> next_batch(std::int64_t batch_size);
+
+    [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
+    /// Places of the epoch's order that all ranks together have taken, if all have taken as many
+    /// batches as this one.
+    [[nodiscard]] std::int64_t consumed() const { return split_start_ + taken_ * world_size_; }
+    [[nodiscard]] SamplerPosition position() const;
+
+    /// Goes on at a position(): with as many workers as there, exactly as if never interrupted;
+    /// with another number, what is left of the epoch is shared anew, so that no sample of the
+    /// consumed part comes again and each of the others comes at least once (unless `drop_last`).
+    /// An epoch that was over stays over. Data set, seed and options must be those of the position.
+    /// Refused, changing nothing, when no run over `size` samples can stand there.
+    [[nodiscard]] Result<void> resume(const SamplerPosition& position);
+
+    /// How many samples this rank gets from the whole epoch or, after resume() with another number
+    /// of workers, from what was left of it.
+    [[nodiscard]] std::int64_t samples_per_rank() const { return mine_.size(0); }
+    /// Those of them that are still to come.
+    [[nodiscard]] std::int64_t samples_left() const { return samples_per_rank() - taken_; }
+
+private:
+    void start_split(std::uint64_t epoch, std::int64_t split_start);
+
+    std::int64_t size_;
+    int rank_;
+    int world_size_;
+    DistributedSamplerOptions options_;
+
+    std::uint64_t epoch_ = 0;
+    std::int64_t split_start_ = 0;
+    torch::Tensor mine_;  ///< this rank's samples from split_start_ on
+    std::int64_t taken_ = 0;
+};
+
+}  // namespace ddprun

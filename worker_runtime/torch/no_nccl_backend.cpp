@@ -1,0 +1,18 @@
+#include <stdexcept>
+
+#include "worker_runtime/torch/backends.hpp"
+
+namespace ddprun::worker {
+
+bool has_nccl() {
+    return false;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& /*store*/,
+                                            const BackendPlace& /*place*/) {
+    throw std::runtime_error(
+        "this program was built without NCCL: build ddprun where CUDA, nccl.h and a LibTorch built "
+        "with CUDA are found");
+}
+
+}  // namespace ddprun::worker

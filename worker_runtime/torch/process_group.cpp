@@ -1,0 +1,202 @@
+#include "worker_runtime/torch/process_group.hpp"
+
+#include <exception>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "worker_runtime/torch/backends.hpp"
+#include "worker_runtime/torch/exception_text.hpp"
+
+namespace ddprun {
+
+namespace {
+
+c10::intrusive_ptr<c10d::Store> make_store(const worker::WorkerEnvironment& place,
+                                           const ProcessGroupOptions& options) {
+    if (!place.store.has_value()) {
+        return c10::make_intrusive<c10d::HashStore>();
+    }
+    c10d::TCPStoreOptions client;
+    client.port = place.store->port;
+    client.isServer = false;
+    client.waitWorkers = false;
+    client.timeout = options.join_timeout;
+    auto store = c10::make_intrusive<c10d::TCPStore>(place.store->host, client);
+    // A fresh store per generation is ddprun's promise, not every launcher's.
+    return c10::make_intrusive<c10d::PrefixStore>(
+        fmt::format("ddprun/{}", place.generation.value()), std::move(store));
+}
+
+c10d::ReduceOp reduce_op(Reduction reduction) {
+    switch (reduction) {
+        case Reduction::Sum:
+            break;
+        case Reduction::Min:
+            return c10d::ReduceOp::MIN;
+        case Reduction::Max:
+            return c10d::ReduceOp::MAX;
+    }
+    return c10d::ReduceOp::SUM;
+}
+
+}  // namespace
+
+struct ProcessGroup::State {
+    c10::intrusive_ptr<c10d::ProcessGroup> group;
+    torch::Device device = torch::kCPU;
+    std::optional<Error> broken;
+    bool is_finished = false;
+
+    // A group that did not end in order must not wait for collectives that never will.
+    ~State() {
+        if (!is_finished) {
+            cut();
+        }
+    }
+
+    void cut() {
+        try {
+            group->abort();
+        } catch (const std::exception&) {
+            // What breaks a broken group further is no news.
+        }
+    }
+};
+
+ProcessGroup::ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, Backend backend,
+                                        const ProcessGroupOptions& options) {
+    const std::string who = fmt::format("rank {} of {}", place.rank.value(), place.world_size);
+    try {
+        const bool has_gpu =
+            backend == Backend::Nccl || (backend == Backend::Auto && worker::has_nccl());
+        const c10::intrusive_ptr<c10d::Store> store = make_store(place, options);
+        const worker::BackendPlace at{
+            .rank = place.rank.value(),
+            .world_size = place.world_size,
+            .local_rank = place.local_rank.value(),
+            .local_address = place.store ? place.local_address : "127.0.0.1",
+            .join_timeout = options.join_timeout,
+            .timeout = options.timeout,
+        };
+        auto state = std::make_shared<State>();
+        state->group = c10::make_intrusive<c10d::ProcessGroup>(store, at.rank, at.world_size);
+        state->group->setBackend(
+            c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+            worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at));
+        state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+        if (has_gpu) {
+            state->device =
+                torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(at.local_rank));
+            state->group->setBackend(
+                c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
+                worker::make_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store), at));
+            state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
+        }
+        return ProcessGroup(std::move(state));
+    } catch (const std::exception& failure) {
+        const std::string store =
+            place.store ? fmt::format("{}:{}", place.store->host, place.store->port) : "its own";
+        return Error{ErrorCode::ConnectionLost,
+                     fmt::format("{} could not join its process group through the store {}: {}",
+                                 who, store, worker::first_line(failure))};
+    }
+}
+
+int ProcessGroup::rank() const {
+    return state_->group->getRank();
+}
+
+int ProcessGroup::world_size() const {
+    return state_->group->getSize();
+}
+
+torch::Device ProcessGroup::device() const {
+    return state_->device;
+}
+
+const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
+    return state_->group;
+}
+
+Result<void> ProcessGroup::guarded(const std::string& what,
+                                   const std::function<void()>& collective) {
+    if (state_->broken.has_value()) {
+        return *state_->broken;
+    }
+    if (state_->is_finished) {
+        return Error{ErrorCode::InvalidArgument, what + ": the process group is finished"};
+    }
+    try {
+        collective();
+        return {};
+    } catch (const std::exception& failure) {
+        state_->broken = Error{
+            ErrorCode::ConnectionLost,
+            fmt::format("{} failed on rank {} of {}: {}; a peer died, was late, or called another "
+                        "collective",
+                        what, rank(), world_size(), worker::first_line(failure))};
+        state_->cut();
+        return *state_->broken;
+    }
+}
+
+Result<void> ProcessGroup::all_reduce(torch::Tensor& tensor, Reduction reduction) {
+    return guarded("all_reduce", [&] {
+        std::vector<torch::Tensor> tensors{tensor};
+        c10d::AllreduceOptions options;
+        options.reduceOp = reduce_op(reduction);
+        state_->group->allreduce(tensors, options)->wait();
+    });
+}
+
+Result<void> ProcessGroup::broadcast(torch::Tensor& tensor, int root) {
+    return guarded("broadcast", [&] {
+        std::vector<torch::Tensor> tensors{tensor};
+        c10d::BroadcastOptions options;
+        options.rootRank = root;
+        state_->group->broadcast(tensors, options)->wait();
+    });
+}
+
+Result<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) {
+    torch::Tensor gathered;
+    const Result<void> done = guarded("all_gather", [&] {
+        std::vector<std::int64_t> shape{world_size()};
+        shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+        gathered = torch::empty(shape, tensor.options());
+        std::vector<std::vector<torch::Tensor>> outputs{gathered.unbind(0)};
+        std::vector<torch::Tensor> inputs{tensor.contiguous()};
+        state_->group->allgather(outputs, inputs)->wait();
+    });
+    if (!done) {
+        return done.error();
+    }
+    return gathered;
+}
+
+Result<void> ProcessGroup::barrier() {
+    return guarded("barrier", [&] { state_->group->barrier()->wait(); });
+}
+
+Result<void> ProcessGroup::finish() {
+    if (state_->is_finished) {
+        return {};
+    }
+    const Result<void> done = barrier();
+    if (done) {
+        state_->is_finished = true;
+        state_->group->shutdown();
+    }
+    return done;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,320 @@
+#include "worker_runtime/torch/training_state.hpp"
+
+#include <ATen/Context.h>
+
+#include <charconv>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "rendezvous/base/check.hpp"
+#include "worker_runtime/torch/exception_text.hpp"
+#include "worker_runtime/torch/optimizer_state.hpp"
+
+namespace ddprun {
+
+namespace {
+
+using TensorMap = std::map<std::string, torch::Tensor>;
+
+constexpr const char* kCpuRandom = "random.cpu";
+constexpr const char* kGpuRandom = "random.cuda";
+
+torch::Tensor random_state(torch::Device device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+}
+
+/// `states`: [world, n], by rank, of the world that saved.
+void restore_random_state(torch::Device device, const torch::Tensor& states,
+                          const ProcessGroup& group) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    if (states.size(0) == group.world_size()) {
+        // A copy: the generator looks at the start of the storage, not of the view.
+        generator.set_state(states[group.rank()].clone());
+        return;
+    }
+    const torch::Tensor first = states[0].contiguous();
+    generator.set_current_seed(XXH3_64bits_withSeed(first.const_data_ptr(), first.nbytes(),
+                                                    static_cast<XXH64_hash_t>(group.rank())));
+}
+
+template <typename Number>
+std::optional<Number> parse(const std::string& text) {
+    Number value{};
+    const char* const end = text.data() + text.size();
+    const auto [stop, failure] = std::from_chars(text.data(), end, value);
+    return failure == std::errc{} && stop == end ? std::optional(value) : std::nullopt;
+}
+
+std::string shape_text(const torch::Tensor& tensor) {
+    return fmt::format("{} {}", c10::str(tensor.scalar_type()), c10::str(tensor.sizes()));
+}
+
+/// The tensor `name` of a snapshot if it is like `wanted`.
+Result<torch::Tensor> find_like(const TensorMap& tensors, const std::string& name,
+                                const torch::Tensor& wanted) {
+    const auto stored = tensors.find(name);
+    if (stored == tensors.end()) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("{} ({}) is missing", name, shape_text(wanted))};
+    }
+    if (stored->second.sizes() != wanted.sizes() ||
+        stored->second.scalar_type() != wanted.scalar_type()) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("{} is {}, this program's is {}", name, shape_text(stored->second),
+                                 shape_text(wanted))};
+    }
+    return stored->second;
+}
+
+/// Looks at each name once, so that what nobody has asked for is found.
+template <typename Map>
+Result<void> refuse_unknown(const Map& found, const std::set<std::string>& used) {
+    for (const auto& [name, value] : found) {
+        if (!used.contains(name)) {
+            return Error{ErrorCode::BadMessage, fmt::format("{} is unknown to this program", name)};
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
+TrainingState::TrainingState(std::shared_ptr<torch::nn::Module> model,
+                             torch::optim::Optimizer& optimizer)
+    : model_(std::move(model)), optimizer_(optimizer) {}
+
+void TrainingState::add(const std::string& name, torch::Tensor& tensor) {
+    DDP_CHECK(tensors_.emplace("extra." + name, &tensor).second, name);
+}
+
+void TrainingState::add_sum(const std::string& name, torch::Tensor& tensor) {
+    DDP_CHECK(sums_.emplace("extra." + name, &tensor).second, name);
+}
+
+void TrainingState::add(const std::string& name, std::int64_t& value) {
+    const auto read = [&value](const std::string& text) -> Result<Commit> {
+        const std::optional<std::int64_t> parsed = parse<std::int64_t>(text);
+        if (!parsed) {
+            return Error{ErrorCode::BadMessage, fmt::format("{} is no whole number", text)};
+        }
+        return Commit([&value, number = *parsed] { value = number; });
+    };
+    const auto write = [&value] { return fmt::format("{}", value); };
+    DDP_CHECK(values_.emplace(name, Value{write, read}).second, name);
+}
+
+void TrainingState::add(const std::string& name, double& value) {
+    const auto read = [&value](const std::string& text) -> Result<Commit> {
+        const std::optional<double> parsed = parse<double>(text);
+        if (!parsed) {
+            return Error{ErrorCode::BadMessage, fmt::format("{} is no number", text)};
+        }
+        return Commit([&value, number = *parsed] { value = number; });
+    };
+    const auto write = [&value] { return fmt::format("{}", value); };
+    DDP_CHECK(values_.emplace(name, Value{write, read}).second, name);
+}
+
+void TrainingState::add(const std::string& name, DistributedSampler& sampler) {
+    const auto read = [&sampler](const std::string& text) -> Result<Commit> {
+        const Result<SamplerPosition> position = SamplerPosition::parse(text);
+        if (!position) {
+            return position.error();
+        }
+        DistributedSampler moved = sampler;
+        const Result<void> resumed = moved.resume(*position);
+        if (!resumed) {
+            return resumed.error();
+        }
+        return Commit([&sampler, moved] { sampler = moved; });
+    };
+    const auto write = [&sampler] { return sampler.position().text(); };
+    DDP_CHECK(values_.emplace(name, Value{write, read}).second, name);
+}
+
+TensorMap TrainingState::model_tensors() const {
+    TensorMap tensors;
+    for (const auto& parameter : model_->named_parameters()) {
+        tensors["model." + parameter.key()] = parameter.value();
+    }
+    for (const auto& buffer : model_->named_buffers()) {
+        tensors["model." + buffer.key()] = buffer.value();
+    }
+    return tensors;
+}
+
+Result<TensorMap> TrainingState::plain_tensors() const {
+    TensorMap tensors = model_tensors();
+    for (const auto& [name, tensor] : tensors_) {
+        tensors[name] = *tensor;
+    }
+    const Result<void> collected = worker::collect_optimizer(optimizer_, *model_, tensors);
+    if (!collected) {
+        return collected.error();
+    }
+    return tensors;
+}
+
+Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
+    Result<TensorMap> tensors = plain_tensors();
+    if (!tensors) {
+        return tensors.error();
+    }
+    Snapshot snapshot;
+    snapshot.tensors = std::move(*tensors);
+    for (const auto& [name, tensor] : sums_) {
+        torch::Tensor sum = tensor->detach().clone();
+        const Result<void> reduced = group.all_reduce(sum);
+        if (!reduced) {
+            return reduced.error();
+        }
+        snapshot.tensors[name] = sum;
+    }
+    std::vector<std::pair<const char*, torch::Device>> generators{{kCpuRandom, torch::kCPU}};
+    if (group.device().is_cuda()) {
+        generators.emplace_back(kGpuRandom, group.device());
+    }
+    for (const auto& [name, device] : generators) {
+        Result<torch::Tensor> states = group.all_gather(random_state(device));
+        if (!states) {
+            return states.error();
+        }
+        snapshot.tensors[name] = std::move(*states);
+    }
+    for (auto& [name, tensor] : snapshot.tensors) {
+        tensor = tensor.detach().to(torch::kCPU).contiguous();
+    }
+    for (const auto& [name, value] : values_) {
+        snapshot.values[name] = value.write();
+    }
+    return snapshot;
+}
+
+/// What put_back() will do once everything has been compared.
+class TrainingState::Plan {
+public:
+    explicit Plan(const TensorMap& tensors) : tensors_(tensors) {}
+
+    std::vector<Commit> commits;
+    std::set<std::string> used;  ///< names of tensors
+
+    /// `target` gets the values of the tensor `name`, or zeros if `is_zeroed`.
+    Result<void> copy(const std::string& name, const torch::Tensor& target, bool is_zeroed) {
+        Result<torch::Tensor> stored = find_like(tensors_, name, target);
+        if (!stored) {
+            return stored.error();
+        }
+        used.insert(name);
+        commits.emplace_back([target, source = *stored, is_zeroed] {
+            is_zeroed ? target.zero_() : target.copy_(source);
+        });
+        return {};
+    }
+
+    /// The random state of `device` if it is there: a checkpoint of GPUs may go on on CPUs.
+    Result<void> restore_random(const char* name, torch::Device device, const ProcessGroup& group) {
+        const auto states = tensors_.find(name);
+        if (states == tensors_.end()) {
+            return {};
+        }
+        used.insert(name);
+        const torch::Tensor& stored = states->second;
+        if (stored.dim() != 2 || stored.size(0) < 1 || stored.scalar_type() != torch::kUInt8) {
+            return Error{ErrorCode::BadMessage, fmt::format("{} is {}, no random states by rank",
+                                                            name, shape_text(stored))};
+        }
+        if (device.is_cpu() || group.device().is_cuda()) {
+            commits.emplace_back(
+                [stored, device, &group] { restore_random_state(device, stored, group); });
+        }
+        return {};
+    }
+
+    Result<void> carry_out() const {
+        try {
+            torch::NoGradGuard no_grad;
+            for (const Commit& commit : commits) {
+                commit();
+            }
+            return {};
+        } catch (const std::exception& failure) {
+            return Error{ErrorCode::System, worker::first_line(failure)};
+        }
+    }
+
+private:
+    const TensorMap& tensors_;
+};
+
+Result<void> TrainingState::plan_tensors(Plan& plan, const Snapshot& snapshot,
+                                         const ProcessGroup& group) {
+    TensorMap targets = model_tensors();
+    for (const auto& [name, tensor] : tensors_) {
+        targets[name] = *tensor;
+    }
+    for (const auto& [name, target] : targets) {
+        if (const Result<void> planned = plan.copy(name, target, false); !planned) {
+            return planned;
+        }
+    }
+    for (const auto& [name, target] : sums_) {
+        if (const Result<void> planned = plan.copy(name, *target, group.rank() != 0); !planned) {
+            return planned;
+        }
+    }
+    if (const Result<void> planned =
+            worker::plan_optimizer(optimizer_, *model_, snapshot.tensors, plan.commits, plan.used);
+        !planned) {
+        return planned;
+    }
+    if (const Result<void> planned = plan.restore_random(kCpuRandom, torch::kCPU, group);
+        !planned) {
+        return planned;
+    }
+    if (const Result<void> planned = plan.restore_random(
+            kGpuRandom, torch::Device(torch::kCUDA, group.device().index()), group);
+        !planned) {
+        return planned;
+    }
+    return refuse_unknown(snapshot.tensors, plan.used);
+}
+
+Result<void> TrainingState::plan_values(Plan& plan, const Snapshot& snapshot) {
+    std::set<std::string> used;
+    for (const auto& [name, value] : values_) {
+        const auto stored = snapshot.values.find(name);
+        if (stored == snapshot.values.end()) {
+            return Error{ErrorCode::BadMessage, fmt::format("value {} is missing", name)};
+        }
+        Result<Commit> commit = value.read(stored->second);
+        if (!commit) {
+            return Error{commit.error().code,
+                         fmt::format("value {}: {}", name, commit.error().what)};
+        }
+        used.insert(name);
+        plan.commits.push_back(std::move(*commit));
+    }
+    return refuse_unknown(snapshot.values, used);
+}
+
+Result<void> TrainingState::put_back(const Snapshot& snapshot, const ProcessGroup& group) {
+    Plan plan(snapshot.tensors);
+    if (const Result<void> planned = plan_tensors(plan, snapshot, group); !planned) {
+        return planned;
+    }
+    if (const Result<void> planned = plan_values(plan, snapshot); !planned) {
+        return planned;
+    }
+    return plan.carry_out();
+}
+
+}  // namespace ddprun

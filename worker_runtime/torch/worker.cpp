@@ -1,0 +1,189 @@
+#include "worker_runtime/torch/worker.hpp"
+
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/env/page.hpp"
+
+namespace ddprun {
+
+namespace {
+
+constexpr int kExitFailure = 1;
+
+}  // namespace
+
+struct Worker::State {
+    worker::WorkerEnvironment place;
+    worker::Page page;
+    std::optional<ProcessGroup> group;
+
+    // The word that the ranks agree on: 1 where the agent has asked to stop.
+    torch::Tensor stop_word;
+    c10::intrusive_ptr<c10d::Work> stop_vote;  ///< on its way since the last stop_requested()
+    bool has_agreed_to_stop = false;
+
+    void warn(const std::string& what) const {
+        fmt::print(stderr, "worker: rank {}: {}\n", place.rank.value(), what);
+        (void)std::fflush(stderr);
+    }
+
+    void begin_stop_vote() {
+        stop_word.fill_(page.stop_request().has_value() ? 1 : 0);
+        std::vector<torch::Tensor> words{stop_word};
+        c10d::AllreduceOptions options;
+        options.reduceOp = c10d::ReduceOp::MAX;
+        stop_vote = group->c10d()->allreduce(words, options);
+    }
+
+    Result<void> end_stop_vote() {
+        if (stop_vote) {
+            const auto vote = std::exchange(stop_vote, nullptr);
+            const Result<void> done =
+                group->guarded("agreeing on a stop request", [&vote] { vote->wait(); });
+            if (!done) {
+                return done;
+            }
+            has_agreed_to_stop = has_agreed_to_stop || stop_word.item<std::int32_t>() != 0;
+        }
+        return {};
+    }
+
+    Result<void> end_group() {
+        if (!group.has_value()) {
+            return {};
+        }
+        const Result<void> voted = end_stop_vote();
+        return voted ? group->finish() : voted;
+    }
+};
+
+Worker::Worker(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Worker::~Worker() = default;
+Worker::Worker(Worker&&) noexcept = default;
+Worker& Worker::operator=(Worker&&) noexcept = default;
+
+Result<Worker> Worker::from_environment() {
+    Result<worker::WorkerEnvironment> place = worker::read_environment();
+    if (!place) {
+        return place.error();
+    }
+    auto state = std::make_unique<State>();
+    state->place = std::move(*place);
+    if (!state->place.page.empty()) {
+        Result<worker::Page> page =
+            worker::Page::open(state->place.page, state->place.generation, state->place.local_rank,
+                               state->place.local_world_size);
+        if (page) {
+            state->page = std::move(*page);
+        } else {
+            state->warn(page.error().what + "; a request to stop will come as a signal");
+        }
+    }
+    return Worker(std::move(state));
+}
+
+int Worker::rank() const {
+    return state_->place.rank.value();
+}
+
+int Worker::world_size() const {
+    return state_->place.world_size;
+}
+
+int Worker::local_rank() const {
+    return state_->place.local_rank.value();
+}
+
+int Worker::local_world_size() const {
+    return state_->place.local_world_size;
+}
+
+std::uint64_t Worker::generation() const {
+    return state_->place.generation.value();
+}
+
+int Worker::restart_count() const {
+    return state_->place.restart_count;
+}
+
+const std::string& Worker::start_reason() const {
+    return state_->place.start_reason;
+}
+
+const worker::WorkerEnvironment& Worker::environment() const {
+    return state_->place;
+}
+
+Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOptions& options) {
+    if (state_->group.has_value()) {
+        return *state_->group;
+    }
+    Result<ProcessGroup> group = ProcessGroup::join(state_->place, backend, options);
+    if (group) {
+        state_->group = *group;
+        state_->stop_word = torch::zeros({1}, torch::kInt32);
+    }
+    return group;
+}
+
+void Worker::progress(std::uint64_t step) {
+    state_->page.tell_progress(step);
+}
+
+bool Worker::stop_requested() {
+    if (state_->has_agreed_to_stop) {
+        return true;
+    }
+    if (!state_->group.has_value() || state_->place.world_size == 1) {
+        state_->has_agreed_to_stop = state_->page.stop_request().has_value();
+        return state_->has_agreed_to_stop;
+    }
+    if (!state_->end_stop_vote()) {
+        return false;
+    }
+    if (!state_->has_agreed_to_stop) {
+        // It cannot fail here in a way that the wait does not tell.
+        (void)state_->group->guarded("asking for stop requests",
+                                     [this] { state_->begin_stop_vote(); });
+    }
+    return state_->has_agreed_to_stop;
+}
+
+std::optional<Instant> Worker::stop_deadline() const {
+    const std::optional<worker::StopRequest> request = state_->page.stop_request();
+    return request ? std::optional(request->deadline) : std::nullopt;
+}
+
+bool Worker::is_isolated() const {
+    return state_->page.is_isolated();
+}
+
+int Worker::finish() {
+    const Result<void> ended = state_->end_group();
+    if (!ended) {
+        state_->warn(ended.error().what);
+        return kExitFailure;
+    }
+    return rdzv::kExitSuccess;
+}
+
+int Worker::leave(const Result<void>& saved) {
+    const Result<void> ended = state_->end_group();
+    if (!saved) {
+        state_->warn("leaving without a checkpoint: " + saved.error().what);
+        return kExitFailure;
+    }
+    if (!ended) {
+        state_->warn(ended.error().what);
+        return kExitFailure;
+    }
+    return rdzv::kExitDrained;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/instant.hpp"
+#include "worker_runtime/env/environment.hpp"
+#include "worker_runtime/torch/process_group.hpp"
+
+namespace ddprun {
+
+/// This process as a worker of a job: its place, its agent, and its orderly end. Made once at the
+/// start of main. Without a launcher it is a world of one. One thread, but for progress().
+class Worker {
+public:
+    /// Fails, naming the variable, when a launcher has told only a part of what a worker must know.
+    /// An agent's page that cannot be used is a line on stderr: then a stop comes as a signal.
+    [[nodiscard]] static Result<Worker> from_environment();
+    ~Worker();
+    Worker(Worker&&) noexcept;
+    Worker& operator=(Worker&&) noexcept;
+
+    [[nodiscard]] int rank() const;
+    [[nodiscard]] int world_size() const;
+    [[nodiscard]] int local_rank() const;
+    [[nodiscard]] int local_world_size() const;
+    /// Number of the attempt of the whole job, from 1; only grows.
+    [[nodiscard]] std::uint64_t generation() const;
+    /// Worker failures that have restarted the job so far.
+    [[nodiscard]] int restart_count() const;
+    /// Why this generation was started, for people; empty for the first.
+    [[nodiscard]] const std::string& start_reason() const;
+    /// Everything that the launcher has told.
+    [[nodiscard]] const worker::WorkerEnvironment& environment() const;
+
+    /// Joins all workers of the generation. Called once, by every rank; finish() and leave() end
+    /// it.
+    [[nodiscard]] Result<ProcessGroup> process_group(Backend backend = Backend::Auto,
+                                                     const ProcessGroupOptions& options = {});
+
+    /// Tells the agent that `step` is done. A word in memory: cheap enough for every step.
+    void progress(std::uint64_t step);
+
+    /// True when the job is asked to save and leave. Every rank calls it after each step, and all
+    /// get the same answer at the same step: the ranks agree on it by an all_reduce that travels
+    /// while the next step is computed, so a request is answered one step later. False when the
+    /// group is broken: the next collective says why.
+    [[nodiscard]] bool stop_requested();
+
+    /// When those that have not left are killed; none if the agent has asked for nothing (it may
+    /// have asked another node's).
+    [[nodiscard]] std::optional<Instant> stop_deadline() const;
+
+    /// True while nothing may be published: this node may have been replaced already.
+    [[nodiscard]] bool is_isolated() const;
+
+    /// The orderly end of a training that is done: waits for all ranks and lets the group go.
+    /// Returns main's exit code: 0, or 1 after a line on stderr.
+    [[nodiscard]] int finish();
+
+    /// The orderly end after stop_requested(): as finish(), with exit code 75, "left when asked".
+    /// `saved` is the checkpoint's fate; if it failed, the line says so and the code is 1.
+    [[nodiscard]] int leave(const Result<void>& saved);
+
+private:
+    struct State;
+    explicit Worker(std::unique_ptr<State> state);
+
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,12 @@
+#pragma once
+
+/// Everything that a training program in C++ needs of ddprun. worker_runtime/README.md shows how
+/// the parts fit together; examples/train_digits is a whole program.
+
+#include "worker_runtime/torch/checkpoints.hpp"                // IWYU pragma: export
+#include "worker_runtime/torch/distributed_data_parallel.hpp"  // IWYU pragma: export
+#include "worker_runtime/torch/distributed_sampler.hpp"        // IWYU pragma: export
+#include "worker_runtime/torch/evaluation.hpp"                 // IWYU pragma: export
+#include "worker_runtime/torch/process_group.hpp"              // IWYU pragma: export
+#include "worker_runtime/torch/training_state.hpp"             // IWYU pragma: export
+#include "worker_runtime/torch/worker.hpp"                     // IWYU pragma: export
