@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a bare machine to a training job that loses a machine and finishes all the same.
+# From a bare machine to training jobs that lose a machine and finish all the same.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -7,9 +7,14 @@ usage() {
     cat <<'TEXT'
 usage: scripts/quickstart.sh
 
-Installs what is missing, builds ddprun, and trains a digit classifier with an ordinary PyTorch
-script on two nodes of two workers each (two ddprun processes on this machine). In the middle one
-whole node is killed with SIGKILL; the other goes on from the newest checkpoint and finishes.
+Installs what is missing, builds ddprun, and trains a digit classifier on two nodes of two workers
+each (two ddprun processes on this machine):
+
+  1. in C++ (examples/train_digits), undisturbed;
+  2. the same, but one node is killed with SIGKILL and started again, as a replaced machine would
+     be: it ends with the same parameters, bit for bit, or this script fails;
+  3. in Python (examples/python_ddp), an ordinary PyTorch script: one node is killed and does not
+     come back; the other goes on alone from the newest checkpoint and finishes.
 TEXT
 }
 
@@ -22,34 +27,26 @@ esac
 readonly epochs=12
 readonly kill_after=4
 readonly folder=build/quickstart
+# DDPRUN may name another program that takes the same flags.
+readonly ddprun=${DDPRUN:-build/release/bin/ddprun}
 
 scripts/setup.sh
-scripts/build.sh release ddprun ddprun-keeper ddprun-rendezvous
+scripts/build.sh release ddprun ddprun-keeper ddprun-rendezvous train_digits
 
 rm -rf "$folder"
 mkdir -p "$folder"
-mkfifo "$folder/lines"
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
-print(s.getsockname()[1])')
 
 started=${EPOCHREALTIME/./}
 seconds() { local now=${EPOCHREALTIME/./}; now=$((now - started))
     printf '%d.%d' "$((now / 1000000))" "$((now / 100000 % 10))"; }
 say() { printf '%6s s  %s\n' "$(seconds)" "$*"; }
-
-nodes=()
-# DDPRUN may name another program that takes the same flags.
-start_node() {
-    PYTHON_EXEC=$PWD/.venv/bin/python "${DDPRUN:-build/release/bin/ddprun}" \
-        --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-id quickstart \
-        --rdzv-backend c10d --rdzv-endpoint "127.0.0.1:$port" \
-        --rdzv-conf last_call_timeout=20 --log-dir "$folder/logs" \
-        examples/python_ddp/train.py --epochs "$epochs" --min-epoch-seconds 0.5 \
-        --checkpoint-dir "$folder/checkpoints" \
-        > >(sed -u "s/^/node $1 | /" >"$folder/lines") 2>&1 </dev/null &
-    nodes[$1]=$!
+fail() { printf 'quickstart: FAILED: %s; the logs are in %s\n' "$*" "$folder" >&2; exit 1; }
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])'
 }
 
+nodes=()
 # Ends what was started, should this script be stopped early.
 clean_up() {
     local pid
@@ -57,49 +54,96 @@ clean_up() {
 }
 trap clean_up EXIT
 
-say "two nodes on this machine, two workers each; node 1 is killed after epoch $kill_after"
-start_node 0
-start_node 1
+# start_node NUMBER: a node of the job that run_job describes.
+start_node() {
+    PYTHON_EXEC=$PWD/.venv/bin/python "$ddprun" \
+        --nnodes "$nnodes" --nproc-per-node 2 --max-restarts 3 --rdzv-id "$name" \
+        --rdzv-backend c10d --rdzv-endpoint "127.0.0.1:$port" \
+        --rdzv-conf last_call_timeout=20 --log-dir "$folder/$name/logs" \
+        "${program[@]}" --epochs "$epochs" --checkpoint-dir "$folder/$name/checkpoints" \
+        > >(sed -u "s/^/node $1 | /" >"$folder/$name/lines") 2>&1 </dev/null &
+    nodes[$1]=$!
+}
 
-lost=0
-killed_at=
-resumed_at=
-result=
-while IFS= read -r line; do
-    say "$line"
-    case "$line" in
-        *"epoch $kill_after/"*)
-            if [ -z "$killed_at" ]; then
-                killed_at=$(seconds)
-                say "=====  SIGKILL to node 1 (pid ${nodes[1]})  ====="
-                # The shell's own "Killed" is not for the reader.
-                { kill -KILL "${nodes[1]}"; wait "${nodes[1]}" || lost=$?; } 2>/dev/null
-            fi
-            ;;
-        *"resumed from "*)
-            if [ -n "$killed_at" ] && [ -z "$resumed_at" ]; then resumed_at=$(seconds); fi
-            ;;
-        *"finished $epochs epochs: "*) result=${line##*finished } ;;
-    esac
-done <"$folder/lines"
+# kill_node_1: SIGKILL, as when a machine loses its power; started again if its fate is so.
+kill_node_1() {
+    killed_at=$(seconds)
+    say "=====  SIGKILL to node 1 (pid ${nodes[1]})  ====="
+    # The shell's own "Killed" is not for the reader.
+    { kill -KILL "${nodes[1]}"; wait "${nodes[1]}" || true; } 2>/dev/null
+    if [ "$fate" = replaced ]; then
+        say '=====  node 1 is started again  ====='
+        start_node 1
+    fi
+}
 
-code=0
-wait "${nodes[0]}" || code=$?
-nodes=()
+# run_job NAME NNODES undisturbed|replaced|lost PROGRAM...: trains on two nodes of two workers each
+# and shows what they print; after epoch $kill_after node 1 meets its fate. Leaves the accuracy in
+# $result, what the parameters are in $parameters, and when it happened in $killed_at, $resumed_at
+# and $ended_at. Fails unless the job does what its fate allows.
+run_job() {
+    name=$1 nnodes=$2 fate=$3
+    shift 3
+    program=("$@")
+    local line number code=0
+    result='' parameters='' killed_at='' resumed_at=''
+    mkdir -p "$folder/$name"
+    mkfifo "$folder/$name/lines"
+    port=$(free_port)
+    for number in 0 1; do start_node "$number"; done
+    while IFS= read -r line; do
+        say "$line"
+        case "$line" in
+            *"epoch $kill_after/"*)
+                if [ "$fate" != undisturbed ] && [ -z "$killed_at" ]; then kill_node_1; fi
+                ;;
+            *"resumed from "*)
+                if [ -n "$killed_at" ] && [ -z "$resumed_at" ]; then resumed_at=$(seconds); fi
+                ;;
+            *"finished $epochs epochs: accuracy "*) result=${line##*accuracy } ;;
+            *"| parameters "*) parameters=${line##*parameters } ;;
+        esac
+    done <"$folder/$name/lines"
+    for number in 0 1; do
+        if [ "$number" = 0 ] || [ "$fate" != lost ]; then
+            wait "${nodes[$number]}" || code=$?
+        fi
+    done
+    nodes=()
+    ended_at=$(seconds)
+    [ "$code" -eq 0 ] || fail "the job $name ended with exit code $code"
+    [ -n "$result" ] || fail "the job $name did not finish its training"
+    [ "$fate" = undisturbed ] || [ -n "$resumed_at" ] || fail "the job $name did not resume"
+}
 
-printf '\nquickstart: what happened\n'
-printf '  started        0.0 s: 2 nodes, 4 workers\n'
-if [ -n "$killed_at" ]; then
-    printf '  node 1 killed  %s s (exit code %s: 128 + SIGKILL)\n' "$killed_at" "$lost"
+readonly in_cpp=(build/release/bin/train_digits --min-epoch-seconds 0.25)
+readonly in_python=(examples/python_ddp/train.py --min-epoch-seconds 0.3)
+
+say '1. in C++: two nodes on this machine, two workers each, undisturbed'
+run_job undisturbed 2 undisturbed "${in_cpp[@]}"
+readonly wanted_result=$result wanted_parameters=$parameters
+summary="  C++, undisturbed    finished   $ended_at s: accuracy $result, parameters $parameters"
+
+say "2. the same; node 1 is killed after epoch $kill_after and replaced"
+run_job replaced 2 replaced "${in_cpp[@]}"
+summary+="
+  C++, node replaced  killed     $killed_at s: SIGKILL to node 1, then started again
+                      resumed    $resumed_at s: 2 nodes, 4 workers, from the newest checkpoint
+                      finished   $ended_at s: accuracy $result, parameters $parameters"
+[ -n "$parameters" ] || fail 'the training in C++ did not say what its parameters are'
+if [ "$parameters" != "$wanted_parameters" ] || [ "$result" != "$wanted_result" ]; then
+    fail "undisturbed the training ended with parameters $wanted_parameters and accuracy \
+$wanted_result, after the loss of a node with parameters $parameters and accuracy $result"
 fi
-if [ -n "$resumed_at" ]; then
-    printf '  training again %s s: 1 node, 2 workers, from the newest checkpoint\n' "$resumed_at"
-fi
-printf '  finished       %s s: %s\n' "$(seconds)" "${result:-NOT finished}"
-printf '  exit code      %s\n' "$code"
-if [ "$code" -ne 0 ] || [ -z "$result" ] || [ -z "$resumed_at" ]; then
-    printf 'quickstart: FAILED: the job did not survive its node; the logs are in %s/logs\n' \
-        "$folder" >&2
-    exit 1
-fi
+summary+="
+                      compared   identical to the undisturbed training, bit for bit"
+
+say "3. in Python: node 1 is killed after epoch $kill_after and does not come back"
+run_job lost 1:2 lost "${in_python[@]}"
+summary+="
+  Python, node lost   killed     $killed_at s: SIGKILL to node 1
+                      resumed    $resumed_at s: 1 node, 2 workers, from the newest checkpoint
+                      finished   $ended_at s: accuracy $result"
+
+printf '\nquickstart: what happened\n%s\n' "$summary"
 printf 'quickstart: the training survived the loss of a machine\n'

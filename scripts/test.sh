@@ -12,7 +12,8 @@ Installs what is missing (scripts/setup.sh), builds `release` and runs every tes
 sim and process tests; then runs scripts/quickstart.sh as a user would. The last line is
 `N passed, N failed`; the exit code is 0 only if nothing failed. What is skipped is said aloud.
 
-  --full            also the thread sanitizer on everything, and the quick tests 50 times over
+  --full            also the thread sanitizer on everything, the quick tests 50 times over, and
+                    200 kills of the C++ training in place of 20
   --without-torch   set up nothing for PyTorch; tests that need it are left out, aloud
 TEXT
 }
@@ -94,6 +95,8 @@ step "build: asan" scripts/build.sh asan
 suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster --parallel 2
 
 if [ "$is_full" = yes ]; then
+    export DDPRUN_TRAIN_KILLS=200
+    suite "the C++ training, killed 200 times" release -R cluster_train_digits
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     suite "cluster under the address sanitizer" asan -L cluster
     export TSAN_OPTIONS="${TSAN_OPTIONS:-second_deadlock_stack=1}"

@@ -83,8 +83,8 @@ def resume(directory, model, optimizer):
     return state["epoch"]
 
 
-def train_epoch(network, loader, optimizer):
-    """Mean loss over all ranks and the number of images that this rank saw."""
+def train_epoch(network, loader, optimizer, tells_first_step):
+    """Mean loss over all ranks and the number of images that they saw."""
     network.train()
     total = torch.zeros(2)
     for images, labels in loader:
@@ -92,6 +92,9 @@ def train_epoch(network, loader, optimizer):
         loss = nn.functional.cross_entropy(network(images), labels)
         loss.backward()
         optimizer.step()
+        if tells_first_step:
+            print(f"first step: loss {loss.item():.4f}", flush=True)
+            tells_first_step = False
         total += torch.tensor([loss.item() * len(labels), len(labels)])
     dist.all_reduce(total)
     return (total[0] / total[1]).item(), int(total[1])
@@ -130,7 +133,8 @@ def main():
     for epoch in range(epochs_done + 1, arguments.epochs + 1):
         started = time.monotonic()
         sampler.set_epoch(epoch)
-        loss, images = train_epoch(network, loader, optimizer)
+        loss, images = train_epoch(network, loader, optimizer,
+                                   tells_first_step=is_first and epoch == epochs_done + 1)
         rate = images / (time.monotonic() - started)
         score = accuracy(model, test_set)
         time.sleep(max(0.0, arguments.min_epoch_seconds - (time.monotonic() - started)))

@@ -1,11 +1,13 @@
-"""One job under ddprun or torchrun: starts launchers, hears workers, kills, measures, cleans up."""
+"""One job under a launcher: starts it, hears its workers, kills, measures, cleans up."""
 
 import os
+import re
 import select
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from typing import NamedTuple
@@ -21,9 +23,31 @@ class Stamp(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """A launcher to compare, and how it is called."""
+    """What is compared: a launcher and how it is called, or what a launcher starts."""
     name: str
     command: list
+
+
+def say(text):
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def alternate(title, peers, measure, runs, log):
+    """Runs `measure` for every peer in turn; a peer for which it fails or says False is measured no
+    more."""
+    given_up = set()
+    for run in range(runs):
+        for peer in peers:
+            if peer.name in given_up:
+                continue
+            say(f"{title}: run {run + 1} of {runs}: {peer.name}")
+            try:
+                goes_on = measure(peer) is not False
+            except RuntimeError as error:
+                say(f"FAILED: {error}; its console is in {log}")
+                goes_on = False
+            if not goes_on:
+                given_up.add(peer.name)
 
 
 def free_port():
@@ -41,6 +65,7 @@ class Job:
         self.keep_log_at = keep_log_at
         self.folder = tempfile.mkdtemp(prefix="ddprun-bench-")
         self.launchers = []
+        self.lines = None
         self.stamps = []
         self.unread = b""
         self.fifo_path = os.path.join(self.folder, "stamps")
@@ -66,6 +91,9 @@ class Job:
             if self.is_worker(stamp.pid):
                 os.kill(stamp.pid, signal.SIGKILL)
         os.close(self.fifo)
+        for launcher in self.launchers:
+            if launcher.stdout:
+                launcher.stdout.close()
         self.log.close()
         if any(error) and self.keep_log_at:
             shutil.copy(self.log.name, self.keep_log_at)
@@ -79,9 +107,16 @@ class Job:
         except OSError:
             return False
 
-    def start(self, mode, slots, nnodes="1", restarts=0, conf=""):
-        """Starts one node; returns the launcher and the moment just before."""
-        arguments = [*self.peer.command, "--nproc-per-node", str(slots),
+    def start(self, mode, slots, **options):
+        """Starts one node of stamp workers; returns the launcher and the moment just before."""
+        program = ["--no-python", self.worker, self.fifo_path, mode]
+        return self.launch(self.peer.command, program, slots, **options)
+
+    def launch(self, command, program, slots, nnodes="1", restarts=0, conf="", hears_lines=False,
+               variables=None):
+        """Starts one node of `program`; returns the launcher and the moment just before. With
+        `hears_lines` what its workers print is in `self.lines`."""
+        arguments = [*command, "--nproc-per-node", str(slots),
                      "--max-restarts", str(restarts), "--log-dir",
                      os.path.join(self.folder, "logs")]
         if nnodes != "1":
@@ -90,16 +125,20 @@ class Job:
                           "--local-addr", "127.0.0.1"]
         if conf:
             arguments += ["--rdzv-conf", conf]
-        arguments += ["--no-python", self.worker, self.fifo_path, mode]
+        arguments += program
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("PET_", "TORCHELASTIC_", "DDPRUN_"))}
         environment["OMP_NUM_THREADS"] = "1"
         environment["DDPRUN_STATE_DIR"] = os.path.join(self.folder, "state")
         os.makedirs(environment["DDPRUN_STATE_DIR"], mode=0o700, exist_ok=True)
+        environment.update(variables or {})
         before = time.monotonic_ns()
-        launcher = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=self.log,
+        launcher = subprocess.Popen(arguments, stdin=subprocess.DEVNULL,
+                                    stdout=subprocess.PIPE if hears_lines else self.log,
                                     stderr=self.log, env=environment)
         self.launchers.append(launcher)
+        if hears_lines:
+            self.lines = Lines(launcher.stdout, self.log)
         return launcher, before
 
     def await_stamps(self, count, timeout_s=90.0):
@@ -123,17 +162,52 @@ class Job:
 
     def helpers(self):
         """Pids of the launchers and all their descendants, workers left out."""
-        workers = {stamp.pid for stamp in self.stamps}
+        return self.descendants(lambda pid, workers={stamp.pid for stamp in self.stamps}:
+                                pid not in workers)
+
+    def descendants(self, is_wanted):
+        """Pids of the launchers and their descendants, without the trees of those not wanted."""
         found, queue = [], [launcher.pid for launcher in self.launchers]
         while queue:
             pid = queue.pop()
-            if pid in workers:
+            if not is_wanted(pid):
                 continue
             found.append(pid)
             for task in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
                     queue += map(int, file.read().split())
         return found
+
+
+class Lines:
+    """The lines of a pipe, each with the moment of its arrival; a copy of all goes into `log`."""
+
+    def __init__(self, pipe, log):
+        self.pipe = pipe
+        self.log = log
+        self.unread = b""
+        self.ready = []
+
+    def await_line(self, pattern, timeout_s=90.0):
+        """The first line not yet read in which `pattern` is found, as (nanoseconds, match); what
+        stands before it is passed over. Fails at the end of the pipe."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            while self.ready:
+                at_ns, line = self.ready.pop(0)
+                match = re.search(pattern, line)
+                if match:
+                    return at_ns, match
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.pipe], [], [], left)[0]:
+                raise RuntimeError(f"no line with '{pattern}' within {timeout_s:.0f} s")
+            fresh = os.read(self.pipe.fileno(), 65536)
+            at_ns = time.monotonic_ns()
+            if not fresh:
+                raise RuntimeError(f"the job ended without a line with '{pattern}'")
+            self.log.write(fresh)
+            *lines, self.unread = (self.unread + fresh).split(b"\n")
+            self.ready += [(at_ns, line.decode(errors="replace")) for line in lines]
 
 
 def memory_kib(pid):

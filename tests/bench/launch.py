@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from job import Job, Peer, memory_kib, wake_ups
+from job import Job, Peer, alternate, memory_kib, say, wake_ups
 from report import Table
 
 MS = 1e6
@@ -95,23 +95,6 @@ class Bench:
         self.table.add(what, "ms", "<= 100", peer.name, samples, never_s)
         return never_s is None
 
-    def alternate(self, title, measure, runs):
-        """Runs `measure` for every launcher in turn; a launcher for which it says False is
-        measured no more."""
-        given_up = set()
-        for run in range(runs):
-            for peer in self.peers:
-                if peer.name in given_up:
-                    continue
-                say(f"{title}: run {run + 1} of {runs}: {peer.name}")
-                try:
-                    goes_on = measure(peer) is not False
-                except RuntimeError as error:
-                    say(f"FAILED: {error}; its console is in {self.log}")
-                    goes_on = False
-                if not goes_on:
-                    given_up.add(peer.name)
-
     def all(self, wanted):
         say("warming up")
         for peer in self.peers:
@@ -128,11 +111,7 @@ class Bench:
         for name, measure in measures.items():
             if not wanted or name in wanted:
                 runs = max(1, self.runs // 5) if name == "idle" else self.runs
-                self.alternate(name, measure, runs)
-
-
-def say(text):
-    print(f"bench: {text}", file=sys.stderr, flush=True)
+                alternate(name, self.peers, measure, runs, self.log)
 
 
 def main():

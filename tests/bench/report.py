@@ -1,4 +1,4 @@
-"""Samples of both launchers as a table for people and JSON for machines."""
+"""Samples of both peers as a table for people and JSON for machines."""
 
 import json
 import math
@@ -21,15 +21,16 @@ def summary(samples):
 
 
 class Table:
-    """Rows of (what, unit, goal), each with samples per launcher. `never` marks a peer that was
-    waited for in vain, for the seconds it says."""
+    """Rows of (what, unit, goal), each with samples per peer. `never` marks a peer that was waited
+    for in vain, for the seconds it says. A ratio above 1 speaks for the first peer."""
 
     def __init__(self, names):
         self.names = names
         self.rows = {}
 
-    def add(self, what, unit, goal, name, samples, never_s=None):
-        row = self.rows.setdefault(what, {"unit": unit, "goal": goal, "samples": {}, "never": {}})
+    def add(self, what, unit, goal, name, samples, never_s=None, more_is_better=False):
+        row = self.rows.setdefault(what, {"unit": unit, "goal": goal, "samples": {}, "never": {},
+                                          "more_is_better": more_is_better})
         row["samples"].setdefault(name, []).extend(samples)
         if never_s is not None:
             row["never"][name] = never_s
@@ -42,6 +43,8 @@ class Table:
             ratio = None
             if ours and theirs and len(self.names) > 1 and ours["median"] > 0:
                 ratio = theirs["median"] / ours["median"]
+                if row["more_is_better"]:
+                    ratio = 1 / ratio
             rows.append({"what": what, "unit": row["unit"], "goal": row["goal"], **both,
                          "never_within_s": row["never"], "ratio": ratio})
         return rows
@@ -62,7 +65,7 @@ class Table:
                     cells += ["never", f"(>{row['never_within_s'][name]:.0f} s)", ""]
                 else:
                     cells += ["-", "-", ""]
-            cells.append(f"{row['ratio']:.1f}x" if row["ratio"] else "")
+            cells.append(f"{number(row['ratio'])}x" if row["ratio"] else "")
             lines.append(cells)
         widths = [max(map(len, column)) for column in zip(*lines)]
         return "\n".join(
