@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
 
 #include "worker_runtime/worker.hpp"
@@ -215,6 +216,37 @@ int until_asked(Worker& worker, const Arguments& /*arguments*/) {
     }
 }
 
+/// The same in a data-parallel training: the question travels with the gradients.
+int until_asked_in_training(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    const int world = worker.world_size();
+    Sequential network = make_network(0);
+    DistributedDataParallel model(network, group);
+    const auto collectives_so_far = [&group] {
+        return group.c10d()->getBackend(torch::kCPU)->getSequenceNumberForGroup();
+    };
+    for (std::uint64_t step = 1;; ++step) {
+        const std::uint64_t before = collectives_so_far();
+        network->zero_grad();
+        const torch::Tensor inputs = inputs_of(static_cast<int>(step), world, 4);
+        loss_of(model.forward(share_of(inputs, worker.rank(), world))).backward();
+        worker.progress(step);
+        const bool is_asked = worker.stop_requested();
+        require(collectives_so_far() == before + 1, "a collective only for the question");
+        if (step == 5) {
+            say("trains");
+        }
+        if (is_asked) {
+            const torch::Tensor steps = must(
+                group.all_gather(torch::full({1}, static_cast<std::int64_t>(step), torch::kInt64)));
+            require(steps.min().item<std::int64_t>() == steps.max().item<std::int64_t>(),
+                    "the ranks left at different steps");
+            say(fmt::format("left together, deadline {}", worker.stop_deadline().has_value()));
+            return worker.leave({});
+        }
+    }
+}
+
 /// What a training of the checkpoint scenarios consists of.
 struct Trained {
     explicit Trained(const Worker& worker, std::int64_t hidden = 8)
@@ -341,6 +373,7 @@ int main(int argc, char** argv) {
         {"place", place},
         {"until_a_peer_dies", until_a_peer_dies},
         {"until_asked", until_asked},
+        {"until_asked_in_training", until_asked_in_training},
     };
     torch::set_num_threads(1);
     try {

@@ -38,7 +38,7 @@ public:
         store_.serve(std::move(socket->fd), {});
         for (int rank = 0; rank < world_size; ++rank) {
             Result<std::unique_ptr<agent::WorkerPage>> page =
-                agent::WorkerPage::create(Generation(generation), 1);
+                agent::WorkerPage::create(Generation(generation), 1, Instant::max());
             REQUIRE(page.has_value());
             pages.push_back(std::move(*page));
             rdzv::WorkerPlace place;
@@ -210,8 +210,9 @@ TEST_CASE("ranks with different networks are told so instead of training nonsens
 }
 
 TEST_CASE("a stop asked of one node is answered by all ranks at the same step") {
+    const std::string scenario = GENERATE("until_asked", "until_asked_in_training");
     Cluster cluster;
-    Peers peers(cluster, 3, {"until_asked"});
+    Peers peers(cluster, 3, {scenario});
     (void)peers.lines("^trains$");
     peers.pages[1]->ask_to_stop(SIGTERM, std::chrono::steady_clock::now() + kDeadline);
     peers.require_exits(75);
@@ -310,7 +311,7 @@ TEST_CASE("an isolated worker publishes nothing and trains on") {
     Cluster cluster;
     const std::string dir = cluster.dir() / "checkpoints";
     Peers peers(cluster, 2, {"checkpoint", dir, "4", "6"});
-    peers.pages[0]->set_isolated(true);
+    peers.pages[0]->allow_publishing(Instant::min());
     peers.require_exits(0);
     CHECK_THAT(peers.ranks[0]->wait_for_line("^not saved: "), Catch::Contains("isolated"));
     CHECK(list_folder(dir).empty());

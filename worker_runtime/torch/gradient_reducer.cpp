@@ -1,5 +1,6 @@
 #include "worker_runtime/torch/gradient_reducer.hpp"
 
+#include <limits>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -37,6 +38,55 @@ std::vector<std::vector<std::size_t>> lay_out(const std::vector<torch::Tensor>& 
     return std::move(buckets);
 }
 
+/// The bucket with the fewest numbers: the stop word costs a copy of what it travels with.
+std::size_t lightest(const std::vector<std::vector<std::size_t>>& buckets,
+                     const std::vector<torch::Tensor>& parameters) {
+    std::size_t found = 0;
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (std::size_t i = 0; i < buckets.size(); ++i) {
+        std::int64_t count = 0;
+        for (const std::size_t index : buckets[i]) {
+            count += parameters[index].numel();
+        }
+        if (count < least) {
+            least = count;
+            found = i;
+        }
+    }
+    return found;
+}
+
+struct HookState {
+    ProcessGroup group;
+    std::size_t carrier = 0;  ///< index of the bucket that the stop word travels with
+};
+
+/// Averages a bucket over all ranks. On CPUs, where a collective's latency is that of a whole step
+/// of a small network, one bucket carries the ranks' stop words along.
+class AveragingHook final : public c10d::CppCommHookInterface<HookState> {
+public:
+    explicit AveragingHook(HookState state) : CppCommHookInterface(std::move(state)) {}
+
+    c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+        const int world_size = state_.group.world_size();
+        std::vector<torch::Tensor> tensors{bucket.getBufferRef()};
+        if (world_size == 1) {
+            auto done = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+            done->markCompleted(tensors.front());
+            return done;
+        }
+        tensors.front().div_(world_size);
+        if (bucket.getIndex() != state_.carrier || !tensors.front().is_cpu()) {
+            return state_.group.c10d()->allreduce(tensors)->getFuture();
+        }
+        StopBallot& ballot = state_.group.stop_ballot();
+        ballot.word = torch::full({1}, ballot.is_stop_wanted() ? 1 : 0,
+                                  tensors.front().options().requires_grad(false));
+        tensors.push_back(ballot.word);
+        return state_.group.c10d()->allreduce_coalesced(tensors)->getFuture();
+    }
+};
+
 }  // namespace
 
 struct GradientReducer::Engine {
@@ -68,13 +118,16 @@ GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
         engine_->buffers = buffers;
     }
     const std::vector<bool> is_sparse(parameters.size(), false);
+    const std::vector<std::vector<std::size_t>> buckets = lay_out(parameters, options);
     engine_->reducer = std::make_unique<c10d::Reducer>(
-        parameters, lay_out(parameters, options), engine_->group.c10d(), is_sparse,
+        parameters, buckets, engine_->group.c10d(), is_sparse,
         static_cast<std::int64_t>(options.bucket_bytes), options.find_unused_parameters,
         /*gradient_as_bucket_view=*/false, std::move(names),
         static_cast<std::int64_t>(options.first_bucket_bytes),
         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
         std::vector<std::int64_t>{});
+    engine_->reducer->register_comm_hook(std::make_unique<AveragingHook>(
+        HookState{.group = engine_->group, .carrier = lightest(buckets, parameters)}));
 }
 
 GradientReducer::~GradientReducer() = default;

@@ -51,6 +51,7 @@ c10d::ReduceOp reduce_op(Reduction reduction) {
 struct ProcessGroup::State {
     c10::intrusive_ptr<c10d::ProcessGroup> group;
     torch::Device device = torch::kCPU;
+    worker::StopBallot stop_ballot;
     std::optional<Error> broken;
     bool is_finished = false;
 
@@ -125,6 +126,10 @@ torch::Device ProcessGroup::device() const {
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
     return state_->group;
+}
+
+worker::StopBallot& ProcessGroup::stop_ballot() const {
+    return state_->stop_ballot;
 }
 
 Result<void> ProcessGroup::guarded(const std::string& what,

@@ -9,6 +9,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/env/environment.hpp"
+#include "worker_runtime/torch/stop_ballot.hpp"
 
 namespace c10d {
 class ProcessGroup;
@@ -62,6 +63,9 @@ public:
 
     /// c10d's own group, for whatever is not offered here.
     [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;
+
+    /// For the runtime itself.
+    [[nodiscard]] worker::StopBallot& stop_ballot() const;
 
     /// Runs `collective`, turns what it throws into an Error that starts with `what`, and breaks
     /// the group then.

@@ -23,10 +23,18 @@ struct Worker::State {
     worker::Page page;
     std::optional<ProcessGroup> group;
 
-    // The word that the ranks agree on: 1 where the agent has asked to stop.
+    // For trainings without DistributedDataParallel: 1 where the agent has asked to stop.
     torch::Tensor stop_word;
     c10::intrusive_ptr<c10d::Work> stop_vote;  ///< on its way since the last stop_requested()
     bool has_agreed_to_stop = false;
+
+    ~State() {
+        if (group.has_value()) {
+            group->stop_ballot().is_stop_wanted = [] { return false; };
+        }
+    }
+
+    [[nodiscard]] bool is_stop_wanted() const { return page.stop_request().has_value(); }
 
     void warn(const std::string& what) const {
         fmt::print(stderr, "worker: rank {}: {}\n", place.rank.value(), what);
@@ -34,7 +42,7 @@ struct Worker::State {
     }
 
     void begin_stop_vote() {
-        stop_word.fill_(page.stop_request().has_value() ? 1 : 0);
+        stop_word.fill_(is_stop_wanted() ? 1 : 0);
         std::vector<torch::Tensor> words{stop_word};
         c10d::AllreduceOptions options;
         options.reduceOp = c10d::ReduceOp::MAX;
@@ -52,6 +60,16 @@ struct Worker::State {
             has_agreed_to_stop = has_agreed_to_stop || stop_word.item<std::int32_t>() != 0;
         }
         return {};
+    }
+
+    /// True if a bucket of gradients has brought an answer since the last look.
+    bool take_ballot() {
+        const torch::Tensor word = std::exchange(group->stop_ballot().word, torch::Tensor());
+        if (!word.defined()) {
+            return false;
+        }
+        has_agreed_to_stop = has_agreed_to_stop || word.item<double>() > 0;
+        return true;
     }
 
     Result<void> end_group() {
@@ -128,6 +146,9 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
     if (group) {
         state_->group = *group;
         state_->stop_word = torch::zeros({1}, torch::kInt32);
+        group->stop_ballot().is_stop_wanted = [state = state_.get()] {
+            return state->is_stop_wanted();
+        };
     }
     return group;
 }
@@ -141,13 +162,13 @@ bool Worker::stop_requested() {
         return true;
     }
     if (!state_->group.has_value() || state_->place.world_size == 1) {
-        state_->has_agreed_to_stop = state_->page.stop_request().has_value();
+        state_->has_agreed_to_stop = state_->is_stop_wanted();
         return state_->has_agreed_to_stop;
     }
     if (!state_->end_stop_vote()) {
         return false;
     }
-    if (!state_->has_agreed_to_stop) {
+    if (!state_->take_ballot() && !state_->has_agreed_to_stop) {
         // It cannot fail here in a way that the wait does not tell.
         (void)state_->group->guarded("asking for stop requests",
                                      [this] { state_->begin_stop_vote(); });

@@ -45,9 +45,10 @@ public:
     void progress(std::uint64_t step);
 
     /// True when the job is asked to save and leave. Every rank calls it after each step, and all
-    /// get the same answer at the same step: the ranks agree on it by an all_reduce that travels
-    /// while the next step is computed, so a request is answered one step later. False when the
-    /// group is broken: the next collective says why.
+    /// get the same answer at the same step. The question travels with the gradients of a
+    /// DistributedDataParallel on CPUs; otherwise (GPUs, no such pass since the last call) by an
+    /// all_reduce of one word while the next step is computed, and is answered one step later.
+    /// False when the group is broken: the next collective says why.
     [[nodiscard]] bool stop_requested();
 
     /// When those that have not left are killed; none if the agent has asked for nothing (it may

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <functional>
+
+#include <torch/types.h>
+
+namespace ddprun::worker {
+
+/// How the ranks of a group agree on a stop request without a collective of its own: one bucket of
+/// gradients carries a word along, this rank's wish, and brings back the sum of all wishes. One per
+/// group; used by its DistributedDataParallel and its Worker, on one thread at a time.
+struct StopBallot {
+    /// This rank's wish, asked when the bucket leaves.
+    std::function<bool()> is_stop_wanted = [] { return false; };
+    /// What the last bucket brought back, once its backward pass has returned: one number, above 0
+    /// if any rank wants to stop. Undefined: no bucket has left since the answer was taken.
+    torch::Tensor word;
+};
+
+}  // namespace ddprun::worker
