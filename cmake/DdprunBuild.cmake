@@ -68,6 +68,8 @@ function(ddprun_library name)
     if(arg_SOURCES)
         add_library(ddprun_${name} STATIC ${arg_SOURCES})
         target_include_directories(ddprun_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+        # For projects that embed this one.
+        target_compile_features(ddprun_${name} PUBLIC cxx_std_20)
         target_link_libraries(ddprun_${name} PUBLIC ${arg_LINKS}
                               PRIVATE ddprun_warnings ddprun_hardening)
     else()

@@ -98,7 +98,10 @@ if(DDPRUN_HAS_LIBTORCH AND NOT DDPRUN_WITH_CUDA STREQUAL "OFF")
         set(DDPRUN_HAS_NCCL ON)
         list(REMOVE_DUPLICATES nccl_includes)
         target_include_directories(ddprun_libtorch SYSTEM INTERFACE ${nccl_includes})
-        # It registers its kernels when it is loaded: it must be, although little refers to it.
+        # It registers its kernels when it is loaded: it must be, although little refers to it. What
+        # it needs of cuDNN and others is found then.
+        target_link_options(ddprun_libtorch INTERFACE
+            -Wl,--unresolved-symbols=ignore-in-shared-libs)
         target_link_libraries(ddprun_libtorch INTERFACE
             -Wl,--no-as-needed "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cuda.so"
             "${DDPRUN_TORCH_FOLDER}/lib/libc10_cuda.so" -Wl,--as-needed)

@@ -78,7 +78,7 @@ void Supervisor::State::settle() {
     if (is_done_) {
         return;
     }
-    update_isolation();
+    update_publishing();
     send_due_beat();
     const std::string wait = explain();
     notice_.update(now_, is_worth_saying(wait) ? wait : "");
@@ -92,7 +92,6 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
         return std::nullopt;
     }
     std::optional<Instant> result = earlier(give_up_at(), notice_.next_deadline());
-    result = earlier(result, isolate_at());
     if (group_.has_value()) {
         result = earlier(result, group_->next_deadline());
     }

@@ -122,6 +122,7 @@ struct WorkerSpec {
 struct StartWorkers {
     Generation generation;
     Rank base_rank;
+    Instant publish_until = Instant::min();  ///< as AllowPublishing would say
     std::vector<WorkerSpec> workers;
 };
 
@@ -140,11 +141,12 @@ struct SignalWorkers {
     bool spares_asked = false;  ///< not to those that the last AskWorkersToLeave has reached
 };
 
-/// Tell through the shared page whether this node's place in the generation is in doubt, so that
-/// nothing may be published. It is not when the workers start.
-struct IsolateWorkers {
+/// Tell through the shared page until when the workers may publish: this node's place in the
+/// generation is sure until then. Instant::max(): for ever; Instant::min(): not at all. Comes when
+/// that changes; nobody wakes when it has passed.
+struct AllowPublishing {
     Generation generation;
-    bool is_isolated = false;
+    Instant until = Instant::min();
 };
 
 /// SIGKILL whatever is left of the generation, descendants too, and prove that nothing is.
@@ -172,7 +174,7 @@ struct Trace {
 };
 
 using Effect = std::variant<SendToRendezvous, OpenStore, ServeStore, CloseStore, StartWorkers,
-                            AskWorkersToLeave, SignalWorkers, IsolateWorkers, EmptyGeneration, Say,
+                            AskWorkersToLeave, SignalWorkers, AllowPublishing, EmptyGeneration, Say,
                             ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 

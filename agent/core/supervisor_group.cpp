@@ -72,6 +72,7 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
     group_.emplace(row, options_.identity.slots);
     owed_ = Generation();
     group_token_ = run_token_;
+    group_->publish_until = publish_until();
     rendezvous_waits_.clear();
     if (group_->serves_store()) {
         store_ = StoreState::Serving;

@@ -167,30 +167,27 @@ void Supervisor::State::send_due_beat() {
     up->beat_at = now_ + up->beat_interval;
 }
 
-// ---------------------------------------------------------------------------------- isolation
+// ---------------------------------------------------------------------------------- publishing
 
 void Supervisor::State::supersede_group() {
     group_->is_superseded = true;
-    update_isolation();
+    update_publishing();
 }
 
-void Supervisor::State::update_isolation() {
+Instant Supervisor::State::publish_until() const {
+    const bool is_replaced = group_->is_superseded || group_token_ != run_token_;
+    return is_replaced ? Instant::min() : lease_.held_until();
+}
+
+void Supervisor::State::update_publishing() {
     if (!holds_workers()) {
         return;
     }
-    const bool is_isolated =
-        group_->is_superseded || group_token_ != run_token_ || now_ >= lease_.held_until();
-    if (is_isolated != group_->is_isolated) {
-        group_->is_isolated = is_isolated;
-        emit(IsolateWorkers{.generation = group_->generation(), .is_isolated = is_isolated});
+    const Instant until = publish_until();
+    if (until != group_->publish_until) {
+        group_->publish_until = until;
+        emit(AllowPublishing{.generation = group_->generation(), .until = until});
     }
-}
-
-std::optional<Instant> Supervisor::State::isolate_at() const {
-    if (!holds_workers() || group_->is_isolated || lease_.held_until() == Instant::max()) {
-        return std::nullopt;
-    }
-    return lease_.held_until();
 }
 
 std::optional<Instant> Supervisor::State::give_up_at() const {

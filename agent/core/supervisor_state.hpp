@@ -54,7 +54,8 @@ struct StopOrder {
 
 /// What a Supervisor knows, and its transitions, one file per concern:
 /// supervisor.cpp          dispatch, deadlines
-/// supervisor_link.cpp     connection, store socket, joining, what is said again, beats
+/// supervisor_link.cpp     connection, store socket, joining, what is said again, beats, and until
+///                         when workers may publish
 /// supervisor_group.cpp    start, deaths, stop, proof of emptiness
 /// supervisor_ending.cpp   signals, leaving, verdict, losing the rendezvous
 /// supervisor_explain.cpp  texts for people
@@ -122,8 +123,8 @@ private:
     void report_failure(LocalRank local_rank, const Failed& failed);
     void stop_workers(const StopOrder& order);
     void supersede_group();
-    void update_isolation();
-    [[nodiscard]] std::optional<Instant> isolate_at() const;
+    [[nodiscard]] Instant publish_until() const;
+    void update_publishing();
     void vanish();
     void report_stopped();
 

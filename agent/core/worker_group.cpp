@@ -61,8 +61,10 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
                       const std::string& local_address) {
     const rdzv::Start& row = group.row();
     const int slots = options.identity.slots;
-    StartWorkers start{
-        .generation = row.generation, .base_rank = Rank(row.base_rank), .workers = {}};
+    StartWorkers start{.generation = row.generation,
+                       .base_rank = Rank(row.base_rank),
+                       .publish_until = group.publish_until,
+                       .workers = {}};
     rdzv::WorkerPlace place{
         .job = options.identity.job,
         .node = options.identity.node,

@@ -69,9 +69,9 @@ public:
     [[nodiscard]] bool serves_store() const { return row_.group_rank == 0; }
 
     GroupPhase phase;
-    std::vector<WorkerFate> fates;  ///< by local rank
-    bool is_superseded = false;     ///< the run goes on without it
-    bool is_isolated = false;       ///< as its workers were told
+    std::vector<WorkerFate> fates;           ///< by local rank
+    bool is_superseded = false;              ///< the run goes on without it
+    Instant publish_until = Instant::min();  ///< as its workers were told
 
     template <typename T>
     [[nodiscard]] bool is_in() const {

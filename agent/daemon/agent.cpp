@@ -205,7 +205,7 @@ private:
                        [&](StartWorkers& e) { start_workers(std::move(e)); },
                        [&](AskWorkersToLeave& e) { page_.carry_out(e); },
                        [&](SignalWorkers& e) { signal_workers(e); },
-                       [&](IsolateWorkers& e) { page_.carry_out(e); },
+                       [&](AllowPublishing& e) { page_.carry_out(e); },
                        [&](EmptyGeneration& e) { empty_generation(e.generation); },
                        [&](Say& e) { say(e.text); },
                        [&](ShowVerdict& e) { show(e.verdict); },

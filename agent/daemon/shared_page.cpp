@@ -8,8 +8,8 @@ namespace ddprun::agent {
 
 Result<void> SharedPage::make(StartWorkers& start) {
     page_.reset();
-    Result<std::unique_ptr<WorkerPage>> made =
-        WorkerPage::create(start.generation, static_cast<int>(start.workers.size()));
+    Result<std::unique_ptr<WorkerPage>> made = WorkerPage::create(
+        start.generation, static_cast<int>(start.workers.size()), start.publish_until);
     if (!made) {
         return made.error();
     }
@@ -33,9 +33,9 @@ void SharedPage::carry_out(const AskWorkersToLeave& effect) {
     }
 }
 
-void SharedPage::carry_out(const IsolateWorkers& effect) {
+void SharedPage::carry_out(const AllowPublishing& effect) {
     if (is_of(effect.generation)) {
-        page_->set_isolated(effect.is_isolated);
+        page_->allow_publishing(effect.until);
     }
 }
 

@@ -24,7 +24,7 @@ public:
     void drop(Generation generation);
 
     void carry_out(const AskWorkersToLeave& effect);
-    void carry_out(const IsolateWorkers& effect);
+    void carry_out(const AllowPublishing& effect);
 
     /// True if the signal is not for this worker: it learns of the stop through the page.
     [[nodiscard]] bool is_spared(const SignalWorkers& effect, LocalRank local_rank) const;

@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <utility>
 
@@ -28,13 +30,19 @@ UniqueFd unnamed_memory() {
     return file;
 }
 
+std::int64_t nanoseconds_of(Instant instant) {
+    using std::chrono::nanoseconds;
+    return std::chrono::duration_cast<nanoseconds>(instant.time_since_epoch()).count();
+}
+
 rdzv::WorkerPageSlot* slots_of(rdzv::WorkerPageHeader* header) {
     return static_cast<rdzv::WorkerPageSlot*>(static_cast<void*>(header + 1));
 }
 
 }  // namespace
 
-Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, int slot_count) {
+Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, int slot_count,
+                                                       Instant publish_until) {
     const auto slots = static_cast<std::uint32_t>(slot_count);
     const std::size_t bytes = rdzv::worker_page_bytes(slots);
     UniqueFd file = unnamed_memory();
@@ -58,7 +66,9 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
     for (std::uint32_t i = 0; i < slots; ++i) {
         std::construct_at(slots_of(header) + i);
     }
-    return std::make_unique<WorkerPage>(std::move(file), header);
+    auto page = std::make_unique<WorkerPage>(std::move(file), header);
+    page->allow_publishing(publish_until);
+    return page;
 }
 
 WorkerPage::WorkerPage(UniqueFd file, rdzv::WorkerPageHeader* header)
@@ -76,15 +86,15 @@ std::string WorkerPage::path() const {
 }
 
 void WorkerPage::ask_to_stop(int signal, Instant deadline) {
-    using std::chrono::nanoseconds;
-    header_->stop_deadline_ns.store(
-        std::chrono::duration_cast<nanoseconds>(deadline.time_since_epoch()).count());
+    header_->stop_deadline_ns.store(nanoseconds_of(deadline));
     std::uint32_t nobody_asked = 0;
     header_->stop_signal.compare_exchange_strong(nobody_asked, static_cast<std::uint32_t>(signal));
 }
 
-void WorkerPage::set_isolated(bool is_isolated) {
-    header_->is_isolated.store(is_isolated ? 1 : 0);
+void WorkerPage::allow_publishing(Instant until) {
+    header_->publish_until_ns.store(until == Instant::max()
+                                        ? rdzv::kPublishForEver
+                                        : std::max(nanoseconds_of(until), std::int64_t{0}));
 }
 
 bool WorkerPage::has_runtime(LocalRank local_rank) const {

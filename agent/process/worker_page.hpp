@@ -21,7 +21,8 @@ class WorkerPage {
 public:
     /// Fails, leaving nothing, when the kernel gives no such memory.
     [[nodiscard]] static Result<std::unique_ptr<WorkerPage>> create(Generation generation,
-                                                                    int slot_count);
+                                                                    int slot_count,
+                                                                    Instant publish_until);
     /// For create(): `header` lies at the start of a mapping of `file`.
     WorkerPage(UniqueFd file, rdzv::WorkerPageHeader* header);
     ~WorkerPage();
@@ -36,7 +37,8 @@ public:
     /// Workers that look save and leave. Asked again only the deadline changes.
     void ask_to_stop(int signal, Instant deadline);
 
-    void set_isolated(bool is_isolated);
+    /// Workers may publish before `until`: Instant::max() for ever, Instant::min() not at all.
+    void allow_publishing(Instant until);
 
     /// True if this worker looks at the page. One of which this is false after ask_to_stop() may
     /// not have seen it; one that looks later does see it.

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 /// The memory that an agent shares with those of its workers that have the worker runtime: one page
 /// per generation and node, a header written by the agent and one slot per worker written by that
@@ -12,8 +13,9 @@
 namespace ddprun::rdzv {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
-inline constexpr std::uint32_t kWorkerPageVersion = 1;
+inline constexpr std::uint32_t kWorkerPageVersion = 2;
 inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
+inline constexpr std::int64_t kPublishForEver = std::numeric_limits<std::int64_t>::max();
 
 /// Written by the agent, before the workers start unless a comment says otherwise.
 struct alignas(64) WorkerPageHeader {
@@ -22,14 +24,15 @@ struct alignas(64) WorkerPageHeader {
     std::uint32_t slot_count = 0;  ///< slots that follow, one per local rank
     std::uint64_t generation = 0;
 
-    /// 1 while this node's place in the generation is in doubt: nothing may be published. Changes
-    /// at any time.
-    std::atomic<std::uint32_t> is_isolated{0};
+    /// A worker may publish while its own CLOCK_MONOTONIC is before this: an agent that is held up
+    /// need not wake for its workers to fall silent. kPublishForEver: no end; 0: nothing may be
+    /// published. Changes at any time.
+    std::atomic<std::int64_t> publish_until_ns{0};
+    /// When those that are still there will be killed, on CLOCK_MONOTONIC.
+    std::atomic<std::int64_t> stop_deadline_ns{0};
     /// The signal by which the workers are asked to save and leave; 0: they are not. Set once,
     /// after stop_deadline_ns.
     std::atomic<std::uint32_t> stop_signal{0};
-    /// When those that are still there will be killed, on CLOCK_MONOTONIC.
-    std::atomic<std::int64_t> stop_deadline_ns{0};
 };
 
 /// Written by its worker, at any time.

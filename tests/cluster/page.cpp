@@ -158,3 +158,63 @@ TEST_CASE("workers are isolated while the rendezvous does not answer") {
     CHECK(daemon.process.wait_exit() == 0);
     cluster.wait_all_gone();
 }
+
+TEST_CASE("a worker whose agent is stopped knows by itself that it may be replaced") {
+    Cluster cluster;
+    const FreePort port;
+    const std::string stopped = cluster.dir() / "stopped";
+    const std::string end = cluster.dir() / "end";
+    Job job;
+    job.nnodes = "1:2";
+    job.endpoint = port.endpoint();
+    // Generation 2 is that of both nodes, before one of them is stopped.
+    job.script = {"--exit-on-signal",
+                  "15",
+                  "0",
+                  "--when-generation",
+                  "2",
+                  "--attach-page",
+                  "--wait-for-isolation",
+                  "0",
+                  "--always",
+                  "--print",
+                  "--when-generation",
+                  "2",
+                  "--wait-for-file",
+                  stopped,
+                  "--wait-for-isolation",
+                  "1",
+                  "--touch",
+                  cluster.dir() / "isolated-{pid}",
+                  "--hang",
+                  "--always",
+                  "--wait-for-file",
+                  end};
+    Process& a = start_node(cluster, job);
+    a.wait_for_line(place_in(1));
+    Process& b = start_node(cluster, job);
+    a.wait_for_line(place_in(2));
+    const std::string held = b.wait_for_line(place_in(2));
+    const ddprun::UniqueFd worker = Cluster::watch(field(held, "pid"));
+
+    b.signal(SIGSTOP);
+    touch(stopped);
+    // What the worker says would have to pass through its agent.
+    StartOptions look;
+    look.argv = {Cluster::worker(), "--wait-for-file",
+                 cluster.dir() / ("isolated-" + std::to_string(field(held, "pid"))), "--say",
+                 "isolated"};
+    Process& witness = cluster.start(look);
+    witness.wait_for_line("^isolated$");
+    CHECK(witness.wait_exit() == 0);
+    a.wait_for_line(place_in(3));
+
+    b.signal(SIGCONT);
+    cluster.wait_gone(worker);
+    a.wait_for_line(place_in(4));
+    b.wait_for_line(place_in(4));
+    touch(end);
+    CHECK(a.wait_exit() == 0);
+    CHECK(b.wait_exit() == 0);
+    cluster.wait_all_gone();
+}

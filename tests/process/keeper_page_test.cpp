@@ -1,5 +1,6 @@
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <string>
 #include <utility>
@@ -32,7 +33,10 @@ private:
 
 /// Two workers of `generation`, as the Supervisor starts them.
 StartWorkers two_workers(Generation generation) {
-    StartWorkers start{.generation = generation, .base_rank = Rank(0), .workers = {}};
+    StartWorkers start{.generation = generation,
+                       .base_rank = Rank(0),
+                       .publish_until = Instant::max(),
+                       .workers = {}};
     for (int i = 0; i < 2; ++i) {
         WorkerSpec worker;
         worker.local_rank = LocalRank(i);
@@ -76,14 +80,30 @@ TEST_CASE("what is meant for another generation does not reach the page") {
     looking.tell_progress(8);
     const Generation other(GENERATE(std::uint64_t{2}, std::uint64_t{4}));
     page.carry_out(AskWorkersToLeave{.generation = other, .signal = SIGTERM});
-    page.carry_out(IsolateWorkers{.generation = other, .is_isolated = true});
+    page.carry_out(AllowPublishing{.generation = other, .until = Instant::min()});
     page.drop(other);
     CHECK_FALSE(looking.stop_request().has_value());
     CHECK_FALSE(looking.is_isolated());
     CHECK_FALSE(page.progress(other, LocalRank(1)).has_value());
     CHECK(page.progress(Generation(3), LocalRank(1)) == std::uint64_t{8});
-    page.carry_out(IsolateWorkers{.generation = Generation(3), .is_isolated = true});
+    page.carry_out(AllowPublishing{.generation = Generation(3), .until = Instant::min()});
     CHECK(looking.is_isolated());
+}
+
+TEST_CASE("workers may publish before the moment that their agent was told last") {
+    const Instant now = std::chrono::steady_clock::now();
+    const Instant past = now - std::chrono::seconds(1);
+    const Instant future = now + std::chrono::hours(1);
+    SharedPage page;
+    StartWorkers start = two_workers(Generation(1));
+    start.publish_until = GENERATE_COPY(past, future, Instant::min(), Instant::max());
+    REQUIRE(page.make(start));
+    const worker::Page looking = look(start, 0);
+    CHECK(looking.is_isolated() == (start.publish_until < now));
+    for (const Instant until : {future, past, Instant::max(), Instant::min(), future}) {
+        page.carry_out(AllowPublishing{.generation = Generation(1), .until = until});
+        CHECK(looking.is_isolated() == (until < now));
+    }
 }
 
 TEST_CASE("without a page every worker is signalled and nothing is known of its progress") {
@@ -93,7 +113,7 @@ TEST_CASE("without a page every worker is signalled and nothing is known of its 
     const worker::Page looking = look(start, 0);
     page.drop(Generation(1));
     page.carry_out(AskWorkersToLeave{.generation = Generation(1), .signal = SIGTERM});
-    page.carry_out(IsolateWorkers{.generation = Generation(1), .is_isolated = true});
+    page.carry_out(AllowPublishing{.generation = Generation(1), .until = Instant::max()});
     const SignalWorkers signal{
         .generation = Generation(1), .signal = SIGTERM, .spares_asked = true};
     CHECK_FALSE(page.is_spared(signal, LocalRank(0)));

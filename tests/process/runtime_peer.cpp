@@ -351,6 +351,28 @@ int misfit(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// Every sample counts once, whatever is padded, and a judge may use collectives.
+int evaluation(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    for (const std::int64_t size : {1, 3, 10, 97}) {
+        for (const std::int64_t batch_size : {1, 4, 64}) {
+            const torch::Tensor sums =
+                must(ddprun::evaluate(group, size, batch_size, [&](const torch::Tensor& indices) {
+                    torch::Tensor count = torch::full({1}, indices.size(0), torch::kInt64);
+                    must(group.all_reduce(count));
+                    require(count.item<std::int64_t>() == indices.size(0) * worker.world_size(),
+                            "the ranks' batches are not equally long");
+                    return torch::stack({torch::ones_like(indices), indices * indices}, 1);
+                }));
+            require(sums[0].item<std::int64_t>() == size, "how many samples counted");
+            require(sums[1].item<std::int64_t>() == (size - 1) * size * (2 * size - 1) / 6,
+                    "the sum over all samples");
+        }
+    }
+    say("equal");
+    return worker.finish();
+}
+
 int place(Worker& worker, const Arguments& /*arguments*/) {
     say(fmt::format("rank {} of {}, local {} of {}, generation {}, restarts {}, because {}",
                     worker.rank(), worker.world_size(), worker.local_rank(),
@@ -368,6 +390,7 @@ int main(int argc, char** argv) {
         {"checkpoint", checkpoint},
         {"collectives", collectives},
         {"data_parallel", data_parallel},
+        {"evaluation", evaluation},
         {"misfit", misfit},
         {"other_shapes", other_shapes},
         {"place", place},

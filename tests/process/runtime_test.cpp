@@ -203,6 +203,14 @@ TEST_CASE("buffers follow rank 0's") {
     (void)peers.lines("^equal$");
 }
 
+TEST_CASE("an evaluation counts every sample once in a world of any size") {
+    const int world_size = GENERATE(1, 2, 4);
+    Cluster cluster;
+    Peers peers(cluster, world_size, {"evaluation"});
+    peers.require_exits(0);
+    (void)peers.lines("^equal$");
+}
+
 TEST_CASE("ranks with different networks are told so instead of training nonsense") {
     Cluster cluster;
     Peers peers(cluster, 2, {"other_shapes"});

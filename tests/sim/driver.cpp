@@ -150,7 +150,7 @@ void Simulation::step_rendezvous(const rdzv::Input& input) {
     checker_.after_step(*coordinator_, effects);
     carry_out(effects);
     for (const Machine& machine : machines_) {
-        judge_isolation(machine);
+        judge_publishing(machine);
     }
     arm_rendezvous();
 }
@@ -202,11 +202,12 @@ void Simulation::arm_rendezvous() {
     });
 }
 
-/// Where the run has gone on to another generation, those of the last may publish nothing (S18).
-void Simulation::judge_isolation(const Machine& machine) {
+/// Where the run has gone on to another generation, those of the last may publish nothing (S18), by
+/// the clock alone: their agent may be stalled.
+void Simulation::judge_publishing(const Machine& machine) {
     const rdzv::Run* run = coordinator_->run();
     if (run == nullptr || run->digest.empty() || machine.supervisor == nullptr ||
-        machine.workers.empty() || machine.is_isolated) {
+        machine.workers.empty() || events_.now() >= machine.publish_until) {
         return;
     }
     // A daemon without memory cannot wait for those it does not know; an end of stream is taken for
@@ -219,10 +220,10 @@ void Simulation::judge_isolation(const Machine& machine) {
 }
 
 /// With delays below a third of the lease no undisturbed node is ever believed dead (S6).
-void Simulation::judge_false_deaths(int node, const rdzv::RendezvousMessage& message) {
+void Simulation::judge_false_deaths(const Machine& machine,
+                                    const rdzv::RendezvousMessage& message) {
     const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&message);
     const bool is_fence = stop != nullptr && stop->cause == rdzv::StopCause::Fenced;
-    const Machine& machine = machines_[static_cast<std::size_t>(node)];
     if (is_fence && !machine.is_disturbed && !has_restarted_rendezvous_ &&
         options_.delay_max * 3 < options_.limits.lease) {
         checker_.violate("S6", fmt::format("{} was fenced without a reason", name_of(machine)));

@@ -49,8 +49,8 @@ private:
     void arm_rendezvous();
     void rendezvous_receives(ConnectionId connection, Packet packet);
     void carry_out(const rdzv::Effects& effects);
-    void judge_false_deaths(int node, const rdzv::RendezvousMessage& message);
-    void judge_isolation(const Machine& machine);
+    void judge_false_deaths(const Machine& machine, const rdzv::RendezvousMessage& message);
+    void judge_publishing(const Machine& machine);
     [[nodiscard]] bool is_over() const;
     void judge_end();
 
@@ -58,6 +58,7 @@ private:
     void boot(int index);
     void connect(Machine& machine);
     void node_receives(ConnectionId connection, int node, Packet packet);
+    void agent_receives(Machine& machine, ConnectionId connection, const Packet& packet);
     void step_agent(Machine& machine, const agent::Input& input);
     void carry_out(Machine& machine, const agent::Effect& effect);
     void arm_agent(Machine& machine);
@@ -65,6 +66,9 @@ private:
     void open_store(Machine& machine, const std::string& host);
     /// Runs `action` after `delay` unless that process is gone by then.
     void later(Machine& machine, Duration delay, Action action);
+    /// What the agent's process does itself: now, or when it runs again.
+    void in_agent(Machine& machine, Action action);
+    void later_in_agent(Machine& machine, Duration delay, Action action);
     [[nodiscard]] std::string name_of(const Machine& machine) const;
 
     // Workers.
@@ -85,6 +89,7 @@ private:
     void kill_node(Machine& machine);
     void break_connection(Machine& machine, PacketKind kind);
     void clog_connection(Machine& machine);
+    void stall_agent(Machine& machine);
     void signal_agent(Machine& machine, int signal);
     void signal_everything();
     void lose_keeper(Machine& machine);

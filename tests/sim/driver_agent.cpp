@@ -27,6 +27,19 @@ void Simulation::later(Machine& machine, Duration delay, Action action) {
     });
 }
 
+void Simulation::in_agent(Machine& machine, Action action) {
+    if (machine.is_stalled) {
+        machine.waits_for_agent.push_back(std::move(action));
+    } else {
+        action(machine);
+    }
+}
+
+void Simulation::later_in_agent(Machine& machine, Duration delay, Action action) {
+    later(machine, delay,
+          [this, action = std::move(action)](Machine& same) { in_agent(same, action); });
+}
+
 void Simulation::boot(int index) {
     Machine& machine = machines_[static_cast<std::size_t>(index)];
     if (machine.supervisor != nullptr || machine.is_broken) {
@@ -35,6 +48,8 @@ void Simulation::boot(int index) {
     machine.incarnation += 1;
     machine.connection.reset();
     machine.tick_at.reset();
+    machine.is_stalled = false;
+    machine.waits_for_agent.clear();
     machine.listening_port = 0;
     machine.serving_port = 0;
     machine.shown.reset();
@@ -65,7 +80,7 @@ void Simulation::connect(Machine& machine) {
         if (machine.supervisor != nullptr) {
             const Milliseconds pause = machine.backoff;
             machine.backoff = std::min(pause * 2, options_.limits.reconnect_backoff_max);
-            later(machine, pause, [this](Machine& same) { connect(same); });
+            later_in_agent(machine, pause, [this](Machine& same) { connect(same); });
         }
         return;
     }
@@ -75,12 +90,20 @@ void Simulation::connect(Machine& machine) {
 
 void Simulation::node_receives(ConnectionId connection, int node, Packet packet) {
     Machine& machine = machines_[static_cast<std::size_t>(node)];
-    if (machine.supervisor == nullptr || machine.connection != connection) {
+    if (machine.supervisor != nullptr) {
+        in_agent(machine, [this, connection, packet = std::move(packet)](Machine& same) {
+            agent_receives(same, connection, packet);
+        });
+    }
+}
+
+void Simulation::agent_receives(Machine& machine, ConnectionId connection, const Packet& packet) {
+    if (machine.connection != connection) {
         return;
     }
     if (packet.kind == PacketKind::Up) {
         trace(name_of(machine), fmt::format("link {} is up", connection.value()));
-        step_agent(machine, agent::LinkUp{fmt::format("10.0.0.{}", node + 1)});
+        step_agent(machine, agent::LinkUp{fmt::format("10.0.0.{}", machine.index + 1)});
         return;
     }
     if (packet.kind != PacketKind::Message) {
@@ -88,7 +111,8 @@ void Simulation::node_receives(ConnectionId connection, int node, Packet packet)
         machine.connection.reset();
         step_agent(machine, agent::LinkDown{.why = "connection reset"});
         if (machine.supervisor != nullptr) {
-            later(machine, draw(machine.backoff), [this](Machine& same) { connect(same); });
+            later_in_agent(machine, draw(machine.backoff),
+                           [this](Machine& same) { connect(same); });
         }
         return;
     }
@@ -104,7 +128,7 @@ void Simulation::node_receives(ConnectionId connection, int node, Packet packet)
     if (const rdzv::Start* start = std::get_if<rdzv::Start>(&message.value())) {
         machine.start_digest = start->digest;
     }
-    judge_false_deaths(node, message.value());
+    judge_false_deaths(machine, message.value());
     step_agent(machine, agent::FromRendezvous{message.value()});
 }
 
@@ -131,7 +155,7 @@ void Simulation::arm_agent(Machine& machine) {
     }
     const Instant at = std::max(*deadline, events_.now());
     machine.tick_at = at;
-    later(machine, at - events_.now(), [this, at](Machine& same) {
+    later_in_agent(machine, at - events_.now(), [this, at](Machine& same) {
         if (same.tick_at != at) {
             return;
         }
@@ -171,10 +195,12 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         ask_workers(machine, *ask);
     } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
         signal_workers(machine, *signal);
-    } else if (const auto* isolate = std::get_if<agent::IsolateWorkers>(&effect)) {
-        trace(name_of(machine), isolate->is_isolated ? "isolates its workers" : "is sure again");
-        machine.is_isolated = isolate->is_isolated;
-        judge_isolation(machine);
+    } else if (const auto* allow = std::get_if<agent::AllowPublishing>(&effect)) {
+        if (allow->until == Instant::min()) {
+            trace(name_of(machine), "isolates its workers");
+        }
+        machine.publish_until = allow->until;
+        judge_publishing(machine);
     } else if (const auto* empty = std::get_if<agent::EmptyGeneration>(&effect)) {
         empty_generation(machine, empty->generation);
     } else if (const auto* say = std::get_if<agent::Say>(&effect)) {
@@ -197,7 +223,7 @@ void Simulation::open_store(Machine& machine, const std::string& host) {
         checker_.violate("IO", "a second store socket is opened");
     }
     const rdzv::StoreAddress address{.host = host, .port = ++last_port_};
-    later(machine, local_delay(), [this, address](Machine& same) {
+    later_in_agent(machine, local_delay(), [this, address](Machine& same) {
         same.listening_port = address.port;
         step_agent(same, agent::StoreOpened{address});
     });

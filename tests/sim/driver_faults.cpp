@@ -69,9 +69,11 @@ void Simulation::inject_fault() {
         lose_keeper(*machine);
     } else if (is_drawn(weights.rendezvous_restart)) {
         restart_rendezvous();
-    } else {
+    } else if (is_drawn(weights.rendezvous_held_up)) {
         trace("fault", "the rendezvous was held up");
         step_rendezvous(rdzv::HeldUp{draw(Milliseconds(2000))});
+    } else {
+        stall_agent(*machine);
     }
 }
 
@@ -143,11 +145,31 @@ void Simulation::clog_connection(Machine& machine) {
     network_.clog(*machine.connection, time);
 }
 
+/// Stopped by a debugger, or starved: up to three leases long.
+void Simulation::stall_agent(Machine& machine) {
+    if (machine.is_stalled) {
+        return;
+    }
+    trace("fault", fmt::format("{} stalls", name_of(machine)));
+    machine.is_disturbed = true;
+    machine.is_stalled = true;
+    later(machine, draw(options_.limits.lease * 3), [this](Machine& same) {
+        trace("fault", fmt::format("{} runs on", name_of(same)));
+        same.is_stalled = false;
+        while (same.supervisor != nullptr && !same.waits_for_agent.empty()) {
+            const Action action = std::move(same.waits_for_agent.front());
+            same.waits_for_agent.pop_front();
+            action(same);
+        }
+    });
+}
+
 void Simulation::signal_agent(Machine& machine, int signal) {
     trace("fault", fmt::format("{} gets signal {}", name_of(machine), signal));
     machine.was_signalled = true;
     checker_.note_signal();
-    step_agent(machine, agent::Signalled{signal});
+    in_agent(machine,
+             [this, signal](Machine& same) { step_agent(same, agent::Signalled{signal}); });
 }
 
 void Simulation::signal_everything() {

@@ -41,7 +41,7 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
     }
     checker_.workers_started(machine.start_digest, effect.base_rank,
                              static_cast<int>(effect.workers.size()), machine.node);
-    machine.is_isolated = false;
+    machine.publish_until = effect.publish_until;
     for (const agent::WorkerSpec& spec : effect.workers) {
         if (machine.is_keeper_gone) {
             checker_.worker_ended(machine.start_digest,
@@ -59,6 +59,7 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
         machine.workers.push_back(worker);
         plan_life(machine, worker);
     }
+    judge_publishing(machine);
 }
 
 void Simulation::plan_life(Machine& machine, const FakeWorker& worker) {
@@ -150,11 +151,11 @@ void Simulation::empty_generation(Machine& machine, Generation generation) {
 void Simulation::keeper_says(Machine& machine, agent::Input input) {
     machine.keeper_last = std::max(machine.keeper_last, events_.now() + local_delay());
     const bool is_of_next = std::holds_alternative<agent::KeeperLost>(input);
-    later(machine, machine.keeper_last - events_.now(),
-          [this, is_of_next, input = std::move(input)](Machine& same) {
-              same.is_keeper_gone = same.is_keeper_gone && !is_of_next;
-              step_agent(same, input);
-          });
+    later_in_agent(machine, machine.keeper_last - events_.now(),
+                   [this, is_of_next, input = std::move(input)](Machine& same) {
+                       same.is_keeper_gone = same.is_keeper_gone && !is_of_next;
+                       step_agent(same, input);
+                   });
 }
 
 }  // namespace ddprun::sim

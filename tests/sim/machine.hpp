@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,9 +35,11 @@ struct Machine {
     std::unique_ptr<agent::Supervisor> supervisor;  ///< null: no ddprun runs here
     std::optional<ConnectionId> connection;         ///< as the agent sees it
     std::optional<Instant> tick_at;
-    std::string start_digest;  ///< of the last Start that arrived
+    bool is_stalled = false;  ///< the agent's process does not run; its keeper and workers do
+    std::deque<std::function<void(Machine&)>> waits_for_agent;  ///< meanwhile, in order
+    std::string start_digest;                                   ///< of the last Start that arrived
     std::vector<FakeWorker> workers;
-    bool is_isolated = false;  ///< says the page
+    Instant publish_until{};  ///< says the page
     std::uint16_t listening_port = 0;
     std::uint16_t serving_port = 0;
     Instant keeper_last{};        ///< its reports keep their order

@@ -69,6 +69,9 @@ SimOptions draw_options(std::uint64_t seed) {
         faults.rendezvous_held_up = draw_weight(rng, 2);
     }
     options.runtime_percent = draw_int(rng, 0, 100);
+    if (!options.is_in_process) {
+        faults.agent_stall = draw_weight(rng, 4);
+    }
     return options;
 }
 

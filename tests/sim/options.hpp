@@ -23,11 +23,12 @@ struct FaultWeights {
     int keeper_loss = 0;
     int rendezvous_restart = 0;  ///< a new daemon without memory
     int rendezvous_held_up = 0;
+    int agent_stall = 0;  ///< an agent does not run for a while, its workers do
 
     [[nodiscard]] int sum() const {
         return worker_crash + worker_exits_early + node_kill + connection_reset + connection_end +
                connection_clog + agent_signal + signal_everything + keeper_loss +
-               rendezvous_restart + rendezvous_held_up;
+               rendezvous_restart + rendezvous_held_up + agent_stall;
     }
 };
 

@@ -24,7 +24,8 @@ namespace {
 constexpr int kSlots = 3;
 
 std::unique_ptr<WorkerPage> page_of(Generation generation) {
-    Result<std::unique_ptr<WorkerPage>> made = WorkerPage::create(generation, kSlots);
+    Result<std::unique_ptr<WorkerPage>> made =
+        WorkerPage::create(generation, kSlots, Instant::max());
     REQUIRE(made);
     return std::move(*made);
 }
@@ -64,7 +65,7 @@ TEST_CASE("what the agent tells through the page is known to all workers, the la
     REQUIRE(first);
     CHECK_FALSE(first->is_isolated());
     CHECK_FALSE(first->stop_request().has_value());
-    page->set_isolated(true);
+    page->allow_publishing(Instant::min());
     const Instant deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     page->ask_to_stop(SIGINT, deadline);
     const Result<worker::Page> late =
@@ -76,8 +77,42 @@ TEST_CASE("what the agent tells through the page is known to all workers, the la
         CHECK((*looking)->stop_request()->signal == SIGINT);
         CHECK((*looking)->stop_request()->deadline == deadline);
     }
-    page->set_isolated(false);
+    page->allow_publishing(Instant::max());
     CHECK_FALSE(first->is_isolated());
+}
+
+TEST_CASE("a worker may publish while its own clock is before what the page says") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
+    const Result<worker::Page> looking =
+        worker::Page::open(page->path(), Generation(1), LocalRank(0), kSlots);
+    REQUIRE(looking);
+    const Instant now = std::chrono::steady_clock::now();
+    page->allow_publishing(now);
+    CHECK(looking->is_isolated());
+    page->allow_publishing(now - std::chrono::hours(1));
+    CHECK(looking->is_isolated());
+    page->allow_publishing(now + std::chrono::hours(1));
+    CHECK_FALSE(looking->is_isolated());
+    page->allow_publishing(Instant::min());
+    CHECK(looking->is_isolated());
+    page->allow_publishing(Instant::max());
+    CHECK_FALSE(looking->is_isolated());
+    // A clock that has just started.
+    page->allow_publishing(Instant{});
+    CHECK(looking->is_isolated());
+}
+
+TEST_CASE("a page starts with until when its workers may publish") {
+    const Instant past = std::chrono::steady_clock::now();
+    for (const Instant until : {past, past + std::chrono::hours(1)}) {
+        const Result<std::unique_ptr<WorkerPage>> page =
+            WorkerPage::create(Generation(1), kSlots, until);
+        REQUIRE(page);
+        const Result<worker::Page> looking =
+            worker::Page::open((*page)->path(), Generation(1), LocalRank(0), kSlots);
+        REQUIRE(looking);
+        CHECK(looking->is_isolated() == (until == past));
+    }
 }
 
 TEST_CASE("workers that are asked again find the new deadline and the first signal") {
@@ -133,7 +168,7 @@ TEST_CASE("a worker can neither make the page shorter nor longer nor forbid othe
     CHECK(errno == EPERM);
     CHECK(ftruncate(file.get(), 1 << 20) != 0);
     CHECK(fcntl(file.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0);
-    page->set_isolated(true);
+    page->allow_publishing(Instant::min());
 }
 
 TEST_CASE("the page's descriptor is not inherited by programs that the agent starts") {

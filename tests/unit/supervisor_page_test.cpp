@@ -1,5 +1,5 @@
 // Cells of the table in agent/README.md that concern the page shared with workers: what they are
-// started with, being asked to leave, isolation.
+// started with, being asked to leave, until when they may publish.
 
 #include <algorithm>
 #include <csignal>
@@ -32,14 +32,27 @@ struct RigWithLease : Rig {
     }
 };
 
-/// Sends the beats that are due until `time` has passed, unanswered; true if that isolated.
-bool pass_in_silence(Rig& rig, Milliseconds time) {
-    bool has_isolated = false;
+/// Sends the beats that are due until `time` has passed, unanswered; true if nothing but beats and
+/// words came of it.
+bool is_quiet(Rig& rig, Milliseconds time) {
+    bool is_quiet = true;
     for (Milliseconds passed{0}; passed < time; passed += kBeat) {
         rig.pass(kBeat);
-        has_isolated |= rig.does<IsolateWorkers>();
+        is_quiet = is_quiet && !rig.does<AllowPublishing>();
     }
-    return has_isolated;
+    return is_quiet;
+}
+
+/// Until when workers may publish, as they are told now; none: nothing is told.
+std::optional<Instant> told_until(const Rig& rig) {
+    const std::optional<AllowPublishing> told = rig.effect<AllowPublishing>();
+    return told.has_value() ? std::optional(told->until) : std::nullopt;
+}
+
+/// The same for workers that start now.
+std::optional<Instant> started_until(const Rig& rig) {
+    const std::optional<StartWorkers> start = rig.effect<StartWorkers>();
+    return start.has_value() ? std::optional(start->publish_until) : std::nullopt;
 }
 
 void reconnect(Rig& rig, const std::string& run_token = "t1") {
@@ -180,126 +193,149 @@ TEST_CASE("workers that leave with 75 when asked are neither success nor failure
     CHECK(rig.sent<rdzv::Stopped>().size() == 1);
 }
 
-// -------------------------------------------------------------------------------------- isolation
+// ------------------------------------------------------------------------------------- publishing
 
-TEST_CASE("workers start without being isolated, and answered beats keep it so") {
+TEST_CASE("workers may publish until 0.8 leases after the sending of what was answered last") {
     RigWithLease rig;
-    CHECK(rig.does<StartWorkers>());
-    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK(started_until(rig) == rig.now + kDoubtful);
+    CHECK_FALSE(rig.does<AllowPublishing>());
     for (int i = 0; i < 20; ++i) {
         beat(rig);
-        CHECK_FALSE(rig.does<IsolateWorkers>());
+        REQUIRE(rig.does<AllowPublishing>());
+        CHECK(rig.effect<AllowPublishing>()->generation == Generation(1));
+        CHECK(told_until(rig) == rig.now + kDoubtful);
         // No wake-up but for the next beat.
         CHECK(rig.supervisor.next_deadline() == rig.now + kBeat);
     }
 }
 
-TEST_CASE("workers are isolated when no beat was answered for 0.8 of the lease") {
+TEST_CASE("nobody wakes to tell workers that nothing is answered any more") {
     RigWithLease rig;
-    CHECK_FALSE(pass_in_silence(rig, kDoubtful - kBeat));
-    rig.pass(kBeat - Milliseconds(1));
-    CHECK_FALSE(rig.does<IsolateWorkers>());
-    CHECK(rig.supervisor.next_deadline() == rig.now + Milliseconds(1));
-    rig.pass(Milliseconds(1));
-    REQUIRE(rig.does<IsolateWorkers>());
-    CHECK(rig.effect<IsolateWorkers>()->generation == Generation(1));
-    CHECK(rig.effect<IsolateWorkers>()->is_isolated);
-    CHECK_FALSE(pass_in_silence(rig, Milliseconds(5000)));
+    for (int i = 0; i < 25; ++i) {
+        CHECK(is_quiet(rig, kBeat));
+        CHECK(rig.supervisor.next_deadline() == rig.now + kBeat);
+    }
     beat(rig);
-    REQUIRE(rig.does<IsolateWorkers>());
-    CHECK_FALSE(rig.effect<IsolateWorkers>()->is_isolated);
+    CHECK(told_until(rig) == rig.now + kDoubtful);
 }
 
-TEST_CASE("the wake-up that isolates comes even if no beat is due then") {
+TEST_CASE("beats that are rarer than the lease is trusted cost no further wake-up") {
     Rig rig;
     rig.give(LinkUp{"10.0.0.1"});
     rig.give(StoreOpened{{"10.0.0.1", 4001}});
     rig.hear(rdzv::Accepted{
         .run_token = "t1", .lease = Milliseconds(1000), .beat_interval = Milliseconds(900)});
     rig.hear(Rig::row(1, 1));
-    CHECK(rig.supervisor.next_deadline() == rig.now + kDoubtful);
+    CHECK(started_until(rig) == rig.now + kDoubtful);
+    CHECK(rig.supervisor.next_deadline() == rig.now + Milliseconds(900));
 }
 
 TEST_CASE("an answer counts from when its beat was sent, not from when it came") {
     RigWithLease rig;
     rig.pass(kBeat);
+    const Instant sent_at = rig.now;
     const std::uint64_t first = rig.sent<rdzv::Beat>()[0].sequence;
-    CHECK_FALSE(pass_in_silence(rig, kDoubtful - kBeat - kBeat));
+    CHECK(is_quiet(rig, kDoubtful - kBeat - kBeat));
     rig.hear(rdzv::Acknowledge{first});
-    CHECK_FALSE(pass_in_silence(rig, kBeat));
-    rig.pass(kBeat);
-    REQUIRE(rig.does<IsolateWorkers>());
-    // The answer to a beat that is older than what is trusted proves nothing.
+    CHECK(told_until(rig) == sent_at + kDoubtful);
+    CHECK(is_quiet(rig, kDoubtful));
+    // Again, of the future, and of a beat that is older than what is trusted: nothing is proven.
+    rig.hear(rdzv::Acknowledge{first});
+    CHECK_FALSE(rig.does<AllowPublishing>());
+    rig.hear(rdzv::Acknowledge{first + 100});
+    CHECK_FALSE(rig.does<AllowPublishing>());
     rig.pass(Milliseconds(3000));
     rig.hear(rdzv::Acknowledge{first + 1});
-    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.does<AllowPublishing>());
+}
+
+TEST_CASE("an agent that was held up allows nothing by answers that waited for it") {
+    RigWithLease rig;
+    rig.pass(kBeat);
+    const Instant sent_at = rig.now;
+    rig.now += Milliseconds(3000);
+    rig.hear(rdzv::Acknowledge{1});
+    REQUIRE(told_until(rig).has_value());
+    CHECK(*told_until(rig) == sent_at + kDoubtful);
+    CHECK(*told_until(rig) < rig.now);
 }
 
 TEST_CASE("a start that was long under way finds its workers isolated at once") {
     Rig rig;
     rig.become_waiting(kBeat);
-    pass_in_silence(rig, Milliseconds(2000));
+    const Instant joined_at = rig.now;
+    CHECK(is_quiet(rig, Milliseconds(2000)));
     rig.hear(Rig::row(1, 1));
-    REQUIRE(rig.does<IsolateWorkers>());
-    CHECK(rig.effect<IsolateWorkers>()->is_isolated);
-    CHECK(std::holds_alternative<IsolateWorkers>(rig.effects.back()));
+    CHECK(started_until(rig) == joined_at + kDoubtful);
+    CHECK_FALSE(rig.does<AllowPublishing>());
+}
+
+TEST_CASE("a new generation starts with what the link has proven so far") {
+    Rig rig;
+    rig.become_waiting(kBeat);
+    beat(rig);
+    const Instant sent_at = rig.now;
+    rig.now += Milliseconds(150);
+    rig.hear(Rig::row(1, 1));
+    CHECK(started_until(rig) == sent_at + kDoubtful);
 }
 
 TEST_CASE("workers are isolated while the link is down, and until a beat is answered again") {
     RigWithLease rig;
     rig.give(LinkDown{"reset"});
-    REQUIRE(rig.does<IsolateWorkers>());
-    CHECK(rig.effect<IsolateWorkers>()->is_isolated);
+    CHECK(told_until(rig) == Instant::min());
     reconnect(rig);
     // The fence of one that was replaced comes right behind this.
-    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.does<AllowPublishing>());
     beat(rig);
-    REQUIRE(rig.does<IsolateWorkers>());
-    CHECK_FALSE(rig.effect<IsolateWorkers>()->is_isolated);
+    CHECK(told_until(rig) == rig.now + kDoubtful);
 }
 
 TEST_CASE("workers of a generation that is no longer the run's stay isolated") {
     RigWithLease fenced;
     fenced.hear(Rig::stop(rdzv::StopCause::Fenced));
-    REQUIRE(fenced.does<IsolateWorkers>());
-    CHECK(fenced.effect<IsolateWorkers>()->is_isolated);
-    CHECK(std::holds_alternative<IsolateWorkers>(fenced.effects.front()));
+    CHECK(told_until(fenced) == Instant::min());
+    CHECK(std::holds_alternative<AllowPublishing>(fenced.effects.front()));
     beat(fenced);
-    CHECK_FALSE(fenced.does<IsolateWorkers>());
+    CHECK_FALSE(fenced.does<AllowPublishing>());
 
     RigWithLease behind;
     behind.hear(Rig::stop(rdzv::StopCause::Failure, 2));
-    REQUIRE(behind.does<IsolateWorkers>());
+    CHECK(told_until(behind) == Instant::min());
     beat(behind);
-    CHECK_FALSE(behind.does<IsolateWorkers>());
+    CHECK_FALSE(behind.does<AllowPublishing>());
 
     RigWithLease other_run;
     reconnect(other_run, "t2");
     beat(other_run);
-    CHECK_FALSE(other_run.does<IsolateWorkers>());
+    CHECK_FALSE(other_run.does<AllowPublishing>());
 }
 
 TEST_CASE("a failure or a drain does not isolate: this generation is still the newest") {
     const rdzv::StopCause cause = GENERATE(rdzv::StopCause::Failure, rdzv::StopCause::Grow);
     RigWithLease rig;
     rig.hear(Rig::stop(cause));
-    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.does<AllowPublishing>());
+    beat(rig);
+    CHECK(told_until(rig) == rig.now + kDoubtful);
 }
 
 TEST_CASE("a rendezvous in this process is never out of reach") {
     Rig rig;
     rig.become_running();
+    CHECK(started_until(rig) == Instant::max());
     rig.pass(Milliseconds(60000));
-    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.does<AllowPublishing>());
     CHECK_FALSE(rig.supervisor.next_deadline().has_value());
 }
 
-TEST_CASE("nobody is isolated where nobody lives") {
+TEST_CASE("nobody is told anything where nobody lives") {
     Rig rig;
     rig.become_waiting(kBeat);
-    CHECK_FALSE(pass_in_silence(rig, Milliseconds(5000)));
+    beat(rig);
+    CHECK_FALSE(rig.does<AllowPublishing>());
     rig.give(LinkDown{"reset"});
-    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.does<AllowPublishing>());
 
     RigWithLease gone;
     gone.hear(Rig::stop());
@@ -307,7 +343,7 @@ TEST_CASE("nobody is isolated where nobody lives") {
     gone.exit(1, 143);
     gone.give(Emptied{Generation(1)});
     gone.give(LinkDown{"reset"});
-    CHECK_FALSE(gone.does<IsolateWorkers>());
+    CHECK_FALSE(gone.does<AllowPublishing>());
 }
 
 TEST_CASE("a closed run that grants no lease lifts no isolation") {
@@ -315,7 +351,7 @@ TEST_CASE("a closed run that grants no lease lifts no isolation") {
     rig.give(LinkDown{"reset"});
     rig.give(LinkUp{"10.0.0.1"});
     rig.hear(rdzv::Accepted{.run_token = "t1"});
-    CHECK_FALSE(rig.does<IsolateWorkers>());
+    CHECK_FALSE(rig.does<AllowPublishing>());
 }
 
 TEST_CASE("a lease counts from the sending of the last beat that was answered") {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -72,7 +73,11 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
 }
 
 bool Page::is_isolated() const {
-    return header_ != nullptr && header_->is_isolated.load() != 0;
+    if (header_ == nullptr) {
+        return false;
+    }
+    const std::chrono::nanoseconds until(header_->publish_until_ns.load());
+    return std::chrono::steady_clock::now().time_since_epoch() >= until;
 }
 
 std::optional<StopRequest> Page::stop_request() const {

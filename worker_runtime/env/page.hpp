@@ -36,7 +36,8 @@ public:
 
     [[nodiscard]] bool is_open() const { return header_ != nullptr; }
 
-    /// True while this node's place in the generation is in doubt: publish nothing.
+    /// True while this node's place in the generation is in doubt: publish nothing. It becomes so
+    /// by this process's own clock, whatever became of the agent; who acts on "no" acts at once.
     [[nodiscard]] bool is_isolated() const;
 
     [[nodiscard]] std::optional<StopRequest> stop_request() const;

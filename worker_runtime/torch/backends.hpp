@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,7 +13,7 @@ namespace ddprun::worker {
 struct BackendPlace {
     int rank = 0;
     int world_size = 1;
-    int local_rank = 0;
+    int gpu = -1;               ///< for make_nccl()
     std::string local_address;  ///< to bind to; empty: c10d guesses from the host name
     std::chrono::milliseconds join_timeout{};
     std::chrono::milliseconds timeout{};
@@ -22,11 +23,12 @@ struct BackendPlace {
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_gloo(
     const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
 
-/// False where this program was built without NCCL, or the machine has no GPU.
-[[nodiscard]] bool has_nccl();
+/// The GPU of the worker with this local rank: the only one it sees (each worker has its own
+/// CUDA_VISIBLE_DEVICES), else that of the same number. None where this program was built without
+/// NCCL, or no GPU is seen; throws when there are fewer than workers.
+[[nodiscard]] std::optional<int> gpu_of(int local_rank);
 
-/// The communicator is made at the first collective, on GPU `local_rank`. Throws without
-/// has_nccl().
+/// Makes `place.gpu` the current device; the communicator is made at the first collective.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_nccl(
     const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
 

@@ -219,6 +219,7 @@ Result<void> Checkpoints::save(std::uint64_t step, const TrainingState& state) {
     worker::PublishOptions publish;
     publish.keep = options_.keep;
     publish.is_isolated = [this] { return worker_.is_isolated(); };
+    publish.on_warning = options_.say;
     const Result<std::string> published = worker::publish_checkpoint(dir_, info, *views, publish);
     return published ? Result<void>() : Result<void>(published.error());
 }

@@ -14,7 +14,8 @@ namespace ddprun {
 
 struct CheckpointsOptions {
     int keep = 3;  ///< newest checkpoints kept
-    /// Told on rank 0 why a checkpoint is passed over; by default a line on stderr.
+    /// Told, on one rank, why a checkpoint is passed over or an old one cannot be removed; by
+    /// default a line on stderr.
     std::function<void(const std::string& line)> say;
 };
 

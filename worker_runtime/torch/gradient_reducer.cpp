@@ -71,7 +71,10 @@ public:
         const int world_size = state_.group.world_size();
         std::vector<torch::Tensor> tensors{bucket.getBufferRef()};
         if (world_size == 1) {
-            auto done = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+            const torch::Device device = tensors.front().device();
+            auto done = c10::make_intrusive<c10::ivalue::Future>(
+                c10::TensorType::get(), device.is_cpu() ? std::vector<torch::Device>()
+                                                        : std::vector<torch::Device>{device});
             done->markCompleted(tensors.front());
             return done;
         }

@@ -4,8 +4,8 @@
 
 namespace ddprun::worker {
 
-bool has_nccl() {
-    return false;
+std::optional<int> gpu_of(int /*local_rank*/) {
+    return std::nullopt;
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& /*store*/,

@@ -77,13 +77,22 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
                                         const ProcessGroupOptions& options) {
     const std::string who = fmt::format("rank {} of {}", place.rank.value(), place.world_size);
     try {
-        const bool has_gpu =
-            backend == Backend::Nccl || (backend == Backend::Auto && worker::has_nccl());
+        std::optional<int> gpu;
+        if (backend != Backend::Gloo) {
+            gpu = worker::gpu_of(place.local_rank.value());
+        }
+        if (backend == Backend::Nccl && !gpu.has_value()) {
+            return Error{
+                ErrorCode::InvalidArgument,
+                fmt::format("{} cannot use NCCL: it sees no GPU, or this program was built "
+                            "without NCCL; use Backend::Auto or Backend::Gloo",
+                            who)};
+        }
         const c10::intrusive_ptr<c10d::Store> store = make_store(place, options);
         const worker::BackendPlace at{
             .rank = place.rank.value(),
             .world_size = place.world_size,
-            .local_rank = place.local_rank.value(),
+            .gpu = gpu.value_or(-1),
             .local_address = place.store ? place.local_address : "127.0.0.1",
             .join_timeout = options.join_timeout,
             .timeout = options.timeout,
@@ -94,9 +103,8 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
             c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
             worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at));
         state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-        if (has_gpu) {
-            state->device =
-                torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(at.local_rank));
+        if (gpu.has_value()) {
+            state->device = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(*gpu));
             state->group->setBackend(
                 c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
                 worker::make_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store), at));

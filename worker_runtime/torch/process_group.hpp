@@ -19,7 +19,7 @@ class Work;
 namespace ddprun {
 
 enum class Backend {
-    Auto,  ///< NCCL where this program was built with it and the machine has GPUs, else Gloo
+    Auto,  ///< NCCL where this program was built with it and sees a GPU, else Gloo
     Gloo,  ///< CPUs
     Nccl,  ///< GPUs; tensors on CPUs still go through Gloo
 };
@@ -48,10 +48,11 @@ public:
 
     [[nodiscard]] int rank() const;
     [[nodiscard]] int world_size() const;
-    /// Where this rank's tensors live: the GPU of its local rank under NCCL, else the CPU.
+    /// Where this rank's network lives: its GPU under NCCL, else the CPU.
     [[nodiscard]] torch::Device device() const;
 
-    /// In place, blocks. `tensor`: any shape, the same on every rank, contiguous.
+    /// In place. `tensor`: any shape, the same on every rank, contiguous. Done when it returns; on
+    /// GPUs, as with everything there, when the current stream comes to it.
     [[nodiscard]] Result<void> all_reduce(torch::Tensor& tensor,
                                           Reduction reduction = Reduction::Sum);
     /// In place: everybody has rank `root`'s values afterwards.

@@ -19,7 +19,8 @@
 //     --attach-page               looks at the page shared with the agent from here on, and says so
 //     --progress N                tells through the page that step N is done
 //     --leave-when-asked          until the page asks: says "asked signal=…", exits with 75
-//     --wait-for-isolation 0|1    until the page says so
+//     --wait-for-isolation 0|1    until page and clock say that nothing (1) or something (0) may be
+//                                 published
 //     --daemonize                 leaves a descendant behind in a session of its own that only
 //                                 SIGKILL ends; says "descendant pid=…"
 //     --error-file TEXT           writes TEXT to $TORCHELASTIC_ERROR_FILE
