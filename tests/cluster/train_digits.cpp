@@ -25,10 +25,12 @@ namespace {
 
 constexpr int kEpochs = 6;
 
-/// A job of `nodes` ddprun on this machine.
+/// A job of `nodes` ddprun on this machine; `nnodes` and `flags` as --nnodes and further flags.
 struct Shape {
     int nodes = 1;
     int slots = 2;
+    std::string nnodes = {};
+    std::vector<std::string> flags = {};
 
     [[nodiscard]] int world_size() const { return nodes * slots; }
 };
@@ -45,12 +47,16 @@ public:
     Process& start_node() {
         std::vector<std::string> args = {"--nproc-per-node", std::to_string(shape_.slots),
                                          "--max-restarts", "3"};
-        if (shape_.nodes > 1) {
-            args.insert(args.end(), {"--nnodes", std::to_string(shape_.nodes), "--rdzv-id",
-                                     "digits", "--rdzv-endpoint", port_.endpoint()});
+        const std::string nnodes =
+            shape_.nnodes.empty() ? std::to_string(shape_.nodes) : shape_.nnodes;
+        if (nnodes != "1") {
+            args.insert(args.end(),
+                        {"--nnodes", nnodes, "--rdzv-id", "digits", "--rdzv-endpoint",
+                         port_.endpoint(), "--rdzv-conf", "last_call_timeout=0,grow_delay=0"});
         }
         args.insert(args.end(), {DDPRUN_BIN_DIR "/train_digits", "--epochs",
                                  std::to_string(kEpochs), "--checkpoint-dir", checkpoint_dir_});
+        args.insert(args.end(), shape_.flags.begin(), shape_.flags.end());
         return cluster_.start_ddprun(args);
     }
 
@@ -222,5 +228,22 @@ TEST_CASE("a training that is asked to leave saves at once and goes on bit for b
     Job again(cluster, shape, checkpoint_dir);
     CHECK(again.finish() == expected.parameters);
     CHECK(again.said("resumed from step ") != "");
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a training grows by saving where it is and going on with more workers") {
+    Cluster cluster;
+    // Epochs that last, so that the second node comes in the middle.
+    const Shape shape{1, 1, "1:2", {"--min-epoch-seconds", "0.3"}};
+    Job job(cluster, shape, cluster.dir() / "checkpoints");
+    job.nodes[0]->wait_for_line("^first step");
+    job.nodes.push_back(&job.start_node());
+    CHECK(job.finish().size() == 27);
+    Process& first = *job.nodes[0];
+    CHECK(first.count_lines("^training on 1 worker,") == 1);
+    CHECK(first.count_lines("^asked to leave: saving$") == 1);
+    CHECK(first.count_lines("^resumed from step ") == 1);
+    CHECK(first.count_lines("^training on 2 workers,") == 1);
+    CHECK(first.count_lines(fmt::format("^epoch {}/{}: ", kEpochs, kEpochs)) == 1);
     cluster.wait_all_gone();
 }
