@@ -96,7 +96,9 @@ TEST_CASE("workers may publish before the moment that their agent was told last"
     const Instant future = now + std::chrono::hours(1);
     SharedPage page;
     StartWorkers start = two_workers(Generation(1));
-    start.publish_until = GENERATE_COPY(past, future, Instant::min(), Instant::max());
+    // As values: the generator outlives this run of the test case.
+    start.publish_until =
+        GENERATE_COPY(as<Instant>{}, past, future, Instant::min(), Instant::max());
     REQUIRE(page.make(start));
     const worker::Page looking = look(start, 0);
     CHECK(looking.is_isolated() == (start.publish_until < now));
