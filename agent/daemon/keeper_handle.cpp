@@ -3,9 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <optional>
 #include <set>
@@ -28,29 +26,12 @@ namespace {
 
 using boost::asio::posix::stream_descriptor;
 
-constexpr const char* kKeeperName = "ddprun-keeper";
-
 std::set<int> children_before_us() {
     const std::vector<int> children = own_children();
     return {children.begin(), children.end()};
 }
 
 }  // namespace
-
-Result<std::string> default_keeper_path() {
-    std::array<char, PATH_MAX> buffer;
-    const ssize_t length = readlink("/proc/self/exe", buffer.data(), buffer.size());
-    if (length <= 0) {
-        return system_error(errno, "cannot read /proc/self/exe");
-    }
-    const std::string_view self(buffer.data(), static_cast<std::size_t>(length));
-    std::string path = fmt::format("{}/{}", self.substr(0, self.rfind('/')), kKeeperName);
-    if (access(path.c_str(), X_OK) != 0) {
-        return system_error(
-            errno, fmt::format("{} is needed beside {}; install both in one folder", path, self));
-    }
-    return path;
-}
 
 /// Shared, because its pending operations keep it alive after the handle is gone.
 class KeeperHandle::Impl : public std::enable_shared_from_this<KeeperHandle::Impl> {

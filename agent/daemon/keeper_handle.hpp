@@ -18,13 +18,10 @@
 namespace ddprun::agent {
 
 struct KeeperOptions {
-    std::string path;  ///< of the ddprun-keeper program; see default_keeper_path()
+    std::string path;  ///< of the ddprun-keeper program
     rdzv::Limits limits;
     SavedProcessState saved_state;
 };
-
-/// `ddprun-keeper` in the folder of the running executable; NotFound says where it should be.
-[[nodiscard]] Result<std::string> default_keeper_path();
 
 /// The agent's end of its keeper: starts it, talks to it, and when it dies sweeps what it left
 /// behind and starts another. Makes this process a child subreaper. Owned and called by the thread

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -110,6 +113,21 @@ Result<StartedProgram> start_program(const ProgramSpec& spec) {
 UniqueFd open_pidfd(int pid) {
     // The kernel makes every pidfd close-on-exec.
     return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+Result<std::string> program_beside_us(const std::string& name) {
+    std::array<char, PATH_MAX> buffer;
+    const ssize_t length = readlink("/proc/self/exe", buffer.data(), buffer.size());
+    if (length <= 0) {
+        return system_error(errno, "cannot read /proc/self/exe");
+    }
+    const std::string_view self(buffer.data(), static_cast<std::size_t>(length));
+    std::string path = fmt::format("{}/{}", self.substr(0, self.rfind('/')), name);
+    if (access(path.c_str(), X_OK) != 0) {
+        return system_error(
+            errno, fmt::format("{} is needed beside {}; install both in one folder", path, self));
+    }
+    return path;
 }
 
 }  // namespace ddprun::agent

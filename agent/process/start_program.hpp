@@ -31,6 +31,10 @@ struct StartedProgram {
 /// names the program.
 [[nodiscard]] Result<StartedProgram> start_program(const ProgramSpec& spec);
 
+/// The program `name` in the folder of the running executable, where all of ours are installed;
+/// the error says where it should be.
+[[nodiscard]] Result<std::string> program_beside_us(const std::string& name);
+
 /// A close-on-exec pidfd of a child that has not been reaped; not open where the kernel has none.
 [[nodiscard]] UniqueFd open_pidfd(int pid);
 

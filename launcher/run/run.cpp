@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -15,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "agent/daemon/agent.hpp"
+#include "agent/process/start_program.hpp"
 #include "launcher/run/daemon_starter.hpp"
 #include "launcher/run/endpoint_address.hpp"
 #include "launcher/run/local_link.hpp"
@@ -49,13 +49,6 @@ int exit_code_for(const Error& error) {
         default:
             return rdzv::kExitInternal;
     }
-}
-
-/// The folder of the running binary, where its sisters lie.
-std::string program_folder() {
-    std::error_code failure;
-    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", failure);
-    return failure ? std::string(".") : self.parent_path().string();
 }
 
 std::string variable(const char* name) {
@@ -135,7 +128,7 @@ public:
             complain(link.error().what);
             return exit_code_for(link.error());
         }
-        Result<std::string> keeper = agent::default_keeper_path();
+        Result<std::string> keeper = agent::program_beside_us("ddprun-keeper");
         if (!keeper) {
             complain(keeper.error().what);
             return exit_code_for(keeper.error());
@@ -196,17 +189,21 @@ private:
             options.secret = *secret;
         }
         if (address->is_ours) {
-            options.before_attempt = prepare_daemon(*address, *state_folder);
+            const Result<std::string> program = agent::program_beside_us("ddprun-rendezvous");
+            if (!program) {
+                return program.error();
+            }
+            options.before_attempt = prepare_daemon(*program, *address, *state_folder);
         }
         return std::unique_ptr<rdzv::Link>(
             std::make_unique<rdzv::RendezvousClient>(io_, std::move(options)));
     }
 
     /// What claims the endpoint before each attempt to connect.
-    std::function<void()> prepare_daemon(const EndpointAddress& address,
+    std::function<void()> prepare_daemon(const std::string& program, const EndpointAddress& address,
                                          const std::string& state_folder) {
         DaemonStarterOptions options;
-        options.program = program_folder() + "/ddprun-rendezvous";
+        options.program = program;
         options.endpoint = address.endpoint;
         options.is_insecure = plan_.is_insecure;
         if (!plan_.is_insecure) {
