@@ -61,12 +61,19 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set(CMAKE_INTERPROCEDURAL_OPTIMIZATION ${DDPRUN_HAS_LTO})
 endif()
 
+# Nobody runs programs that are instrumented for fuzzing: there the fuzz targets are built, and what
+# they link.
+set(DDPRUN_OUTSIDE_ALL "")
+if(DDPRUN_SANITIZE MATCHES "fuzzer")
+    set(DDPRUN_OUTSIDE_ALL EXCLUDE_FROM_ALL)
+endif()
+
 # ddprun_library(<name> SOURCES <file>... [LINKS <target>...]): the static library of one folder.
 # Others use it as ddprun::<name>. LINKS are its layer neighbours and third parties, all public.
 function(ddprun_library name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
     if(arg_SOURCES)
-        add_library(ddprun_${name} STATIC ${arg_SOURCES})
+        add_library(ddprun_${name} STATIC ${DDPRUN_OUTSIDE_ALL} ${arg_SOURCES})
         target_include_directories(ddprun_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
         # For projects that embed this one.
         target_compile_features(ddprun_${name} PUBLIC cxx_std_20)
@@ -83,7 +90,7 @@ endfunction()
 # ddprun_program(<name> SOURCES <file>... LINKS <target>... [NO_INSTALL] [WITH_LIBTORCH])
 function(ddprun_program name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "NO_INSTALL;WITH_LIBTORCH" "" "SOURCES;LINKS")
-    add_executable(${name} ${arg_SOURCES})
+    add_executable(${name} ${DDPRUN_OUTSIDE_ALL} ${arg_SOURCES})
     target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
     target_link_libraries(${name} PRIVATE ${arg_LINKS} ddprun_warnings ddprun_hardening)
     target_link_options(${name} PRIVATE -pie)

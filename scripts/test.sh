@@ -9,11 +9,12 @@ usage: scripts/test.sh [--full] [--without-torch]
 
 Installs what is missing (scripts/setup.sh), builds `release` and runs every test; then builds
 `asan` (g++, address and undefined behaviour sanitizers, no PyTorch) and runs its unit, scenario,
-sim and process tests; then runs scripts/quickstart.sh as a user would. The last line is
-`N passed, N failed`; the exit code is 0 only if nothing failed. What is skipped is said aloud.
+sim and process tests; then `fuzz` (clang), 10 seconds for each target; then runs
+scripts/quickstart.sh as a user would. The last line is `N passed, N failed`; the exit code is 0
+only if nothing failed. What is skipped is said aloud.
 
-  --full            also the thread sanitizer on everything, the quick tests 50 times over, and
-                    200 kills of the C++ training in place of 20
+  --full            also the thread sanitizer on everything, the quick tests 50 times over, 200
+                    kills of the C++ training in place of 20, and 10 minutes for each fuzz target
   --without-torch   set up nothing for PyTorch; tests that need it are left out, aloud
 TEXT
 }
@@ -93,6 +94,10 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_stri
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
 step "build: asan" scripts/build.sh asan
 suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster --parallel 2
+
+step "build: fuzz" scripts/build.sh fuzz
+[ "$is_full" = no ] || export DDPRUN_FUZZ_SECONDS=${DDPRUN_FUZZ_SECONDS:-600}
+suite "fuzz targets: their corpus, then a search" fuzz -L fuzz --parallel 2
 
 if [ "$is_full" = yes ]; then
     export DDPRUN_TRAIN_KILLS=200

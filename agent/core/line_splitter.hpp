@@ -8,8 +8,8 @@ namespace ddprun::agent {
 
 /// Cuts one stream of a worker into whole lines with a prefix, for a console that several workers
 /// share. "\n", "\r\n" and a lone "\r" (a progress bar) end a line and are shown as "\n"; an empty
-/// line that a lone "\r" ends is not shown. A line longer than the bound is shown in pieces, each
-/// as a line of its own. Any bytes are allowed. Pure.
+/// line that "\r" or "\r\n" ends is not shown. A line longer than the bound is shown in pieces,
+/// each as a line of its own. Any bytes are allowed. Pure.
 class LineSplitter {
 public:
     LineSplitter(std::string prefix, std::size_t line_bytes_max);

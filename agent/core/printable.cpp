@@ -1,38 +1,18 @@
 #include "agent/core/printable.hpp"
 
-#include <cstdint>
-
 #include <fmt/format.h>
+
+#include "rendezvous/base/utf8.hpp"
 
 namespace ddprun::agent {
 
 namespace {
 
-unsigned byte_at(std::string_view text, std::size_t at) {
-    return static_cast<unsigned char>(text[at]);
-}
-
-/// The length of the well-formed character that `text` begins with; 0 if it is none.
-std::size_t character_length(std::string_view text) {
-    const unsigned first = byte_at(text, 0);
-    if (first < 0x80) {
-        return 1;
-    }
-    const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    if (first < 0xc2 || first > 0xf4 || text.size() < length) {
-        return 0;
-    }
-    for (std::size_t i = 1; i < length; ++i) {
-        if ((byte_at(text, i) & 0xc0U) != 0x80) {
-            return 0;
-        }
-    }
-    // Overlong forms, surrogates and what lies beyond the last code point; C1 controls.
-    const unsigned second = byte_at(text, 1);
-    const bool is_bad = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-                        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f) ||
-                        (first == 0xc2 && second < 0xa0);
-    return is_bad ? 0 : length;
+bool is_control(std::string_view character) {
+    const auto first = static_cast<unsigned char>(character.front());
+    const bool is_c1 =
+        character.size() == 2 && first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+    return first < 0x20 || first == 0x7f || is_c1;
 }
 
 std::string escaped(unsigned byte) {
@@ -55,10 +35,10 @@ std::string printable(std::string_view bytes, std::size_t columns_max) {
     std::size_t columns = 0;
     std::size_t cut_at = 0;  // where the result must end if one column is needed for the `…`
     while (!bytes.empty()) {
-        const std::size_t length = character_length(bytes);
-        const unsigned first = byte_at(bytes, 0);
-        const bool is_shown = length > 0 && first >= 0x20 && first != 0x7f;
-        const std::string piece = is_shown ? std::string(bytes.substr(0, length)) : escaped(first);
+        const std::size_t length = utf8_length(bytes);
+        const bool is_shown = length > 0 && !is_control(bytes.substr(0, length));
+        const std::string piece = is_shown ? std::string(bytes.substr(0, length))
+                                           : escaped(static_cast<unsigned char>(bytes.front()));
         const std::size_t width = is_shown ? 1 : piece.size();
         if (columns + width > columns_max) {
             result.resize(cut_at);

@@ -137,11 +137,9 @@ std::string headline_of(const rdzv::Verdict& verdict, const std::string& path) {
 
 std::string error_file_message(std::string_view content) {
     using nlohmann::json;
-    const int depth_max = static_cast<int>(rdzv::Limits{}.json_depth_max);
-    const json::parser_callback_t is_kept = [depth_max](int depth, json::parse_event_t /*event*/,
-                                                        json& /*parsed*/) {
-        return depth <= depth_max;
-    };
+    constexpr int kDepthMax = static_cast<int>(rdzv::Limits{}.json_depth_max);
+    const json::parser_callback_t is_kept = [](int depth, json::parse_event_t /*event*/,
+                                               json& /*parsed*/) { return depth <= kDepthMax; };
     const json file = json::parse(content, is_kept, false);
     if (!file.is_object() || !file.contains("message")) {
         return {};

@@ -157,7 +157,7 @@ Result<void> name_node(const CommandLine& line, LaunchPlan& plan) {
         plan.node_id = *name;
     }
     if (const std::optional<Given> address = value_if_any(line, "local-addr")) {
-        if (address->value.find_first_of(" \t/,") != std::string::npos ||
+        if (!is_plain(address->value) || address->value.find_first_of("/,") != std::string::npos ||
             address->value.size() > rdzv::Limits{}.name_bytes_max) {
             return bad_value(*address, "not a host name or address of this machine");
         }

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/utf8.hpp"
+
 namespace ddprun::launcher {
 
 namespace {
@@ -149,7 +151,7 @@ Result<HostAndPort> parse_host_and_port(const Given& given) {
     if (host.empty()) {
         return bad_value(given, fmt::format("the host is missing; {}", kForm));
     }
-    if (host.find_first_of("/ \t,@=[]") != std::string_view::npos) {
+    if (!is_plain(host) || host.find_first_of("/,@=[]") != std::string_view::npos) {
         return bad_value(given, fmt::format("not a host name or address: {}; {}", host, kForm));
     }
     HostAndPort endpoint{.host = std::string{host}, .port = std::nullopt};
@@ -259,16 +261,19 @@ Result<std::string> parse_name(const Given& given, std::size_t bytes_max) {
         return bad_value(given, fmt::format("has {} bytes; at most {} are allowed",
                                             given.value.size(), bytes_max));
     }
-    const bool is_printable = std::all_of(given.value.begin(), given.value.end(), [](char c) {
-        const auto byte = static_cast<unsigned char>(c);
-        return byte > 0x20 && byte != 0x7f && c != '/';
-    });
-    if (!is_printable || given.value.front() == '.') {
+    if (!is_plain(given.value) || given.value.find('/') != std::string::npos ||
+        given.value.front() == '.') {
         return bad_value(given,
                          "becomes part of file names; use letters, digits, '-', '_', '.', "
                          "and no leading '.'");
     }
     return given.value;
+}
+
+bool is_plain(std::string_view text) {
+    return is_utf8(text) && std::all_of(text.begin(), text.end(), [](char c) {
+               return static_cast<unsigned char>(c) > 0x20 && c != 0x7f;
+           });
 }
 
 Result<std::size_t> parse_choice(const Given& given, const std::vector<std::string_view>& choices) {

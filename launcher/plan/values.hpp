@@ -69,6 +69,9 @@ struct StreamChoice {
 /// A job id, node id or role: it becomes part of file names and messages.
 [[nodiscard]] Result<std::string> parse_name(const Given& given, std::size_t bytes_max);
 
+/// UTF-8 without blanks and control characters: what can travel as a name. Also for an empty text.
+[[nodiscard]] bool is_plain(std::string_view text);
+
 /// One of `choices`, as its index.
 [[nodiscard]] Result<std::size_t> parse_choice(const Given& given,
                                                const std::vector<std::string_view>& choices);

@@ -1,5 +1,7 @@
 #include "rendezvous/protocol/base64.hpp"
 
+#include <utility>
+
 #include <openssl/evp.h>
 
 #include "rendezvous/base/check.hpp"
@@ -56,7 +58,8 @@ std::optional<std::string> base64_decode(std::string_view text) {
         return std::nullopt;
     }
     bytes.resize(static_cast<std::size_t>(length) - padding);
-    return bytes;
+    // OpenSSL ignores the bits behind the last byte; there is one way to write any bytes.
+    return base64_encode(bytes) == text ? std::optional(std::move(bytes)) : std::nullopt;
 }
 
 }  // namespace ddprun::rdzv

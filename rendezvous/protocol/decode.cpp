@@ -232,11 +232,16 @@ private:
 // json itself converts from and to nearly everything, so it does not go into a Result.
 std::optional<Error> parse(std::string_view body, const Limits& limits, Json& object) {
     bool is_too_deep = false;
-    const auto note_depth = [&](int depth, Json::parse_event_t, Json&) {
-        is_too_deep = is_too_deep || std::cmp_greater(depth, limits.json_depth_max);
+    const auto note_depth = [&](int depth, Json::parse_event_t event, Json&) {
+        const bool is_start =
+            event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+        is_too_deep =
+            is_too_deep || std::cmp_greater(depth + (is_start ? 1 : 0), limits.json_depth_max);
         return !is_too_deep;  // false: dropped at once, so nothing deep is ever built
     };
-    object = Json::parse(body, note_depth, false);
+    // nlohmann takes a NUL byte for the end; JSON has none.
+    const bool has_nul = body.find('\0') != std::string_view::npos;
+    object = has_nul ? Json() : Json::parse(body, note_depth, false);
     if (is_too_deep) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("a message is nested deeper than {}", limits.json_depth_max)};

@@ -59,6 +59,14 @@ TEST_CASE("a wrong endpoint is refused") {
         CHECK(refusal_of("--nnodes 2 --rdzv-endpoint " + it.endpoint) ==
               "--rdzv-endpoint " + it.endpoint + ": " + it.why);
     }
+    for (const std::string host : {"he\x1b"
+                                   "ad",
+                                   "he\nad",
+                                   "he\xff"
+                                   "ad"}) {
+        CHECK_THAT(as_error(outcome_of({"--rdzv-endpoint", host, "train.py"})).line,
+                   Catch::Contains(": not a host name or address: he"));
+    }
 }
 
 TEST_CASE("several nodes without a place to meet are refused") {
@@ -146,7 +154,7 @@ TEST_CASE("names that cannot be part of a file name are refused") {
     const std::string form =
         ": becomes part of file names; use letters, digits, '-', '_', '.', "
         "and no leading '.'";
-    for (const std::string name : {"a/b", "..", ".x", "a b", "a\tb"}) {
+    for (const std::string name : {"a/b", "..", ".x", "a b", "a\tb", "a\xff", "\xc3"}) {
         CAPTURE(name);
         for (const std::string flag : {"--rdzv-id", "--node-id", "--role"}) {
             const UsageError error = as_error(outcome_of({flag, name, "train.py"}));
@@ -176,6 +184,10 @@ TEST_CASE("who this node is can be told") {
     CHECK(plan.local_addr == "fe80::1");
     CHECK(as_error(outcome_of({"--local-addr", "a b", "train.py"})).line ==
           "--local-addr a b: not a host name or address of this machine");
+    for (const std::string address : {"a\nb", "a\x1b", "a\xff"}) {
+        CHECK_THAT(as_error(outcome_of({"--local-addr", address, "train.py"})).line,
+                   Catch::EndsWith(": not a host name or address of this machine"));
+    }
 }
 
 TEST_CASE("backends other than ours are refused") {

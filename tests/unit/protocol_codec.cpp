@@ -271,6 +271,8 @@ TEST_CASE("what is no message is refused") {
     REQUIRE(refusal("[]") == "a message is not a JSON object");
     REQUIRE(refusal("{") == "a message is not a JSON object");
     REQUIRE(refusal("{\"type\":\"\xff\"}") == "a message is not a JSON object");
+    REQUIRE(refusal(std::string("{\"type\":\"goodbye\"}\0}", 20)) ==
+            "a message is not a JSON object");
     REQUIRE(refusal("{}") == "a message has no type");
     REQUIRE(refusal(R"({"type":1})") == "a message has no type");
     REQUIRE(refusal(R"({"type":"accepted"})") == "a message has an unknown type");
@@ -288,6 +290,9 @@ TEST_CASE("a deeply nested message is refused without building it") {
     for (int i = 0; i < 15; ++i) {
         inner = "[" + inner + "]";
     }
+    REQUIRE(decode_agent_message(join_with("\"x\":" + inner), Limits()));
+    REQUIRE(refusal(join_with("\"x\":[" + inner + "]")) == "a message is nested deeper than 16");
+    inner.erase(inner.find('1'), 1);
     REQUIRE(decode_agent_message(join_with("\"x\":" + inner), Limits()));
     REQUIRE(refusal(join_with("\"x\":[" + inner + "]")) == "a message is nested deeper than 16");
 }
@@ -334,6 +339,7 @@ TEST_CASE("base64 is strict") {
     REQUIRE(base64_encode("foobar") == "Zm9vYmFy");
     REQUIRE(base64_decode("Zm8=") == "fo");
     REQUIRE_FALSE(base64_decode("Zm8"));
+    REQUIRE_FALSE(base64_decode("Zm9="));  // bits behind the last byte
     REQUIRE_FALSE(base64_decode("Zm8=Zm8="));
     REQUIRE_FALSE(base64_decode(" Zm9v   "));
     REQUIRE_FALSE(base64_decode("===="));

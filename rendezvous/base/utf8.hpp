@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace ddprun {
+
+/// Bytes of the well-formed UTF-8 character that `text` begins with; 0 if it begins with none.
+[[nodiscard]] std::size_t utf8_length(std::string_view text);
+
+/// Nothing but well-formed characters; also for an empty text.
+[[nodiscard]] bool is_utf8(std::string_view text);
+
+}  // namespace ddprun

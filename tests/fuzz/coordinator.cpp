@@ -1,0 +1,411 @@
+// Goal: nothing that authenticated agents send, in any order and at any time, stops the coordinator
+// or makes its state contradict itself. Method: the input moves four agents, which mostly do what
+// they are asked, and puts any messages between; all of them go through the codec. After every step
+// the state is checked. tests/unit/core_fuzz.cpp asks beyond this that a verdict comes.
+#include "rendezvous/core/coordinator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/core/run.hpp"
+#include "rendezvous/protocol/codec.hpp"
+#include "tests/fuzz/choices.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+/// Instants hold three hundred years; one run has enough with this.
+constexpr std::chrono::hours kTimeMax{24 * 365};
+
+const JobId kJob("job");
+
+void check_places(const Run& run) {
+    std::set<NodeId> members;
+    for (const auto& [id, node] : run.nodes) {
+        if (node.standing == Standing::Member) {
+            members.insert(id);
+        }
+    }
+    const auto are_members = [&members](const std::set<NodeId>& nodes) {
+        return std::includes(members.begin(), members.end(), nodes.begin(), nodes.end());
+    };
+    std::set<NodeId> places;
+    for (const Place& place : run.places) {
+        DDP_CHECK(places.insert(place.node).second, place.node.value());
+    }
+    DDP_CHECK(places.size() <= static_cast<std::size_t>(run.settings.max_nodes), places.size());
+    if (std::holds_alternative<Forming>(run.phase)) {
+        DDP_CHECK(members.empty(), members.size());
+    } else if (const Running* running = std::get_if<Running>(&run.phase)) {
+        DDP_CHECK(are_members(running->unfinished), running->unfinished.size());
+        DDP_CHECK(std::includes(places.begin(), places.end(), members.begin(), members.end()));
+    } else if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        DDP_CHECK(are_members(stopping->pending), stopping->pending.size());
+    } else if (const Closed* closed = std::get_if<Closed>(&run.phase)) {
+        DDP_CHECK(
+            (closed->verdict.exit_code == 0) == (closed->verdict.kind == VerdictKind::Succeeded),
+            closed->verdict.exit_code);
+    }
+}
+
+/// The indexes say what the nodes say, and no bound is passed.
+void check_run(const Run& run, const CoordinatorOptions& options) {
+    std::set<NodeId> ready;
+    std::set<NodeId> suspects;
+    std::size_t connected = 0;
+    for (const auto& [id, node] : run.nodes) {
+        if (node.standing == Standing::Ready && node.connection && !node.leaving) {
+            ready.insert(id);
+        }
+        if (node.connection) {
+            ++connected;
+            const auto owner = run.by_connection.find(*node.connection);
+            DDP_CHECK(owner != run.by_connection.end() && owner->second == id, id.value());
+        } else {
+            suspects.insert(id);
+        }
+        DDP_CHECK(!options.has_leases || run.leases.contains({node.lease_end, id}), id.value());
+    }
+    DDP_CHECK(ready == run.ready && suspects == run.suspects, ready.size(), suspects.size());
+    DDP_CHECK(connected == run.by_connection.size(), connected, run.by_connection.size());
+    DDP_CHECK(run.leases.size() == (options.has_leases ? run.nodes.size() : 0));
+    DDP_CHECK(run.nodes.size() <= options.limits.nodes_max, run.nodes.size());
+    DDP_CHECK(run.departed.size() <= options.limits.nodes_max, run.departed.size());
+    DDP_CHECK(run.timeline.size() <= options.limits.timeline_events_max, run.timeline.size());
+    DDP_CHECK(run.restarts_used <= run.settings.max_restarts, run.restarts_used);
+    DDP_CHECK(
+        run.settings.max_node_losses < 0 || run.node_losses_used <= run.settings.max_node_losses,
+        run.node_losses_used);
+    check_places(run);
+}
+
+/// What is sent at once agrees, and its ranks meet without gap or overlap.
+void check_starts(const std::vector<Start>& starts) {
+    for (const Start& start : starts) {
+        DDP_CHECK(start.base_rank >= 0 && start.base_rank < start.world_size, start.base_rank);
+        DDP_CHECK(start.group_rank < start.group_world_size, start.group_rank);
+        for (const Start& other : starts) {
+            const bool is_same = start.group_rank == other.group_rank;
+            DDP_CHECK(start.generation != other.generation ||
+                          (start.digest == other.digest && start.world_size == other.world_size &&
+                           is_same == (start.base_rank == other.base_rank)),
+                      start.base_rank, other.base_rank);
+        }
+    }
+}
+
+struct Agent {
+    Join identity;
+    std::string token;
+    std::optional<ConnectionId> connection;
+    std::optional<HeldGeneration> held;
+    std::deque<RendezvousMessage> inbox;
+};
+
+class Play {
+public:
+    explicit Play(fuzz::Choices& choices)
+        : choices_(choices), options_(choose_options()), coordinator_(kJob, options_, Rng(1)) {
+        JobSettings settings;
+        settings.min_nodes = 1 + static_cast<int>(choices_.below(3));
+        settings.max_nodes = settings.min_nodes + static_cast<int>(choices_.below(3));
+        settings.max_restarts = static_cast<int>(choices_.below(4));
+        settings.max_node_losses = static_cast<int>(choices_.below(4)) - 1;
+        settings.grow = choices_.flag();
+        for (Milliseconds* const time :
+             {&settings.patience, &settings.join_timeout, &settings.grow_delay,
+              &settings.failure_grace, &settings.shutdown_timeout}) {
+            *time = Milliseconds(choices_.below(8) * 1000);
+        }
+        for (std::size_t i = 0; i < agents_.size(); ++i) {
+            Join& join = agents_[i].identity;
+            join.job = kJob;
+            join.node = NodeId(fmt::format("n{}", i));
+            join.hostname = fmt::format("host{}", i);
+            join.slots = 1 + static_cast<int>(choices_.below(3));
+            join.store = {join.hostname, 1};
+            join.settings = settings;
+        }
+    }
+
+    void run() {
+        while (!choices_.is_empty()) {
+            move(agents_[choices_.below(static_cast<unsigned>(agents_.size()))]);
+        }
+    }
+
+private:
+    CoordinatorOptions choose_options() {
+        CoordinatorOptions options;
+        options.has_leases = choices_.below(4) != 0;
+        options.limits.nodes_max = 6;
+        options.limits.failures_kept_max = 3;
+        options.limits.timeline_events_max = 6;
+        return options;
+    }
+
+    void step(const Input& input) {
+        Effects effects;
+        coordinator_.step(now_, input, effects);
+        std::vector<Start> starts;
+        for (const Effect& effect : effects) {
+            if (const Send* const send = std::get_if<Send>(&effect)) {
+                take(*send, starts);
+            } else if (const auto* const close = std::get_if<CloseConnection>(&effect)) {
+                for (Agent& agent : agents_) {
+                    if (agent.connection == close->connection) {
+                        agent.connection.reset();
+                    }
+                }
+            }
+        }
+        check_starts(starts);
+        if (const Run* const run = coordinator_.run()) {
+            check_run(*run, options_);
+            DDP_CHECK(run->token != token_ || run->generation >= generation_);
+            token_ = run->token;
+            generation_ = run->generation;
+        }
+        const std::optional<Instant> deadline = coordinator_.next_deadline();
+        DDP_CHECK(!std::holds_alternative<Tick>(input) || !deadline || *deadline > now_);
+    }
+
+    void take(const Send& send, std::vector<Start>& starts) {
+        // What it sends an agent can read.
+        const Result<RendezvousMessage> message =
+            decode_rendezvous_message(encode(send.message), options_.limits);
+        DDP_CHECK(message.has_value() && *message == send.message, encode(send.message));
+        if (const Start* const start = std::get_if<Start>(&send.message)) {
+            starts.push_back(*start);
+        }
+        for (Agent& agent : agents_) {
+            if (agent.connection == send.connection) {
+                agent.inbox.push_back(send.message);
+            }
+        }
+    }
+
+    /// The phase, and what each node's workers came to.
+    [[nodiscard]] auto standing() const {
+        std::map<NodeId, std::pair<std::set<LocalRank>, std::set<LocalRank>>> workers;
+        const Run* const run = coordinator_.run();
+        if (run != nullptr) {
+            for (const auto& [id, node] : run->nodes) {
+                workers[id] = {node.finished, node.failed};
+            }
+        }
+        return std::pair(run == nullptr ? 0 : run->phase.index(), workers);
+    }
+
+    /// Whether `message` tells of workers of another generation than the current one.
+    [[nodiscard]] bool is_stale(const AgentMessage& message) const {
+        const auto* const finished = std::get_if<WorkerFinished>(&message);
+        const auto* const failed = std::get_if<WorkerFailed>(&message);
+        const Run* const run = coordinator_.run();
+        return run != nullptr &&
+               ((finished != nullptr && finished->generation != run->generation) ||
+                (failed != nullptr && failed->generation != run->generation));
+    }
+
+    /// The daemon's part: what does not decode ends the connection, and the job is that of the
+    /// handshake.
+    void receive(ConnectionId connection, std::string_view body) {
+        Result<AgentMessage> message = decode_agent_message(body, options_.limits);
+        if (!message) {
+            step(ConnectionEnded{connection, false});
+            return;
+        }
+        if (Join* const join = std::get_if<Join>(&*message)) {
+            join->job = kJob;
+        }
+        const bool changes_nothing = is_stale(*message);
+        const auto before = standing();
+        step(Received{connection, *std::move(message)});
+        DDP_CHECK(!changes_nothing || standing() == before, connection.value());
+    }
+
+    void tell(const Agent& agent, const AgentMessage& message) {
+        if (agent.connection) {
+            receive(*agent.connection, encode(message));
+        }
+    }
+
+    void join(Agent& agent) {
+        if (choices_.below(4) == 0) {  // another process
+            agent.token.clear();
+            agent.held.reset();
+        }
+        Join join = agent.identity;
+        join.run_token = agent.token;
+        join.held = agent.held;
+        agent.inbox.clear();
+        agent.connection = ConnectionId(++connections_);
+        tell(agent, join);
+    }
+
+    void obey(Agent& agent) {
+        if (agent.inbox.empty()) {
+            return;
+        }
+        const RendezvousMessage message = std::move(agent.inbox.front());
+        agent.inbox.pop_front();
+        if (const Accepted* accepted = std::get_if<Accepted>(&message)) {
+            agent.token = accepted->run_token;
+        } else if (const Start* start = std::get_if<Start>(&message)) {
+            agent.held = HeldGeneration{start->generation, start->digest};
+        } else if (const Stop* stop = std::get_if<Stop>(&message)) {
+            agent.held.reset();
+            tell(agent, Stopped{stop->generation, {agent.identity.hostname, 2}});
+        } else if (std::holds_alternative<Verdict>(message) ||
+                   std::holds_alternative<Released>(message)) {
+            tell(agent, Goodbye{});
+        }
+    }
+
+    AgentMessage choose_message() {
+        const Generation generation(choices_.below(6));
+        const LocalRank local_rank(static_cast<int>(choices_.below(6)));
+        switch (choices_.below(8)) {
+            case 0: {
+                Join join = agents_[choices_.below(static_cast<unsigned>(agents_.size()))].identity;
+                join.slots = static_cast<int>(choices_.below(5));
+                join.settings.min_nodes = static_cast<int>(choices_.below(8));
+                join.settings.max_nodes = static_cast<int>(choices_.below(8));
+                join.node_rank = static_cast<int>(choices_.below(8));
+                join.run_token = choices_.flag() ? token_ : std::string();
+                join.held = HeldGeneration{generation, choices_.flag() ? "" : "nonsense"};
+                return join;
+            }
+            case 1:
+                return WorkerFinished{generation, local_rank};
+            case 2: {
+                WorkerFailed failed{generation, local_rank, {}};
+                failed.evidence.age = Milliseconds(choices_.word());
+                failed.evidence.exec_errno = static_cast<int>(1 + choices_.below(200));
+                failed.evidence.signal = static_cast<int>(1 + choices_.below(127));
+                failed.evidence.stderr_tail = std::string(choices_.bytes(choices_.below(16)));
+                return failed;
+            }
+            case 3:
+                return Stopped{generation, {}};
+            case 4:
+                return Leave{static_cast<int>(choices_.below(128))};
+            case 5:
+                return Unkillable{generation};
+            case 6:
+                return Goodbye{};
+            default:
+                return Beat{generation.value()};
+        }
+    }
+
+    void work(const Agent& agent) {
+        if (!agent.held) {
+            return;
+        }
+        const LocalRank rank(static_cast<int>(choices_.below(3)));
+        if (choices_.below(4) != 0) {
+            tell(agent, WorkerFinished{agent.held->generation, rank});
+        } else {
+            WorkerFailed failed{agent.held->generation, rank, {}};
+            failed.evidence.exit_code = 1;
+            tell(agent, failed);
+        }
+    }
+
+    void lose_connection(Agent& agent) {
+        if (!agent.connection) {
+            return;
+        }
+        const ConnectionId connection = *std::exchange(agent.connection, std::nullopt);
+        const unsigned how = choices_.below(3);
+        if (how < 2) {  // else only this end knows
+            step(ConnectionEnded{connection, how == 0});
+        }
+    }
+
+    void pass_time() {
+        const std::optional<Instant> deadline = coordinator_.next_deadline();
+        if (choices_.flag()) {
+            now_ += Milliseconds(choices_.below(256) * 4);
+        } else if (deadline && *deadline < Instant{} + kTimeMax) {
+            now_ = std::max(now_, *deadline);
+            step(Tick{});
+        }
+    }
+
+    void move(Agent& agent) {
+        switch (choices_.below(16)) {
+            case 0:
+            case 1:
+                pass_time();
+                break;
+            case 2:
+                join(agent);
+                break;
+            case 3:
+                lose_connection(agent);
+                break;
+            case 4:
+            case 5:
+                work(agent);
+                break;
+            case 6: {
+                const ConnectionId connection(choices_.below(16));
+                receive(connection, encode(choose_message()));
+                break;
+            }
+            case 7: {
+                const ConnectionId connection(choices_.below(16));
+                receive(connection, choices_.bytes(choices_.byte()));
+                break;
+            }
+            case 8:
+                tell(agent, Leave{15});
+                break;
+            case 9:
+                step(HeldUp{Milliseconds(choices_.word())});
+                break;
+            case 10:
+                for (const Agent& each : agents_) {
+                    tell(each, Beat{1});
+                }
+                break;
+            default:
+                obey(agent);
+                break;
+        }
+    }
+
+    fuzz::Choices& choices_;
+    const CoordinatorOptions options_;
+    Coordinator coordinator_;
+    Instant now_{};
+    std::array<Agent, 4> agents_;
+    std::uint64_t connections_ = 0;
+    std::string token_;
+    Generation generation_;
+};
+
+}  // namespace
+
+}  // namespace ddprun::rdzv
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    ddprun::fuzz::Choices choices(data, size);
+    ddprun::rdzv::Play(choices).run();
+    return 0;
+}

@@ -1,0 +1,121 @@
+// Goal: a command line becomes a plan that the rendezvous accepts, or one line that says what is
+// wrong. Method: the input holds arguments, and variables with a `$` in front, with NULs in
+// between; the Join that a plan leads to must survive the codec.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "launcher/plan/make_plan.hpp"
+#include "launcher/plan/surroundings.hpp"
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "tests/fuzz/choices.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+class MadeUpSurroundings final : public Surroundings {
+public:
+    std::map<std::string, std::string> variables{{"PATH", "/usr/bin"}};
+
+    std::optional<std::string> variable(const std::string& name) const override {
+        const auto found = variables.find(name);
+        return found == variables.end() ? std::nullopt : std::optional(found->second);
+    }
+    bool exists(const std::string& path) const override {
+        return path == "train.py" || path == "secret" || is_directory(path) ||
+               is_executable_file(path);
+    }
+    bool is_directory(const std::string& path) const override { return path == "/tmp"; }
+    bool is_executable_file(const std::string& path) const override {
+        return path == "/usr/bin/python3" || path == "/usr/bin/true";
+    }
+    std::string working_directory() const override { return "/home/user"; }
+    unsigned user_id() const override { return 1000; }
+    int allowed_cpus() const override { return 6; }
+    std::optional<int> gpu_count() const override { return 2; }
+};
+
+bool is_one_line(std::string_view text) {
+    return !text.empty() && std::none_of(text.begin(), text.end(), [](char c) {
+        return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    });
+}
+
+/// What an agent with this plan sends first.
+rdzv::Join join_of(const LaunchPlan& plan) {
+    rdzv::Join join;
+    join.job = plan.job.value().empty() ? JobId("random") : plan.job;
+    join.node = NodeId(plan.node_id.empty() ? "derived" : plan.node_id);
+    join.slots = plan.slots;
+    join.role = plan.role;
+    join.node_rank = plan.node_rank;
+    join.store = {plan.local_addr, plan.master_port};
+    join.settings = plan.settings;
+    return join;
+}
+
+void check_plan(const LaunchPlan& plan) {
+    const rdzv::AgentMessage join = join_of(plan);
+    const Result<rdzv::AgentMessage> arrived = rdzv::decode_agent_message(rdzv::encode(join), {});
+    DDP_CHECK(arrived.has_value(), arrived.has_value() ? std::string() : arrived.error().what);
+    DDP_CHECK(*arrived == join, rdzv::encode(join));
+    DDP_CHECK(plan.settings.min_nodes <= plan.settings.max_nodes, plan.settings.min_nodes);
+    DDP_CHECK(!plan.node_rank || *plan.node_rank < plan.settings.max_nodes,
+              plan.node_rank.value_or(0));
+    DDP_CHECK(plan.settings.failure_grace <= plan.settings.shutdown_timeout);
+    DDP_CHECK(plan.is_single_node || plan.endpoint_port != 0, plan.endpoint_host);
+    DDP_CHECK(plan.is_single_node || is_one_line(plan.endpoint_host), plan.endpoint_host);
+    DDP_CHECK(plan.is_single_node == plan.endpoint_host.empty(), plan.endpoint_host);
+    DDP_CHECK(!plan.is_single_node || plan.settings.max_nodes == 1, plan.settings.max_nodes);
+    DDP_CHECK(plan.log_dir.empty() || plan.log_dir.front() == '/', plan.log_dir);
+    DDP_CHECK(!plan.command.empty() &&
+              MadeUpSurroundings().is_executable_file(plan.command.front()));
+    for (const auto& [rank, console] : plan.console) {
+        DDP_CHECK(rank >= 0 && rank < plan.slots, rank, plan.slots);
+    }
+}
+
+void run(fuzz::Choices& choices) {
+    MadeUpSurroundings surroundings;
+    std::vector<std::string> arguments;
+    while (!choices.is_empty()) {
+        std::string_view part = choices.up_to('\0');
+        if (!part.starts_with('$')) {
+            arguments.emplace_back(part);
+            continue;
+        }
+        part.remove_prefix(1);
+        const std::size_t equals = std::min(part.find('='), part.size());
+        surroundings.variables[std::string(part.substr(0, equals))] =
+            part.substr(std::min(equals + 1, part.size()));
+    }
+    const PlanOutcome outcome = make_plan(arguments, surroundings);
+    if (const auto* error = std::get_if<UsageError>(&outcome)) {
+        DDP_CHECK(is_one_line(error->line), error->line);
+        DDP_CHECK(error->exit_code == rdzv::kExitUsage ||
+                      error->exit_code == rdzv::kExitNotExecutable ||
+                      error->exit_code == rdzv::kExitNotFound,
+                  error->exit_code);
+    } else if (const auto* text = std::get_if<ShowText>(&outcome)) {
+        DDP_CHECK(text->text.ends_with('\n'));
+    } else {
+        check_plan(std::get<LaunchPlan>(outcome));
+    }
+}
+
+}  // namespace
+
+}  // namespace ddprun::launcher
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    ddprun::fuzz::Choices choices(data, size);
+    ddprun::launcher::run(choices);
+    return 0;
+}
