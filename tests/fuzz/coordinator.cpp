@@ -22,6 +22,7 @@
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/protocol/codec.hpp"
 #include "tests/fuzz/choices.hpp"
+#include "tests/support/run_flaw.hpp"
 
 namespace ddprun::rdzv {
 
@@ -31,66 +32,6 @@ namespace {
 constexpr std::chrono::hours kTimeMax{24 * 365};
 
 const JobId kJob("job");
-
-void check_places(const Run& run) {
-    std::set<NodeId> members;
-    for (const auto& [id, node] : run.nodes) {
-        if (node.standing == Standing::Member) {
-            members.insert(id);
-        }
-    }
-    const auto are_members = [&members](const std::set<NodeId>& nodes) {
-        return std::includes(members.begin(), members.end(), nodes.begin(), nodes.end());
-    };
-    std::set<NodeId> places;
-    for (const Place& place : run.places) {
-        DDP_CHECK(places.insert(place.node).second, place.node.value());
-    }
-    DDP_CHECK(places.size() <= static_cast<std::size_t>(run.settings.max_nodes), places.size());
-    if (std::holds_alternative<Forming>(run.phase)) {
-        DDP_CHECK(members.empty(), members.size());
-    } else if (const Running* running = std::get_if<Running>(&run.phase)) {
-        DDP_CHECK(are_members(running->unfinished), running->unfinished.size());
-        DDP_CHECK(std::includes(places.begin(), places.end(), members.begin(), members.end()));
-    } else if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
-        DDP_CHECK(are_members(stopping->pending), stopping->pending.size());
-    } else if (const Closed* closed = std::get_if<Closed>(&run.phase)) {
-        DDP_CHECK(
-            (closed->verdict.exit_code == 0) == (closed->verdict.kind == VerdictKind::Succeeded),
-            closed->verdict.exit_code);
-    }
-}
-
-/// The indexes say what the nodes say, and no bound is passed.
-void check_run(const Run& run, const CoordinatorOptions& options) {
-    std::set<NodeId> ready;
-    std::set<NodeId> suspects;
-    std::size_t connected = 0;
-    for (const auto& [id, node] : run.nodes) {
-        if (node.standing == Standing::Ready && node.connection && !node.leaving) {
-            ready.insert(id);
-        }
-        if (node.connection) {
-            ++connected;
-            const auto owner = run.by_connection.find(*node.connection);
-            DDP_CHECK(owner != run.by_connection.end() && owner->second == id, id.value());
-        } else {
-            suspects.insert(id);
-        }
-        DDP_CHECK(!options.has_leases || run.leases.contains({node.lease_end, id}), id.value());
-    }
-    DDP_CHECK(ready == run.ready && suspects == run.suspects, ready.size(), suspects.size());
-    DDP_CHECK(connected == run.by_connection.size(), connected, run.by_connection.size());
-    DDP_CHECK(run.leases.size() == (options.has_leases ? run.nodes.size() : 0));
-    DDP_CHECK(run.nodes.size() <= options.limits.nodes_max, run.nodes.size());
-    DDP_CHECK(run.departed.size() <= options.limits.nodes_max, run.departed.size());
-    DDP_CHECK(run.timeline.size() <= options.limits.timeline_events_max, run.timeline.size());
-    DDP_CHECK(run.restarts_used <= run.settings.max_restarts, run.restarts_used);
-    DDP_CHECK(
-        run.settings.max_node_losses < 0 || run.node_losses_used <= run.settings.max_node_losses,
-        run.node_losses_used);
-    check_places(run);
-}
 
 /// What is sent at once agrees, and its ranks meet without gap or overlap.
 void check_starts(const std::vector<Start>& starts) {
@@ -174,7 +115,8 @@ private:
         }
         check_starts(starts);
         if (const Run* const run = coordinator_.run()) {
-            check_run(*run, options_);
+            const std::string flaw = run_flaw(*run, options_);
+            DDP_CHECK(flaw.empty(), flaw);
             DDP_CHECK(run->token != token_ || run->generation >= generation_);
             token_ = run->token;
             generation_ = run->generation;

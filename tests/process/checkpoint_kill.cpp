@@ -95,7 +95,7 @@ void publish_on_and_on(const std::string& dir, std::uint64_t from, int words) {
 }  // namespace
 
 TEST_CASE("whenever a writer is killed, the newest checkpoint is whole and nothing stays aside") {
-    const TempFolder folder;
+    const TempDir folder;
     Rng rng(random_seed());
     std::uint64_t newest = 0;
     int left_aside = 0;
@@ -131,7 +131,7 @@ TEST_CASE("whenever a writer is killed, the newest checkpoint is whole and nothi
 }
 
 TEST_CASE("a writer killed before its rename changes nothing that readers see") {
-    const TempFolder folder;
+    const TempDir folder;
     REQUIRE(publish(folder.path(), 1, 0, {}));
     for (const std::uint64_t step : {1, 2}) {
         const Child child = fork_child([&](int /*words*/) {
@@ -151,7 +151,7 @@ TEST_CASE("a writer killed before its rename changes nothing that readers see") 
 }
 
 TEST_CASE("a writer whose folder aside was removed publishes nothing") {
-    const TempFolder folder;
+    const TempDir folder;
     const PublishOptions options{.keep = 1, .is_isolated = [&] {
                                      remove_leftovers(folder.path());
                                      return false;
@@ -163,7 +163,7 @@ TEST_CASE("a writer whose folder aside was removed publishes nothing") {
 }
 
 TEST_CASE("a full disk is an error that leaves the disk as it was") {
-    const TempFolder folder;
+    const TempDir folder;
     std::string said;
     const Child child = fork_child([&](int words) {
         std::string text = "no mount";

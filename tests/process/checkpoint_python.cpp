@@ -77,7 +77,7 @@ TEST_CASE("Python's safetensors reads a checkpoint of ours, every type and shape
     if (!is_python_there()) {
         return;
     }
-    const TempFolder folder;
+    const TempDir folder;
     const std::vector<Example> all = examples();
     std::vector<TensorView> tensors;
     for (const Example& one : all) {
@@ -96,7 +96,7 @@ TEST_CASE("a file that Python's safetensors wrote is read, every type and shape"
     if (!is_python_there()) {
         return;
     }
-    const TempFolder folder;
+    const TempDir folder;
     const std::string file = folder / "python.safetensors";
     REQUIRE(run_python({"write", file}) == 0);
     const std::string text = read_text(file);
@@ -121,7 +121,7 @@ TEST_CASE("Python's safetensors refuses the files that we refuse") {
     if (!is_python_there()) {
         return;
     }
-    const TempFolder folder;
+    const TempDir folder;
     const std::string data(4, '\1');
     const auto file_with = [&](const std::string& header) {
         std::string text(8, '\0');

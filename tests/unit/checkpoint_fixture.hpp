@@ -1,7 +1,5 @@
 #pragma once
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,34 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/cluster.hpp"
 #include "tests/support/result_text.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 
 namespace ddprun::worker::test {
 
-/// A new folder that goes with its owner.
-class TempFolder {
-public:
-    TempFolder() {
-        std::string path = std::filesystem::temp_directory_path() / "ddprun-checkpoint-XXXXXX";
-        REQUIRE(::mkdtemp(path.data()) != nullptr);
-        path_ = path;
-    }
-    TempFolder(const TempFolder&) = delete;
-    TempFolder& operator=(const TempFolder&) = delete;
-    ~TempFolder() {
-        std::error_code code;
-        std::filesystem::remove_all(path_, code);
-    }
-
-    [[nodiscard]] const std::string& path() const { return path_; }
-    [[nodiscard]] std::string operator/(const std::string& name) const {
-        return path_ + "/" + name;
-    }
-
-private:
-    std::string path_;
-};
+using ddprun::test::TempDir;
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {
     return std::as_bytes(std::span(text.data(), text.size()));

@@ -72,7 +72,7 @@ Steps steps_in(const std::string& dir) {
 }  // namespace
 
 TEST_CASE("a published checkpoint is listed and read as it was given") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string dir = folder / "a/b/c";  // none of it exists
     const Result<std::string> path = publish(dir, 42);
     REQUIRE(path);
@@ -96,7 +96,7 @@ TEST_CASE("a published checkpoint is listed and read as it was given") {
 }
 
 TEST_CASE("a checkpoint without tensors and one larger than a chunk are read again") {
-    const TempFolder folder;
+    const TempDir folder;
     REQUIRE(publish_checkpoint(folder.path(), {.step = 1}, {}));
     CHECK(read_checkpoint(folder.path(), 1).value().tensors.empty());
 
@@ -116,7 +116,7 @@ TEST_CASE("a checkpoint without tensors and one larger than a chunk are read aga
 }
 
 TEST_CASE("every flipped bit of every file is noticed") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string path = publish(folder.path(), 1).value();
     for (const std::string& name : names_in(path)) {
         const std::string good = read_text(path + "/" + name);
@@ -140,7 +140,7 @@ TEST_CASE("every flipped bit of every file is noticed") {
 }
 
 TEST_CASE("every length but the right one of every file is noticed") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string path = publish(folder.path(), 1).value();
     for (const std::string& name : names_in(path)) {
         const std::string file = path + "/" + name;
@@ -159,7 +159,7 @@ TEST_CASE("every length but the right one of every file is noticed") {
 }
 
 TEST_CASE("the error of a checkpoint that cannot be used names file, values and step") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string dir = folder.path();
     const std::string path = publish(dir, 7).value();
     const std::string model = path + "/" + kModelFile;
@@ -184,14 +184,14 @@ TEST_CASE("the error of a checkpoint that cannot be used names file, values and 
 }
 
 TEST_CASE("a checkpoint in the place of another step is not taken for it") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string path = publish(folder.path(), 7).value();
     std::filesystem::rename(path, folder / "step-000000000009");
     CHECK_THAT(error_of(folder.path(), 9), Catch::Contains("the manifest is of step 7"));
 }
 
 TEST_CASE("a file with a right checksum that is no safetensors is refused") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string path = publish(folder.path(), 7).value();
     std::string manifest = read_text(path + "/manifest.json");
     const std::string model = read_text(path + "/" + kModelFile);
@@ -207,7 +207,7 @@ TEST_CASE("a file with a right checksum that is no safetensors is refused") {
 }
 
 TEST_CASE("a checkpoint of several files is read as one, and no tensor is in two of them") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string path = folder / "step-000000000007";
     const std::string bytes = some_bytes(4);
     const auto write = [&](const std::vector<std::string>& names) {
@@ -240,7 +240,7 @@ TEST_CASE("a checkpoint of several files is read as one, and no tensor is in two
 }
 
 TEST_CASE("other files and names do not matter") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string dir = folder.path();
     const std::string path = publish(dir, 5).value();
     write_text(path + "/notes.txt", "mine");
@@ -257,7 +257,7 @@ TEST_CASE("other files and names do not matter") {
 }
 
 TEST_CASE("the newest step comes first, whatever its number of digits") {
-    const TempFolder folder;
+    const TempDir folder;
     const PublishOptions options{.keep = 10};
     const Steps steps{9, 10, 1'234'567'890'123, 0, UINT64_MAX};
     for (const std::uint64_t step : steps) {
@@ -268,7 +268,7 @@ TEST_CASE("the newest step comes first, whatever its number of digits") {
 }
 
 TEST_CASE("an isolated worker publishes nothing and leaves nothing") {
-    const TempFolder folder;
+    const TempDir folder;
     REQUIRE(publish(folder.path(), 1));
     Names seen;
     const PublishOptions options{.keep = 1, .is_isolated = [&] {
@@ -287,7 +287,7 @@ TEST_CASE("an isolated worker publishes nothing and leaves nothing") {
 }
 
 TEST_CASE("a checkpoint of the same step takes the place of the other, damaged or not") {
-    const TempFolder folder;
+    const TempDir folder;
     const std::string path = publish(folder.path(), 3, 1).value();
     REQUIRE(publish(folder.path(), 3, 2));
     CHECK(weight_of(folder.path(), 3) == some_bytes(24, 2));
@@ -302,7 +302,7 @@ TEST_CASE("a checkpoint of the same step takes the place of the other, damaged o
 }
 
 TEST_CASE("a file in the place of a checkpoint is replaced too") {
-    const TempFolder folder;
+    const TempDir folder;
     write_text(folder / "step-000000000003", "a file");
     REQUIRE(publish(folder.path(), 3, 2));
     CHECK(weight_of(folder.path(), 3) == some_bytes(24, 2));
@@ -311,7 +311,7 @@ TEST_CASE("a file in the place of a checkpoint is replaced too") {
 
 TEST_CASE("replacing works both with and without an exchange of names, and can be undone") {
     for (const Exchange exchange : {Exchange::IfPossible, Exchange::Never}) {
-        const TempFolder folder;
+        const TempDir folder;
         const std::string from = aside_name(3, kPartialEnding);
         const std::string place = folder / "step-000000000003";
         std::filesystem::create_directory(place);
@@ -332,7 +332,7 @@ TEST_CASE("replacing works both with and without an exchange of names, and can b
 }
 
 TEST_CASE("the newest are kept and older ones go") {
-    const TempFolder folder;
+    const TempDir folder;
     for (std::uint64_t step = 1; step <= 6; ++step) {
         REQUIRE(publish(folder.path(), step));
     }
@@ -345,7 +345,7 @@ TEST_CASE("the newest are kept and older ones go") {
 }
 
 TEST_CASE("torn checkpoints are not counted, and what was just written stays") {
-    const TempFolder folder;
+    const TempDir folder;
     const PublishOptions two{.keep = 2};
     for (std::uint64_t step = 1; step <= 5; ++step) {
         REQUIRE(publish(folder.path(), step, 1, {.keep = 10}));
@@ -360,8 +360,8 @@ TEST_CASE("torn checkpoints are not counted, and what was just written stays") {
 }
 
 TEST_CASE("removing an old checkpoint that is a link leaves what it points to") {
-    const TempFolder folder;
-    const TempFolder elsewhere;
+    const TempDir folder;
+    const TempDir elsewhere;
     const std::string path = publish(elsewhere.path(), 1).value();
     std::filesystem::create_directory_symlink(path, folder / "step-000000000001");
     REQUIRE(steps_in(folder.path()) == Steps{1});
@@ -371,7 +371,7 @@ TEST_CASE("removing an old checkpoint that is a link leaves what it points to") 
 }
 
 TEST_CASE("a file that may not grow is an error that leaves nothing") {
-    const TempFolder folder;
+    const TempDir folder;
     REQUIRE(publish(folder.path(), 1));
     rlimit before{};
     REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
@@ -396,7 +396,7 @@ TEST_CASE("a file that may not grow is an error that leaves nothing") {
 }
 
 TEST_CASE("a folder that cannot be written is an error that says which") {
-    const TempFolder folder;
+    const TempDir folder;
     write_text(folder / "file", "");
     const Result<std::string> below_file = publish(folder / "file/checkpoints", 1);
     REQUIRE_FALSE(below_file);
@@ -416,7 +416,7 @@ TEST_CASE("a folder that cannot be written is an error that says which") {
 }
 
 TEST_CASE("an old checkpoint that cannot be removed is a warning, not a failure") {
-    const TempFolder folder;
+    const TempDir folder;
     Names warnings;
     {
         REQUIRE(::chown(folder.path().c_str(), NotRoot::user(), static_cast<gid_t>(-1)) == 0);
@@ -437,7 +437,7 @@ TEST_CASE("an old checkpoint that cannot be removed is a warning, not a failure"
 }
 
 TEST_CASE("leftovers go, a checkpoint that was put aside comes back, everything else stays") {
-    const TempFolder folder;
+    const TempDir folder;
     REQUIRE(publish(folder.path(), 1, 1));
     REQUIRE(publish(folder.path(), 2, 2));
     REQUIRE(publish(folder.path(), 3, 3));

@@ -6,7 +6,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/run_flaw.hpp"
 
 namespace ddprun::rdzv {
 
@@ -34,7 +34,7 @@ struct FuzzAgent {
 class Fuzz {
 public:
     explicit Fuzz(std::uint64_t seed)
-        : rng_(seed), coordinator_(JobId("job"), options(), Rng(seed)) {
+        : rng_(seed), options_(choose_options()), coordinator_(JobId("job"), options_, Rng(seed)) {
         JobSettings settings;
         settings.min_nodes = 1 + static_cast<int>(rng_.below(3));
         settings.max_nodes = settings.min_nodes + static_cast<int>(rng_.below(3));
@@ -85,10 +85,9 @@ public:
     }
 
 private:
-    CoordinatorOptions options() {
+    CoordinatorOptions choose_options() {
         CoordinatorOptions options;
         options.has_leases = !rng_.chance(1, 10);
-        has_leases_ = options.has_leases;
         options.limits.nodes_max = 6;
         options.limits.failures_kept_max = 3;
         options.limits.timeline_events_max = 6;
@@ -183,85 +182,15 @@ private:
         if (run == nullptr) {
             return;
         }
-        std::set<NodeId> ready;
-        std::set<NodeId> suspects;
-        std::size_t connected = 0;
-        for (const auto& [id, node] : run->nodes) {
-            if (node.standing == Standing::Ready && node.connection && !node.leaving) {
-                ready.insert(id);
-            }
-            if (!node.connection) {
-                suspects.insert(id);
-            } else {
-                ++connected;
-                const auto owner = run->by_connection.find(*node.connection);
-                if (owner == run->by_connection.end() || owner->second != id) {
-                    fail("a node that its connection does not lead to");
-                }
-            }
-            if (has_leases_ && !run->leases.contains({node.lease_end, id})) {
-                fail("a node without its lease");
-            }
-        }
-        if (ready != run->ready || suspects != run->suspects ||
-            connected != run->by_connection.size() ||
-            run->leases.size() != (has_leases_ ? run->nodes.size() : 0)) {
-            fail("an index that does not fit the nodes");
+        const std::string flaw = run_flaw(*run, options_);
+        if (!flaw.empty()) {
+            fail(flaw);
         }
         if (run->token == token_ && run->generation < generation_) {
             fail("a generation went back");
         }
         token_ = run->token;
         generation_ = run->generation;
-        check_phase(*run);
-    }
-
-    void check_phase(const Run& run) {
-        std::set<NodeId> members;
-        for (const auto& [id, node] : run.nodes) {
-            if (node.standing == Standing::Member) {
-                members.insert(id);
-            }
-        }
-        const auto are_members = [&members](const std::set<NodeId>& nodes) {
-            return std::includes(members.begin(), members.end(), nodes.begin(), nodes.end());
-        };
-        std::set<NodeId> places;
-        for (const Place& place : run.places) {
-            places.insert(place.node);
-        }
-        if (places.size() != run.places.size() ||
-            run.places.size() > static_cast<std::size_t>(run.settings.max_nodes)) {
-            fail("a rank map with a node twice, or too large");
-        }
-        if (std::holds_alternative<Forming>(run.phase) && !members.empty()) {
-            fail("members while forming");
-        }
-        if (const Running* running = std::get_if<Running>(&run.phase)) {
-            if (!are_members(running->unfinished) ||
-                !std::includes(places.begin(), places.end(), members.begin(), members.end())) {
-                fail("running with others than members");
-            }
-        }
-        if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
-            if (!are_members(stopping->pending) || stopping->failures.size() > 3) {
-                fail("stopping with others than members");
-            }
-        }
-        if (const Closed* closed = std::get_if<Closed>(&run.phase)) {
-            if ((closed->verdict.exit_code == 0) !=
-                (closed->verdict.kind == VerdictKind::Succeeded)) {
-                fail("an exit code that contradicts the verdict");
-            }
-        }
-        if (run.restarts_used > run.settings.max_restarts ||
-            (run.settings.max_node_losses >= 0 &&
-             run.node_losses_used > run.settings.max_node_losses)) {
-            fail("a budget overdrawn");
-        }
-        if (run.timeline.size() > 6 || run.departed.size() > 6) {
-            fail("more is kept than Limits allow");
-        }
     }
 
     // ----------------------------------------------------------------------------------- agents
@@ -407,7 +336,7 @@ private:
                 }
                 break;
             case 5:
-                if (has_leases_ && rng_.chance(1, 4)) {
+                if (options_.has_leases && rng_.chance(1, 4)) {
                     agent.connection.reset();  // only this end knows
                 }
                 break;
@@ -467,7 +396,7 @@ private:
     }
 
     Rng rng_;
-    bool has_leases_ = true;
+    const CoordinatorOptions options_;
     Coordinator coordinator_;
     Instant now_{};
     std::vector<FuzzAgent> agents_;

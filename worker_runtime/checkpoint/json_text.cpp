@@ -23,13 +23,6 @@ std::string in_quotes(std::string_view text) {
     return value.dump(-1, ' ', true, Json::error_handler_t::replace) + (is_cut ? "…" : "");
 }
 
-bool is_utf8(const std::string& text) {
-    const std::string dumped = Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-    const Json read = Json::parse(dumped, nullptr, false);
-    const auto* const same = read.get_ptr<const Json::string_t*>();
-    return same != nullptr && *same == text;
-}
-
 Result<Json> parse_json(std::string_view text, int depth_max) {
     // nlohmann takes a NUL byte for the end and skips a byte order mark.
     if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
