@@ -102,8 +102,16 @@ void Supervisor::State::join_if_possible() {
     join.store = store_address_;
     join.run_token = run_token_;
     if (holds_workers()) {
-        join.held = rdzv::HeldGeneration{.generation = group_->generation(),
-                                         .digest = group_->row().digest};
+        const rdzv::Start& row = group_->row();
+        join.held = rdzv::HeldGeneration{.generation = row.generation,
+                                         .digest = row.digest,
+                                         .group_rank = row.group_rank,
+                                         .group_world_size = row.group_world_size,
+                                         .base_rank = row.base_rank,
+                                         .world_size = row.world_size,
+                                         .restart_count = row.restart_count,
+                                         .node_losses = row.node_losses,
+                                         .store = row.store};
     }
     up->join_sent_at = now_;
     emit(SendToRendezvous{std::move(join)});
@@ -150,6 +158,14 @@ void Supervisor::State::say_again() {
 
 void Supervisor::State::hear(const rdzv::Waiting& message) {
     rendezvous_waits_ = message.text;
+}
+
+void Supervisor::State::hear(const rdzv::Notice& message) {
+    say(message.text);
+}
+
+void Supervisor::State::hear(const rdzv::Redirect& /*message*/) {
+    // The link follows it by itself.
 }
 
 void Supervisor::State::hear(const rdzv::Acknowledge& message) {

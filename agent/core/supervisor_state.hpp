@@ -88,6 +88,8 @@ private:
     void hear(const rdzv::Accepted& message);
     void hear(const rdzv::Refused& message);
     void hear(const rdzv::Waiting& message);
+    void hear(const rdzv::Notice& message);
+    void hear(const rdzv::Redirect& message);
     void hear(const rdzv::Start& message);
     void hear(const rdzv::Stop& message);
     void hear(const rdzv::Released& message);

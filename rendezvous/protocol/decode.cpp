@@ -10,6 +10,7 @@
 #include "rendezvous/protocol/codec.hpp"
 #include "rendezvous/protocol/fixed_frames.hpp"
 #include "rendezvous/protocol/message_fields.hpp"
+#include "rendezvous/protocol/run_record_fields.hpp"
 
 namespace ddprun::rdzv {
 
@@ -314,6 +315,15 @@ Result<RendezvousMessage> decode_rendezvous_message(std::string_view body, const
         return RendezvousMessage(Acknowledge{.sequence = read_sequence(body)});
     }
     return decode_json(body, limits, static_cast<const RendezvousMessage*>(nullptr));
+}
+
+Result<RunRecord> decode_run_record(std::string_view body, const Limits& limits) {
+    const Result<std::variant<RunRecord>> record =
+        decode_json(body, limits, static_cast<const std::variant<RunRecord>*>(nullptr));
+    if (!record) {
+        return record.error();
+    }
+    return std::get<RunRecord>(*record);
 }
 
 }  // namespace ddprun::rdzv

@@ -8,6 +8,7 @@
 #include "rendezvous/protocol/codec.hpp"
 #include "rendezvous/protocol/fixed_frames.hpp"
 #include "rendezvous/protocol/message_fields.hpp"
+#include "rendezvous/protocol/run_record_fields.hpp"
 
 namespace ddprun::rdzv {
 
@@ -125,6 +126,10 @@ std::string encode(const AgentMessage& message) {
 
 std::string encode(const RendezvousMessage& message) {
     return std::visit([](const auto& which) { return encode_one(which); }, message);
+}
+
+std::string encode(const RunRecord& record) {
+    return encode_one(record);
 }
 
 }  // namespace ddprun::rdzv

@@ -10,6 +10,8 @@ enum ExitCode : int {
     kExitRendezvousLost = 69,
     kExitNodesMissing = 71,
     kExitDrained = 75,
+    kExitNoProgress = 93,
+    kExitHung = 94,
     kExitUnkillable = 96,
     kExitInternal = 125,
     kExitNotExecutable = 126,

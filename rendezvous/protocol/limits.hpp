@@ -23,15 +23,18 @@ struct Limits {
     Milliseconds close_timeout{1000};          ///< flushing, and waiting for the peer's end
 
     // Membership.
-    Milliseconds lease{1000};          ///< how long a silent node is still believed alive
-    Milliseconds beat_interval{200};   ///< five beats to a lease
-    Milliseconds self_doubt{5000};     ///< half of the nodes fell silent at once: perhaps it is us
-    Milliseconds verdict_kept{60000};  ///< a closed run answers late members this long
-    std::size_t nodes_max = 16384;     ///< members and spares of one run
-    std::size_t jobs_max = 1024;       ///< runs of one daemon
-    int slots_max = 1024;              ///< workers of one node
-    std::size_t name_bytes_max = 255;  ///< job ids, node ids, host names, roles
-    std::size_t addresses_max = 64;    ///< interfaces one node may name
+    Milliseconds lease{1000};         ///< how long a silent node is still believed alive
+    Milliseconds beat_interval{200};  ///< five beats to a lease
+    Milliseconds self_doubt{5000};    ///< half of the nodes fell silent at once: perhaps it is us
+    Milliseconds link_silence_max{2000};   ///< beats unanswered: the agent looks for another daemon
+    Milliseconds reconnect_grace{5000};    ///< a restarted daemon waits so long for each node
+    Milliseconds adoption_patience{3000};  ///< and so long, without a journal, for who agrees
+    Milliseconds verdict_kept{60000};      ///< a closed run answers late members this long
+    std::size_t nodes_max = 16384;         ///< members and spares of one run
+    std::size_t jobs_max = 1024;           ///< runs of one daemon
+    int slots_max = 1024;                  ///< workers of one node
+    std::size_t name_bytes_max = 255;      ///< job ids, node ids, host names, roles
+    std::size_t addresses_max = 64;        ///< interfaces one node may name
 
     // Failing and ending.
     Milliseconds unkillable_after{10000};     ///< SIGKILL sent and still there: given up
@@ -40,9 +43,21 @@ struct Limits {
     Milliseconds second_interrupt_after{1000};  ///< an earlier second Ctrl-C is the same one
     int restart_burst_max = 10;                 ///< starts per restart_burst_window without pause
     Milliseconds restart_burst_window{60000};   ///< counted over this long
-    Milliseconds restart_backoff{5000};         ///< pause once the burst is used up
+    Milliseconds restart_backoff{5000};         ///< first pause once the burst is used up, doubled
+    Milliseconds restart_backoff_max{60000};    ///< at most; over after a generation of this length
+    int quarantine_after = 3;                   ///< failures that a node began, within the window
+    Milliseconds quarantine_window{600000};     ///< they count together over this long
+    Milliseconds quarantine_cooldown{600000};   ///< then the node is left out if others suffice
     std::size_t failures_kept_max = 64;         ///< reports kept of one generation
     std::size_t timeline_events_max = 48;       ///< of the summary; the middle is dropped first
+
+    // Durability.
+    std::size_t record_bytes_max = std::size_t{64} << 20;  ///< of one run in the journal
+    Milliseconds journal_timeout{1000};  ///< a write that takes longer is waited for no more
+    int journal_crashes_max = 3;      ///< a journal that the daemon died on so often is set aside
+    Milliseconds leader_lease{2000};  ///< of etcd's leader key; etcd grants no less
+    std::size_t parked_max = 16384;   ///< agents that a daemon without a leader holds
+    Milliseconds etcd_timeout{1000};  ///< one request to one etcd
 
     // Evidence and output.
     std::size_t stderr_tail_bytes_max = std::size_t{64} << 10;   ///< kept per worker

@@ -71,6 +71,7 @@ struct Fields<JobSettings> {
         visit.number("max_nodes", settings.max_nodes, 1, nodes_max);
         visit.number("max_restarts", settings.max_restarts, 0, kIntMax);
         visit.number("max_node_losses", settings.max_node_losses, -1, kIntMax);
+        visit.number("same_step_failures_max", settings.same_step_failures_max, 0, kIntMax);
         visit.flag("grow", settings.grow);
         visit.duration("patience_ms", settings.patience);
         visit.duration("join_timeout_ms", settings.join_timeout);
@@ -95,6 +96,13 @@ struct Fields<HeldGeneration> {
     static void visit(Message& held, Visitor& visit) {
         visit_generation(visit, held.generation);
         visit.name("digest", held.digest, false);
+        visit.number("group_rank", held.group_rank, 0, kIntMax);
+        visit.number("group_world_size", held.group_world_size, 1, kIntMax);
+        visit.number("base_rank", held.base_rank, 0, kIntMax);
+        visit.number("world_size", held.world_size, 1, kIntMax);
+        visit.number("restart_count", held.restart_count, 0, kIntMax);
+        visit.number("node_losses", held.node_losses, 0, kIntMax);
+        visit.object("store", held.store);
     }
 };
 
@@ -108,6 +116,7 @@ struct Fields<Evidence> {
         visit.number("exec_errno", evidence.exec_errno, 1, 4095);
         visit.flag("core_dumped", evidence.core_dumped);
         visit.flag("keeper_lost", evidence.keeper_lost);
+        visit.flag("hung", evidence.hung);
         visit.duration("age_ms", evidence.age);
         visit.text("program", evidence.program);
         visit.bytes("stderr_tail", evidence.stderr_tail, visit.limits().stderr_tail_bytes_max);
@@ -262,6 +271,26 @@ struct Fields<Waiting> {
 };
 
 template <>
+struct Fields<Notice> {
+    static constexpr std::string_view type = "notice";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& notice, Visitor& visit) {
+        visit.text("text", notice.text);
+    }
+};
+
+template <>
+struct Fields<Redirect> {
+    static constexpr std::string_view type = "redirect";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& redirect, Visitor& visit) {
+        visit.name("endpoint", redirect.endpoint, false);
+    }
+};
+
+template <>
 struct Fields<Start> {
     static constexpr std::string_view type = "start";
 
@@ -278,6 +307,7 @@ struct Fields<Start> {
         visit.number("role_world_size", start.role_world_size, 1, kIntMax);
         visit.number("restart_count", start.restart_count, 0, kIntMax);
         visit.number("max_restarts", start.max_restarts, 0, kIntMax);
+        visit.number("node_losses", start.node_losses, 0, kIntMax);
         visit.object("store", start.store);
         visit.names("admitted", start.admitted, admitted_max);
         visit.text("why", start.why);

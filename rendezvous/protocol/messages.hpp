@@ -21,6 +21,7 @@ struct JobSettings {
     int max_nodes = 1;
     int max_restarts = 0;               ///< budget of worker failures, for the whole run
     int max_node_losses = -1;           ///< budget of lost nodes; -1 is no bound
+    int same_step_failures_max = 3;     ///< failures in a row at one step end the run; 0: never
     bool grow = true;                   ///< a newcomer makes a running smaller group re-form
     Milliseconds patience{30000};       ///< from the minimum reached to the start, first generation
     Milliseconds join_timeout{600000};  ///< waiting for the minimum
@@ -38,10 +39,18 @@ struct StoreAddress {
     bool operator==(const StoreAddress&) const = default;
 };
 
-/// A generation whose workers (may) live on a node that joins: it was cut off, not restarted.
+/// A generation whose workers (may) live on a node that joins: it was cut off, not restarted. With
+/// what its Start said, from which a rendezvous without memory learns of the run.
 struct HeldGeneration {
     Generation generation;
     std::string digest;
+    int group_rank = 0;
+    int group_world_size = 1;
+    int base_rank = 0;
+    int world_size = 1;
+    int restart_count = 0;
+    int node_losses = 0;
+    StoreAddress store;
 
     bool operator==(const HeldGeneration&) const = default;
 };
@@ -54,6 +63,7 @@ struct Evidence {
     std::optional<int> exec_errno;  ///< the program could not be started at all
     bool core_dumped = false;
     bool keeper_lost = false;               ///< it died with the keeper, not by itself
+    bool hung = false;                      ///< it was ended because it made no progress
     Milliseconds age{0};                    ///< from the death to the sending of the report
     std::string program;                    ///< argv[0], for the exec case
     std::string stderr_tail;                ///< any bytes
@@ -187,6 +197,21 @@ struct Waiting {
     bool operator==(const Waiting&) const = default;
 };
 
+/// A line for the console of a node that need not wait: what the run can no longer promise.
+struct Notice {
+    std::string text;
+
+    bool operator==(const Notice&) const = default;
+};
+
+/// This daemon does not lead: join at `endpoint` (HOST:PORT; empty: try any). The connection is
+/// closed next.
+struct Redirect {
+    std::string endpoint;
+
+    bool operator==(const Redirect&) const = default;
+};
+
 /// The member's own row of the rank map. Nothing here grows with the number of nodes, except
 /// `admitted`, which only group rank 0 gets.
 struct Start {
@@ -200,7 +225,8 @@ struct Start {
     int role_world_size = 1;
     int restart_count = 0;  ///< the run's charged worker restarts
     int max_restarts = 0;
-    StoreAddress store;  ///< MASTER_ADDR and MASTER_PORT
+    int node_losses = 0;  ///< the run's charged node losses
+    StoreAddress store;   ///< MASTER_ADDR and MASTER_PORT
     std::vector<std::string> admitted;
     std::string why;  ///< one line for the console, empty for the first
 
@@ -243,7 +269,7 @@ struct Acknowledge {
 
 using AgentMessage =
     std::variant<Join, WorkerFinished, WorkerFailed, Stopped, Leave, Unkillable, Goodbye, Beat>;
-using RendezvousMessage =
-    std::variant<Accepted, Refused, Waiting, Start, Stop, Released, Verdict, Acknowledge>;
+using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Redirect, Start, Stop,
+                                       Released, Verdict, Acknowledge>;
 
 }  // namespace ddprun::rdzv

@@ -53,6 +53,14 @@ std::string text_of(const Waiting& m) {
     return fmt::format("Waiting \"{}\"", m.text);
 }
 
+std::string text_of(const Notice& m) {
+    return "Notice " + m.text;
+}
+
+std::string text_of(const Redirect& m) {
+    return "Redirect " + m.endpoint;
+}
+
 std::string text_of(const Start& m) {
     std::string text = fmt::format(
         "Start generation {}: group rank {} of {}, ranks from {} of {}, role from {} of {}, "

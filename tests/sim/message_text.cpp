@@ -44,6 +44,14 @@ std::string text_of(const rdzv::Refused& m) {
 std::string text_of(const rdzv::Waiting& m) {
     return fmt::format("Waiting '{}'", m.text);
 }
+
+std::string text_of(const rdzv::Notice& m) {
+    return "Notice " + m.text;
+}
+
+std::string text_of(const rdzv::Redirect& m) {
+    return "Redirect " + m.endpoint;
+}
 std::string text_of(const rdzv::Start& m) {
     return fmt::format("Start {} node {}/{} ranks {}+ of {} store :{} restarts {}",
                        m.generation.value(), m.group_rank, m.group_world_size, m.base_rank,

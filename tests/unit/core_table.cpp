@@ -84,8 +84,9 @@ std::vector<AgentMessage> all_messages() {
 constexpr std::array<const char*, 8> kMessageNames = {
     "Join", "WorkerFinished", "WorkerFailed", "Stopped", "Leave", "Unkillable", "Goodbye", "Beat"};
 static_assert(std::variant_size_v<AgentMessage> == kMessageNames.size());
-constexpr std::array<const char*, 8> kAnswerNames = {
-    "Accepted", "Refused", "Waiting", "Start", "Stop", "Released", "Verdict", "Acknowledge"};
+constexpr std::array<const char*, 10> kAnswerNames = {
+    "Accepted", "Refused", "Waiting",  "Notice",  "Redirect",
+    "Start",    "Stop",    "Released", "Verdict", "Acknowledge"};
 static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
 constexpr std::array<const char*, 4> kPhaseNames = {"Forming", "Running", "Stopping", "Closed"};
 static_assert(std::variant_size_v<Phase> == kPhaseNames.size());

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/protocol/messages.hpp"
+
+/// What of a run must survive the daemon that decides about it. Written whole at every change of
+/// phase; small next to what agents say again by themselves when they reconnect: which workers
+/// finished or failed, who was told to leave, which store sockets wait.
+namespace ddprun::rdzv {
+
+enum class RecordedPhase { Forming, Running, Stopping, Closed };
+
+/// One row of the rank map, in order of group rank.
+struct RecordedPlace {
+    NodeId node;
+    int slots = 1;
+    std::string hostname;
+    std::string role;
+    std::string topology_key;
+
+    bool operator==(const RecordedPlace&) const = default;
+};
+
+/// A node that was there: it is waited for, a full grace long.
+struct RecordedNode {
+    NodeId node;
+    std::string hostname;
+    int slots = 1;
+    bool is_member = false;  ///< of the current generation
+
+    bool operator==(const RecordedNode&) const = default;
+};
+
+/// A node that keeps failing and is left out for a while.
+struct RecordedQuarantine {
+    NodeId node;
+    Milliseconds remaining{0};
+
+    bool operator==(const RecordedQuarantine&) const = default;
+};
+
+struct RunRecord {
+    JobId job;
+    std::string token;
+    JobSettings settings;
+    Milliseconds age{0};  ///< since the first join
+    RecordedPhase phase = RecordedPhase::Forming;
+    Generation generation;
+    std::string digest;
+    StoreAddress store;                 ///< of the current generation
+    std::vector<std::string> admitted;  ///< to it
+    std::vector<RecordedPlace> places;
+    std::vector<RecordedNode> nodes;
+    std::vector<std::string> departed;  ///< node ids
+    int restarts_used = 0;
+    int node_losses_used = 0;
+    int same_step_failures = 0;
+    std::optional<std::uint64_t> failed_step;
+    std::vector<RecordedQuarantine> quarantined;
+    std::string why;            ///< Forming: of the generation to come
+    std::optional<Stop> order;  ///< Stopping: what members were told
+    bool is_failure = false;    ///< Stopping: whatever the order was, a member is missed now
+    std::vector<std::string> unfinished;  ///< Stopping: node ids, some of whose ranks had not ended
+    std::vector<std::string> lost_nodes;  ///< Stopping: host names, to be charged
+    std::string loss_why;
+    bool is_explained_by_loss = false;
+    std::optional<Verdict> verdict;  ///< Closed
+    std::vector<TimelineEvent> timeline;
+
+    bool operator==(const RunRecord&) const = default;
+};
+
+/// As JSON.
+[[nodiscard]] std::string encode(const RunRecord& record);
+
+/// Failure is BadMessage and names the field: the record is damaged or of another version.
+[[nodiscard]] Result<RunRecord> decode_run_record(std::string_view body, const Limits& limits);
+
+}  // namespace ddprun::rdzv
