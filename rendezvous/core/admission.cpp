@@ -13,9 +13,6 @@ namespace ddprun::rdzv {
 
 namespace {
 
-/// No job comes to so many generations: a larger number in a join is not believed.
-constexpr std::uint64_t kGenerationFloorMax = std::uint64_t{1} << 48;
-
 constexpr const char* kReplaced =
     "another ddprun took the place of this node; give each its own --node-id if both are meant";
 
@@ -48,13 +45,15 @@ std::string objection(const Step& step, const Join& join) {
             step.job.value(), step.run.nodes.size(), join.hostname);
     }
     if (join.node_rank) {
-        for (const auto& [id, node] : step.run.nodes) {
-            if (id != join.node && node.info.node_rank == join.node_rank) {
-                return fmt::format(
-                    "join refused: node {} asks --node-rank {} but node {} of job {} has it; give "
-                    "each node its own, or none at all",
-                    join.hostname, *join.node_rank, node.info.hostname, step.job.value());
-            }
+        const auto taken = step.run.node_ranks.find(*join.node_rank);
+        const Node* owner =
+            taken == step.run.node_ranks.end() ? nullptr : find_node(step.run, taken->second);
+        if (owner != nullptr && taken->second != join.node &&
+            owner->info.node_rank == join.node_rank) {
+            return fmt::format(
+                "join refused: node {} asks --node-rank {} but node {} of job {} has it; give each "
+                "node its own, or none at all",
+                join.hostname, *join.node_rank, owner->info.hostname, step.job.value());
         }
     }
     return {};
@@ -78,19 +77,6 @@ void answer_with_verdict(Step& step, ConnectionId connection, const Join& messag
     step.out.push_back(Send{connection, std::get<Closed>(step.run.phase).verdict});
 }
 
-void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
-    node.connection = connection;
-    node.said_waiting.clear();
-    step.run.by_connection[connection] = id;
-    renew_lease(step, id, node);
-    Accepted accepted{.run_token = step.run.token};
-    if (step.options.has_leases) {
-        accepted.lease = step.options.limits.lease;
-        accepted.beat_interval = step.options.limits.beat_interval;
-    }
-    send(step, node, std::move(accepted));
-}
-
 /// Gives a node that is no member the standing that it may have: none while it holds workers.
 void take_stock(Step& step, const NodeId& id, Node& node) {
     node.standing = node.info.held ? Standing::Unready : Standing::Ready;
@@ -104,9 +90,9 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
     const Generation held = node.info.held->generation;
     trace(step, fmt::format("node {} holds workers of generation {}: fenced", node.info.hostname,
                             held.value()));
-    if (step.run.places.empty() && held.value() < kGenerationFloorMax) {
-        // A daemon that lost its memory: the numbers go on from where the job was.
-        step.run.generation = std::max(step.run.generation, held);
+    if (is_believable(held)) {
+        // Of a daemon before this one: the numbers go on from there.
+        step.run.generation_floor = std::max(step.run.generation_floor, held);
     }
     send(step, node,
          Stop{.generation = held,
@@ -156,10 +142,14 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
     const NodeId& id = message.node;
     drop_connection(step, node, "this node reconnected");
     if (node.standing == Standing::Member) {
-        if (message.held &&
-            (message.held->generation != run.generation || message.held->digest != run.digest)) {
+        const bool holds_another = message.held && (message.held->generation != run.generation ||
+                                                    message.held->digest != run.digest);
+        if (holds_another || message.slots != node.info.slots) {
             return false;
         }
+        // After a restart of this daemon little more than the name was known.
+        node.info = message;
+        node.info.held.reset();
         trace(step, fmt::format("node {} reconnected", message.hostname));
         attach(step, id, node, connection);
         reindex(step, id);
@@ -201,6 +191,19 @@ std::string fault_of(const Join& message, const Limits& limits) {
     return {};
 }
 
+void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
+    node.connection = connection;
+    node.said_waiting.clear();
+    step.run.by_connection[connection] = id;
+    renew_lease(step, id, node);
+    Accepted accepted{.run_token = step.run.token};
+    if (step.options.has_leases) {
+        accepted.lease = step.options.limits.lease;
+        accepted.beat_interval = step.options.limits.beat_interval;
+    }
+    send(step, node, std::move(accepted));
+}
+
 void refuse(Effects& out, ConnectionId connection, const std::string& text, int exit_code) {
     out.push_back(Send{connection, Refused{text, exit_code}});
     out.push_back(CloseConnection{connection, text});
@@ -208,7 +211,9 @@ void refuse(Effects& out, ConnectionId connection, const std::string& text, int 
 
 void join(Step& step, ConnectionId connection, const Join& message) {
     Run& run = step.run;
-    if (run.by_connection.contains(connection) || run.departing.contains(connection)) {
+    const Adopting* adopting = std::get_if<Adopting>(&run.phase);
+    if (run.by_connection.contains(connection) || run.departing.contains(connection) ||
+        (adopting != nullptr && adopting->waiting.contains(connection))) {
         turn_away(step, connection, "a second join on one connection", kExitInternal);
         return;
     }
@@ -222,6 +227,12 @@ void join(Step& step, ConnectionId connection, const Join& message) {
     }
     if (!text.empty()) {
         turn_away(step, connection, text, kExitUsage);
+        return;
+    }
+    if (std::holds_alternative<Adopting>(run.phase) ||
+        is_news_of_generation(run, message, step.now)) {
+        enter_adopting(step);
+        wait_for_adoption(step, connection, message);
         return;
     }
     if (Node* known = find_node(run, message.node)) {

@@ -59,6 +59,25 @@ void check_invariants(const Run& run, const Limits& limits) {
     }
 }
 
+/// Whether records can be relied on has changed: everybody who works here should know.
+void judge_durability(Step& step, const std::string& fault) {
+    Run& run = step.run;
+    if (run.not_durable == fault) {
+        return;
+    }
+    const bool was_durable = run.not_durable.empty();
+    run.not_durable = fault;
+    if (fault.empty() || was_durable) {
+        const std::string text =
+            fault.empty() ? "the rendezvous's journal works again: the job is durable"
+                          : fmt::format("the job goes on but is no longer durable: {}", fault);
+        note(step, text);
+        for (const auto& [id, node] : run.nodes) {
+            send(step, node, Notice{text});
+        }
+    }
+}
+
 }  // namespace
 
 Coordinator::Coordinator(JobId job, CoordinatorOptions options, Rng rng)
@@ -66,9 +85,29 @@ Coordinator::Coordinator(JobId job, CoordinatorOptions options, Rng rng)
 
 Coordinator::~Coordinator() = default;
 
+Result<void> Coordinator::restore(Instant now, const RunRecord& record) {
+    DDP_CHECK(run_ == nullptr && options_.has_leases);
+    if (const std::string flaw = flaw_of(record); !flaw.empty()) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("the record of job {} makes no sense: {}", job_.value(), flaw)};
+    }
+    now_ = now;
+    run_ = run_of(record, options_.limits, now);
+    return {};
+}
+
+std::optional<RunRecord> Coordinator::record(Instant now) const {
+    if (!run_ || run_->generation == Generation() ||
+        std::holds_alternative<Adopting>(run_->phase)) {
+        return std::nullopt;
+    }
+    return record_of(job_, *run_, now);
+}
+
 void Coordinator::step(Instant now, const Input& input, Effects& out) {
     DDP_CHECK(now >= now_);
     now_ = now;
+    const std::size_t first_effect = out.size();
     const Received* received = std::get_if<Received>(&input);
     const Join* joining = received != nullptr ? std::get_if<Join>(&received->message) : nullptr;
     if (joining != nullptr) {
@@ -82,7 +121,9 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
                 refuse(out, received->connection, fault, kExitUsage);
                 return;
             }
+            const bool is_first = run_ == nullptr;
             run_ = std::make_unique<Run>();
+            run_->may_be_older = is_first;
             run_->token = fmt::format("{:016x}", rng_.next());
             run_->settings = joining->settings;
             run_->opened_at = now;
@@ -99,12 +140,17 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
                    [&](const ConnectionEnded& in) { connection_ended(step, in); },
                    [&](const HeldUp& in) { held_up(step, in.by); },
                    [&](const Tick&) { judge_deadlines(step); },
+                   [&](const Durability& in) { judge_durability(step, in.fault); },
                },
                input);
+    adopt_if_possible(step);
     form_if_possible(step);
     grow_if_wanted(step);
     explain_waits(step);
     check_invariants(*run_, options_.limits);
+    if (step.persist) {
+        out.insert(out.begin() + static_cast<std::ptrdiff_t>(first_effect), *step.persist);
+    }
 }
 
 std::optional<Instant> Coordinator::next_deadline() const {
@@ -129,12 +175,15 @@ std::optional<Instant> Coordinator::next_deadline() const {
         consider(stopping->give_up_at);
     }
     consider(run_->explain_at);
-    consider(forming_deadline(*run_));
+    if (const Adopting* adopting = std::get_if<Adopting>(&run_->phase)) {
+        consider(adopting_deadline(*adopting, now_));
+    }
+    consider(forming_deadline(*run_, now_));
     return deadline;
 }
 
 std::string Coordinator::explain() const {
-    return run_ ? explain_run(*run_) : std::string();
+    return run_ ? explain_run(*run_, now_) : std::string();
 }
 
 bool Coordinator::is_done() const {

@@ -6,11 +6,13 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/base/error.hpp"
 #include "rendezvous/base/instant.hpp"
 #include "rendezvous/base/rng.hpp"
 #include "rendezvous/base/tagged.hpp"
 #include "rendezvous/protocol/limits.hpp"
 #include "rendezvous/protocol/messages.hpp"
+#include "rendezvous/protocol/run_record.hpp"
 
 namespace ddprun::rdzv {
 
@@ -38,7 +40,12 @@ struct HeldUp {
 /// Time passed; due deadlines are judged.
 struct Tick {};
 
-using Input = std::variant<Received, ConnectionEnded, HeldUp, Tick>;
+/// Records reach stable storage no more, or again if `fault` is empty.
+struct Durability {
+    std::string fault;
+};
+
+using Input = std::variant<Received, ConnectionEnded, HeldUp, Tick, Durability>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -53,17 +60,26 @@ struct CloseConnection {
     std::string reason;
 };
 
+/// The run has changed in a way that must survive this process: record() is to be written. Comes
+/// before the other effects of a step.
+struct Persist {
+    /// Nothing that follows may be told before the record of now is durable, or given up.
+    /// Acknowledgements may. Else any later record will do.
+    bool is_awaited = false;
+};
+
 /// A line for the log; the simulator hashes it.
 struct Trace {
     std::string text;
 };
 
-using Effect = std::variant<Send, CloseConnection, Trace>;
+using Effect = std::variant<Send, CloseConnection, Persist, Trace>;
 using Effects = std::vector<Effect>;
 
 struct CoordinatorOptions {
     Limits limits;
     /// False inside a single-node ddprun: its one member is in this process and cannot be silent.
+    /// Nor has the run a life beyond this process: nothing is persisted.
     bool has_leases = true;
 };
 
@@ -78,6 +94,14 @@ public:
     ~Coordinator();
     Coordinator(const Coordinator&) = delete;
     Coordinator& operator=(const Coordinator&) = delete;
+
+    /// Goes on with a run that another process decided about until it died. Before the first step.
+    /// Its nodes have a whole grace to come back. Failure: the record contradicts itself, and
+    /// nothing has changed.
+    [[nodiscard]] Result<void> restore(Instant now, const RunRecord& record);
+
+    /// What restore() takes; none while there is nothing that must survive.
+    [[nodiscard]] std::optional<RunRecord> record(Instant now) const;
 
     /// Takes one input at `now`, which never goes backwards, and appends what must be done to
     /// `out`, in order.

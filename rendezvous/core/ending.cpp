@@ -26,6 +26,15 @@ void cut_text(std::string& text, std::size_t most) {
     text.resize(most);
 }
 
+Verdict failure_verdict(const Stopping& stopping) {
+    const FailureReport& first = first_of(stopping).report;
+    return Verdict{.kind = VerdictKind::Failed,
+                   .text = fmt::format("rank {} on {} {}", first.rank.value(), first.hostname,
+                                       describe_end(first.evidence)),
+                   .first_failure = first,
+                   .failure_count = stopping.failure_count};
+}
+
 }  // namespace
 
 std::string describe_end(const Evidence& evidence) {
@@ -33,6 +42,9 @@ std::string describe_end(const Evidence& evidence) {
         const char* why = strerrordesc_np(*evidence.exec_errno);
         return fmt::format("could not execute {}: {}", evidence.program,
                            why != nullptr ? why : "unknown error");
+    }
+    if (evidence.hung) {
+        return "made no progress and was ended";
     }
     if (evidence.keeper_lost) {
         return "died with its keeper";
@@ -47,6 +59,9 @@ std::string describe_end(const Evidence& evidence) {
 int exit_code_of(const Evidence& evidence) {
     if (evidence.exec_errno) {
         return *evidence.exec_errno == ENOENT ? kExitNotFound : kExitNotExecutable;
+    }
+    if (evidence.hung) {
+        return kExitHung;
     }
     const int code = evidence.signal ? kExitSignalBase + *evidence.signal
                                      : evidence.exit_code.value_or(kExitInternal);
@@ -69,17 +84,22 @@ Evidence trimmed(Evidence evidence, const Limits& limits) {
     return evidence;
 }
 
-void close_failed(Step& step, const Stopping& stopping) {
+const TimedFailure& first_of(const Stopping& stopping) {
     DDP_CHECK(!stopping.failures.empty());
-    const auto first =
-        std::min_element(stopping.failures.begin(), stopping.failures.end(), is_earlier);
-    Verdict verdict;
-    verdict.kind = VerdictKind::Failed;
-    verdict.exit_code = exit_code_of(first->report.evidence);
-    verdict.text = fmt::format("rank {} on {} {}", first->report.rank.value(),
-                               first->report.hostname, describe_end(first->report.evidence));
-    verdict.first_failure = first->report;
-    verdict.failure_count = stopping.failure_count;
+    return *std::min_element(stopping.failures.begin(), stopping.failures.end(), is_earlier);
+}
+
+void close_failed(Step& step, const Stopping& stopping) {
+    Verdict verdict = failure_verdict(stopping);
+    verdict.exit_code = exit_code_of(first_of(stopping).report.evidence);
+    close_run(step, std::move(verdict));
+}
+
+void close_without_progress(Step& step, const Stopping& stopping) {
+    Verdict verdict = failure_verdict(stopping);
+    verdict.exit_code = kExitNoProgress;
+    verdict.text = fmt::format("no progress: {} failures in a row at step {}, the last: {}",
+                               step.run.failures_at_step, *step.run.failed_step, verdict.text);
     close_run(step, std::move(verdict));
 }
 
@@ -94,7 +114,7 @@ void close_run(Step& step, Verdict verdict) {
         }
     }
     run.explain_at.reset();
-    run.rows.clear();
+    persist(step, true);
     run.phase = Closed{.verdict = std::move(verdict), .at = step.now};
 }
 

@@ -70,7 +70,7 @@ std::string explain_forming(const Run& run, const Forming& forming) {
     return text;
 }
 
-std::string explain_running(const Run& run, const Running& running) {
+std::string explain_running(const Run& run, const Running& running, Instant now) {
     if (running.has_finished_rank) {
         std::vector<std::string> names;
         for (const NodeId& id : running.unfinished) {
@@ -81,11 +81,14 @@ std::string explain_running(const Run& run, const Running& running) {
                            names.size() == 1 ? "has" : "have");
     }
     if (run.ready.empty()) {
-        return {};
+        return run.suspects.empty()
+                   ? std::string()
+                   : fmt::format("generation {} runs; waiting for {} to connect again",
+                                 run.generation.value(), names_cut_off(run));
     }
     const std::string text = fmt::format("generation {} runs on {}", run.generation.value(),
                                          node_count(run.places.size()));
-    return grow_time(run, running)
+    return grow_time(run, running, now)
                ? text + "; it will be drained and grown to take more in"
                : text + "; this node is a spare and takes over when one is lost";
 }
@@ -113,11 +116,15 @@ void explain_waits(Step& step) {
         run.explain_at.reset();
         return;
     }
-    const std::string text = explain_run(run);
+    const std::string text = explain_run(run, step.now);
     const auto tell = [&](Node& node) {
-        if (node.said_waiting != text) {
-            node.said_waiting = text;
-            send(step, node, Waiting{text});
+        const std::string mine =
+            is_quarantined(run, node.info.node, step.now)
+                ? text + "; it keeps failing, so it is left out for a while when others suffice"
+                : text;
+        if (node.said_waiting != mine) {
+            node.said_waiting = mine;
+            send(step, node, Waiting{mine});
         }
     };
     if (std::holds_alternative<Stopping>(run.phase)) {
@@ -131,9 +138,15 @@ void explain_waits(Step& step) {
     }
 }
 
-std::string explain_run(const Run& run) {
+std::string explain_run(const Run& run, Instant now) {
     if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
         return explain_forming(run, *forming);
+    }
+    if (const Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
+        return fmt::format(
+            "the rendezvous was restarted and has no journal of this job: {} came back; the newest "
+            "generation that all its nodes agree on goes on",
+            node_count(adopting->waiting.size()));
     }
     if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
         const NodeId& first = *stopping->pending.begin();
@@ -145,7 +158,7 @@ std::string explain_run(const Run& run) {
                                          : "");
     }
     if (const Running* running = std::get_if<Running>(&run.phase)) {
-        return explain_running(run, *running);
+        return explain_running(run, *running, now);
     }
     return {};
 }

@@ -13,9 +13,11 @@ namespace ddprun::rdzv {
 namespace {
 
 /// The ready nodes that get a place, at most the maximum: previous members first, then those with
-/// as many slots as a lost one had, then explicit ranks, then whoever came first.
-std::vector<Candidate> choose(const Run& run) {
+/// as many slots as a lost one had, near it or anywhere, then explicit ranks, then whoever came
+/// first. Nodes in quarantine come after all others.
+std::vector<Candidate> choose(const Run& run, Instant now) {
     struct Ranked {
+        bool is_left_out;
         int preference;
         int node_rank;
         std::uint64_t joined_as;
@@ -24,29 +26,43 @@ std::vector<Candidate> choose(const Run& run) {
     };
     std::set<NodeId> previous;
     std::set<int> holes;  // their sizes
+    std::set<std::pair<int, std::string>> near_holes;
     for (const Place& place : run.places) {
         previous.insert(place.node);
         if (!run.ready.contains(place.node)) {
             holes.insert(place.slots);
+            near_holes.emplace(place.slots, place.topology_key);
         }
     }
     std::vector<Ranked> ranked;
     for (const NodeId& id : run.ready) {
         const Node& node = run.nodes.at(id);
-        const int preference =
-            previous.contains(id) ? 0 : (holes.contains(node.info.slots) ? 1 : 2);
-        ranked.push_back(
-            Ranked{preference, node.info.node_rank.value_or(INT32_MAX), node.joined_as, &node, id});
+        int preference = 3;
+        if (previous.contains(id)) {
+            preference = 0;
+        } else if (near_holes.contains({node.info.slots, node.info.topology_key})) {
+            preference = 1;
+        } else if (holes.contains(node.info.slots)) {
+            preference = 2;
+        }
+        ranked.push_back(Ranked{is_quarantined(run, id, now), preference,
+                                node.info.node_rank.value_or(INT32_MAX), node.joined_as, &node,
+                                id});
     }
     std::sort(ranked.begin(), ranked.end(), [](const Ranked& left, const Ranked& right) {
-        return std::tie(left.preference, left.node_rank, left.joined_as) <
-               std::tie(right.preference, right.node_rank, right.joined_as);
+        return std::tie(left.is_left_out, left.preference, left.node_rank, left.joined_as) <
+               std::tie(right.is_left_out, right.preference, right.node_rank, right.joined_as);
     });
-    ranked.resize(std::min(ranked.size(), maximum(run)));
+    ranked.resize(std::min(usable_count(run, now), maximum(run)));
     std::vector<Candidate> chosen;
     for (const Ranked& one : ranked) {
-        chosen.push_back(Candidate{one.id, one.node->info.slots, one.node->info.node_rank,
-                                   one.node->info.topology_key, one.node->info.hostname});
+        const Join& info = one.node->info;
+        chosen.push_back(Candidate{.node = one.id,
+                                   .slots = info.slots,
+                                   .node_rank = info.node_rank,
+                                   .topology_key = info.topology_key,
+                                   .hostname = info.hostname,
+                                   .role = info.role});
     }
     return chosen;
 }
@@ -60,64 +76,38 @@ std::string digest_of(const Run& run, std::uint64_t random) {
     return fmt::format("{:016x}", XXH64(text.data(), text.size(), 0));
 }
 
-std::vector<std::string> admitted_addresses(const Run& run) {
-    std::vector<std::string> admitted;
+/// Of all interfaces, while that goes into a message; else what they were reached at.
+std::vector<std::string> admitted_addresses(const Run& run, const Limits& limits) {
+    std::vector<std::string> all;
+    std::vector<std::string> main;
+    std::size_t bytes = 0;
     for (const Place& place : run.places) {
         const Join& info = run.nodes.at(place.node).info;
-        admitted.insert(admitted.end(), info.addresses.begin(), info.addresses.end());
-        admitted.push_back(info.store.host);
+        main.push_back(info.store.host);
+        for (const std::string& address : info.addresses) {
+            bytes += address.size() + 3;  // with quotes and comma
+            all.push_back(address);
+        }
     }
+    std::vector<std::string> admitted = bytes < limits.frame_bytes_max / 2 ? all : main;
+    admitted.insert(admitted.end(), main.begin(), main.end());
     std::sort(admitted.begin(), admitted.end());
     admitted.erase(std::unique(admitted.begin(), admitted.end()), admitted.end());
     return admitted;
 }
 
-/// What all rows of the current rank map have in common.
-Start common_row(const Run& run) {
-    Start row;
-    row.generation = run.generation;
-    row.digest = run.digest;
-    row.group_world_size = static_cast<int>(run.places.size());
-    for (const Place& place : run.places) {
-        row.world_size += place.slots;
-    }
-    row.world_size -= 1;  // the default of one worker
-    row.restart_count = run.restarts_used;
-    row.max_restarts = run.settings.max_restarts;
-    row.store = run.nodes.at(run.places.front().node).info.store;
-    return row;
-}
-
-/// Writes and sends every member's row.
 void send_rows(Step& step, const std::string& why) {
-    Run& run = step.run;
-    Start row = common_row(run);
-    row.why = why;
-    std::map<std::string, int> role_sizes;
-    for (const Place& place : run.places) {
-        role_sizes[run.nodes.at(place.node).info.role] += place.slots;
-    }
-    std::map<std::string, int> role_bases;
-    for (const Place& place : run.places) {
-        const Node& node = run.nodes.at(place.node);
-        row.role_base_rank = role_bases[node.info.role];
-        row.role_world_size = role_sizes[node.info.role];
-        Start mine = row;
-        if (row.group_rank == 0) {
-            mine.admitted = admitted_addresses(run);
-        }
-        run.rows[place.node] = mine;
-        send(step, node, std::move(mine));
-        role_bases[node.info.role] += place.slots;
-        row.base_rank += place.slots;
-        row.group_rank += 1;
+    for (const Place& place : step.run.places) {
+        Start row = step.run.rows.at(place.node);
+        row.why = why;
+        send(step, step.run.nodes.at(place.node), std::move(row));
     }
 }
 
 void start_generation(Step& step, const std::string& why) {
     Run& run = step.run;
-    run.places = order_places(run.places, choose(run));
-    run.generation = Generation(run.generation.value() + 1);
+    run.places = order_places(run.places, choose(run, step.now));
+    run.generation = Generation(std::max(run.generation, run.generation_floor).value() + 1);
     run.digest = digest_of(run, step.rng.next());
     Running running{.since = step.now};
     for (const Place& place : run.places) {
@@ -130,7 +120,9 @@ void start_generation(Step& step, const std::string& why) {
         running.unfinished.insert(place.node);
         reindex(step, place.node);
     }
-    run.rows.clear();
+    run.store = run.nodes.at(run.places.front().node).info.store;
+    run.admitted = admitted_addresses(run, step.options.limits);
+    write_rows(run);
     run.recent_starts.push_back(step.now);
     run.phase = std::move(running);
     run.explain_at = run.ready.empty() ? std::optional<Instant>() : step.now;
@@ -141,14 +133,16 @@ void start_generation(Step& step, const std::string& why) {
     note(step, fmt::format("generation {} started: {}, {} worker{}", run.generation.value(),
                            node_count(run.places.size()), workers, workers == 1 ? "" : "s"));
     send_rows(step, why);
+    persist(step, true);
 }
 
 /// When the next generation may start, if nobody else comes or goes; none: not as things are.
-std::optional<Instant> start_time(const Run& run, const Forming& forming) {
+std::optional<Instant> start_time(const Run& run, const Forming& forming, Instant now) {
     std::optional<Instant> at;
-    if (run.ready.size() >= maximum(run)) {
+    const std::size_t usable = usable_count(run, now);
+    if (usable >= maximum(run)) {
         at = forming.since;
-    } else if (run.ready.size() >= minimum(run) && run.suspects.empty()) {
+    } else if (usable >= minimum(run) && run.suspects.empty()) {
         at = forming.patience_end.value_or(forming.since);
     }
     if (at && forming.not_before) {
@@ -157,21 +151,31 @@ std::optional<Instant> start_time(const Run& run, const Forming& forming) {
     return at;
 }
 
+/// A pause after very many starts, longer each time; forgotten once a generation has lasted.
+std::optional<Instant> back_off(Run& run, const Limits& limits, Instant now) {
+    std::deque<Instant>& starts = run.recent_starts;
+    if (!starts.empty() && now - starts.back() >= limits.restart_burst_window) {
+        run.next_backoff = Milliseconds::zero();
+    }
+    while (!starts.empty() && now - starts.front() > limits.restart_burst_window) {
+        starts.pop_front();
+    }
+    if (starts.size() <= static_cast<std::size_t>(limits.restart_burst_max)) {
+        return std::nullopt;
+    }
+    const Milliseconds pause = std::max(run.next_backoff, limits.restart_backoff);
+    run.next_backoff = std::min(pause * 2, limits.restart_backoff_max);
+    return now + pause;
+}
+
 }  // namespace
 
 void enter_forming(Step& step, std::string why) {
     Run& run = step.run;
     Forming forming{.since = step.now,
                     .give_up_at = step.now + run.settings.join_timeout,
+                    .not_before = back_off(run, step.options.limits, step.now),
                     .why = std::move(why)};
-    const Limits& limits = step.options.limits;
-    while (!run.recent_starts.empty() &&
-           step.now - run.recent_starts.front() > limits.restart_burst_window) {
-        run.recent_starts.pop_front();
-    }
-    if (run.recent_starts.size() > static_cast<std::size_t>(limits.restart_burst_max)) {
-        forming.not_before = step.now + limits.restart_backoff;
-    }
     for (auto& [id, node] : run.nodes) {
         if (node.standing == Standing::Member) {
             node.standing = Standing::Ready;
@@ -179,7 +183,38 @@ void enter_forming(Step& step, std::string why) {
         }
     }
     run.phase = std::move(forming);
-    run.explain_at = step.now + limits.explain_every;
+    run.explain_at = step.now + step.options.limits.explain_every;
+    persist(step, false);
+}
+
+void write_rows(Run& run) {
+    Start row;
+    row.generation = run.generation;
+    row.digest = run.digest;
+    row.group_world_size = static_cast<int>(run.places.size());
+    row.restart_count = run.restarts_used;
+    row.max_restarts = run.settings.max_restarts;
+    row.node_losses = run.node_losses_used;
+    row.store = run.store;
+    row.world_size = 0;
+    std::map<std::string, int> role_sizes;
+    for (const Place& place : run.places) {
+        row.world_size += place.slots;
+        role_sizes[place.role] += place.slots;
+    }
+    std::map<std::string, int> role_bases;
+    run.rows.clear();
+    for (const Place& place : run.places) {
+        row.role_base_rank = role_bases[place.role];
+        row.role_world_size = role_sizes[place.role];
+        Start& mine = run.rows[place.node] = row;
+        if (row.group_rank == 0) {
+            mine.admitted = run.admitted;
+        }
+        role_bases[place.role] += place.slots;
+        row.base_rank += place.slots;
+        row.group_rank += 1;
+    }
 }
 
 void form_if_possible(Step& step) {
@@ -202,18 +237,24 @@ void form_if_possible(Step& step) {
     } else {
         forming->patience_end.reset();
     }
-    const std::optional<Instant> at = start_time(run, *forming);
+    const std::optional<Instant> at = start_time(run, *forming, step.now);
     if (at && *at <= step.now) {
         const std::string why = forming->why;
         start_generation(step, why);
     }
 }
 
-std::optional<Instant> grow_time(const Run& run, const Running& running) {
-    const bool is_wanted = run.settings.grow && !running.has_finished_rank && !run.ready.empty() &&
-                           run.places.size() < maximum(run);
-    return is_wanted ? std::optional<Instant>(running.since + run.settings.grow_delay)
-                     : std::nullopt;
+std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now) {
+    if (!run.settings.grow || running.has_finished_rank || run.ready.empty() ||
+        run.places.size() >= maximum(run)) {
+        return std::nullopt;
+    }
+    const Instant earliest = running.since + run.settings.grow_delay;
+    if (healthy_count(run, now) > 0) {
+        return earliest;
+    }
+    const std::optional<Instant> cured = quarantine_end(run, now);
+    return cured ? std::max(earliest, *cured) : earliest;
 }
 
 void grow_if_wanted(Step& step) {
@@ -221,7 +262,7 @@ void grow_if_wanted(Step& step) {
     if (running == nullptr) {
         return;
     }
-    const std::optional<Instant> at = grow_time(step.run, *running);
+    const std::optional<Instant> at = grow_time(step.run, *running, step.now);
     if (at && *at <= step.now) {
         const std::string why = fmt::format("{} joined", names_here(step.run));
         begin_stopping(step, StopCause::Grow, 15, why);
@@ -238,18 +279,18 @@ void judge_forming(Step& step) {
                             .exit_code = kExitNodesMissing,
                             .text = fmt::format("gave up after {} s: {}",
                                                 run.settings.join_timeout.count() / 1000,
-                                                explain_run(run))});
+                                                explain_run(run, step.now))});
 }
 
-std::optional<Instant> forming_deadline(const Run& run) {
+std::optional<Instant> forming_deadline(const Run& run, Instant now) {
     if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
         if (run.ready.size() >= minimum(run)) {
-            return start_time(run, *forming);  // none: a suspect's lease decides
+            return start_time(run, *forming, now);  // none: a suspect's lease decides
         }
         return forming->give_up_at;
     }
     if (const Running* running = std::get_if<Running>(&run.phase)) {
-        return grow_time(run, *running);
+        return grow_time(run, *running, now);
     }
     return std::nullopt;
 }

@@ -39,6 +39,16 @@ bool is_silence_ours(const Run& run, const Limits& limits, Instant now) {
     return silent >= 2 && silent * 2 >= run.nodes.size();
 }
 
+void forget_node_rank(Run& run, const Node& node) {
+    if (!node.info.node_rank) {
+        return;
+    }
+    const auto rank = run.node_ranks.find(*node.info.node_rank);
+    if (rank != run.node_ranks.end() && rank->second == node.info.node) {
+        run.node_ranks.erase(rank);
+    }
+}
+
 void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how) {
     Run& run = step.run;
     const auto found = run.nodes.find(id);
@@ -48,6 +58,7 @@ void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how)
         run.by_connection.erase(*node.connection);
         depart(step, *node.connection, id);
     }
+    forget_node_rank(run, node);
     run.leases.erase({node.lease_end, id});
     run.nodes.erase(found);
     reindex(step, id);
@@ -135,6 +146,7 @@ void release(Step& step, const NodeId& id) {
         depart(step, *node.connection, id);
     }
     remember_departed(run, step.options.limits, id);
+    forget_node_rank(run, node);
     run.leases.erase({node.lease_end, id});
     run.nodes.erase(id);
     reindex(step, id);
@@ -146,6 +158,9 @@ void goodbye(Step& step, ConnectionId connection) {
     if (const auto departing = run.departing.find(connection); departing != run.departing.end()) {
         remember_departed(run, step.options.limits, departing->second.node);
         run.departing.erase(departing);
+    }
+    if (Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
+        adopting->waiting.erase(connection);
     }
     const auto owner = run.by_connection.find(connection);
     if (owner == run.by_connection.end()) {
@@ -161,6 +176,9 @@ void goodbye(Step& step, ConnectionId connection) {
 void connection_ended(Step& step, const ConnectionEnded& input) {
     Run& run = step.run;
     run.departing.erase(input.connection);
+    if (Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
+        adopting->waiting.erase(input.connection);
+    }
     const auto owner = run.by_connection.find(input.connection);
     if (owner == run.by_connection.end()) {
         return;

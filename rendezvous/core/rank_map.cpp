@@ -100,9 +100,13 @@ std::vector<Place> order_places(const std::vector<Place>& previous, std::vector<
         if (order[i] != nullptr) {
             continue;
         }
-        const auto fitting =
-            std::find_if(newcomers.begin(), newcomers.end(),
-                         [&](const Candidate* one) { return one->slots == previous[i].slots; });
+        const auto fits = [&](const Candidate* one) { return one->slots == previous[i].slots; };
+        auto fitting = std::find_if(newcomers.begin(), newcomers.end(), [&](const Candidate* one) {
+            return fits(one) && one->topology_key == previous[i].topology_key;
+        });
+        if (fitting == newcomers.end()) {
+            fitting = std::find_if(newcomers.begin(), newcomers.end(), fits);
+        }
         if (fitting != newcomers.end()) {
             order[i] = *fitting;
             newcomers.erase(fitting);
@@ -118,7 +122,11 @@ std::vector<Place> order_places(const std::vector<Place>& previous, std::vector<
     std::vector<Place> places;
     for (const Candidate* one : order) {
         if (one != nullptr) {
-            places.push_back(Place{one->node, one->slots, one->hostname});
+            places.push_back(Place{.node = one->node,
+                                   .slots = one->slots,
+                                   .hostname = one->hostname,
+                                   .role = one->role,
+                                   .topology_key = one->topology_key});
         }
     }
     return places;

@@ -13,6 +13,8 @@ struct Place {
     NodeId node;
     int slots = 1;
     std::string hostname;
+    std::string role;
+    std::string topology_key;
 
     bool operator==(const Place&) const = default;
 };
@@ -24,6 +26,7 @@ struct Candidate {
     std::optional<int> node_rank;
     std::string topology_key;
     std::string hostname;
+    std::string role;
 };
 
 /// True if `left` comes before `right` when digits are read as numbers: gpu9 before gpu10.
@@ -32,7 +35,8 @@ struct Candidate {
 /// Orders `chosen` into group ranks. With no `previous` map: by explicit node rank, topology key,
 /// natural host-name order, node id. With one, every survivor keeps its place, and newcomers in
 /// that same order fill the holes: first those with as many slots as they have, so that no other
-/// rank moves, then any; newcomers that remain come last, holes that remain are closed up in order.
+/// rank moves, and of these first one that is near the hole (same topology key); then any;
+/// newcomers that remain come last, holes that remain are closed up in order.
 [[nodiscard]] std::vector<Place> order_places(const std::vector<Place>& previous,
                                               std::vector<Candidate> chosen);
 

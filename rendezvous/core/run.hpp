@@ -50,6 +50,14 @@ struct Departing {
 
 // ---------------------------------------------------------------------------------------- phases
 
+/// Nodes came back with workers of a run that this daemon does not know. It decides nothing, and
+/// answers nobody, until it can tell which generation is the newest.
+struct Adopting {
+    Instant not_before{};  ///< a lease: whoever the last daemon fenced knows it by then
+    Instant until{};
+    std::map<ConnectionId, Join> waiting;
+};
+
 /// Too few nodes, or the patience for more has not ended, or a back-off has not.
 struct Forming {
     Instant since{};
@@ -87,7 +95,7 @@ struct Closed {
     Instant at{};
 };
 
-using Phase = std::variant<Forming, Running, Stopping, Closed>;
+using Phase = std::variant<Forming, Running, Stopping, Closed, Adopting>;
 
 /// One life of the job, from the first join to the verdict. Data only: coordinator.cpp and the
 /// files beside it decide. The simulator's checkers and status pages read it.
@@ -97,12 +105,24 @@ struct Run {
     Instant opened_at{};
     Phase phase;
     Generation generation;         ///< the current one, or the last while forming
+    Generation generation_floor;   ///< the highest number that any node has told: later ones follow
     std::string digest;            ///< of its rank map
     std::vector<Place> places;     ///< its rank map, in order of group rank
     std::map<NodeId, Start> rows;  ///< what each member was sent, for one that missed it
+    StoreAddress store;            ///< of the current generation
+    std::vector<std::string> admitted;  ///< to it
     int restarts_used = 0;
     int node_losses_used = 0;
-    std::deque<Instant> recent_starts;  ///< within the back-off window
+    std::optional<std::uint64_t> failed_step;  ///< where the last failure happened, if it told
+    int failures_at_step = 0;                  ///< in a row, all there
+    std::deque<Instant> recent_starts;         ///< within the back-off window
+    Milliseconds next_backoff{0};              ///< 0: the first one
+    /// When each node began a failure, within Limits::quarantine_window; at most nodes_max.
+    std::map<NodeId, std::deque<Instant>> blames;
+    std::map<NodeId, Instant> quarantined;  ///< left out until then, if others suffice
+    std::string not_durable;                ///< why the journal has not the last record; empty
+    bool may_be_older = false;              ///< this process knows of no earlier run of the job
+    Instant returns_until{};  ///< a restored run: nodes may come with newer news until then
     std::vector<TimelineEvent> timeline;
     std::uint64_t joins = 0;
 
@@ -115,6 +135,7 @@ struct Run {
     std::set<NodeId> ready;     ///< Ready, connected and not leaving
     std::set<NodeId> suspects;  ///< not connected, lease not yet ended
     std::set<std::pair<Instant, NodeId>> leases;
+    std::map<int, NodeId> node_ranks;   ///< explicit ones
     std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
     /// Set while the coordinator suspects itself: until then no silence is judged.
     std::optional<Instant> doubt_until;

@@ -23,15 +23,7 @@ Node* current_member(Step& step, ConnectionId connection, Generation generation)
 }
 
 Rank base_rank_of(const Run& run, const NodeId& id) {
-    int base = 0;
-    for (const Place& place : run.places) {
-        if (place.node == id) {
-            return Rank(base);
-        }
-        base += place.slots;
-    }
-    DDP_CHECK(false, id.value());
-    return Rank(0);
+    return Rank(run.rows.at(id).base_rank);
 }
 
 void succeed(Step& step) {
@@ -67,6 +59,27 @@ bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
                        [](const TimedFailure& failure) {
                            return failure.report.evidence.exec_errno.has_value();
                        });
+}
+
+/// Remembers where the first failure happened, and whose it was.
+void learn_from(Step& step, const TimedFailure& first) {
+    Run& run = step.run;
+    const Evidence& evidence = first.report.evidence;
+    const bool is_there_again = evidence.progress && evidence.progress == run.failed_step;
+    run.failures_at_step = is_there_again ? run.failures_at_step + 1 : 1;
+    run.failed_step = evidence.progress;
+    if (evidence.exec_errno) {
+        // Others could execute the program: it is missing or broken on this node.
+        quarantine(step, first.report.node, first.report.hostname, "could not execute the program");
+    } else {
+        blame(step, first.report.node, first.report.hostname);
+    }
+}
+
+/// Restarted again and again, and never came any further (S9 would let it go on for long).
+bool is_without_progress(const Run& run) {
+    const int most = run.settings.max_restarts_at_step;
+    return most > 0 && run.failed_step && run.failures_at_step > most;
 }
 
 void close_too_many_losses(Step& step, const Stopping& stopping) {
@@ -105,6 +118,13 @@ void finish_stopping(Step& step) {
         close_failed(step, stopping);
         return;
     }
+    if (has_failures) {
+        learn_from(step, first_of(stopping));
+        if (is_without_progress(run)) {
+            close_without_progress(step, stopping);
+            return;
+        }
+    }
     if (!stopping.lost_nodes.empty() && !are_losses_within_budget(run, stopping)) {
         close_too_many_losses(step, stopping);
         return;
@@ -138,15 +158,15 @@ void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& 
     const NodeId id = step.run.by_connection.at(connection);
     if (Running* running = std::get_if<Running>(&step.run.phase)) {
         running->has_finished_rank = true;
-        if (is_whole) {
-            running->unfinished.erase(id);
+        if (is_whole && running->unfinished.erase(id) > 0) {
+            persist(step, false);
             if (running->unfinished.empty()) {
                 succeed(step);
             }
         }
     } else if (Stopping* stopping = std::get_if<Stopping>(&step.run.phase)) {
-        if (is_whole) {
-            stopping->unfinished.erase(id);
+        if (is_whole && stopping->unfinished.erase(id) > 0) {
+            persist(step, false);
         }
     }
 }
@@ -203,6 +223,7 @@ void member_lost(Step& step, const Node& node, Instant died_at, const std::strin
         const bool is_missed = stopping->unfinished.contains(id) || serves_store;
         if (is_missed && !node.leaving) {
             stopping->lost_nodes.push_back(node.info.hostname);
+            blame(step, id, node.info.hostname);
             if (stopping->loss_why.empty()) {
                 stopping->loss_why = fmt::format("node {} {}", node.info.hostname, how);
             }
@@ -211,6 +232,7 @@ void member_lost(Step& step, const Node& node, Instant died_at, const std::strin
             stopping->is_explained_by_loss |=
                 died_at <= stopping->since + step.options.limits.lease;
         }
+        persist(step, false);
         no_longer_pending(step, id);
     }
 }
@@ -237,9 +259,15 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
         }
         return;
     }
+    const bool is_current =
+        node.standing == Standing::Member && message.generation == step.run.generation;
+    if (is_current && std::holds_alternative<Running>(step.run.phase)) {
+        // A daemon before this one had told it to. Why, those who failed say again.
+        begin_stopping(step, StopCause::Failure, 15,
+                       fmt::format("node {} had ended its workers", node.info.hostname));
+    }
     const Stopping* stopping = std::get_if<Stopping>(&step.run.phase);
-    if (stopping == nullptr || message.generation != step.run.generation ||
-        !stopping->pending.contains(id)) {
+    if (stopping == nullptr || !is_current || !stopping->pending.contains(id)) {
         return;
     }
     node.info.store = message.store;
@@ -290,6 +318,7 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
     for (const NodeId& id : stopping.pending) {
         send(step, run.nodes.at(id), stopping.order);
     }
+    persist(step, false);
 }
 
 void judge_stopping(Step& step) {

@@ -43,6 +43,16 @@ void reindex(Step& step, const NodeId& id) {
     } else {
         run.suspects.erase(id);
     }
+    if (node != nullptr && node->info.node_rank) {
+        run.node_ranks[*node->info.node_rank] = id;
+    }
+}
+
+void persist(Step& step, bool is_awaited) {
+    if (!step.options.has_leases || step.run.generation == Generation()) {
+        return;  // in process, or nothing to lose yet
+    }
+    step.persist = Persist{.is_awaited = is_awaited || (step.persist && step.persist->is_awaited)};
 }
 
 Node* find_node(Run& run, const NodeId& id) {

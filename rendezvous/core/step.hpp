@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -17,6 +19,7 @@ struct Step {
     Instant now;
     Run& run;
     Effects& out;
+    std::optional<Persist> persist = {};  ///< to be put before all other effects
 };
 
 // step.cpp: small things that every transition uses.
@@ -24,6 +27,8 @@ void trace(Step& step, std::string text);
 void note(Step& step, std::string text);  ///< an event of the summary, traced too
 void send(Step& step, const Node& node, RendezvousMessage message);
 void reindex(Step& step, const NodeId& id);  ///< after any change to a node's standing
+/// This step's change must survive the process. `is_awaited`: before anybody is told.
+void persist(Step& step, bool is_awaited);
 [[nodiscard]] Node* find_node(Run& run, const NodeId& id);
 [[nodiscard]] bool is_closed(const Run& run);
 [[nodiscard]] std::size_t minimum(const Run& run);                 ///< --nnodes MIN
@@ -36,6 +41,12 @@ void reindex(Step& step, const NodeId& id);  ///< after any change to a node's s
 [[nodiscard]] std::string fault_of(const Join& message, const Limits& limits);
 void refuse(Effects& out, ConnectionId connection, const std::string& text, int exit_code);
 void join(Step& step, ConnectionId connection, const Join& message);
+/// `connection` is the node's voice from now on, and is told so.
+void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection);
+/// No job comes to so many generations: a larger number in a join is not believed.
+[[nodiscard]] inline bool is_believable(Generation generation) {
+    return generation.value() < std::uint64_t{1} << 48;
+}
 
 // membership.cpp: who is here, and who goes.
 void beat(Step& step, ConnectionId connection, const Beat& message);
@@ -57,19 +68,50 @@ void lose_silent_node(Step& step, const NodeId& id, const std::string& how);
 /// Sends Released and forgets the node.
 void release(Step& step, const NodeId& id);
 
+// adoption.cpp: a run that this process has not seen begin.
+/// True if `message` tells of a generation that this run should know and does not.
+[[nodiscard]] bool is_news_of_generation(const Run& run, const Join& message, Instant now);
+/// All that were here have to join again; nothing changes if that is so already.
+void enter_adopting(Step& step);
+void wait_for_adoption(Step& step, ConnectionId connection, const Join& message);
+void adopt_if_possible(Step& step);
+/// When adopt_if_possible() wants to be called.
+[[nodiscard]] Instant adopting_deadline(const Adopting& adopting, Instant now);
+
+// record.cpp: what survives the process.
+[[nodiscard]] RunRecord record_of(const JobId& job, const Run& run, Instant now);
+/// Empty if `record` makes a run.
+[[nodiscard]] std::string flaw_of(const RunRecord& record);
+[[nodiscard]] std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits,
+                                          Instant now);
+
+// quarantine.cpp: nodes that keep failing.
+void blame(Step& step, const NodeId& id, const std::string& hostname);
+void quarantine(Step& step, const NodeId& id, const std::string& hostname, const std::string& why);
+[[nodiscard]] bool is_quarantined(const Run& run, const NodeId& id, Instant now);
+/// Ready nodes that are not in quarantine.
+[[nodiscard]] std::size_t healthy_count(const Run& run, Instant now);
+/// How many of the ready nodes the next generation may be made of: those in quarantine only if the
+/// others do not suffice.
+[[nodiscard]] std::size_t usable_count(const Run& run, Instant now);
+/// When the next node leaves quarantine.
+[[nodiscard]] std::optional<Instant> quarantine_end(const Run& run, Instant now);
+
 // forming.cpp: from ready nodes to a generation.
+/// Fills run.rows from the rank map; info of members that are not here is taken from it.
+void write_rows(Run& run);
 void enter_forming(Step& step, std::string why);
 void form_if_possible(Step& step);  ///< starts the next generation when its time has come
 void grow_if_wanted(Step& step);    ///< in Running: drains for newcomers when their time has come
 void judge_forming(Step& step);     ///< gives up when the minimum stayed missing
 /// When forming or growing wants to be judged.
-[[nodiscard]] std::optional<Instant> forming_deadline(const Run& run);
+[[nodiscard]] std::optional<Instant> forming_deadline(const Run& run, Instant now);
 /// When a running smaller group is drained for those who wait; none: never, as things are.
-[[nodiscard]] std::optional<Instant> grow_time(const Run& run, const Running& running);
+[[nodiscard]] std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now);
 
 // explain.cpp: what a run waits for, for people.
 void explain_waits(Step& step);  ///< tells the nodes that wait what has changed
-[[nodiscard]] std::string explain_run(const Run& run);
+[[nodiscard]] std::string explain_run(const Run& run, Instant now);
 [[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes
 
 // running.cpp: from a generation to its end.
@@ -85,6 +127,8 @@ void judge_stopping(Step& step);
 // ending.cpp: the verdict.
 void close_run(Step& step, Verdict verdict);
 void close_failed(Step& step, const Stopping& stopping);
+void close_without_progress(Step& step, const Stopping& stopping);
+[[nodiscard]] const TimedFailure& first_of(const Stopping& stopping);
 [[nodiscard]] std::string describe_end(const Evidence& evidence);  ///< "exited with code 17"
 [[nodiscard]] int exit_code_of(const Evidence& evidence);          ///< never 0
 /// By time; equal times by rank, so that the order of arrival decides nothing.

@@ -71,7 +71,7 @@ struct Fields<JobSettings> {
         visit.number("max_nodes", settings.max_nodes, 1, nodes_max);
         visit.number("max_restarts", settings.max_restarts, 0, kIntMax);
         visit.number("max_node_losses", settings.max_node_losses, -1, kIntMax);
-        visit.number("same_step_failures_max", settings.same_step_failures_max, 0, kIntMax);
+        visit.number("max_restarts_at_step", settings.max_restarts_at_step, 0, kIntMax);
         visit.flag("grow", settings.grow);
         visit.duration("patience_ms", settings.patience);
         visit.duration("join_timeout_ms", settings.join_timeout);

@@ -21,7 +21,7 @@ struct JobSettings {
     int max_nodes = 1;
     int max_restarts = 0;               ///< budget of worker failures, for the whole run
     int max_node_losses = -1;           ///< budget of lost nodes; -1 is no bound
-    int same_step_failures_max = 3;     ///< failures in a row at one step end the run; 0: never
+    int max_restarts_at_step = 3;       ///< that get no further end the run; 0: never
     bool grow = true;                   ///< a newcomer makes a running smaller group re-form
     Milliseconds patience{30000};       ///< from the minimum reached to the start, first generation
     Milliseconds join_timeout{600000};  ///< waiting for the minimum

@@ -63,13 +63,14 @@ struct RunRecord {
     std::vector<std::string> departed;  ///< node ids
     int restarts_used = 0;
     int node_losses_used = 0;
-    int same_step_failures = 0;
     std::optional<std::uint64_t> failed_step;
+    int failures_at_step = 0;
     std::vector<RecordedQuarantine> quarantined;
     std::string why;            ///< Forming: of the generation to come
     std::optional<Stop> order;  ///< Stopping: what members were told
     bool is_failure = false;    ///< Stopping: whatever the order was, a member is missed now
-    std::vector<std::string> unfinished;  ///< Stopping: node ids, some of whose ranks had not ended
+    std::vector<std::string> unfinished;  ///< Running, Stopping: ids of nodes with ranks that have
+                                          ///< not exited 0
     std::vector<std::string> lost_nodes;  ///< Stopping: host names, to be charged
     std::string loss_why;
     bool is_explained_by_loss = false;

@@ -70,9 +70,9 @@ struct Fields<RunRecord> {
         visit.names("departed", record.departed, nodes_max);
         visit.number("restarts_used", record.restarts_used, 0, kIntMax);
         visit.number("node_losses_used", record.node_losses_used, 0, kIntMax);
-        visit.number("same_step_failures", record.same_step_failures, 0, kIntMax);
         visit.number("failed_step", record.failed_step, std::uint64_t{0},
                      std::numeric_limits<std::uint64_t>::max());
+        visit.number("failures_at_step", record.failures_at_step, 0, kIntMax);
         visit.objects("quarantined", record.quarantined, nodes_max);
         visit.text("why", record.why);
         visit.object("order", record.order);

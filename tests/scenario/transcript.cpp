@@ -104,11 +104,15 @@ struct Agent {
 class Scenario {
 public:
     explicit Scenario(bool has_leases)
-        : coordinator_(JobId("job"), {.limits = {}, .has_leases = has_leases}, Rng(1)) {}
+        : has_leases_(has_leases), coordinator_(fresh_coordinator(Rng(1))) {}
 
     std::vector<std::string> run(const std::string& line);
 
 private:
+    [[nodiscard]] std::unique_ptr<rdzv::Coordinator> fresh_coordinator(Rng rng) const {
+        return std::make_unique<rdzv::Coordinator>(
+            JobId("job"), rdzv::CoordinatorOptions{.limits = {}, .has_leases = has_leases_}, rng);
+    }
     void settings(Words& words);
     void read_settings(Words& words, rdzv::JobSettings& settings);
     void join(Words& words, bool is_same_process);
@@ -124,7 +128,11 @@ private:
     Agent& agent_of(Words& words);
     void tell(Agent& agent, rdzv::AgentMessage message);
 
-    rdzv::Coordinator coordinator_;
+    void restart(Words& words);
+
+    bool has_leases_;
+    std::unique_ptr<rdzv::Coordinator> coordinator_;
+    std::optional<rdzv::RunRecord> saved_;
     Instant start_{};
     Instant now_{};
     rdzv::JobSettings settings_;
@@ -167,7 +175,15 @@ void Scenario::receive(const std::string& name, Agent& agent,
         agent.token = accepted->run_token;
         agent.is_beating = accepted->lease.count() > 0;
     } else if (const auto* start = std::get_if<rdzv::Start>(&message)) {
-        agent.held = rdzv::HeldGeneration{start->generation, start->digest};
+        agent.held = rdzv::HeldGeneration{.generation = start->generation,
+                                          .digest = start->digest,
+                                          .group_rank = start->group_rank,
+                                          .group_world_size = start->group_world_size,
+                                          .base_rank = start->base_rank,
+                                          .world_size = start->world_size,
+                                          .restart_count = start->restart_count,
+                                          .node_losses = start->node_losses,
+                                          .store = start->store};
         agents_[name].next_port += 1;
     }
 }
@@ -188,20 +204,20 @@ void Scenario::show(const rdzv::Effect& effect, bool hides_acknowledge) {
         if (name != names_.end() && agents_[name->second].connection == close->connection) {
             agents_[name->second].connection.reset();
         }
-    } else {
-        say("| " + std::get<rdzv::Trace>(effect).text);
+    } else if (const auto* trace = std::get_if<rdzv::Trace>(&effect)) {
+        say("| " + trace->text);
     }
 }
 
 void Scenario::step(const rdzv::Input& input, bool hides_acknowledge) {
     rdzv::Effects effects;
-    coordinator_.step(now_, input, effects);
+    coordinator_->step(now_, input, effects);
     const std::size_t before = out_.size();
     for (const rdzv::Effect& effect : effects) {
         show(effect, hides_acknowledge);
     }
     const std::string phase =
-        coordinator_.run() == nullptr ? "none" : render(coordinator_.run()->phase);
+        coordinator_->run() == nullptr ? "none" : render(coordinator_->run()->phase);
     if (phase != phase_) {
         say("= " + phase);
         phase_ = phase;
@@ -230,6 +246,7 @@ void Scenario::read_settings(Words& words, rdzv::JobSettings& settings) {
     };
     number("max_restarts", settings.max_restarts);
     number("max_node_losses", settings.max_node_losses);
+    number("max_restarts_at_step", settings.max_restarts_at_step);
     duration("patience", settings.patience);
     duration("join_timeout", settings.join_timeout);
     duration("grow_delay", settings.grow_delay);
@@ -263,9 +280,13 @@ void Scenario::join(Words& words, bool is_same_process) {
     join.store = rdzv::StoreAddress{name, agent.next_port};
     join.run_token = agent.token;
     join.held = agent.held;
-    if (const auto held = words.option("held")) {  // some generation that is not the current one
-        join.held = rdzv::HeldGeneration{Generation(static_cast<std::uint64_t>(number_of(*held))),
-                                         "another digest"};
+    if (const auto held = words.option("held")) {  // some that is not the current one; 0: none
+        join.held = rdzv::HeldGeneration{
+            .generation = Generation(static_cast<std::uint64_t>(number_of(*held))),
+            .digest = "another digest"};
+        if (*held == "0") {
+            join.held.reset();
+        }
         agent.held = join.held;
     }
     words.expect_end();
@@ -293,6 +314,10 @@ void Scenario::report(const std::string& command, Words& words) {
         failed.evidence.exit_code = number("exit");
         failed.evidence.signal = number("signal");
         failed.evidence.exec_errno = number("exec_errno");
+        failed.evidence.hung = number("hung").value_or(0) != 0;
+        if (const std::optional<int> at = number("step")) {
+            failed.evidence.progress = static_cast<std::uint64_t>(*at);
+        }
         failed.evidence.program = "./train";
         failed.evidence.age = duration_of(words.option("age").value_or("0ms"));
         message = failed;
@@ -310,22 +335,49 @@ void Scenario::report(const std::string& command, Words& words) {
     tell(agent, std::move(message));
 }
 
+/// The daemon dies and another one starts, with the record of this moment, with the one that was
+/// saved before, or with none. Agents notice and keep what they hold.
+void Scenario::restart(Words& words) {
+    const std::string memory = words.next();
+    words.expect_end();
+    const std::optional<rdzv::RunRecord> record = memory == "recorded" ? coordinator_->record(now_)
+                                                  : memory == "saved"  ? saved_
+                                                                       : std::nullopt;
+    coordinator_ = fresh_coordinator(Rng(2));
+    for (auto& [name, agent] : agents_) {
+        agent.connection.reset();
+        agent.is_beating = false;
+    }
+    phase_ = "none";
+    if (record) {
+        // Through the journal's own form.
+        const Result<rdzv::RunRecord> read =
+            rdzv::decode_run_record(rdzv::encode(*record), rdzv::Limits());
+        if (!read || *read != *record) {
+            throw BadCommand{"the record did not survive its own encoding"};
+        }
+        const Result<void> restored = coordinator_->restore(now_, *read);
+        say(restored ? "= " + (phase_ = render(coordinator_->run()->phase))
+                     : restored.error().what);
+    }
+}
+
 /// Connections, and looking without changing anything.
 void Scenario::watch(const std::string& command, Words& words) {
     if (command == "explain") {
-        say(fmt::format("\"{}\"", coordinator_.explain()));
+        say(fmt::format("\"{}\"", coordinator_->explain()));
     } else if (command == "deadline") {
-        const std::optional<Instant> deadline = coordinator_.next_deadline();
+        const std::optional<Instant> deadline = coordinator_->next_deadline();
         say(deadline ? "in " + render_duration(*deadline - now_) : "none");
     } else if (command == "done") {
-        say(fmt::format("{}{}", coordinator_.is_done() ? "done" : "not done",
-                        coordinator_.is_forgettable(now_) ? ", forgettable" : ""));
+        say(fmt::format("{}{}", coordinator_->is_done() ? "done" : "not done",
+                        coordinator_->is_forgettable(now_) ? ", forgettable" : ""));
     } else if (command == "timeline") {
-        for (const rdzv::TimelineEvent& event : coordinator_.run()->timeline) {
+        for (const rdzv::TimelineEvent& event : coordinator_->run()->timeline) {
             say(fmt::format("{} {}", render_duration(event.at), event.text));
         }
     } else if (command == "budgets") {
-        const rdzv::Run& run = *coordinator_.run();
+        const rdzv::Run& run = *coordinator_->run();
         say(fmt::format("restarts {}, node losses {}", run.restarts_used, run.node_losses_used));
     } else {
         Agent& agent = agent_of(words);
@@ -365,16 +417,16 @@ void Scenario::pass(Words& words) {
     words.expect_end();
     Instant beat_at = now_ + rdzv::Limits{}.beat_interval;
     while (true) {
-        const Instant due = coordinator_.next_deadline().value_or(end);
+        const Instant due = coordinator_->next_deadline().value_or(end);
         now_ = std::min(std::max(due, now_), std::min(beat_at, end));
         at_ = fmt::format("    at {}", render_duration(now_ - start_));
         if (now_ == beat_at) {
             beat_all();
             beat_at += rdzv::Limits{}.beat_interval;
         }
-        if (coordinator_.next_deadline().value_or(end + Milliseconds(1)) <= now_) {
+        if (coordinator_->next_deadline().value_or(end + Milliseconds(1)) <= now_) {
             step(rdzv::Tick{});
-            if (coordinator_.next_deadline().value_or(end + Milliseconds(1)) <= now_) {
+            if (coordinator_->next_deadline().value_or(end + Milliseconds(1)) <= now_) {
                 throw BadCommand{"a deadline in the past after it was judged"};
             }
         }
@@ -394,7 +446,8 @@ std::vector<std::string> Scenario::run(const std::string& line) {
         {"goodbye", 1}, {"beat", 1},     {"explain", 2}, {"done", 2},     {"timeline", 2},
         {"fin", 2},     {"reset", 2},    {"drop", 2},    {"again", 2},    {"mute", 2},
         {"unmute", 2},  {"deadline", 2}, {"budgets", 2}, {"settings", 3}, {"join", 4},
-        {"rejoin", 5},  {"pass", 6},     {"held_up", 7}, {"tick", 8}};
+        {"rejoin", 5},  {"pass", 6},     {"held_up", 7}, {"tick", 8},     {"restart", 9},
+        {"save", 10},   {"journal", 11}};
     const auto kind = kKinds.find(command);
     switch (kind == kKinds.end() ? 0 : kind->second) {
         case 1:
@@ -422,6 +475,15 @@ std::vector<std::string> Scenario::run(const std::string& line) {
         }
         case 8:
             step(rdzv::Tick{});
+            break;
+        case 9:
+            restart(words);
+            break;
+        case 10:
+            saved_ = coordinator_->record(now_);
+            break;
+        case 11:
+            step(rdzv::Durability{words.next() == "fails" ? "the disk is full" : ""});
             break;
         default:
             throw BadCommand{"no such command: " + command};

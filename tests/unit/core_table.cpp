@@ -88,17 +88,28 @@ constexpr std::array<const char*, 10> kAnswerNames = {
     "Accepted", "Refused", "Waiting",  "Notice",  "Redirect",
     "Start",    "Stop",    "Released", "Verdict", "Acknowledge"};
 static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
-constexpr std::array<const char*, 4> kPhaseNames = {"Forming", "Running", "Stopping", "Closed"};
+constexpr std::array<const char*, 5> kPhaseNames = {"Forming", "Running", "Stopping", "Closed",
+                                                    "Adopting"};
 static_assert(std::variant_size_v<Phase> == kPhaseNames.size());
-static_assert(std::variant_size_v<Input> == 4, "Received, ConnectionEnded, HeldUp, Tick");
+static_assert(std::variant_size_v<Input> == 5,
+              "Received, ConnectionEnded, HeldUp, Tick, Durability");
 
-/// A coordinator that is brought into one phase. The speaker is b, except while forming: a.
+/// A coordinator that is brought into one phase. The speaker is b; a, where only a is there.
 class Table {
 public:
     explicit Table(const std::string& phase)
-        : coordinator_(JobId("job"), {}, Rng(1)), speaker_(phase == "Forming" ? kA : kB) {
-        step(Received{kA, join_of("a")});
-        if (phase != "Forming") {
+        : coordinator_(JobId("job"), {}, Rng(1)),
+          speaker_(phase == "Forming" || phase == "Adopting" ? kA : kB) {
+        Join first = join_of("a");
+        if (phase == "Adopting") {
+            first.run_token = "earlier";
+            first.held = HeldGeneration{.generation = Generation(5),
+                                        .digest = "five",
+                                        .group_world_size = 2,
+                                        .world_size = 2};
+        }
+        step(Received{kA, first});
+        if (phase != "Forming" && phase != "Adopting") {
             step(Received{kB, join_of("b")});
         }
         if (phase == "Stopping" || phase == "Closed") {
@@ -151,23 +162,25 @@ private:
 
 using Row = std::array<std::string, kPhaseNames.size()>;
 
-// Columns: Forming, Running, Stopping, Closed.
+// Columns: Forming, Running, Stopping, Closed, Adopting.
 const std::map<std::string, Row> kTable = {
     {"Join",
      {"c<-Accepted a<-Start c<-Start =Running", "c<-Accepted c<-Waiting",
-      "c<-Accepted a<-Waiting b<-Waiting c<-Waiting", "c<-Accepted c<-Verdict"}},
-    {"WorkerFinished", {"-", "-", "-", "-"}},
-    {"WorkerFailed", {"-", "a<-Stop b<-Stop =Stopping", "-", "-"}},
-    {"Stopped", {"-", "-", "-", "-"}},
-    {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-"}},
-    {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-"}},
-    {"Goodbye", {"=Closed", "a<-Stop =Stopping", "-", "-"}},
-    {"Beat", {"a<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge"}},
-    {"ConnectionEnded, end of stream", {"-", "a<-Stop =Stopping", "-", "-"}},
-    {"ConnectionEnded, reset", {"-", "-", "-", "-"}},
-    {"HeldUp", {"-", "-", "-", "-"}},
-    {"Tick, nothing due", {"-", "-", "-", "-"}},
-    {"Tick, leases over", {"a closed", "-", "a<-Waiting b<-Waiting", "a closed b closed"}},
+      "c<-Accepted a<-Waiting b<-Waiting c<-Waiting", "c<-Accepted c<-Verdict", "-"}},
+    {"WorkerFinished", {"-", "-", "-", "-", "-"}},
+    {"WorkerFailed", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
+    {"Stopped", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
+    {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
+    {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-", "-"}},
+    {"Goodbye", {"=Closed", "a<-Stop =Stopping", "-", "-", "-"}},
+    {"Beat", {"a<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "-"}},
+    {"ConnectionEnded, end of stream", {"-", "a<-Stop =Stopping", "-", "-", "-"}},
+    {"ConnectionEnded, reset", {"-", "-", "-", "-", "-"}},
+    {"HeldUp", {"-", "-", "-", "-", "-"}},
+    {"Tick, nothing due", {"-", "-", "-", "-", "-"}},
+    {"Tick, leases over", {"a closed", "-", "a<-Waiting b<-Waiting", "a closed b closed", "-"}},
+    {"Durability",
+     {"a<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "-"}},
 };
 
 std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {
@@ -181,6 +194,7 @@ std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {
     inputs.emplace_back("ConnectionEnded, reset", ConnectionEnded{speaker, false});
     inputs.emplace_back("HeldUp", HeldUp{Milliseconds(10)});
     inputs.emplace_back("Tick, nothing due", Tick{});
+    inputs.emplace_back("Durability", Durability{"the disk is full"});
     return inputs;
 }
 
@@ -209,8 +223,8 @@ TEST_CASE("the last answer to a stop ends it") {
 TEST_CASE("whoever has not joined is not heard, in any phase") {
     for (const char* phase : kPhaseNames) {
         for (const auto& [name, input] : all_inputs(ConnectionId(99))) {
-            if (name == "Join") {
-                continue;
+            if (name == "Join" || name == "Durability") {
+                continue;  // the one is how to join, the other is nobody's word
             }
             Table table(phase);
             INFO(phase << " x " << name);

@@ -1,0 +1,226 @@
+// A run that this process has not seen begin: its nodes come back with living workers, and there is
+// no record of it, or only an older one.
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+/// Those that came back with one and the same generation, in order of group rank.
+struct Holders {
+    Generation generation;
+    std::string digest;
+    std::vector<std::pair<ConnectionId, Join>> joins;
+
+    [[nodiscard]] const HeldGeneration& first() const { return *joins.front().second.held; }
+    [[nodiscard]] int missing() const {
+        return first().group_world_size - static_cast<int>(joins.size());
+    }
+};
+
+bool is_before(const std::pair<ConnectionId, Join>& left,
+               const std::pair<ConnectionId, Join>& right) {
+    return left.second.held->group_rank < right.second.held->group_rank;
+}
+
+/// Of the newest generation; of several of one number (two daemons at once made them) the one that
+/// most nodes hold. None if nobody holds any.
+std::optional<Holders> newest_holders(const Adopting& adopting) {
+    std::map<std::pair<Generation, std::string>, Holders> all;
+    for (const auto& [connection, join] : adopting.waiting) {
+        if (join.held && is_believable(join.held->generation)) {
+            Holders& holders = all[{join.held->generation, join.held->digest}];
+            holders.generation = join.held->generation;
+            holders.digest = join.held->digest;
+            holders.joins.emplace_back(connection, join);
+        }
+    }
+    if (all.empty()) {
+        return std::nullopt;
+    }
+    const auto is_less = [](const auto& left, const auto& right) {
+        return std::make_tuple(left.second.generation, left.second.joins.size()) <
+               std::make_tuple(right.second.generation, right.second.joins.size());
+    };
+    Holders newest = std::max_element(all.begin(), all.end(), is_less)->second;
+    std::sort(newest.joins.begin(), newest.joins.end(), is_before);
+    return newest;
+}
+
+/// Their rows fit each other: each group rank once, and ranks that do not overlap.
+bool is_consistent(const Holders& holders) {
+    const HeldGeneration& first = holders.first();
+    int next_group_rank = 0;
+    int next_rank = 0;
+    for (const auto& [connection, join] : holders.joins) {
+        const HeldGeneration& held = *join.held;
+        if (held.group_world_size != first.group_world_size ||
+            held.world_size != first.world_size || held.store != first.store ||
+            held.group_rank < next_group_rank || held.base_rank < next_rank ||
+            join.run_token != holders.joins.front().second.run_token) {
+            return false;
+        }
+        next_group_rank = held.group_rank + 1;
+        next_rank = held.base_rank + join.slots;
+    }
+    const bool has_right_sum = holders.missing() > 0 || next_rank == first.world_size;
+    return next_group_rank <= first.group_world_size && next_rank <= first.world_size &&
+           has_right_sum;
+}
+
+void take_over(Step& step, const Holders& holders) {
+    Run& run = step.run;
+    const Join& first = holders.joins.front().second;
+    run.token = first.run_token;
+    run.settings = first.settings;
+    run.generation = holders.generation;
+    run.digest = holders.digest;
+    run.store = first.held->store;
+    run.admitted.clear();  // nobody can have missed its row: all hold it
+    run.places.clear();
+    Running running{.since = step.now};
+    for (const auto& [connection, join] : holders.joins) {
+        run.restarts_used = std::max(run.restarts_used, join.held->restart_count);
+        run.node_losses_used = std::max(run.node_losses_used, join.held->node_losses);
+        run.places.push_back(Place{.node = join.node,
+                                   .slots = join.slots,
+                                   .hostname = join.hostname,
+                                   .role = join.role,
+                                   .topology_key = join.topology_key});
+        running.unfinished.insert(join.node);
+    }
+    run.restarts_used = std::min(run.restarts_used, run.settings.max_restarts);
+    if (run.settings.max_node_losses >= 0) {
+        run.node_losses_used = std::min(run.node_losses_used, run.settings.max_node_losses);
+    }
+    write_rows(run);
+    run.phase = std::move(running);
+    for (const auto& [connection, join] : holders.joins) {
+        run.rows.at(join.node).base_rank = join.held->base_rank;
+        run.rows.at(join.node).group_rank = join.held->group_rank;
+        Node& node = run.nodes[join.node];
+        node.info = join;
+        node.info.held.reset();
+        node.standing = Standing::Member;
+        node.joined_as = ++run.joins;
+        attach(step, join.node, node, connection);
+        reindex(step, join.node);
+    }
+    note(step, fmt::format("generation {} goes on: {} came back to a rendezvous without a journal",
+                           run.generation.value(), node_count(holders.joins.size())));
+    persist(step, false);
+}
+
+/// The others did not come in time: their loss ends the generation like any other.
+void count_missing(Step& step, int missing) {
+    const std::string why =
+        fmt::format("{} of generation {} did not come back after the rendezvous was restarted",
+                    node_count(static_cast<std::size_t>(missing)), step.run.generation.value());
+    begin_stopping(step, StopCause::Failure, 15, why);
+    Stopping& stopping = std::get<Stopping>(step.run.phase);
+    stopping.lost_nodes.assign(static_cast<std::size_t>(missing), "that did not come back");
+    stopping.loss_why = why;
+    stopping.is_explained_by_loss = true;
+}
+
+void decide(Step& step, const std::optional<Holders>& newest) {
+    Run& run = step.run;
+    const auto waiting = std::move(std::get<Adopting>(run.phase).waiting);
+    for (const auto& [connection, join] : waiting) {
+        if (join.held && is_believable(join.held->generation)) {
+            run.generation_floor = std::max(run.generation_floor, join.held->generation);
+        }
+    }
+    std::set<ConnectionId> taken;
+    if (newest && is_consistent(*newest)) {
+        take_over(step, *newest);
+        for (const auto& [connection, join] : newest->joins) {
+            taken.insert(connection);
+        }
+        if (newest->missing() > 0) {
+            count_missing(step, newest->missing());
+        }
+    } else {
+        run.places.clear();
+        run.rows.clear();
+        enter_forming(step, "the rendezvous was restarted");
+    }
+    for (const auto& [connection, message] : waiting) {
+        if (!taken.contains(connection)) {
+            join(step, connection, message);
+        }
+    }
+}
+
+}  // namespace
+
+bool is_news_of_generation(const Run& run, const Join& message, Instant now) {
+    if (!message.held || message.run_token.empty() || !is_believable(message.held->generation) ||
+        message.held->generation <= std::max(run.generation, run.generation_floor)) {
+        return false;
+    }
+    const bool is_unknown_run = run.may_be_older && run.generation == Generation() &&
+                                std::holds_alternative<Forming>(run.phase);
+    const bool is_record_old = message.run_token == run.token && now < run.returns_until;
+    return is_unknown_run || is_record_old;
+}
+
+void enter_adopting(Step& step) {
+    Run& run = step.run;
+    if (std::holds_alternative<Adopting>(run.phase)) {
+        return;
+    }
+    note(step, "nodes come back with a generation that the rendezvous does not know");
+    for (auto& [id, node] : run.nodes) {
+        drop_connection(step, node, "join again: a generation of this job is running");
+    }
+    run.nodes.clear();
+    run.ready.clear();
+    run.suspects.clear();
+    run.leases.clear();
+    run.node_ranks.clear();
+    run.doubt_until.reset();
+    run.explain_at.reset();
+    const Limits& limits = step.options.limits;
+    run.phase = Adopting{.not_before = step.now + limits.lease,
+                         .until = step.now + limits.adoption_patience,
+                         .waiting = {}};
+}
+
+void wait_for_adoption(Step& step, ConnectionId connection, const Join& message) {
+    Adopting& adopting = std::get<Adopting>(step.run.phase);
+    for (auto it = adopting.waiting.begin(); it != adopting.waiting.end(); ++it) {
+        if (it->second.node == message.node) {
+            step.out.push_back(CloseConnection{it->first, "this node reconnected"});
+            adopting.waiting.erase(it);
+            break;
+        }
+    }
+    adopting.waiting.emplace(connection, message);
+}
+
+void adopt_if_possible(Step& step) {
+    const Adopting* adopting = std::get_if<Adopting>(&step.run.phase);
+    if (adopting == nullptr || step.now < adopting->not_before) {
+        return;
+    }
+    const std::optional<Holders> newest = newest_holders(*adopting);
+    const bool is_complete = newest && newest->missing() <= 0 && is_consistent(*newest);
+    if (is_complete || step.now >= adopting->until) {
+        decide(step, newest);
+    }
+}
+
+Instant adopting_deadline(const Adopting& adopting, Instant now) {
+    return now < adopting.not_before ? adopting.not_before : adopting.until;
+}
+
+}  // namespace ddprun::rdzv

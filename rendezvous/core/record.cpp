@@ -1,0 +1,237 @@
+// What of a run survives the process that decides about it.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+std::vector<std::string> values_of(const std::set<NodeId>& ids) {
+    std::vector<std::string> values;
+    for (const NodeId& id : ids) {
+        values.push_back(id.value());
+    }
+    return values;
+}
+
+std::set<NodeId> ids_of(const std::vector<std::string>& values) {
+    std::set<NodeId> ids;
+    for (const std::string& value : values) {
+        ids.emplace(value);
+    }
+    return ids;
+}
+
+void record_phase(const Run& run, RunRecord& record) {
+    if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
+        record.phase = RecordedPhase::Forming;
+        record.why = forming->why;
+    } else if (const Running* running = std::get_if<Running>(&run.phase)) {
+        record.phase = RecordedPhase::Running;
+        record.unfinished = values_of(running->unfinished);
+    } else if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        record.phase = RecordedPhase::Stopping;
+        record.order = stopping->order;
+        record.is_failure = stopping->cause == StopCause::Failure;
+        record.unfinished = values_of(stopping->unfinished);
+        record.lost_nodes = stopping->lost_nodes;
+        record.loss_why = stopping->loss_why;
+        record.is_explained_by_loss = stopping->is_explained_by_loss;
+    } else if (const Closed* closed = std::get_if<Closed>(&run.phase)) {
+        record.phase = RecordedPhase::Closed;
+        record.verdict = closed->verdict;
+    }
+}
+
+/// The nodes that are waited for. Those whose ranks have all finished and that died since are not.
+void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, Run& run) {
+    std::map<NodeId, const RecordedPlace*> places;
+    for (const RecordedPlace& place : record.places) {
+        places[place.node] = &place;
+    }
+    for (const RecordedNode& recorded : record.nodes) {
+        Node& node = run.nodes[recorded.node];
+        node.info.job = record.job;
+        node.info.node = recorded.node;
+        node.info.hostname = recorded.hostname;
+        node.info.slots = recorded.slots;
+        node.info.settings = record.settings;
+        if (const auto place = places.find(recorded.node); place != places.end()) {
+            node.info.role = place->second->role;
+            node.info.topology_key = place->second->topology_key;
+        }
+        node.standing = recorded.is_member ? Standing::Member : Standing::Ready;
+        node.joined_as = ++run.joins;
+        node.last_heard = now;
+        node.lease_end = now + limits.reconnect_grace;
+        run.leases.insert({node.lease_end, recorded.node});
+        run.suspects.insert(recorded.node);
+    }
+}
+
+void restore_phase(const RunRecord& record, const Limits& limits, Instant now, Run& run) {
+    switch (record.phase) {
+        case RecordedPhase::Forming:
+            run.phase = Forming{.since = now,
+                                .give_up_at = now + run.settings.join_timeout,
+                                .patience_end = {},
+                                .not_before = {},
+                                .why = record.why};
+            break;
+        case RecordedPhase::Running:
+            run.phase = Running{.since = now, .unfinished = ids_of(record.unfinished)};
+            break;
+        case RecordedPhase::Stopping: {
+            Stopping stopping;
+            stopping.cause = record.is_failure ? StopCause::Failure : record.order->cause;
+            stopping.since = now;
+            stopping.started_at = now;
+            stopping.give_up_at = now + record.order->grace + limits.unkillable_after +
+                                  limits.stop_slack + limits.reconnect_grace;
+            stopping.order = *record.order;
+            stopping.unfinished = ids_of(record.unfinished);
+            stopping.lost_nodes = record.lost_nodes;
+            stopping.loss_why = record.loss_why;
+            stopping.is_explained_by_loss = record.is_explained_by_loss;
+            for (const RecordedNode& node : record.nodes) {
+                if (node.is_member) {
+                    stopping.pending.insert(node.node);
+                }
+            }
+            run.phase = std::move(stopping);
+            break;
+        }
+        case RecordedPhase::Closed:
+            run.phase = Closed{.verdict = *record.verdict, .at = now};
+            break;
+    }
+}
+
+}  // namespace
+
+RunRecord record_of(const JobId& job, const Run& run, Instant now) {
+    RunRecord record;
+    record.job = job;
+    record.token = run.token;
+    record.settings = run.settings;
+    record.age = std::chrono::duration_cast<Milliseconds>(now - run.opened_at);
+    record.generation = run.generation;
+    record.digest = run.digest;
+    record.store = run.store;
+    record.admitted = run.admitted;
+    for (const Place& place : run.places) {
+        record.places.push_back(RecordedPlace{.node = place.node,
+                                              .slots = place.slots,
+                                              .hostname = place.hostname,
+                                              .role = place.role,
+                                              .topology_key = place.topology_key});
+    }
+    for (const auto& [id, node] : run.nodes) {
+        record.nodes.push_back(RecordedNode{.node = id,
+                                            .hostname = node.info.hostname,
+                                            .slots = node.info.slots,
+                                            .is_member = node.standing == Standing::Member});
+    }
+    record.departed = values_of(run.departed);
+    record.restarts_used = run.restarts_used;
+    record.node_losses_used = run.node_losses_used;
+    record.failed_step = run.failed_step;
+    record.failures_at_step = run.failures_at_step;
+    for (const auto& [id, until] : run.quarantined) {
+        if (until > now) {
+            record.quarantined.push_back(RecordedQuarantine{
+                .node = id, .remaining = std::chrono::duration_cast<Milliseconds>(until - now)});
+        }
+    }
+    record.timeline = run.timeline;
+    record_phase(run, record);
+    return record;
+}
+
+std::string flaw_of(const RunRecord& record) {
+    std::set<NodeId> members;
+    std::set<NodeId> nodes;
+    for (const RecordedNode& node : record.nodes) {
+        nodes.insert(node.node);
+        if (node.is_member) {
+            members.insert(node.node);
+        }
+    }
+    std::set<NodeId> places;
+    for (const RecordedPlace& place : record.places) {
+        places.insert(place.node);
+    }
+    const auto contains = [](const std::set<NodeId>& all, const std::set<NodeId>& some) {
+        return std::includes(all.begin(), all.end(), some.begin(), some.end());
+    };
+    const std::set<NodeId> unfinished = ids_of(record.unfinished);
+    const bool is_running = record.phase == RecordedPhase::Running;
+    const bool is_stopping = record.phase == RecordedPhase::Stopping;
+    if (nodes.size() != record.nodes.size() || places.size() != record.places.size()) {
+        return "it names a node twice";
+    }
+    if (record.settings.min_nodes > record.settings.max_nodes ||
+        places.size() > static_cast<std::size_t>(record.settings.max_nodes)) {
+        return "its rank map is larger than --nnodes";
+    }
+    if (record.restarts_used > record.settings.max_restarts ||
+        (record.settings.max_node_losses >= 0 &&
+         record.node_losses_used > record.settings.max_node_losses)) {
+        return "it has used more than its budget";
+    }
+    if ((is_running || is_stopping) &&
+        (members.empty() || !contains(places, members) || record.generation == Generation())) {
+        return "its members do not fit its rank map";
+    }
+    if (is_running && (unfinished.empty() || !contains(members, unfinished))) {
+        return "it runs and nobody is left to finish";
+    }
+    if (record.phase == RecordedPhase::Forming && !members.empty()) {
+        return "it has members and no generation";
+    }
+    if (is_stopping != record.order.has_value() ||
+        (record.phase == RecordedPhase::Closed) != record.verdict.has_value()) {
+        return "its phase and what was decided do not fit";
+    }
+    return {};
+}
+
+std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Instant now) {
+    auto run = std::make_unique<Run>();
+    run->token = record.token;
+    run->settings = record.settings;
+    run->opened_at = now - record.age;
+    run->generation = record.generation;
+    run->digest = record.digest;
+    run->store = record.store;
+    run->admitted = record.admitted;
+    for (const RecordedPlace& place : record.places) {
+        run->places.push_back(Place{.node = place.node,
+                                    .slots = place.slots,
+                                    .hostname = place.hostname,
+                                    .role = place.role,
+                                    .topology_key = place.topology_key});
+    }
+    run->departed = ids_of(record.departed);
+    run->restarts_used = record.restarts_used;
+    run->node_losses_used = record.node_losses_used;
+    run->failed_step = record.failed_step;
+    run->failures_at_step = record.failures_at_step;
+    for (const RecordedQuarantine& one : record.quarantined) {
+        run->quarantined[one.node] = now + one.remaining;
+    }
+    run->timeline = record.timeline;
+    run->returns_until = now + limits.reconnect_grace;
+    run->explain_at = now + limits.explain_every;
+    write_rows(*run);
+    restore_nodes(record, limits, now, *run);
+    restore_phase(record, limits, now, *run);
+    return run;
+}
+
+}  // namespace ddprun::rdzv
