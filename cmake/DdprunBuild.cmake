@@ -26,6 +26,7 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
+find_package(SQLite3 3.40 REQUIRED)
 find_library(DDPRUN_XXHASH xxhash REQUIRED)
 
 include(DdprunOptionalParts)

@@ -1,8 +1,13 @@
+#include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +20,9 @@
 
 #include "rendezvous/base/rng.hpp"
 #include "rendezvous/client/secret_file.hpp"
+#include "rendezvous/client/tls.hpp"
+#include "rendezvous/journal/leadership.hpp"
+#include "rendezvous/journal/sqlite_journal.hpp"
 #include "rendezvous/protocol/endpoint.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 #include "rendezvous/server/listener.hpp"
@@ -23,6 +31,8 @@
 namespace {
 
 using ddprun::Error;
+using ddprun::Instant;
+using ddprun::JobId;
 using ddprun::Result;
 using namespace ddprun::rdzv;
 
@@ -35,6 +45,10 @@ struct Flags {
     std::string secret_file;
     bool is_insecure = false;
     bool exits_when_idle = false;
+    std::string state_dir;
+    std::string ha;
+    std::string advertise;
+    TlsFiles tls;
 };
 
 constexpr const char* kHelp =
@@ -53,6 +67,17 @@ options:
   --secret-file FILE    what nodes must hold to join: 64 hexadecimal digits. Default:
                         $DDPRUN_SECRET_FILE, else ~/.config/ddprun/secret, which is made if it
                         is not there
+  --state-dir FOLDER    keep the runs there, so that a daemon that is started again goes on with
+                        them: no worker restarts. Without it, or if the folder was lost, it asks
+                        the nodes what they run, which takes a few seconds
+  --ha etcd://HOST:PORT,HOST:PORT[/NAME]
+                        one of several daemons that keep their runs in etcd (its v3 HTTP gateway),
+                        under NAME (default: ddprun). One of them decides at a time; when it dies,
+                        another goes on and no worker restarts
+  --advertise HOST:PORT where agents reach this one of several (default: where it listens)
+  --tls-cert FILE, --tls-key FILE
+                        speak TLS 1.3 only, with this certificate and its private key (PEM)
+  --tls-ca FILE         and let in only who shows a certificate of this authority
   --insecure            no secret: everybody who reaches the port may join and end jobs
   --exit-when-idle      exit once all runs are closed and their nodes are gone
   -h, --help            this text
@@ -63,6 +88,10 @@ SIGINT end it; agents then keep their workers running for a while and look for a
 example, with the same secret file on all machines:
   ddprun-rendezvous --listen 10.0.0.7:29400
   ddprun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint 10.0.0.7:29400 train.py    # on each of two
+
+of several, each on its machine, and all given to the nodes:
+  ddprun-rendezvous --listen 10.0.0.7:29400 --ha etcd://10.0.0.4:2379,10.0.0.5:2379,10.0.0.6:2379
+  ddprun --nnodes 2 --rdzv-endpoint 10.0.0.7:29400,10.0.0.8:29400 train.py
 )";
 
 class Help : public CLI::Formatter {
@@ -82,6 +111,12 @@ void declare_flags(CLI::App& app, Flags& flags) {
     port->excludes(listen)->excludes(listen_fd);
     listen->excludes(listen_fd);
     app.add_flag("--exit-when-idle", flags.exits_when_idle);
+    CLI::Option* const state_dir = app.add_option("--state-dir", flags.state_dir);
+    CLI::Option* const ha = app.add_option("--ha", flags.ha)->excludes(state_dir);
+    app.add_option("--advertise", flags.advertise)->needs(ha);
+    app.add_option("--tls-cert", flags.tls.cert);
+    app.add_option("--tls-key", flags.tls.key);
+    app.add_option("--tls-ca", flags.tls.ca);
     CLI::Option* const secret_file = app.add_option("--secret-file", flags.secret_file);
     app.add_flag("--insecure", flags.is_insecure)->excludes(secret_file);
 }
@@ -115,8 +150,26 @@ int complain(const Error& error) {
     return error.code == ddprun::ErrorCode::InvalidArgument ? kExitUsage : kExitCannotStart;
 }
 
-int serve(ServerOptions options) {
+/// What an earlier daemon kept in `folder`, and where this one keeps it. A journal that cannot be
+/// used costs durability, not the service.
+void open_journal(boost::asio::io_context& io, const std::string& folder, ServerOptions& options) {
+    Result<OpenedJournal> opened = open_sqlite_journal(io, folder, options.limits);
+    if (!opened) {
+        options.log(fmt::format("runs are not durable: {}", opened.error().what));
+        return;
+    }
+    if (!opened->note.empty()) {
+        options.log(opened->note);
+    }
+    options.journal = std::move(opened->journal);
+    options.records = std::move(opened->records);
+}
+
+int serve(const Flags& flags, ServerOptions options) {
     boost::asio::io_context io(1);
+    if (!flags.state_dir.empty()) {
+        open_journal(io, flags.state_dir, options);
+    }
     Server server(io, std::move(options));
     boost::asio::signal_set signals(io, SIGTERM, SIGINT);
     server.start([&signals] { signals.cancel(); });
@@ -129,7 +182,82 @@ int serve(ServerOptions options) {
     return kExitSuccess;
 }
 
+/// One of several daemons: decides only while etcd says that it leads.
+int serve_with_others(LeadershipOptions competing, ServerOptions options) {
+    boost::asio::io_context io(1);
+    const std::function<void(const std::string&)> log = options.log;
+    options.is_one_of_several = true;
+    Server server(io, std::move(options));
+    Leadership leadership(io, std::move(competing));
+    server.start({});
+    LeadershipEvents events;
+    events.leads = [&](std::uint64_t term, const std::map<JobId, std::string>& records) {
+        log(fmt::format("leads from now on (term {}), with {} runs", term, records.size()));
+        server.lead(leadership.journal(), records,
+                    [&leadership](Instant now) { return leadership.is_leading(now); });
+    };
+    events.follows = [&](const std::string& leader) {
+        log(leader.empty() ? "nobody leads" : fmt::format("the daemon at {} leads", leader));
+        server.follow(leader);
+    };
+    events.lost = [&](const std::string& why) {
+        log(fmt::format("leads no more: {}", why));
+        server.follow("");
+    };
+    events.say = log;
+    leadership.start(std::move(events));
+    boost::asio::signal_set signals(io, SIGTERM, SIGINT);
+    signals.async_wait([&](boost::system::error_code cancelled, int) {
+        if (!cancelled) {
+            server.stop();
+            leadership.stop([] {});
+        }
+    });
+    io.run();
+    return kExitSuccess;
+}
+
+/// "etcd://h1:2379,h2:2379/name".
+Result<LeadershipOptions> parse_ha(const std::string& text) {
+    constexpr std::string_view kScheme = "etcd://";
+    LeadershipOptions options;
+    options.cluster = "ddprun";
+    const auto bad = [&](const std::string& why) {
+        return Error{ddprun::ErrorCode::InvalidArgument,
+                     fmt::format("--ha {}: {}; write etcd://HOST:PORT,HOST:PORT", text, why)};
+    };
+    if (!text.starts_with(kScheme)) {
+        return bad("only etcd is known");
+    }
+    std::string hosts = text.substr(kScheme.size());
+    if (const std::size_t slash = hosts.find('/'); slash != std::string::npos) {
+        options.cluster = hosts.substr(slash + 1);
+        hosts.resize(slash);
+    }
+    if (options.cluster.empty() || options.cluster.find('/') != std::string::npos) {
+        return bad("the name behind the hosts is empty or has a slash");
+    }
+    std::size_t begin = 0;
+    while (begin <= hosts.size()) {
+        const std::size_t end = std::min(hosts.find(',', begin), hosts.size());
+        const Result<Endpoint> endpoint = parse_endpoint(hosts.substr(begin, end - begin));
+        if (!endpoint) {
+            return bad(endpoint.error().what);
+        }
+        options.etcds.push_back(*endpoint);
+        begin = end + 1;
+    }
+    return options;
+}
+
 int run(const Flags& flags) {
+    Result<LeadershipOptions> competing = LeadershipOptions{};
+    if (!flags.ha.empty()) {
+        competing = parse_ha(flags.ha);
+        if (!competing) {
+            return complain(competing.error());
+        }
+    }
     Result<Listener> listener = open_listener(flags);
     if (!listener) {
         return complain(listener.error());
@@ -141,6 +269,13 @@ int run(const Flags& flags) {
             return complain(secret.error());
         }
         options.secret = *std::move(secret);
+    }
+    if (flags.tls.is_on()) {
+        Result<std::shared_ptr<const TlsContext>> tls = TlsContext::for_rendezvous(flags.tls);
+        if (!tls) {
+            return complain(tls.error());
+        }
+        options.tls = *std::move(tls);
     }
     const auto sink = std::make_shared<spdlog::sinks::stderr_sink_st>();
     const auto logger = std::make_shared<spdlog::logger>("ddprun-rendezvous", sink);
@@ -155,7 +290,12 @@ int run(const Flags& flags) {
     options.exits_when_idle = flags.exits_when_idle;
     options.rng = ddprun::Rng(ddprun::random_seed());
     options.log = [logger](const std::string& line) { logger->info("{}", line); };
-    return serve(std::move(options));
+    if (!flags.ha.empty()) {
+        const std::string here = to_string(Endpoint{listener->host, listener->port});
+        competing->advertised = flags.advertise.empty() ? here : flags.advertise;
+        return serve_with_others(*std::move(competing), std::move(options));
+    }
+    return serve(flags, std::move(options));
 }
 
 }  // namespace

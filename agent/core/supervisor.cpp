@@ -80,6 +80,7 @@ void Supervisor::State::settle() {
     }
     update_publishing();
     send_due_beat();
+    judge_silence();
     const std::string wait = explain();
     notice_.update(now_, is_worth_saying(wait) ? wait : "");
     if (std::optional<std::string> text = notice_.take_due(now_)) {
@@ -96,7 +97,7 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
         result = earlier(result, group_->next_deadline());
     }
     if (const LinkIsUp* up = std::get_if<LinkIsUp>(&link_)) {
-        result = earlier(result, up->beat_at);
+        result = earlier(earlier(result, up->beat_at), silence_end());
     }
     return result;
 }

@@ -23,8 +23,9 @@ struct SupervisorOptions {
     std::string log_dir;     ///< `<log-dir>/<job>_<8 hex>`; empty: no files
     std::string store_host;  ///< bind the store here; empty: the link's local address
     Milliseconds rendezvous_lost_timeout{60000};
-    Milliseconds connect_timeout{600000};  ///< for the very first connection
-    bool sets_omp_num_threads = false;     ///< unset in our environment and more than one slot
+    Milliseconds lasting_rendezvous_lost_timeout{600000};  ///< of a daemon that is kept running
+    Milliseconds connect_timeout{600000};                  ///< for the very first connection
+    bool sets_omp_num_threads = false;  ///< unset in our environment and more than one slot
     bool sets_nccl_async_error_handling = true;  ///< unset in our environment
     /// Told to the workers.
     std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
@@ -94,6 +95,12 @@ using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreF
 
 struct SendToRendezvous {
     rdzv::AgentMessage message;
+};
+
+/// The rendezvous does not answer on this connection: end it and look for one that does. Answered
+/// by LinkDown.
+struct DropLink {
+    std::string why;
 };
 
 /// Have a store socket bound and listening on `host`; answered by StoreOpened or StoreFailed.
@@ -173,9 +180,9 @@ struct Trace {
     std::string text;
 };
 
-using Effect = std::variant<SendToRendezvous, OpenStore, ServeStore, CloseStore, StartWorkers,
-                            AskWorkersToLeave, SignalWorkers, AllowPublishing, EmptyGeneration, Say,
-                            ShowVerdict, Exit, Trace>;
+using Effect = std::variant<SendToRendezvous, DropLink, OpenStore, ServeStore, CloseStore,
+                            StartWorkers, AskWorkersToLeave, SignalWorkers, AllowPublishing,
+                            EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is

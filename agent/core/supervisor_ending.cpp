@@ -102,14 +102,15 @@ void Supervisor::State::hear(const rdzv::Verdict& message) {
 // --------------------------------------------------------------------------------------- the end
 
 void Supervisor::State::lose_rendezvous() {
-    const std::string why = std::get<LinkIsDown>(link_).why;
+    const LinkIsDown* down = std::get_if<LinkIsDown>(&link_);
+    const std::string why = down != nullptr ? down->why : "it does not answer";
     const std::string reason = why.empty() ? "" : fmt::format(" ({})", why);
     if (run_token_.empty()) {
         say(fmt::format("no rendezvous within {} s{}", options_.connect_timeout.count() / 1000,
                         reason));
     } else {
-        say(fmt::format("rendezvous lost: out of reach for {} s{}",
-                        options_.rendezvous_lost_timeout.count() / 1000, reason));
+        say(fmt::format("rendezvous lost: out of reach for {} s{}", lost_timeout().count() / 1000,
+                        reason));
     }
     end_after_stop({.exit_code = rdzv::kExitRendezvousLost, .verdict = {}});
 }

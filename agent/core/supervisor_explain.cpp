@@ -46,7 +46,7 @@ std::string Supervisor::State::explain() const {
         }
         return fmt::format("cut off from the rendezvous: {}; {}, trying again for {} s", down->why,
                            holds_workers() ? "workers go on" : "no workers here",
-                           options_.rendezvous_lost_timeout.count() / 1000);
+                           lost_timeout().count() / 1000);
     }
     const LinkIsUp& up = std::get<LinkIsUp>(link_);
     if (!up.join_sent_at.has_value()) {

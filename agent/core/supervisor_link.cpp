@@ -37,10 +37,13 @@ void Supervisor::State::take(const LinkUp& input) {
 }
 
 void Supervisor::State::take(const LinkDown& input) {
+    if (!unheard_since_.has_value()) {
+        unheard_since_ = now_;
+    }
     if (LinkIsDown* down = std::get_if<LinkIsDown>(&link_)) {
         down->why = input.why;
     } else {
-        link_ = LinkIsDown{.why = input.why, .since = now_};
+        link_ = LinkIsDown{.why = input.why};
     }
     lease_.end();
     rendezvous_waits_.clear();
@@ -120,7 +123,10 @@ void Supervisor::State::join_if_possible() {
 void Supervisor::State::hear(const rdzv::Accepted& message) {
     LinkIsUp& up = std::get<LinkIsUp>(link_);
     up.is_accepted = true;
+    unheard_since_.reset();
+    is_daemon_lasting_ = message.is_lasting;
     up.beat_interval = message.beat_interval;
+    up.heard_at = now_;
     if (up.beat_interval > Milliseconds::zero()) {
         up.beat_at = now_ + up.beat_interval;
     }
@@ -170,6 +176,27 @@ void Supervisor::State::hear(const rdzv::Redirect& /*message*/) {
 
 void Supervisor::State::hear(const rdzv::Acknowledge& message) {
     lease_.acknowledged(message.sequence);
+    std::get<LinkIsUp>(link_).heard_at = now_;
+}
+
+std::optional<Instant> Supervisor::State::silence_end() const {
+    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
+    if (up == nullptr || up->is_given_up || up->beat_interval == Milliseconds::zero()) {
+        return std::nullopt;
+    }
+    return up->heard_at + options_.limits.link_silence_max;
+}
+
+// A daemon that was stopped, or whose machine is cut off, keeps its connections; another one may
+// decide by now.
+void Supervisor::State::judge_silence() {
+    const std::optional<Instant> end = silence_end();
+    if (!end.has_value() || now_ < *end) {
+        return;
+    }
+    std::get<LinkIsUp>(link_).is_given_up = true;
+    emit(DropLink{fmt::format("the rendezvous has not answered for {} ms",
+                              options_.limits.link_silence_max.count())});
 }
 
 void Supervisor::State::send_due_beat() {
@@ -206,15 +233,19 @@ void Supervisor::State::update_publishing() {
     }
 }
 
+Milliseconds Supervisor::State::lost_timeout() const {
+    return is_daemon_lasting_ ? options_.lasting_rendezvous_lost_timeout
+                              : options_.rendezvous_lost_timeout;
+}
+
 std::optional<Instant> Supervisor::State::give_up_at() const {
-    const LinkIsDown* down = std::get_if<LinkIsDown>(&link_);
-    if (down == nullptr || ending_.has_value() || !first_step_.has_value()) {
+    if (is_accepted() || ending_.has_value() || !first_step_.has_value()) {
         return std::nullopt;
     }
     if (run_token_.empty()) {
         return *first_step_ + options_.connect_timeout;
     }
-    return down->since + options_.rendezvous_lost_timeout;
+    return unheard_since_.value_or(*first_step_) + lost_timeout();
 }
 
 }  // namespace ddprun::agent

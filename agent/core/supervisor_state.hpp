@@ -16,7 +16,6 @@ namespace ddprun::agent {
 
 struct LinkIsDown {
     std::string why;  ///< empty: no attempt has ended yet
-    Instant since{};
 };
 
 struct LinkIsUp {
@@ -24,6 +23,8 @@ struct LinkIsUp {
     bool is_accepted = false;
     Milliseconds beat_interval{0};  ///< 0: none are wanted
     std::optional<Instant> beat_at;
+    Instant heard_at{};        ///< the last answer, once accepted
+    bool is_given_up = false;  ///< DropLink was said
 };
 
 using LinkState = std::variant<LinkIsDown, LinkIsUp>;
@@ -112,6 +113,9 @@ private:
     void join_if_possible();
     void say_again();
     void send_due_beat();
+    void judge_silence();
+    [[nodiscard]] std::optional<Instant> silence_end() const;
+    [[nodiscard]] Milliseconds lost_timeout() const;
     [[nodiscard]] std::optional<Instant> give_up_at() const;
 
     // Generation.
@@ -149,6 +153,8 @@ private:
     LinkState link_ = LinkIsDown{};
     std::string local_address_;
     std::string run_token_;  ///< empty until a join was accepted
+    bool is_daemon_lasting_ = false;
+    std::optional<Instant> unheard_since_;  ///< since when no join of ours counts
     LeaseWatch lease_;
     std::uint64_t beats_ = 0;
     StoreState store_ = StoreState::None;

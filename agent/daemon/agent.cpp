@@ -199,6 +199,7 @@ private:
     void carry_out(Effect effect) {
         std::visit(Overloaded{
                        [&](SendToRendezvous& e) { link_->send(e.message); },
+                       [&](DropLink& e) { link_->drop(e.why); },
                        [&](OpenStore& e) { open_store(e.host); },
                        [&](ServeStore& e) { serve_store(std::move(e.admitted)); },
                        [&](CloseStore&) { store_.close(); },

@@ -48,7 +48,7 @@ constexpr std::array kFlags = {
 
     value("rdzv-endpoint", "HOST[:PORT]", Group::Meeting,
           "where nodes meet; the machine that owns HOST serves it,\nnothing needs to be started"
-          " before (default port 29400)"),
+          " before (default port 29400).\nSeveral with commas: daemons that a site runs with --ha"),
     value("rdzv-id", "ID", Group::Meeting, "name of the job, the same on every node"),
     value("rdzv-conf", "K=V,K=V", Group::Meeting,
           "seconds: last_call_timeout (30) to start below MAX nodes,\n"
@@ -60,15 +60,27 @@ constexpr std::array kFlags = {
     value("master-port", "PORT", Group::Meeting, "port of the workers' store (default: any free)"),
     value("local-addr", "HOST", Group::Meeting,
           "this node's address (default: that of the way to HOST)"),
+    value("topology", "KEY", Group::Meeting,
+          "nodes with one key are near each other: they get ranks\nbeside each other, and spares"
+          " replace a node near them\n(default: Slurm's switch and node, where it tells)"),
     value("node-id", "ID", Group::Meeting, "this node's name across restarts (default: derived)"),
     value("secret-file", "FILE", Group::Meeting,
           "the nodes' common secret (default ~/.config/ddprun/secret,\nmade on first use;"
           " the same file must be on every node)"),
     on_or_off("insecure", Group::Meeting, "no secret: whoever reaches the port may join"),
+    value("tls-ca", "FILE", Group::Meeting,
+          "hide what nodes and rendezvous say (TLS 1.3): the authority\nwhose certificate the"
+          " rendezvous must show for HOST"),
+    value("tls-cert", "FILE", Group::Meeting,
+          "what this node shows; of the node that owns HOST, also what\nits rendezvous shows"),
+    value("tls-key", "FILE", Group::Meeting, "the private key of --tls-cert, without a passphrase"),
 
     value("max-restarts", "N", Group::Failing,
           "worker failures survived in the whole run (default 0)"),
     value("max-node-losses", "N", Group::Failing, "nodes that may be lost (default: any number)"),
+    value("max-restarts-at-step", "N", Group::Failing,
+          "give up after N restarts that all failed at one training step,\nwhere workers tell"
+          " theirs (default 3; 0: never)"),
     value("grow", "auto|never", Group::Failing,
           "let a late node join a running group (default auto)"),
     value("failure-grace", "SECONDS", Group::Failing,
@@ -76,7 +88,8 @@ constexpr std::array kFlags = {
     value("shutdown-timeout", "SECONDS", Group::Failing,
           "the same for a worker asked to save and leave (default 30)"),
     value("rdzv-lost-timeout", "SECONDS", Group::Failing,
-          "workers go on this long without a rendezvous (default 60)"),
+          "workers go on this long without a rendezvous (default 60,\nor 600 where a site keeps it "
+          "running)"),
     value("signals-to-handle", "NAMES", Group::Failing,
           "ask workers to leave on these\n(default SIGTERM,SIGINT,SIGHUP,SIGQUIT)"),
     on_or_off("ignore-hup", Group::Failing, "go on when the terminal is closed"),

@@ -8,7 +8,9 @@
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/instant.hpp"
+#include "rendezvous/protocol/endpoint.hpp"
 #include "rendezvous/protocol/messages.hpp"
+#include "rendezvous/protocol/tls_files.hpp"
 
 namespace ddprun::launcher {
 
@@ -30,6 +32,9 @@ struct LaunchPlan {
     bool is_single_node = true;  ///< the rendezvous runs inside this process
     std::string endpoint_host;
     std::uint16_t endpoint_port = 29400;
+    /// Of more daemons, of which one leads at a time. A site runs them: none is started here then.
+    std::vector<rdzv::Endpoint> other_endpoints;
+    std::string topology_key;  ///< nodes with the same one are near each other
     std::optional<int> node_rank;
     std::string node_id;            ///< empty: derived
     std::string local_addr;         ///< empty: derived
@@ -44,7 +49,9 @@ struct LaunchPlan {
     PrefixMode prefix = PrefixMode::Auto;
     std::string secret_file;  ///< empty: the default place
     bool is_insecure = false;
-    Milliseconds rendezvous_lost_timeout{60000};
+    rdzv::TlsFiles tls;
+    /// None: a minute, or ten of a daemon that a site keeps running.
+    std::optional<Milliseconds> rendezvous_lost_timeout;
     std::vector<std::string> warnings;   ///< to be said once before the start
     std::vector<int> signals_to_handle;  ///< drain on these
     bool ignores_hup = false;

@@ -22,7 +22,8 @@ Result<void> fill(const CommandLine& line, const Surroundings& surroundings, Lau
     if (Result<void> refused = refuse_unsupported(line); !refused) {
         return refused;
     }
-    for (const auto take : {take_settings, take_meeting, take_slots, take_output, take_program}) {
+    for (const auto take :
+         {take_settings, take_meeting, take_tls, take_slots, take_output, take_program}) {
         if (Result<void> taken = take(line, surroundings, plan); !taken) {
             return taken;
         }

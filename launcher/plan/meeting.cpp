@@ -53,7 +53,33 @@ Result<void> stand_alone(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
-Result<void> meet_at_endpoint(const Given& given, LaunchPlan& plan) {
+/// "h1:29400,h2,h3": daemons of which one leads. The first is taken as if it were alone.
+Result<Given> take_other_endpoints(const Given& given, LaunchPlan& plan) {
+    std::size_t begin = given.value.find(',');
+    const Given first{given.source, given.value.substr(0, begin)};
+    while (begin != std::string::npos) {
+        const std::size_t end = given.value.find(',', begin + 1);
+        const Given next{given.source, given.value.substr(begin + 1, end - begin - 1)};
+        const Result<HostAndPort> endpoint = parse_host_and_port(next);
+        if (!endpoint) {
+            return endpoint.error();
+        }
+        const std::uint16_t port = endpoint->port.value_or(kDefaultPort);
+        if (port == 0) {
+            return bad_value(next, "port 0 is none that can be found; write HOST:PORT");
+        }
+        plan.other_endpoints.push_back({endpoint->host, port});
+        begin = end;
+    }
+    return first;
+}
+
+Result<void> meet_at_endpoint(const Given& all, LaunchPlan& plan) {
+    const Result<Given> one = take_other_endpoints(all, plan);
+    if (!one) {
+        return one.error();
+    }
+    const Given& given = *one;
     const Result<HostAndPort> endpoint = parse_host_and_port(given);
     if (!endpoint) {
         return endpoint.error();
@@ -148,6 +174,21 @@ Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+/// Slurm tells where in the network a node is, as `switch1.switch2.node`.
+void take_topology(const CommandLine& line, const Surroundings& surroundings, LaunchPlan& plan) {
+    const std::size_t most = rdzv::Limits{}.name_bytes_max;
+    if (const std::optional<Given> key = value_if_any(line, "topology")) {
+        plan.topology_key = key->value.substr(0, most);
+        return;
+    }
+    const std::string slurm = surroundings.variable("SLURM_TOPOLOGY_ADDR").value_or("");
+    // The last part is the node itself; without any other there is one switch, or none is known.
+    plan.topology_key = slurm.substr(0, std::min(slurm.rfind('.'), most));
+    if (slurm.find('.') == std::string::npos) {
+        plan.topology_key.clear();
+    }
+}
+
 Result<void> name_node(const CommandLine& line, LaunchPlan& plan) {
     if (const std::optional<Given> id = value_if_any(line, "node-id")) {
         const Result<std::string> name = parse_name(*id, rdzv::Limits{}.name_bytes_max);
@@ -206,6 +247,7 @@ Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundi
     if (Result<void> taken = choose_place(line, plan); !taken) {
         return taken;
     }
+    take_topology(line, surroundings, plan);
     if (Result<void> taken = name_job(line, plan); !taken) {
         return taken;
     }

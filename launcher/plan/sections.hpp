@@ -20,6 +20,10 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundings,
                                         LaunchPlan& plan);
 
+/// Certificates of the way to the rendezvous; after take_meeting().
+[[nodiscard]] Result<void> take_tls(const CommandLine& line, const Surroundings& surroundings,
+                                    LaunchPlan& plan);
+
 /// Workers of this node.
 [[nodiscard]] Result<void> take_slots(const CommandLine& line, const Surroundings& surroundings,
                                       LaunchPlan& plan);

@@ -132,6 +132,13 @@ Result<void> take_budgets(const CommandLine& line, const Conf& conf, LaunchPlan&
         }
         plan.settings.max_node_losses = *number;
     }
+    if (const std::optional<Given> given = line.value("max-restarts-at-step")) {
+        const Result<int> number = parse_whole_number(*given, {.least = 0, .most = kBudgetMax});
+        if (!number) {
+            return number.error();
+        }
+        plan.settings.max_restarts_at_step = *number;
+    }
     if (const std::optional<Given> given = line.value("grow")) {
         const Result<std::size_t> choice = parse_choice(*given, {"auto", "never"});
         if (!choice) {
@@ -158,6 +165,8 @@ Result<void> take_times(const CommandLine& line, const Surroundings& surrounding
     constexpr Milliseconds kNone{0};
     constexpr Milliseconds kSome{1};  // an end to wait for must lie ahead
     const std::optional<Given> grace = pick(line, "failure-grace", conf, "failure_grace");
+    const std::optional<Given> lost = pick(line, "rdzv-lost-timeout", conf, "lost_timeout");
+    Milliseconds lost_timeout{0};
     struct Time {
         std::optional<Given> given;
         Milliseconds least;
@@ -169,8 +178,7 @@ Result<void> take_times(const CommandLine& line, const Surroundings& surrounding
         Time{pick(line, {}, conf, "grow_delay"), kNone, &plan.settings.grow_delay},
         Time{grace, kNone, &plan.settings.failure_grace},
         Time{shutdown_timeout(line, surroundings), kNone, &plan.settings.shutdown_timeout},
-        Time{pick(line, "rdzv-lost-timeout", conf, "lost_timeout"), kSome,
-             &plan.rendezvous_lost_timeout},
+        Time{lost, kSome, &lost_timeout},
     };
     for (const Time& time : times) {
         if (!time.given) {
@@ -181,6 +189,9 @@ Result<void> take_times(const CommandLine& line, const Surroundings& surrounding
             return seconds.error();
         }
         *time.target = *seconds;
+    }
+    if (lost) {
+        plan.rendezvous_lost_timeout = lost_timeout;
     }
     if (plan.settings.failure_grace > plan.settings.shutdown_timeout) {
         plan.settings.failure_grace = plan.settings.shutdown_timeout;

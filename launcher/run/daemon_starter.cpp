@@ -77,12 +77,17 @@ private:
         }
         UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
         agent::ProgramSpec spec;
-        spec.command = {options_.program, "--listen-fd", fmt::format("{}", kListenerFd),
-                        "--exit-when-idle"};
+        spec.command = {options_.program,   "--listen-fd", fmt::format("{}", kListenerFd),
+                        "--exit-when-idle", "--state-dir", options_.state_folder};
         if (options_.is_insecure) {
             spec.command.emplace_back("--insecure");
         } else {
             spec.command.insert(spec.command.end(), {"--secret-file", options_.secret_file});
+        }
+        if (options_.tls.is_on()) {
+            const rdzv::TlsFiles& tls = options_.tls;
+            spec.command.insert(spec.command.end(),
+                                {"--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca});
         }
         spec.fds = {
             {null.get(), 0}, {log.get(), 1}, {log.get(), 2}, {listener.fd.get(), kListenerFd}};

@@ -10,6 +10,7 @@
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/instant.hpp"
 #include "rendezvous/protocol/endpoint.hpp"
+#include "rendezvous/protocol/tls_files.hpp"
 
 namespace ddprun::launcher {
 
@@ -18,7 +19,9 @@ struct DaemonStarterOptions {
     rdzv::Endpoint endpoint;  ///< numeric
     std::string secret_file;  ///< empty with is_insecure
     bool is_insecure = false;
-    std::string log_file;  ///< what the daemon says is appended here
+    rdzv::TlsFiles tls;        ///< all of them, or none
+    std::string state_folder;  ///< where the daemon keeps its runs
+    std::string log_file;      ///< what the daemon says is appended here
 };
 
 /// Has a rendezvous daemon run at an endpoint that this machine owns: binds and listens there, and

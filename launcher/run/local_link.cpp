@@ -96,6 +96,10 @@ void LocalLink::send(const rdzv::AgentMessage& message) {
     impl_->feed(rdzv::Received{kOnlyConnection, message});
 }
 
+void LocalLink::drop(const std::string& /*why*/) {
+    // Nothing to end: the coordinator is in this process, and no beats are wanted.
+}
+
 void LocalLink::stop(std::function<void()> done) {
     impl_->stop(std::move(done));
 }

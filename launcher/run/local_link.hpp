@@ -23,6 +23,7 @@ public:
 
     void start(rdzv::LinkEvents events) override;
     void send(const rdzv::AgentMessage& message) override;
+    void drop(const std::string& why) override;
     void stop(std::function<void()> done) override;
 
 private:

@@ -174,6 +174,11 @@ private:
         identity_ = std::move(*identity);
         rdzv::ClientOptions options;
         options.endpoints = {address->endpoint};
+        std::vector<std::string> hosts = {plan_.endpoint_host};
+        for (const rdzv::Endpoint& other : plan_.other_endpoints) {
+            options.endpoints.push_back(other);
+            hosts.push_back(other.host);
+        }
         options.job = job_;
         options.limits = limits_;
         options.rng = Rng(rng_.next());
@@ -188,7 +193,20 @@ private:
             }
             options.secret = *secret;
         }
-        if (address->is_ours) {
+        if (plan_.tls.is_on()) {
+            Result<std::shared_ptr<const rdzv::TlsContext>> tls =
+                rdzv::TlsContext::for_client(plan_.tls, hosts);
+            if (!tls) {
+                return tls.error();
+            }
+            options.tls = *std::move(tls);
+        }
+        const bool may_serve = address->is_ours && plan_.other_endpoints.empty();
+        if (may_serve && plan_.tls.is_on() && plan_.tls.cert.empty()) {
+            notes_.emplace_back(
+                "this machine owns the endpoint, but starts no rendezvous there "
+                "without --tls-cert and --tls-key");
+        } else if (may_serve) {
             const Result<std::string> program = agent::program_beside_us("ddprun-rendezvous");
             if (!program) {
                 return program.error();
@@ -209,6 +227,9 @@ private:
         if (!plan_.is_insecure) {
             options.secret_file = rdzv::secret_file_path(plan_.secret_file);
         }
+        options.tls = plan_.tls;
+        options.state_folder = fmt::format("{}/rendezvous-{}-{}", state_folder,
+                                           address.endpoint.host, address.endpoint.port);
         options.log_file = fmt::format("{}/rendezvous-{}.log", state_folder, address.endpoint.port);
         daemon_ = std::make_unique<DaemonStarter>(io_, std::move(options));
         return [this] {
@@ -240,6 +261,7 @@ private:
         identity.slots = plan_.slots;
         identity.role = plan_.role;
         identity.node_rank = plan_.node_rank;
+        identity.topology_key = plan_.topology_key;
         identity.settings = plan_.settings;
         if (!plan_.is_single_node) {
             identity.addresses = interface_addresses();
@@ -248,7 +270,10 @@ private:
         supervisor.command = plan_.command;
         supervisor.log_dir = log_dir;
         supervisor.store_host = plan_.local_addr;
-        supervisor.rendezvous_lost_timeout = plan_.rendezvous_lost_timeout;
+        if (plan_.rendezvous_lost_timeout) {
+            supervisor.rendezvous_lost_timeout = *plan_.rendezvous_lost_timeout;
+            supervisor.lasting_rendezvous_lost_timeout = *plan_.rendezvous_lost_timeout;
+        }
         supervisor.connect_timeout = plan_.settings.join_timeout;
         supervisor.sets_omp_num_threads =
             plan_.slots > 1 && std::getenv("OMP_NUM_THREADS") == nullptr;

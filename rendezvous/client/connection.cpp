@@ -10,6 +10,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <fmt/format.h>
@@ -24,8 +25,14 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kReadBytes = 16384;
+constexpr std::size_t kUnprovedReadBytes = 4096;
 // After so many full reads the others get their turn.
 constexpr int kReadsPerTurn = 64;
+
+Error lost(const error_code& failure) {
+    return {ErrorCode::ConnectionLost,
+            failure == asio::error::eof ? "it closed the connection" : failure.message()};
+}
 
 }  // namespace
 
@@ -45,6 +52,112 @@ void Connection::tune() {
     socket_.non_blocking(true, ignored);
 }
 
+// --------------------------------------------------------------------------------- the handshake
+
+asio::awaitable<Result<void>> Connection::shake_tls(std::shared_ptr<Connection> self,
+                                                    std::shared_ptr<const TlsContext> context,
+                                                    std::string_view seen) {
+    self->tls_ = std::make_unique<TlsChannel>(std::move(context));
+    self->unproved_bytes_ = seen.size();
+    self->tls_->feed(seen);
+    for (;;) {
+        const Result<bool> is_over = self->tls_->shake_hands();
+        // An alert, too, must reach the other side.
+        Result<void> moved = co_await flush_tls(self);
+        if (!is_over) {
+            co_return is_over.error();
+        }
+        if (!moved || *is_over) {
+            co_return moved;
+        }
+        moved = co_await feed_tls(self);
+        if (!moved) {
+            co_return moved;
+        }
+    }
+}
+
+asio::awaitable<Result<void>> Connection::read_exactly(std::shared_ptr<Connection> self, char* to,
+                                                       std::size_t size) {
+    if (!self->tls_) {
+        const auto [failure, count] = co_await asio::async_read(
+            self->socket_, asio::buffer(to, size), asio::as_tuple(asio::use_awaitable));
+        if (failure) {
+            co_return lost(failure);
+        }
+        co_return Result<void>();
+    }
+    for (;;) {
+        const Result<std::size_t> count = self->tls_->read(to, size);
+        if (!count) {
+            co_return count.error();
+        }
+        to += *count;
+        size -= *count;
+        if (size == 0) {
+            co_return Result<void>();
+        }
+        if (*count == 0) {
+            const Result<void> fed = co_await feed_tls(self);
+            if (!fed) {
+                co_return fed.error();
+            }
+        }
+    }
+}
+
+asio::awaitable<Result<void>> Connection::write_whole(std::shared_ptr<Connection> self,
+                                                      std::string_view bytes) {
+    if (self->tls_) {
+        const Result<void> written = self->tls_->write(bytes);
+        if (!written) {
+            co_return written.error();
+        }
+        co_return co_await flush_tls(self);
+    }
+    const auto [failure, count] = co_await asio::async_write(self->socket_, asio::buffer(bytes),
+                                                             asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost(failure);
+    }
+    co_return Result<void>();
+}
+
+asio::awaitable<Result<void>> Connection::feed_tls(std::shared_ptr<Connection> self) {
+    std::string buffer(kUnprovedReadBytes, '\0');
+    const auto [failure, count] = co_await self->socket_.async_read_some(
+        asio::buffer(buffer), asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost(failure);
+    }
+    const std::string_view arrived(buffer.data(), count);
+    if (self->unproved_bytes_ == 0 && arrived.starts_with(kMagic)) {
+        co_return Error{ErrorCode::Refused,
+                        "it was started without TLS; start it with --tls-cert and --tls-key, or "
+                        "leave --tls-ca out here"};
+    }
+    self->unproved_bytes_ += count;
+    if (self->unproved_bytes_ > self->limits_.tls_hello_bytes_max) {
+        co_return Error{ErrorCode::LimitExceeded,
+                        fmt::format("more than {} bytes of TLS before it has proved itself",
+                                    self->limits_.tls_hello_bytes_max)};
+    }
+    self->tls_->feed(arrived);
+    co_return Result<void>();
+}
+
+asio::awaitable<Result<void>> Connection::flush_tls(std::shared_ptr<Connection> self) {
+    const std::string bytes = self->tls_->take_output();
+    const auto [failure, count] = co_await asio::async_write(self->socket_, asio::buffer(bytes),
+                                                             asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost(failure);
+    }
+    co_return Result<void>();
+}
+
+// ---------------------------------------------------------------------------------------- frames
+
 void Connection::secure(const SessionKeys& keys) {
     writer_.emplace(keys.outgoing);
     reader_.emplace(keys.incoming, limits_.frame_bytes_max);
@@ -54,6 +167,9 @@ asio::awaitable<ConnectionEnd> Connection::carry(std::shared_ptr<Connection> sel
                                                  std::function<void(std::string_view)> on_body) {
     DDP_CHECK(self->reader_.has_value());
     self->on_body_ = std::move(on_body);
+    if (self->tls_) {
+        self->take_tls();  // frames may have come with the proof
+    }
     while (!self->end_) {
         const auto [failure] = co_await self->socket_.async_wait(
             Socket::wait_read, asio::as_tuple(asio::use_awaitable));
@@ -94,6 +210,33 @@ void Connection::take(std::string_view bytes) {
     if (is_finishing_) {
         return;
     }
+    if (!tls_) {
+        take_plain(bytes);
+        return;
+    }
+    tls_->feed(bytes);
+    take_tls();
+}
+
+void Connection::take_tls() {
+    std::array<char, kReadBytes> buffer;
+    while (!end_ && !is_finishing_) {
+        const Result<std::size_t> count = tls_->read(buffer.data(), buffer.size());
+        if (!count) {
+            fail(count.error().what);
+            return;
+        }
+        if (*count == 0) {
+            break;
+        }
+        take_plain(std::string_view(buffer.data(), *count));
+    }
+    if (!end_) {
+        write_queued();  // TLS may have something to answer by itself
+    }
+}
+
+void Connection::take_plain(std::string_view bytes) {
     reader_->feed(bytes);
     while (!end_ && !is_finishing_) {
         const Result<std::optional<std::string_view>> body = reader_->next();
@@ -127,11 +270,19 @@ void Connection::send(std::string_view body) {
 }
 
 void Connection::write_queued() {
-    if (is_writing_ || queued_.empty()) {
+    if (is_writing_ || (queued_.empty() && !(tls_ && tls_->has_output()))) {
         return;
     }
-    is_writing_ = true;
     in_flight_ = std::exchange(queued_, {});
+    if (tls_) {
+        const Result<void> hidden = tls_->write(in_flight_);
+        if (!hidden) {
+            fail(hidden.error().what);
+            return;
+        }
+        in_flight_ = tls_->take_output();
+    }
+    is_writing_ = true;
     asio::async_write(socket_, asio::buffer(in_flight_),
                       [self = shared_from_this()](error_code failure, std::size_t) {
                           self->is_writing_ = false;
@@ -149,7 +300,15 @@ void Connection::write_queued() {
 }
 
 void Connection::shut_down_if_flushed() {
-    if (is_finishing_ && !is_writing_ && queued_.empty()) {
+    if (!is_finishing_ || is_writing_ || !queued_.empty()) {
+        return;
+    }
+    if (tls_ && !has_said_end_) {
+        has_said_end_ = true;
+        tls_->say_end();
+        write_queued();
+    }
+    if (!is_writing_) {
         error_code ignored;
         socket_.shutdown(Socket::shutdown_send, ignored);
     }

@@ -10,6 +10,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "rendezvous/client/tls.hpp"
 #include "rendezvous/protocol/frames.hpp"
 #include "rendezvous/protocol/handshake.hpp"
 #include "rendezvous/protocol/limits.hpp"
@@ -23,9 +24,9 @@ enum class ConnectionEnd {
     Finished,     ///< finish() was called
 };
 
-/// One end of a TCP connection that has been through the handshake: frames out of a bounded queue,
-/// frames in. Both the agent's client and the daemon use it. Holds no buffer while idle. Kept alive
-/// by carry() and by its own writes; one thread.
+/// One end of a TCP connection, with or without TLS: first the bytes of the handshake, then frames
+/// out of a bounded queue and frames in. Both the agent's client and the daemon use it. Holds no
+/// buffer of its own while idle. Kept alive by its coroutines and its own writes; one thread.
 class Connection : public std::enable_shared_from_this<Connection> {
 public:
     using Socket = boost::asio::ip::tcp::socket;
@@ -35,12 +36,25 @@ public:
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
 
-    /// For the handshake; afterwards only this class reads and writes it.
+    /// For connecting and asking; only this class reads and writes it.
     [[nodiscard]] Socket& socket() { return socket_; }
 
     /// No delay for small frames, and the end of a connection whose other machine is gone. Once
     /// connected.
     void tune();
+
+    // Before secure(). Failure is ConnectionLost if the connection has ended, else as TlsChannel's.
+    // With TLS at most Limits::tls_hello_bytes_max are read.
+
+    /// TLS from here on, after the bytes `seen` that the peer has said already.
+    static boost::asio::awaitable<Result<void>> shake_tls(std::shared_ptr<Connection> self,
+                                                          std::shared_ptr<const TlsContext> context,
+                                                          std::string_view seen);
+    [[nodiscard]] bool has_tls() const { return tls_ != nullptr; }
+    static boost::asio::awaitable<Result<void>> read_exactly(std::shared_ptr<Connection> self,
+                                                             char* to, std::size_t size);
+    static boost::asio::awaitable<Result<void>> write_whole(std::shared_ptr<Connection> self,
+                                                            std::string_view bytes);
 
     /// The handshake is over: frames follow.
     void secure(const SessionKeys& keys);
@@ -72,12 +86,18 @@ public:
     [[nodiscard]] bool has_ended() const { return end_.has_value(); }
 
 private:
+    static boost::asio::awaitable<Result<void>> feed_tls(std::shared_ptr<Connection> self);
+    static boost::asio::awaitable<Result<void>> flush_tls(std::shared_ptr<Connection> self);
     void end(ConnectionEnd how, const std::string& why);
     void take(std::string_view bytes);
+    void take_tls();
+    void take_plain(std::string_view bytes);
     void write_queued();
     void shut_down_if_flushed();
 
     Socket socket_;
+    std::unique_ptr<TlsChannel> tls_;  ///< null: none
+    std::size_t unproved_bytes_ = 0;   ///< arrived for TLS before secure()
     boost::asio::steady_timer close_timer_;
     const Limits limits_;
     std::optional<FrameWriter> writer_;
@@ -87,6 +107,7 @@ private:
     std::string in_flight_;
     bool is_writing_ = false;
     bool is_finishing_ = false;
+    bool has_said_end_ = false;
     std::optional<ConnectionEnd> end_;
     std::string why_ended_;
 };

@@ -30,6 +30,9 @@ public:
     /// what still matters.
     virtual void send(const AgentMessage& message) = 0;
 
+    /// Ends the connection, if there is one, as if it had broken, and looks for another one.
+    virtual void drop(const std::string& why) = 0;
+
     /// Flushes what was queued (bounded in time), ends the connection, then calls `done`; no event
     /// comes after this call.
     virtual void stop(std::function<void()> done) = 0;

@@ -1,9 +1,8 @@
 #include "rendezvous/client/rendezvous_client.hpp"
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>
@@ -12,16 +11,14 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
 #include "rendezvous/client/connection.hpp"
+#include "rendezvous/client/dial.hpp"
 #include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/handshake.hpp"
 
 namespace ddprun::rdzv {
 
@@ -29,20 +26,43 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+namespace {
+
+/// Daemons that send agents to each other disagree, and may agree in a moment.
+constexpr int kRedirectsMax = 4;
+
+/// A daemon that did not answer is left alone this often; it may be the only one left.
+constexpr int kSkipsMax = 8;
+
+/// Of several daemons one that is gone must not be waited for long.
+Limits patience_with(const ClientOptions& options) {
+    Limits limits = options.limits;
+    if (options.endpoints.size() > 1) {
+        limits.connect_timeout = std::min(limits.connect_timeout, limits.leader_lease / 2);
+    }
+    return limits;
+}
+
+}  // namespace
+
 class RendezvousClient::Impl : public std::enable_shared_from_this<Impl> {
 public:
     Impl(asio::io_context& io, ClientOptions options)
         : options_(std::move(options)),
           io_(io),
-          resolver_(io),
-          deadline_(io),
+          dialer_(std::make_shared<Dialer>(io, DialOptions{.secret = options_.secret,
+                                                           .tls = options_.tls,
+                                                           .job = options_.job,
+                                                           .limits = patience_with(options_)})),
           pause_(io),
+          wait_(io),
           backoff_(options_.limits.reconnect_backoff_min) {
         DDP_CHECK(!options_.endpoints.empty());
     }
 
     void start(LinkEvents events);
     void send(const AgentMessage& message);
+    void drop(const std::string& why);
     void stop(std::function<void()> done);
     void abandon();
 
@@ -56,32 +76,34 @@ private:
 
     static asio::awaitable<void> run(Self self);
     static asio::awaitable<Down> attempt(Self self);
-    static asio::awaitable<error_code> resolve(Self self, Endpoint endpoint,
-                                               std::vector<tcp::endpoint>& found);
-    static asio::awaitable<error_code> connect(Self self, tcp::endpoint address);
-    static asio::awaitable<Result<AgentHandshake::Finish>> shake_hands(Self self);
 
     void take(std::string_view body);
+    void follow(const Redirect& redirect);
+    void limit_wait();
+    [[nodiscard]] Endpoint choose_endpoint();
+    [[nodiscard]] bool is_pause_due() const;
     void report(const Down& down);
-    void arm_deadline(Milliseconds after);
-    void disarm_deadline();
     Milliseconds next_pause();
-    Error handshake_error(const error_code& failure) const;
 
     ClientOptions options_;
     asio::io_context& io_;
-    tcp::resolver resolver_;
-    asio::steady_timer deadline_;
+    const std::shared_ptr<Dialer> dialer_;
     asio::steady_timer pause_;
+    asio::steady_timer wait_;  ///< for the answer to a join
     LinkEvents events_;
     std::function<void()> done_;
-    std::shared_ptr<Connection> connection_;  ///< of this attempt
+    std::shared_ptr<Connection> connection_;  ///< since it is up
     std::string peer_;                        ///< the endpoint of this attempt, for people
     std::size_t next_endpoint_ = 0;
+    std::optional<Endpoint> sent_to_;  ///< by a daemon that does not decide
+    int redirects_ = 0;                ///< in a row
+    Endpoint current_;                 ///< of this attempt
+    bool was_sent_ = false;            ///< to it, by a daemon that does not decide
+    std::optional<Endpoint> silent_;   ///< does not answer: its daemon is stopped, or gone
+    int skips_left_ = 0;               ///< rounds in which it is not asked
     std::string last_reported_;
     Milliseconds backoff_;
-    std::uint64_t deadline_number_ = 0;
-    bool is_timed_out_ = false;
+    bool is_daemon_lasting_ = false;  ///< said the one that accepted us last
     bool is_running_ = false;
     bool is_up_ = false;
     bool is_stopping_ = false;
@@ -97,8 +119,25 @@ void RendezvousClient::Impl::start(LinkEvents events) {
 }
 
 void RendezvousClient::Impl::send(const AgentMessage& message) {
-    if (is_up_ && !is_stopping_) {
+    if (!is_up_ || is_stopping_) {
+        return;
+    }
+    const Join* join = std::get_if<Join>(&message);
+    if (join == nullptr || options_.endpoints.size() == 1) {
         connection_->send(encode(message));
+        return;
+    }
+    Join telling = *join;
+    telling.unreachable = silent_ ? to_string(*silent_) : std::string();
+    connection_->send(encode(AgentMessage(std::move(telling))));
+    limit_wait();
+}
+
+void RendezvousClient::Impl::drop(const std::string& why) {
+    if (is_up_ && !is_stopping_) {
+        silent_ = current_;
+        skips_left_ = kSkipsMax;
+        connection_->fail(why);
     }
 }
 
@@ -117,9 +156,9 @@ void RendezvousClient::Impl::stop(std::function<void()> done) {
 void RendezvousClient::Impl::abandon() {
     is_stopping_ = true;
     done_ = nullptr;
-    resolver_.cancel();
+    dialer_->cancel();
     pause_.cancel();
-    disarm_deadline();
+    wait_.cancel();
     if (connection_) {
         connection_->fail("given up");
     }
@@ -133,7 +172,7 @@ asio::awaitable<void> RendezvousClient::Impl::run(Self self) {
     while (!self->is_stopping_) {
         const Down down = co_await attempt(self);
         self->is_up_ = false;
-        self->disarm_deadline();
+        self->wait_.cancel();
         if (self->connection_) {
             self->connection_->fail(down.why);  // whatever is left of a failed attempt
             self->connection_.reset();
@@ -144,6 +183,9 @@ asio::awaitable<void> RendezvousClient::Impl::run(Self self) {
         self->report(down);
         if (down.is_final || self->is_stopping_) {
             break;
+        }
+        if (!self->is_pause_due()) {
+            continue;
         }
         self->pause_.expires_after(self->next_pause());
         const auto [cancelled] =
@@ -156,46 +198,27 @@ asio::awaitable<void> RendezvousClient::Impl::run(Self self) {
 }
 
 asio::awaitable<RendezvousClient::Impl::Down> RendezvousClient::Impl::attempt(Self self) {
-    if (self->options_.before_attempt) {
+    if (self->options_.before_attempt && !self->is_daemon_lasting_) {
         self->options_.before_attempt();
     }
-    const std::vector<Endpoint>& endpoints = self->options_.endpoints;
-    const Endpoint endpoint = endpoints[self->next_endpoint_++ % endpoints.size()];
-    self->peer_ = to_string(endpoint);
+    self->current_ = self->choose_endpoint();
+    self->peer_ = to_string(self->current_);
     Down down;
-    std::vector<tcp::endpoint> addresses;
-    error_code failure = co_await resolve(self, endpoint, addresses);
-    if (failure) {
-        down.why = fmt::format("the rendezvous host {} cannot be resolved: {}", endpoint.host,
-                               failure.message());
+    const Result<std::shared_ptr<Connection>> dialled =
+        co_await Dialer::dial(self->dialer_, self->current_);
+    if (!dialled) {
+        if (self->was_sent_ || dialled.error().code == ErrorCode::TimedOut) {
+            self->silent_ = self->current_;
+            self->skips_left_ = kSkipsMax;
+        }
+        down.why = dialled.error().what;
+        down.is_final = is_final(dialled.error());
         co_return down;
     }
-    for (const tcp::endpoint& address : addresses) {
-        if (self->is_stopping_) {
-            co_return down;
-        }
-        failure = co_await connect(self, address);
-        if (!failure) {
-            break;
-        }
-    }
-    if (failure) {
-        down.why = fmt::format("cannot connect to the rendezvous at {}: {}", self->peer_,
-                               failure.message());
-        co_return down;
-    }
-    Result<AgentHandshake::Finish> greeting = co_await shake_hands(self);
+    self->connection_ = *dialled;
     if (self->is_stopping_) {
         co_return down;
     }
-    if (!greeting) {
-        down.why = greeting.error().what;
-        down.is_final = greeting.error().code == ErrorCode::Refused ||
-                        greeting.error().code == ErrorCode::BadSecret ||
-                        greeting.error().code == ErrorCode::BadMessage;
-        co_return down;
-    }
-    self->connection_->secure(greeting->keys);
     self->is_up_ = true;
     self->last_reported_.clear();
     error_code ignored;
@@ -210,94 +233,6 @@ asio::awaitable<RendezvousClient::Impl::Down> RendezvousClient::Impl::attempt(Se
     co_return down;
 }
 
-asio::awaitable<error_code> RendezvousClient::Impl::resolve(Self self, Endpoint endpoint,
-                                                            std::vector<tcp::endpoint>& found) {
-    error_code failure;
-    const asio::ip::address address = asio::ip::make_address(endpoint.host, failure);
-    if (!failure) {
-        found.emplace_back(address, endpoint.port);
-        co_return failure;
-    }
-    const std::string port = std::to_string(endpoint.port);
-    const auto [unresolved, results] = co_await self->resolver_.async_resolve(
-        endpoint.host, port, asio::as_tuple(asio::use_awaitable));
-    for (const auto& result : results) {
-        found.push_back(result.endpoint());
-    }
-    failure = unresolved;
-    if (!failure && found.empty()) {
-        failure = asio::error::host_not_found;
-    }
-    co_return failure;
-}
-
-asio::awaitable<error_code> RendezvousClient::Impl::connect(Self self, tcp::endpoint address) {
-    tcp::socket fresh(self->io_);
-    error_code failure;
-    fresh.open(address.protocol(), failure);
-    if (failure) {
-        co_return failure;
-    }
-    self->connection_ = std::make_shared<Connection>(std::move(fresh), self->options_.limits);
-    Connection::Socket& socket = self->connection_->socket();
-    self->arm_deadline(self->options_.limits.connect_timeout);
-    std::tie(failure) = co_await socket.async_connect(address, asio::as_tuple(asio::use_awaitable));
-    self->disarm_deadline();
-    if (self->is_timed_out_) {
-        failure = asio::error::timed_out;
-    }
-    if (failure) {
-        co_return failure;
-    }
-    // A port that nobody listens on may be the one the kernel chose for us: TCP then connects the
-    // socket to itself.
-    error_code ignored;
-    if (socket.local_endpoint(ignored) == socket.remote_endpoint(ignored)) {
-        failure = asio::error::connection_refused;
-        co_return failure;
-    }
-    self->connection_->tune();
-    co_return failure;
-}
-
-asio::awaitable<Result<AgentHandshake::Finish>> RendezvousClient::Impl::shake_hands(Self self) {
-    const std::shared_ptr<Connection> connection = self->connection_;
-    const AgentHandshake handshake(self->options_.secret, self->options_.job, random_nonce());
-    self->arm_deadline(self->options_.limits.hello_timeout);
-    const auto [unsent, sent] = co_await asio::async_write(
-        connection->socket(), asio::buffer(handshake.hello()), asio::as_tuple(asio::use_awaitable));
-    if (unsent) {
-        co_return self->handshake_error(unsent);
-    }
-    // Whatever else serves there may send less than an answer and wait: the first bytes tell.
-    std::array<char, kAnswerBytes> answer{};
-    const auto [unread, head] =
-        co_await asio::async_read(connection->socket(), asio::buffer(answer, kMagic.size()),
-                                  asio::as_tuple(asio::use_awaitable));
-    const std::string_view bytes(answer.data(), answer.size());
-    if (unread) {
-        co_return self->handshake_error(unread);
-    }
-    if (bytes.starts_with(kMagic)) {
-        const auto [cut_off, rest] =
-            co_await asio::async_read(connection->socket(), asio::buffer(answer) + kMagic.size(),
-                                      asio::as_tuple(asio::use_awaitable));
-        if (cut_off) {
-            co_return self->handshake_error(cut_off);
-        }
-    }
-    Result<AgentHandshake::Finish> finish = handshake.finish(bytes, self->peer_);
-    if (finish) {
-        const auto [unproved, count] = co_await asio::async_write(
-            connection->socket(), asio::buffer(finish->proof), asio::as_tuple(asio::use_awaitable));
-        if (unproved) {
-            co_return self->handshake_error(unproved);
-        }
-    }
-    self->disarm_deadline();
-    co_return finish;
-}
-
 // ---------------------------------------------------------------------------------------- helpers
 
 void RendezvousClient::Impl::take(std::string_view body) {
@@ -306,10 +241,60 @@ void RendezvousClient::Impl::take(std::string_view body) {
         connection_->fail(message.error().what);
         return;
     }
+    if (const Redirect* redirect = std::get_if<Redirect>(&*message)) {
+        follow(*redirect);
+        return;
+    }
+    if (const Accepted* accepted = std::get_if<Accepted>(&*message)) {
+        is_daemon_lasting_ = accepted->is_lasting;
+    }
+    redirects_ = 0;
+    wait_.cancel();
+    silent_.reset();
     backoff_ = options_.limits.reconnect_backoff_min;
     if (!is_stopping_) {
         events_.on_message(*std::move(message));
     }
+}
+
+void RendezvousClient::Impl::follow(const Redirect& redirect) {
+    const Result<Endpoint> endpoint = parse_endpoint(redirect.endpoint);
+    if (endpoint && *endpoint != silent_ && ++redirects_ <= kRedirectsMax) {
+        sent_to_ = *endpoint;
+    } else {
+        redirects_ = 0;
+    }
+    connection_->fail(redirect.endpoint.empty()
+                          ? "no daemon leads at the moment"
+                          : fmt::format("the daemon at {} leads", redirect.endpoint));
+}
+
+// A daemon that knows no leader keeps us until there is one. If it is we who cannot see the leader,
+// that never ends.
+void RendezvousClient::Impl::limit_wait() {
+    wait_.expires_after(2 * options_.limits.leader_lease);
+    wait_.async_wait([self = shared_from_this(), asked = connection_](error_code cancelled) {
+        if (!cancelled && asked == self->connection_) {
+            asked->fail("nobody leads");
+        }
+    });
+}
+
+Endpoint RendezvousClient::Impl::choose_endpoint() {
+    was_sent_ = sent_to_.has_value();
+    if (was_sent_) {
+        return *std::exchange(sent_to_, std::nullopt);
+    }
+    const std::size_t count = options_.endpoints.size();
+    if (count > 1 && options_.endpoints[next_endpoint_ % count] == silent_ && skips_left_-- > 0) {
+        ++next_endpoint_;
+    }
+    return options_.endpoints[next_endpoint_++ % count];
+}
+
+// Whoever was sent on, or has others to ask, does so at once.
+bool RendezvousClient::Impl::is_pause_due() const {
+    return !sent_to_ && next_endpoint_ % options_.endpoints.size() == 0;
 }
 
 void RendezvousClient::Impl::report(const Down& down) {
@@ -319,40 +304,10 @@ void RendezvousClient::Impl::report(const Down& down) {
     }
 }
 
-void RendezvousClient::Impl::arm_deadline(Milliseconds after) {
-    is_timed_out_ = false;
-    deadline_.expires_after(after);
-    // A timer that has fired already cannot be cancelled; its number tells that it is an old one.
-    deadline_.async_wait([self = shared_from_this(), number = ++deadline_number_](error_code) {
-        if (number == self->deadline_number_) {
-            self->is_timed_out_ = true;
-            self->connection_->fail("timed out");
-        }
-    });
-}
-
-void RendezvousClient::Impl::disarm_deadline() {
-    ++deadline_number_;
-    deadline_.cancel();
-}
-
 Milliseconds RendezvousClient::Impl::next_pause() {
     const Milliseconds least = backoff_ / 2;
     backoff_ = std::min(2 * backoff_, options_.limits.reconnect_backoff_max);
     return least + Milliseconds(options_.rng.below(static_cast<std::uint64_t>(least.count()) + 1));
-}
-
-Error RendezvousClient::Impl::handshake_error(const error_code& failure) const {
-    if (is_timed_out_) {
-        return Error{ErrorCode::TimedOut,
-                     fmt::format("what listens at {} does not answer as a ddprun rendezvous within "
-                                 "{} ms",
-                                 peer_, options_.limits.hello_timeout.count())};
-    }
-    return Error{
-        ErrorCode::ConnectionLost,
-        fmt::format("lost the rendezvous at {} in the handshake: {}", peer_,
-                    failure == asio::error::eof ? "it closed the connection" : failure.message())};
 }
 
 // ---------------------------------------------------------------------------------------- the Link
@@ -370,6 +325,10 @@ void RendezvousClient::start(LinkEvents events) {
 
 void RendezvousClient::send(const AgentMessage& message) {
     impl_->send(message);
+}
+
+void RendezvousClient::drop(const std::string& why) {
+    impl_->drop(why);
 }
 
 void RendezvousClient::stop(std::function<void()> done) {

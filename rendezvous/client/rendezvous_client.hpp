@@ -10,6 +10,7 @@
 #include "rendezvous/base/rng.hpp"
 #include "rendezvous/base/tagged.hpp"
 #include "rendezvous/client/link.hpp"
+#include "rendezvous/client/tls.hpp"
 #include "rendezvous/protocol/endpoint.hpp"
 #include "rendezvous/protocol/limits.hpp"
 #include "rendezvous/protocol/secret.hpp"
@@ -17,12 +18,14 @@
 namespace ddprun::rdzv {
 
 struct ClientOptions {
-    std::vector<Endpoint> endpoints;  ///< at least one; tried in turn
+    std::vector<Endpoint> endpoints;  ///< at least one; tried in turn, of several daemons
     std::optional<JobSecret> secret;  ///< none: --insecure, works only with a daemon that has none
-    JobId job;                        ///< the only job that may be joined on this link; UTF-8
+    std::shared_ptr<const TlsContext> tls;  ///< null: none, works only with a daemon that has none
+    JobId job;                              ///< the only job that may be joined on this link; UTF-8
     Limits limits;
-    std::function<void()> before_attempt;  ///< before each attempt to connect; may be empty
-    Rng rng{0};                            ///< jitters the pauses between attempts
+    /// Before each attempt to connect, while no lasting daemon has accepted us; may be empty.
+    std::function<void()> before_attempt;
+    Rng rng{0};  ///< jitters the pauses between attempts
 };
 
 /// A Link over TCP. Connects, proves the secret both ways, then carries frames; when the connection
@@ -41,6 +44,7 @@ public:
 
     void start(LinkEvents events) override;
     void send(const AgentMessage& message) override;
+    void drop(const std::string& why) override;
     void stop(std::function<void()> done) override;
 
 private:

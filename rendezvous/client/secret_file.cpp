@@ -190,15 +190,23 @@ std::string secret_file_path(const std::string& given) {
     return home.empty() ? std::string() : home + "/.config/ddprun/secret";
 }
 
-Result<JobSecret> load_or_create_secret(const std::string& given) {
+Result<JobSecret> load_secret(const std::string& given) {
     const std::string path = secret_file_path(given);
     if (path.empty()) {
         return Error{ErrorCode::NotFound,
                      "no job secret: HOME is not set; name a file with --secret-file"};
     }
+    return read_secret(path);
+}
+
+Result<JobSecret> load_or_create_secret(const std::string& given) {
+    Result<JobSecret> secret = load_secret(given);
     const bool is_default_place = named_secret_file(given).empty();
-    Result<JobSecret> secret = read_secret(path);
     if (secret || !is_default_place || secret.error().code != ErrorCode::NotFound) {
+        return secret;
+    }
+    const std::string path = secret_file_path(given);
+    if (path.empty()) {
         return secret;
     }
     if (std::optional<Error> problem = create_secret(path)) {

@@ -18,4 +18,7 @@ namespace ddprun::rdzv {
 /// file system: for start-up only.
 [[nodiscard]] Result<JobSecret> load_or_create_secret(const std::string& given);
 
+/// The same without making a file: for those who ask a rendezvous that somebody else started.
+[[nodiscard]] Result<JobSecret> load_secret(const std::string& given);
+
 }  // namespace ddprun::rdzv

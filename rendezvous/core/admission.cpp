@@ -153,6 +153,9 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
         trace(step, fmt::format("node {} reconnected", message.hostname));
         attach(step, id, node, connection);
         reindex(step, id);
+        if (step.now < run.returns_until) {
+            persist(step, false);  // what was restored has proved to be of use
+        }
         catch_up(step, id, node, message);
         return true;
     }
@@ -196,7 +199,7 @@ void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
     node.said_waiting.clear();
     step.run.by_connection[connection] = id;
     renew_lease(step, id, node);
-    Accepted accepted{.run_token = step.run.token};
+    Accepted accepted{.run_token = step.run.token, .is_lasting = step.options.is_lasting};
     if (step.options.has_leases) {
         accepted.lease = step.options.limits.lease;
         accepted.beat_interval = step.options.limits.beat_interval;

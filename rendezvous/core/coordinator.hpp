@@ -81,6 +81,7 @@ struct CoordinatorOptions {
     /// False inside a single-node ddprun: its one member is in this process and cannot be silent.
     /// Nor has the run a life beyond this process: nothing is persisted.
     bool has_leases = true;
+    bool is_lasting = false;  ///< members are told: as Accepted::is_lasting
 };
 
 struct Run;  // run.hpp: what one life of the job holds

@@ -8,6 +8,7 @@
 
 #include "rendezvous/protocol/base64.hpp"
 #include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/protocol/control_fields.hpp"
 #include "rendezvous/protocol/fixed_frames.hpp"
 #include "rendezvous/protocol/message_fields.hpp"
 #include "rendezvous/protocol/run_record_fields.hpp"
@@ -301,6 +302,16 @@ Result<std::variant<Ts...>> decode_json(std::string_view body, const Limits& lim
     return message;
 }
 
+template <typename T>
+Result<T> decode_only(std::string_view body, const Limits& limits) {
+    Result<std::variant<T>> message =
+        decode_json(body, limits, static_cast<const std::variant<T>*>(nullptr));
+    if (!message) {
+        return message.error();
+    }
+    return std::get<T>(*std::move(message));
+}
+
 }  // namespace
 
 Result<AgentMessage> decode_agent_message(std::string_view body, const Limits& limits) {
@@ -318,12 +329,15 @@ Result<RendezvousMessage> decode_rendezvous_message(std::string_view body, const
 }
 
 Result<RunRecord> decode_run_record(std::string_view body, const Limits& limits) {
-    const Result<std::variant<RunRecord>> record =
-        decode_json(body, limits, static_cast<const std::variant<RunRecord>*>(nullptr));
-    if (!record) {
-        return record.error();
-    }
-    return std::get<RunRecord>(*record);
+    return decode_only<RunRecord>(body, limits);
+}
+
+Result<AskStatus> decode_ask_status(std::string_view body, const Limits& limits) {
+    return decode_only<AskStatus>(body, limits);
+}
+
+Result<StatusReply> decode_status_reply(std::string_view body, const Limits& limits) {
+    return decode_only<StatusReply>(body, limits);
 }
 
 }  // namespace ddprun::rdzv

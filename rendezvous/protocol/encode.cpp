@@ -6,6 +6,7 @@
 
 #include "rendezvous/protocol/base64.hpp"
 #include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/protocol/control_fields.hpp"
 #include "rendezvous/protocol/fixed_frames.hpp"
 #include "rendezvous/protocol/message_fields.hpp"
 #include "rendezvous/protocol/run_record_fields.hpp"
@@ -130,6 +131,14 @@ std::string encode(const RendezvousMessage& message) {
 
 std::string encode(const RunRecord& record) {
     return encode_one(record);
+}
+
+std::string encode(const AskStatus& question) {
+    return encode_one(question);
+}
+
+std::string encode(const StatusReply& reply) {
+    return encode_one(reply);
 }
 
 }  // namespace ddprun::rdzv

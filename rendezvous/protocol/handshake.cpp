@@ -20,13 +20,14 @@ constexpr std::size_t kJobOrProofAt = kNonceAt + sizeof(Nonce);
 
 constexpr char kModeInsecure = 0;
 constexpr char kModeSecret = 1;
-constexpr char kRoleAgent = 'a';
 
-// Statuses of an answer. No value is kRoleAgent: a hello that comes back is no answer.
+// Statuses of an answer. No value is a role: a hello that comes back is no answer.
 constexpr char kStatusGo = 0;
 constexpr char kStatusVersion = 1;
 constexpr char kStatusNeedsSecret = 2;
 constexpr char kStatusHasNoSecret = 3;
+constexpr char kStatusNeedsTls = 4;
+constexpr char kStatusHasNoTls = 5;
 
 // The final NUL belongs to each label, so that none is the beginning of another.
 constexpr std::string_view kRendezvousProof("ddprun rendezvous proof\0", 24);
@@ -41,6 +42,11 @@ std::string header(char mode, char role_or_status) {
     bytes += role_or_status;
     bytes += '\0';
     return bytes;
+}
+
+bool is_role(char byte) {
+    return byte == static_cast<char>(PeerRole::Agent) ||
+           byte == static_cast<char>(PeerRole::Control);
 }
 
 std::string_view view_of(const Nonce& nonce) {
@@ -81,8 +87,8 @@ Nonce random_nonce() {
 // ---------------------------------------------------------------------------------------- agent
 
 AgentHandshake::AgentHandshake(std::optional<JobSecret> secret, const JobId& job,
-                               const Nonce& nonce)
-    : secret_(std::move(secret)), hello_(header(mode_of(secret_), kRoleAgent)) {
+                               const Nonce& nonce, PeerRole role)
+    : secret_(std::move(secret)), hello_(header(mode_of(secret_), static_cast<char>(role))) {
     hello_ += view_of(nonce);
     hello_ += view(sha256(job.value()));
     DDP_CHECK(hello_.size() == kHelloBytes, hello_.size());
@@ -92,7 +98,7 @@ Result<AgentHandshake::Finish> AgentHandshake::finish(std::string_view answer,
                                                       const std::string& peer) const {
     DDP_CHECK(answer.size() == kAnswerBytes, answer.size());
     const char status = answer[kRoleOrStatusAt];
-    if (!answer.starts_with(kMagic) || status < kStatusGo || status > kStatusHasNoSecret) {
+    if (!answer.starts_with(kMagic) || status < kStatusGo || status > kStatusNeedsTls) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("what answers at {} is not a ddprun rendezvous; give another "
                                  "port in --rdzv-endpoint",
@@ -103,6 +109,12 @@ Result<AgentHandshake::Finish> AgentHandshake::finish(std::string_view answer,
                      fmt::format("the rendezvous at {} speaks protocol {}, this ddprun speaks {}; "
                                  "install the same version on all nodes",
                                  peer, version_of(answer), unsigned{kProtocolVersion})};
+    }
+    if (status == kStatusNeedsTls) {
+        return Error{ErrorCode::Refused,
+                     fmt::format("the rendezvous at {} asks for TLS; give --tls-ca FILE with the "
+                                 "authority that signed its certificate",
+                                 peer)};
     }
     if (status == kStatusNeedsSecret || (!secret_ && answer[kModeAt] != kModeInsecure)) {
         return Error{ErrorCode::Refused,
@@ -135,7 +147,7 @@ RendezvousHandshake::RendezvousHandshake(std::optional<JobSecret> secret, const 
 
 RendezvousHandshake::Answer RendezvousHandshake::answer(std::string_view hello) {
     DDP_CHECK(hello.size() == kHelloBytes, hello.size());
-    if (!hello.starts_with(kMagic) || hello[kRoleOrStatusAt] != kRoleAgent) {
+    if (!hello.starts_with(kMagic) || !is_role(hello[kRoleOrStatusAt])) {
         return {.bytes = {}, .refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"}};
     }
     char status = kStatusGo;
@@ -173,6 +185,17 @@ bool RendezvousHandshake::is_for(const JobId& job) const {
     return transcript_.size() >= kHelloBytes &&
            std::string_view(transcript_).substr(kJobOrProofAt, sizeof(Mac)) ==
                view(sha256(job.value()));
+}
+
+PeerRole RendezvousHandshake::role() const {
+    DDP_CHECK(!transcript_.empty());
+    return static_cast<PeerRole>(transcript_[kRoleOrStatusAt]);
+}
+
+std::string answer_about_tls(bool is_needed) {
+    std::string bytes = header(kModeSecret, is_needed ? kStatusNeedsTls : kStatusHasNoTls);
+    bytes.resize(kAnswerBytes, '\0');
+    return bytes;
 }
 
 }  // namespace ddprun::rdzv

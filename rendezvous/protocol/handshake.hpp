@@ -14,7 +14,7 @@
 /// How both ends of a connection prove that they hold the same secret before anything else is said.
 /// Three messages of fixed size (protocol/README.md shows them byte by byte):
 ///
-///     agent       -> rendezvous   hello: version, mode, nonce, digest of the job id
+///     agent       -> rendezvous   hello: version, mode, role, nonce, digest of the job id
 ///     rendezvous  -> agent        answer: version, mode, status, nonce, proof
 ///     agent       -> rendezvous   proof; frames may follow in the same segment
 ///
@@ -34,6 +34,16 @@ inline constexpr std::size_t kHelloBytes = 72;
 inline constexpr std::size_t kAnswerBytes = 72;
 inline constexpr std::size_t kProofBytes = 32;
 
+/// What a connection is for, from its first message to its end; other messages than those of its
+/// role end it. The values travel.
+enum class PeerRole : char {
+    Agent = 'a',    ///< joins a job
+    Control = 'c',  ///< asks about jobs (control.hpp)
+};
+
+/// The answer of a rendezvous to those who do not speak TLS although it does, and the reverse.
+[[nodiscard]] std::string answer_about_tls(bool is_needed);
+
 /// What the frames of one connection are sealed with, seen from one end. Without a secret on both
 /// sides there are no keys, and frames carry no MAC.
 struct SessionKeys {
@@ -44,7 +54,8 @@ struct SessionKeys {
 /// The agent's side: send hello(), read kAnswerBytes, send what finish() gives.
 class AgentHandshake {
 public:
-    AgentHandshake(std::optional<JobSecret> secret, const JobId& job, const Nonce& nonce);
+    AgentHandshake(std::optional<JobSecret> secret, const JobId& job, const Nonce& nonce,
+                   PeerRole role = PeerRole::Agent);
 
     [[nodiscard]] const std::string& hello() const { return hello_; }
 
@@ -77,6 +88,9 @@ public:
 
     /// Whether this handshake was made for `job`. Binds the connection to the one job of its hello.
     [[nodiscard]] bool is_for(const JobId& job) const;
+
+    /// After finish().
+    [[nodiscard]] PeerRole role() const;
 
 private:
     std::optional<JobSecret> secret_;

@@ -14,9 +14,12 @@ struct Limits {
     std::size_t frame_bytes_max = std::size_t{1} << 20;       ///< body of one frame
     std::size_t json_depth_max = 16;                          ///< nesting of a message
     std::size_t send_queue_bytes_max = std::size_t{8} << 20;  ///< unsent bytes per connection
-    std::size_t hello_bytes_max = 256;         ///< read from a peer that has not proved itself
-    Milliseconds hello_timeout{3000};          ///< for the whole handshake
-    std::size_t half_open_max = 64;            ///< connections in the handshake at once
+    std::size_t hello_bytes_max = 256;  ///< read from a peer that has not proved itself
+    Milliseconds hello_timeout{3000};   ///< for the whole handshake
+    std::size_t half_open_max = 64;     ///< connections in the handshake at once
+    std::size_t tls_hello_bytes_max = std::size_t{64}
+                                      << 10;   ///< of its TLS handshake: certificates
+    std::size_t status_nodes_max = 1024;       ///< nodes listed in one status
     Milliseconds connect_timeout{5000};        ///< one attempt to reach an endpoint
     Milliseconds reconnect_backoff_min{20};    ///< first pause between attempts, then doubled
     Milliseconds reconnect_backoff_max{1000};  ///< and at most
@@ -26,7 +29,7 @@ struct Limits {
     Milliseconds lease{1000};         ///< how long a silent node is still believed alive
     Milliseconds beat_interval{200};  ///< five beats to a lease
     Milliseconds self_doubt{5000};    ///< half of the nodes fell silent at once: perhaps it is us
-    Milliseconds link_silence_max{2000};   ///< beats unanswered: the agent looks for another daemon
+    Milliseconds link_silence_max{1500};   ///< beats unanswered: the agent looks for another daemon
     Milliseconds reconnect_grace{5000};    ///< a restarted daemon waits so long for each node
     Milliseconds adoption_patience{3000};  ///< and so long, without a journal, for who agrees
     Milliseconds verdict_kept{60000};      ///< a closed run answers late members this long

@@ -170,6 +170,7 @@ struct Fields<Join> {
         visit.object("settings", join.settings);
         visit.name("run_token", join.run_token, false);
         visit.object("held", join.held);
+        visit.name("unreachable", join.unreachable, false);
     }
 };
 
@@ -246,6 +247,7 @@ struct Fields<Accepted> {
         visit.name("run_token", accepted.run_token, false);
         visit.duration("lease_ms", accepted.lease);
         visit.duration("beat_interval_ms", accepted.beat_interval);
+        visit.flag("is_lasting", accepted.is_lasting);
     }
 };
 

@@ -118,6 +118,7 @@ struct Join {
     JobSettings settings;
     std::string run_token;  ///< of the run this node belongs to; empty for a stranger
     std::optional<HeldGeneration> held;
+    std::string unreachable;  ///< a daemon that did not answer: no use in being sent there
 
     bool operator==(const Join&) const = default;
 };
@@ -178,6 +179,9 @@ struct Accepted {
     std::string run_token;
     Milliseconds lease{0};
     Milliseconds beat_interval{0};
+    /// Somebody keeps this daemon running: it comes back by itself, and no ddprun needs to start
+    /// one.
+    bool is_lasting = false;
 
     bool operator==(const Accepted&) const = default;
 };

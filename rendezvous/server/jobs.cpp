@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -13,11 +14,57 @@ namespace asio = boost::asio;
 Jobs::Job::Job(asio::io_context& io, const JobId& id, const CoordinatorOptions& options, Rng rng)
     : coordinator(id, options, rng), timer(io) {}
 
-Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks)
+Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks, Durable durable,
+           bool is_lasting)
     : io_(io),
-      options_{.limits = limits, .has_leases = true},
+      options_{.limits = limits, .has_leases = true, .is_lasting = is_lasting},
       rng_(rng),
-      hooks_(std::move(hooks)) {}
+      hooks_(std::move(hooks)),
+      durable_(durable) {}
+
+void Jobs::restore(const std::map<JobId, std::string>& records) {
+    const Instant now = std::chrono::steady_clock::now();
+    for (const auto& [id, text] : records) {
+        const Result<RunRecord> record = decode_run_record(text, options_.limits);
+        if (!record || record->job != id) {
+            hooks_.log(fmt::format("the journal's record of job {} cannot be read: {}", id.value(),
+                                   record ? "it is of another job" : record.error().what));
+            continue;
+        }
+        Job& job = add(id);
+        const Result<void> restored = job.coordinator.restore(now, *record);
+        if (!restored) {
+            hooks_.log(restored.error().what);
+            jobs_.erase(id);
+            continue;
+        }
+        hooks_.log(fmt::format("job {} goes on from the journal: generation {}, {} nodes",
+                               id.value(), record->generation.value(), record->nodes.size()));
+        arm(now, id, job);
+    }
+}
+
+Jobs::Job& Jobs::add(const JobId& id) {
+    auto job = std::make_unique<Job>(io_, id, options_, Rng(rng_.next()));
+    RecorderHooks hooks;
+    hooks.carry_out = [this, id](const Effect& effect) { carry_out(id, effect); };
+    hooks.record = [coordinator = &job->coordinator] {
+        const auto record = coordinator->record(std::chrono::steady_clock::now());
+        return record ? encode(*record) : std::string();
+    };
+    hooks.durability = [this, id](const std::string& fault) { durability_changed(id, fault); };
+    job->recorder =
+        std::make_shared<Recorder>(io_, id, options_.limits, durable_, std::move(hooks));
+    has_had_any_ = true;
+    return *(jobs_[id] = std::move(job));
+}
+
+void Jobs::durability_changed(const JobId& id, const std::string& fault) {
+    if (!fault.empty()) {
+        hooks_.log(fmt::format("job {} is not durable: {}", id.value(), fault));
+    }
+    static_cast<void>(step(id, Durability{fault}));
+}
 
 bool Jobs::open(const JobId& job) {
     if (jobs_.contains(job)) {
@@ -27,8 +74,7 @@ bool Jobs::open(const JobId& job) {
     if (jobs_.size() >= options_.limits.jobs_max) {
         return false;
     }
-    jobs_.emplace(job, std::make_unique<Job>(io_, job, options_, Rng(rng_.next())));
-    has_had_any_ = true;
+    add(job);
     return true;
 }
 
@@ -38,11 +84,14 @@ bool Jobs::step(const JobId& job, const Input& input) {
         return false;
     }
     const Instant now = std::chrono::steady_clock::now();
+    if (!hooks_.may_decide(now)) {
+        return true;
+    }
     admit_hold_up(now, job, *found->second);
     step_at(now, job, *found->second, input);
     // A join that was refused opens no run: nothing of it is kept.
     if (found->second->coordinator.run() == nullptr) {
-        jobs_.erase(found);
+        forget(job);
     }
     return true;
 }
@@ -52,15 +101,32 @@ bool Jobs::are_all_done() const {
                        [](const auto& job) { return job.second->coordinator.is_done(); });
 }
 
+void Jobs::visit(const std::function<void(const JobId&, const Coordinator&)>& look) const {
+    for (const auto& [id, job] : jobs_) {
+        look(id, job->coordinator);
+    }
+}
+
+void Jobs::erase_records() {
+    if (durable_.journal != nullptr) {
+        for (const auto& [id, job] : jobs_) {
+            durable_.journal->erase(id);
+        }
+    }
+}
+
 void Jobs::stop() {
     is_stopped_ = true;
+    for (const auto& [id, job] : jobs_) {
+        job->recorder->stop();
+    }
     jobs_.clear();
 }
 
 void Jobs::step_at(Instant now, const JobId& id, Job& job, const Input& input) {
     Effects effects;
     job.coordinator.step(now, input, effects);
-    carry_out(id, effects);
+    job.recorder->take(effects);
     arm(now, id, job);
 }
 
@@ -77,15 +143,13 @@ void Jobs::admit_hold_up(Instant now, const JobId& id, Job& job) {
     step_at(now, id, job, HeldUp{by});
 }
 
-void Jobs::carry_out(const JobId& id, const Effects& effects) {
-    for (const Effect& effect : effects) {
-        if (const auto* send = std::get_if<Send>(&effect)) {
-            hooks_.send(send->connection, send->message);
-        } else if (const auto* close = std::get_if<CloseConnection>(&effect)) {
-            hooks_.close(close->connection, close->reason);
-        } else {
-            hooks_.log(fmt::format("{}: {}", id.value(), std::get<Trace>(effect).text));
-        }
+void Jobs::carry_out(const JobId& id, const Effect& effect) {
+    if (const auto* send = std::get_if<Send>(&effect)) {
+        hooks_.send(send->connection, send->message);
+    } else if (const auto* close = std::get_if<CloseConnection>(&effect)) {
+        hooks_.close(close->connection, close->reason);
+    } else if (const auto* trace = std::get_if<Trace>(&effect)) {
+        hooks_.log(fmt::format("{}: {}", id.value(), trace->text));
     }
 }
 
@@ -112,6 +176,9 @@ void Jobs::timer_fired(const JobId& id, std::uint64_t number) {
     }
     Job& job = *found->second;
     const Instant fired = std::chrono::steady_clock::now();
+    if (!hooks_.may_decide(fired)) {
+        return;
+    }
     admit_hold_up(fired, id, job);
     const std::optional<Instant> deadline = job.coordinator.next_deadline();
     if (deadline && *deadline <= fired) {
@@ -126,9 +193,24 @@ void Jobs::timer_fired(const JobId& id, std::uint64_t number) {
     hooks_.time_passed();
 }
 
+void Jobs::forget(const JobId& id) {
+    jobs_.at(id)->recorder->stop();
+    if (durable_.journal != nullptr) {
+        durable_.journal->erase(id);
+    }
+    jobs_.erase(id);
+}
+
 void Jobs::forget_closed(Instant now) {
-    std::erase_if(jobs_,
-                  [now](const auto& job) { return job.second->coordinator.is_forgettable(now); });
+    std::vector<JobId> closed;
+    for (const auto& [id, job] : jobs_) {
+        if (job->coordinator.is_forgettable(now)) {
+            closed.push_back(id);
+        }
+    }
+    for (const JobId& id : closed) {
+        forget(id);
+    }
 }
 
 }  // namespace ddprun::rdzv

@@ -14,6 +14,7 @@
 #include "rendezvous/base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/server/recorder.hpp"
 
 namespace ddprun::rdzv {
 
@@ -27,15 +28,22 @@ struct JobHooks {
     std::function<void(const JobId&)> read_ready;
     /// Time alone changed a job: it may be done now.
     std::function<void()> time_passed;
+    /// Asked before anything is decided; false: somebody else decides by now, and nothing happens.
+    std::function<bool(Instant)> may_decide;
 };
 
 /// The coordinators of one daemon, each with its timer: reads the clock for them, notices when the
 /// loop was held up, carries out their effects. Lives on the thread of `io`.
 class Jobs : public std::enable_shared_from_this<Jobs> {
 public:
-    Jobs(boost::asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks);
+    Jobs(boost::asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks,
+         Durable durable, bool is_lasting);
     Jobs(const Jobs&) = delete;
     Jobs& operator=(const Jobs&) = delete;
+
+    /// Goes on with what the journal holds. Records that cannot be used are left out, with a line;
+    /// their nodes are then asked what they hold.
+    void restore(const std::map<JobId, std::string>& records);
 
     /// There is a coordinator for `job` now. False: Limits::jobs_max others are there.
     [[nodiscard]] bool open(const JobId& job);
@@ -47,6 +55,12 @@ public:
     [[nodiscard]] bool has_had_any() const { return has_had_any_; }
     [[nodiscard]] bool are_all_done() const;
 
+    /// The coordinators, for those who only look.
+    void visit(const std::function<void(const JobId&, const Coordinator&)>& look) const;
+
+    /// Nothing is left to be told: the journal may forget all runs.
+    void erase_records();
+
     /// No hook is called after this.
     void stop();
 
@@ -56,6 +70,7 @@ private:
             Rng rng);
 
         Coordinator coordinator;
+        std::shared_ptr<Recorder> recorder;
         boost::asio::steady_timer timer;
         std::optional<Instant> armed;    ///< when the timer fires
         std::uint64_t armed_number = 0;  ///< tells that firing from earlier ones
@@ -63,15 +78,19 @@ private:
 
     void step_at(Instant now, const JobId& id, Job& job, const Input& input);
     void admit_hold_up(Instant now, const JobId& id, Job& job);
-    void carry_out(const JobId& id, const Effects& effects);
+    Job& add(const JobId& id);
+    void durability_changed(const JobId& id, const std::string& fault);
+    void carry_out(const JobId& id, const Effect& effect);
     void arm(Instant now, const JobId& id, Job& job);
     void timer_fired(const JobId& id, std::uint64_t number);
+    void forget(const JobId& id);
     void forget_closed(Instant now);
 
     boost::asio::io_context& io_;
     CoordinatorOptions options_;
     Rng rng_;
     JobHooks hooks_;
+    Durable durable_;
     std::map<JobId, std::unique_ptr<Job>> jobs_;
     std::uint64_t last_armed_number_ = 0;
     bool has_had_any_ = false;

@@ -21,56 +21,14 @@
 #include "rendezvous/protocol/codec.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 #include "rendezvous/protocol/handshake.hpp"
-#include "rendezvous/server/jobs.hpp"
-#include "rendezvous/server/session.hpp"
+#include "rendezvous/server/control.hpp"
+#include "rendezvous/server/server_impl.hpp"
 
 namespace ddprun::rdzv {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
-
-class Server::Impl : public std::enable_shared_from_this<Impl> {
-public:
-    Impl(asio::io_context& io, ServerOptions options);
-
-    void start(std::function<void()> on_ended);
-    void stop();
-    [[nodiscard]] std::size_t job_count() const { return jobs_->size(); }
-    [[nodiscard]] std::size_t connection_count() const { return sessions_.size(); }
-
-private:
-    using Self = std::shared_ptr<Impl>;
-    using SessionPtr = std::shared_ptr<Session>;
-
-    static asio::awaitable<void> accept_agents(Self self);
-    static asio::awaitable<void> serve(Self self, SessionPtr session);
-
-    JobHooks make_hooks();
-    void admit(tcp::socket socket);
-    void take(Session& session, std::string_view body);
-    void join(Session& session, const Join& message);
-    void ended(const Session& session, ConnectionEnd how);
-    void close_for_job(ConnectionId id);
-    void read_ready(const JobId& job);
-    void refuse(Session& session, const std::string& why);
-    void log(const std::string& line) const;
-    void end_if_idle();
-
-    ServerOptions options_;
-    asio::io_context& io_;
-    tcp::acceptor acceptor_;
-    asio::steady_timer room_;         ///< cancelled when there is room for another handshake
-    asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
-    std::function<void()> on_ended_;
-    std::shared_ptr<Jobs> jobs_;
-    std::map<ConnectionId, SessionPtr> sessions_;
-    std::uint64_t last_id_ = 0;
-    std::size_t half_open_ = 0;
-    RefusalLog refusals_;
-    bool has_waited_for_start_ = false;
-    bool is_stopped_ = false;
-};
 
 // ------------------------------------------------------------------------------ starting, stopping
 
@@ -80,7 +38,8 @@ Server::Impl::Impl(asio::io_context& io, ServerOptions options)
       acceptor_(io),
       room_(io),
       start_timer_(io),
-      jobs_(std::make_shared<Jobs>(io, options_.limits, options_.rng, make_hooks())) {}
+      jobs_(make_jobs(Durable{.journal = options_.journal.get()}, [](Instant) { return true; })),
+      is_leading_(!options_.is_one_of_several) {}
 
 void Server::Impl::start(std::function<void()> on_ended) {
     on_ended_ = std::move(on_ended);
@@ -101,6 +60,8 @@ void Server::Impl::start(std::function<void()> on_ended) {
             }
         });
     }
+    jobs_->restore(options_.records);
+    options_.records.clear();
     asio::co_spawn(io_, accept_agents(shared_from_this()), asio::detached);
 }
 
@@ -128,6 +89,7 @@ void Server::Impl::end_if_idle() {
         return;
     }
     log(jobs_->has_had_any() ? "all runs are closed: done" : "nobody came: done");
+    jobs_->erase_records();
     stop();
     if (on_ended_) {
         asio::post(io_, std::move(on_ended_));
@@ -176,6 +138,7 @@ void Server::Impl::admit(tcp::socket socket) {
         id, std::move(socket), options_.limits,
         fmt::format("{} port {}", peer.address().to_string(), peer.port()),
         RendezvousHandshake(options_.secret, random_nonce()));
+    session->tls = options_.tls;
     session->connection->tune();
     sessions_.emplace(id, session);
     ++half_open_;
@@ -190,13 +153,19 @@ asio::awaitable<void> Server::Impl::serve(Self self, SessionPtr session) {
     if (refused) {
         self->refuse(*session, refused->what);
     } else if (!self->is_stopped_) {
-        std::function<void(std::string_view)> on_body =
-            [impl = self.get(), peer = session.get()](std::string_view body) {
-                impl->take(*peer, body);
-            };
+        const bool is_agent = session->handshake.role() == PeerRole::Agent;
+        std::function<void(std::string_view)> on_body = [impl = self.get(), peer = session.get(),
+                                                         is_agent](std::string_view body) {
+            is_agent ? impl->take(*peer, body) : impl->answer(*peer, body);
+        };
+        if (!is_agent) {
+            session->limit(self->options_.limits.hello_timeout);
+        }
         const ConnectionEnd how =
             co_await Connection::carry(session->connection, std::move(on_body));
-        self->ended(*session, how);
+        if (is_agent) {
+            self->ended(*session, how);
+        }
     }
     session->connection->close();
     self->sessions_.erase(session->id);
@@ -216,16 +185,39 @@ void Server::Impl::take(Session& session, std::string_view body) {
         return;
     }
     if (!session.job) {
-        session.connection->fail("it spoke before it joined");
+        if (!parked_.contains(session.id)) {
+            session.connection->fail("it spoke before it joined");
+        }
     } else if (!jobs_->step(*session.job, Received{session.id, *message})) {
         session.connection->fail("its run is long closed");
     }
+}
+
+// Who only asks is no agent of any job, and an agent asks nothing.
+void Server::Impl::answer(Session& session, std::string_view question) {
+    const Result<std::string> reply =
+        answer_control(session.handshake, question, *jobs_, options_.limits);
+    if (!reply) {
+        session.connection->fail(reply.error().what);
+        return;
+    }
+    session.connection->send(*reply);
+    session.connection->finish();
 }
 
 void Server::Impl::join(Session& session, const Join& message) {
     // The hello named one job, and this connection is good for no other.
     if (!session.handshake.is_for(message.job)) {
         session.connection->fail("it joins another job than it greeted for");
+        return;
+    }
+    if (!is_leading_) {
+        const bool is_of_use = !leader_.empty() && leader_ != message.unreachable;
+        if (is_of_use || parked_.size() >= options_.limits.parked_max) {
+            send_to_leader(session);
+        } else {
+            parked_[session.id] = message;
+        }
         return;
     }
     if (!jobs_->open(message.job)) {
@@ -244,6 +236,7 @@ void Server::Impl::join(Session& session, const Join& message) {
 void Server::Impl::ended(const Session& session, ConnectionEnd how) {
     log(fmt::format("connection {} from {} ended: {}", session.id.value(), session.peer,
                     session.connection->why_ended()));
+    parked_.erase(session.id);
     if (session.job && !session.is_closed_by_job && !is_stopped_) {
         const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
         // A run that is forgotten already does not care.
@@ -251,8 +244,9 @@ void Server::Impl::ended(const Session& session, ConnectionEnd how) {
     }
 }
 
-JobHooks Server::Impl::make_hooks() {
+JobHooks Server::Impl::make_hooks(std::function<bool(Instant)> may_decide) {
     JobHooks hooks;
+    hooks.may_decide = std::move(may_decide);
     hooks.send = [this](ConnectionId id, const RendezvousMessage& message) {
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
             found->second->connection->send(encode(message));
@@ -298,8 +292,7 @@ void Server::Impl::log(const std::string& line) const {
     }
 }
 
-// --------------------------------------------------------------------------------------- the
-// Server
+// --------------------------------------------------------------------------------- the Server
 
 Server::Server(asio::io_context& io, ServerOptions options)
     : impl_(std::make_shared<Impl>(io, std::move(options))) {}
@@ -310,6 +303,15 @@ Server::~Server() {
 
 void Server::start(std::function<void()> on_ended) {
     impl_->start(std::move(on_ended));
+}
+
+void Server::lead(Journal& journal, const std::map<JobId, std::string>& records,
+                  std::function<bool(Instant)> may_decide) {
+    impl_->lead(journal, records, std::move(may_decide));
+}
+
+void Server::follow(const std::string& leader) {
+    impl_->follow(leader);
 }
 
 void Server::stop() {

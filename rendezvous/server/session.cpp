@@ -5,11 +5,9 @@
 #include <string_view>
 #include <utility>
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <fmt/format.h>
+
+#include "rendezvous/client/tls.hpp"
 
 namespace ddprun::rdzv {
 
@@ -18,14 +16,17 @@ namespace asio = boost::asio;
 namespace {
 
 /// Who speaks on a new connection. Other protocols of the port go here.
-enum class Protocol { Agent, Unknown };
+enum class Protocol { Agent, Tls, Unknown };
 
 constexpr std::size_t kTellingBytes = kMagic.size();
 
-// All that is ever read from a peer that has not proved itself.
+// All that is ever read from a peer that has not proved itself, but for its TLS handshake.
 static_assert(kHelloBytes + kProofBytes <= Limits().hello_bytes_max);
 
 Protocol protocol_of(std::string_view first_bytes) {
+    if (first_bytes.front() == kTlsByte) {
+        return Protocol::Tls;
+    }
     return first_bytes == kMagic ? Protocol::Agent : Protocol::Unknown;
 }
 
@@ -40,27 +41,31 @@ void arm_deadline(const std::shared_ptr<Session>& session, Milliseconds patience
 }
 
 asio::awaitable<std::optional<Error>> greet_agent(std::shared_ptr<Session> session) {
-    Connection::Socket& socket = session->connection->socket();
+    const std::shared_ptr<Connection> connection = session->connection;
     std::optional<Error> refused = Error{ErrorCode::ConnectionLost, "it ended in the handshake"};
     std::array<char, kHelloBytes> hello{};
     kMagic.copy(hello.data(), kMagic.size());
-    const auto [cut_off, rest] = co_await asio::async_read(
-        socket, asio::buffer(hello) + kMagic.size(), asio::as_tuple(asio::use_awaitable));
-    if (cut_off) {
+    Result<void> moved = co_await Connection::read_exactly(connection, hello.data() + kMagic.size(),
+                                                           hello.size() - kMagic.size());
+    if (!moved) {
+        co_return refused;
+    }
+    if (session->tls && !connection->has_tls()) {
+        const std::string words = answer_about_tls(true);
+        moved = co_await Connection::write_whole(connection, words);
+        refused = Error{ErrorCode::Refused, "it was started without --tls-ca, we speak TLS only"};
         co_return refused;
     }
     const RendezvousHandshake::Answer answer =
         session->handshake.answer(std::string_view(hello.data(), hello.size()));
-    const auto [unsent, sent] = co_await asio::async_write(socket, asio::buffer(answer.bytes),
-                                                           asio::as_tuple(asio::use_awaitable));
+    const Result<void> answered = co_await Connection::write_whole(connection, answer.bytes);
     if (answer.refused) {
         refused = answer.refused;
         co_return refused;
     }
     std::array<char, kProofBytes> proof{};
-    const auto [unproved, count] =
-        co_await asio::async_read(socket, asio::buffer(proof), asio::as_tuple(asio::use_awaitable));
-    if (unsent || unproved) {
+    moved = co_await Connection::read_exactly(connection, proof.data(), proof.size());
+    if (!answered || !moved) {
         refused->what += "; perhaps its secret is another";
         co_return refused;
     }
@@ -70,8 +75,37 @@ asio::awaitable<std::optional<Error>> greet_agent(std::shared_ptr<Session> sessi
         refused = keys.error();
         co_return refused;
     }
-    session->connection->secure(*keys);
+    connection->secure(*keys);
     refused.reset();
+    co_return refused;
+}
+
+/// TLS, and inside it what is said without TLS too. `first` bytes of it were read.
+asio::awaitable<std::optional<Error>> greet_in_tls(std::shared_ptr<Session> session,
+                                                   std::string_view first) {
+    const std::shared_ptr<Connection> connection = session->connection;
+    std::optional<Error> refused;
+    if (!session->tls) {
+        const std::string words = answer_about_tls(false);
+        const Result<void> told = co_await Connection::write_whole(connection, words);
+        static_cast<void>(told);
+        refused = Error{ErrorCode::Refused, "it speaks TLS, we were started without --tls-cert"};
+        co_return refused;
+    }
+    Result<void> moved = co_await Connection::shake_tls(connection, session->tls, first);
+    std::array<char, kTellingBytes> inner{};
+    if (moved) {
+        moved = co_await Connection::read_exactly(connection, inner.data(), inner.size());
+    }
+    if (!moved) {
+        refused = Error{moved.error().code, "no TLS: " + moved.error().what};
+        co_return refused;
+    }
+    if (protocol_of(std::string_view(inner.data(), inner.size())) != Protocol::Agent) {
+        refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"};
+        co_return refused;
+    }
+    refused = co_await greet_agent(session);
     co_return refused;
 }
 
@@ -85,15 +119,28 @@ Session::Session(ConnectionId number, asio::ip::tcp::socket socket, const Limits
       peer(std::move(address)),
       handshake(std::move(hello)) {}
 
+void Session::limit(Milliseconds patience) {
+    deadline.expires_after(patience);
+    deadline.async_wait([kept = connection](boost::system::error_code cancelled) {
+        if (!cancelled) {
+            kept->close();
+        }
+    });
+}
+
 asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session,
                                             Milliseconds patience) {
     arm_deadline(session, patience);
     std::array<char, kTellingBytes> first{};
-    const auto [silent, count] = co_await asio::async_read(
-        session->connection->socket(), asio::buffer(first), asio::as_tuple(asio::use_awaitable));
+    const Result<void> heard =
+        co_await Connection::read_exactly(session->connection, first.data(), first.size());
     std::optional<Error> refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"};
-    if (!silent && protocol_of(std::string_view(first.data(), count)) == Protocol::Agent) {
+    const std::string_view telling(first.data(), first.size());
+    const Protocol protocol = heard ? protocol_of(telling) : Protocol::Unknown;
+    if (protocol == Protocol::Agent) {
         refused = co_await greet_agent(session);
+    } else if (protocol == Protocol::Tls) {
+        refused = co_await greet_in_tls(session, telling);
     }
     session->deadline.cancel();
     co_return refused;

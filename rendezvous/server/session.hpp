@@ -17,23 +17,29 @@
 
 namespace ddprun::rdzv {
 
+class TlsContext;
+
 /// One accepted connection.
 struct Session {
     Session(ConnectionId number, boost::asio::ip::tcp::socket socket, const Limits& limits,
             std::string address, RendezvousHandshake hello);
+
+    /// Closes the connection after `patience`: whoever asks has no reason to stay.
+    void limit(Milliseconds patience);
 
     ConnectionId id;
     std::shared_ptr<Connection> connection;
     boost::asio::steady_timer deadline;  ///< of the handshake
     std::string peer;                    ///< its address, for the log
     RendezvousHandshake handshake;
-    std::optional<JobId> job;  ///< since its Join
+    std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here
+    std::optional<JobId> job;               ///< since its Join
     bool is_closed_by_job = false;
 };
 
 /// Finds out who speaks on a fresh connection and lets it prove itself, within `patience`. Nothing:
 /// the connection is secured. Else why it was turned away. At most kHelloBytes and kProofBytes are
-/// read; nothing is kept.
+/// read, and with TLS Limits::tls_hello_bytes_max; nothing is kept.
 boost::asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session,
                                                    Milliseconds patience);
 

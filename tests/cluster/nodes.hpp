@@ -17,10 +17,10 @@ struct Job {
     std::vector<std::string> script;  ///< of the test worker
 };
 
-/// Starts a ddprun of `job`. It starts as soon as the minimum of nodes is there and grows at once;
-/// `flags` are this node's own.
-inline Process& start_node(Cluster& cluster, const Job& job,
-                           const std::vector<std::string>& flags = {}) {
+/// The arguments of a ddprun of `job`. It starts as soon as the minimum of nodes is there and grows
+/// at once; `flags` are this node's own.
+inline std::vector<std::string> node_args(const Job& job,
+                                          const std::vector<std::string>& flags = {}) {
     std::vector<std::string> args = {"--nnodes",         job.nnodes,
                                      "--nproc-per-node", std::to_string(job.slots),
                                      "--rdzv-id",        job.id,
@@ -30,7 +30,12 @@ inline Process& start_node(Cluster& cluster, const Job& job,
     args.insert(args.end(), flags.begin(), flags.end());
     args.push_back(Cluster::worker());
     args.insert(args.end(), job.script.begin(), job.script.end());
-    return cluster.start_ddprun(args);
+    return args;
+}
+
+inline Process& start_node(Cluster& cluster, const Job& job,
+                           const std::vector<std::string>& flags = {}) {
+    return cluster.start_ddprun(node_args(job, flags));
 }
 
 /// The pattern of a test worker's --print line in `generation`.

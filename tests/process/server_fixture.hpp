@@ -45,6 +45,7 @@ struct Daemon {
         std::uint16_t port = 0;
         bool exits_when_idle = false;
         Milliseconds idle_start_timeout{30000};
+        std::shared_ptr<const TlsContext> tls;
     };
 
     Daemon(boost::asio::io_context& io, Options options) {
@@ -54,6 +55,7 @@ struct Daemon {
         ServerOptions server_options;
         server_options.listener = std::move(listener->fd);
         server_options.secret = options.secret;
+        server_options.tls = options.tls;
         server_options.limits = options.limits;
         server_options.exits_when_idle = options.exits_when_idle;
         server_options.idle_start_timeout = options.idle_start_timeout;
@@ -90,12 +92,14 @@ struct Agent {
         std::optional<JobSecret> secret = secret_of(1);
         bool joins = true;
         Limits limits;
+        std::shared_ptr<const TlsContext> tls;
     };
 
     Agent(boost::asio::io_context& io, Options chosen) : options(std::move(chosen)) {
         ClientOptions client_options;
         client_options.endpoints = {Endpoint{"127.0.0.1", options.port}};
         client_options.secret = options.secret;
+        client_options.tls = options.tls;
         client_options.job = JobId(options.job);
         client_options.limits = options.limits;
         client_options.before_attempt = [this] { ++attempts; };

@@ -356,6 +356,26 @@ Cluster::Daemon Cluster::start_daemon(const std::vector<std::string>& args) {
     return {process, match.str()};
 }
 
+std::string Cluster::program(const std::string& name) {
+    return DDPRUN_BIN_DIR "/" + name;
+}
+
+pid_t Cluster::daemon_at(std::uint16_t port) {
+    const std::string state = "/rendezvous-127.0.0.1-" + std::to_string(port);
+    for (const std::string& entry : list_folder("/proc")) {
+        if (entry.find_first_not_of("0123456789") != std::string::npos) {
+            continue;
+        }
+        // Arguments end with NUL bytes.
+        const std::string line = read_file("/proc/" + entry + "/cmdline");
+        if (line.find("ddprun-rendezvous") != std::string::npos &&
+            line.find(state + '\0') != std::string::npos) {
+            return static_cast<pid_t>(std::stol(entry));
+        }
+    }
+    return 0;
+}
+
 std::string Cluster::worker() {
     return DDPRUN_BIN_DIR "/../tests/ddprun_test_worker";
 }

@@ -174,6 +174,12 @@ public:
     /// Waits until the process of a watch() has ended.
     void wait_gone(const UniqueFd& watched);
 
+    /// Path of a program that users run.
+    [[nodiscard]] static std::string program(const std::string& name);
+
+    /// The daemon that a ddprun has started for `port` of 127.0.0.1; 0 if none lives.
+    [[nodiscard]] static pid_t daemon_at(std::uint16_t port);
+
     /// Path of the scripted worker (tests/cluster/workers/test_worker.cpp).
     [[nodiscard]] static std::string worker();
 

@@ -183,6 +183,40 @@ TEST_CASE("a recorded handshake is of no use on another connection or for anothe
     REQUIRE_FALSE(AgentHandshake(secret_of(7), kJob, nonce_of(4)).finish(answer, "h:1"));
 }
 
+TEST_CASE("what a connection is for is proved with the rest of its hello") {
+    const AgentHandshake asking(secret_of(7), kJob, nonce_of(1), PeerRole::Control);
+    const AgentHandshake joining(secret_of(7), kJob, nonce_of(1));
+    REQUIRE(asking.hello()[6] == 'c');
+    RendezvousHandshake rendezvous(secret_of(7), nonce_of(2));
+    const std::string answer = rendezvous.answer(asking.hello()).bytes;
+    REQUIRE(rendezvous.finish(asking.finish(answer, "h:1")->proof));
+    REQUIRE(rendezvous.role() == PeerRole::Control);
+    // Who asks cannot be made to join by a change on the way, nor the reverse.
+    REQUIRE_FALSE(joining.finish(answer, "h:1"));
+    RendezvousHandshake twin(secret_of(7), nonce_of(2));
+    static_cast<void>(twin.answer(joining.hello()));
+    REQUIRE(twin.role() == PeerRole::Agent);
+    REQUIRE_FALSE(twin.finish(asking.finish(answer, "h:1")->proof));
+    std::string unknown = joining.hello();
+    unknown[6] = 'x';
+    REQUIRE(twin.answer(unknown).refused);
+    REQUIRE(twin.answer(unknown).bytes.empty());
+}
+
+TEST_CASE("an agent that does not speak TLS is told that it must") {
+    const std::string answer = answer_about_tls(true);
+    REQUIRE(answer.size() == kAnswerBytes);
+    const AgentHandshake agent(secret_of(7), kJob, nonce_of(1));
+    const Result<AgentHandshake::Finish> finish = agent.finish(answer, "h:1");
+    REQUIRE_FALSE(finish);
+    REQUIRE(finish.error().code == ErrorCode::Refused);
+    REQUIRE(finish.error().what ==
+            "the rendezvous at h:1 asks for TLS; give --tls-ca FILE with the authority that signed "
+            "its certificate");
+    // What is said to those who do speak it is nothing that one who does not may hear.
+    REQUIRE(agent.finish(answer_about_tls(false), "h:1").error().code == ErrorCode::BadMessage);
+}
+
 TEST_CASE("any changed bit ends a handshake") {
     const AgentHandshake agent(secret_of(7), kJob, nonce_of(1));
     const std::string hello = agent.hello();

@@ -211,12 +211,46 @@ TEST_CASE("workers may publish until 0.8 leases after the sending of what was an
 
 TEST_CASE("nobody wakes to tell workers that nothing is answered any more") {
     RigWithLease rig;
-    for (int i = 0; i < 25; ++i) {
+    for (int i = 0; i < 7; ++i) {
         CHECK(is_quiet(rig, kBeat));
-        CHECK(rig.supervisor.next_deadline() == rig.now + kBeat);
+        CHECK_FALSE(rig.does<DropLink>());
     }
     beat(rig);
     CHECK(told_until(rig) == rig.now + kDoubtful);
+}
+
+TEST_CASE("a connection on which nothing is answered is dropped, once") {
+    RigWithLease rig;
+    const Instant heard_at = rig.now;
+    int drops = 0;
+    for (int i = 0; i < 25; ++i) {
+        rig.pass(kBeat);
+        if (rig.does<DropLink>()) {
+            ++drops;
+            CHECK(rig.now - heard_at >= rdzv::Limits{}.link_silence_max);
+        }
+    }
+    CHECK(drops == 1);
+}
+
+TEST_CASE("the rendezvous is lost after its time, whether connections can be made or not") {
+    RigWithLease rig;
+    rig.give(LinkDown{.why = "gone"});
+    const Milliseconds patience = SupervisorOptions{}.rendezvous_lost_timeout;
+    Milliseconds passed{0};
+    while (!rig.does<Exit>() && passed < 2 * patience) {
+        // Connected again and again, and never answered.
+        rig.give(LinkUp{"10.0.0.1"});
+        rig.pass(Milliseconds(1000));
+        passed += Milliseconds(1000);
+        if (!rig.does<SignalWorkers>() && !rig.does<Exit>()) {
+            rig.give(LinkDown{.why = "reset"});
+        } else {
+            break;
+        }
+    }
+    CHECK(passed >= patience);
+    CHECK(passed <= patience + Milliseconds(1000));
 }
 
 TEST_CASE("beats that are rarer than the lease is trusted cost no further wake-up") {

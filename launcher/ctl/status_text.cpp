@@ -1,0 +1,197 @@
+#include "launcher/ctl/status_text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace ddprun::launcher {
+
+namespace {
+
+using rdzv::JobPhase;
+using rdzv::JobStatus;
+using rdzv::NodeStanding;
+using rdzv::NodeStatus;
+
+constexpr std::size_t kColumns = 8;
+using Row = std::array<std::string, kColumns>;
+
+/// The first of very many nodes and events are enough for a screen; --json has them all.
+constexpr std::size_t kEventsShown = 10;
+
+std::string clean(std::string text) {
+    std::replace_if(
+        text.begin(), text.end(),
+        [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+    return text;
+}
+
+/// "840 ms", "12.3 s", "5 min 3 s", "2 h 10 min".
+std::string duration_text(Milliseconds time) {
+    const auto ms = time.count();
+    const auto seconds = ms / 1000;
+    if (ms < 1000) {
+        return fmt::format("{} ms", ms);
+    }
+    if (seconds < 60) {
+        return fmt::format("{}.{} s", seconds, ms % 1000 / 100);
+    }
+    if (seconds < 3600) {
+        return fmt::format("{} min {} s", seconds / 60, seconds % 60);
+    }
+    return fmt::format("{} h {} min", seconds / 3600, seconds % 3600 / 60);
+}
+
+std::string_view phase_text(JobPhase phase) {
+    switch (phase) {
+        case JobPhase::Forming:
+            return "forming";
+        case JobPhase::Running:
+            return "running";
+        case JobPhase::Stopping:
+            return "stopping";
+        case JobPhase::Closed:
+            return "closed";
+        case JobPhase::Adopting:
+            return "being adopted";
+    }
+    return "?";
+}
+
+std::string_view standing_text(NodeStanding standing) {
+    switch (standing) {
+        case NodeStanding::Member:
+            return "member";
+        case NodeStanding::Ready:
+            return "ready";
+        case NodeStanding::Spare:
+            return "spare";
+        case NodeStanding::Unready:
+            return "unready";
+    }
+    return "?";
+}
+
+std::string budget_text(int used, int most, std::string_view what) {
+    return most < 0 ? fmt::format("{} {} (no bound)", used, what)
+                    : fmt::format("{} of {} {}", used, most, what);
+}
+
+std::string notes_text(const NodeStatus& node) {
+    std::vector<std::string> notes;
+    if (node.is_suspect) {
+        notes.emplace_back("cut off");
+    }
+    if (node.leaving) {
+        notes.push_back(fmt::format("leaving after signal {}", *node.leaving));
+    }
+    if (node.quarantined > Milliseconds(0)) {
+        notes.push_back(fmt::format("left out for {}", duration_text(node.quarantined)));
+    }
+    if (node.finished > 0) {
+        notes.push_back(fmt::format("{} of {} ranks done", node.finished, node.slots));
+    }
+    return fmt::format("{}", fmt::join(notes, ", "));
+}
+
+Row row_of(const NodeStatus& node) {
+    std::string ranks = "-";
+    if (node.base_rank) {
+        const int last = *node.base_rank + node.slots - 1;
+        ranks =
+            node.slots == 1 ? std::to_string(last) : fmt::format("{}-{}", *node.base_rank, last);
+    }
+    return {clean(node.hostname),
+            std::string(standing_text(node.standing)),
+            node.group_rank ? std::to_string(*node.group_rank) : "-",
+            ranks,
+            std::to_string(node.slots),
+            duration_text(node.last_heard) + " ago",
+            duration_text(node.lease_left),
+            notes_text(node)};
+}
+
+std::string table_of(const std::vector<NodeStatus>& nodes) {
+    std::vector<Row> rows = {
+        {"HOST", "STANDING", "GROUP", "RANKS", "SLOTS", "HEARD", "LEASE", "NOTES"}};
+    std::array<std::size_t, kColumns> widths{};
+    for (const NodeStatus& node : nodes) {
+        rows.push_back(row_of(node));
+    }
+    for (const Row& row : rows) {
+        for (std::size_t i = 0; i < kColumns; ++i) {
+            widths[i] = std::max(widths[i], row[i].size());
+        }
+    }
+    std::string text;
+    for (const Row& row : rows) {
+        std::string line = " ";
+        for (std::size_t i = 0; i < kColumns; ++i) {
+            line += fmt::format(" {:<{}} ", row[i], widths[i]);
+        }
+        line.erase(line.find_last_not_of(' ') + 1);
+        text += line + "\n";
+    }
+    return text;
+}
+
+std::string events_of(const JobStatus& job) {
+    const std::size_t shown = std::min(job.events.size(), kEventsShown);
+    std::string text;
+    for (std::size_t i = job.events.size() - shown; i < job.events.size(); ++i) {
+        text += fmt::format("  after {:>11}  {}\n", duration_text(job.events[i].at),
+                            clean(job.events[i].text));
+    }
+    return text;
+}
+
+std::string nnodes_text(const JobStatus& job) {
+    return job.min_nodes == job.max_nodes ? std::to_string(job.min_nodes)
+                                          : fmt::format("{}:{}", job.min_nodes, job.max_nodes);
+}
+
+std::string job_text(const JobStatus& job) {
+    std::string text = fmt::format("job {}: {} for {}", clean(job.job.value()),
+                                   phase_text(job.phase), duration_text(job.in_phase));
+    if (job.generation.value() > 0) {
+        text += fmt::format(", generation {}, {} ranks", job.generation.value(), job.world_size);
+    }
+    text += fmt::format(", --nnodes {}\n", nnodes_text(job));
+    if (!job.waits_for.empty()) {
+        text += fmt::format("  {}\n", clean(job.waits_for));
+    }
+    if (job.exit_code) {
+        text += fmt::format("  exit code {}: {}\n", *job.exit_code, clean(job.verdict));
+    }
+    if (!job.not_durable.empty()) {
+        text += fmt::format("  not durable: {}\n", clean(job.not_durable));
+    }
+    text += fmt::format("  used: {}, {}\n",
+                        budget_text(job.restarts_used, job.max_restarts, "restarts"),
+                        budget_text(job.node_losses_used, job.max_node_losses, "node losses"));
+    if (!job.nodes.empty()) {
+        text += table_of(job.nodes);
+    }
+    if (job.nodes_left_out > 0) {
+        text += fmt::format("  and {} more nodes\n", job.nodes_left_out);
+    }
+    return text + events_of(job);
+}
+
+}  // namespace
+
+std::string status_text(const rdzv::StatusReply& reply) {
+    std::string text;
+    for (const JobStatus& job : reply.jobs) {
+        text += (text.empty() ? "" : "\n") + job_text(job);
+    }
+    if (reply.jobs_left_out > 0) {
+        text += fmt::format("\nand {} more jobs; name one with --rdzv-id\n", reply.jobs_left_out);
+    }
+    return text;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,204 @@
+#include "rendezvous/journal/etcd_journal.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+
+namespace ddprun::rdzv {
+
+namespace asio = boost::asio;
+
+namespace {
+
+/// g++ 12 takes a temporary one in a coroutine for uninitialised.
+const Result<void> kDone;
+
+/// Writes of one run that wait for an etcd that hangs.
+constexpr std::size_t kAnswersWaitingMax = 1024;
+/// Each is an earlier request of this term that arrived late; there are only so many.
+constexpr int kLateRequestsMax = 8;
+
+Error not_leading() {
+    return Error{ErrorCode::Refused,
+                 "the journal in etcd was not written: this daemon leads no more"};
+}
+
+}  // namespace
+
+EtcdJournal::EtcdJournal(asio::io_context& io, std::vector<Endpoint> etcds, EtcdKeys keys,
+                         const Limits& limits)
+    : io_(io), etcds_(std::move(etcds)), keys_(std::move(keys)), limits_(limits) {}
+
+void EtcdJournal::begin_term(EtcdTerm term) {
+    term_ = std::move(term);
+    ++term_number_;
+    client_ = std::make_shared<EtcdClient>(io_, etcds_, limits_);
+}
+
+void EtcdJournal::end_term() {
+    if (client_) {
+        client_->close();
+    }
+    term_.reset();
+    ++term_number_;
+    std::map<JobId, Change> changes;
+    changes.swap(changes_);
+    for (auto& [job, change] : changes) {
+        for (Written& written : change.answers) {
+            answer_later(not_leading(), std::move(written));
+        }
+    }
+}
+
+void EtcdJournal::close() {
+    is_closed_ = true;
+    end_term();
+}
+
+void EtcdJournal::write(const JobId& job, std::string record, Written written) {
+    if (!term_) {
+        answer_later(not_leading(), std::move(written));
+        return;
+    }
+    if (record.size() > limits_.record_bytes_max) {
+        answer_later(
+            Error{ErrorCode::LimitExceeded,
+                  fmt::format("the record of run {} has {} bytes, more than the limit of {}",
+                              job.value(), record.size(), limits_.record_bytes_max)},
+            std::move(written));
+        return;
+    }
+    const auto found = changes_.find(job);
+    if (found == changes_.end() ? changes_.size() >= limits_.jobs_max
+                                : found->second.answers.size() >= kAnswersWaitingMax) {
+        answer_later(Error{ErrorCode::LimitExceeded,
+                           "etcd does not keep up: too many writes of the journal wait for it"},
+                     std::move(written));
+        return;
+    }
+    Change& change = changes_[job];
+    change.record = std::move(record);
+    change.answers.push_back(std::move(written));
+    start_work();
+}
+
+void EtcdJournal::erase(const JobId& job) {
+    if (term_) {
+        changes_[job].record.reset();
+        start_work();
+    }
+}
+
+void EtcdJournal::start_work() {
+    if (!is_working_) {
+        is_working_ = true;
+        asio::co_spawn(io_, work(shared_from_this()), asio::detached);
+    }
+}
+
+asio::awaitable<void> EtcdJournal::work(Self self) {
+    // Nothing may be called back from inside write().
+    co_await asio::post(self->io_, asio::use_awaitable);
+    while (!self->changes_.empty()) {
+        auto next = self->changes_.upper_bound(self->last_job_);
+        if (next == self->changes_.end()) {
+            next = self->changes_.begin();
+        }
+        const JobId job = next->first;
+        Change change = std::move(next->second);
+        self->changes_.erase(next);
+        self->last_job_ = job;
+        const Result<void> done = co_await carry_out(self, job, std::move(change.record));
+        self->answer(change.answers, done);
+    }
+    self->is_working_ = false;
+}
+
+asio::awaitable<Result<void>> EtcdJournal::carry_out(Self self, JobId job,
+                                                     std::optional<std::string> record) {
+    const std::string key = self->keys_.runs + job.value();
+    const std::size_t bytes = record ? record->size() : 0;
+    const std::uint64_t number = self->term_number_;
+    for (int late = 0; late <= kLateRequestsMax && self->term_; ++late) {
+        EtcdTerm& term = *self->term_;
+        EtcdGuard guard;
+        guard.leader_key = self->keys_.leader;
+        guard.term = term.revision;
+        if (const auto known = term.mod_revisions.find(job); known != term.mod_revisions.end()) {
+            guard.mod_revision = known->second;
+        }
+        EtcdRequest request = guarded_request(guard, key, record);
+        const Instant until = term.leads_until();
+        const std::shared_ptr<EtcdClient> client = self->client_;
+        // One that hangs must leave time for another within the patience of who waits.
+        const Milliseconds each = self->limits_.etcd_timeout / 2;
+        const Result<std::string> body = co_await client->call(std::move(request), each, until);
+        if (self->term_number_ != number) {
+            break;
+        }
+        if (!body) {
+            co_return self->explained(job, bytes, body.error());
+        }
+        const Result<EtcdGuarded> answer = read_guarded(*body);
+        if (!answer) {
+            co_return self->explained(job, bytes, answer.error());
+        }
+        if (answer->is_done) {
+            if (record) {
+                term.mod_revisions[job] = answer->revision;
+            } else {
+                term.mod_revisions.erase(job);
+            }
+            co_return kDone;
+        }
+        if (!answer->leader || answer->leader->create_revision != term.revision) {
+            const std::function<void()> is_deposed = term.is_deposed;
+            is_deposed();
+            break;
+        }
+        // An earlier request of ours was carried out although its answer did not reach us.
+        term.mod_revisions[job] = answer->entry ? answer->entry->mod_revision : 0;
+    }
+    co_return not_leading();
+}
+
+void EtcdJournal::answer(const std::vector<Written>& answers, const Result<void>& result) {
+    for (const Written& written : answers) {
+        if (is_closed_) {
+            return;
+        }
+        written(result);
+    }
+}
+
+void EtcdJournal::answer_later(Error problem, Written written) {
+    asio::post(io_, [self = shared_from_this(), problem = std::move(problem),
+                     written = std::move(written)] {
+        if (!self->is_closed_) {
+            written(problem);
+        }
+    });
+}
+
+Error EtcdJournal::explained(const JobId& job, std::size_t bytes, const Error& problem) const {
+    if (problem.what.find("too large") != std::string::npos ||
+        problem.what.find("larger than max") != std::string::npos) {
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("the record of run {} has {} bytes, more than etcd takes (1.5 MiB "
+                                 "unless it is told otherwise); start every etcd with "
+                                 "--max-request-bytes {}",
+                                 job.value(), bytes, 2 * bytes)};
+    }
+    return Error{problem.code,
+                 fmt::format("the record of run {} was not written: {}; see to etcd, the run goes "
+                             "on but would not survive this daemon",
+                             job.value(), problem.what)};
+}
+
+}  // namespace ddprun::rdzv

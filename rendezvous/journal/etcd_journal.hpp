@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/journal/etcd_client.hpp"
+#include "rendezvous/journal/etcd_records.hpp"
+#include "rendezvous/journal/journal.hpp"
+
+namespace ddprun::rdzv {
+
+/// What a leader may rely on while it writes.
+struct EtcdTerm {
+    std::uint64_t revision = 0;                    ///< create_revision of the leader's key
+    std::map<JobId, std::uint64_t> mod_revisions;  ///< of the runs that are there
+    std::function<Instant()> leads_until;
+    /// Etcd says that somebody else leads by now, or nobody.
+    std::function<void()> is_deposed;
+};
+
+/// The records of all runs in etcd, one key each, written one after the other. Outside a term
+/// everything fails at once. One thread.
+class EtcdJournal final : public Journal, public std::enable_shared_from_this<EtcdJournal> {
+public:
+    EtcdJournal(boost::asio::io_context& io, std::vector<Endpoint> etcds, EtcdKeys keys,
+                const Limits& limits);
+
+    void begin_term(EtcdTerm term);
+    /// What waits fails.
+    void end_term();
+    /// Nothing is called back any more.
+    void close();
+
+    void write(const JobId& job, std::string record, Written written) override;
+    void erase(const JobId& job) override;
+
+private:
+    struct Change {
+        std::optional<std::string> record;
+        std::vector<Written> answers;
+    };
+    using Self = std::shared_ptr<EtcdJournal>;
+
+    static boost::asio::awaitable<void> work(Self self);
+    static boost::asio::awaitable<Result<void>> carry_out(Self self, JobId job,
+                                                          std::optional<std::string> record);
+    void start_work();
+    void answer(const std::vector<Written>& answers, const Result<void>& result);
+    void answer_later(Error problem, Written written);
+    [[nodiscard]] Error explained(const JobId& job, std::size_t bytes, const Error& problem) const;
+
+    boost::asio::io_context& io_;
+    const std::vector<Endpoint> etcds_;
+    const EtcdKeys keys_;
+    const Limits limits_;
+    std::shared_ptr<EtcdClient> client_;  ///< of this term
+    std::optional<EtcdTerm> term_;
+    std::uint64_t term_number_ = 0;    ///< tells terms apart, also those of one revision
+    std::map<JobId, Change> changes_;  ///< at most jobs_max
+    JobId last_job_;                   ///< the next one in order has its turn
+    bool is_working_ = false;
+    bool is_closed_ = false;
+};
+
+}  // namespace ddprun::rdzv

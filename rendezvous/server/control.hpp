@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/protocol/handshake.hpp"
+#include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/server/jobs.hpp"
+
+namespace ddprun::rdzv {
+
+/// The answer to `question` of a connection that asks (PeerRole::Control) and greeted with
+/// `handshake`, as a body that fits into one frame. Failure: it is no question, or about another
+/// job than it greeted for. Looks only.
+[[nodiscard]] Result<std::string> answer_control(const RendezvousHandshake& handshake,
+                                                 std::string_view question, const Jobs& jobs,
+                                                 const Limits& limits);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "rendezvous/client/connection.hpp"
+#include "rendezvous/server/jobs.hpp"
+#include "rendezvous/server/server.hpp"
+#include "rendezvous/server/session.hpp"
+
+namespace ddprun::rdzv {
+
+/// What a Server is made of, one file per concern:
+/// server.cpp          starting, accepting, messages, the end
+/// server_leading.cpp  one of several daemons: deciding or sending agents on
+class Server::Impl : public std::enable_shared_from_this<Impl> {
+public:
+    Impl(boost::asio::io_context& io, ServerOptions options);
+
+    void start(std::function<void()> on_ended);
+    void stop();
+    void lead(Journal& journal, const std::map<JobId, std::string>& records,
+              std::function<bool(Instant)> may_decide);
+    void follow(const std::string& leader);
+    [[nodiscard]] std::size_t job_count() const { return jobs_->size(); }
+    [[nodiscard]] std::size_t connection_count() const { return sessions_.size(); }
+
+private:
+    using Self = std::shared_ptr<Impl>;
+    using SessionPtr = std::shared_ptr<Session>;
+
+    static boost::asio::awaitable<void> accept_agents(Self self);
+    static boost::asio::awaitable<void> serve(Self self, SessionPtr session);
+
+    JobHooks make_hooks(std::function<bool(Instant)> may_decide);
+    std::shared_ptr<Jobs> make_jobs(Durable durable, std::function<bool(Instant)> may_decide);
+    void send_to_leader(Session& session);
+    void admit(boost::asio::ip::tcp::socket socket);
+    void take(Session& session, std::string_view body);
+    void answer(Session& session, std::string_view question);
+    void join(Session& session, const Join& message);
+    void ended(const Session& session, ConnectionEnd how);
+    void close_for_job(ConnectionId id);
+    void read_ready(const JobId& job);
+    void refuse(Session& session, const std::string& why);
+    void log(const std::string& line) const;
+    void end_if_idle();
+
+    ServerOptions options_;
+    boost::asio::io_context& io_;
+    boost::asio::ip::tcp::acceptor acceptor_;
+    boost::asio::steady_timer room_;         ///< cancelled when there is room for another handshake
+    boost::asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
+    std::function<void()> on_ended_;
+    std::shared_ptr<Jobs> jobs_;
+    std::map<ConnectionId, SessionPtr> sessions_;
+    bool is_leading_ = true;
+    std::string leader_;                   ///< while not leading; empty: nobody is known
+    std::map<ConnectionId, Join> parked_;  ///< agents that wait until somebody is
+    std::uint64_t last_id_ = 0;
+    std::size_t half_open_ = 0;
+    RefusalLog refusals_;
+    bool has_waited_for_start_ = false;
+    bool is_stopped_ = false;
+};
+
+}  // namespace ddprun::rdzv
