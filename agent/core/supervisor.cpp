@@ -4,6 +4,7 @@
 
 #include "agent/core/supervisor_state.hpp"
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 
 namespace ddprun::agent {
 
@@ -67,7 +68,8 @@ void Supervisor::State::settle() {
     }
     if (!is_done_ && group_.has_value()) {
         const WorkersStop* stop = std::get_if<WorkersStop>(&group_->phase);
-        if (stop != nullptr && now_ >= stop->kill_at) {
+        const bool is_spared = stop != nullptr && stop->is_drain && DDP_BUG(DrainDeadlineIgnored);
+        if (stop != nullptr && now_ >= stop->kill_at && !is_spared) {
             vanish();
         }
     }

@@ -7,6 +7,7 @@
 
 #include "agent/core/supervisor_state.hpp"
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/base/signal_name.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
@@ -53,6 +54,7 @@ std::string Supervisor::State::flaw_of(const rdzv::Start& row) const {
 }
 
 void Supervisor::State::hear(const rdzv::Start& message) {
+    highest_heard_ = std::max(highest_heard_, message.generation);
     if (message.generation <= newest_known()) {
         trace(fmt::format("start of generation {} ignored: {} is known", message.generation.value(),
                           newest_known().value()));
@@ -111,7 +113,8 @@ void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence
     if (!std::holds_alternative<Alive>(fate)) {
         return;
     }
-    if (!group_->is_in<WorkersRun>() || is_leaving()) {
+    const bool is_asked_to_go = !group_->is_in<WorkersRun>() || is_leaving();
+    if (is_asked_to_go && !(DDP_BUG(LeftCountsAsFinished) && evidence.exit_code == 0)) {
         fate = Left{};
     } else if (evidence.exit_code == 0) {
         fate = Finished{};
@@ -195,6 +198,7 @@ void Supervisor::State::take(const KeeperLost& /*input*/) {
 // ----------------------------------------------------------------------------------------- stop
 
 void Supervisor::State::hear(const rdzv::Stop& message) {
+    highest_heard_ = std::max(highest_heard_, message.generation);
     const bool is_held = holds_workers();
     if (is_held && group_->generation() == message.generation) {
         owed_ = message.generation;
@@ -273,6 +277,9 @@ void Supervisor::State::vanish() {
         forgive_held_back();
         group_->phase = WorkersVanish{};
         emit(EmptyGeneration{group_->generation()});
+        if (DDP_BUG(EmptyBeforeProof)) {
+            take(Emptied{group_->generation()});
+        }
     }
 }
 

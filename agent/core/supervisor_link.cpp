@@ -5,6 +5,7 @@
 
 #include "agent/core/supervisor_state.hpp"
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
 namespace ddprun::agent {
@@ -103,7 +104,9 @@ void Supervisor::State::join_if_possible() {
     }
     rdzv::Join join = options_.identity;
     join.store = store_address_;
-    join.run_token = run_token_;
+    // What is held may be of an earlier run than the one that accepted us last.
+    join.run_token = holds_workers() ? group_token_ : run_token_;
+    join.newest = highest_heard_;
     if (holds_workers()) {
         const rdzv::Start& row = group_->row();
         join.held = rdzv::HeldGeneration{.generation = row.generation,
@@ -153,7 +156,7 @@ void Supervisor::State::say_again() {
             }
         }
     }
-    if (is_leaving()) {
+    if (is_leaving() && !DDP_BUG(LeaveForgottenOnReconnect)) {
         tell(rdzv::Leave{*first_signal_});
     }
     if (!holds_workers()) {
@@ -218,6 +221,9 @@ void Supervisor::State::supersede_group() {
 }
 
 Instant Supervisor::State::publish_until() const {
+    if (DDP_BUG(IsolationMissing)) {
+        return Instant::max();
+    }
     const bool is_replaced = group_->is_superseded || group_token_ != run_token_;
     return is_replaced ? Instant::min() : lease_.held_until();
 }

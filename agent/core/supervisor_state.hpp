@@ -162,6 +162,7 @@ private:
 
     std::optional<WorkerGroup> group_;
     std::string group_token_;       ///< the run that started group_
+    Generation highest_heard_;      ///< of any run
     Generation fenced_;             ///< newest generation of this run whose end was asked unseen
     Generation owed_;               ///< whose Stopped is to be sent over this connection; 0: none
     std::string rendezvous_waits_;  ///< its explanation while there is no generation

@@ -79,8 +79,8 @@ constexpr std::array kFlags = {
           "worker failures survived in the whole run (default 0)"),
     value("max-node-losses", "N", Group::Failing, "nodes that may be lost (default: any number)"),
     value("max-restarts-at-step", "N", Group::Failing,
-          "give up after N restarts that all failed at one training step,\nwhere workers tell"
-          " theirs (default 3; 0: never)"),
+          "give up after N restarts that failed at one training step,\nwhere workers tell theirs"
+          " (default 3; 0: never)"),
     value("grow", "auto|never", Group::Failing,
           "let a late node join a running group (default auto)"),
     value("failure-grace", "SECONDS", Group::Failing,

@@ -257,6 +257,7 @@ private:
         identity.node = !plan_.node_id.empty() ? NodeId(plan_.node_id)
                         : plan_.is_single_node ? NodeId(hostname)
                                                : identity_.id;
+        identity.process = fmt::format("{:016x}", rng_.next());
         identity.hostname = hostname;
         identity.slots = plan_.slots;
         identity.role = plan_.role;

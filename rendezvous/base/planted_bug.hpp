@@ -30,8 +30,6 @@
     X(LossNotCharged, "loss-not-charged", "lost nodes are not charged to --max-node-losses")     \
     X(LeaseNotRenewed, "lease-not-renewed",                                                      \
       "a lease is counted from the join: beats do not renew it")                                 \
-    X(DuplicateRank, "duplicate-rank",                                                           \
-      "a node that flapped gets a new place although it still holds its old one")                \
     X(SurvivorMoved, "survivor-moved",                                                           \
       "a newcomer is sorted in before survivors: ranks move that need not (torchrun)")           \
     X(LeaverForgotten, "leaver-forgotten",                                                       \
@@ -46,8 +44,6 @@
       "an agent says Stopped when its workers were killed, without proof that they are gone")    \
     X(StopNotRepeated, "stop-not-repeated",                                                      \
       "a member that reconnects while its generation stops is not told so again")                \
-    X(StartRepeated, "start-repeated",                                                           \
-      "a member that reconnects with workers gets its Start again")                              \
     X(StartNotRepeated, "start-not-repeated",                                                    \
       "a Start that was lost with its connection is not sent again")                             \
     X(SuccessOnFirstExit, "success-on-first-exit",                                               \
@@ -60,7 +56,7 @@
     X(IsolationMissing, "isolation-missing",                                                     \
       "a node that is cut off lets its workers publish for ever")                                \
     X(IsolationLate, "isolation-late",                                                           \
-      "the lease is counted from the acknowledgement's arrival instead of the beat's sending")   \
+      "a node that is cut off trusts its lease for longer than it can be sure of it")            \
     X(FenceMissing, "fence-missing",                                                             \
       "a node that comes back with workers of an older generation is taken as empty")            \
     X(RestoredRunRestarts, "restored-run-restarts",                                              \

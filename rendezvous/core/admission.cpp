@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
@@ -36,6 +37,10 @@ std::string objection(const Step& step, const Join& join) {
     if (join.settings.max_node_losses != opened.max_node_losses) {
         return disagrees("--max-node-losses", fmt::format("{}", join.settings.max_node_losses),
                          fmt::format("{}", opened.max_node_losses));
+    }
+    if (DDP_BUG(SurplusRefused) && step.run.nodes.size() >= maximum(step.run) &&
+        !step.run.nodes.contains(join.node)) {
+        return "join refused: there are enough nodes";
     }
     if (step.run.nodes.size() >= step.options.limits.nodes_max &&
         !step.run.nodes.contains(join.node)) {
@@ -74,11 +79,16 @@ void answer_with_verdict(Step& step, ConnectionId connection, const Join& messag
     }
     depart(step, connection, message.node);
     step.out.push_back(Send{connection, Accepted{.run_token = step.run.token}});
-    step.out.push_back(Send{connection, std::get<Closed>(step.run.phase).verdict});
+    if (!DDP_BUG(VerdictNotRepeated)) {
+        step.out.push_back(Send{connection, std::get<Closed>(step.run.phase).verdict});
+    }
 }
 
 /// Gives a node that is no member the standing that it may have: none while it holds workers.
 void take_stock(Step& step, const NodeId& id, Node& node) {
+    if (DDP_BUG(FenceMissing)) {
+        node.info.held.reset();
+    }
     node.standing = node.info.held ? Standing::Unready : Standing::Ready;
     reindex(step, id);
     if (!node.info.held) {
@@ -90,10 +100,6 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
     const Generation held = node.info.held->generation;
     trace(step, fmt::format("node {} holds workers of generation {}: fenced", node.info.hostname,
                             held.value()));
-    if (is_believable(held)) {
-        // Of a daemon before this one: the numbers go on from there.
-        step.run.generation_floor = std::max(step.run.generation_floor, held);
-    }
     send(step, node,
          Stop{.generation = held,
               .cause = StopCause::Fenced,
@@ -105,6 +111,10 @@ void add_node(Step& step, ConnectionId connection, const Join& join) {
     Node& node = step.run.nodes[join.node];
     node.info = join;
     node.joined_as = ++step.run.joins;
+    if (Forming* forming = std::get_if<Forming>(&step.run.phase);
+        forming != nullptr && DDP_BUG(PatienceRestarted)) {
+        forming->patience_end.reset();
+    }
     std::string text = fmt::format("node {} joined", join.hostname);
     if (!step.run.places.empty()) {
         note(step, std::move(text));
@@ -119,6 +129,9 @@ void add_node(Step& step, ConnectionId connection, const Join& join) {
 void catch_up(Step& step, const NodeId& id, Node& node, const Join& join) {
     const Run& run = step.run;
     if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        if (DDP_BUG(StopNotRepeated)) {
+            return;
+        }
         if (stopping->pending.contains(id)) {
             send(step, node, stopping->order);
         } else {
@@ -127,7 +140,7 @@ void catch_up(Step& step, const NodeId& id, Node& node, const Join& join) {
         return;
     }
     DDP_CHECK(std::holds_alternative<Running>(run.phase));
-    if (!join.held && node.finished.empty() && node.failed.empty()) {
+    if (!join.held && node.finished.empty() && node.failed.empty() && !DDP_BUG(StartNotRepeated)) {
         // Its Start was lost with the connection. It holds no worker, so it can have it again; the
         // store of group rank 0 is the one it still listens on.
         Start row = run.rows.at(id);
@@ -144,8 +157,14 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
     if (node.standing == Standing::Member) {
         const bool holds_another = message.held && (message.held->generation != run.generation ||
                                                     message.held->digest != run.digest);
-        if (holds_another || message.slots != node.info.slots) {
+        const bool was_restored = step.now < run.returns_until;
+        if (holds_another || message.slots != node.info.slots ||
+            (was_restored && DDP_BUG(RestoredRunRestarts))) {
             return false;
+        }
+        if (Stopping* stopping = std::get_if<Stopping>(&step.run.phase);
+            stopping != nullptr && DDP_BUG(BudgetEscapedByRejoin)) {
+            stopping->failures.clear();
         }
         // After a restart of this daemon little more than the name was known.
         node.info = message;
@@ -153,7 +172,7 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
         trace(step, fmt::format("node {} reconnected", message.hostname));
         attach(step, id, node, connection);
         reindex(step, id);
-        if (step.now < run.returns_until) {
+        if (was_restored) {
             persist(step, false);  // what was restored has proved to be of use
         }
         catch_up(step, id, node, message);
@@ -167,6 +186,53 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
         release(step, id);
     }
     return true;
+}
+
+/// Waits until it is known whether the restored run goes on; each node once.
+void park_stranger(Step& step, ConnectionId connection, const Join& message) {
+    auto& strangers = step.run.strangers;
+    for (auto it = strangers.begin(); it != strangers.end(); ++it) {
+        if (it->second.node == message.node) {
+            step.out.push_back(CloseConnection{it->first, "this node reconnected"});
+            strangers.erase(it);
+            break;
+        }
+    }
+    strangers.emplace(connection, message);
+}
+
+/// A join that may be: of a node that is known, or of a new one.
+void take_in(Step& step, ConnectionId connection, const Join& message) {
+    Run& run = step.run;
+    // Of a daemon before this one: the numbers go on from there.
+    const Generation heard =
+        std::max(message.newest, message.held ? message.held->generation : Generation());
+    if (is_believable(heard)) {
+        run.generation_floor = std::max(run.generation_floor, heard);
+    }
+    if (Node* known = find_node(run, message.node)) {
+        if (known->connection && connection < *known->connection) {
+            // Said long ago, by a ddprun that is gone: the present one connected later.
+            turn_away(step, connection, kReplaced, kExitRendezvousLost);
+            return;
+        }
+        const bool is_same_process =
+            message.run_token == run.token && message.process == known->info.process;
+        if (is_same_process && is_taken_back(step, connection, *known, message)) {
+            return;
+        }
+        const std::string how = "was replaced by a new ddprun on the same node";
+        if (known->connection) {
+            step.out.push_back(Send{*known->connection, Refused{kReplaced, kExitRendezvousLost}});
+            drop_connection(step, *known, how);
+        }
+        lose_node(step, message.node, how);
+        if (is_closed(run)) {
+            answer_with_verdict(step, connection, message);
+            return;
+        }
+    }
+    add_node(step, connection, message);
 }
 
 }  // namespace
@@ -216,6 +282,7 @@ void join(Step& step, ConnectionId connection, const Join& message) {
     Run& run = step.run;
     const Adopting* adopting = std::get_if<Adopting>(&run.phase);
     if (run.by_connection.contains(connection) || run.departing.contains(connection) ||
+        run.strangers.contains(connection) ||
         (adopting != nullptr && adopting->waiting.contains(connection))) {
         turn_away(step, connection, "a second join on one connection", kExitInternal);
         return;
@@ -238,23 +305,15 @@ void join(Step& step, ConnectionId connection, const Join& message) {
         wait_for_adoption(step, connection, message);
         return;
     }
-    if (Node* known = find_node(run, message.node)) {
-        const bool is_same_process = message.run_token == run.token;
-        if (is_same_process && is_taken_back(step, connection, *known, message)) {
-            return;
-        }
-        const std::string how = "was replaced by a new ddprun on the same node";
-        if (known->connection) {
-            step.out.push_back(Send{*known->connection, Refused{kReplaced, kExitRendezvousLost}});
-            drop_connection(step, *known, how);
-        }
-        lose_node(step, message.node, how);
-        if (is_closed(run)) {
-            answer_with_verdict(step, connection, message);
-            return;
-        }
+    if (run.is_unconfirmed && message.run_token != run.token) {
+        park_stranger(step, connection, message);
+        return;
     }
-    add_node(step, connection, message);
+    const std::map<ConnectionId, Join> strangers = std::exchange(run.strangers, {});
+    run.is_unconfirmed = false;
+    take_in(step, connection, message);
+    for (const auto& [stranger, waiting] : strangers) {
+        join(step, stranger, waiting);
+    }
 }
-
 }  // namespace ddprun::rdzv

@@ -1,6 +1,7 @@
 // A run that this process has not seen begin: its nodes come back with living workers, and there is
 // no record of it, or only an older one.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <tuple>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
@@ -51,6 +53,9 @@ std::optional<Holders> newest_holders(const Adopting& adopting) {
                std::make_tuple(right.second.generation, right.second.joins.size());
     };
     Holders newest = std::max_element(all.begin(), all.end(), is_less)->second;
+    if (DDP_BUG(AdoptsLowerGeneration)) {
+        newest = all.begin()->second;
+    }
     std::sort(newest.joins.begin(), newest.joins.end(), is_before);
     return newest;
 }
@@ -84,6 +89,7 @@ void take_over(Step& step, const Holders& holders) {
     run.generation = holders.generation;
     run.digest = holders.digest;
     run.store = first.held->store;
+    run.started_at = step.now - kLongAgo;
     run.admitted.clear();  // nobody can have missed its row: all hold it
     run.places.clear();
     Running running{.since = step.now};
@@ -136,7 +142,7 @@ void decide(Step& step, const std::optional<Holders>& newest) {
     const auto waiting = std::move(std::get<Adopting>(run.phase).waiting);
     for (const auto& [connection, join] : waiting) {
         if (join.held && is_believable(join.held->generation)) {
-            run.generation_floor = std::max(run.generation_floor, join.held->generation);
+            run.adopted_up_to = std::max(run.adopted_up_to, join.held->generation);
         }
     }
     std::set<ConnectionId> taken;
@@ -164,7 +170,7 @@ void decide(Step& step, const std::optional<Holders>& newest) {
 
 bool is_news_of_generation(const Run& run, const Join& message, Instant now) {
     if (!message.held || message.run_token.empty() || !is_believable(message.held->generation) ||
-        message.held->generation <= std::max(run.generation, run.generation_floor)) {
+        message.held->generation <= std::max(run.generation, run.adopted_up_to)) {
         return false;
     }
     const bool is_unknown_run = run.may_be_older && run.generation == Generation() &&
@@ -192,7 +198,8 @@ void enter_adopting(Step& step) {
     const Limits& limits = step.options.limits;
     run.phase = Adopting{.not_before = step.now + limits.lease,
                          .until = step.now + limits.adoption_patience,
-                         .waiting = {}};
+                         .waiting = std::exchange(run.strangers, {})};
+    run.is_unconfirmed = false;
 }
 
 void wait_for_adoption(Step& step, ConnectionId connection, const Join& message) {

@@ -1,5 +1,6 @@
 #include "rendezvous/core/coordinator.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -59,6 +60,19 @@ void check_invariants(const Run& run, const Limits& limits) {
     }
 }
 
+/// Of one step's effects only those wait for its record that tell of what is in it: a member whose
+/// join made a start possible is answered at once, so that it can beat.
+void put_before_what_waits(const Persist& persist, std::size_t first_effect, Effects& out) {
+    const auto waits = [](const Effect& effect) {
+        const Send* send = std::get_if<Send>(&effect);
+        return send != nullptr && (std::holds_alternative<Start>(send->message) ||
+                                   std::holds_alternative<Verdict>(send->message));
+    };
+    const auto begin = out.begin() + static_cast<std::ptrdiff_t>(first_effect);
+    const auto first = std::find_if(begin, out.end(), waits);
+    out.insert(first == out.end() ? begin : first, persist);
+}
+
 /// Whether records can be relied on has changed: everybody who works here should know.
 void judge_durability(Step& step, const std::string& fault) {
     Run& run = step.run;
@@ -104,9 +118,29 @@ std::optional<RunRecord> Coordinator::record(Instant now) const {
     return record_of(job_, *run_, now);
 }
 
+/// Everything of it ended with the daemon, or goes on elsewhere: whoever came since begins anew.
+void Coordinator::drop_unconfirmed(Effects& out) {
+    out.push_back(
+        Trace{fmt::format("nobody of the run that was in the journal came back: it is "
+                          "forgotten at generation {}",
+                          run_->generation.value())});
+    const std::map<ConnectionId, Join> strangers = std::move(run_->strangers);
+    run_.reset();
+    for (const auto& [connection, join] : strangers) {
+        step(now_, Received{connection, join}, out);
+    }
+}
+
 void Coordinator::step(Instant now, const Input& input, Effects& out) {
     DDP_CHECK(now >= now_);
     now_ = now;
+    if (run_ && run_->is_unconfirmed && now >= run_->returns_until &&
+        !std::holds_alternative<HeldUp>(input)) {
+        if (const ConnectionEnded* ended = std::get_if<ConnectionEnded>(&input)) {
+            run_->strangers.erase(ended->connection);
+        }
+        drop_unconfirmed(out);
+    }
     const std::size_t first_effect = out.size();
     const Received* received = std::get_if<Received>(&input);
     const Join* joining = received != nullptr ? std::get_if<Join>(&received->message) : nullptr;
@@ -149,7 +183,7 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
     explain_waits(step);
     check_invariants(*run_, options_.limits);
     if (step.persist) {
-        out.insert(out.begin() + static_cast<std::ptrdiff_t>(first_effect), *step.persist);
+        put_before_what_waits(*step.persist, first_effect, out);
     }
 }
 
@@ -163,8 +197,12 @@ std::optional<Instant> Coordinator::next_deadline() const {
             deadline = candidate;
         }
     };
+    if (run_->is_unconfirmed) {
+        consider(run_->returns_until);
+    }
     if (run_->doubt_until) {
-        consider(run_->doubt_until);
+        // Never asleep for longer than a lease, or a hold-up in the meantime would not be noticed.
+        consider(std::min(*run_->doubt_until, now_ + options_.limits.lease));
     } else if (!run_->leases.empty()) {
         consider(run_->leases.begin()->first);
     }

@@ -124,6 +124,8 @@ public:
     [[nodiscard]] const Run* run() const;
 
 private:
+    void drop_unconfirmed(Effects& out);
+
     JobId job_;
     CoordinatorOptions options_;
     Rng rng_;

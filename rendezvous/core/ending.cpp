@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/base/signal_name.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
@@ -86,6 +87,9 @@ Evidence trimmed(Evidence evidence, const Limits& limits) {
 
 const TimedFailure& first_of(const Stopping& stopping) {
     DDP_CHECK(!stopping.failures.empty());
+    if (DDP_BUG(FirstFailureByArrival)) {
+        return stopping.failures.front();
+    }
     return *std::min_element(stopping.failures.begin(), stopping.failures.end(), is_earlier);
 }
 

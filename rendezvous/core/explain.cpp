@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
@@ -118,6 +119,9 @@ void explain_waits(Step& step) {
     }
     const std::string text = explain_run(run, step.now);
     const auto tell = [&](Node& node) {
+        if (DDP_BUG(SilentWait)) {
+            return;
+        }
         const std::string mine =
             is_quarantined(run, node.info.node, step.now)
                 ? text + "; it keeps failing, so it is left out for a while when others suffice"
@@ -139,6 +143,10 @@ void explain_waits(Step& step) {
 }
 
 std::string explain_run(const Run& run, Instant now) {
+    if (run.is_unconfirmed) {
+        return fmt::format("the rendezvous was restarted: waiting for {} to come back",
+                           names_cut_off(run));
+    }
     if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
         return explain_forming(run, *forming);
     }

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
@@ -53,7 +54,8 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
         return std::tie(left.is_left_out, left.preference, left.node_rank, left.joined_as) <
                std::tie(right.is_left_out, right.preference, right.node_rank, right.joined_as);
     });
-    ranked.resize(std::min(usable_count(run, now), maximum(run)));
+    const std::size_t surplus = DDP_BUG(SpareStarted) ? 1 : 0;
+    ranked.resize(std::min(usable_count(run, now), maximum(run) + surplus));
     std::vector<Candidate> chosen;
     for (const Ranked& one : ranked) {
         const Join& info = one.node->info;
@@ -109,6 +111,7 @@ void start_generation(Step& step, const std::string& why) {
     run.places = order_places(run.places, choose(run, step.now));
     run.generation = Generation(std::max(run.generation, run.generation_floor).value() + 1);
     run.digest = digest_of(run, step.rng.next());
+    run.started_at = step.now;
     Running running{.since = step.now};
     for (const Place& place : run.places) {
         Node& node = run.nodes.at(place.node);
@@ -142,7 +145,7 @@ std::optional<Instant> start_time(const Run& run, const Forming& forming, Instan
     const std::size_t usable = usable_count(run, now);
     if (usable >= maximum(run)) {
         at = forming.since;
-    } else if (usable >= minimum(run) && run.suspects.empty()) {
+    } else if (usable >= minimum(run) && (run.suspects.empty() || DDP_BUG(SuspectNotAwaited))) {
         at = forming.patience_end.value_or(forming.since);
     }
     if (at && forming.not_before) {
@@ -160,7 +163,8 @@ std::optional<Instant> back_off(Run& run, const Limits& limits, Instant now) {
     while (!starts.empty() && now - starts.front() > limits.restart_burst_window) {
         starts.pop_front();
     }
-    if (starts.size() <= static_cast<std::size_t>(limits.restart_burst_max)) {
+    if (starts.size() <= static_cast<std::size_t>(limits.restart_burst_max) ||
+        DDP_BUG(BackoffMissing)) {
         return std::nullopt;
     }
     const Milliseconds pause = std::max(run.next_backoff, limits.restart_backoff);

@@ -1,9 +1,11 @@
 // Who is here, and who goes: signs of life, leaving, losses.
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
@@ -12,7 +14,8 @@ namespace ddprun::rdzv {
 namespace {
 
 void close_deserted(Step& step, const char* text) {
-    if (step.run.nodes.empty() && !is_closed(step.run)) {
+    const bool is_deserted = step.run.nodes.empty() || DDP_BUG(ClosedByOneExit);
+    if (is_deserted && !is_closed(step.run)) {
         close_run(step,
                   Verdict{.kind = VerdictKind::Stopped, .exit_code = kExitDrained, .text = text});
     }
@@ -36,7 +39,7 @@ bool is_silence_ours(const Run& run, const Limits& limits, Instant now) {
         }
         ++silent;
     }
-    return silent >= 2 && silent * 2 >= run.nodes.size();
+    return silent >= 2 && silent * 2 >= run.nodes.size() && !DDP_BUG(NoSelfDoubt);
 }
 
 void forget_node_rank(Run& run, const Node& node) {
@@ -91,6 +94,9 @@ void renew_lease(Step& step, const NodeId& id, Node& node) {
     }
     step.run.leases.erase({node.lease_end, id});
     node.lease_end = step.now + step.options.limits.lease;
+    if (DDP_BUG(SilentDeathIgnored)) {
+        node.lease_end = Instant::max();
+    }
     step.run.leases.insert({node.lease_end, id});
 }
 
@@ -110,7 +116,9 @@ void beat(Step& step, ConnectionId connection, const Beat& message) {
         return;
     }
     Node& node = step.run.nodes.at(owner->second);
-    renew_lease(step, owner->second, node);
+    if (!DDP_BUG(LeaseNotRenewed)) {
+        renew_lease(step, owner->second, node);
+    }
     send(step, node, Acknowledge{message.sequence});
 }
 
@@ -159,6 +167,7 @@ void goodbye(Step& step, ConnectionId connection) {
         remember_departed(run, step.options.limits, departing->second.node);
         run.departing.erase(departing);
     }
+    run.strangers.erase(connection);
     if (Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
         adopting->waiting.erase(connection);
     }
@@ -176,6 +185,7 @@ void goodbye(Step& step, ConnectionId connection) {
 void connection_ended(Step& step, const ConnectionEnded& input) {
     Run& run = step.run;
     run.departing.erase(input.connection);
+    run.strangers.erase(input.connection);
     if (Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
         adopting->waiting.erase(input.connection);
     }
@@ -188,7 +198,9 @@ void connection_ended(Step& step, const ConnectionEnded& input) {
     Node& node = run.nodes.at(id);
     node.connection.reset();
     reindex(step, id);
-    if (input.is_end_of_stream || !step.options.has_leases) {
+    const bool is_death =
+        (input.is_end_of_stream && !DDP_BUG(EndOfStreamIgnored)) || DDP_BUG(ResetTakenForDeath);
+    if (is_death || !step.options.has_leases) {
         lose_node(step, id, "died (its connection ended)");
     } else {
         trace(step, fmt::format("node {} is cut off; believed alive until its lease ends",
@@ -198,12 +210,23 @@ void connection_ended(Step& step, const ConnectionEnded& input) {
 
 void held_up(Step& step, Duration by) {
     Run& run = step.run;
-    if (!step.options.has_leases) {
+    if (!step.options.has_leases || DDP_BUG(HeldUpIgnored)) {
         return;
     }
+    if (Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
+        adopting->not_before += by;
+        adopting->until += by;
+    }
+    if (run.is_unconfirmed) {
+        run.returns_until += by;
+    }
+    // Agents may have given up connections that were not answered, and all they had said there.
+    const Limits& limits = step.options.limits;
+    const Instant earliest =
+        step.now + (by >= limits.lease ? limits.reconnect_grace : limits.lease);
     run.leases.clear();
     for (auto& [id, node] : run.nodes) {
-        node.lease_end += by;
+        node.lease_end = std::max(node.lease_end + by, earliest);
         run.leases.insert({node.lease_end, id});
     }
     trace(step, "held up: leases extended");

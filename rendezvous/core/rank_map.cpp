@@ -8,6 +8,8 @@
 #include <set>
 #include <tuple>
 
+#include "rendezvous/base/planted_bug.hpp"
+
 namespace ddprun::rdzv {
 
 namespace {
@@ -77,6 +79,9 @@ bool is_naturally_before(const std::string& left, const std::string& right) {
 
 std::vector<Place> order_places(const std::vector<Place>& previous, std::vector<Candidate> chosen) {
     std::sort(chosen.begin(), chosen.end(), is_first_before);
+    if (DDP_BUG(SurvivorMoved) && !previous.empty()) {
+        return order_places({}, std::move(chosen));
+    }
     std::map<NodeId, const Candidate*> survivors;
     std::set<NodeId> places_before;
     for (const Place& place : previous) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
@@ -58,6 +59,7 @@ void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, R
         Node& node = run.nodes[recorded.node];
         node.info.job = record.job;
         node.info.node = recorded.node;
+        node.info.process = recorded.process;
         node.info.hostname = recorded.hostname;
         node.info.slots = recorded.slots;
         node.info.settings = record.settings;
@@ -90,7 +92,6 @@ void restore_phase(const RunRecord& record, const Limits& limits, Instant now, R
             Stopping stopping;
             stopping.cause = record.is_failure ? StopCause::Failure : record.order->cause;
             stopping.since = now;
-            stopping.started_at = now;
             stopping.give_up_at = now + record.order->grace + limits.unkillable_after +
                                   limits.stop_slack + limits.reconnect_grace;
             stopping.order = *record.order;
@@ -133,6 +134,7 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
     }
     for (const auto& [id, node] : run.nodes) {
         record.nodes.push_back(RecordedNode{.node = id,
+                                            .process = node.info.process,
                                             .hostname = node.info.hostname,
                                             .slots = node.info.slots,
                                             .is_member = node.standing == Standing::Member});
@@ -206,7 +208,11 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     run->token = record.token;
     run->settings = record.settings;
     run->opened_at = now - record.age;
+    run->started_at = now - kLongAgo;
     run->generation = record.generation;
+    if (DDP_BUG(GenerationReused) && record.phase == RecordedPhase::Forming) {
+        run->generation = Generation(record.generation.value() - 1);
+    }
     run->digest = record.digest;
     run->store = record.store;
     run->admitted = record.admitted;
@@ -218,14 +224,17 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
                                     .topology_key = place.topology_key});
     }
     run->departed = ids_of(record.departed);
-    run->restarts_used = record.restarts_used;
-    run->node_losses_used = record.node_losses_used;
+    if (!DDP_BUG(RestoredRunForgetsBudgets)) {
+        run->restarts_used = record.restarts_used;
+        run->node_losses_used = record.node_losses_used;
+    }
     run->failed_step = record.failed_step;
     run->failures_at_step = record.failures_at_step;
     for (const RecordedQuarantine& one : record.quarantined) {
         run->quarantined[one.node] = now + one.remaining;
     }
     run->timeline = record.timeline;
+    run->is_unconfirmed = true;
     run->returns_until = now + limits.reconnect_grace;
     run->explain_at = now + limits.explain_every;
     write_rows(*run);

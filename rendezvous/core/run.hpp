@@ -78,7 +78,6 @@ struct Running {
 struct Stopping {
     StopCause cause = StopCause::Failure;  ///< of order, or Failure once a node was lost
     Instant since{};
-    Instant started_at{};  ///< of the generation
     Instant give_up_at{};  ///< a node that is still pending then is lost
     Stop order;            ///< what members were told, for those that reconnect
     std::set<NodeId> pending;
@@ -106,6 +105,7 @@ struct Run {
     Phase phase;
     Generation generation;         ///< the current one, or the last while forming
     Generation generation_floor;   ///< the highest number that any node has told: later ones follow
+    Instant started_at{};          ///< it, at the earliest: no failure of it is older
     std::string digest;            ///< of its rank map
     std::vector<Place> places;     ///< its rank map, in order of group rank
     std::map<NodeId, Start> rows;  ///< what each member was sent, for one that missed it
@@ -121,7 +121,11 @@ struct Run {
     std::map<NodeId, std::deque<Instant>> blames;
     std::map<NodeId, Instant> quarantined;  ///< left out until then, if others suffice
     std::string not_durable;                ///< why the journal has not the last record; empty
+    Generation adopted_up_to;               ///< older generations that nodes hold are no news
     bool may_be_older = false;              ///< this process knows of no earlier run of the job
+    /// A restored run to which nobody has come back: perhaps it ended with everything. Others wait.
+    bool is_unconfirmed = false;
+    std::map<ConnectionId, Join> strangers;
     Instant returns_until{};  ///< a restored run: nodes may come with newer news until then
     std::vector<TimelineEvent> timeline;
     std::uint64_t joins = 0;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
@@ -15,7 +16,8 @@ namespace {
 /// is that everything else changes nothing.
 Node* current_member(Step& step, ConnectionId connection, Generation generation) {
     const auto owner = step.run.by_connection.find(connection);
-    if (owner == step.run.by_connection.end() || generation != step.run.generation) {
+    const bool is_stale = generation != step.run.generation && !DDP_BUG(StaleReportAccepted);
+    if (owner == step.run.by_connection.end() || is_stale) {
         return nullptr;
     }
     Node& node = step.run.nodes.at(owner->second);
@@ -36,7 +38,7 @@ void succeed(Step& step) {
 /// them down: then they are its loss's doing (S9).
 bool is_charged_for_failures(const Stopping& stopping) {
     return stopping.order.cause == StopCause::Failure && !stopping.failures.empty() &&
-           !stopping.is_explained_by_loss;
+           (!stopping.is_explained_by_loss || DDP_BUG(DoubleCharge));
 }
 
 bool are_losses_within_budget(const Run& run, const Stopping& stopping) {
@@ -98,6 +100,9 @@ bool release_leavers(Step& step) {
             leavers.push_back(id);
         }
     }
+    if (DDP_BUG(LeaverForgotten)) {
+        leavers.clear();
+    }
     for (const NodeId& id : leavers) {
         release(step, id);
     }
@@ -129,8 +134,11 @@ void finish_stopping(Step& step) {
         close_too_many_losses(step, stopping);
         return;
     }
-    run.restarts_used += has_failures ? 1 : 0;
-    run.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
+    const int charge = DDP_BUG(ChargePerFailure) ? stopping.failure_count : 1;
+    run.restarts_used += has_failures ? charge : 0;
+    if (!DDP_BUG(LossNotCharged)) {
+        run.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
+    }
     if (!release_leavers(step)) {
         enter_forming(step, stopping.is_explained_by_loss ? stopping.loss_why : stopping.order.why);
     }
@@ -139,7 +147,7 @@ void finish_stopping(Step& step) {
 void no_longer_pending(Step& step, const NodeId& id) {
     Stopping& stopping = std::get<Stopping>(step.run.phase);
     stopping.pending.erase(id);
-    if (stopping.pending.empty()) {
+    if (stopping.pending.empty() || DDP_BUG(StartWithoutProof)) {
         finish_stopping(step);
     }
 }
@@ -160,7 +168,7 @@ void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& 
         running->has_finished_rank = true;
         if (is_whole && running->unfinished.erase(id) > 0) {
             persist(step, false);
-            if (running->unfinished.empty()) {
+            if (running->unfinished.empty() || DDP_BUG(SuccessOnFirstExit)) {
                 succeed(step);
             }
         }
@@ -194,7 +202,7 @@ void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& mess
     node->failed.insert(message.local_rank);
     stopping->failure_count += 1;
     // It cannot have failed before it was started, whatever its clock says.
-    const Duration longest = step.now - stopping->started_at;
+    const Duration longest = step.now - step.run.started_at;
     const Duration age =
         std::clamp(Duration(message.evidence.age), Duration::zero(), std::max(longest, Duration{}));
     stopping->failures.push_back(TimedFailure{
@@ -213,7 +221,8 @@ void member_lost(Step& step, const Node& node, Instant died_at, const std::strin
     const NodeId& id = node.info.node;
     const bool serves_store = run.places.front().node == id;
     if (Running* running = std::get_if<Running>(&run.phase)) {
-        if (!running->unfinished.contains(id) && !serves_store) {
+        if (!running->unfinished.contains(id) && !serves_store && !DDP_BUG(FinishedNodeMissed)) {
+            persist(step, false);
             return;  // all its ranks exited 0: nothing is missed
         }
         begin_stopping(step, StopCause::Failure, 15,
@@ -261,7 +270,16 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
     }
     const bool is_current =
         node.standing == Standing::Member && message.generation == step.run.generation;
-    if (is_current && std::holds_alternative<Running>(step.run.phase)) {
+    const Running* running = std::get_if<Running>(&step.run.phase);
+    const bool serves_store = is_current && step.run.places.front().node == id;
+    if (is_current && running != nullptr && !running->unfinished.contains(id) && !serves_store) {
+        // All its ranks had exited 0, and a daemon before this one let it go.
+        node.standing = Standing::Ready;
+        node.info.store = message.store;
+        reindex(step, id);
+        return;
+    }
+    if (is_current && running != nullptr) {
         // A daemon before this one had told it to. Why, those who failed say again.
         begin_stopping(step, StopCause::Failure, 15,
                        fmt::format("node {} had ended its workers", node.info.hostname));
@@ -293,14 +311,16 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
     Run& run = step.run;
     const Running running = std::get<Running>(run.phase);
     const bool is_drain = cause != StopCause::Failure;
-    const Milliseconds grace =
-        is_drain ? run.settings.shutdown_timeout
-                 : std::min(run.settings.failure_grace, run.settings.shutdown_timeout);
+    Milliseconds grace = is_drain
+                             ? run.settings.shutdown_timeout
+                             : std::min(run.settings.failure_grace, run.settings.shutdown_timeout);
+    if (cause == StopCause::Grow && DDP_BUG(GrowthKills)) {
+        grace = Milliseconds::zero();
+    }
     const Limits& limits = step.options.limits;
     Stopping stopping;
     stopping.cause = cause;
     stopping.since = step.now;
-    stopping.started_at = running.since;
     stopping.give_up_at = step.now + grace + limits.unkillable_after + limits.stop_slack;
     stopping.order = Stop{
         .generation = run.generation, .cause = cause, .signal = signal, .grace = grace, .why = why};

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/planted_bug.hpp"
+
 namespace ddprun::rdzv {
 
 void trace(Step& step, std::string text) {
@@ -52,6 +54,7 @@ void persist(Step& step, bool is_awaited) {
     if (!step.options.has_leases || step.run.generation == Generation()) {
         return;  // in process, or nothing to lose yet
     }
+    is_awaited = is_awaited && !DDP_BUG(ToldBeforeDurable);
     step.persist = Persist{.is_awaited = is_awaited || (step.persist && step.persist->is_awaited)};
 }
 

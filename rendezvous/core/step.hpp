@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -67,6 +68,9 @@ void lose_node(Step& step, const NodeId& id, const std::string& how);
 void lose_silent_node(Step& step, const NodeId& id, const std::string& how);
 /// Sends Released and forgets the node.
 void release(Step& step, const NodeId& id);
+
+/// How long a generation that this process has not seen begin may have run.
+inline constexpr std::chrono::hours kLongAgo{24 * 365};
 
 // adoption.cpp: a run that this process has not seen begin.
 /// True if `message` tells of a generation that this run should know and does not.

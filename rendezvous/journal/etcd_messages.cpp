@@ -99,10 +99,11 @@ bool read_bytes(const Json& object, const char* name, std::string& bytes) {
     if (found.is_string()) {
         decoded = base64_decode(found.get_ref<const std::string&>());
     }
-    if (decoded) {
-        bytes = *std::move(decoded);
+    if (!decoded) {
+        return false;
     }
-    return decoded.has_value();
+    bytes = *std::move(decoded);
+    return true;
 }
 
 bool is_true(const Json& object, const char* name) {

@@ -71,8 +71,8 @@ public:
     ~Impl() {
         life_->is_over = true;
         life_->work.reset();
+        // What waits has its turn before this.
         asio::post(io_, [this] {
-            write_waiting();
             settle();
             work_.reset();
         });

@@ -17,8 +17,8 @@ struct Limits {
     std::size_t hello_bytes_max = 256;  ///< read from a peer that has not proved itself
     Milliseconds hello_timeout{3000};   ///< for the whole handshake
     std::size_t half_open_max = 64;     ///< connections in the handshake at once
-    std::size_t tls_hello_bytes_max = std::size_t{64}
-                                      << 10;   ///< of its TLS handshake: certificates
+    /// With TLS, read from a peer that has not proved itself: certificates and all.
+    std::size_t tls_hello_bytes_max = 65536;
     std::size_t status_nodes_max = 1024;       ///< nodes listed in one status
     Milliseconds connect_timeout{5000};        ///< one attempt to reach an endpoint
     Milliseconds reconnect_backoff_min{20};    ///< first pause between attempts, then doubled

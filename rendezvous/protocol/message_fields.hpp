@@ -159,6 +159,7 @@ struct Fields<Join> {
     static void visit(Message& join, Visitor& visit) {
         visit.name("job", join.job, true);
         visit.name("node", join.node, true);
+        visit.name("process", join.process, false);
         visit.name("hostname", join.hostname, false);
         visit.number("slots", join.slots, 1, visit.limits().slots_max);
         visit.name("role", join.role, false);
@@ -170,6 +171,8 @@ struct Fields<Join> {
         visit.object("settings", join.settings);
         visit.name("run_token", join.run_token, false);
         visit.object("held", join.held);
+        visit.number("newest", join.newest, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
         visit.name("unreachable", join.unreachable, false);
     }
 };

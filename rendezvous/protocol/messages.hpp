@@ -108,6 +108,7 @@ enum class VerdictKind { Succeeded, Failed, Stopped, Incomplete };
 struct Join {
     JobId job;
     NodeId node;
+    std::string process;  ///< names this ddprun: another one on the same node has another name
     std::string hostname;
     int slots = 1;
     std::string role = "default";
@@ -118,6 +119,7 @@ struct Join {
     JobSettings settings;
     std::string run_token;  ///< of the run this node belongs to; empty for a stranger
     std::optional<HeldGeneration> held;
+    Generation newest;  ///< the highest number this ddprun has heard of, in any life of the job
     std::string unreachable;  ///< a daemon that did not answer: no use in being sent there
 
     bool operator==(const Join&) const = default;

@@ -33,6 +33,7 @@ struct RecordedPlace {
 /// A node that was there: it is waited for, a full grace long.
 struct RecordedNode {
     NodeId node;
+    std::string process;
     std::string hostname;
     int slots = 1;
     bool is_member = false;  ///< of the current generation

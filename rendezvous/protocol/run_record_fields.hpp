@@ -34,6 +34,7 @@ struct Fields<RecordedNode> {
     template <typename Record, typename Visitor>
     static void visit(Record& node, Visitor& visit) {
         visit.name("node", node.node, true);
+        visit.name("process", node.process, false);
         visit.name("hostname", node.hostname, false);
         visit.number("slots", node.slots, 1, visit.limits().slots_max);
         visit.flag("is_member", node.is_member);

@@ -185,6 +185,9 @@ void Jobs::timer_fired(const JobId& id, std::uint64_t number) {
         hooks_.read_ready(id);
         job.armed.reset();
         step_at(std::chrono::steady_clock::now(), id, job, Tick{});
+        if (job.coordinator.run() == nullptr) {
+            forget(id);  // nobody came back to it
+        }
     } else {
         job.armed.reset();
         arm(fired, id, job);

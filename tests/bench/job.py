@@ -72,7 +72,8 @@ class Job:
         os.mkfifo(self.fifo_path)
         self.fifo = os.open(self.fifo_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.log = open(os.path.join(self.folder, "console"), "wb")
-        self.port = free_port()
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        self.id = "bench"
 
     def __enter__(self):
         return self
@@ -120,9 +121,10 @@ class Job:
                      "--max-restarts", str(restarts), "--log-dir",
                      os.path.join(self.folder, "logs")]
         if nnodes != "1":
-            arguments += ["--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-id", "bench",
-                          "--rdzv-endpoint", f"127.0.0.1:{self.port}",
-                          "--local-addr", "127.0.0.1"]
+            arguments += ["--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-id", self.id,
+                          "--rdzv-endpoint", self.endpoint]
+            if self.endpoint.startswith("127."):
+                arguments += ["--local-addr", "127.0.0.1"]
         if conf:
             arguments += ["--rdzv-conf", conf]
         arguments += program

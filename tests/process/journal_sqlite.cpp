@@ -194,6 +194,7 @@ TEST_CASE("a journal that is closed has written what it was given, and calls nob
     bool is_answered = false;
     opened.journal->write(kLlama, "last", [&](const Result<void>&) { is_answered = true; });
     opened.journal.reset();
+    io.restart();  // it has run out of work by now
     io.run();
     CHECK_FALSE(is_answered);
     opened = open_or_fail(io, dir.path());
@@ -272,6 +273,20 @@ TEST_CASE("a damaged journal is set aside, said, and a new one is begun") {
         file.put('?');
         file.close();
         damage = "the checksum of run";
+    }
+    SECTION("one letter of a name flipped, in the index only") {
+        std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+        const std::string text{std::istreambuf_iterator<char>(file),
+                               std::istreambuf_iterator<char>()};
+        const std::size_t in_table = text.find("llamal");  // followed by its record
+        const std::size_t in_index = text.find("llama", in_table < 8192 ? 8192 : 4096);
+        REQUIRE(in_table != std::string::npos);
+        REQUIRE(in_index != std::string::npos);
+        REQUIRE(in_index != in_table);
+        file.seekp(static_cast<std::streamoff>(in_index));
+        file.put('L');
+        file.close();
+        damage = "is damaged";
     }
     SECTION("the database of another program") {
         std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -462,12 +477,18 @@ TEST_CASE("a record beyond the limit is refused, the others are not") {
     CHECK(write_now(io, *opened.journal, kLlama, std::string(100, 'x')));
 }
 
-TEST_CASE("a journal that is deleted under a running daemon is missed at the next write") {
+TEST_CASE("a journal that is taken away from a running daemon is missed at the next write") {
     const TempDir dir;
     boost::asio::io_context io;
     const OpenedJournal opened = open_or_fail(io, dir.path());
     CHECK(write_now(io, *opened.journal, kLlama, "first"));
-    std::filesystem::remove(dir / "journal.db");
+    SECTION("deleted") {
+        std::filesystem::remove(dir / "journal.db");
+    }
+    SECTION("replaced") {
+        std::filesystem::copy(dir / "journal.db", dir / "copy");
+        std::filesystem::rename(dir / "copy", dir / "journal.db");
+    }
     const Result<void> lost = write_now(io, *opened.journal, kLlama, "second");
     REQUIRE_FALSE(lost);
     CHECK_THAT(lost.error().what, Catch::Contains("was removed or replaced"));

@@ -4,15 +4,17 @@
 
 #include <fmt/format.h>
 
-#include "tests/sim/machine.hpp"
 #include "tests/sim/message_text.hpp"
 
 namespace ddprun::sim {
 
 namespace {
 
-/// A node without workers says what it waits for, but for the time that messages travel.
-constexpr Milliseconds kSilenceMax{10000};
+/// Snapshot::phase.
+constexpr std::size_t kForming = 1;
+constexpr std::size_t kRunning = 2;
+constexpr std::size_t kStopping = 3;
+constexpr std::size_t kAdopting = 5;
 
 }  // namespace
 
@@ -22,7 +24,12 @@ void Checker::violate(const std::string& property, const std::string& what) {
     }
 }
 
-Checker::Snapshot Checker::snapshot_of(const rdzv::Run* run) {
+const GenerationTruth* Checker::truth_of(const std::string& digest) const {
+    const auto found = truths_.find(digest);
+    return found == truths_.end() ? nullptr : &found->second;
+}
+
+Checker::Snapshot Checker::snapshot_of(const rdzv::Run* run, bool is_whole) {
     Snapshot snapshot;
     if (run == nullptr) {
         return snapshot;
@@ -30,36 +37,92 @@ Checker::Snapshot Checker::snapshot_of(const rdzv::Run* run) {
     snapshot.token = run->token;
     snapshot.phase = run->phase.index() + 1;
     snapshot.generation = run->generation;
+    snapshot.digest = run->digest;
     snapshot.restarts = run->restarts_used;
     snapshot.losses = run->node_losses_used;
+    snapshot.nodes = run->nodes.size();
+    snapshot.is_in_doubt = run->doubt_until.has_value();
     if (const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase)) {
         snapshot.failures = stopping->failures.size();
+        snapshot.lost_nodes = stopping->lost_nodes.size();
         snapshot.cause = stopping->cause;
+        snapshot.order = stopping->order.cause;
+        snapshot.is_explained_by_loss = stopping->is_explained_by_loss;
     }
-    for (const auto& [id, node] : run->nodes) {
-        snapshot.finished += node.finished.size();
+    for (auto it = run->nodes.begin(); is_whole && it != run->nodes.end(); ++it) {
+        snapshot.finished += it->second.finished.size();
     }
     return snapshot;
 }
 
-void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input) {
-    before_ = snapshot_of(coordinator.run());
+void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input,
+                          Instant now) {
     is_stale_ = false;
+    cut_off_.reset();
+    const rdzv::Run* run = coordinator.run();
     const rdzv::Received* received = std::get_if<rdzv::Received>(&input);
-    if (received == nullptr || coordinator.run() == nullptr) {
-        return;
+    if (received != nullptr && run != nullptr) {
+        const bool is_report = std::holds_alternative<rdzv::WorkerFinished>(received->message) ||
+                               std::holds_alternative<rdzv::WorkerFailed>(received->message) ||
+                               std::holds_alternative<rdzv::Stopped>(received->message);
+        is_stale_ = is_report && generation_of(received->message) < run->generation;
+        const auto owner = run->by_connection.find(received->connection);
+        if (owner != run->by_connection.end() &&
+            run->nodes.at(owner->second).standing == rdzv::Standing::Unready) {
+            is_stale_ = false;  // it is about what that node holds
+        }
+        check_report(*run, *received, now);
     }
-    const bool is_report = std::holds_alternative<rdzv::WorkerFinished>(received->message) ||
-                           std::holds_alternative<rdzv::WorkerFailed>(received->message);
-    is_stale_ = is_report && generation_of(received->message) < coordinator.run()->generation;
+    if (const rdzv::ConnectionEnded* ended = std::get_if<rdzv::ConnectionEnded>(&input)) {
+        if (run != nullptr && has_leases_ && !ended->is_end_of_stream) {
+            const auto owner = run->by_connection.find(ended->connection);
+            if (owner != run->by_connection.end()) {
+                cut_off_ = owner->second;
+            }
+        }
+    }
+    before_ = snapshot_of(run, is_stale_);
+    newest_held_ = Generation();
+    if (run != nullptr && before_.phase == kAdopting) {
+        for (const auto& [connection, join] : std::get<rdzv::Adopting>(run->phase).waiting) {
+            newest_held_ = std::max(newest_held_, join.held ? join.held->generation : Generation());
+        }
+    }
 }
 
-void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Effects& effects) {
+/// Keeps what a member tells of its ranks, to judge by it later.
+void Checker::check_report(const rdzv::Run& run, const rdzv::Received& received, Instant now) {
+    const auto owner = run.by_connection.find(received.connection);
+    const auto found = truths_.find(run.digest);
+    if (owner == run.by_connection.end() || found == truths_.end() ||
+        generation_of(received.message) != run.generation) {
+        return;
+    }
+    GenerationTruth& truth = found->second;
+    const rdzv::Node& node = run.nodes.at(owner->second);
+    const auto row = truth.group_ranks.find(owner->second);
+    if (node.standing != rdzv::Standing::Member || row == truth.group_ranks.end()) {
+        return;
+    }
+    const auto* finished = std::get_if<rdzv::WorkerFinished>(&received.message);
+    if (finished != nullptr && !node.finished.contains(finished->local_rank) &&
+        !node.failed.contains(finished->local_rank)) {
+        truth.finished_reports[owner->second] += 1;
+    }
+    const auto* failed = std::get_if<rdzv::WorkerFailed>(&received.message);
+    if (failed != nullptr && !node.finished.contains(failed->local_rank)) {
+        truth.failed_at.emplace(truth.base_ranks[row->second] + failed->local_rank.value(),
+                                now - failed->evidence.age);
+    }
+}
+
+void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input,
+                         const rdzv::Effects& effects, Instant now) {
     const rdzv::Run* run = coordinator.run();
     if (run == nullptr) {
         return;
     }
-    const Snapshot after = snapshot_of(run);
+    const Snapshot after = snapshot_of(run, is_stale_);
     if (is_stale_ && after != before_) {
         violate("S4", "a report of an older generation changed the run");
     }
@@ -67,85 +130,97 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Effec
         if (after.generation < before_.generation) {
             violate("S1", "the generation went back");
         }
-        check_charges(*run, after);
+        if (before_.phase != kAdopting) {
+            check_charges(*run, after);
+        }
+        check_losses(*run, after, input);
     }
     if (run->timeline.size() > limits_.timeline_events_max + 1 ||
         after.failures > limits_.failures_kept_max || run->nodes.size() > limits_.nodes_max) {
         violate("S11", "a list of the run is longer than its limit");
     }
-    if (!run->digest.empty() && run->digest != newest_digest_) {
-        check_new_generation(*run);
+    if (after.token != before_.token) {
+        starts_.clear();
+    }
+    if (before_.phase == kAdopting && after.phase != kAdopting && after.generation < newest_held_) {
+        check_adoption(*run);
+    }
+    const auto truth = truths_.find(run->digest);
+    if (truth != truths_.end()) {
+        // Adopted without some of its members: where they were is forgotten.
+        truth->second.is_whole &= truth->second.places.size() == run->places.size();
+    } else if (!run->digest.empty()) {
+        check_new_generation(*run, now);
     }
     for (const rdzv::Effect& effect : effects) {
         const rdzv::Send* send = std::get_if<rdzv::Send>(&effect);
         if (send == nullptr) {
             continue;
         }
-        if (const rdzv::Start* start = std::get_if<rdzv::Start>(&send->message)) {
-            check_start(*run, *start);
+        if (const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&send->message)) {
+            check_stop(*run, *stop);
         }
     }
     const rdzv::Closed* closed = std::get_if<rdzv::Closed>(&run->phase);
     const bool was_closed = before_.token == after.token && before_.phase == after.phase;
-    if (closed != nullptr && !was_closed) {
+    if (closed != nullptr && !was_closed && !is_first_step_) {
         check_verdict(*run, closed->verdict);
     }
+    if (after.phase == kStopping && after.order != rdzv::StopCause::Failure) {
+        last_drain_ = now;
+    }
+    check_start_is_due(*run, now);
+    is_first_step_ = false;
 }
 
-void Checker::forget_run() {
-    newest_digest_.clear();
+void Checker::check_start_is_due(const rdzv::Run& run, Instant now) {
+    const rdzv::Forming* forming = std::get_if<rdzv::Forming>(&run.phase);
+    forming_since_ = forming != nullptr ? std::optional<Instant>(forming->since) : std::nullopt;
+    const bool is_startable = forming != nullptr && run.suspects.empty() &&
+                              !forming->not_before.has_value() &&
+                              run.ready.size() >= static_cast<std::size_t>(run.settings.min_nodes);
+    if (!is_startable) {
+        startable_since_.reset();
+    } else if (!startable_since_.has_value()) {
+        startable_since_ = now;
+    }
 }
 
-void Checker::check_new_generation(const rdzv::Run& run) {
-    if (truths_.contains(run.digest)) {
-        violate("S1", "a digest was used twice");
+/// Of what living workers belong to, the newest goes on; or none, and numbers follow after it.
+void Checker::check_adoption(const rdzv::Run& run) {
+    const bool has_adopted = !std::holds_alternative<rdzv::Forming>(run.phase);
+    if (has_adopted || run.generation_floor < newest_held_) {
+        violate("L5", fmt::format("generation {} was adopted although a node holds {}",
+                                  run.generation.value(), newest_held_.value()));
     }
-    const auto previous = truths_.find(newest_digest_);
-    if (previous != truths_.end() && previous->second.token == run.token) {
-        const GenerationTruth& old = previous->second;
-        if (run.generation.value() != old.generation.value() + 1) {
-            violate("S1", fmt::format("generation {} follows {}", run.generation.value(),
-                                      old.generation.value()));
-        }
-        // With the same slots at every place, a replacement moves nobody else.
-        const bool is_same_shape = std::equal(
-            run.places.begin(), run.places.end(), old.places.begin(), old.places.end(),
-            [](const rdzv::Place& a, const rdzv::Place& b) { return a.slots == b.slots; });
-        for (std::size_t i = 0; is_same_shape && i < run.places.size(); ++i) {
-            const bool is_elsewhere = std::any_of(
-                run.places.begin(), run.places.end(),
-                [&](const rdzv::Place& place) { return place.node == old.places[i].node; });
-            if (is_elsewhere && run.places[i].node != old.places[i].node) {
-                violate("S14", fmt::format("node {} lost its place", old.places[i].node.value()));
-            }
-        }
-    }
-    GenerationTruth truth{
-        .token = run.token, .generation = run.generation, .places = run.places, .ranks = {}};
-    int rank = 0;
-    for (const rdzv::Place& place : run.places) {
-        for (int i = 0; i < place.slots; ++i) {
-            truth.ranks[rank++] = RankTruth::NotStarted;
-        }
-    }
-    truths_[run.digest] = std::move(truth);
-    newest_digest_ = run.digest;
 }
 
-void Checker::check_start(const rdzv::Run& run, const rdzv::Start& start) {
-    int base = 0;
-    int world = 0;
-    for (std::size_t i = 0; i < run.places.size(); ++i) {
-        base += static_cast<int>(i) < start.group_rank ? run.places[i].slots : 0;
-        world += run.places[i].slots;
+/// What asks for a save gives the time for it.
+void Checker::check_stop(const rdzv::Run& run, const rdzv::Stop& stop) {
+    const bool is_drain =
+        stop.cause == rdzv::StopCause::Grow || stop.cause == rdzv::StopCause::Leave;
+    if (is_drain && stop.grace != run.settings.shutdown_timeout) {
+        violate("L4", fmt::format("a drain with {} ms to save instead of {}", stop.grace.count(),
+                                  run.settings.shutdown_timeout.count()));
     }
-    const bool is_row = start.generation == run.generation && start.digest == run.digest &&
-                        start.base_rank == base && start.world_size == world &&
-                        start.group_world_size == static_cast<int>(run.places.size()) &&
-                        start.restart_count == run.restarts_used;
-    if (!is_row) {
-        violate("S2", fmt::format("row {} of generation {} does not fit the rank map",
-                                  start.group_rank, start.generation.value()));
+}
+
+/// Deaths are declared by the rules of S6.
+void Checker::check_losses(const rdzv::Run& run, const Snapshot& after, const rdzv::Input& input) {
+    const bool is_decided = std::holds_alternative<rdzv::Closed>(run.phase) ||
+                            std::holds_alternative<rdzv::Adopting>(run.phase);
+    if (is_decided) {
+        return;
+    }
+    if (cut_off_.has_value() && !run.nodes.contains(*cut_off_)) {
+        violate("S6", fmt::format("node {} counts as dead because its connection was reset",
+                                  cut_off_->value()));
+    }
+    const std::size_t lost = before_.nodes - std::min(before_.nodes, after.nodes);
+    if (std::holds_alternative<rdzv::Tick>(input) && before_.phase != kStopping && lost >= 2 &&
+        lost * 2 >= before_.nodes && !before_.is_in_doubt) {
+        violate("S6", fmt::format("{} of {} nodes were declared dead at once, without self-doubt",
+                                  lost, before_.nodes));
     }
 }
 
@@ -159,96 +234,81 @@ void Checker::check_charges(const rdzv::Run& run, const Snapshot& after) {
         (run.settings.max_node_losses >= 0 && after.losses > run.settings.max_node_losses)) {
         violate("S9", "a budget is overdrawn");
     }
-    const bool goes_on = after.generation == before_.generation && after.phase == before_.phase;
+    const bool goes_on = after.digest == before_.digest && after.phase == before_.phase;
     if ((restarts > 0 || losses > 0) && goes_on) {
         violate("S9", "a charge without the end of a generation");
     }
-}
-
-void Checker::check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict) {
-    last_verdict_ = message_text(rdzv::RendezvousMessage(verdict));
-    if (verdict.kind == rdzv::VerdictKind::Succeeded) {
-        for (const auto& [rank, truth] : truths_.at(run.digest).ranks) {
-            if (truth != RankTruth::ExitedZeroByItself) {
-                violate("S17", fmt::format("success, but rank {} of generation {} did not exit 0 "
-                                           "by itself",
-                                           rank, run.generation.value()));
-            }
-        }
+    const bool is_new = after.digest != before_.digest;
+    if (before_.phase == kRunning && (after.phase == kForming || is_new) && restarts + losses < 1 &&
+        !is_restored_) {
+        violate("S9", "a generation ended at once, and nothing was charged for it");
     }
-    if (verdict.kind == rdzv::VerdictKind::Stopped && !is_anybody_signalled_) {
-        violate("S5", "stopped, but nobody was told to leave");
+    if (before_.phase == kRunning && after.phase == kStopping &&
+        after.order == rdzv::StopCause::Failure && after.failures + after.lost_nodes == 0 &&
+        !is_restored_) {
+        violate("S5", "a generation was stopped without a cause");
     }
-    if (verdict.kind != rdzv::VerdictKind::Failed) {
+    if (before_.phase == kRunning && after.phase == kStopping && after.failures == 0) {
+        check_missed(run, std::get<rdzv::Stopping>(run.phase));
+    }
+    const bool has_stopped = before_.phase == kStopping && (after.phase == kForming || is_new);
+    if (!has_stopped) {
         return;
     }
-    if (!verdict.first_failure.has_value() || verdict.exit_code == 0) {
-        violate("S10", "a failure without its first cause or with exit code 0");
+    // A restored run may learn from its members that it had stopped, and never why.
+    const bool has_cause = before_.failures + before_.lost_nodes > 0 || !is_restored_;
+    if (before_.order == rdzv::StopCause::Failure && has_cause && restarts + losses < 1) {
+        violate("S9", "a failure was charged to no budget");
+    }
+    if (restarts > 0 && (before_.order != rdzv::StopCause::Failure || before_.failures == 0 ||
+                         before_.is_explained_by_loss)) {
+        violate("S9", "a restart was charged that no failure of a worker explains");
+    }
+    const std::size_t gone = before_.nodes - std::min(before_.nodes, after.nodes);
+    const int most = static_cast<int>(before_.lost_nodes + std::max<std::size_t>(gone, 1));
+    if (losses < static_cast<int>(before_.lost_nodes) || losses > most) {
+        violate("S9", fmt::format("{} nodes were lost and {} charged", before_.lost_nodes, losses));
+    }
+}
+
+/// A node all of whose ranks have finished is not missed, unless it serves the store.
+void Checker::check_missed(const rdzv::Run& run, const rdzv::Stopping& stopping) {
+    const auto found = truths_.find(run.digest);
+    if (stopping.lost_nodes.size() != 1 || found == truths_.end()) {
         return;
     }
-    const std::map<int, RankTruth>& ranks = truths_.at(run.digest).ranks;
-    const auto first = ranks.find(verdict.first_failure->rank.value());
-    if (first == ranks.end() || first->second != RankTruth::EndedOtherwise) {
-        violate("S10", "the first failure is a rank that did not fail");
+    const GenerationTruth& truth = found->second;
+    const NodeId lost(stopping.lost_nodes.front());  // host names are node ids here
+    const auto row = truth.group_ranks.find(lost);
+    const auto reports = truth.finished_reports.find(lost);
+    if (row != truth.group_ranks.end() && row->second != 0 &&
+        reports != truth.finished_reports.end() &&
+        reports->second == truth.places[row->second].slots) {
+        violate("S9",
+                fmt::format("node {} had finished, and its loss stopped the others", lost.value()));
     }
 }
 
-void Checker::agent_stepped(const Machine& machine, Instant now) {
-    const agent::Supervisor& supervisor = *machine.supervisor;
-    if (!supervisor.held_generation().has_value() && !machine.workers.empty()) {
-        violate("S3",
-                fmt::format("{} believes to be empty and has workers of generation {}",
-                            machine.node.value(), machine.workers.front().generation.value()));
+void Checker::daemon_died(Memory next) {
+    is_restored_ = true;
+    if (next != Memory::Whole) {
+        // Numbers go on from the highest that is still held somewhere, and budgets with it.
+        newest_told_.clear();
+        restarts_told_.clear();
     }
-    const bool is_explained =
-        supervisor.held_generation().has_value() || !supervisor.explain().empty();
-    if (is_explained) {
-        silent_since_.erase(machine.node);
-        return;
+    for (auto& [digest, truth] : truths_) {
+        truth.failed_at.clear();
+        truth.finished_reports.clear();
     }
-    const Instant since = silent_since_.try_emplace(machine.node, now).first->second;
-    if (now - since > kSilenceMax) {
-        violate("L3", fmt::format("{} waits and nobody says for what", machine.node.value()));
-    }
+    starts_.clear();
+    startable_since_.reset();
+    forming_since_.reset();
+    is_first_step_ = true;
 }
 
-void Checker::agent_ended(const Machine& machine) {
-    silent_since_.erase(machine.node);
-}
-
-void Checker::workers_started(const std::string& digest, Rank base, int count, const NodeId& node) {
-    const auto found = truths_.find(digest);
-    if (found == truths_.end()) {
-        violate("S1", "workers of a generation that nobody started");
-        return;
-    }
-    int expected = 0;
-    for (const rdzv::Place& place : found->second.places) {
-        if (place.node == node) {
-            break;
-        }
-        expected += place.slots;
-    }
-    if (expected != base.value()) {
-        violate("S2", fmt::format("node {} starts ranks from {}, not {}", node.value(),
-                                  base.value(), expected));
-    }
-    for (int i = 0; i < count; ++i) {
-        RankTruth& truth = found->second.ranks[base.value() + i];
-        if (truth != RankTruth::NotStarted) {
-            violate("S3", fmt::format("rank {} of generation {} was started twice",
-                                      base.value() + i, found->second.generation.value()));
-        }
-        truth = RankTruth::Lives;
-    }
-}
-
-void Checker::worker_ended(const std::string& digest, Rank rank, bool is_zero_by_itself) {
-    const auto found = truths_.find(digest);
-    if (found != truths_.end()) {
-        found->second.ranks[rank.value()] =
-            is_zero_by_itself ? RankTruth::ExitedZeroByItself : RankTruth::EndedOtherwise;
-    }
+void Checker::forget_run() {
+    starts_.clear();
+    startable_since_.reset();
 }
 
 }  // namespace ddprun::sim

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,43 +17,63 @@
 
 namespace ddprun::sim {
 
-struct Machine;
-
 /// What really became of one rank, which no agent or coordinator can see.
 enum class RankTruth { NotStarted, Lives, ExitedZeroByItself, EndedOtherwise };
 
 struct GenerationTruth {
     std::string token;
     Generation generation;
+    Instant decided_at{};
     std::vector<rdzv::Place> places;
-    std::map<int, RankTruth> ranks;
+    std::vector<int> base_ranks;  ///< by group rank
+    std::map<NodeId, std::size_t> group_ranks;
+    std::vector<RankTruth> ranks;
+    std::map<NodeId, int> finished_reports;  ///< ranks that the coordinator was told about
+    std::map<int, Instant> failed_at;        ///< as reports tell, by rank; of this daemon
+    bool was_told = false;
+    bool is_whole = true;  ///< the coordinator knows all of its places
 };
 
-/// Judges a run from outside after every event. The first violation is kept.
+/// What a new daemon knows of the run.
+enum class Memory { Whole, Older, None };
+
+/// Judges what one coordinator after the other decides, from outside, after every step. The first
+/// violation is kept. checker.cpp: around a step; checker_run.cpp: what a run goes through.
 class Checker {
 public:
-    explicit Checker(rdzv::Limits limits) : limits_(limits) {}
+    Checker(rdzv::Limits limits, bool has_leases) : limits_(limits), has_leases_(has_leases) {}
 
     /// Around each step of the coordinator.
-    void before_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input);
-    void after_step(const rdzv::Coordinator& coordinator, const rdzv::Effects& effects);
-    /// The rendezvous lost its memory; the next run is another one.
+    void before_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input, Instant now);
+    void after_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input,
+                    const rdzv::Effects& effects, Instant now);
+    /// The daemon died. The next one has what is in the journal, or nothing.
+    void daemon_died(Memory next);
+    /// A verdict is kept no longer.
     void forget_run();
+
+    /// A message leaves the daemon.
+    void told(const rdzv::Start& start);
 
     /// A node was told to start and did; `digest` names the generation.
     void workers_started(const std::string& digest, Rank base, int count, const NodeId& node);
     void worker_ended(const std::string& digest, Rank rank, bool is_zero_by_itself);
 
-    /// After each step of an agent, and when it is gone.
-    void agent_stepped(const Machine& machine, Instant now);
-    void agent_ended(const Machine& machine);
-    void note_signal() { is_anybody_signalled_ = true; }
+    /// Some agent was told to leave, or gave up.
+    void note_leaving() { has_anybody_left_ = true; }
 
     void violate(const std::string& property, const std::string& what);
     [[nodiscard]] const std::optional<std::string>& violation() const { return violation_; }
 
     /// The last verdict of any run, empty if none was reached.
     [[nodiscard]] const std::string& last_verdict() const { return last_verdict_; }
+    /// Null if no generation has that digest.
+    [[nodiscard]] const GenerationTruth* truth_of(const std::string& digest) const;
+    /// Of the run; none while fewer than the minimum are ready.
+    [[nodiscard]] std::optional<Instant> startable_since() const { return startable_since_; }
+    /// Until when a generation was stopped that nothing was wrong with.
+    [[nodiscard]] Instant last_drain() const { return last_drain_; }
+    [[nodiscard]] int verdicts() const { return verdicts_; }
 
 private:
     /// What a stale message must leave alone, and what one stop may charge.
@@ -60,29 +81,55 @@ private:
         std::string token;
         std::size_t phase = 0;
         Generation generation;
+        std::string digest;
         int restarts = 0;
         int losses = 0;
+        std::size_t nodes = 0;
         std::size_t failures = 0;
+        std::size_t lost_nodes = 0;
         std::size_t finished = 0;
         rdzv::StopCause cause = rdzv::StopCause::Failure;
+        rdzv::StopCause order = rdzv::StopCause::Failure;
+        bool is_explained_by_loss = false;
+        bool is_in_doubt = false;
         bool operator==(const Snapshot&) const = default;
     };
-    [[nodiscard]] static Snapshot snapshot_of(const rdzv::Run* run);
+    [[nodiscard]] static Snapshot snapshot_of(const rdzv::Run* run, bool is_whole);
 
-    void check_start(const rdzv::Run& run, const rdzv::Start& start);
-    void check_new_generation(const rdzv::Run& run);
+    void check_report(const rdzv::Run& run, const rdzv::Received& received, Instant now);
+    void check_cut_off(const rdzv::Run& run) const;
+    void check_stop(const rdzv::Run& run, const rdzv::Stop& stop);
+    void check_new_generation(const rdzv::Run& run, Instant now);
+    void check_places(const rdzv::Run& run, const GenerationTruth& old);
+    void check_choice(const rdzv::Run& run, Instant now);
+    void check_pace(Instant now);
     void check_charges(const rdzv::Run& run, const Snapshot& after);
+    void check_adoption(const rdzv::Run& run);
+    void check_missed(const rdzv::Run& run, const rdzv::Stopping& stopping);
+    void check_losses(const rdzv::Run& run, const Snapshot& after, const rdzv::Input& input);
     void check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict);
+    void check_first_failure(const rdzv::Run& run, const rdzv::Verdict& verdict);
+    void check_start_is_due(const rdzv::Run& run, Instant now);
 
     rdzv::Limits limits_;
+    bool has_leases_;
     Snapshot before_;
     bool is_stale_ = false;
+    bool is_first_step_ = true;      ///< of this daemon
+    Generation newest_held_;         ///< by those who wait to be adopted
+    std::optional<NodeId> cut_off_;  ///< by this step's input, and not believed dead
     std::map<std::string, GenerationTruth> truths_;  ///< by digest
-    std::string newest_digest_;
-    std::map<NodeId, Instant> silent_since_;
-    bool is_anybody_signalled_ = false;
+    std::map<std::string, Generation> newest_told_;  ///< by run token
+    std::map<std::string, int> restarts_told_;       ///< by run token
+    std::deque<Instant> starts_;                     ///< of the last minute
+    Instant last_drain_{};
+    std::optional<Instant> forming_since_;
+    std::optional<Instant> startable_since_;
+    bool has_anybody_left_ = false;
     std::optional<std::string> violation_;
     std::string last_verdict_;
+    int verdicts_ = 0;
+    bool is_restored_ = false;  ///< some time a daemon died
 };
 
 }  // namespace ddprun::sim

@@ -1,17 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/base/rng.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "tests/sim/checker.hpp"
+#include "tests/sim/daemon.hpp"
+#include "tests/sim/dice.hpp"
 #include "tests/sim/event_queue.hpp"
+#include "tests/sim/fault_plan.hpp"
 #include "tests/sim/machine.hpp"
 #include "tests/sim/network.hpp"
 #include "tests/sim/options.hpp"
@@ -25,16 +27,19 @@ struct SimResult {
     Duration virtual_time{};
     std::string verdict;                   ///< the last one reached, for people
     std::optional<std::string> violation;  ///< "S3: …"
+    std::size_t faults = 0;                ///< planned
     std::vector<std::string> trace;
 };
 
 /// One run: a real Coordinator, real Supervisors and the real codec under virtual time, with
 /// everything around them faked and broken at random. The same options give the same trace.
 ///
-/// driver.cpp         the loop, the rendezvous side
-/// driver_agent.cpp   what an agent's shell does: effects, link, ticks
-/// driver_workers.cpp keeper and workers
-/// driver_faults.cpp  what goes wrong
+/// driver.cpp             the loop
+/// driver_rendezvous.cpp  what the daemon does around its coordinator
+/// driver_agent.cpp       what an agent's shell does: effects, link, ticks
+/// driver_workers.cpp     keeper and workers
+/// driver_faults.cpp      what goes wrong
+/// driver_judge.cpp       what only somebody who sees all nodes can judge
 class Simulation {
 public:
     Simulation(SimOptions options, bool keeps_trace);
@@ -44,23 +49,40 @@ public:
 private:
     using Action = std::function<void(Machine&)>;
 
+    [[nodiscard]] bool is_over() const;
+    void trace(const std::string& who, const std::string& text);
+    [[nodiscard]] bool has_faults() const { return events_.now() < faults_end_; }
+    [[nodiscard]] Machine& machine(int index) { return machines_[static_cast<std::size_t>(index)]; }
+
     // The rendezvous.
+    void open_daemon();
     void step_rendezvous(const rdzv::Input& input);
     void arm_rendezvous();
-    void rendezvous_receives(ConnectionId connection, Packet packet);
+    void rendezvous_timer_fires(Instant at);
+    void rendezvous_receives(ConnectionId connection, int node, const Packet& packet);
+    void take_message(ConnectionId connection, int node, const rdzv::AgentMessage& message);
     void carry_out(const rdzv::Effects& effects);
-    void judge_false_deaths(const Machine& machine, const rdzv::RendezvousMessage& message);
-    void judge_publishing(const Machine& machine);
-    [[nodiscard]] bool is_over() const;
-    void judge_end();
+    void carry_out(const rdzv::Effect& effect);
+    void let_out(const rdzv::Send& send);
+    void note_replacement(const rdzv::CloseConnection& close);
+    void close_connection(const rdzv::CloseConnection& close);
+    void persist(bool is_awaited);
+    void begin_write();
+    void record_is_written(std::uint64_t orders);
+    void let_out_what_waits();
+    void in_daemon(std::function<void()> action);
 
     // Agents.
     void boot(int index);
     void connect(Machine& machine);
+    void lose_link(Machine& machine, const std::string& why);
     void node_receives(ConnectionId connection, int node, Packet packet);
     void agent_receives(Machine& machine, ConnectionId connection, const Packet& packet);
+    void hear(Machine& machine, const rdzv::RendezvousMessage& message);
     void step_agent(Machine& machine, const agent::Input& input);
     void carry_out(Machine& machine, const agent::Effect& effect);
+    void send_to_rendezvous(Machine& machine, const rdzv::AgentMessage& message);
+    void remember_report(Machine& machine, const rdzv::AgentMessage& message);
     void arm_agent(Machine& machine);
     void end_agent(Machine& machine, int code);
     void open_store(Machine& machine, const std::string& host);
@@ -70,6 +92,9 @@ private:
     void in_agent(Machine& machine, Action action);
     void later_in_agent(Machine& machine, Duration delay, Action action);
     [[nodiscard]] std::string name_of(const Machine& machine) const;
+    /// A machine's own clock, and back: rounded so that no timer fires early.
+    [[nodiscard]] Instant local_now(const Machine& machine) const;
+    [[nodiscard]] static Instant true_time(const Machine& machine, Instant local);
 
     // Workers.
     void start_workers(Machine& machine, const agent::StartWorkers& effect);
@@ -79,44 +104,87 @@ private:
     void end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::Evidence evidence);
     void empty_generation(Machine& machine, Generation generation);
     void end_worker(Machine& machine, std::uint64_t worker, rdzv::Evidence evidence);
+    void drop_workers(Machine& machine);
+    void disappoint_peers(const std::string& digest);
     void keeper_says(Machine& machine, agent::Input input);
-    [[nodiscard]] Duration local_delay();
+    [[nodiscard]] Duration local_delay(Machine& machine);
 
     // Faults.
-    void plan_fault();
-    void inject_fault();
-    void crash_worker(Machine& machine);
-    void kill_node(Machine& machine);
+    void inject(const PlannedFault& fault);
+    void inject_at_node(const PlannedFault& fault, Machine& machine, Dice& dice);
+    void inject_at_rendezvous(const PlannedFault& fault, Dice& dice);
+    void inject_at_network(const PlannedFault& fault, Machine& machine, Dice& dice);
+    void crash_worker(Machine& machine, Dice& dice);
+    void exit_early(Machine& machine);
+    void kill_node(Machine& machine, Dice& dice, bool is_renamed);
     void break_connection(Machine& machine, PacketKind kind);
-    void clog_connection(Machine& machine);
-    void stall_agent(Machine& machine);
+    void clog_connection(Machine& machine, Duration time);
+    void cut_off(Machine& machine, bool is_up, bool is_down, Duration time);
+    void flap_link(Machine& machine, Dice& dice);
+    void slow_network(Dice& dice);
+    void stall_agent(Machine& machine, Duration time);
     void signal_agent(Machine& machine, int signal);
-    void signal_everything();
+    void signal_everything(Dice& dice);
     void lose_keeper(Machine& machine);
-    void restart_rendezvous();
-    void maybe_return(Machine& machine);
-    [[nodiscard]] Machine* draw_machine();
-    [[nodiscard]] bool has_faults() const { return events_.now() < faults_end_; }
+    void kill_rendezvous(Dice& dice, bool forgets);
+    void pause_rendezvous(Dice& dice);
+    void resume_rendezvous();
+    void fail_journal(Dice& dice);
+    void replay_report(Machine& machine, Dice& dice);
+    void let_stranger_join(Dice& dice);
+    void maybe_return(Machine& machine, Dice& dice);
+    [[nodiscard]] Machine* draw_machine(Dice& dice);
+    /// From now until `until` nothing is expected of this node.
+    void disturb(Machine& machine, Instant until);
+    void disturb_all(Instant until);
 
-    [[nodiscard]] Duration draw(Duration most);
-    [[nodiscard]] bool percent(int percent);
-    void trace(const std::string& who, const std::string& text);
+    // Judging.
+    void judge_regularly();
+    void judge_machine(Machine& machine);
+    void judge_explanations();
+    void judge_start_is_due();
+    void judge_leaver(Machine& machine);
+    void judge_member(Machine& machine);
+    void judge_publishing(const Machine& machine);
+    void judge_everybodys_publishing();
+    void judge_false_deaths(const Machine& machine, const rdzv::RendezvousMessage& message);
+    void judge_start(const rdzv::Send& send, const rdzv::Start& start);
+    void judge_refusal(const rdzv::Refused& refused);
+    void judge_losses_of_living(std::size_t nodes_before);
+    void judge_durability(const rdzv::RendezvousMessage& message);
+    void expect_notice_of_death(const Machine& machine, bool is_silent);
+    void expect_end_of_workers(Machine& machine, Duration grace);
+    void expect_nothing_restarts();
+    void judge_end();
+    [[nodiscard]] bool is_calm(const Machine& machine) const;
+    [[nodiscard]] bool is_dead_one_missed(const std::string& digest, const NodeId& node) const;
+    void judge_notice(Instant died, const std::string& digest, const NodeId& node);
+    void judge_return();
+    [[nodiscard]] Duration there_and_back() const;
 
     SimOptions options_;
-    Rng rng_;
     EventQueue events_;
     TraceLog log_;
     Checker checker_;
     Network network_;
-    std::unique_ptr<rdzv::Coordinator> coordinator_;
-    std::optional<Instant> rendezvous_tick_at_;
-    Instant rendezvous_up_at_{};
-    std::set<ConnectionId> served_;  ///< connections that the present daemon knows
+    Dice dice_;  ///< of the daemon
+    Daemon daemon_;
+    JournalEntry journal_;
     std::vector<Machine> machines_;
+    std::vector<PlannedFault> plan_;
     Instant faults_end_{};
+    Instant calm_since_{};              ///< no fault of the whole is in effect
+    Instant doubt_end_{};               ///< the daemon had a reason to suspect itself until then
+    Instant last_fault_at_{};           ///< of any kind but the daemon's death
+    std::optional<Instant> due_since_;  ///< enough healthy nodes, and nothing runs
+    std::string expected_digest_;       ///< is to go on when the daemon is back
+    Instant expected_since_{};
+    std::string judged_digest_;
     std::uint64_t last_worker_ = 0;
     std::uint16_t last_port_ = 1000;
-    bool has_restarted_rendezvous_ = false;
+    int alive_ = 0;               ///< agents that run
+    bool has_forgotten_ = false;  ///< a daemon had no journal, or an old one
+    bool is_record_old_ = false;  ///< a daemon had an old one
 };
 
 }  // namespace ddprun::sim

@@ -12,8 +12,26 @@
 
 namespace ddprun::sim {
 
+namespace {
+
+constexpr std::size_t kReportsKept = 12;
+
+}  // namespace
+
 std::string Simulation::name_of(const Machine& machine) const {
     return fmt::format("{}.{}", machine.node.value(), machine.incarnation);
+}
+
+Instant Simulation::local_now(const Machine& machine) const {
+    return Instant(events_.now().time_since_epoch() / 1000 * machine.clock_permille);
+}
+
+Instant Simulation::true_time(const Machine& machine, Instant local) {
+    if (local == Instant::max() || local == Instant::min()) {
+        return local;
+    }
+    const Duration::rep permille = machine.clock_permille;
+    return Instant(Duration((local.time_since_epoch().count() + permille - 1) / permille * 1000));
 }
 
 void Simulation::later(Machine& machine, Duration delay, Action action) {
@@ -45,23 +63,31 @@ void Simulation::boot(int index) {
     if (machine.supervisor != nullptr || machine.is_broken) {
         return;
     }
+    alive_ += 1;
     machine.incarnation += 1;
     machine.connection.reset();
+    machine.is_connected = false;
+    machine.is_accepted = false;
+    machine.token.clear();
     machine.tick_at.reset();
     machine.is_stalled = false;
     machine.waits_for_agent.clear();
+    machine.start_digest.clear();
+    machine.reports.clear();
     machine.listening_port = 0;
     machine.serving_port = 0;
     machine.shown.reset();
-    machine.was_signalled = false;
+    machine.signalled_at.reset();
     machine.is_keeper_gone = false;
     machine.is_lied_about = false;
     machine.is_replaced = false;
+    machine.silent_since.reset();
     machine.backoff = options_.limits.reconnect_backoff_min;
     agent::SupervisorOptions options;
     options.limits = options_.limits;
     options.identity.job = JobId("sim");
     options.identity.node = machine.node;
+    options.identity.process = fmt::format("{}", machine.incarnation);
     options.identity.hostname = machine.node.value();
     options.identity.slots = machine.slots;
     options.identity.settings = options_.settings;
@@ -74,8 +100,12 @@ void Simulation::boot(int index) {
     connect(machine);
 }
 
+// ------------------------------------------------------------------------------------------ link
+
 void Simulation::connect(Machine& machine) {
-    if (events_.now() < rendezvous_up_at_) {
+    machine.is_connected = false;
+    machine.is_accepted = false;
+    if (!daemon_.is_up) {
         step_agent(machine, agent::LinkDown{.why = "connection refused"});
         if (machine.supervisor != nullptr) {
             const Milliseconds pause = machine.backoff;
@@ -84,8 +114,25 @@ void Simulation::connect(Machine& machine) {
         }
         return;
     }
-    machine.backoff = options_.limits.reconnect_backoff_min;
     machine.connection = network_.connect(machine.index);
+    later_in_agent(machine, options_.limits.connect_timeout,
+                   [this, connection = machine.connection](Machine& same) {
+                       if (same.connection == connection && !same.is_connected) {
+                           lose_link(same, "connecting took too long");
+                       }
+                   });
+}
+
+/// This side gives the connection up.
+void Simulation::lose_link(Machine& machine, const std::string& why) {
+    trace(name_of(machine), fmt::format("gives up link {}: {}", machine.connection->value(), why));
+    network_.close_at_node(*machine.connection, PacketKind::Reset);
+    machine.connection.reset();
+    machine.is_accepted = false;
+    step_agent(machine, agent::LinkDown{.why = why});
+    if (machine.supervisor != nullptr) {
+        connect(machine);
+    }
 }
 
 void Simulation::node_receives(ConnectionId connection, int node, Packet packet) {
@@ -103,15 +150,19 @@ void Simulation::agent_receives(Machine& machine, ConnectionId connection, const
     }
     if (packet.kind == PacketKind::Up) {
         trace(name_of(machine), fmt::format("link {} is up", connection.value()));
+        machine.is_connected = true;
+        machine.backoff = options_.limits.reconnect_backoff_min;
         step_agent(machine, agent::LinkUp{fmt::format("10.0.0.{}", machine.index + 1)});
         return;
     }
     if (packet.kind != PacketKind::Message) {
         trace(name_of(machine), fmt::format("link {} is down", connection.value()));
         machine.connection.reset();
+        machine.is_connected = false;
+        machine.is_accepted = false;
         step_agent(machine, agent::LinkDown{.why = "connection reset"});
         if (machine.supervisor != nullptr) {
-            later_in_agent(machine, draw(machine.backoff),
+            later_in_agent(machine, machine.dice.up_to(machine.backoff),
                            [this](Machine& same) { connect(same); });
         }
         return;
@@ -122,19 +173,33 @@ void Simulation::agent_receives(Machine& machine, ConnectionId connection, const
         checker_.violate("codec", message.error().what);
         return;
     }
-    if (!std::holds_alternative<rdzv::Acknowledge>(message.value())) {
-        trace(name_of(machine), "<- " + message_text(message.value()));
+    hear(machine, message.value());
+}
+
+void Simulation::hear(Machine& machine, const rdzv::RendezvousMessage& message) {
+    if (!std::holds_alternative<rdzv::Acknowledge>(message)) {
+        trace(name_of(machine), "<- " + message_text(message));
     }
-    if (const rdzv::Start* start = std::get_if<rdzv::Start>(&message.value())) {
+    if (const auto* accepted = std::get_if<rdzv::Accepted>(&message)) {
+        machine.token = accepted->run_token;
+        machine.is_accepted = true;
+        machine.accepted_at = events_.now();
+    }
+    if (const rdzv::Start* start = std::get_if<rdzv::Start>(&message)) {
         machine.start_digest = start->digest;
     }
-    judge_false_deaths(machine, message.value());
-    step_agent(machine, agent::FromRendezvous{message.value()});
+    judge_false_deaths(machine, message);
+    if (const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&message)) {
+        expect_end_of_workers(machine, stop->grace);
+    }
+    step_agent(machine, agent::FromRendezvous{message});
 }
+
+// ----------------------------------------------------------------------------------------- steps
 
 void Simulation::step_agent(Machine& machine, const agent::Input& input) {
     agent::Effects effects;
-    machine.supervisor->step(events_.now(), input, effects);
+    machine.supervisor->step(local_now(machine), input, effects);
     for (const agent::Effect& effect : effects) {
         if (machine.supervisor == nullptr) {
             checker_.violate("IO", "an effect after Exit");
@@ -143,17 +208,24 @@ void Simulation::step_agent(Machine& machine, const agent::Input& input) {
         carry_out(machine, effect);
     }
     if (machine.supervisor != nullptr) {
-        checker_.agent_stepped(machine, events_.now());
+        judge_machine(machine);
         arm_agent(machine);
     }
 }
 
 void Simulation::arm_agent(Machine& machine) {
     const std::optional<Instant> deadline = machine.supervisor->next_deadline();
-    if (!deadline.has_value() || (machine.tick_at.has_value() && *machine.tick_at <= *deadline)) {
+    if (!deadline.has_value()) {
         return;
     }
-    const Instant at = std::max(*deadline, events_.now());
+    Instant at = std::max(true_time(machine, *deadline), events_.now());
+    if (options_.timer_grain > Milliseconds::zero()) {
+        const Duration grain = options_.timer_grain;
+        at = Instant((at.time_since_epoch() + grain - Duration(1)) / grain * grain);
+    }
+    if (machine.tick_at.has_value() && *machine.tick_at <= at) {
+        return;
+    }
     machine.tick_at = at;
     later_in_agent(machine, at - events_.now(), [this, at](Machine& same) {
         if (same.tick_at != at) {
@@ -161,7 +233,7 @@ void Simulation::arm_agent(Machine& machine) {
         }
         same.tick_at.reset();
         const std::optional<Instant> due = same.supervisor->next_deadline();
-        if (due.has_value() && *due <= events_.now()) {
+        if (due.has_value() && *due <= local_now(same)) {
             step_agent(same, agent::Tick{});
         } else {
             arm_agent(same);
@@ -171,15 +243,15 @@ void Simulation::arm_agent(Machine& machine) {
 
 void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
     if (const auto* send = std::get_if<agent::SendToRendezvous>(&effect)) {
-        if (!machine.connection.has_value()) {
-            checker_.violate("IO", fmt::format("{} sends without a link: {}", name_of(machine),
-                                               message_text(send->message)));
-            return;
-        }
-        if (!std::holds_alternative<rdzv::Beat>(send->message)) {
-            trace(name_of(machine), "-> " + message_text(send->message));
-        }
-        network_.send_to_rendezvous(*machine.connection, rdzv::encode(send->message));
+        send_to_rendezvous(machine, send->message);
+    } else if (const auto* drop = std::get_if<agent::DropLink>(&effect)) {
+        // After this step: what is said in it still goes the old way.
+        later_in_agent(machine, Duration{},
+                       [this, at = machine.connection, why = drop->why](Machine& same) {
+                           if (same.connection.has_value() && same.connection == at) {
+                               lose_link(same, why);
+                           }
+                       });
     } else if (const auto* open = std::get_if<agent::OpenStore>(&effect)) {
         open_store(machine, open->host);
     } else if (std::holds_alternative<agent::ServeStore>(effect)) {
@@ -199,7 +271,7 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         if (allow->until == Instant::min()) {
             trace(name_of(machine), "isolates its workers");
         }
-        machine.publish_until = allow->until;
+        machine.publish_until = true_time(machine, allow->until);
         judge_publishing(machine);
     } else if (const auto* empty = std::get_if<agent::EmptyGeneration>(&effect)) {
         empty_generation(machine, empty->generation);
@@ -213,9 +285,34 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         machine.shown = verdict->verdict;
     } else if (const auto* exit = std::get_if<agent::Exit>(&effect)) {
         end_agent(machine, exit->code);
-    } else {
-        trace(name_of(machine), std::get<agent::Trace>(effect).text);
+    } else if (const auto* line = std::get_if<agent::Trace>(&effect)) {
+        trace(name_of(machine), line->text);
     }
+}
+
+void Simulation::send_to_rendezvous(Machine& machine, const rdzv::AgentMessage& message) {
+    if (!machine.connection.has_value()) {
+        checker_.violate("IO", fmt::format("{} sends without a link: {}", name_of(machine),
+                                           message_text(message)));
+        return;
+    }
+    network_.send_to_rendezvous(*machine.connection, rdzv::encode(message));
+    if (!std::holds_alternative<rdzv::Beat>(message)) {
+        trace(name_of(machine), "-> " + message_text(message));
+        remember_report(machine, message);
+    }
+}
+
+void Simulation::remember_report(Machine& machine, const rdzv::AgentMessage& message) {
+    const Generation generation = generation_of(message);
+    if (generation == Generation() || std::holds_alternative<rdzv::Join>(message)) {
+        return;
+    }
+    if (machine.reports.size() >= kReportsKept) {
+        machine.reports.erase(machine.reports.begin());
+    }
+    machine.reports.push_back(
+        OldReport{.generation = generation, .token = machine.token, .message = message});
 }
 
 void Simulation::open_store(Machine& machine, const std::string& host) {
@@ -223,7 +320,7 @@ void Simulation::open_store(Machine& machine, const std::string& host) {
         checker_.violate("IO", "a second store socket is opened");
     }
     const rdzv::StoreAddress address{.host = host, .port = ++last_port_};
-    later_in_agent(machine, local_delay(), [this, address](Machine& same) {
+    later_in_agent(machine, local_delay(machine), [this, address](Machine& same) {
         same.listening_port = address.port;
         step_agent(same, agent::StoreOpened{address});
     });
@@ -234,7 +331,7 @@ void Simulation::end_agent(Machine& machine, int code) {
     if (!machine.workers.empty() && code != rdzv::kExitUnkillable) {
         checker_.violate("S3", fmt::format("{} exits and leaves workers", name_of(machine)));
     }
-    const bool is_own_signal = machine.shown.has_value() && machine.was_signalled &&
+    const bool is_own_signal = machine.shown.has_value() && machine.signalled_at.has_value() &&
                                machine.shown->kind == rdzv::VerdictKind::Stopped;
     if (machine.shown.has_value() && !is_own_signal && code != rdzv::kExitUnkillable &&
         code != machine.shown->exit_code) {
@@ -243,16 +340,22 @@ void Simulation::end_agent(Machine& machine, int code) {
     }
     if (machine.connection.has_value()) {
         // Input that nobody read turns the end of the stream into a reset.
-        network_.close_at_node(*machine.connection,
-                               percent(10) ? PacketKind::Reset : PacketKind::EndOfStream);
+        network_.close_at_node(*machine.connection, machine.dice.percent(10)
+                                                        ? PacketKind::Reset
+                                                        : PacketKind::EndOfStream);
     }
     machine.connection.reset();
+    machine.is_connected = false;
+    machine.is_accepted = false;
     machine.is_broken = code == rdzv::kExitUnkillable;
-    machine.workers.clear();
+    drop_workers(machine);
     // The supervisor is in the middle of step_agent(); its end is seen by the null pointer.
     machine.supervisor.reset();
-    checker_.agent_ended(machine);
-    maybe_return(machine);
+    alive_ -= 1;
+    if (code == rdzv::kExitRendezvousLost || code == rdzv::kExitUnkillable) {
+        checker_.note_leaving();
+    }
+    maybe_return(machine, machine.dice);
 }
 
 }  // namespace ddprun::sim

@@ -1,5 +1,6 @@
 // What goes wrong.
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 #include <vector>
@@ -10,100 +11,185 @@
 
 namespace ddprun::sim {
 
-void Simulation::plan_fault() {
-    if (options_.faults.sum() == 0) {
-        return;
-    }
-    const Duration pause = draw(options_.fault_every * 2);
-    if (events_.now() + pause >= faults_end_) {
-        return;
-    }
-    events_.after(pause, [this] {
-        inject_fault();
-        plan_fault();
-    });
-}
-
-Machine* Simulation::draw_machine() {
+Machine* Simulation::draw_machine(Dice& dice) {
+    // Always one draw, so that the rest of the fault does not depend on who lives.
+    const std::uint64_t drawn = dice.next();
     std::vector<Machine*> alive;
     for (Machine& machine : machines_) {
         if (machine.supervisor != nullptr) {
             alive.push_back(&machine);
         }
     }
-    return alive.empty() ? nullptr : alive[rng_.below(alive.size())];
+    return alive.empty() ? nullptr : alive[drawn % alive.size()];
 }
 
-void Simulation::inject_fault() {
-    int drawn = static_cast<int>(rng_.below(static_cast<std::uint64_t>(options_.faults.sum())));
-    const auto is_drawn = [&drawn](int weight) {
-        drawn -= weight;
-        return drawn < 0 && drawn >= -weight;
-    };
-    Machine* machine = draw_machine();
-    if (machine == nullptr) {
-        return;
+void Simulation::disturb(Machine& machine, Instant until) {
+    machine.is_disturbed = true;
+    machine.disturbed_until = std::max({machine.disturbed_until, until, events_.now()});
+}
+
+void Simulation::disturb_all(Instant until) {
+    calm_since_ = std::max({calm_since_, until, events_.now()});
+}
+
+void Simulation::inject(const PlannedFault& fault) {
+    Dice dice(fault.seed);
+    trace("fault", fmt::format("#{} {}", fault.index,
+                               fault_kinds()[static_cast<std::size_t>(fault.kind)].name));
+    if (fault.kind != FaultKind::RendezvousRestart) {
+        last_fault_at_ = events_.now();
     }
-    const FaultWeights& weights = options_.faults;
-    if (is_drawn(weights.worker_crash)) {
-        crash_worker(*machine);
-    } else if (is_drawn(weights.worker_exits_early)) {
-        if (!machine->workers.empty()) {
-            rdzv::Evidence evidence;
-            evidence.exit_code = 0;
-            end_worker(*machine, machine->workers.front().id, evidence);
+    Machine* machine = draw_machine(dice);
+    if (machine != nullptr) {
+        inject_at_node(fault, *machine, dice);
+        if (machine->supervisor != nullptr && machine->connection.has_value()) {
+            inject_at_network(fault, *machine, dice);
         }
-    } else if (is_drawn(weights.node_kill)) {
-        kill_node(*machine);
-    } else if (is_drawn(weights.connection_reset)) {
-        break_connection(*machine, PacketKind::Reset);
-    } else if (is_drawn(weights.connection_end)) {
-        break_connection(*machine, PacketKind::EndOfStream);
-    } else if (is_drawn(weights.connection_clog)) {
-        clog_connection(*machine);
-    } else if (is_drawn(weights.agent_signal)) {
-        signal_agent(*machine, rng_.chance(1, 2) ? SIGTERM : SIGINT);
-    } else if (is_drawn(weights.signal_everything)) {
-        signal_everything();
-    } else if (is_drawn(weights.keeper_loss)) {
-        lose_keeper(*machine);
-    } else if (is_drawn(weights.rendezvous_restart)) {
-        restart_rendezvous();
-    } else if (is_drawn(weights.rendezvous_held_up)) {
-        trace("fault", "the rendezvous was held up");
-        step_rendezvous(rdzv::HeldUp{draw(Milliseconds(2000))});
-    } else {
-        stall_agent(*machine);
+    }
+    inject_at_rendezvous(fault, dice);
+}
+
+void Simulation::inject_at_node(const PlannedFault& fault, Machine& machine, Dice& dice) {
+    switch (fault.kind) {
+        case FaultKind::WorkerCrash:
+            crash_worker(machine, dice);
+            break;
+        case FaultKind::WorkerExitsEarly:
+            exit_early(machine);
+            break;
+        case FaultKind::ExecFails:
+            machine.fails_to_execute = true;
+            break;
+        case FaultKind::NodeKill:
+            kill_node(machine, dice, false);
+            break;
+        case FaultKind::NodeRenamed:
+            kill_node(machine, dice, true);
+            break;
+        case FaultKind::AgentSignal:
+            signal_agent(machine, dice.chance(1, 2) ? SIGTERM : SIGINT);
+            break;
+        case FaultKind::SignalEverything:
+            signal_everything(dice);
+            break;
+        case FaultKind::KeeperLoss:
+            lose_keeper(machine);
+            break;
+        case FaultKind::AgentStall:
+            // Mostly about as long as a lease: that is where it matters.
+            stall_agent(machine, dice.chance(1, 10) ? dice.up_to(Milliseconds(60000))
+                                                    : dice.up_to(options_.limits.lease * 3));
+            break;
+        default:
+            break;
     }
 }
 
-void Simulation::crash_worker(Machine& machine) {
+void Simulation::inject_at_network(const PlannedFault& fault, Machine& machine, Dice& dice) {
+    const Duration time = dice.up_to(Milliseconds(3000));
+    switch (fault.kind) {
+        case FaultKind::ConnectionReset:
+            break_connection(machine, PacketKind::Reset);
+            break;
+        case FaultKind::ConnectionEnd:
+            break_connection(machine, PacketKind::EndOfStream);
+            break;
+        case FaultKind::ConnectionClog:
+            clog_connection(machine, time);
+            break;
+        case FaultKind::CutUp:
+            cut_off(machine, true, false, time);
+            break;
+        case FaultKind::CutDown:
+            cut_off(machine, false, true, time);
+            break;
+        case FaultKind::Partition: {
+            const int percent = dice.between(10, 100);
+            const Duration long_time = dice.up_to(Milliseconds(10000));
+            for (Machine& one : machines_) {
+                if (one.supervisor != nullptr && dice.percent(percent)) {
+                    cut_off(one, true, true, long_time);
+                }
+            }
+            break;
+        }
+        case FaultKind::LinkFlap:
+            flap_link(machine, dice);
+            break;
+        case FaultKind::DelaySpike:
+            slow_network(dice);
+            break;
+        case FaultKind::ReplayedReport:
+            replay_report(machine, dice);
+            break;
+        default:
+            break;
+    }
+}
+
+void Simulation::inject_at_rendezvous(const PlannedFault& fault, Dice& dice) {
+    switch (fault.kind) {
+        case FaultKind::RendezvousRestart:
+            kill_rendezvous(dice, false);
+            break;
+        case FaultKind::RendezvousForgets:
+            kill_rendezvous(dice, true);
+            break;
+        case FaultKind::RendezvousPause:
+            pause_rendezvous(dice);
+            break;
+        case FaultKind::JournalFails:
+            fail_journal(dice);
+            break;
+        case FaultKind::Stranger:
+            let_stranger_join(dice);
+            break;
+        default:
+            break;
+    }
+}
+
+// --------------------------------------------------------------------------------- workers, nodes
+
+void Simulation::crash_worker(Machine& machine, Dice& dice) {
+    const std::uint64_t drawn = dice.next();
+    rdzv::Evidence evidence;
+    const int signals[] = {SIGKILL, SIGSEGV, SIGABRT, SIGTERM, SIGINT};
+    if (dice.chance(1, 2)) {
+        evidence.exit_code = dice.between(1, 255);
+    } else {
+        evidence.signal = signals[dice.below(5)];
+    }
+    if (dice.percent(options_.progress_percent)) {
+        evidence.progress = dice.below(3);
+    }
     if (machine.workers.empty()) {
         return;
     }
-    const FakeWorker& worker = machine.workers[rng_.below(machine.workers.size())];
-    rdzv::Evidence evidence;
-    const int signals[] = {SIGKILL, SIGSEGV, SIGABRT, SIGTERM, SIGINT};
-    if (rng_.chance(1, 2)) {
-        evidence.exit_code = 1 + static_cast<int>(rng_.below(255));
-    } else {
-        evidence.signal = signals[rng_.below(5)];
-    }
+    const FakeWorker worker = machine.workers[drawn % machine.workers.size()];
     trace("fault", fmt::format("rank {} on {} crashes", worker.rank.value(), name_of(machine)));
     end_worker(machine, worker.id, std::move(evidence));
+    disappoint_peers(worker.digest);
 }
 
-void Simulation::kill_node(Machine& machine) {
-    trace("fault", fmt::format("{} is killed", name_of(machine)));
-    machine.is_disturbed = true;
-    for (const FakeWorker& worker : machine.workers) {
-        checker_.worker_ended(worker.digest, worker.rank, false);
+void Simulation::exit_early(Machine& machine) {
+    if (!machine.workers.empty()) {
+        rdzv::Evidence evidence;
+        evidence.exit_code = 0;
+        end_worker(machine, machine.workers.front().id, evidence);
     }
-    machine.workers.clear();
+}
+
+void Simulation::kill_node(Machine& machine, Dice& dice, bool is_renamed) {
+    const std::uint64_t how = dice.below(10);
+    trace("fault", fmt::format("{} is killed", name_of(machine)));
+    const std::string digest = machine.workers.empty() ? "" : machine.workers.front().digest;
+    expect_notice_of_death(machine, how < 4);
+    disturb(machine, events_.now());
+    drop_workers(machine);
     machine.supervisor.reset();
-    checker_.agent_ended(machine);
+    alive_ -= 1;
     if (machine.connection.has_value()) {
-        const std::uint64_t how = rng_.below(10);
         if (how < 2) {
             network_.fall_silent(*machine.connection);
         } else {
@@ -112,48 +198,33 @@ void Simulation::kill_node(Machine& machine) {
         }
     }
     machine.connection.reset();
-    maybe_return(machine);
-}
-
-void Simulation::maybe_return(Machine& machine) {
-    if (!has_faults() || !percent(options_.returns_percent)) {
-        return;
+    machine.is_connected = false;
+    machine.is_accepted = false;
+    if (!digest.empty()) {
+        disappoint_peers(digest);
     }
-    const int index = machine.index;
-    events_.after(draw(Milliseconds(5000)), [this, index] { boot(index); });
-}
-
-void Simulation::break_connection(Machine& machine, PacketKind kind) {
-    if (!machine.connection.has_value()) {
-        return;
+    if (is_renamed) {
+        machine.node = NodeId(fmt::format("n{}r{}", machine.index, machine.incarnation));
     }
-    trace("fault",
-          fmt::format("connection {} of {} breaks", machine.connection->value(), name_of(machine)));
-    machine.is_disturbed = true;
-    machine.is_lied_about |= kind == PacketKind::EndOfStream;
-    network_.cut(*machine.connection, kind);
+    maybe_return(machine, dice);
 }
 
-void Simulation::clog_connection(Machine& machine) {
-    if (!machine.connection.has_value()) {
-        return;
+void Simulation::maybe_return(Machine& machine, Dice& dice) {
+    const Duration pause = dice.up_to(Milliseconds(5000));
+    if (has_faults() && dice.percent(options_.returns_percent)) {
+        events_.after(pause, [this, index = machine.index] { boot(index); });
     }
-    const Duration time = draw(Milliseconds(3000));
-    trace("fault", fmt::format("connection {} of {} is clogged", machine.connection->value(),
-                               name_of(machine)));
-    machine.is_disturbed = true;
-    network_.clog(*machine.connection, time);
 }
 
-/// Stopped by a debugger, or starved: up to three leases long.
-void Simulation::stall_agent(Machine& machine) {
+/// Stopped by a debugger, or starved.
+void Simulation::stall_agent(Machine& machine, Duration time) {
     if (machine.is_stalled) {
         return;
     }
     trace("fault", fmt::format("{} stalls", name_of(machine)));
-    machine.is_disturbed = true;
+    disturb(machine, events_.now() + time);
     machine.is_stalled = true;
-    later(machine, draw(options_.limits.lease * 3), [this](Machine& same) {
+    later(machine, time, [this](Machine& same) {
         trace("fault", fmt::format("{} runs on", name_of(same)));
         same.is_stalled = false;
         while (same.supervisor != nullptr && !same.waits_for_agent.empty()) {
@@ -166,13 +237,16 @@ void Simulation::stall_agent(Machine& machine) {
 
 void Simulation::signal_agent(Machine& machine, int signal) {
     trace("fault", fmt::format("{} gets signal {}", name_of(machine), signal));
-    machine.was_signalled = true;
-    checker_.note_signal();
+    checker_.note_leaving();
+    if (!machine.signalled_at.has_value()) {
+        machine.signalled_at = events_.now();
+        machine.signalled_digest = machine.workers.empty() ? "" : machine.workers.front().digest;
+    }
     in_agent(machine,
              [this, signal](Machine& same) { step_agent(same, agent::Signalled{signal}); });
 }
 
-void Simulation::signal_everything() {
+void Simulation::signal_everything(Dice& dice) {
     trace("fault", "everything gets SIGTERM");
     for (Machine& machine : machines_) {
         if (machine.supervisor == nullptr) {
@@ -183,13 +257,13 @@ void Simulation::signal_everything() {
                 continue;
             }
             const std::uint64_t id = worker.id;
-            later(machine, draw(Milliseconds(50)), [this, id](Machine& same) {
+            later(machine, dice.up_to(Milliseconds(50)), [this, id](Machine& same) {
                 rdzv::Evidence evidence;
                 evidence.signal = SIGTERM;
                 end_worker(same, id, evidence);
             });
         }
-        later(machine, draw(Milliseconds(60)),
+        later(machine, dice.up_to(Milliseconds(60)),
               [this](Machine& same) { signal_agent(same, SIGTERM); });
     }
 }
@@ -201,27 +275,241 @@ void Simulation::lose_keeper(Machine& machine) {
     }
     machine.keeper += 1;
     machine.is_keeper_gone = true;
-    for (const FakeWorker& worker : machine.workers) {
-        checker_.worker_ended(worker.digest, worker.rank, false);
-    }
-    machine.workers.clear();
+    drop_workers(machine);
     keeper_says(machine, agent::KeeperLost{});
 }
 
-void Simulation::restart_rendezvous() {
-    trace("fault", "the rendezvous dies and another one starts");
-    has_restarted_rendezvous_ = true;
-    rendezvous_up_at_ = events_.now() + draw(Milliseconds(5000));
-    served_.clear();
-    rendezvous_tick_at_.reset();
-    coordinator_ = std::make_unique<rdzv::Coordinator>(
-        JobId("sim"), rdzv::CoordinatorOptions{.limits = options_.limits}, Rng(rng_.next()));
-    checker_.forget_run();
+// ---------------------------------------------------------------------------------------- network
+
+void Simulation::break_connection(Machine& machine, PacketKind kind) {
+    trace("fault",
+          fmt::format("connection {} of {} breaks", machine.connection->value(), name_of(machine)));
+    disturb(machine, events_.now());
+    machine.is_lied_about |= kind == PacketKind::EndOfStream;
+    network_.cut(*machine.connection, kind);
+}
+
+void Simulation::clog_connection(Machine& machine, Duration time) {
+    trace("fault", fmt::format("connection {} of {} is clogged", machine.connection->value(),
+                               name_of(machine)));
+    disturb(machine, events_.now() + time);
+    network_.clog(*machine.connection, time);
+}
+
+void Simulation::cut_off(Machine& machine, bool is_up, bool is_down, Duration time) {
+    trace("fault", fmt::format("{} is cut off{}{}", name_of(machine), is_up ? ", up" : "",
+                               is_down ? ", down" : ""));
+    const Instant until = events_.now() + time;
+    disturb(machine, until);
+    if (is_up) {
+        network_.block(machine.index, true, until);
+    }
+    if (is_down) {
+        network_.block(machine.index, false, until);
+    }
+    if (is_up && is_down) {
+        doubt_end_ = std::max(doubt_end_, until + options_.limits.self_doubt);
+    }
+}
+
+void Simulation::flap_link(Machine& machine, Dice& dice) {
+    const int breaks = dice.between(2, 6);
+    Duration at{};
+    for (int i = 0; i < breaks; ++i) {
+        later(machine, at, [this](Machine& same) {
+            if (same.connection.has_value()) {
+                break_connection(same, PacketKind::Reset);
+            }
+        });
+        at += dice.up_to(Milliseconds(500));
+    }
+    disturb(machine, events_.now() + at);
+}
+
+void Simulation::slow_network(Dice& dice) {
+    const Milliseconds most = dice.between(Milliseconds(0), Milliseconds(2000));
+    const Instant until = events_.now() + dice.up_to(Milliseconds(5000));
+    trace("fault", fmt::format("messages take up to {} ms longer", most.count()));
+    network_.slow_down(most, until);
+    disturb_all(until + most);
+    doubt_end_ = std::max(doubt_end_, until + most + options_.limits.self_doubt);
+    if ((options_.delay_max + most) * 3 >= options_.limits.lease) {
+        for (Machine& machine : machines_) {
+            disturb(machine, until + most);
+        }
+    }
+}
+
+/// What a network must not do, and a rendezvous survives: an old report once more.
+void Simulation::replay_report(Machine& machine, Dice& dice) {
+    const std::uint64_t drawn = dice.next();
+    const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
+    if (run == nullptr || daemon_.is_paused || machine.reports.empty() ||
+        !daemon_.served.contains(*machine.connection)) {
+        return;
+    }
+    const OldReport& report = machine.reports[drawn % machine.reports.size()];
+    const std::optional<Generation> held = machine.supervisor->held_generation();
+    const bool is_old = report.token == run->token && report.generation < run->generation &&
+                        (!held.has_value() || report.generation < *held);
+    if (is_old) {
+        trace("fault", fmt::format("{} seems to repeat itself", name_of(machine)));
+        take_message(*machine.connection, machine.index, report.message);
+    }
+}
+
+// ------------------------------------------------------------------------------------- rendezvous
+
+void Simulation::kill_rendezvous(Dice& dice, bool forgets) {
+    const bool is_power_off = dice.chance(1, 4);
+    const Duration pause = dice.up_to(Milliseconds(dice.chance(1, 2) ? 500 : 5000));
+    if (!daemon_.is_up) {
+        return;
+    }
+    trace("fault", fmt::format("the rendezvous dies; the next one {}",
+                               forgets ? "knows nothing" : "has its journal"));
+    if (!forgets) {
+        expect_nothing_restarts();
+    }
+    daemon_.life += 1;
+    daemon_.is_up = false;
+    daemon_.up_at = events_.now() + pause;
+    daemon_.is_paused = false;
+    daemon_.waits_for_it.clear();
+    daemon_.held.clear();
+    daemon_.served.clear();
+    daemon_.tick_at.reset();
+    daemon_.is_writing = false;
+    daemon_.orders = daemon_.written = daemon_.awaited = 0;
+    daemon_.dead_connections = network_.last_connection();
+    const Memory memory =
+        forgets ? Memory::None : (daemon_.is_behind ? Memory::Older : Memory::Whole);
+    checker_.daemon_died(memory);
+    is_record_old_ |= memory == Memory::Older;
+    has_forgotten_ |= memory != Memory::Whole;
+    if (forgets) {
+        journal_ = JournalEntry{};
+    }
+    disturb_all(daemon_.up_at);
     for (Machine& machine : machines_) {
-        if (machine.connection.has_value()) {
-            machine.is_disturbed = true;
+        if (machine.connection.has_value() && !is_power_off) {
             network_.close_at_rendezvous(*machine.connection);
         }
+    }
+    const std::uint64_t life = daemon_.life;
+    events_.at(daemon_.up_at, [this, life] {
+        if (life == daemon_.life) {
+            open_daemon();
+            for (const Machine& machine : machines_) {
+                if (machine.connection <= daemon_.dead_connections && machine.connection) {
+                    network_.close_at_rendezvous(*machine.connection, PacketKind::Reset);
+                }
+            }
+            judge_return();
+        }
+    });
+}
+
+void Simulation::pause_rendezvous(Dice& dice) {
+    const bool is_whole_machine = dice.chance(1, 2);
+    const Duration time =
+        dice.chance(1, 8) ? dice.up_to(Milliseconds(60000)) : dice.up_to(Milliseconds(3000));
+    if (!daemon_.is_up || daemon_.is_paused) {
+        return;
+    }
+    trace("fault", "the rendezvous is stopped for a while");
+    daemon_.is_paused = true;
+    daemon_.paused_until = events_.now() + time;
+    disturb_all(daemon_.paused_until);
+    network_.hold_handshakes(daemon_.paused_until);
+    for (const Machine& machine : machines_) {
+        // Nothing was taken in meanwhile; it is sent again, a little later.
+        const Duration again = dice.up_to(Milliseconds(300));
+        if (is_whole_machine) {
+            network_.block(machine.index, true, daemon_.paused_until + again);
+        }
+    }
+    if (is_whole_machine && time < options_.limits.lease * 2) {
+        // Too short for the daemon to notice, perhaps: then it was a long delay like any other.
+        for (Machine& machine : machines_) {
+            disturb(machine, daemon_.paused_until + Milliseconds(300));
+        }
+    }
+    events_.at(daemon_.paused_until, [this, life = daemon_.life] {
+        if (life == daemon_.life) {
+            resume_rendezvous();
+        }
+    });
+}
+
+/// As the real one: what tells of the hold-up comes first, then what was received, then timers.
+void Simulation::resume_rendezvous() {
+    trace("fault", "the rendezvous runs on");
+    daemon_.is_paused = false;
+    const Instant now = events_.now();
+    if (daemon_.tick_at.has_value() && now - *daemon_.tick_at > options_.limits.lease / 2) {
+        step_rendezvous(rdzv::HeldUp{now - *daemon_.tick_at});
+    }
+    const std::uint64_t life = daemon_.life;
+    std::deque<std::function<void()>> waiting = std::exchange(daemon_.waits_for_it, {});
+    while (!waiting.empty() && life == daemon_.life) {
+        waiting.front()();
+        waiting.pop_front();
+    }
+    if (daemon_.tick_at.has_value() && *daemon_.tick_at <= now) {
+        rendezvous_timer_fires(*daemon_.tick_at);
+    }
+}
+
+void Simulation::fail_journal(Dice& dice) {
+    const Duration time = dice.up_to(Milliseconds(10000));
+    if (!daemon_.is_up || daemon_.is_paused || !daemon_.has_journal || options_.is_in_process) {
+        return;
+    }
+    trace("fault", "the journal's disk is full");
+    daemon_.has_journal = false;
+    daemon_.is_behind = true;
+    step_rendezvous(rdzv::Durability{"no space left on device"});
+    // Given up: nobody waits for it any longer.
+    daemon_.awaited = daemon_.written = daemon_.orders;
+    let_out_what_waits();
+    events_.after(time, [this] {
+        daemon_.has_journal = true;
+        if (daemon_.is_up) {
+            in_daemon([this] {
+                step_rendezvous(rdzv::Durability{});
+                persist(false);
+            });
+        }
+    });
+}
+
+void Simulation::let_stranger_join(Dice& dice) {
+    rdzv::Join join;
+    join.job = JobId("sim");
+    join.node = NodeId(fmt::format("stranger{}", dice.below(3)));
+    join.hostname = join.node.value();
+    join.settings = options_.settings;
+    join.store = {.host = "10.0.1.1", .port = 1};
+    if (dice.chance(1, 2)) {
+        join.settings.max_restarts += 1;
+    } else {
+        join.settings.max_nodes += 1;
+    }
+    const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
+    if (run == nullptr || daemon_.is_paused || options_.is_in_process ||
+        !std::holds_alternative<rdzv::Running>(run->phase)) {
+        return;  // it would open a run of its own
+    }
+    trace("fault", "somebody joins with other settings");
+    const ConnectionId connection = network_.connect(0);
+    const Generation generation = run->generation;
+    const std::size_t nodes = run->nodes.size();
+    take_message(connection, 0, rdzv::AgentMessage(join));
+    run = daemon_.coordinator->run();
+    if (run->generation != generation || run->nodes.size() != nodes ||
+        !std::holds_alternative<rdzv::Running>(run->phase)) {
+        checker_.violate("S15", "a join that was to be refused changed the run");
     }
 }
 

@@ -27,8 +27,8 @@ rdzv::Evidence killed_by(int signal) {
 
 }  // namespace
 
-Duration Simulation::local_delay() {
-    return draw(options_.local_delay_max);
+Duration Simulation::local_delay(Machine& machine) {
+    return machine.dice.up_to(options_.local_delay_max);
 }
 
 void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effect) {
@@ -41,7 +41,7 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
     }
     checker_.workers_started(machine.start_digest, effect.base_rank,
                              static_cast<int>(effect.workers.size()), machine.node);
-    machine.publish_until = effect.publish_until;
+    machine.publish_until = true_time(machine, effect.publish_until);
     for (const agent::WorkerSpec& spec : effect.workers) {
         if (machine.is_keeper_gone) {
             checker_.worker_ended(machine.start_digest,
@@ -54,7 +54,7 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
         worker.digest = machine.start_digest;
         worker.rank = Rank(effect.base_rank.value() + spec.local_rank.value());
         worker.local_rank = spec.local_rank;
-        worker.ignores_sigterm = percent(options_.sigterm_ignored_percent);
+        worker.ignores_sigterm = machine.dice.percent(options_.sigterm_ignored_percent);
         worker.has_runtime = worker.rank.value() * 37 % 100 < options_.runtime_percent;
         machine.workers.push_back(worker);
         plan_life(machine, worker);
@@ -64,16 +64,17 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
 
 void Simulation::plan_life(Machine& machine, const FakeWorker& worker) {
     const std::uint64_t id = worker.id;
-    if (has_faults() && options_.faults.worker_crash > 0 && rng_.chance(1, 40)) {
-        later(machine, local_delay(), [this, id](Machine& same) {
+    if (std::exchange(machine.fails_to_execute, false)) {
+        later(machine, local_delay(machine), [this, id](Machine& same) {
             rdzv::Evidence evidence;
             evidence.exec_errno = 2;
             end_worker(same, id, evidence);
         });
         return;
     }
-    later(machine, options_.work_min + draw(options_.work_max - options_.work_min),
-          [this, id](Machine& same) { end_worker(same, id, exited_with(0)); });
+    const Duration work =
+        options_.work_min + machine.dice.up_to(options_.work_max - options_.work_min);
+    later(machine, work, [this, id](Machine& same) { end_worker(same, id, exited_with(0)); });
 }
 
 void Simulation::end_worker(Machine& machine, std::uint64_t id, rdzv::Evidence evidence) {
@@ -112,7 +113,7 @@ void Simulation::signal_workers(Machine& machine, const agent::SignalWorkers& ef
         if (worker.generation != effect.generation || is_spared) {
             continue;
         }
-        const bool is_zero = percent(options_.sigterm_exits_zero_percent);
+        const bool is_zero = machine.dice.percent(options_.sigterm_exits_zero_percent);
         end_stopped_worker(machine, worker, is_zero ? exited_with(0) : killed_by(effect.signal));
     }
 }
@@ -122,7 +123,7 @@ void Simulation::end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::
     if (worker.ignores_sigterm) {
         return;
     }
-    later(machine, draw(Milliseconds(500)),
+    later(machine, machine.dice.up_to(Milliseconds(500)),
           [this, id = worker.id, evidence = std::move(evidence)](Machine& same) {
               end_worker(same, id, evidence);
           });
@@ -130,9 +131,9 @@ void Simulation::end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::
 
 void Simulation::empty_generation(Machine& machine, Generation generation) {
     trace(name_of(machine), fmt::format("empties generation {}", generation.value()));
-    const bool is_unkillable = has_faults() && percent(options_.unkillable_percent);
+    const bool is_unkillable = has_faults() && machine.dice.percent(options_.unkillable_percent);
     const std::uint64_t keeper = machine.keeper;
-    later(machine, local_delay(), [this, generation, is_unkillable, keeper](Machine& same) {
+    later(machine, local_delay(machine), [this, generation, is_unkillable, keeper](Machine& same) {
         if (same.keeper != keeper || same.is_keeper_gone) {
             return;
         }
@@ -140,16 +141,34 @@ void Simulation::empty_generation(Machine& machine, Generation generation) {
             keeper_says(same, agent::NotEmptied{.generation = generation, .what = "a worker"});
             return;
         }
-        for (const FakeWorker& worker : same.workers) {
-            checker_.worker_ended(worker.digest, worker.rank, false);
-        }
-        same.workers.clear();
+        drop_workers(same);
         keeper_says(same, agent::Emptied{generation});
     });
 }
 
+/// They are gone, and nobody tells how.
+void Simulation::drop_workers(Machine& machine) {
+    for (const FakeWorker& worker : machine.workers) {
+        checker_.worker_ended(worker.digest, worker.rank, false);
+    }
+    machine.workers.clear();
+}
+
+/// A collective operation fails at those who wait for one that is gone.
+void Simulation::disappoint_peers(const std::string& digest) {
+    for (Machine& machine : machines_) {
+        for (const FakeWorker& worker : machine.workers) {
+            if (worker.digest != digest || !machine.dice.percent(options_.collateral_percent)) {
+                continue;
+            }
+            later(machine, machine.dice.up_to(Milliseconds(300)),
+                  [this, id = worker.id](Machine& same) { end_worker(same, id, exited_with(1)); });
+        }
+    }
+}
+
 void Simulation::keeper_says(Machine& machine, agent::Input input) {
-    machine.keeper_last = std::max(machine.keeper_last, events_.now() + local_delay());
+    machine.keeper_last = std::max(machine.keeper_last, events_.now() + local_delay(machine));
     const bool is_of_next = std::holds_alternative<agent::KeeperLost>(input);
     later_in_agent(machine, machine.keeper_last - events_.now(),
                    [this, is_of_next, input = std::move(input)](Machine& same) {

@@ -17,7 +17,7 @@ void EventQueue::at(Instant when, std::function<void()> action) {
 
 void EventQueue::run_next() {
     std::pop_heap(heap_.begin(), heap_.end(), is_later);
-    const Event event = std::move(heap_.back());
+    Event event = std::move(heap_.back());
     heap_.pop_back();
     executed_at_once_ = event.at == now_ ? executed_at_once_ + 1 : 0;
     now_ = event.at;

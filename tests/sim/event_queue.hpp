@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/base/instant.hpp"
@@ -22,7 +23,9 @@ public:
 
     /// An instant that is over means now.
     void at(Instant when, std::function<void()> action);
-    void after(Duration delay, std::function<void()> action) { at(now_ + delay, action); }
+    void after(Duration delay, std::function<void()> action) {
+        at(now_ + delay, std::move(action));
+    }
 
     /// Precondition: not empty.
     void run_next();

@@ -11,6 +11,7 @@
 #include "agent/core/supervisor.hpp"
 #include "rendezvous/base/instant.hpp"
 #include "rendezvous/base/tagged.hpp"
+#include "tests/sim/dice.hpp"
 
 namespace ddprun::sim {
 
@@ -26,32 +27,50 @@ struct FakeWorker {
     bool was_signalled = false;  ///< or asked, by its agent
 };
 
+/// What an agent said of a generation, to be said again by a network that should not.
+struct OldReport {
+    Generation generation;
+    std::string token;
+    rdzv::AgentMessage message;
+};
+
 /// A machine and, while it runs, its agent with everything that the real shell would own.
 struct Machine {
     int index = 0;
     NodeId node;
     int slots = 1;
+    Dice dice{0};
+    int clock_permille = 1000;                      ///< of the true time
     std::uint64_t incarnation = 0;                  ///< events of an older one are void
     std::unique_ptr<agent::Supervisor> supervisor;  ///< null: no ddprun runs here
     std::optional<ConnectionId> connection;         ///< as the agent sees it
+    bool is_connected = false;                      ///< that connection is up
+    bool is_accepted = false;                       ///< over it
+    std::string token;                              ///< of the run that accepted it
+    Instant accepted_at{};
     std::optional<Instant> tick_at;
     bool is_stalled = false;  ///< the agent's process does not run; its keeper and workers do
     std::deque<std::function<void(Machine&)>> waits_for_agent;  ///< meanwhile, in order
     std::string start_digest;                                   ///< of the last Start that arrived
     std::vector<FakeWorker> workers;
-    Instant publish_until{};  ///< says the page
+    std::vector<OldReport> reports;  ///< the last few
+    Instant publish_until{};         ///< says the page, in true time
     std::uint16_t listening_port = 0;
     std::uint16_t serving_port = 0;
-    Instant keeper_last{};        ///< its reports keep their order
-    std::uint64_t keeper = 0;     ///< answers of a lost one are void
-    bool is_keeper_gone = false;  ///< what it is told is lost, until the next one is there
+    Instant keeper_last{};          ///< its reports keep their order
+    std::uint64_t keeper = 0;       ///< answers of a lost one are void
+    bool fails_to_execute = false;  ///< the next worker
+    bool is_keeper_gone = false;    ///< what it is told is lost, until the next one is there
     Milliseconds backoff{0};
     std::optional<rdzv::Verdict> shown;  ///< to the user
-    bool was_signalled = false;
-    bool is_replaced = false;    ///< the rendezvous has taken another for this one
-    bool is_broken = false;      ///< has a worker that nothing kills
-    bool is_disturbed = false;   ///< a fault reached its connection or its life
-    bool is_lied_about = false;  ///< its connection ended as only that of a dead agent does
+    std::optional<Instant> signalled_at;
+    std::string signalled_digest;  ///< of its workers then
+    bool is_replaced = false;      ///< the rendezvous has taken another for this one
+    bool is_broken = false;        ///< has a worker that nothing kills
+    bool is_disturbed = false;     ///< a fault reached its connection or its life
+    Instant disturbed_until{};     ///< the last one
+    bool is_lied_about = false;    ///< its connection ended as only that of a dead agent does
+    std::optional<Instant> silent_since;  ///< waits, and nobody says for what
 };
 
 }  // namespace ddprun::sim

@@ -1,55 +1,73 @@
 #include "tests/sim/network.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace ddprun::sim {
 
-Network::Network(EventQueue& events, Rng& rng, Milliseconds delay_max)
-    : events_(events), rng_(rng), delay_max_(delay_max) {}
+Network::Network(EventQueue& events, std::uint64_t seed, int nodes, Milliseconds delay_max)
+    : events_(events), delay_max_(delay_max) {
+    for (int i = 0; i < nodes; ++i) {
+        links_.push_back(Link{.dice = Dice(seed, 1000 + static_cast<std::uint64_t>(i))});
+    }
+}
 
-Duration Network::delay() {
-    const auto most = static_cast<std::uint64_t>(Duration(delay_max_).count());
-    return Duration(static_cast<Duration::rep>(rng_.below(most + 1)));
+Duration Network::delay_max_now() const {
+    return delay_max_ + (events_.now() < slow_until_ ? slow_by_ : Duration{});
 }
 
 ConnectionId Network::connect(int node) {
     const ConnectionId id(++last_id_);
     Connection& connection = connections_[id];
     connection.node = node;
-    push(id, connection.down, Packet{.kind = PacketKind::Up, .body = {}});
+    push(id, connection, connection.down, Packet{.kind = PacketKind::Up, .body = {}});
     return id;
 }
 
-void Network::push(ConnectionId id, Pipe& pipe, Packet packet) {
+void Network::push(ConnectionId id, Connection& connection, Pipe& pipe, Packet packet) {
     if (!pipe.is_open) {
         return;
     }
-    pipe.last_ready = std::max(pipe.last_ready, events_.now() + delay());
+    const Duration delay = link(connection.node).dice.up_to(delay_max_now());
+    pipe.last_ready = std::max(pipe.last_ready, events_.now() + delay);
     pipe.queue.emplace_back(pipe.last_ready, std::move(packet));
-    arm(id, pipe);
+    arm(id, connection, pipe);
 }
 
-void Network::arm(ConnectionId id, Pipe& pipe) {
+Instant Network::ready_at(const Connection& connection, const Pipe& pipe) const {
+    const Link& path = link(connection.node);
+    const bool is_handshake = pipe.queue.front().second.kind == PacketKind::Up;
+    Instant at = std::max(pipe.queue.front().first, connection.clogged_until);
+    if (pipe.is_up_stream || is_handshake) {
+        at = std::max(at, path.up_blocked_until);
+    }
+    if (!pipe.is_up_stream) {
+        at = std::max(at, path.down_blocked_until);
+    }
+    return is_handshake ? std::max(at, handshakes_held_until_) : at;
+}
+
+void Network::arm(ConnectionId id, Connection& connection, Pipe& pipe) {
     if (pipe.is_armed || pipe.queue.empty()) {
         return;
     }
     pipe.is_armed = true;
-    const Instant ready = std::max(pipe.queue.front().first, connections_.at(id).clogged_until);
     const bool is_up_stream = pipe.is_up_stream;
-    events_.at(ready, [this, id, is_up_stream] { pump(id, is_up_stream); });
+    events_.at(ready_at(connection, pipe), [this, id, is_up_stream] { pump(id, is_up_stream); });
 }
 
 void Network::pump(ConnectionId id, bool is_up_stream) {
-    Connection& connection = connections_.at(id);
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) {
+        return;
+    }
+    Connection& connection = found->second;
     Pipe& pipe = is_up_stream ? connection.up : connection.down;
     pipe.is_armed = false;
     if (pipe.queue.empty()) {
         return;
     }
-    const Instant ready = std::max(pipe.queue.front().first, connection.clogged_until);
-    if (ready > events_.now()) {
-        arm(id, pipe);
+    if (ready_at(connection, pipe) > events_.now()) {
+        arm(id, connection, pipe);
         return;
     }
     Packet packet = std::move(pipe.queue.front().second);
@@ -58,61 +76,118 @@ void Network::pump(ConnectionId id, bool is_up_stream) {
         pipe.is_open = false;
         pipe.queue.clear();
     }
-    arm(id, pipe);
+    arm(id, connection, pipe);
+    const int node = connection.node;
+    if (!connection.up.is_open && !connection.down.is_open) {
+        connections_.erase(found);
+    }
     const Receiver& receiver = is_up_stream ? to_rendezvous : to_node;
-    receiver(id, connection.node, std::move(packet));
+    receiver(id, node, std::move(packet));
 }
 
 void Network::send_to_rendezvous(ConnectionId connection, std::string body) {
-    push(connection, connections_.at(connection).up,
-         Packet{.kind = PacketKind::Message, .body = std::move(body)});
+    const auto found = connections_.find(connection);
+    if (found != connections_.end()) {
+        push(connection, found->second, found->second.up,
+             Packet{.kind = PacketKind::Message, .body = std::move(body)});
+    }
 }
 
 void Network::send_to_node(ConnectionId connection, std::string body) {
     const auto found = connections_.find(connection);
     if (found != connections_.end()) {
-        push(connection, found->second.down,
+        push(connection, found->second, found->second.down,
              Packet{.kind = PacketKind::Message, .body = std::move(body)});
     }
 }
 
 void Network::close_at_node(ConnectionId connection, PacketKind kind) {
-    Connection& found = connections_.at(connection);
-    found.down.is_open = false;
-    found.down.queue.clear();
-    if (kind == PacketKind::Reset) {
-        found.up.queue.clear();
+    const auto found = connections_.find(connection);
+    if (found == connections_.end()) {
+        return;
     }
-    push(connection, found.up, Packet{.kind = kind, .body = {}});
+    found->second.down.is_open = false;
+    found->second.down.queue.clear();
+    if (kind == PacketKind::Reset) {
+        found->second.up.queue.clear();
+    }
+    push(connection, found->second, found->second.up, Packet{.kind = kind, .body = {}});
 }
 
-void Network::close_at_rendezvous(ConnectionId connection) {
+void Network::close_at_rendezvous(ConnectionId connection, PacketKind kind) {
     const auto found = connections_.find(connection);
     if (found == connections_.end()) {
         return;
     }
     found->second.up.is_open = false;
     found->second.up.queue.clear();
-    push(connection, found->second.down, Packet{.kind = PacketKind::EndOfStream, .body = {}});
+    push(connection, found->second, found->second.down, Packet{.kind = kind, .body = {}});
 }
 
 void Network::fall_silent(ConnectionId connection) {
-    Connection& found = connections_.at(connection);
-    found.down.is_open = false;
-    found.down.queue.clear();
+    const auto found = connections_.find(connection);
+    if (found != connections_.end()) {
+        found->second.down.is_open = false;
+        found->second.down.queue.clear();
+    }
 }
 
 void Network::cut(ConnectionId connection, PacketKind kind_at_rendezvous) {
-    Connection& found = connections_.at(connection);
-    found.up.queue.clear();
-    found.down.queue.clear();
-    push(connection, found.up, Packet{.kind = kind_at_rendezvous, .body = {}});
-    push(connection, found.down, Packet{.kind = PacketKind::Reset, .body = {}});
+    const auto found = connections_.find(connection);
+    if (found == connections_.end()) {
+        return;
+    }
+    found->second.up.queue.clear();
+    found->second.down.queue.clear();
+    push(connection, found->second, found->second.up,
+         Packet{.kind = kind_at_rendezvous, .body = {}});
+    push(connection, found->second, found->second.down,
+         Packet{.kind = PacketKind::Reset, .body = {}});
 }
 
 void Network::clog(ConnectionId connection, Duration duration) {
-    Connection& found = connections_.at(connection);
-    found.clogged_until = std::max(found.clogged_until, events_.now() + duration);
+    const auto found = connections_.find(connection);
+    if (found != connections_.end()) {
+        const Instant until = events_.now() + duration;
+        Instant& clogged = found->second.clogged_until;
+        clogged = std::max(clogged, until);
+        Instant& of_link = link(found->second.node).clogged_until;
+        of_link = std::max(of_link, until);
+    }
+}
+
+void Network::block(int node, bool is_up_stream, Instant until) {
+    Instant& blocked = is_up_stream ? link(node).up_blocked_until : link(node).down_blocked_until;
+    blocked = std::max(blocked, until);
+}
+
+void Network::slow_down(Duration most, Instant until) {
+    slow_by_ = most;
+    slow_until_ = until;
+}
+
+void Network::hold_handshakes(Instant until) {
+    handshakes_held_until_ = std::max(handshakes_held_until_, until);
+}
+
+std::optional<int> Network::node_of(ConnectionId connection) const {
+    const auto found = connections_.find(connection);
+    return found == connections_.end() ? std::nullopt : std::optional<int>(found->second.node);
+}
+
+Instant Network::held_up_stream(ConnectionId connection) const {
+    const auto found = connections_.find(connection);
+    if (found == connections_.end()) {
+        return Instant{};
+    }
+    return std::max({found->second.clogged_until, link(found->second.node).up_blocked_until,
+                     found->second.up.last_ready});
+}
+
+bool Network::is_disturbed(int node) const {
+    const Link& path = link(node);
+    return std::max({path.up_blocked_until, path.down_blocked_until, path.clogged_until}) >
+           events_.now();
 }
 
 }  // namespace ddprun::sim

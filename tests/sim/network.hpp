@@ -4,11 +4,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/rng.hpp"
 #include "rendezvous/base/tagged.hpp"
+#include "tests/sim/dice.hpp"
 #include "tests/sim/event_queue.hpp"
 
 namespace ddprun::sim {
@@ -21,31 +24,47 @@ struct Packet {
 };
 
 /// Connections as TCP gives them: order is kept, delays differ, a connection that breaks loses what
-/// is under way, and each side learns of it in its own time, or never.
+/// is under way, and each side learns of it in its own time, or never. Whatever is held up arrives
+/// later: TCP sends again what the network loses.
 class Network {
 public:
     using Receiver = std::function<void(ConnectionId, int node, Packet)>;
 
-    Network(EventQueue& events, Rng& rng, Milliseconds delay_max);
+    Network(EventQueue& events, std::uint64_t seed, int nodes, Milliseconds delay_max);
 
     /// What reaches the rendezvous and what reaches node `node`. Set once.
     Receiver to_rendezvous;
     Receiver to_node;
 
-    /// A new connection of `node`; Up reaches the node after a delay.
+    /// A new connection of `node`; Up reaches the node once the daemon has answered.
     ConnectionId connect(int node);
     void send_to_rendezvous(ConnectionId connection, std::string body);
     void send_to_node(ConnectionId connection, std::string body);
 
     /// The node's end is closed: the other end hears of it after what was sent.
     void close_at_node(ConnectionId connection, PacketKind kind);
-    void close_at_rendezvous(ConnectionId connection);
+    void close_at_rendezvous(ConnectionId connection, PacketKind kind = PacketKind::EndOfStream);
     /// The node's machine is off: what was sent may arrive, then there is silence.
     void fall_silent(ConnectionId connection);
 
     /// Faults.
     void cut(ConnectionId connection, PacketKind kind_at_rendezvous);
     void clog(ConnectionId connection, Duration duration);
+    void block(int node, bool is_up_stream, Instant until);
+    /// Messages that are sent until `until` take up to `most` longer.
+    void slow_down(Duration most, Instant until);
+    /// The daemon completes no new connection before.
+    void hold_handshakes(Instant until);
+
+    /// The longest that a message sent now can take, if nothing else happens to it.
+    [[nodiscard]] Duration delay_max_now() const;
+    [[nodiscard]] ConnectionId last_connection() const { return ConnectionId(last_id_); }
+    /// Whose connection it is, while either end is open.
+    [[nodiscard]] std::optional<int> node_of(ConnectionId connection) const;
+    /// Until when something holds up what `connection` carries to the rendezvous.
+    [[nodiscard]] Instant held_up_stream(ConnectionId connection) const;
+    /// Both ways, for whatever reason, at any connection of `node`.
+    [[nodiscard]] bool is_disturbed(int node) const;
 
 private:
     struct Pipe {
@@ -61,15 +80,28 @@ private:
         Pipe up{.is_up_stream = true};
         Pipe down;
     };
+    struct Link {
+        Dice dice;
+        Instant up_blocked_until{};
+        Instant down_blocked_until{};
+        Instant clogged_until{};  ///< the last clog of any of its connections
+    };
 
-    void push(ConnectionId id, Pipe& pipe, Packet packet);
-    void arm(ConnectionId id, Pipe& pipe);
+    void push(ConnectionId id, Connection& connection, Pipe& pipe, Packet packet);
+    void arm(ConnectionId id, Connection& connection, Pipe& pipe);
     void pump(ConnectionId id, bool is_up_stream);
-    [[nodiscard]] Duration delay();
+    [[nodiscard]] Instant ready_at(const Connection& connection, const Pipe& pipe) const;
+    [[nodiscard]] Link& link(int node) { return links_[static_cast<std::size_t>(node)]; }
+    [[nodiscard]] const Link& link(int node) const {
+        return links_[static_cast<std::size_t>(node)];
+    }
 
     EventQueue& events_;
-    Rng& rng_;
     Milliseconds delay_max_;
+    Duration slow_by_{};
+    Instant slow_until_{};
+    Instant handshakes_held_until_{};
+    std::vector<Link> links_;
     std::uint64_t last_id_ = 0;
     std::map<ConnectionId, Connection> connections_;
 };

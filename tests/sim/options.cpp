@@ -1,78 +1,104 @@
 #include "tests/sim/options.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
+
+#include "tests/sim/dice.hpp"
+#include "tests/sim/fault_plan.hpp"
 
 namespace ddprun::sim {
 
 namespace {
 
-Milliseconds draw_ms(Rng& rng, std::uint64_t least, std::uint64_t most) {
-    return Milliseconds(static_cast<std::int64_t>(least + rng.below(most - least + 1)));
+Milliseconds draw_ms(Dice& dice, std::int64_t least, std::int64_t most) {
+    return dice.between(Milliseconds(least), Milliseconds(most));
 }
 
-int draw_int(Rng& rng, int least, int most) {
-    return least + static_cast<int>(rng.below(static_cast<std::uint64_t>(most - least + 1)));
+int draw_nodes(Dice& dice, NodeRange range) {
+    if (range.most > 0) {
+        return dice.between(range.least, range.most);
+    }
+    // Most mistakes show with few nodes already, and faster.
+    return dice.chance(4, 5) ? dice.between(1, 6) : dice.between(7, 16);
+}
+
+void draw_settings(Dice& dice, const SimOptions& options, rdzv::JobSettings& settings) {
+    settings.max_nodes = dice.between(1, options.nodes);
+    if (options.nodes > 16) {
+        settings.max_nodes = dice.between(options.nodes / 2, options.nodes);
+    }
+    settings.min_nodes = dice.between(1, settings.max_nodes);
+    settings.max_restarts = dice.chance(1, 3) ? 0 : dice.between(1, 12);
+    if (dice.chance(1, 8)) {
+        settings.max_restarts = 100;
+    }
+    settings.max_node_losses = dice.chance(1, 2) ? -1 : dice.between(0, 4);
+    settings.max_restarts_at_step = dice.between(0, 3);
+    settings.grow = dice.chance(3, 4);
+    settings.patience = draw_ms(dice, 0, 3000);
+    settings.join_timeout = draw_ms(dice, 5000, 30000);
+    settings.grow_delay = draw_ms(dice, 0, 5000);
+    settings.failure_grace = draw_ms(dice, 0, 2000);
+    settings.shutdown_timeout = draw_ms(dice, 100, 4000);
 }
 
 /// Half of the kinds are off in a given run, so that each is also seen without the others.
-int draw_weight(Rng& rng, int most) {
-    return rng.chance(1, 2) ? 0 : draw_int(rng, 1, most);
+void draw_weights(Dice& dice, SimOptions& options) {
+    for (const FaultKindInfo& info : fault_kinds()) {
+        int& weight = options.faults[static_cast<std::size_t>(info.kind)];
+        weight = dice.chance(1, 2) ? 0 : dice.between(1, info.weight_max);
+        if (options.is_in_process && info.needs_network) {
+            weight = 0;
+        }
+    }
 }
 
 }  // namespace
 
-SimOptions draw_options(std::uint64_t seed) {
-    Rng rng(seed * 0x9e3779b97f4a7c15ULL + 1);
+SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
+    Dice dice(seed);
     SimOptions options;
     options.seed = seed;
-    options.is_in_process = rng.chance(1, 16);
-    options.nodes = options.is_in_process ? 1 : draw_int(rng, 2, 6);
-    options.slots_max = draw_int(rng, 1, 3);
-    rdzv::JobSettings& settings = options.settings;
-    settings.max_nodes = draw_int(rng, 1, options.nodes);
-    settings.min_nodes = draw_int(rng, 1, settings.max_nodes);
-    settings.max_restarts = rng.chance(1, 3) ? 0 : draw_int(rng, 1, 12);
-    settings.max_node_losses = rng.chance(1, 2) ? -1 : draw_int(rng, 0, 4);
-    settings.grow = rng.chance(3, 4);
-    settings.patience = draw_ms(rng, 0, 3000);
-    settings.join_timeout = draw_ms(rng, 5000, 30000);
-    settings.grow_delay = draw_ms(rng, 0, 5000);
-    settings.failure_grace = draw_ms(rng, 0, 2000);
-    settings.shutdown_timeout = draw_ms(rng, 100, 4000);
-    options.rendezvous_lost_timeout = draw_ms(rng, 2000, 30000);
-    options.connect_timeout = draw_ms(rng, 5000, 60000);
-    const std::uint64_t delays[] = {0, 1, 20, 200, 600};
-    options.delay_max = draw_ms(rng, 0, delays[rng.below(5)]);
-    options.local_delay_max = draw_ms(rng, 0, delays[rng.below(4)]);
-    options.start_spread = draw_ms(rng, 0, rng.chance(1, 2) ? 50 : 10000);
-    options.work_max = draw_ms(rng, 50, 20000);
+    options.range = nodes;
+    options.is_in_process = dice.chance(1, 16) && nodes.most == 0;
+    options.nodes = options.is_in_process ? 1 : draw_nodes(dice, nodes);
+    options.slots_max = dice.between(1, 3);
+    draw_settings(dice, options, options.settings);
+    options.rendezvous_lost_timeout = draw_ms(dice, 2000, 30000);
+    options.connect_timeout = draw_ms(dice, 5000, 60000);
+    const std::int64_t delays[] = {0, 1, 20, 200, 600};
+    options.delay_max = draw_ms(dice, 0, delays[dice.below(5)]);
+    options.local_delay_max = draw_ms(dice, 0, delays[dice.below(4)]);
+    options.journal_delay_max = draw_ms(dice, 0, delays[dice.below(4)]);
+    options.start_spread = draw_ms(dice, 0, dice.chance(1, 2) ? 50 : 10000);
+    options.work_max = draw_ms(dice, 50, 20000);
     // Mostly they end at about the same time: after the first exit 0 much is decided already.
-    options.work_min = options.work_max * draw_int(rng, 0, 3) / 3;
-    options.sigterm_ignored_percent = rng.chance(1, 2) ? 0 : draw_int(rng, 0, 60);
-    options.sigterm_exits_zero_percent = draw_int(rng, 0, 100);
-    options.returns_percent = draw_int(rng, 0, 100);
-    options.unkillable_percent = rng.chance(1, 8) ? draw_int(rng, 1, 10) : 0;
-    options.faults_for = draw_ms(rng, 0, 30000);
-    options.fault_every = draw_ms(rng, 20, 4000);
-    FaultWeights& faults = options.faults;
-    faults.worker_crash = draw_weight(rng, 10);
-    faults.worker_exits_early = draw_weight(rng, 4);
-    faults.node_kill = draw_weight(rng, 6);
-    faults.agent_signal = draw_weight(rng, 3);
-    faults.signal_everything = draw_weight(rng, 1);
-    faults.keeper_loss = draw_weight(rng, 4);
-    if (!options.is_in_process) {
-        faults.connection_reset = draw_weight(rng, 10);
-        faults.connection_end = draw_weight(rng, 3);
-        faults.connection_clog = draw_weight(rng, 8);
-        faults.rendezvous_restart = draw_weight(rng, 1);
-        faults.rendezvous_held_up = draw_weight(rng, 2);
-    }
-    options.runtime_percent = draw_int(rng, 0, 100);
-    if (!options.is_in_process) {
-        faults.agent_stall = draw_weight(rng, 4);
-    }
+    options.work_min = options.work_max * dice.between(0, 3) / 3;
+    options.clock_drift_percent = dice.chance(1, 2) ? 0 : dice.between(1, 20);
+    options.timer_grain = Milliseconds(dice.chance(3, 4) ? 0 : dice.between(1, 100));
+    options.sigterm_ignored_percent = dice.chance(1, 2) ? 0 : dice.between(0, 60);
+    options.sigterm_exits_zero_percent = dice.between(0, 100);
+    options.returns_percent = dice.between(0, 100);
+    options.unkillable_percent = dice.chance(1, 8) ? dice.between(1, 10) : 0;
+    options.runtime_percent = dice.between(0, 100);
+    options.collateral_percent = dice.chance(1, 2) ? 0 : dice.between(0, 100);
+    options.progress_percent = dice.chance(3, 4) ? 0 : dice.between(0, 100);
+    options.faults_for = draw_ms(dice, 0, 30000);
+    options.fault_every = draw_ms(dice, 20, 4000);
+    draw_weights(dice, options);
     return options;
+}
+
+void make_consistent(SimOptions& options) {
+    options.nodes = std::max(options.nodes, 1);
+    if (options.nodes > 1) {
+        options.is_in_process = false;
+    }
+    rdzv::JobSettings& settings = options.settings;
+    settings.max_nodes = std::clamp(settings.max_nodes, 1, options.nodes);
+    settings.min_nodes = std::clamp(settings.min_nodes, 1, settings.max_nodes);
+    options.work_max = std::max(options.work_max, options.work_min);
 }
 
 std::string describe(const SimOptions& options) {

@@ -1,41 +1,61 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/rng.hpp"
 #include "rendezvous/protocol/limits.hpp"
 #include "rendezvous/protocol/messages.hpp"
 
 namespace ddprun::sim {
 
-/// How often each kind of fault is drawn, relative to the others. 0 switches one off.
-struct FaultWeights {
-    int worker_crash = 0;
-    int worker_exits_early = 0;  ///< exit 0 before its time
-    int node_kill = 0;           ///< all of a node at once
-    int connection_reset = 0;
-    int connection_end = 0;   ///< end of stream although the agent lives
-    int connection_clog = 0;  ///< nothing passes for a while
-    int agent_signal = 0;
-    int signal_everything = 0;  ///< agents and workers at once, as a scheduler does
-    int keeper_loss = 0;
-    int rendezvous_restart = 0;  ///< a new daemon without memory
-    int rendezvous_held_up = 0;
-    int agent_stall = 0;  ///< an agent does not run for a while, its workers do
+/// What goes wrong. fault_plan.cpp has their names and what they mean.
+enum class FaultKind {
+    WorkerCrash,
+    WorkerExitsEarly,
+    ExecFails,
+    NodeKill,
+    NodeRenamed,
+    ConnectionReset,
+    ConnectionEnd,
+    ConnectionClog,
+    CutUp,
+    CutDown,
+    Partition,
+    LinkFlap,
+    DelaySpike,
+    AgentSignal,
+    SignalEverything,
+    KeeperLoss,
+    AgentStall,
+    RendezvousRestart,
+    RendezvousForgets,
+    RendezvousPause,
+    JournalFails,
+    ReplayedReport,
+    Stranger,
+};
+constexpr std::size_t kFaultKinds = 23;
 
-    [[nodiscard]] int sum() const {
-        return worker_crash + worker_exits_early + node_kill + connection_reset + connection_end +
-               connection_clog + agent_signal + signal_everything + keeper_loss +
-               rendezvous_restart + rendezvous_held_up + agent_stall;
-    }
+/// How often each kind is drawn, relative to the others. 0 switches one off.
+using FaultWeights = std::array<int, kFaultKinds>;
+
+/// How many nodes a run may have; 0:0 leaves it to the seed.
+struct NodeRange {
+    int least = 0;
+    int most = 0;
 };
 
 /// One run of the simulator, drawn from its seed: every seed has another size, other settings and
 /// another mixture of faults (swarm testing).
 struct SimOptions {
     std::uint64_t seed = 0;
+    NodeRange range;
     int nodes = 2;
     int slots_max = 3;
     bool is_in_process = false;  ///< one node, coordinator in the same process: no leases
@@ -45,20 +65,31 @@ struct SimOptions {
     Milliseconds connect_timeout{20000};
     Milliseconds delay_max{5};        ///< of a message; each has its own, order is kept
     Milliseconds local_delay_max{5};  ///< keeper, store socket
+    Milliseconds journal_delay_max{0};
     Milliseconds start_spread{1000};  ///< nodes come up within this
     Milliseconds work_min{0};         ///< a worker's time to exit 0
     Milliseconds work_max{10000};
+    int clock_drift_percent = 0;  ///< of agents, either way
+    Milliseconds timer_grain{0};  ///< timers fire at multiples of this
     int sigterm_ignored_percent = 0;
     int sigterm_exits_zero_percent = 50;  ///< of those that heed it
     int runtime_percent = 50;             ///< of nodes whose workers look at the shared page
     int returns_percent = 50;             ///< of nodes that are gone
     int unkillable_percent = 0;           ///< of generations emptied
+    int collateral_percent = 0;           ///< of workers that fail when a peer is gone
+    int progress_percent = 0;             ///< of failures that tell their step
     Milliseconds faults_for{10000};
     Milliseconds fault_every{1000};
-    FaultWeights faults;
+    FaultWeights faults{};
+    std::vector<FaultKind> without;  ///< left out of the plan
+    /// Of the plan that the seed draws, only these; none: all.
+    std::optional<std::vector<std::size_t>> kept_faults;
 };
 
-[[nodiscard]] SimOptions draw_options(std::uint64_t seed);
+[[nodiscard]] SimOptions draw_options(std::uint64_t seed, NodeRange nodes = {});
+
+/// After something was changed by hand: what depends on it fits again.
+void make_consistent(SimOptions& options);
 
 /// One line for people.
 [[nodiscard]] std::string describe(const SimOptions& options);

@@ -20,6 +20,8 @@ public:
     [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
 
 private:
+    void mix(std::string_view bytes);
+
     bool keeps_lines_;
     std::uint64_t hash_ = 14695981039346656037ULL;
     std::vector<std::string> lines_;

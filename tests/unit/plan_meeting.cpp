@@ -28,6 +28,20 @@ TEST_CASE("an endpoint is a host with or without a port") {
     }
 }
 
+TEST_CASE("several endpoints are daemons of which one leads") {
+    const LaunchPlan plan = plan_of("--nnodes 2 --rdzv-id j --rdzv-endpoint h1:1,h2,[::1]:30");
+    CHECK_FALSE(plan.is_single_node);
+    CHECK(plan.endpoint_host == "h1");
+    CHECK(plan.endpoint_port == 1);
+    const std::vector<rdzv::Endpoint> others = {{"h2", 29400}, {"::1", 30}};
+    CHECK(plan.other_endpoints == others);
+}
+
+TEST_CASE("nodes near each other are told by a flag, or by Slurm") {
+    CHECK(plan_of("--topology rack7").topology_key == "rack7");
+    CHECK(plan_of("").topology_key.empty());
+}
+
 TEST_CASE("a wrong endpoint is refused") {
     struct Case {
         std::string endpoint;
@@ -51,7 +65,8 @@ TEST_CASE("a wrong endpoint is refused") {
         {"::1", "an IPv6 address needs brackets; write [::1], or [ADDRESS]:PORT"},
         {"http://head:1", "not an endpoint; write HOST or HOST:PORT, without a scheme"},
         {"head/x:1", "not a host name or address: head/x" + form},
-        {"a,b:1", "not a host name or address: a,b" + form},
+        {"a,", "the host is missing" + form},
+        {"a,b/c:1", "not a host name or address: b/c" + form},
         {"head:0", "port 0 would be another one on every node; write head:29400"},
         {"[::1]:0", "port 0 would be another one on every node; write [::1]:29400"},
     };

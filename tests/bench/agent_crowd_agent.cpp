@@ -1,0 +1,123 @@
+#include "tests/bench/agent_crowd_agent.hpp"
+
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "rendezvous/base/overloaded.hpp"
+
+namespace ddprun::test {
+
+CrowdAgent::CrowdAgent(boost::asio::io_context& io, agent::SupervisorOptions options,
+                       rdzv::ClientOptions client, std::uint16_t store_port,
+                       const CrowdEvents& events)
+    : supervisor_(std::move(options)),
+      link_(io, std::move(client)),
+      timer_(io),
+      store_port_(store_port),
+      events_(events) {}
+
+void CrowdAgent::start() {
+    rdzv::LinkEvents events;
+    events.on_up = [this](std::string address) { feed(agent::LinkUp{std::move(address)}); };
+    events.on_down = [this](std::string why, bool is_final) {
+        events_.on_link_down();
+        feed(agent::LinkDown{std::move(why), is_final});
+    };
+    events.on_message = [this](rdzv::RendezvousMessage message) {
+        if (const auto* start = std::get_if<rdzv::Start>(&message)) {
+            events_.on_start(*start);
+        }
+        feed(agent::FromRendezvous{std::move(message)});
+    };
+    link_.start(std::move(events));
+    feed(agent::Tick{});
+}
+
+void CrowdAgent::fail_worker() {
+    rdzv::Evidence evidence;
+    evidence.exit_code = 1;
+    evidence.program = "worker";
+    evidence.stderr_tail = "something went wrong\n";
+    end_worker(generation_, LocalRank(0), evidence);
+}
+
+void CrowdAgent::end_worker(Generation generation, LocalRank local_rank,
+                            const rdzv::Evidence& evidence) {
+    if (living_.erase(local_rank) == 1) {
+        feed(agent::WorkerExited{generation, local_rank, evidence});
+    }
+}
+
+void CrowdAgent::feed(agent::Input input) {
+    inputs_.push_back(std::move(input));
+    if (is_feeding_ || has_ended_) {
+        return;
+    }
+    is_feeding_ = true;
+    while (!inputs_.empty() && !has_ended_) {
+        const agent::Input next = std::move(inputs_.front());
+        inputs_.pop_front();
+        agent::Effects effects;
+        supervisor_.step(std::chrono::steady_clock::now(), next, effects);
+        for (const agent::Effect& effect : effects) {
+            carry_out(effect);
+        }
+    }
+    is_feeding_ = false;
+    arm();
+}
+
+void CrowdAgent::carry_out(const agent::Effect& effect) {
+    std::visit(Overloaded{
+                   [this](const agent::SendToRendezvous& e) { link_.send(e.message); },
+                   [this](const agent::OpenStore& e) {
+                       feed(agent::StoreOpened{{.host = e.host, .port = store_port_}});
+                   },
+                   [this](const agent::StartWorkers& e) {
+                       generation_ = e.generation;
+                       for (const agent::WorkerSpec& spec : e.workers) {
+                           living_.insert(spec.local_rank);
+                       }
+                   },
+                   [this](const agent::SignalWorkers& e) {
+                       rdzv::Evidence evidence;
+                       evidence.signal = e.signal;
+                       for (const LocalRank local_rank : std::set<LocalRank>(living_)) {
+                           end_worker(e.generation, local_rank, evidence);
+                       }
+                   },
+                   [this](const agent::EmptyGeneration& e) {
+                       living_.clear();
+                       feed(agent::Emptied{e.generation});
+                   },
+                   [this](const agent::Exit& e) {
+                       has_ended_ = true;
+                       timer_.cancel();
+                       link_.stop([this, code = e.code] { events_.on_exit(code); });
+                   },
+                   [](const auto&) {},
+               },
+               effect);
+}
+
+void CrowdAgent::arm() {
+    const std::optional<Instant> deadline = has_ended_ ? std::nullopt : supervisor_.next_deadline();
+    if (deadline == armed_for_) {
+        return;
+    }
+    armed_for_ = deadline;
+    if (!deadline) {
+        timer_.cancel();
+        return;
+    }
+    timer_.expires_at(*deadline);
+    timer_.async_wait([this](boost::system::error_code cancelled) {
+        if (!cancelled) {
+            armed_for_.reset();
+            feed(agent::Tick{});
+        }
+    });
+}
+
+}  // namespace ddprun::test

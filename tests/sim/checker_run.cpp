@@ -1,0 +1,238 @@
+// What a run goes through: generations, ranks, verdicts.
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tests/sim/checker.hpp"
+#include "tests/sim/message_text.hpp"
+
+namespace ddprun::sim {
+
+void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
+    GenerationTruth truth;
+    truth.token = run.token;
+    truth.generation = run.generation;
+    truth.decided_at = now;
+    truth.places = run.places;
+    int ranks = 0;
+    for (const rdzv::Place& place : run.places) {
+        truth.group_ranks.emplace(place.node, truth.base_ranks.size());
+        truth.base_ranks.push_back(ranks);
+        ranks += place.slots;
+    }
+    truth.ranks.assign(static_cast<std::size_t>(ranks), RankTruth::NotStarted);
+    if (truth.group_ranks.size() != run.places.size()) {
+        violate("S2", "a node has two places in one generation");
+    }
+    if (run.places.size() > static_cast<std::size_t>(run.settings.max_nodes)) {
+        violate("S15", fmt::format("{} nodes have places, {} may", run.places.size(),
+                                   run.settings.max_nodes));
+    }
+    if (run.places.size() < static_cast<std::size_t>(run.settings.min_nodes)) {
+        violate("L1", "fewer nodes than the minimum were started");
+    }
+    const auto previous = truths_.find(before_.digest);
+    if (previous != truths_.end() && previous->second.token == run.token) {
+        if (run.generation <= previous->second.generation) {
+            violate("S1", fmt::format("generation {} follows {}", run.generation.value(),
+                                      previous->second.generation.value()));
+        }
+        if (previous->second.is_whole) {
+            check_places(run, previous->second);
+        }
+    }
+    check_choice(run, now);
+    check_pace(now);
+    truths_[run.digest] = std::move(truth);
+}
+
+/// Survivors keep their order; with the same slots at every place, a replacement moves nobody.
+void Checker::check_places(const rdzv::Run& run, const GenerationTruth& old) {
+    std::set<NodeId> here;
+    for (const rdzv::Place& place : run.places) {
+        here.insert(place.node);
+    }
+    std::size_t last = 0;
+    for (const rdzv::Place& place : run.places) {
+        const auto row = old.group_ranks.find(place.node);
+        if (row == old.group_ranks.end()) {
+            continue;
+        }
+        if (row->second < last) {
+            violate("S14", fmt::format("node {} changed places with another", place.node.value()));
+        }
+        last = row->second;
+    }
+    const bool is_same_shape =
+        std::equal(run.places.begin(), run.places.end(), old.places.begin(), old.places.end(),
+                   [](const rdzv::Place& a, const rdzv::Place& b) { return a.slots == b.slots; });
+    for (std::size_t i = 0; is_same_shape && i < run.places.size(); ++i) {
+        if (here.contains(old.places[i].node) && run.places[i].node != old.places[i].node) {
+            violate("S14", fmt::format("node {} lost its place", old.places[i].node.value()));
+        }
+    }
+}
+
+/// Who was taken, and who not.
+void Checker::check_choice(const rdzv::Run& run, Instant now) {
+    const auto is_left_out = [&](const NodeId& id) {
+        const auto found = run.quarantined.find(id);
+        return found != run.quarantined.end() && found->second > now;
+    };
+    std::size_t ill = 0;
+    for (const rdzv::Place& place : run.places) {
+        ill += is_left_out(place.node) ? 1 : 0;
+    }
+    const bool has_better = std::any_of(run.ready.begin(), run.ready.end(),
+                                        [&](const NodeId& id) { return !is_left_out(id); });
+    const bool do_others_suffice =
+        run.places.size() - ill >= static_cast<std::size_t>(run.settings.min_nodes);
+    if (ill > 0 && (has_better || do_others_suffice)) {
+        violate("quarantine", "a node in quarantine was taken although others suffice");
+    }
+    const bool is_full = run.places.size() >= static_cast<std::size_t>(run.settings.max_nodes);
+    if (has_leases_ && !is_full && !run.suspects.empty()) {
+        violate("S14", fmt::format("node {}, cut off for a moment, was not waited for",
+                                   run.suspects.begin()->value()));
+    }
+}
+
+/// Once the burst is used up every restart waits (L6).
+void Checker::check_pace(Instant now) {
+    const Instant since = forming_since_.value_or(now);
+    while (!starts_.empty() && since - starts_.front() > limits_.restart_burst_window) {
+        starts_.pop_front();
+    }
+    const bool is_burst_over = starts_.size() > static_cast<std::size_t>(limits_.restart_burst_max);
+    if (is_burst_over && now - since < limits_.restart_backoff) {
+        violate("L6", fmt::format("{} starts within a minute, and no pause before the next",
+                                  starts_.size()));
+    }
+    starts_.push_back(now);
+}
+
+void Checker::told(const rdzv::Start& start) {
+    const auto found = truths_.find(start.digest);
+    if (found == truths_.end()) {
+        violate("S1", "a generation was told that nobody decided");
+        return;
+    }
+    GenerationTruth& truth = found->second;
+    const auto row = static_cast<std::size_t>(start.group_rank);
+    const bool is_row = start.generation == truth.generation && start.group_rank >= 0 &&
+                        row < truth.places.size() && start.base_rank == truth.base_ranks[row] &&
+                        start.world_size == static_cast<int>(truth.ranks.size()) &&
+                        start.group_world_size == static_cast<int>(truth.places.size());
+    if (!is_row) {
+        violate("S2", fmt::format("row {} of generation {} does not fit the rank map",
+                                  start.group_rank, start.generation.value()));
+    }
+    int& restarts = restarts_told_[truth.token];
+    if (start.restart_count < restarts) {
+        violate("S9", fmt::format("{} restarts were charged, then only {}", restarts,
+                                  start.restart_count));
+    }
+    restarts = start.restart_count;
+    if (!truth.was_told) {
+        Generation& newest = newest_told_[truth.token];
+        if (truth.generation <= newest) {
+            violate("S1", fmt::format("number {} is used again after {}", truth.generation.value(),
+                                      newest.value()));
+        }
+        newest = truth.generation;
+        truth.was_told = true;
+    }
+}
+
+void Checker::check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict) {
+    ++verdicts_;
+    last_verdict_ = message_text(rdzv::RendezvousMessage(verdict));
+    const auto truth = truths_.find(run.digest);
+    if (verdict.kind == rdzv::VerdictKind::Succeeded && truth != truths_.end()) {
+        for (std::size_t rank = 0; rank < truth->second.ranks.size(); ++rank) {
+            if (truth->second.ranks[rank] != RankTruth::ExitedZeroByItself) {
+                violate("S17", fmt::format("success, but rank {} of generation {} did not exit 0 "
+                                           "by itself",
+                                           rank, run.generation.value()));
+            }
+        }
+    }
+    if (verdict.kind == rdzv::VerdictKind::Stopped) {
+        if (!has_anybody_left_) {
+            violate("S5", "stopped, but nobody left");
+        }
+        if (!run.nodes.empty()) {
+            violate("S5", fmt::format("stopped, but {} nodes are still there", run.nodes.size()));
+        }
+    }
+    if (verdict.kind != rdzv::VerdictKind::Succeeded && verdict.exit_code == 0) {
+        violate("S10", "an end that is no success has exit code 0");
+    }
+    if (verdict.kind == rdzv::VerdictKind::Failed) {
+        check_first_failure(run, verdict);
+    }
+}
+
+void Checker::check_first_failure(const rdzv::Run& run, const rdzv::Verdict& verdict) {
+    const auto found = truths_.find(run.digest);
+    if (!verdict.first_failure.has_value() || found == truths_.end()) {
+        violate("S10", "a failure without its first cause");
+        return;
+    }
+    const GenerationTruth& truth = found->second;
+    const auto named = static_cast<std::size_t>(verdict.first_failure->rank.value());
+    if (named >= truth.ranks.size() || truth.ranks[named] != RankTruth::EndedOtherwise) {
+        violate("S10", "the first failure is a rank that did not fail");
+        return;
+    }
+    const auto named_at = truth.failed_at.find(verdict.first_failure->rank.value());
+    for (const auto& [rank, at] : truth.failed_at) {
+        const bool is_sure = at > truth.decided_at && named_at != truth.failed_at.end();
+        if (is_sure && at + Milliseconds(1) < named_at->second) {
+            violate("S10", fmt::format("rank {} is called the first failure, rank {} was earlier",
+                                       named, rank));
+        }
+    }
+}
+
+void Checker::workers_started(const std::string& digest, Rank base, int count, const NodeId& node) {
+    const auto found = truths_.find(digest);
+    if (found == truths_.end()) {
+        violate("S1", "workers of a generation that nobody started");
+        return;
+    }
+    GenerationTruth& truth = found->second;
+    const auto row = truth.group_ranks.find(node);
+    if (row == truth.group_ranks.end()) {
+        violate("S15", fmt::format("node {} starts workers and has no place", node.value()));
+        return;
+    }
+    if (truth.base_ranks[row->second] != base.value() || truth.places[row->second].slots != count) {
+        violate("S2", fmt::format("node {} starts {} ranks from {}, not {} from {}", node.value(),
+                                  count, base.value(), truth.places[row->second].slots,
+                                  truth.base_ranks[row->second]));
+        return;
+    }
+    for (int i = 0; i < count; ++i) {
+        RankTruth& rank = truth.ranks[static_cast<std::size_t>(base.value() + i)];
+        if (rank != RankTruth::NotStarted) {
+            violate("S3", fmt::format("rank {} of generation {} was started twice",
+                                      base.value() + i, truth.generation.value()));
+        }
+        rank = RankTruth::Lives;
+    }
+}
+
+void Checker::worker_ended(const std::string& digest, Rank rank, bool is_zero_by_itself) {
+    const auto found = truths_.find(digest);
+    const auto index = static_cast<std::size_t>(rank.value());
+    if (found != truths_.end() && index < found->second.ranks.size()) {
+        found->second.ranks[index] =
+            is_zero_by_itself ? RankTruth::ExitedZeroByItself : RankTruth::EndedOtherwise;
+    }
+}
+
+}  // namespace ddprun::sim

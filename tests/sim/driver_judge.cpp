@@ -1,0 +1,469 @@
+// What only somebody who sees all nodes can judge.
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tests/sim/driver.hpp"
+#include "tests/sim/message_text.hpp"
+
+namespace ddprun::sim {
+
+namespace {
+
+constexpr Milliseconds kJudgeEvery{500};
+/// What is due at once may take so long, besides the time of messages.
+constexpr Milliseconds kAtOnce{2000};
+/// Without a word about what is waited for.
+constexpr Milliseconds kSilenceMax{4000};
+/// From the end of a connection to the others' signals, besides the time of messages (L2).
+constexpr Milliseconds kNoticeMax{50};
+/// From a daemon's return to that of its nodes (L5).
+constexpr Milliseconds kReturnMax{2000};
+
+constexpr const char* kUnexplained = "waiting for the rendezvous to start a generation";
+
+bool is_of_run(const GenerationTruth* truth, const rdzv::Run& run) {
+    return truth != nullptr && truth->token == run.token;
+}
+
+bool has_workers_of(const Machine& machine, const std::string& digest, bool is_signalled) {
+    return std::any_of(machine.workers.begin(), machine.workers.end(),
+                       [&](const FakeWorker& worker) {
+                           return worker.digest == digest && worker.was_signalled == is_signalled;
+                       });
+}
+
+}  // namespace
+
+Duration Simulation::there_and_back() const {
+    return network_.delay_max_now() * 4 + options_.journal_delay_max * 2 +
+           options_.local_delay_max * 4 + options_.timer_grain * 2;
+}
+
+/// Nothing has troubled it and its connection for so long that everything due has happened.
+bool Simulation::is_calm(const Machine& machine) const {
+    const Instant settled = events_.now() - kAtOnce - there_and_back();
+    return machine.supervisor != nullptr && machine.is_accepted && !machine.is_stalled &&
+           machine.accepted_at < settled && machine.disturbed_until < settled &&
+           calm_since_ < settled && daemon_.is_up && !daemon_.is_paused &&
+           !network_.is_disturbed(machine.index);
+}
+
+// --------------------------------------------------------------------------------- now and then
+
+void Simulation::judge_regularly() {
+    if (checker_.violation().has_value() || (is_over() && events_.now() > faults_end_)) {
+        return;
+    }
+    if (daemon_.is_up && !daemon_.is_paused) {
+        judge_explanations();
+        judge_start_is_due();
+        for (Machine& machine : machines_) {
+            if (is_calm(machine)) {
+                judge_leaver(machine);
+                judge_member(machine);
+            }
+        }
+    }
+    events_.after(kJudgeEvery, [this] { judge_regularly(); });
+}
+
+/// Whoever waits knows for what (L3).
+void Simulation::judge_explanations() {
+    const Instant now = events_.now();
+    const rdzv::Run* run = daemon_.coordinator->run();
+    const bool waits = run != nullptr && !std::holds_alternative<rdzv::Running>(run->phase) &&
+                       !std::holds_alternative<rdzv::Closed>(run->phase);
+    if (waits && daemon_.coordinator->explain().empty()) {
+        checker_.violate("L3", "the rendezvous waits and does not say for what");
+    }
+    for (Machine& machine : machines_) {
+        const bool is_silent = is_calm(machine) &&
+                               !machine.supervisor->held_generation().has_value() &&
+                               (machine.supervisor->explain().empty() ||
+                                machine.supervisor->explain() == kUnexplained);
+        if (!is_silent) {
+            machine.silent_since.reset();
+        } else if (!machine.silent_since.has_value()) {
+            machine.silent_since = now;
+        } else if (now - *machine.silent_since > kSilenceMax) {
+            checker_.violate("L3",
+                             fmt::format("{} waits and nobody says for what", name_of(machine)));
+        }
+    }
+}
+
+/// Enough nodes, and no reason to wait: a generation runs (L1).
+void Simulation::judge_start_is_due() {
+    const Instant now = events_.now();
+    const rdzv::Run* run = daemon_.coordinator->run();
+    const std::optional<Instant> startable = checker_.startable_since();
+    const Duration soon = options_.settings.patience + kAtOnce + options_.timer_grain;
+    if (startable.has_value() && now - std::max(*startable, calm_since_) > soon) {
+        checker_.violate("L1", fmt::format("{} nodes are ready, and nothing starts: '{}'",
+                                           run->ready.size(), daemon_.coordinator->explain()));
+    }
+    const auto healthy =
+        std::count_if(machines_.begin(), machines_.end(), [this](const Machine& machine) {
+            return is_calm(machine) && !machine.signalled_at.has_value() &&
+                   !machine.token.empty() && !machine.shown.has_value();
+        });
+    const bool is_due = healthy >= options_.settings.min_nodes && run != nullptr &&
+                        !std::holds_alternative<rdzv::Running>(run->phase) &&
+                        !std::holds_alternative<rdzv::Closed>(run->phase);
+    if (!is_due) {
+        due_since_.reset();
+        return;
+    }
+    const rdzv::Limits& limits = options_.limits;
+    const Duration most =
+        limits.lease + limits.self_doubt + limits.reconnect_grace + limits.adoption_patience +
+        limits.restart_backoff_max + limits.unkillable_after + limits.stop_slack +
+        options_.settings.shutdown_timeout + options_.settings.failure_grace + soon;
+    due_since_ = due_since_.value_or(now);
+    if (now - *due_since_ > most) {
+        checker_.violate("L1", fmt::format("{} nodes are healthy, and nothing runs: '{}'", healthy,
+                                           daemon_.coordinator->explain()));
+    }
+}
+
+/// Whoever was told to leave drains and may go (L3, L4).
+void Simulation::judge_leaver(Machine& machine) {
+    if (!machine.signalled_at.has_value()) {
+        return;
+    }
+    const Duration waited = events_.now() - std::max({*machine.signalled_at, machine.accepted_at,
+                                                      machine.disturbed_until, calm_since_});
+    const bool runs_on = !machine.signalled_digest.empty() &&
+                         has_workers_of(machine, machine.signalled_digest, false);
+    if (runs_on && waited > kAtOnce + there_and_back()) {
+        checker_.violate(
+            "L4", fmt::format("{} was told to leave, its workers were not", name_of(machine)));
+    }
+    const Duration stopping = options_.settings.shutdown_timeout + options_.settings.failure_grace +
+                              options_.limits.unkillable_after + options_.limits.stop_slack;
+    if (machine.workers.empty() && waited > stopping + Milliseconds(5000) + there_and_back()) {
+        checker_.violate("L3", fmt::format("{} was told to leave, is empty and is not let go: '{}'",
+                                           name_of(machine), machine.supervisor->explain()));
+    }
+}
+
+/// Whatever a member missed while it was away is said again.
+void Simulation::judge_member(Machine& machine) {
+    const rdzv::Run* run = daemon_.coordinator->run();
+    if (run == nullptr || machine.token != run->token) {
+        return;
+    }
+    const auto node = run->nodes.find(machine.node);
+    if (node == run->nodes.end() || node->second.standing != rdzv::Standing::Member) {
+        return;
+    }
+    const Instant settled = events_.now() - kAtOnce - there_and_back();
+    const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase);
+    if (stopping != nullptr && stopping->since < settled &&
+        has_workers_of(machine, run->digest, false)) {
+        checker_.violate("L4", fmt::format("{} does not know that generation {} stops",
+                                           name_of(machine), run->generation.value()));
+    }
+    const rdzv::Running* running = std::get_if<rdzv::Running>(&run->phase);
+    if (running != nullptr && running->since < settled && machine.start_digest != run->digest) {
+        checker_.violate("L1", fmt::format("{} does not know that generation {} runs",
+                                           name_of(machine), run->generation.value()));
+    }
+}
+
+// ------------------------------------------------------------------------------ after each step
+
+void Simulation::judge_machine(Machine& machine) {
+    if (!machine.workers.empty() && !machine.supervisor->held_generation().has_value()) {
+        checker_.violate("S3",
+                         fmt::format("{} believes to be empty and has workers of generation {}",
+                                     name_of(machine), machine.workers.front().generation.value()));
+    }
+}
+
+/// Where the run has gone on to another generation, those of the last may publish nothing (S18), by
+/// the clock alone: their agent may be stalled.
+void Simulation::judge_publishing(const Machine& machine) {
+    const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
+    if (run == nullptr || run->digest.empty() || machine.supervisor == nullptr ||
+        machine.workers.empty() || events_.now() >= machine.publish_until) {
+        return;
+    }
+    // A daemon without memory cannot wait for those it does not know; an end of stream is taken for
+    // the death of all that is there, and so is a new ddprun on the same node.
+    if (machine.workers.front().digest != run->digest && !machine.is_lied_about &&
+        !machine.is_replaced && !has_forgotten_) {
+        checker_.violate("S18", fmt::format("generation {} runs and {} may still publish",
+                                            run->generation.value(), name_of(machine)));
+    }
+}
+
+void Simulation::judge_everybodys_publishing() {
+    const std::string& digest = daemon_.coordinator->run()->digest;
+    if (digest == judged_digest_) {
+        return;
+    }
+    judged_digest_ = digest;
+    for (const Machine& machine : machines_) {
+        judge_publishing(machine);
+    }
+}
+
+/// With delays below a third of the lease no undisturbed node is ever believed dead (S6).
+void Simulation::judge_false_deaths(const Machine& machine,
+                                    const rdzv::RendezvousMessage& message) {
+    if (!daemon_.is_up || daemon_.coordinator->run() == nullptr) {
+        return;
+    }
+    const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&message);
+    const bool is_fence = stop != nullptr && stop->cause == rdzv::StopCause::Fenced;
+    const bool is_of_same_run =
+        machine.workers.empty() ||
+        is_of_run(checker_.truth_of(machine.workers.front().digest), *daemon_.coordinator->run());
+    if (is_fence && is_of_same_run && !machine.is_disturbed && !has_forgotten_ &&
+        options_.delay_max * 3 < options_.limits.lease) {
+        checker_.violate("S6", fmt::format("{} was fenced without a reason", name_of(machine)));
+    }
+}
+
+void Simulation::judge_losses_of_living(std::size_t nodes_before) {
+    const rdzv::Run& run = *daemon_.coordinator->run();
+    const bool is_decided = std::holds_alternative<rdzv::Closed>(run.phase) ||
+                            std::holds_alternative<rdzv::Adopting>(run.phase);
+    if (run.doubt_until.has_value()) {
+        doubt_end_ = std::max(doubt_end_, *run.doubt_until);
+    }
+    if (run.nodes.size() >= nodes_before || is_decided || has_forgotten_ ||
+        options_.delay_max * 3 >= options_.limits.lease) {
+        return;
+    }
+    for (const Machine& machine : machines_) {
+        const bool is_innocent = machine.supervisor != nullptr && machine.is_accepted &&
+                                 !machine.is_disturbed && !machine.signalled_at.has_value() &&
+                                 !machine.is_replaced && machine.token == run.token;
+        if (is_innocent && !run.nodes.contains(machine.node)) {
+            checker_.violate("S6", fmt::format("{} lives and was given up", name_of(machine)));
+        }
+    }
+}
+
+/// A start goes to nodes without workers, and when nobody has any of the last generation (S3).
+void Simulation::judge_start(const rdzv::Send& send, const rdzv::Start& start) {
+    const GenerationTruth* truth = checker_.truth_of(start.digest);
+    const bool is_first = truth != nullptr && !truth->was_told;
+    checker_.told(start);
+    const rdzv::Run& run = *daemon_.coordinator->run();
+    const auto judge = [&](const Machine& machine, const char* what) {
+        if (machine.supervisor != nullptr && !machine.workers.empty()) {
+            checker_.violate("S3", fmt::format("generation {} starts and {} {} of generation {}",
+                                               start.generation.value(), name_of(machine), what,
+                                               machine.workers.front().generation.value()));
+        }
+    };
+    const std::optional<int> index = network_.node_of(send.connection);
+    if (index.has_value() && machine(*index).connection == send.connection) {
+        judge(machine(*index), "is told so with workers");
+    }
+    for (auto it = machines_.begin(); is_first && it != machines_.end(); ++it) {
+        const auto node = run.nodes.find(it->node);
+        if (node != run.nodes.end() && node->second.standing != rdzv::Standing::Unready &&
+            node->second.connection.has_value() && node->second.connection == it->connection) {
+            judge(*it, "still has workers");
+        }
+        const bool is_in_use = !is_record_old_ && node != run.nodes.end() && !it->workers.empty() &&
+                               is_of_run(checker_.truth_of(it->workers.front().digest), run) &&
+                               it->workers.front().digest != start.digest &&
+                               node->second.connection == it->connection &&
+                               it->workers.front().generation >= start.generation;
+        if (is_in_use) {
+            checker_.violate("S1", fmt::format("number {} is in use on {}",
+                                               start.generation.value(), name_of(*it)));
+        }
+    }
+}
+
+/// Spares are welcome, and nobody is sent away but for another that took his place (S15).
+void Simulation::judge_refusal(const rdzv::Refused& refused) {
+    const auto speaks_of = [&](const char* words) {
+        return refused.text.find(words) != std::string::npos;
+    };
+    if (!speaks_of("took the place") && !speaks_of("stranger")) {
+        checker_.violate("S15", "refused: " + refused.text);
+    }
+}
+
+/// Nobody acts on what the next daemon would not know.
+void Simulation::judge_durability(const rdzv::RendezvousMessage& message) {
+    if (daemon_.is_behind || options_.is_in_process) {
+        return;
+    }
+    const rdzv::Start* start = std::get_if<rdzv::Start>(&message);
+    // A newer record serves older orders, too.
+    const bool is_known =
+        start != nullptr && journal_.record.has_value() &&
+        (journal_.record->generation >= start->generation ||
+         !is_of_run(checker_.truth_of(start->digest), *daemon_.coordinator->run()));
+    if (start != nullptr && !is_known) {
+        checker_.violate("S1", fmt::format("generation {} was told before it was in the journal",
+                                           start->generation.value()));
+    }
+    // One that waited for its record may be told after another run has begun.
+    const rdzv::Run& run = *daemon_.coordinator->run();
+    const bool is_of_this_run = std::holds_alternative<rdzv::Closed>(run.phase);
+    const bool has_run = run.generation != Generation() && is_of_this_run;
+    if (std::holds_alternative<rdzv::Verdict>(message) && has_run && !journal_.is_closed()) {
+        checker_.violate("S5", "the verdict was told before it was in the journal");
+    }
+}
+
+// ------------------------------------------------------------------------------------- deadlines
+
+bool Simulation::is_dead_one_missed(const std::string& digest, const NodeId& node) const {
+    const GenerationTruth* truth = checker_.truth_of(digest);
+    if (truth == nullptr) {
+        return false;
+    }
+    const auto row = truth->group_ranks.find(node);
+    if (row == truth->group_ranks.end()) {
+        return false;
+    }
+    const auto reports = truth->finished_reports.find(node);
+    const bool has_finished = reports != truth->finished_reports.end() &&
+                              reports->second == truth->places[row->second].slots;
+    return row->second == 0 || !has_finished;
+}
+
+/// `machine` is about to die: by then its peers' workers have been signalled (L2).
+void Simulation::expect_notice_of_death(const Machine& machine, bool is_silent) {
+    if (machine.workers.empty() || options_.is_in_process) {
+        return;
+    }
+    const Instant died = events_.now();
+    Instant due = died + kNoticeMax + there_and_back();
+    if (machine.connection.has_value()) {
+        due = std::max(
+            due, network_.held_up_stream(*machine.connection) + kNoticeMax + there_and_back());
+    }
+    const bool was_disturbed = machine.disturbed_until + options_.limits.lease >= died;
+    if (is_silent || !machine.is_accepted || was_disturbed || machine.is_stalled) {
+        due += options_.limits.lease;
+        if (daemon_.life > 0) {
+            // A daemon that came back lets no lease end before everybody could come back.
+            due = std::max(due, daemon_.up_at + options_.limits.reconnect_grace +
+                                    options_.limits.adoption_patience + there_and_back());
+        }
+    }
+    const std::string digest = machine.workers.front().digest;
+    events_.at(due,
+               [this, died, digest, node = machine.node] { judge_notice(died, digest, node); });
+}
+
+void Simulation::judge_notice(Instant died, const std::string& digest, const NodeId& node) {
+    const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
+    const bool is_excused =
+        run == nullptr || calm_since_ >= died || doubt_end_ >= died || run->digest != digest ||
+        !std::holds_alternative<rdzv::Running>(run->phase) || !is_dead_one_missed(digest, node);
+    if (is_excused) {
+        return;
+    }
+    for (const Machine& machine : machines_) {
+        const bool could_know = machine.supervisor != nullptr && machine.is_accepted &&
+                                machine.accepted_at < died && !machine.is_stalled &&
+                                machine.disturbed_until < died;
+        if (could_know && has_workers_of(machine, digest, false)) {
+            checker_.violate("L2", fmt::format("{} died and {} was not told in time", node.value(),
+                                               name_of(machine)));
+        }
+    }
+}
+
+/// They were told to go: after the grace nothing is left (L4).
+void Simulation::expect_end_of_workers(Machine& machine, Duration grace) {
+    if (machine.workers.empty() || options_.unkillable_percent > 0) {
+        return;
+    }
+    const Instant told = events_.now();
+    const std::string digest = machine.workers.front().digest;
+    const Duration most = grace * 1000 / machine.clock_permille + Milliseconds(1000) +
+                          options_.timer_grain + options_.local_delay_max * 4;
+    later(machine, most, [this, told, digest](Machine& same) {
+        const bool is_excused = same.is_stalled || same.disturbed_until >= told ||
+                                same.is_keeper_gone || same.workers.empty();
+        if (!is_excused && same.workers.front().digest == digest) {
+            checker_.violate("L4", fmt::format("{} has workers after the grace", name_of(same)));
+        }
+    });
+}
+
+/// The daemon is about to die and has its journal: nothing else happens (L5).
+void Simulation::expect_nothing_restarts() {
+    const Instant died = events_.now();
+    const rdzv::Run* run = daemon_.coordinator->run();
+    if (run == nullptr || options_.delay_max * 3 >= options_.limits.lease ||
+        !std::holds_alternative<rdzv::Running>(run->phase) || journal_.digest() != run->digest ||
+        !daemon_.has_journal || last_fault_at_ > died - kAtOnce) {
+        return;
+    }
+    for (const rdzv::Place& place : run->places) {
+        const auto found =
+            std::find_if(machines_.begin(), machines_.end(),
+                         [&](const Machine& machine) { return machine.node == place.node; });
+        if (found == machines_.end() || !is_calm(*found) || found->signalled_at.has_value()) {
+            return;
+        }
+    }
+    expected_digest_ = run->digest;
+    expected_since_ = died;
+}
+
+/// It is back: its nodes too, soon, and with the workers that they had.
+void Simulation::judge_return() {
+    const Instant died = expected_since_;
+    const Instant back = events_.now();
+    if (expected_digest_.empty() || back - died > options_.rendezvous_lost_timeout * 4 / 5) {
+        return;
+    }
+    const std::string digest = std::exchange(expected_digest_, std::string());
+    const Duration most = kReturnMax + there_and_back() * 2;
+    const std::uint64_t life = daemon_.life;
+    events_.after(most, [this, life, digest, died, verdicts = checker_.verdicts()] {
+        const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
+        if (run == nullptr || life != daemon_.life || last_fault_at_ > died ||
+            checker_.last_drain() > died || checker_.verdicts() != verdicts) {
+            return;
+        }
+        if (run->digest != digest) {
+            checker_.violate("L5", "the restarted rendezvous does not go on with its run");
+        }
+        for (const Machine& machine : machines_) {
+            if (has_workers_of(machine, digest, true)) {
+                checker_.violate("L5", fmt::format("{} stops workers because the rendezvous was "
+                                                   "restarted",
+                                                   name_of(machine)));
+            }
+            if (has_workers_of(machine, digest, false) && !machine.is_accepted) {
+                checker_.violate("L5", fmt::format("{} is not back {} ms after the rendezvous",
+                                                   name_of(machine), kReturnMax.count()));
+            }
+        }
+    });
+}
+
+void Simulation::judge_end() {
+    if (checker_.violation().has_value()) {
+        return;
+    }
+    for (const Machine& machine : machines_) {
+        if (machine.supervisor != nullptr) {
+            checker_.violate("L3",
+                             fmt::format("{} never ended; it waits: '{}'; the rendezvous: '{}'",
+                                         name_of(machine), machine.supervisor->explain(),
+                                         daemon_.is_up ? daemon_.coordinator->explain() : "gone"));
+        }
+    }
+}
+
+}  // namespace ddprun::sim

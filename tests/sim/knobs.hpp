@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+#include "tests/sim/options.hpp"
+
+namespace ddprun::sim {
+
+/// One number of SimOptions by its name, so that a run can be told apart from what its seed drew,
+/// and made simpler.
+struct Knob {
+    std::string_view name;
+    std::int64_t (*get)(const SimOptions&);
+    void (*set)(SimOptions&, std::int64_t);
+    std::int64_t simplest = 0;  ///< what the shrinker tries first
+};
+
+[[nodiscard]] const std::vector<Knob>& knobs();
+
+/// Applies "name=value,name=value". Failure is InvalidArgument and names the part.
+[[nodiscard]] Result<void> apply_changes(SimOptions& options, const std::string& changes);
+
+/// What must be applied to the options of the seed to get these; empty if nothing.
+[[nodiscard]] std::string changes_of(const SimOptions& options, const SimOptions& drawn);
+
+/// "2,5-9" and back. Failure is InvalidArgument.
+[[nodiscard]] Result<std::vector<std::size_t>> parse_indexes(const std::string& text);
+[[nodiscard]] std::string indexes_text(const std::vector<std::size_t>& indexes);
+
+}  // namespace ddprun::sim
