@@ -26,6 +26,7 @@
 #include "rendezvous/protocol/endpoint.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 #include "rendezvous/server/listener.hpp"
+#include "rendezvous/server/open_files.hpp"
 #include "rendezvous/server/server.hpp"
 
 namespace {
@@ -303,6 +304,7 @@ int run(const Flags& flags) {
 int main(int argc, char** argv) {
     // Whoever read our output may be gone before us.
     std::signal(SIGPIPE, SIG_IGN);
+    raise_open_files();
     CLI::App app;
     Flags flags;
     declare_flags(app, flags);

@@ -14,7 +14,9 @@ scripts/quickstart.sh as a user would. The last line is `N passed, N failed`; th
 only if nothing failed. What is skipped is said aloud.
 
   --full            also the thread sanitizer on everything, the quick tests 50 times over, 200
-                    kills of the C++ training in place of 20, and 10 minutes for each fuzz target
+                    kills of the C++ training in place of 20, 10 minutes for each fuzz target,
+                    200,000 seeds of the simulator, large ones too, every planted bug found anew,
+                    and 30 minutes of watching for false alarms
   --without-torch   set up nothing for PyTorch; tests that need it are left out, aloud
 TEXT
 }
@@ -80,18 +82,31 @@ suite() {
     [ -z "$skipped" ] || left_out+=("$1: $skipped")
 }
 
+# check NAME COMMAND...: one more test, a program's exit code.
+check() {
+    say "$1"
+    if "${@:2}"; then
+        passed=$((passed + 1))
+    else
+        printf 'test: FAILED: %s\n' "$1"
+        failed=$((failed + 1))
+    fi
+}
+
 step "set-up" scripts/setup.sh "${setup_options[@]}"
 has_torch=no
 if [ -x .venv/bin/torchrun ] && [ "${#setup_options[@]}" -eq 0 ]; then has_torch=yes; fi
 [ "$has_torch" = yes ] || left_out+=("everything that runs PyTorch")
 
 step "build: release" scripts/build.sh release
+export DDPRUN_SIM_SECONDS="${DDPRUN_SIM_SECONDS:-60}"
 suite "unit, scenario, sim, process" release -LE cluster --parallel 2
 suite "cluster: real daemons on loopback" release -L cluster
 
 # Leaks are found at exit, also in the small programs that tests start.
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}"
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
+export DDPRUN_SIM_SECONDS=10
 step "build: asan" scripts/build.sh asan
 suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster --parallel 2
 
@@ -100,6 +115,12 @@ step "build: fuzz" scripts/build.sh fuzz
 suite "fuzz targets: their corpus, then a search" fuzz -L fuzz --parallel 2
 
 if [ "$is_full" = yes ]; then
+    sim=build/release/bin/ddprun-sim
+    check "simulator: 200,000 seeds" "$sim" --seeds 200000
+    check "simulator: 64 to 512 nodes" "$sim" --seeds 2000 --nodes-between 64:512
+    check "simulator: 1,024 to 4,096 nodes" "$sim" --seeds 20 --nodes-between 1024:4096
+    check "simulator: every planted bug is found anew" "$sim" --hunt 2000
+    check "no false alarm in 30 minutes" scripts/bench.sh control-plane --full --only false-alarms
     export DDPRUN_TRAIN_KILLS=200
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50

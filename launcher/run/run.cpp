@@ -1,6 +1,5 @@
 #include "launcher/run/run.hpp"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +24,7 @@
 #include "rendezvous/client/rendezvous_client.hpp"
 #include "rendezvous/client/secret_file.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
+#include "rendezvous/server/open_files.hpp"
 
 namespace ddprun::launcher {
 
@@ -54,15 +54,6 @@ int exit_code_for(const Error& error) {
 std::string variable(const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
-}
-
-/// Thousands of workers' pipes and store clients need more than the usual soft limit.
-void raise_open_files() {
-    rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
 }
 
 /// `<root>/<job>_<8 hex>`; a job id may hold characters that a folder's name should not.
@@ -329,7 +320,7 @@ int run(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
     if (plan.ignores_hup) {
         signal(SIGHUP, SIG_IGN);
     }
-    raise_open_files();
+    rdzv::raise_open_files();
     Launch launch(plan, saved);
     return launch.run();
 }

@@ -204,12 +204,7 @@ void park_stranger(Step& step, ConnectionId connection, const Join& message) {
 /// A join that may be: of a node that is known, or of a new one.
 void take_in(Step& step, ConnectionId connection, const Join& message) {
     Run& run = step.run;
-    // Of a daemon before this one: the numbers go on from there.
-    const Generation heard =
-        std::max(message.newest, message.held ? message.held->generation : Generation());
-    if (is_believable(heard)) {
-        run.generation_floor = std::max(run.generation_floor, heard);
-    }
+    learn_numbers(run, message);
     if (Node* known = find_node(run, message.node)) {
         if (known->connection && connection < *known->connection) {
             // Said long ago, by a ddprun that is gone: the present one connected later.
@@ -271,6 +266,14 @@ void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
         accepted.beat_interval = step.options.limits.beat_interval;
     }
     send(step, node, std::move(accepted));
+}
+
+void learn_numbers(Run& run, const Join& message) {
+    const Generation heard =
+        std::max(message.newest, message.held ? message.held->generation : Generation());
+    if (is_believable(heard)) {
+        run.generation_floor = std::max(run.generation_floor, heard);
+    }
 }
 
 void refuse(Effects& out, ConnectionId connection, const std::string& text, int exit_code) {

@@ -211,6 +211,7 @@ void wait_for_adoption(Step& step, ConnectionId connection, const Join& message)
             break;
         }
     }
+    learn_numbers(step.run, message);
     adopting.waiting.emplace(connection, message);
 }
 

@@ -1,6 +1,7 @@
 #include "rendezvous/core/coordinator.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -69,8 +70,15 @@ void put_before_what_waits(const Persist& persist, std::size_t first_effect, Eff
                                    std::holds_alternative<Verdict>(send->message));
     };
     const auto begin = out.begin() + static_cast<std::ptrdiff_t>(first_effect);
-    const auto first = std::find_if(begin, out.end(), waits);
-    out.insert(first == out.end() ? begin : first, persist);
+    auto first = std::find_if(begin, out.end(), waits);
+    if (first == out.end()) {
+        first = begin;
+    }
+    // Nor does the log say so before it is.
+    while (first != begin && std::holds_alternative<Trace>(*std::prev(first))) {
+        --first;
+    }
+    out.insert(first, persist);
 }
 
 /// Whether records can be relied on has changed: everybody who works here should know.

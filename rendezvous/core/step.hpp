@@ -44,6 +44,8 @@ void refuse(Effects& out, ConnectionId connection, const std::string& text, int 
 void join(Step& step, ConnectionId connection, const Join& message);
 /// `connection` is the node's voice from now on, and is told so.
 void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection);
+/// Numbers that a daemon before this one has used are not used again.
+void learn_numbers(Run& run, const Join& message);
 /// No job comes to so many generations: a larger number in a join is not believed.
 [[nodiscard]] inline bool is_believable(Generation generation) {
     return generation.value() < std::uint64_t{1} << 48;

@@ -110,7 +110,12 @@ TEST_CASE("it does so ten times in a row, and budgets are those of before") {
         daemon->signal(SIGKILL);
         daemon->wait_exit();
         daemon = Running::start_daemon(cluster, port, state);
-        daemon->wait_for_lines("node .* reconnected", 2);
+        // Daemons that die within milliseconds of their start, again and again, are held against
+        // the journal: then it is set aside and the nodes are asked.
+        cluster.wait_until("the daemon has both nodes", [&] {
+            return daemon->count_lines("node .* reconnected") >= 2 ||
+                   daemon->count_lines("goes on: 2 nodes came back") == 1;
+        });
     }
     // The one restart was used by the first daemon.
     REQUIRE(::kill(field(second, "pid"), SIGKILL) == 0);
