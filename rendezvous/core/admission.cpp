@@ -188,17 +188,17 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
     return true;
 }
 
-/// Waits until it is known whether the restored run goes on; each node once.
-void park_stranger(Step& step, ConnectionId connection, const Join& message) {
-    auto& strangers = step.run.strangers;
-    for (auto it = strangers.begin(); it != strangers.end(); ++it) {
-        if (it->second.node == message.node) {
-            step.out.push_back(CloseConnection{it->first, "this node reconnected"});
-            strangers.erase(it);
-            break;
-        }
+/// Waits until it is known which run goes on; each node once.
+void park(Step& step, ConnectionId connection, const Join& message) {
+    auto& parked = step.run.parked;
+    const auto earlier = std::find_if(parked.begin(), parked.end(), [&](const auto& one) {
+        return one.second.node == message.node;
+    });
+    if (earlier != parked.end()) {
+        step.out.push_back(CloseConnection{earlier->first, "this node reconnected"});
+        parked.erase(earlier);
     }
-    strangers.emplace(connection, message);
+    parked.emplace(connection, message);
 }
 
 /// A join that may be: of a node that is known, or of a new one.
@@ -283,10 +283,8 @@ void refuse(Effects& out, ConnectionId connection, const std::string& text, int 
 
 void join(Step& step, ConnectionId connection, const Join& message) {
     Run& run = step.run;
-    const Adopting* adopting = std::get_if<Adopting>(&run.phase);
     if (run.by_connection.contains(connection) || run.departing.contains(connection) ||
-        run.strangers.contains(connection) ||
-        (adopting != nullptr && adopting->waiting.contains(connection))) {
+        run.parked.contains(connection)) {
         turn_away(step, connection, "a second join on one connection", kExitInternal);
         return;
     }
@@ -305,18 +303,19 @@ void join(Step& step, ConnectionId connection, const Join& message) {
     if (std::holds_alternative<Adopting>(run.phase) ||
         is_news_of_generation(run, message, step.now)) {
         enter_adopting(step);
-        wait_for_adoption(step, connection, message);
+        learn_numbers(run, message);
+        park(step, connection, message);
         return;
     }
     if (run.is_unconfirmed && message.run_token != run.token) {
-        park_stranger(step, connection, message);
+        park(step, connection, message);
         return;
     }
-    const std::map<ConnectionId, Join> strangers = std::exchange(run.strangers, {});
+    const std::map<ConnectionId, Join> parked = std::exchange(run.parked, {});
     run.is_unconfirmed = false;
     take_in(step, connection, message);
-    for (const auto& [stranger, waiting] : strangers) {
-        join(step, stranger, waiting);
+    for (const auto& [waiting, its_message] : parked) {
+        join(step, waiting, its_message);
     }
 }
 }  // namespace ddprun::rdzv

@@ -35,9 +35,9 @@ bool is_before(const std::pair<ConnectionId, Join>& left,
 
 /// Of the newest generation; of several of one number (two daemons at once made them) the one that
 /// most nodes hold. None if nobody holds any.
-std::optional<Holders> newest_holders(const Adopting& adopting) {
+std::optional<Holders> newest_holders(const Run& run) {
     std::map<std::pair<Generation, std::string>, Holders> all;
-    for (const auto& [connection, join] : adopting.waiting) {
+    for (const auto& [connection, join] : run.parked) {
         if (join.held && is_believable(join.held->generation)) {
             Holders& holders = all[{join.held->generation, join.held->digest}];
             holders.generation = join.held->generation;
@@ -139,8 +139,8 @@ void count_missing(Step& step, int missing) {
 
 void decide(Step& step, const std::optional<Holders>& newest) {
     Run& run = step.run;
-    const auto waiting = std::move(std::get<Adopting>(run.phase).waiting);
-    for (const auto& [connection, join] : waiting) {
+    const std::map<ConnectionId, Join> parked = std::exchange(run.parked, {});
+    for (const auto& [connection, join] : parked) {
         if (join.held && is_believable(join.held->generation)) {
             run.adopted_up_to = std::max(run.adopted_up_to, join.held->generation);
         }
@@ -159,7 +159,7 @@ void decide(Step& step, const std::optional<Holders>& newest) {
         run.rows.clear();
         enter_forming(step, "the rendezvous was restarted");
     }
-    for (const auto& [connection, message] : waiting) {
+    for (const auto& [connection, message] : parked) {
         if (!taken.contains(connection)) {
             join(step, connection, message);
         }
@@ -197,22 +197,8 @@ void enter_adopting(Step& step) {
     run.explain_at.reset();
     const Limits& limits = step.options.limits;
     run.phase = Adopting{.not_before = step.now + limits.lease,
-                         .until = step.now + limits.adoption_patience,
-                         .waiting = std::exchange(run.strangers, {})};
+                         .until = step.now + limits.adoption_patience};
     run.is_unconfirmed = false;
-}
-
-void wait_for_adoption(Step& step, ConnectionId connection, const Join& message) {
-    Adopting& adopting = std::get<Adopting>(step.run.phase);
-    for (auto it = adopting.waiting.begin(); it != adopting.waiting.end(); ++it) {
-        if (it->second.node == message.node) {
-            step.out.push_back(CloseConnection{it->first, "this node reconnected"});
-            adopting.waiting.erase(it);
-            break;
-        }
-    }
-    learn_numbers(step.run, message);
-    adopting.waiting.emplace(connection, message);
 }
 
 void adopt_if_possible(Step& step) {
@@ -220,7 +206,7 @@ void adopt_if_possible(Step& step) {
     if (adopting == nullptr || step.now < adopting->not_before) {
         return;
     }
-    const std::optional<Holders> newest = newest_holders(*adopting);
+    const std::optional<Holders> newest = newest_holders(step.run);
     const bool is_complete = newest && newest->missing() <= 0 && is_consistent(*newest);
     if (is_complete || step.now >= adopting->until) {
         decide(step, newest);

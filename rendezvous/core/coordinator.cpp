@@ -132,9 +132,9 @@ void Coordinator::drop_unconfirmed(Effects& out) {
         Trace{fmt::format("nobody of the run that was in the journal came back: it is "
                           "forgotten at generation {}",
                           run_->generation.value())});
-    const std::map<ConnectionId, Join> strangers = std::move(run_->strangers);
+    const std::map<ConnectionId, Join> parked = std::move(run_->parked);
     run_.reset();
-    for (const auto& [connection, join] : strangers) {
+    for (const auto& [connection, join] : parked) {
         step(now_, Received{connection, join}, out);
     }
 }
@@ -145,7 +145,7 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
     if (run_ && run_->is_unconfirmed && now >= run_->returns_until &&
         !std::holds_alternative<HeldUp>(input)) {
         if (const ConnectionEnded* ended = std::get_if<ConnectionEnded>(&input)) {
-            run_->strangers.erase(ended->connection);
+            run_->parked.erase(ended->connection);
         }
         drop_unconfirmed(out);
     }

@@ -150,11 +150,11 @@ std::string explain_run(const Run& run, Instant now) {
     if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
         return explain_forming(run, *forming);
     }
-    if (const Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
+    if (std::holds_alternative<Adopting>(run.phase)) {
         return fmt::format(
             "the rendezvous was restarted and has no journal of this job: {} came back; the newest "
             "generation that all its nodes agree on goes on",
-            node_count(adopting->waiting.size()));
+            node_count(run.parked.size()));
     }
     if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
         const NodeId& first = *stopping->pending.begin();

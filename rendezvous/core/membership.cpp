@@ -167,10 +167,7 @@ void goodbye(Step& step, ConnectionId connection) {
         remember_departed(run, step.options.limits, departing->second.node);
         run.departing.erase(departing);
     }
-    run.strangers.erase(connection);
-    if (Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
-        adopting->waiting.erase(connection);
-    }
+    run.parked.erase(connection);
     const auto owner = run.by_connection.find(connection);
     if (owner == run.by_connection.end()) {
         return;
@@ -185,10 +182,7 @@ void goodbye(Step& step, ConnectionId connection) {
 void connection_ended(Step& step, const ConnectionEnded& input) {
     Run& run = step.run;
     run.departing.erase(input.connection);
-    run.strangers.erase(input.connection);
-    if (Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
-        adopting->waiting.erase(input.connection);
-    }
+    run.parked.erase(input.connection);
     const auto owner = run.by_connection.find(input.connection);
     if (owner == run.by_connection.end()) {
         return;

@@ -5,19 +5,9 @@
 #include <vector>
 
 #include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/run_record.hpp"
 
 namespace ddprun::rdzv {
-
-/// A node in a rank map; the map's order is the order of group ranks.
-struct Place {
-    NodeId node;
-    int slots = 1;
-    std::string hostname;
-    std::string role;
-    std::string topology_key;
-
-    bool operator==(const Place&) const = default;
-};
 
 /// A node that is to get a place, and what decides which.
 struct Candidate {

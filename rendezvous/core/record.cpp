@@ -51,8 +51,8 @@ void record_phase(const Run& run, RunRecord& record) {
 
 /// The nodes that are waited for. Those whose ranks have all finished and that died since are not.
 void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, Run& run) {
-    std::map<NodeId, const RecordedPlace*> places;
-    for (const RecordedPlace& place : record.places) {
+    std::map<NodeId, const Place*> places;
+    for (const Place& place : record.places) {
         places[place.node] = &place;
     }
     for (const RecordedNode& recorded : record.nodes) {
@@ -125,13 +125,7 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
     record.digest = run.digest;
     record.store = run.store;
     record.admitted = run.admitted;
-    for (const Place& place : run.places) {
-        record.places.push_back(RecordedPlace{.node = place.node,
-                                              .slots = place.slots,
-                                              .hostname = place.hostname,
-                                              .role = place.role,
-                                              .topology_key = place.topology_key});
-    }
+    record.places = run.places;
     for (const auto& [id, node] : run.nodes) {
         record.nodes.push_back(RecordedNode{.node = id,
                                             .process = node.info.process,
@@ -165,7 +159,7 @@ std::string flaw_of(const RunRecord& record) {
         }
     }
     std::set<NodeId> places;
-    for (const RecordedPlace& place : record.places) {
+    for (const Place& place : record.places) {
         places.insert(place.node);
     }
     const auto contains = [](const std::set<NodeId>& all, const std::set<NodeId>& some) {
@@ -216,13 +210,7 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     run->digest = record.digest;
     run->store = record.store;
     run->admitted = record.admitted;
-    for (const RecordedPlace& place : record.places) {
-        run->places.push_back(Place{.node = place.node,
-                                    .slots = place.slots,
-                                    .hostname = place.hostname,
-                                    .role = place.role,
-                                    .topology_key = place.topology_key});
-    }
+    run->places = record.places;
     run->departed = ids_of(record.departed);
     if (!DDP_BUG(RestoredRunForgetsBudgets)) {
         run->restarts_used = record.restarts_used;

@@ -55,7 +55,6 @@ struct Departing {
 struct Adopting {
     Instant not_before{};  ///< a lease: whoever the last daemon fenced knows it by then
     Instant until{};
-    std::map<ConnectionId, Join> waiting;
 };
 
 /// Too few nodes, or the patience for more has not ended, or a back-off has not.
@@ -125,7 +124,8 @@ struct Run {
     bool may_be_older = false;              ///< this process knows of no earlier run of the job
     /// A restored run to which nobody has come back: perhaps it ended with everything. Others wait.
     bool is_unconfirmed = false;
-    std::map<ConnectionId, Join> strangers;
+    /// Joins that wait, unanswered, until it is known which run goes on: each node's last one.
+    std::map<ConnectionId, Join> parked;
     Instant returns_until{};  ///< a restored run: nodes may come with newer news until then
     std::vector<TimelineEvent> timeline;
     std::uint64_t joins = 0;

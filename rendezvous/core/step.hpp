@@ -79,7 +79,6 @@ inline constexpr std::chrono::hours kLongAgo{24 * 365};
 [[nodiscard]] bool is_news_of_generation(const Run& run, const Join& message, Instant now);
 /// All that were here have to join again; nothing changes if that is so already.
 void enter_adopting(Step& step);
-void wait_for_adoption(Step& step, ConnectionId connection, const Join& message);
 void adopt_if_possible(Step& step);
 /// When adopt_if_possible() wants to be called.
 [[nodiscard]] Instant adopting_deadline(const Adopting& adopting, Instant now);

@@ -19,15 +19,15 @@ namespace ddprun::rdzv {
 
 enum class RecordedPhase { Forming, Running, Stopping, Closed };
 
-/// One row of the rank map, in order of group rank.
-struct RecordedPlace {
+/// A node in a rank map; the map's order is the order of group ranks.
+struct Place {
     NodeId node;
     int slots = 1;
     std::string hostname;
     std::string role;
     std::string topology_key;
 
-    bool operator==(const RecordedPlace&) const = default;
+    bool operator==(const Place&) const = default;
 };
 
 /// A node that was there: it is waited for, a full grace long.
@@ -59,7 +59,7 @@ struct RunRecord {
     std::string digest;
     StoreAddress store;                 ///< of the current generation
     std::vector<std::string> admitted;  ///< to it
-    std::vector<RecordedPlace> places;
+    std::vector<Place> places;
     std::vector<RecordedNode> nodes;
     std::vector<std::string> departed;  ///< node ids
     int restarts_used = 0;

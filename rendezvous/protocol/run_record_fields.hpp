@@ -18,7 +18,7 @@ inline constexpr std::array<std::pair<std::string_view, RecordedPhase>, 4> kReco
 }};
 
 template <>
-struct Fields<RecordedPlace> {
+struct Fields<Place> {
     template <typename Record, typename Visitor>
     static void visit(Record& place, Visitor& visit) {
         visit.name("node", place.node, true);

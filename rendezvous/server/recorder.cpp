@@ -72,12 +72,11 @@ void Recorder::persist(bool is_awaited) {
 }
 
 void Recorder::write() {
+    is_outdated_ = false;
     std::string record = hooks_.record();
     if (record.empty()) {
-        is_outdated_ = false;
         return;
     }
-    is_outdated_ = false;
     const std::uint64_t number = ++asked_;
     durable_.journal->write(job_, std::move(record),
                             [self = shared_from_this(), number](const Result<void>& result) {

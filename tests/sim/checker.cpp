@@ -84,7 +84,7 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
     before_ = snapshot_of(run, is_stale_);
     newest_held_ = Generation();
     if (run != nullptr && before_.phase == kAdopting) {
-        for (const auto& [connection, join] : std::get<rdzv::Adopting>(run->phase).waiting) {
+        for (const auto& [connection, join] : run->parked) {
             newest_held_ = std::max(newest_held_, join.held ? join.held->generation : Generation());
         }
     }
