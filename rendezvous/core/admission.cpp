@@ -230,6 +230,16 @@ void take_in(Step& step, ConnectionId connection, const Join& message) {
     add_node(step, connection, message);
 }
 
+/// So that the daemon of thousands of nodes is not busy with beats; three to a lease leave room for
+/// a lost packet.
+Milliseconds beat_interval_of(const Run& run, const Limits& limits) {
+    const auto nodes = std::max(static_cast<std::int64_t>(run.nodes.size()),
+                                static_cast<std::int64_t>(run.settings.max_nodes));
+    const Milliseconds paced(nodes * 1000 / limits.beats_per_second_max);
+    return std::clamp(paced, limits.beat_interval,
+                      std::max(limits.beat_interval, limits.lease / 3));
+}
+
 }  // namespace
 
 std::string fault_of(const Join& message, const Limits& limits) {
@@ -263,7 +273,7 @@ void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
     Accepted accepted{.run_token = step.run.token, .is_lasting = step.options.is_lasting};
     if (step.options.has_leases) {
         accepted.lease = step.options.limits.lease;
-        accepted.beat_interval = step.options.limits.beat_interval;
+        accepted.beat_interval = beat_interval_of(step.run, step.options.limits);
     }
     send(step, node, std::move(accepted));
 }

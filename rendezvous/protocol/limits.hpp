@@ -26,9 +26,10 @@ struct Limits {
     Milliseconds close_timeout{1000};          ///< flushing, and waiting for the peer's end
 
     // Membership.
-    Milliseconds lease{1000};         ///< how long a silent node is still believed alive
-    Milliseconds beat_interval{200};  ///< five beats to a lease
-    Milliseconds self_doubt{5000};    ///< half of the nodes fell silent at once: perhaps it is us
+    Milliseconds lease{1000};           ///< how long a silent node is still believed alive
+    Milliseconds beat_interval{200};    ///< five beats to a lease
+    int beats_per_second_max = 10'000;  ///< of one run: more nodes beat less often, thrice a lease
+    Milliseconds self_doubt{5000};      ///< half of the nodes fell silent at once: perhaps it is us
     Milliseconds link_silence_max{1500};   ///< beats unanswered: the agent looks for another daemon
     Milliseconds reconnect_grace{5000};    ///< a restarted daemon waits so long for each node
     Milliseconds adoption_patience{3000};  ///< and so long, without a journal, for who agrees

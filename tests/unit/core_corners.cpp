@@ -197,6 +197,18 @@ TEST_CASE("the timeline keeps its beginning and its end") {
     CHECK(timeline.back().text == "generation 10 started: 1 node, 1 worker");
 }
 
+TEST_CASE("runs of very many nodes beat less often, never less than thrice a lease") {
+    const auto interval_with = [](int nodes) {
+        Driver driver;
+        driver.hear(1, join_of("a", nodes));
+        return driver.sent<Accepted>(1).at(0).beat_interval;
+    };
+    CHECK(interval_with(2) == Milliseconds(200));
+    CHECK(interval_with(2000) == Milliseconds(200));
+    CHECK(interval_with(3000) == Milliseconds(300));
+    CHECK(interval_with(16384) == Milliseconds(333));
+}
+
 TEST_CASE("a full run takes no further node") {
     Limits limits;
     limits.nodes_max = 2;
