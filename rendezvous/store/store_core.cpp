@@ -39,26 +39,6 @@ std::int64_t size_of(std::size_t size) {
 
 }  // namespace
 
-void StoreReplies::clear() {
-    bytes_.clear();
-    pieces_.clear();
-}
-
-std::string& StoreReplies::begin_reply(StoreClient client) {
-    client_ = client;
-    begin_ = bytes_.size();
-    return bytes_;
-}
-
-void StoreReplies::end_reply() {
-    const std::size_t size = bytes_.size() - begin_;
-    if (!pieces_.empty() && pieces_.back().client == client_) {
-        pieces_.back().size += size;
-    } else {
-        pieces_.push_back({client_, size});
-    }
-}
-
 Result<std::int64_t> counter_value(std::string_view text) {
     const std::size_t begin = std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size());
     text.remove_prefix(begin);
@@ -75,13 +55,13 @@ Result<std::int64_t> counter_value(std::string_view text) {
     return value;
 }
 
-Result<void> StoreCore::handle(StoreClient client, std::string_view request,
-                               StoreReplies& replies) {
+Result<void> StoreCore::handle(StoreClient client, std::string_view request, StoreReplies& replies,
+                               const std::shared_ptr<const void>& owner) {
     DDP_CHECK(!request.empty(), client.value());
     const std::vector<std::string> queues = queues_.retract(client);
     FieldReader fields(request.substr(1));
-    Result<void> done =
-        dispatch(StoreOpcode{static_cast<std::uint8_t>(request.front())}, client, fields, replies);
+    Result<void> done = dispatch(StoreOpcode{static_cast<std::uint8_t>(request.front())}, client,
+                                 fields, replies, owner);
     offer_again(queues);
     release_waiters(replies);
     return done;
@@ -94,12 +74,12 @@ void StoreCore::disconnected(StoreClient client, StoreReplies& replies) {
 }
 
 Result<void> StoreCore::dispatch(StoreOpcode opcode, StoreClient client, FieldReader& fields,
-                                 StoreReplies& replies) {
+                                 StoreReplies& replies, const std::shared_ptr<const void>& owner) {
     switch (opcode) {
         case StoreOpcode::Validate:
             break;
         case StoreOpcode::Set:
-            set(fields);
+            set(fields, owner);
             break;
         case StoreOpcode::CompareSet:
             return compare_set(client, fields, replies);
@@ -136,7 +116,7 @@ Result<void> StoreCore::dispatch(StoreOpcode opcode, StoreClient client, FieldRe
             replies.end_reply();
             break;
         case StoreOpcode::QueuePush:
-            queue_push(fields);
+            queue_push(fields, owner);
             break;
         case StoreOpcode::QueuePop:
             queue_pop(client, fields, replies);
@@ -156,13 +136,13 @@ bool StoreCore::exists(std::string_view name) const {
     return values_.find(name) != values_.end() || queues_.has_elements(name);
 }
 
-void StoreCore::store(std::string_view key, std::string_view value) {
-    const auto found = values_.find(key);
+void StoreCore::store(std::string_view key, std::string_view value,
+                      const std::shared_ptr<const void>& owner) {
+    auto found = values_.find(key);
     if (found == values_.end()) {
-        values_.try_emplace(std::string(key), value);
-    } else {
-        found->second.assign(value);
+        found = values_.try_emplace(std::string(key)).first;
     }
+    found->second.assign(value, owner);
     value_changed(key, value);
 }
 
@@ -195,9 +175,9 @@ Result<void> StoreCore::check_reply_size(StoreOpcode opcode, std::uint64_t size)
     return {};
 }
 
-void StoreCore::set(FieldReader& fields) {
+void StoreCore::set(FieldReader& fields, const std::shared_ptr<const void>& owner) {
     const std::string_view key = fields.text();
-    store(key, fields.text());
+    store(key, fields.text(), owner);
 }
 
 Result<void> StoreCore::compare_set(StoreClient client, FieldReader& fields,
@@ -206,26 +186,34 @@ Result<void> StoreCore::compare_set(StoreClient client, FieldReader& fields,
     const std::string_view expected = fields.text();
     const std::string_view desired = fields.text();
     const auto found = values_.find(key);
-    if (found == values_.end() ? expected.empty() : found->second == expected) {
+    if (found == values_.end() ? expected.empty() : found->second.view() == expected) {
         store(key, desired);
         reply_text(replies, client, desired);
         return {};
     }
-    const std::string_view current = found == values_.end() ? expected : found->second;
-    if (Result<void> fits = check_reply_size(StoreOpcode::CompareSet, current.size()); !fits) {
+    if (found == values_.end()) {
+        reply_text(replies, client, expected);
+        return {};
+    }
+    if (Result<void> fits = check_reply_size(StoreOpcode::CompareSet, found->second.view().size());
+        !fits) {
         return fits;
     }
-    reply_text(replies, client, current);
+    replies.reply_value(client, found->second);
     return {};
 }
 
 Result<void> StoreCore::get(StoreClient client, FieldReader& fields, StoreReplies& replies) {
     const auto found = values_.find(fields.text());
-    const std::string_view value = found == values_.end() ? std::string_view{} : found->second;
-    if (Result<void> fits = check_reply_size(StoreOpcode::Get, value.size()); !fits) {
+    if (found == values_.end()) {
+        reply_text(replies, client, {});
+        return {};
+    }
+    if (Result<void> fits = check_reply_size(StoreOpcode::Get, found->second.view().size());
+        !fits) {
         return fits;
     }
-    reply_text(replies, client, value);
+    replies.reply_value(client, found->second);
     return {};
 }
 
@@ -234,12 +222,12 @@ Result<std::int64_t> StoreCore::increase(StoreOpcode opcode, std::string_view ke
     auto found = values_.find(key);
     std::int64_t value = 0;
     if (found != values_.end()) {
-        const Result<std::int64_t> current = counter_value(found->second);
+        const Result<std::int64_t> current = counter_value(found->second.view());
         if (!current) {
             return Error{
                 current.error().code,
                 fmt::format("{} on key {}: its value {} {}", name_of(opcode), printable(key),
-                            printable(found->second), current.error().what)};
+                            printable(found->second.view()), current.error().what)};
         }
         value = *current;
     }
@@ -301,22 +289,26 @@ void StoreCore::append(FieldReader& fields) {
         found = values_.try_emplace(std::string(key)).first;
     }
     found->second.append(fields.text());
-    value_changed(key, found->second);
+    value_changed(key, found->second.view());
 }
 
 Result<void> StoreCore::multi_get(StoreClient client, FieldReader& fields, StoreReplies& replies) {
-    std::vector<std::string_view> values;
+    std::vector<StoreValue*> values;
     std::uint64_t size = 0;
     for (std::uint64_t left = fields.u64(); left > 0; --left) {
         const auto found = values_.find(fields.text());
-        values.push_back(found == values_.end() ? std::string_view{} : found->second);
-        size += kLengthBytes + values.back().size();
+        values.push_back(found == values_.end() ? nullptr : &found->second);
+        size += kLengthBytes + (values.back() == nullptr ? 0 : values.back()->view().size());
     }
     if (Result<void> fits = check_reply_size(StoreOpcode::MultiGet, size); !fits) {
         return fits;
     }
-    for (const std::string_view value : values) {
-        reply_text(replies, client, value);
+    for (StoreValue* value : values) {
+        if (value == nullptr) {
+            reply_text(replies, client, {});
+        } else {
+            replies.reply_value(client, *value);
+        }
     }
     return {};
 }
@@ -328,18 +320,20 @@ void StoreCore::multi_set(FieldReader& fields) {
     }
 }
 
-void StoreCore::queue_push(FieldReader& fields) {
+void StoreCore::queue_push(FieldReader& fields, const std::shared_ptr<const void>& owner) {
     const std::string_view name = fields.text();
-    queues_.push(name, fields.text());
+    StoreValue element;
+    element.assign(fields.text(), owner);
+    queues_.push(name, std::move(element));
     queues_.offer(name, waiters_, released_);
 }
 
 void StoreCore::queue_pop(StoreClient client, FieldReader& fields, StoreReplies& replies) {
-    std::string element;
+    StoreValue element;
     const std::size_t length = queues_.pop(fields.text(), element);
     reply_i64(replies, client, size_of(length));
     if (length > 0) {
-        reply_text(replies, client, element);
+        replies.reply_value(client, element);
     }
 }
 

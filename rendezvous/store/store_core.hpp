@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,34 +11,11 @@
 #include "rendezvous/protocol/limits.hpp"
 #include "rendezvous/store/store_protocol.hpp"
 #include "rendezvous/store/store_queues.hpp"
+#include "rendezvous/store/store_replies.hpp"
+#include "rendezvous/store/store_value.hpp"
 #include "rendezvous/store/store_waiters.hpp"
 
 namespace ddprun::rdzv {
-
-/// Bytes to send, in this order: the first `size` of `bytes` to the first piece's client, and so
-/// on. One growing buffer, so that answering costs no allocation.
-class StoreReplies {
-public:
-    struct Piece {
-        StoreClient client;
-        std::size_t size;
-    };
-
-    [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
-    [[nodiscard]] const std::string& bytes() const { return bytes_; }
-    [[nodiscard]] bool empty() const { return pieces_.empty(); }
-    void clear();
-
-    /// The buffer, to which the caller appends a reply for `client`; end_reply() follows.
-    std::string& begin_reply(StoreClient client);
-    void end_reply();
-
-private:
-    std::string bytes_;
-    std::vector<Piece> pieces_;
-    StoreClient client_;
-    std::size_t begin_ = 0;
-};
 
 /// The keys, queues and waiting clients of one generation's store, without time, threads or
 /// sockets. rendezvous/store/README.md specifies every operation.
@@ -51,9 +29,11 @@ public:
     /// Carries out one complete `request`, as RequestSplitter delimits it, and appends what it
     /// causes to be sent to `replies`, to this client or to others that waited. On failure the
     /// store is unchanged, and the caller closes this client's connection: the protocol has no
-    /// other way to say no. The text says why, for people.
+    /// other way to say no. The text says why, for people. When `owner` keeps the memory alive in
+    /// which `request` lies, a big value is not copied out of it.
     [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request,
-                                      StoreReplies& replies);
+                                      StoreReplies& replies,
+                                      const std::shared_ptr<const void>& owner = {});
 
     /// The client's connection is gone, and its number may be given to another. Elements of queues
     /// of which it alone had been told are offered to those who still wait.
@@ -65,8 +45,8 @@ public:
 
 private:
     Result<void> dispatch(StoreOpcode opcode, StoreClient client, FieldReader& fields,
-                          StoreReplies& replies);
-    void set(FieldReader& fields);
+                          StoreReplies& replies, const std::shared_ptr<const void>& owner);
+    void set(FieldReader& fields, const std::shared_ptr<const void>& owner);
     Result<void> compare_set(StoreClient client, FieldReader& fields, StoreReplies& replies);
     Result<void> get(StoreClient client, FieldReader& fields, StoreReplies& replies);
     Result<void> add(StoreClient client, FieldReader& fields, StoreReplies& replies);
@@ -76,13 +56,14 @@ private:
     void append(FieldReader& fields);
     Result<void> multi_get(StoreClient client, FieldReader& fields, StoreReplies& replies);
     void multi_set(FieldReader& fields);
-    void queue_push(FieldReader& fields);
+    void queue_push(FieldReader& fields, const std::shared_ptr<const void>& owner);
     void queue_pop(StoreClient client, FieldReader& fields, StoreReplies& replies);
     Result<void> list_keys(StoreClient client, StoreReplies& replies);
     Result<void> barrier(StoreClient client, FieldReader& fields, StoreReplies& replies);
 
     [[nodiscard]] bool exists(std::string_view name) const;
-    void store(std::string_view key, std::string_view value);
+    void store(std::string_view key, std::string_view value,
+               const std::shared_ptr<const void>& owner = {});
     Result<std::int64_t> increase(StoreOpcode opcode, std::string_view key, std::int64_t amount);
     void value_changed(std::string_view key, std::string_view value);
     void offer_again(const std::vector<std::string>& queues);
@@ -90,7 +71,7 @@ private:
     [[nodiscard]] Result<void> check_reply_size(StoreOpcode opcode, std::uint64_t size) const;
 
     const Limits* limits_;
-    TextMap<std::string> values_;
+    TextMap<StoreValue> values_;
     StoreQueues queues_;
     StoreWaiters waiters_;
     std::vector<StoreClient> released_;      ///< to be answered before the request ends

@@ -112,6 +112,7 @@ Result<void> RequestSplitter::begin(std::uint8_t opcode) {
     }
     field_ = kLayouts[opcode].fields;
     position_ = 1;
+    announced_ = 1;
     repeats_ = 0;
     return {};
 }
@@ -152,10 +153,11 @@ Result<bool> RequestSplitter::skip_string(std::string_view bytes, std::size_t le
                      fmt::format("{} of more than {} bytes", name_of(opcode_),
                                  limits_->store_request_bytes_max)};
     }
-    if (bytes.size() - position_ < kLengthBytes + length) {
+    announced_ = position_ + kLengthBytes + length;
+    if (bytes.size() < announced_) {
         return false;
     }
-    position_ += kLengthBytes + length;
+    position_ = announced_;
     ++field_;
     return true;
 }

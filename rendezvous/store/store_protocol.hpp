@@ -55,6 +55,12 @@ public:
     /// a failure, whose text is for people, the connection is of no use.
     [[nodiscard]] Result<std::size_t> split(std::string_view bytes);
 
+    /// VALIDATE has been seen.
+    [[nodiscard]] bool is_open() const { return is_open_; }
+
+    /// After split() has returned 0: how long the request is at least, by the lengths seen so far.
+    [[nodiscard]] std::size_t announced() const { return announced_; }
+
 private:
     [[nodiscard]] Result<void> begin(std::uint8_t opcode);
     [[nodiscard]] Result<bool> advance(std::string_view bytes);
@@ -65,9 +71,10 @@ private:
     const char* field_ = nullptr;     ///< next field of the layout; null before the opcode
     const char* repeated_ = nullptr;  ///< the fields that are repeated
     std::size_t position_ = 0;        ///< where the next field begins
-    std::uint64_t repeats_ = 0;       ///< repetitions still to come after the current one
+    std::size_t announced_ = 0;
+    std::uint64_t repeats_ = 0;  ///< repetitions still to come after the current one
     StoreOpcode opcode_ = StoreOpcode::Validate;
-    bool is_open_ = false;  ///< VALIDATE has been seen
+    bool is_open_ = false;
 };
 
 /// Reads the fields of one complete request, in order. Reading past its end is a bug of the caller,

@@ -5,15 +5,15 @@
 
 namespace ddprun::rdzv {
 
-void StoreQueues::push(std::string_view name, std::string_view element) {
+void StoreQueues::push(std::string_view name, StoreValue element) {
     auto found = queues_.find(name);
     if (found == queues_.end()) {
         found = queues_.try_emplace(std::string(name)).first;
     }
-    found->second.elements.emplace_back(element);
+    found->second.elements.push_back(std::move(element));
 }
 
-std::size_t StoreQueues::pop(std::string_view name, std::string& element) {
+std::size_t StoreQueues::pop(std::string_view name, StoreValue& element) {
     const auto found = queues_.find(name);
     if (found == queues_.end()) {
         return 0;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/store/store_value.hpp"
 #include "rendezvous/store/store_waiters.hpp"
 
 namespace ddprun::rdzv {
@@ -16,10 +17,10 @@ namespace ddprun::rdzv {
 /// the element to the next one when the told client does something else or goes away.
 class StoreQueues {
 public:
-    void push(std::string_view name, std::string_view element);
+    void push(std::string_view name, StoreValue element);
 
     /// Moves the oldest element into `element` and returns how many there were before; 0 for none.
-    std::size_t pop(std::string_view name, std::string& element);
+    std::size_t pop(std::string_view name, StoreValue& element);
 
     /// Elements of a queue; 0 also when it was never used.
     [[nodiscard]] std::size_t length(std::string_view name) const;
@@ -39,8 +40,8 @@ public:
 
 private:
     struct Queue {
-        std::deque<std::string> elements;  ///< at least one
-        std::deque<StoreClient> told;      ///< oldest first; never more than there are elements
+        std::deque<StoreValue> elements;  ///< at least one
+        std::deque<StoreClient> told;     ///< oldest first; never more than there are elements
     };
 
     TextMap<Queue> queues_;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,9 @@ namespace {
 
 constexpr std::uint64_t kWakeEvent = 0;
 static_assert(kWakeEvent < StoreService::kFirstEvent);
+
+constexpr std::size_t kAdoptedMax = 4096;      ///< handed over and not yet taken, as a full backlog
+constexpr std::chrono::microseconds kNap{50};  ///< a shorter sleep is not worth it
 
 }  // namespace
 
@@ -38,7 +42,7 @@ public:
 
     ~Impl() {
         if (thread_.joinable()) {
-            leave(Order{.socket = {}, .admitted = {}, .is_end = true});
+            leave(Order{.kind = Order::Kind::End, .socket = {}, .admitted = {}});
             thread_.join();
         }
     }
@@ -46,14 +50,32 @@ public:
     Impl(const Impl&) = delete;
     Impl& operator=(const Impl&) = delete;
 
-    void serve(UniqueFd socket, std::vector<std::string> admitted) {
+    void serve(UniqueFd socket, std::vector<std::string> admitted, std::size_t expected_clients) {
         start_thread();
-        leave(Order{.socket = std::move(socket), .admitted = std::move(admitted), .is_end = false});
+        leave(Order{.kind = Order::Kind::Serve,
+                    .socket = std::move(socket),
+                    .admitted = std::move(admitted),
+                    .expected_clients = expected_clients});
+    }
+
+    void adopt(UniqueFd client, std::string first_bytes) {
+        if (!thread_.joinable()) {
+            return;
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            if (adopted_.size() >= kAdoptedMax) {
+                ++counts_.refused;
+                return;
+            }
+            adopted_.push_back({std::move(client), std::move(first_bytes)});
+        }
+        wake();
     }
 
     void close() {
         if (thread_.joinable()) {
-            leave(Order{});
+            leave(Order{.kind = Order::Kind::Close, .socket = {}, .admitted = {}});
         }
     }
 
@@ -66,16 +88,27 @@ public:
 
 private:
     struct Order {
-        UniqueFd socket;  ///< to be served; none means to serve nothing
+        enum class Kind { Serve, Close, End };
+        Kind kind;
+        UniqueFd socket;  ///< to be served, if any
         std::vector<std::string> admitted;
-        bool is_end = false;
+        std::size_t expected_clients = 0;
+    };
+    struct Adopted {
+        UniqueFd fd;
+        std::string first_bytes;
     };
 
     void leave(Order order) {
         {
             const std::lock_guard lock(mutex_);
             order_ = std::move(order);
+            adopted_.clear();  // They were clients of the store before.
         }
+        wake();
+    }
+
+    void wake() {
         const std::uint64_t one = 1;
         DDP_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one, errno);
     }
@@ -103,25 +136,56 @@ private:
     void run() {
         std::array<epoll_event, 256> events;
         while (true) {
-            const int count = ::epoll_wait(epoll_.get(), events.data(),
-                                           static_cast<int>(events.size()), patience_ms());
-            DDP_CHECK(count >= 0 || errno == EINTR, errno);
-            for (int index = 0; index < count; ++index) {
-                const epoll_event& event = events[static_cast<std::size_t>(index)];
-                if (event.data.u64 != kWakeEvent) {
-                    DDP_CHECK(service_.has_value(), event.data.u64);
-                    service_->on_event(event.data.u64, event.events);
-                    continue;
-                }
-                if (!carry_out_order()) {
+            const std::span<epoll_event> turn = await_events(events);
+            const auto is_wake = [](const epoll_event& e) { return e.data.u64 == kWakeEvent; };
+            if (std::any_of(turn.begin(), turn.end(), is_wake)) {
+                auto [order, adopted] = take_orders();
+                const bool is_new = order.has_value();
+                if (is_new && !carry_out(std::move(*order))) {
                     return;
                 }
-                break;  // What is left of this turn was meant for the store before.
+                for (Adopted& client : adopted) {
+                    if (service_) {
+                        service_->adopt(std::move(client.fd), client.first_bytes);
+                    }
+                }
+                if (is_new) {
+                    continue;  // What else this turn holds was meant for the store before.
+                }
+            }
+            if (service_) {
+                service_->on_turn(turn);
             }
             if (service_ && service_->next_deadline()) {
                 service_->on_time(std::chrono::steady_clock::now());
             }
         }
+    }
+
+    /// Sleeps until something happens. While one client alone asks again and again, looks a few
+    /// times first: then waking up takes longer than the request.
+    std::span<epoll_event> await_events(std::span<epoll_event> events) {
+        const Instant begin = std::chrono::steady_clock::now();
+        const Instant end = begin + kNap;
+        std::size_t count = 0;
+        while (is_dialogue_ && count == 0 && std::chrono::steady_clock::now() < end) {
+            count = look(events, 0);
+        }
+        if (count == 0) {
+            count = look(events, patience_ms());
+        }
+        const std::uint64_t only = count == 1 ? events.front().data.u64 : kWakeEvent;
+        is_dialogue_ = has_other_cpus_ && only != kWakeEvent && only == last_only_ &&
+                       std::chrono::steady_clock::now() < end;
+        last_only_ = only;
+        return events.first(count);
+    }
+
+    std::size_t look(std::span<epoll_event> events, int patience_ms) {
+        const int count =
+            ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), patience_ms);
+        DDP_CHECK(count >= 0 || errno == EINTR, errno);
+        return static_cast<std::size_t>(std::max(count, 0));
     }
 
     /// Milliseconds until the service wants its time, rounded up; -1 for as long as it takes.
@@ -134,25 +198,27 @@ private:
         return static_cast<int>(rounded.count());
     }
 
-    /// False at the end.
-    bool carry_out_order() {
+    std::pair<std::optional<Order>, std::vector<Adopted>> take_orders() {
         // Only resets the wake-up; that there was none is no failure.
         std::uint64_t wakes = 0;
         [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof wakes);
-        std::optional<Order> order;
-        {
-            const std::lock_guard lock(mutex_);
-            order = std::exchange(order_, std::nullopt);
-        }
-        if (!order) {
-            return true;
-        }
+        const std::lock_guard lock(mutex_);
+        return {std::exchange(order_, std::nullopt), std::exchange(adopted_, {})};
+    }
+
+    /// False at the end.
+    bool carry_out(Order order) {
         service_.reset();
-        if (order->socket.is_open()) {
-            service_.emplace(epoll_.get(), limits_, say_, counts_, std::move(order->socket),
-                             order->admitted);
+        if (order.kind == Order::Kind::Serve) {
+            for (std::string& line : store_capacity_warnings(order.expected_clients)) {
+                if (say_) {
+                    say_(std::move(line));
+                }
+            }
+            service_.emplace(epoll_.get(), limits_, say_, counts_, std::move(order.socket),
+                             order.admitted);
         }
-        return !order->is_end;
+        return order.kind != Order::Kind::End;
     }
 
     const Limits limits_;
@@ -161,8 +227,13 @@ private:
     UniqueFd epoll_;
     UniqueFd wake_;
     std::mutex mutex_;
-    std::optional<Order> order_;           ///< guarded by mutex_
-    std::optional<StoreService> service_;  ///< only the store's thread touches it
+    std::optional<Order> order_;    ///< guarded by mutex_
+    std::vector<Adopted> adopted_;  ///< guarded by mutex_
+    // Only the store's thread touches these.
+    std::optional<StoreService> service_;
+    bool is_dialogue_ = false;              ///< the last turns brought one event of one client
+    std::uint64_t last_only_ = kWakeEvent;  ///< which; kWakeEvent for none or several
+    const bool has_other_cpus_ = std::thread::hardware_concurrency() > 1;
     std::thread thread_;
 };
 
@@ -171,8 +242,17 @@ StoreServer::StoreServer(Limits limits, Say say)
 
 StoreServer::~StoreServer() = default;
 
-void StoreServer::serve(UniqueFd socket, std::vector<std::string> admitted) {
-    impl_->serve(std::move(socket), std::move(admitted));
+void StoreServer::serve(UniqueFd socket, std::vector<std::string> admitted,
+                        std::size_t expected_clients) {
+    impl_->serve(std::move(socket), std::move(admitted), expected_clients);
+}
+
+void StoreServer::serve_adopted(std::vector<std::string> admitted) {
+    impl_->serve(UniqueFd(), std::move(admitted), 0);
+}
+
+void StoreServer::adopt(UniqueFd client, std::string first_bytes) {
+    impl_->adopt(std::move(client), std::move(first_bytes));
 }
 
 void StoreServer::close() {

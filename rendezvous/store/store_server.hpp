@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +22,9 @@ struct StoreSocket {
 /// Binds and listens on the numeric address `host` (never a name: no look-ups) with the kernel's
 /// largest backlog. Port 0 lets the kernel choose. Failure names host, port and reason.
 [[nodiscard]] Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port);
+
+/// One line for each limit of this machine or process that `clients` connections would meet.
+[[nodiscard]] std::vector<std::string> store_capacity_warnings(std::size_t clients);
 
 /// What a server's stores have seen since the server was made.
 struct StoreCounts {
@@ -50,7 +54,19 @@ public:
     /// IPv4-mapped IPv6 form are one) are disconnected, counted, and named once per address
     /// through `say`; an empty list admits all. Others may hold duplicates of the descriptor: the
     /// socket itself is never shut down, only this descriptor is closed.
-    void serve(UniqueFd socket, std::vector<std::string> admitted);
+    ///
+    /// When `expected_clients`, the world size, is more than this machine lets in at once or this
+    /// process may have open, a line says what to do.
+    void serve(UniqueFd socket, std::vector<std::string> admitted,
+               std::size_t expected_clients = 0);
+
+    /// Starts a fresh, empty store without a socket of its own: its clients come through adopt().
+    void serve_adopted(std::vector<std::string> admitted);
+
+    /// Hands over a connected client of the store that was last served, on whatever port it came
+    /// in, and what has been read from it. It is admitted or not as others are; it is disconnected
+    /// when nothing is served.
+    void adopt(UniqueFd client, std::string first_bytes);
 
     /// Disconnects all clients, closes the socket, forgets all keys.
     void close();

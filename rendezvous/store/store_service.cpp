@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -17,8 +18,10 @@ namespace ddprun::rdzv {
 
 namespace {
 
-constexpr int kAcceptedPerTurn = 128;  ///< then the clients that are here get a turn
-constexpr std::size_t kLinesMax = 64;  ///< of each kind; what comes after is only counted
+constexpr int kAcceptedPerTurn = 1024;  ///< then the clients that are here get a turn
+constexpr std::size_t kNamedMax = 64;   ///< refused addresses; who comes after is only counted
+constexpr std::chrono::seconds kBetweenLines{1};
+constexpr int kStallFactor = 20;  ///< so much more time than for the greeting
 constexpr Milliseconds kAcceptPause{100};
 constexpr std::uint64_t kListenerEvent = StoreService::kFirstEvent;
 constexpr std::uint64_t kFirstClientEvent = kListenerEvent + 1;
@@ -55,16 +58,23 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
       listener_(std::move(socket)),
       spare_(open_spare()),
       admission_(admitted),
-      core_(limits) {
+      core_(limits),
+      greetings_(limits.hello_timeout),
+      stalls_(kStallFactor * limits.hello_timeout) {
     for (const std::string& text : admission_.unusable()) {
         this->say(
             fmt::format("store: {} in the list of admitted addresses is no numeric address "
                         "and admits nobody",
                         text));
     }
-    // accept4() must never block, whoever made the socket.
+    if (!listener_.is_open()) {
+        return;
+    }
+    // accept4() must never block, whoever made the socket. Its clients inherit TCP_NODELAY.
     const int flags = ::fcntl(listener_.get(), F_GETFL);
     ::fcntl(listener_.get(), F_SETFL, flags | O_NONBLOCK);
+    const int on = 1;
+    ::setsockopt(listener_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!control(epoll_fd_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent)) {
         this->say(
             fmt::format("store: {}", system_error(errno, "its socket cannot be watched").what));
@@ -84,18 +94,25 @@ StoreService::~StoreService() {
     }
 }
 
-void StoreService::on_event(std::uint64_t number, std::uint32_t events) {
-    if (number == kListenerEvent) {
+void StoreService::on_turn(std::span<const epoll_event> events) {
+    // First of all who wants to come in: the kernel's queue for them is short, and whom it has no
+    // room for tries again only after a second.
+    const auto is_listener = [](const epoll_event& e) { return e.data.u64 == kListenerEvent; };
+    if (std::any_of(events.begin(), events.end(), is_listener)) {
         accept_clients();
-        return;
     }
-    // The client may have been disconnected, even replaced, by an earlier event of the same turn.
-    // Then nothing is there, or nothing is found to read.
-    const std::uint64_t client = number - kFirstClientEvent;
-    if (client < sessions_.size() && sessions_[client]) {
-        sessions_[client]->on_event(events);
+    for (const epoll_event& event : events) {
+        if (event.data.u64 < kFirstClientEvent) {
+            continue;
+        }
+        // The client may have been disconnected, even replaced, by an earlier event of the same
+        // turn. Then nobody is there, or nothing is found to read.
+        const std::uint64_t client = event.data.u64 - kFirstClientEvent;
+        if (client < sessions_.size() && sessions_[client]) {
+            sessions_[client]->on_event(event.events);
+        }
+        closed_.clear();
     }
-    closed_.clear();
 }
 
 void StoreService::watch(StoreClient client, int fd, std::uint32_t before, std::uint32_t wanted) {
@@ -161,10 +178,34 @@ void StoreService::pause_accepting() {
     accept_again_ = std::chrono::steady_clock::now() + kAcceptPause;
 }
 
-void StoreService::on_time(Instant now) {
-    if (!accept_again_ || now < *accept_again_) {
-        return;
+std::optional<Instant> StoreService::next_deadline() const {
+    std::optional<Instant> first = accept_again_;
+    for (const StoreStalls* stalls : {&greetings_, &stalls_}) {
+        const std::optional<Instant> deadline = stalls->next_deadline();
+        if (deadline && (!first || *deadline < *first)) {
+            first = deadline;
+        }
     }
+    return first;
+}
+
+void StoreService::on_time(Instant now) {
+    if (accept_again_ && *accept_again_ <= now) {
+        accept_again();
+    }
+    for (const StoreStalls* stalls : {&greetings_, &stalls_}) {
+        for (const StoreClient client : stalls->overdue(now)) {
+            cut_off(client,
+                    Error{ErrorCode::TimedOut,
+                          fmt::format("{}, for {} ms", sessions_[client.value()]->debt_text(),
+                                      stalls->patience().count())});
+        }
+        settle();
+    }
+    closed_.clear();
+}
+
+void StoreService::accept_again() {
     accept_again_.reset();
     if (!spare_.is_open()) {
         spare_ = open_spare();
@@ -172,20 +213,36 @@ void StoreService::on_time(Instant now) {
     static_cast<void>(control(epoll_fd_, EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListenerEvent));
 }
 
-void StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
+void StoreService::adopt(UniqueFd fd, std::string_view first_bytes) {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    const int on = 1;
+    const int flags = ::fcntl(fd.get(), F_GETFL);
+    if (::getpeername(fd.get(), static_cast<sockaddr*>(static_cast<void*>(&peer)), &size) != 0 ||
+        ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0 ||
+        ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+        return;  // The client is gone.
+    }
+    if (StoreSession* session = take(std::move(fd), peer)) {
+        session->on_first_bytes(first_bytes);
+    }
+    closed_.clear();
+}
+
+/// The session of a client who is admitted. It may be closed at once, but is there until closed_ is
+/// cleared.
+StoreSession* StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
     if (!admission_.admits(peer)) {
         refuse(peer,
                "it is not the address of a node of this generation; if it belongs to the job (NAT, "
                "a sidecar), start with --store-admit any");
-        return;
+        return nullptr;
     }
     const std::size_t connected = sessions_.size() - free_numbers_.size();
     if (connected >= limits_.store_clients_max) {
         refuse(peer, fmt::format("{} clients are connected, and that is the limit", connected));
-        return;
+        return nullptr;
     }
-    const int on = 1;
-    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (free_numbers_.empty()) {
         free_numbers_.emplace_back(static_cast<std::uint32_t>(sessions_.size()));
         sessions_.emplace_back();
@@ -196,23 +253,30 @@ void StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
     ++counts_.connected;
     sessions_[client.value()] =
         std::make_unique<StoreSession>(*this, client, std::move(fd), limits_);
+    StoreSession* const session = sessions_[client.value()].get();
     settle();
+    return session;
 }
 
 void StoreService::refuse(const sockaddr_storage& peer, const std::string& reason) {
     ++counts_.refused;
     const std::string address = address_text(peer);
-    if (named_.size() < kLinesMax && named_.insert(address).second) {
+    if (named_.size() < kNamedMax && named_.insert(address).second) {
         say(fmt::format("store: refused a client from {}: {}", address, reason));
     }
 }
 
 void StoreService::cut_off(StoreClient client, const Error& reason) {
     ++counts_.cut_off;
-    if (cut_offs_said_ < kLinesMax) {
-        ++cut_offs_said_;
-        say(fmt::format("store: disconnected a client from {}: {}",
-                        sessions_[client.value()]->peer_text(), reason.what));
+    if (const Instant now = std::chrono::steady_clock::now(); now >= next_cut_off_said_) {
+        const std::string more =
+            cut_offs_unsaid_ == 0 ? "" : fmt::format(" (and {} before it)", cut_offs_unsaid_);
+        say(fmt::format("store: disconnected a client from {}: {}{}",
+                        sessions_[client.value()]->peer_text(), reason.what, more));
+        next_cut_off_said_ = now + kBetweenLines;
+        cut_offs_unsaid_ = 0;
+    } else {
+        ++cut_offs_unsaid_;
     }
     drop(client);
 }
@@ -223,7 +287,7 @@ void StoreService::settle() {
         for (const StoreReplies::Piece& piece : replies_.pieces()) {
             // None if the client was dropped in the last round, where others caused this reply.
             const std::unique_ptr<StoreSession>& session = sessions_[piece.client.value()];
-            if (session && !session->send(bytes.substr(0, piece.size))) {
+            if (session && !session->send(bytes.substr(0, piece.size), piece.shared)) {
                 drop(piece.client);
             }
             bytes.remove_prefix(piece.size);

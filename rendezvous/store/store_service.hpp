@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -7,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +20,7 @@
 #include "rendezvous/store/admission.hpp"
 #include "rendezvous/store/store_core.hpp"
 #include "rendezvous/store/store_server.hpp"
+#include "rendezvous/store/store_stalls.hpp"
 
 namespace ddprun::rdzv {
 
@@ -31,13 +35,14 @@ struct SharedStoreCounts {
 };
 
 /// One generation's store on the store's thread: accepts and admits clients, carries bytes between
-/// them and the core. It registers its descriptors in an epoll set, level-triggered, with numbers
-/// from kFirstEvent on, and is told when one of them has something.
+/// them and the core. It registers its descriptors in an epoll set with numbers from kFirstEvent
+/// on, clients edge-triggered, and is told when one of them has something.
 class StoreService {
 public:
     static constexpr std::uint64_t kFirstEvent = 1;
 
-    /// The references outlive the service. Accepts on `socket` from the next event on.
+    /// The references outlive the service. Accepts on `socket`, if it is one, from the next event
+    /// on.
     StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
                  SharedStoreCounts& counts, UniqueFd socket,
                  const std::vector<std::string>& admitted);
@@ -46,18 +51,23 @@ public:
     StoreService(const StoreService&) = delete;
     StoreService& operator=(const StoreService&) = delete;
 
-    void on_event(std::uint64_t number, std::uint32_t events);
+    /// What one look at the epoll set has brought; what is none of this service's is passed over.
+    void on_turn(std::span<const epoll_event> events);
 
     /// When on_time() is to be called, if ever.
-    [[nodiscard]] std::optional<Instant> next_deadline() const { return accept_again_; }
+    [[nodiscard]] std::optional<Instant> next_deadline() const;
     void on_time(Instant now);
+
+    /// Takes over a client that is connected already and from which `first_bytes` have been read.
+    void adopt(UniqueFd fd, std::string_view first_bytes);
 
     // For sessions:
     /// Carries out one request. Failure: the session calls cut_off().
-    [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request) {
-        return core_.handle(client, request, replies_);
+    [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request,
+                                      const std::shared_ptr<const void>& owner) {
+        return core_.handle(client, request, replies_, owner);
     }
-    [[nodiscard]] std::size_t reply_bytes() const { return replies_.bytes().size(); }
+    [[nodiscard]] std::size_t reply_bytes() const { return replies_.size(); }
     /// Sends all replies and closes the sessions that drop() named or that failed meanwhile.
     /// Closed sessions live until the event is over.
     void settle();
@@ -67,6 +77,9 @@ public:
     void cut_off(StoreClient client, const Error& reason);
     /// Changes what the epoll set reports of `client` from `before` to `wanted`; 0 is nothing.
     void watch(StoreClient client, int fd, std::uint32_t before, std::uint32_t wanted);
+    /// The time that clients have to say VALIDATE, and to go on when they have stopped.
+    [[nodiscard]] StoreStalls& greetings() { return greetings_; }
+    [[nodiscard]] StoreStalls& stalls() { return stalls_; }
     /// Where sessions read to. Good until the session returns.
     [[nodiscard]] std::array<char, 65536>& scratch() { return scratch_; }
 
@@ -74,7 +87,8 @@ private:
     void accept_clients();
     [[nodiscard]] bool refuse_with_spare();
     void pause_accepting();
-    void take(UniqueFd fd, const sockaddr_storage& peer);
+    StoreSession* take(UniqueFd fd, const sockaddr_storage& peer);
+    void accept_again();
     void refuse(const sockaddr_storage& peer, const std::string& reason);
     void say(std::string line);
 
@@ -93,7 +107,10 @@ private:
     std::vector<StoreClient> dropped_;
     std::vector<std::unique_ptr<StoreSession>> closed_;  ///< until the event is over
     std::set<std::string> named_;                        ///< addresses whose refusal was said
-    std::size_t cut_offs_said_ = 0;
+    Instant next_cut_off_said_;                          ///< a line a second
+    std::uint64_t cut_offs_unsaid_ = 0;
+    StoreStalls greetings_;
+    StoreStalls stalls_;
     std::array<char, 65536> scratch_;
 };
 

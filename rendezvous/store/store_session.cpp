@@ -10,7 +10,15 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/check.hpp"
+
 namespace ddprun::rdzv {
+
+namespace {
+
+constexpr std::uint32_t kEnding = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+
+}  // namespace
 
 StoreSession::StoreSession(StoreService& service, StoreClient client, UniqueFd socket,
                            const Limits& limits)
@@ -20,9 +28,13 @@ StoreSession::StoreSession(StoreService& service, StoreClient client, UniqueFd s
       client_(client),
       splitter_(limits) {
     update_watch();
+    update_stall(false);
 }
 
 void StoreSession::close() {
+    if (stalled_ != nullptr) {
+        std::exchange(stalled_, nullptr)->end(stall_);
+    }
     // Closing alone is not enough while a child that was just forked holds a duplicate.
     service_.watch(client_, socket_.get(), watched_, 0);
     socket_.reset();
@@ -35,48 +47,76 @@ std::string StoreSession::peer_text() const {
     return address_text(peer);
 }
 
+void StoreSession::on_first_bytes(std::string_view bytes) {
+    take_in(bytes);
+    if (socket_.is_open()) {
+        update_watch();
+        update_stall(false);
+    }
+}
+
 void StoreSession::on_event(std::uint32_t events) {
+    const std::size_t owed = unsent_.size();
     if (!unsent_.empty()) {
-        if (!send_unsent()) {
+        if (!unsent_.send(socket_.get())) {
             service_.drop(client_);
             service_.settle();
             return;
         }
         // Requests may have been left lying when the client stopped reading.
         if (!is_paused() && filled_ > 0) {
-            const std::string_view bytes(buffer_.get(), filled_);
-            const std::size_t handled = handle_requests(bytes);
-            keep(bytes.substr(handled));
+            take_in({buffer_.get(), filled_});
         }
     }
     if (socket_.is_open() && !is_paused() && (events & ~std::uint32_t{EPOLLOUT}) != 0) {
-        read();
+        read((events & kEnding) != 0);
     }
     if (socket_.is_open()) {
         update_watch();
+        update_stall(unsent_.size() < owed);
     }
 }
 
-void StoreSession::read() {
-    char* const begin = filled_ > 0 ? buffer_.get() : service_.scratch().data();
-    const std::size_t capacity = filled_ > 0 ? capacity_ : service_.scratch().size();
-    const ssize_t count = ::recv(socket_.get(), begin + filled_, capacity - filled_, MSG_DONTWAIT);
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-        return;
+/// Reads until there is nothing more, because the epoll set tells only once of what has come. When
+/// less came than there was room for, nothing more is there, unless the end is (`is_ending`). A
+/// client that sends faster than it is read lets the others have their turn after a while.
+void StoreSession::read(bool is_ending) {
+    constexpr int kReadsPerTurn = 16;
+    for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+        char* const begin = filled_ > 0 ? buffer_.get() : service_.scratch().data();
+        const std::size_t capacity = filled_ > 0 ? capacity_ : service_.scratch().size();
+        const std::size_t room = capacity - filled_;
+        const ssize_t count = ::recv(socket_.get(), begin + filled_, room, MSG_DONTWAIT);
+        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            return;
+        }
+        if (count <= 0) {
+            service_.drop(client_);
+            service_.settle();
+            return;
+        }
+        take_in({begin, filled_ + static_cast<std::size_t>(count)});
+        if (!socket_.is_open() || is_paused() ||
+            (static_cast<std::size_t>(count) < room && !is_ending)) {
+            return;
+        }
     }
-    if (count <= 0) {
-        service_.drop(client_);
-        service_.settle();
-        return;
-    }
-    const std::string_view bytes(begin, filled_ + static_cast<std::size_t>(count));
-    const std::size_t handled = handle_requests(bytes);
+    is_behind_ = true;
+}
+
+/// Handles what is complete in `bytes`, which lie in the buffer or in the service's scratch, and
+/// keeps the rest. The session may be closed afterwards.
+void StoreSession::take_in(std::string_view bytes) {
+    std::shared_ptr<const void> owner;
+    const std::size_t handled = handle_requests(bytes, owner);
     keep(bytes.substr(handled));
 }
 
 /// Handles what is complete, unless the client leaves its replies lying, and returns how many bytes
-/// that was. The session may be closed afterwards.
-std::size_t StoreSession::handle_requests(std::string_view bytes) {
+/// that was. A buffer that holds one big request becomes `owner`'s, so that the store need not copy
+/// the value out of it.
+std::size_t StoreSession::handle_requests(std::string_view bytes,
+                                          std::shared_ptr<const void>& owner) {
     std::size_t handled = 0;
     while (socket_.is_open() && !is_paused()) {
         const Result<std::size_t> size = splitter_.split(bytes.substr(handled));
@@ -87,7 +127,14 @@ std::size_t StoreSession::handle_requests(std::string_view bytes) {
         if (*size == 0) {
             break;
         }
-        const Result<void> done = service_.handle(client_, bytes.substr(handled, *size));
+        const bool is_first_in_buffer =
+            handled == 0 && buffer_ != nullptr && bytes.data() == buffer_.get();
+        if (is_first_in_buffer && *size >= kSharedValueBytesMin && capacity_ <= 2 * *size) {
+            owner = std::shared_ptr<const void>(buffer_.release(), std::free);
+            capacity_ = 0;
+        }
+        const Result<void> done =
+            service_.handle(client_, bytes.substr(handled, *size), handled == 0 ? owner : nullptr);
         handled += *size;
         if (!done) {
             service_.cut_off(client_, done.error());
@@ -101,75 +148,96 @@ std::size_t StoreSession::handle_requests(std::string_view bytes) {
     return handled;
 }
 
-/// Keeps `rest`, which is in the buffer or in the service's scratch. The buffer grows with what has
-/// arrived, not with what a length announces, and is given back when nothing is left.
+/// Keeps `rest`, which is in the buffer, in the service's scratch, or in memory given away.
 void StoreSession::keep(std::string_view rest) {
-    constexpr std::size_t kBufferBytesMin = 512;
     if (rest.empty()) {
         buffer_.reset();
         capacity_ = 0;
     } else if (rest.size() < capacity_) {
         std::memmove(buffer_.get(), rest.data(), rest.size());
     } else {
-        const std::size_t capacity = 2 * std::max(rest.size(), kBufferBytesMin);
-        std::unique_ptr<char[]> buffer = std::make_unique_for_overwrite<char[]>(capacity);
-        std::memcpy(buffer.get(), rest.data(), rest.size());
-        buffer_ = std::move(buffer);
-        capacity_ = capacity;
+        const bool is_in_buffer = buffer_ != nullptr;
+        capacity_ = capacity_for(rest.size());
+        buffer_.reset(static_cast<char*>(std::realloc(buffer_.release(), capacity_)));
+        DDP_CHECK(buffer_ != nullptr, capacity_);
+        if (!is_in_buffer) {
+            std::memcpy(buffer_.get(), rest.data(), rest.size());
+        }
     }
     filled_ = rest.size();
 }
 
-bool StoreSession::send(std::string_view bytes) {
-    if (!unsent_.empty()) {
-        if (unsent_.size() - sent_ + bytes.size() > limits_.store_reply_bytes_max) {
-            service_.cut_off(client_, Error{ErrorCode::LimitExceeded,
-                                            fmt::format("more than {} bytes of replies unread",
-                                                        limits_.store_reply_bytes_max)});
-            return true;
-        }
-        unsent_.append(bytes);
+/// Room for the rest of the request, but in proportion to what has arrived: an announced length
+/// alone gets no memory.
+std::size_t StoreSession::capacity_for(std::size_t arrived) const {
+    constexpr std::size_t kBytesMin = 1024;
+    constexpr std::size_t kGrowthMax = 16;
+    constexpr std::size_t kNextRequestBytes = 512;  // What follows is read with it.
+    const std::size_t wanted = splitter_.announced() + kNextRequestBytes;
+    return std::max(kBytesMin, std::clamp(wanted, 2 * arrived, kGrowthMax * arrived));
+}
+
+bool StoreSession::send(std::string_view bytes, const SharedText& shared) {
+    if (unsent_.size() + bytes.size() + shared.bytes.size() > limits_.store_reply_bytes_max &&
+        !unsent_.empty()) {
+        service_.cut_off(client_, Error{ErrorCode::LimitExceeded,
+                                        fmt::format("more than {} bytes of replies unread",
+                                                    limits_.store_reply_bytes_max)});
         return true;
     }
     // Nearly always the kernel takes everything, and the bytes are never copied here.
-    while (!bytes.empty()) {
-        const ssize_t sent =
-            ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR) {
-            continue;
+    const bool is_behind = !unsent_.empty();
+    if (!is_behind && !send_some(socket_.get(), bytes)) {
+        return false;
+    }
+    if (!bytes.empty()) {
+        unsent_.add(bytes);
+    }
+    if (shared.owner != nullptr) {
+        unsent_.add(shared);
+        if (!is_behind && bytes.empty() && !unsent_.send(socket_.get())) {
+            return false;
         }
-        if (sent < 0) {
-            if (errno != EAGAIN && errno != EWOULDBLOCK) {
-                return false;
-            }
-            unsent_.assign(bytes);
-            update_watch();
-            return true;
-        }
-        bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+    if (!is_behind && !unsent_.empty()) {
+        update_watch();
+        update_stall(false);
     }
     return true;
 }
 
-/// False when the client is gone.
-bool StoreSession::send_unsent() {
-    while (sent_ < unsent_.size()) {
-        const ssize_t sent = ::send(socket_.get(), unsent_.data() + sent_, unsent_.size() - sent_,
-                                    MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0) {
-            return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-        }
-        sent_ += static_cast<std::size_t>(sent);
+/// The time of who has not said VALIDATE, of a part of a request, of replies that wait to be read;
+/// it begins again when some of those are read.
+void StoreSession::update_stall(bool has_progressed) {
+    StoreStalls* const wanted = !splitter_.is_open()              ? &service_.greetings()
+                                : filled_ > 0 || !unsent_.empty() ? &service_.stalls()
+                                                                  : nullptr;
+    if (wanted == stalled_ && !has_progressed) {
+        return;
     }
-    std::string().swap(unsent_);  // Gives the memory back.
-    sent_ = 0;
-    return true;
+    if (stalled_ != nullptr) {
+        stalled_->end(stall_);
+    }
+    stalled_ = wanted;
+    if (stalled_ != nullptr) {
+        stall_ = stalled_->begin(client_, std::chrono::steady_clock::now());
+    }
 }
 
+std::string StoreSession::debt_text() const {
+    if (!splitter_.is_open()) {
+        return "it has not said VALIDATE";
+    }
+    return unsent_.empty() ? "its request is incomplete" : "it does not read its replies";
+}
+
+/// Every change makes the epoll set look anew, so nothing that came meanwhile is missed.
 void StoreSession::update_watch() {
-    const std::uint32_t wanted = (is_paused() ? 0U : std::uint32_t{EPOLLIN}) |
+    const std::uint32_t wanted = EPOLLET |
+                                 (is_paused() ? 0U : std::uint32_t{EPOLLIN | EPOLLRDHUP}) |
                                  (unsent_.empty() ? 0U : std::uint32_t{EPOLLOUT});
-    if (wanted != watched_) {
+    if (wanted != watched_ || is_behind_) {
+        is_behind_ = false;
         service_.watch(client_, socket_.get(), watched_, wanted);
         watched_ = wanted;
     }

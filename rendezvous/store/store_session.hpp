@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "rendezvous/base/unique_fd.hpp"
 #include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/store/store_outbox.hpp"
 #include "rendezvous/store/store_protocol.hpp"
 #include "rendezvous/store/store_service.hpp"
 
@@ -20,42 +22,57 @@ public:
     /// `socket` does not block. The references outlive the session.
     StoreSession(StoreService& service, StoreClient client, UniqueFd socket, const Limits& limits);
 
+    /// What had been read from the socket before it came here.
+    void on_first_bytes(std::string_view bytes);
+
     /// The socket has something to read, or room, or failed.
     void on_event(std::uint32_t events);
 
-    /// Sends now what the kernel takes and keeps the rest. False: the client is gone, and the
-    /// caller drops it. One that has too much unsent is cut off.
-    [[nodiscard]] bool send(std::string_view bytes);
+    /// Sends `bytes` and then `shared`, if there is any: now what the kernel takes, later the rest.
+    /// False: the client is gone, and the caller drops it. One that has too much unsent is cut off.
+    [[nodiscard]] bool send(std::string_view bytes, const SharedText& shared);
 
     /// Disconnects; nothing happens to the session any more.
     void close();
+
+    /// What the client owes, for people, when its time is over.
+    [[nodiscard]] std::string debt_text() const;
 
     [[nodiscard]] int fd() const { return socket_.get(); }
     /// The client's address, for people.
     [[nodiscard]] std::string peer_text() const;
 
 private:
-    void read();
-    [[nodiscard]] std::size_t handle_requests(std::string_view bytes);
+    /// Memory of malloc(), because that can grow without being copied.
+    struct Free {
+        void operator()(char* memory) const { std::free(memory); }
+    };
+    using Buffer = std::unique_ptr<char, Free>;
+
+    void read(bool is_ending);
+    void take_in(std::string_view bytes);
+    [[nodiscard]] std::size_t handle_requests(std::string_view bytes,
+                                              std::shared_ptr<const void>& owner);
     void keep(std::string_view rest);
-    [[nodiscard]] bool send_unsent();
+    [[nodiscard]] std::size_t capacity_for(std::size_t arrived) const;
     void update_watch();
+    void update_stall(bool has_progressed);
     /// A client that does not read its replies is not read from either.
-    [[nodiscard]] bool is_paused() const {
-        return unsent_.size() - sent_ > limits_.send_queue_bytes_max;
-    }
+    [[nodiscard]] bool is_paused() const { return unsent_.size() > limits_.send_queue_bytes_max; }
 
     StoreService& service_;
     const Limits& limits_;
     UniqueFd socket_;
     StoreClient client_;
     std::uint32_t watched_ = 0;
+    bool is_behind_ = false;  ///< there is perhaps more to read than one turn allows
     RequestSplitter splitter_;
-    std::unique_ptr<char[]> buffer_;  ///< an incomplete request and what follows; null for none
+    Buffer buffer_;  ///< an incomplete request and what follows; null for none
     std::size_t capacity_ = 0;
     std::size_t filled_ = 0;
-    std::string unsent_;
-    std::size_t sent_ = 0;  ///< bytes of unsent_ that are sent
+    StoreOutbox unsent_;
+    StoreStalls* stalled_ = nullptr;  ///< where the client's time runs, if it does
+    StoreStalls::Place stall_;
 };
 
 }  // namespace ddprun::rdzv

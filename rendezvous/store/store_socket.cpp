@@ -1,8 +1,10 @@
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <utility>
 
@@ -68,6 +70,26 @@ Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port
         return bound.error();
     }
     return StoreSocket{std::move(fd), *bound};
+}
+
+std::vector<std::string> store_capacity_warnings(std::size_t clients) {
+    std::vector<std::string> lines;
+    std::size_t backlog = 0;
+    if (std::ifstream("/proc/sys/net/core/somaxconn") >> backlog && backlog < clients) {
+        lines.push_back(
+            fmt::format("store: warning: {} workers will connect and this machine lets {} wait; if "
+                        "some are slow to start, raise it: sysctl -w net.core.somaxconn={}",
+                        clients, backlog, clients));
+    }
+    constexpr std::size_t kOthers = 64;  // What else this process has open.
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < clients + kOthers) {
+        lines.push_back(
+            fmt::format("store: warning: {} workers will connect and this process may open {} "
+                        "files; raise the hard limit: ulimit -Hn {}",
+                        clients, files.rlim_cur, clients + kOthers));
+    }
+    return lines;
 }
 
 }  // namespace ddprun::rdzv

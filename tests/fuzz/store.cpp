@@ -101,6 +101,7 @@ Sent by_client(const StoreReplies& replies) {
     std::size_t begin = 0;
     for (const StoreReplies::Piece& piece : replies.pieces()) {
         sent[piece.client.value()] += replies.bytes().substr(begin, piece.size);
+        sent[piece.client.value()] += piece.shared.bytes;
         begin += piece.size;
     }
     return sent;

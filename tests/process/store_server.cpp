@@ -6,11 +6,10 @@
 #include <sys/resource.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
-#include "tests/process/store_client.hpp"
+#include "tests/process/store_fixture.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/store_requests.hpp"
 #include "tests/support/store_transcripts.hpp"
@@ -18,61 +17,6 @@
 namespace ddprun::rdzv::store_test {
 
 namespace {
-
-const std::string kLoopback = "127.0.0.1";
-const std::string kHello = validate() + ping(1);
-
-/// A server on a port of the kernel's choice; the socket stays open here for further stores.
-class Server {
-public:
-    explicit Server(const std::string& host = kLoopback, Limits limits = {})
-        : server_(limits, [this](std::string line) { say(std::move(line)); }) {
-        Result<StoreSocket> socket = listen_for_store(host, 0);
-        REQUIRE(socket.has_value());
-        socket_ = std::move(socket->fd);
-        port_ = socket->port;
-    }
-
-    void serve(std::vector<std::string> admitted = {}) {
-        server_.serve(UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)), std::move(admitted));
-    }
-
-    StoreClientSocket connect() { return StoreClientSocket(kLoopback, port_); }
-
-    /// A client that the store has answered.
-    StoreClientSocket enter() {
-        StoreClientSocket client = connect();
-        REQUIRE(client.send(kHello));
-        REQUIRE(client.receive(4) == nonce(1));
-        return client;
-    }
-
-    StoreServer& operator*() { return server_; }
-    StoreServer* operator->() { return &server_; }
-    std::uint16_t port() const { return port_; }
-
-    std::vector<std::string> lines() {
-        const std::lock_guard lock(mutex_);
-        return lines_;
-    }
-
-private:
-    void say(std::string line) {
-        const std::lock_guard lock(mutex_);
-        lines_.push_back(std::move(line));
-    }
-
-    UniqueFd socket_;
-    std::uint16_t port_ = 0;
-    std::mutex mutex_;
-    std::vector<std::string> lines_;
-    StoreServer server_;
-};
-
-std::string ask(StoreClientSocket& client, const std::string& request, std::size_t reply_bytes) {
-    REQUIRE(client.send(request));
-    return client.receive(reply_bytes);
-}
 
 /// Returns the replies of each connection to `transcript`, joined.
 std::vector<std::string> replay(const Transcript& transcript, std::uint16_t port) {

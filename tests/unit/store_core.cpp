@@ -44,11 +44,15 @@ public:
 private:
     void deliver(const StoreReplies& replies) {
         std::size_t at = 0;
+        std::size_t shared = 0;
         for (const StoreReplies::Piece& piece : replies.pieces()) {
             inbox_[piece.client.value()] += replies.bytes().substr(at, piece.size);
+            inbox_[piece.client.value()] += piece.shared.bytes;
             at += piece.size;
+            shared += piece.shared.bytes.size();
         }
         CHECK(at == replies.bytes().size());
+        CHECK(at + shared == replies.size());
     }
 
     Limits limits_;
