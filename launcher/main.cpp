@@ -1,4 +1,5 @@
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -7,11 +8,15 @@
 #include "agent/process/saved_process_state.hpp"
 #include "launcher/plan/make_plan.hpp"
 #include "launcher/plan/real_surroundings.hpp"
+#include "launcher/run/dry_run.hpp"
 #include "launcher/run/run.hpp"
 
 int main(int argc, char** argv) {
     const auto saved = ddprun::agent::SavedProcessState::capture();
-    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    if (argc > 0 && std::string_view(argv[0]).ends_with("ddprun-launch")) {
+        arguments.insert(arguments.begin(), "--legacy-launch");
+    }
     const ddprun::launcher::RealSurroundings surroundings;
     const auto outcome = ddprun::launcher::make_plan(arguments, surroundings);
     if (const auto* show = std::get_if<ddprun::launcher::ShowText>(&outcome)) {
@@ -22,5 +27,15 @@ int main(int argc, char** argv) {
         fmt::print(stderr, "ddprun: {}\n", usage->line);
         return usage->exit_code;
     }
-    return ddprun::launcher::run(std::get<ddprun::launcher::LaunchPlan>(outcome), saved);
+    const auto& plan = std::get<ddprun::launcher::LaunchPlan>(outcome);
+    if (plan.is_dry_run) {
+        for (const auto* lines : {&plan.warnings, &plan.notes}) {
+            for (const std::string& line : *lines) {
+                fmt::print(stderr, "ddprun: {}\n", line);
+            }
+        }
+        fmt::print("{}", ddprun::launcher::dry_run_text(plan, saved));
+        return 0;
+    }
+    return ddprun::launcher::run(plan, saved);
 }

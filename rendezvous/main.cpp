@@ -80,7 +80,8 @@ options:
                         speak TLS 1.3 only, with this certificate and its private key (PEM)
   --tls-ca FILE         and let in only who shows a certificate of this authority
   --insecure            no secret: everybody who reaches the port may join and end jobs
-  --exit-when-idle      exit once all runs are closed and their nodes are gone
+  --exit-when-idle      exit once all runs are closed and their nodes are gone, and remove
+                        the --state-dir, which nobody needs then
   -h, --help            this text
 
 It prints `listening on HOST:PORT` on standard output and logs to standard error. SIGTERM and
@@ -171,15 +172,27 @@ int serve(const Flags& flags, ServerOptions options) {
     if (!flags.state_dir.empty()) {
         open_journal(io, flags.state_dir, options);
     }
-    Server server(io, std::move(options));
-    boost::asio::signal_set signals(io, SIGTERM, SIGINT);
-    server.start([&signals] { signals.cancel(); });
-    signals.async_wait([&server](boost::system::error_code cancelled, int) {
-        if (!cancelled) {
-            server.stop();
+    const std::function<void(const std::string&)> log = options.log;
+    bool is_done = false;
+    {
+        Server server(io, std::move(options));
+        boost::asio::signal_set signals(io, SIGTERM, SIGINT);
+        server.start([&] {
+            is_done = true;
+            signals.cancel();
+        });
+        signals.async_wait([&server](boost::system::error_code cancelled, int) {
+            if (!cancelled) {
+                server.stop();
+            }
+        });
+        io.run();
+    }
+    if (is_done && !flags.state_dir.empty()) {
+        if (const Result<void> removed = remove_sqlite_journal(flags.state_dir); !removed) {
+            log(removed.error().what);
         }
-    });
-    io.run();
+    }
     return kExitSuccess;
 }
 

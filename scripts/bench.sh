@@ -9,7 +9,10 @@ usage() {
 usage: scripts/bench.sh [launch] [--runs N] [--only start|idle|crash-1|crash-2|lose-node]...
        scripts/bench.sh runtime [--runs N] [--epochs N] [--only start|speed-1|speed-2|crash]...
        scripts/bench.sh control-plane [--runs N] [--minutes M] [--full] [--only torchrun|agents-128|
-                        agents-1000|agents-4000|signal|silence|false-alarms]...
+                        agents-1000|agents-4000|signal|stall-daemon|stall-leader|stall-paused|
+                        stall-etcd|silence|false-alarms|chaos|chaos-daemons]... [--seed S]
+       scripts/bench.sh store [--runs N] [--only connects|resolver|barrier|relay|requests-1|
+                        requests-16|requests-64|memory|values]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node: ddprun and the torchrun of .venv in turn. Prints a table and
@@ -20,20 +23,25 @@ runtime  command to first step, images a second with 1 and 2 workers, crash to f
 control-plane
          128, 1,000 and 4,000 agents in one process against one daemon: the launcher's share of a
          restart, memory and CPU of the daemon; torchrun's protocol alone with 128 nodes beside it;
-         an agent killed and a cable pulled out to when the others know; false alarms in M minutes
-         (2; with --full 30) on a busy machine whose network loses packets and stands still: exit
-         code 1 if there is one. What needs network namespaces is left out, aloud, where there are
-         none. Writes build/bench/control-plane.json.
+         an agent killed and a cable pulled out to when the others know; how long nodes are without
+         a daemon that decides after one is killed or paused, or an etcd is; false alarms in M
+         minutes (2; with --full 30) on a busy machine whose network loses packets and stands still;
+         M minutes of chaos on 16 nodes (seed S) with one daemon, and with three and etcds: exit
+         code 1 if anything was wrong. What needs network namespaces or etcd is left out, aloud,
+         where there are none. Writes build/bench/control-plane.json.
+store    the worker store and PyTorch's own server in turn: 10,000 connects, also with a slow name
+         server, barriers of 10,000 directly and through relays, requests of 1, 16 and 64 clients,
+         memory, values of 8 MiB. Writes build/bench/store.json.
 TEXT
 }
 
 bench=launch
 case "${1:-launch}" in
     --help | -h) usage; exit 0 ;;
-    launch | runtime | control-plane) [ $# -eq 0 ] || { bench=$1; shift; } ;;
+    launch | runtime | control-plane | store) [ $# -eq 0 ] || { bench=$1; shift; } ;;
     -*) ;;
     *)
-        printf 'bench: no benchmark %s; there are: launch, runtime, control-plane\n' "$1" >&2
+        printf 'bench: no benchmark %s; there are: launch, runtime, control-plane, store\n' "$1" >&2
         exit 2
         ;;
 esac
@@ -52,9 +60,14 @@ case "$bench" in
         }
         ;;
     control-plane)
-        programs+=(stamp_worker agent_crowd ddprun_network_proxy)
+        programs+=(ddpctl chaos_worker stamp_worker agent_crowd ddprun_network_proxy)
         [ -x .venv/bin/python ] ||
             printf 'bench: no .venv/bin/python: run scripts/setup.sh to compare with torchrun\n' >&2
+        ;;
+    store)
+        programs=(store_load store_bench_server)
+        [ -x .venv/bin/python ] ||
+            printf 'bench: no .venv/bin/python: run scripts/setup.sh to compare with PyTorch\n' >&2
         ;;
 esac
 scripts/build.sh release "${programs[@]}" >&2

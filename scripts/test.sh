@@ -16,7 +16,7 @@ only if nothing failed. What is skipped is said aloud.
   --full            also the thread sanitizer on everything, the quick tests 50 times over, 200
                     kills of the C++ training in place of 20, 10 minutes for each fuzz target,
                     200,000 seeds of the simulator, large ones too, every planted bug found anew,
-                    and 30 minutes of watching for false alarms
+                    and 30 minutes of watching for false alarms, and of chaos
   --without-torch   set up nothing for PyTorch; tests that need it are left out, aloud
 TEXT
 }
@@ -121,7 +121,12 @@ if [ "$is_full" = yes ]; then
     check "simulator: 1,024 to 4,096 nodes" "$sim" --seeds 20 --nodes-between 1024:4096
     check "simulator: every planted bug is found anew" "$sim" --hunt 2000
     check "no false alarm in 30 minutes" scripts/bench.sh control-plane --full --only false-alarms
+    check "30 minutes of chaos on 16 nodes" scripts/bench.sh control-plane --minutes 15 \
+        --only chaos --only chaos-daemons
     export DDPRUN_TRAIN_KILLS=200
+    DDPRUN_STORE_OPERATIONS=100000 DDPRUN_KILLS=10000 \
+        suite "the worker store against PyTorch's, agent and keeper killed 10,000 times" release \
+        -R "store_torch_process|keeper_process"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     suite "cluster under the address sanitizer" asan -L cluster

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,5 +16,14 @@ namespace ddprun::agent {
 /// told with its first cause, where to look and its last words; a success only if something
 /// happened on the way, otherwise the result is empty. `program` is what the user called it.
 [[nodiscard]] std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program);
+
+/// The same as one JSON object for programs: `<log-dir>/<job>/report.json`. agent/README.md lists
+/// its fields. Bytes that are no UTF-8 are replaced.
+[[nodiscard]] std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program);
+
+/// An error file in torchrun's format about the run's first failure: the failed worker's own where
+/// it wrote one, else one with `verdict.text` and `unix_seconds`. For whoever started ddprun with
+/// TORCHELASTIC_ERROR_FILE.
+[[nodiscard]] std::string error_file_of(const rdzv::Verdict& verdict, std::int64_t unix_seconds);
 
 }  // namespace ddprun::agent

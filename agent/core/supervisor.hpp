@@ -14,6 +14,13 @@
 
 namespace ddprun::agent {
 
+/// Where on its node a worker runs.
+struct WorkerPlacement {
+    /// The one device that it sees; then it is told to be local rank 0. None: as inherited.
+    std::optional<std::string> only_device;
+    std::vector<int> cpus;  ///< the kernel's numbers; empty: as inherited
+};
+
 /// What one agent is told once, by the launcher.
 struct SupervisorOptions {
     rdzv::Limits limits;
@@ -25,11 +32,12 @@ struct SupervisorOptions {
     Milliseconds rendezvous_lost_timeout{60000};
     Milliseconds lasting_rendezvous_lost_timeout{600000};  ///< of a daemon that is kept running
     Milliseconds connect_timeout{600000};                  ///< for the very first connection
-    bool sets_omp_num_threads = false;  ///< unset in our environment and more than one slot
-    bool sets_nccl_async_error_handling = true;  ///< unset in our environment
+    int omp_num_threads = 0;                               ///< 0: inherited, or left unset
+    bool sets_nccl_async_error_handling = true;            ///< unset in our environment
     /// Told to the workers.
     std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
-    std::vector<std::pair<std::string, std::string>> extra_environment;
+    /// By local rank; those beyond its end have none.
+    std::vector<WorkerPlacement> placement;
 };
 
 // ---------------------------------------------------------------------------------------- inputs
@@ -112,6 +120,7 @@ struct OpenStore {
 struct ServeStore {
     Generation generation;
     std::vector<std::string> admitted;
+    int clients = 0;  ///< that will come: the world size
 };
 
 /// Stop serving: clients are disconnected, keys forgotten.
@@ -123,7 +132,8 @@ struct WorkerSpec {
     /// Set over the environment that ddprun itself was started with. DDPRUN_PAGE is empty: who
     /// makes the page adds its path.
     std::vector<std::pair<std::string, std::string>> environment;
-    std::string log_dir;  ///< of this worker and generation; empty: no files
+    std::string log_dir;    ///< of this worker and generation; empty: no files
+    std::vector<int> cpus;  ///< it is bound to these; empty: to none
 };
 
 struct StartWorkers {

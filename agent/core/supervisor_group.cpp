@@ -78,7 +78,8 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
     rendezvous_waits_.clear();
     if (group_->serves_store()) {
         store_ = StoreState::Serving;
-        emit(ServeStore{.generation = row.generation, .admitted = row.admitted});
+        emit(ServeStore{
+            .generation = row.generation, .admitted = row.admitted, .clients = row.world_size});
     }
     const bool is_plain = options_.identity.settings.max_nodes == 1 && row.why.empty();
     if (!is_plain) {

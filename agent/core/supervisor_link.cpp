@@ -131,7 +131,8 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     up.beat_interval = message.beat_interval;
     up.heard_at = now_;
     if (up.beat_interval > Milliseconds::zero()) {
-        up.beat_at = now_ + up.beat_interval;
+        // At once: the lease runs since our join arrived, and its answer may have been slow.
+        up.beat_at = now_;
     }
     // A node that holds workers may have been replaced while it was away. It is told so before its
     // first beat is answered, not before its join is.

@@ -87,7 +87,8 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .error_file = {},
         .signals_to_handle = options.signals_to_handle,
         .sets_nccl_async_error_handling = options.sets_nccl_async_error_handling,
-        .sets_omp_num_threads = options.sets_omp_num_threads,
+        .omp_num_threads = options.omp_num_threads,
+        .only_device = {},
     };
     for (int i = 0; i < slots; ++i) {
         const LocalRank local_rank(i);
@@ -99,9 +100,12 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         place.local_rank = local_rank;
         place.role_rank = row.role_base_rank + i;
         place.error_file = worker.log_dir.empty() ? "" : worker.log_dir + "/error.json";
+        if (static_cast<std::size_t>(i) < options.placement.size()) {
+            const WorkerPlacement& placement = options.placement[static_cast<std::size_t>(i)];
+            place.only_device = placement.only_device;
+            worker.cpus = placement.cpus;
+        }
         worker.environment = rdzv::worker_environment(place);
-        worker.environment.insert(worker.environment.end(), options.extra_environment.begin(),
-                                  options.extra_environment.end());
         start.workers.push_back(std::move(worker));
     }
     return start;

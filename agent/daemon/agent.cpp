@@ -13,8 +13,10 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
-#include "agent/core/report.hpp"
+#include "agent/daemon/evidence.hpp"
+#include "agent/daemon/kernel_log.hpp"
 #include "agent/daemon/shared_page.hpp"
+#include "agent/process/cgroup.hpp"
 #include "rendezvous/base/check.hpp"
 #include "rendezvous/base/overloaded.hpp"
 #include "rendezvous/store/store_server.hpp"
@@ -27,22 +29,6 @@ Instant now() {
     return std::chrono::steady_clock::now();
 }
 
-rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
-                           std::optional<std::uint64_t> progress, Collected collected) {
-    rdzv::Evidence evidence;
-    evidence.pid = end.pid;
-    evidence.exit_code = end.exit_code;
-    evidence.signal = end.signal;
-    evidence.exec_errno = end.exec_errno;
-    evidence.core_dumped = end.core_dumped;
-    evidence.program = spec.command.front();
-    evidence.log_dir = spec.log_dir;
-    evidence.progress = progress;
-    evidence.stderr_tail = std::move(collected.stderr_tail);
-    evidence.error_file = std::move(collected.error_file);
-    return evidence;
-}
-
 }  // namespace
 
 class Agent::Impl : public std::enable_shared_from_this<Agent::Impl> {
@@ -51,19 +37,28 @@ public:
         : io_(io),
           options_(std::move(options)),
           link_(std::move(link)),
-          supervisor_(options_.supervisor),
           output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
           store_(options_.supervisor.limits, [this](const std::string& line) { hand_on(line); }),
           timer_(io),
           signals_(io) {}
 
     Result<void> start(std::function<void(int)> on_exit) {
+        if (options_.keeper.containment.value_or(ContainmentLevel::Cgroup) ==
+            ContainmentLevel::Cgroup) {
+            clear_up_after_others();
+        }
         Result<std::unique_ptr<KeeperHandle>> keeper =
             KeeperHandle::start(io_, options_.keeper, keeper_events());
         if (!keeper) {
             return keeper.error();
         }
         keeper_ = std::move(*keeper);
+        options_.supervisor.identity.containment = names_of(keeper_->containment()).word;
+        supervisor_.emplace(options_.supervisor);
+        if (keeper_->containment() == ContainmentLevel::Session) {
+            say("warning: containment C0 (session): what a worker starts in a session of its own "
+                "may outlive it; look at `ps` after a failure");
+        }
         on_exit_ = std::move(on_exit);
         for (const int signal : options_.signals_to_handle) {
             boost::system::error_code failure;
@@ -87,6 +82,14 @@ public:
     void say(const std::string& line) { output_->say("ddprun: " + line); }
 
 private:
+    /// Before this node joins: what is left may hold ports, files and GPU memory.
+    void clear_up_after_others() {
+        const std::string line = clear_stale_cgroups(options_.supervisor.limits.unkillable_after);
+        if (!line.empty()) {
+            say(line);
+        }
+    }
+
     /// A line of the store's, on the store's thread.
     void hand_on(const std::string& line) {
         boost::asio::post(io_, [weak = weak_from_this(), line] {
@@ -137,13 +140,13 @@ private:
             feed(WorkerExited{generation, local_rank, evidence_of(end, spec, progress, {})});
             return;
         }
-        output_->collect(
-            generation, local_rank,
-            [self = shared_from_this(), generation, local_rank, end, spec,
-             progress](Collected collected) {
-                self->feed(WorkerExited{generation, local_rank,
-                                        evidence_of(end, spec, progress, std::move(collected))});
-            });
+        output_->collect(generation, local_rank,
+                         [self = shared_from_this(), generation, local_rank, end, spec, progress,
+                          note = kernel_log_.about(end)](Collected collected) {
+                             self->feed(WorkerExited{
+                                 generation, local_rank,
+                                 evidence_of(end, spec, progress, std::move(collected), note)});
+                         });
     }
 
     void wait_for_signal() {
@@ -167,7 +170,7 @@ private:
             const Input next = std::move(inputs_.front());
             inputs_.pop_front();
             Effects effects;
-            supervisor_.step(now(), next, effects);
+            supervisor_->step(now(), next, effects);
             for (Effect& effect : effects) {
                 carry_out(std::move(effect));
             }
@@ -178,7 +181,7 @@ private:
 
     void arm() {
         const std::optional<Instant> deadline =
-            has_ended_ ? std::nullopt : supervisor_.next_deadline();
+            has_ended_ ? std::nullopt : supervisor_->next_deadline();
         if (deadline == armed_for_) {
             return;
         }
@@ -201,7 +204,7 @@ private:
                        [&](SendToRendezvous& e) { link_->send(e.message); },
                        [&](DropLink& e) { link_->drop(e.why); },
                        [&](OpenStore& e) { open_store(e.host); },
-                       [&](ServeStore& e) { serve_store(std::move(e.admitted)); },
+                       [&](ServeStore& e) { serve_store(std::move(e)); },
                        [&](CloseStore&) { store_.close(); },
                        [&](StartWorkers& e) { start_workers(std::move(e)); },
                        [&](AskWorkersToLeave& e) { page_.carry_out(e); },
@@ -231,17 +234,19 @@ private:
         feed(StoreOpened{{host, port}});
     }
 
-    void serve_store(std::vector<std::string> admitted) {
+    void serve_store(ServeStore effect) {
         if (options_.store_port != 0) {
             // The port outlives the generation, its store does not.
             store_socket_.reset(fcntl(fixed_store_.get(), F_DUPFD_CLOEXEC, 0));
         }
         DDP_CHECK(store_socket_.is_open());
-        store_.serve(std::move(store_socket_), std::move(admitted));
+        store_.serve(std::move(store_socket_), std::move(effect.admitted),
+                     static_cast<std::size_t>(effect.clients));
     }
 
     void start_workers(StartWorkers start) {
         generation_ = start.generation;
+        kernel_log_.begin_generation();
         specs_.clear();
         if (const Result<void> made = page_.make(start); !made) {
             say(fmt::format("warning: {}; workers learn of a drain by signals alone",
@@ -278,7 +283,7 @@ private:
             }
             keeper_->start_worker(generation, workers[i].local_rank, workers[i].command,
                                   workers[i].environment, std::move(pipes[i].out),
-                                  std::move(pipes[i].err));
+                                  std::move(pipes[i].err), workers[i].cpus);
         }
     }
 
@@ -315,11 +320,8 @@ private:
     }
 
     void show(const rdzv::Verdict& verdict) {
-        std::string text = format_verdict(verdict, options_.program);
-        if (!text.empty()) {
-            text.pop_back();  // whole lines: say() ends the last one
-            output_->say(std::move(text));
-        }
+        show_verdict(verdict, options_.program, options_.output.log_root, options_.error_file,
+                     *output_);
     }
 
     void end(int code) {
@@ -336,9 +338,9 @@ private:
     }
 
     boost::asio::io_context& io_;
-    const AgentOptions options_;
+    AgentOptions options_;
     std::unique_ptr<rdzv::Link> link_;
-    Supervisor supervisor_;
+    std::optional<Supervisor> supervisor_;  ///< from start() on: it tells what contains workers
     std::unique_ptr<WorkerOutput> output_;
     rdzv::StoreServer store_;
     std::unique_ptr<KeeperHandle> keeper_;
@@ -357,6 +359,7 @@ private:
     bool is_spawn_pending_ = false;  // its folders are being made
     std::map<LocalRank, WorkerSpec> specs_;
     SharedPage page_;
+    KernelLog kernel_log_;
 };
 
 Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)

@@ -21,6 +21,7 @@ struct AgentOptions {
     std::uint16_t store_port = 0;        ///< fixed port of all stores; 0: the kernel chooses each
     std::vector<int> signals_to_handle;  ///< each asks to drain
     std::string program;                 ///< as the user named it, for the report
+    std::string error_file;              ///< to be written if the job fails, torchrun's format
 };
 
 /// The IO around one Supervisor: feeds it what the link, the keeper, the output thread, the store

@@ -31,33 +31,47 @@ std::set<int> children_before_us() {
     return {children.begin(), children.end()};
 }
 
+/// None where another level is wanted, or where none can be had and none is demanded.
+Result<std::optional<Cgroup>> make_cgroup(std::optional<ContainmentLevel> wanted) {
+    if (wanted && *wanted != ContainmentLevel::Cgroup) {
+        return std::optional<Cgroup>();
+    }
+    Result<Cgroup> made = Cgroup::make();
+    if (made.has_error() && wanted) {
+        return Error{made.error().code, fmt::format("containment {} cannot be had: {}",
+                                                    names_of(*wanted).name, made.error().what)};
+    }
+    return made.has_error() ? std::optional<Cgroup>() : std::optional<Cgroup>(std::move(*made));
+}
+
 }  // namespace
 
 /// Shared, because its pending operations keep it alive after the handle is gone.
 class KeeperHandle::Impl : public std::enable_shared_from_this<KeeperHandle::Impl> {
 public:
-    Impl(boost::asio::io_context& io, KeeperOptions options, Events events)
+    Impl(boost::asio::io_context& io, KeeperOptions options, Events events,
+         std::optional<Cgroup> cgroup)
         : io_(io),
           options_(std::move(options)),
           events_(std::move(events)),
-          containment_(children_before_us()),
+          containment_(children_before_us(), std::move(cgroup),
+                       options_.containment != ContainmentLevel::Session),
           sweep_(io, containment_,
                  {.reap = [this] { reap_orphans(); },
                   .on_empty = [this] { finish_sweep(std::nullopt); },
                   .on_stuck = [this](std::string rest) { finish_sweep(std::move(rest)); }}),
           child_signals_(io) {}
 
-    Result<void> start();
+    Result<void> launch();
     void start_worker(KeeperSpawn spawn, UniqueFd out, UniqueFd err);
     void request(const KeeperRequest& message);
     void exclude(int pid) { containment_.exclude(pid); }
     void stop(std::function<void()> done);
 
-    [[nodiscard]] std::string containment() const { return containment_.level(); }
+    [[nodiscard]] ContainmentLevel containment() const { return containment_.level(); }
     [[nodiscard]] int keeper_pid() const { return keeper_pid_; }
 
 private:
-    Result<void> launch();
     void watch_keeper(UniqueFd pidfd);
     void catch_child_signals();
     void leave_child_signals();
@@ -87,7 +101,7 @@ private:
     boost::asio::io_context& io_;
     KeeperOptions options_;
     Events events_;
-    SubreaperContainment containment_;
+    Containment containment_;
     Sweep sweep_;
     boost::asio::signal_set child_signals_;  ///< only while sweeping, or where there is no pidfd
     std::unique_ptr<stream_descriptor> keeper_pidfd_;
@@ -99,11 +113,6 @@ private:
     std::function<void()> on_stopped_;
 };
 
-Result<void> KeeperHandle::Impl::start() {
-    const Result<void> opened = containment_.open();
-    return opened.has_error() ? opened : launch();
-}
-
 Result<void> KeeperHandle::Impl::launch() {
     Result<std::pair<UniqueFd, UniqueFd>> sockets = FrameChannel::make_sockets();
     if (sockets.has_error()) {
@@ -111,8 +120,12 @@ Result<void> KeeperHandle::Impl::launch() {
     }
     ProgramSpec spec;
     spec.command = {options_.path, options_.saved_state.to_text(),
-                    std::to_string(options_.limits.unkillable_after.count())};
+                    std::to_string(options_.limits.unkillable_after.count()),
+                    std::string(names_of(containment_.level()).word)};
     spec.fds = {FdMapping{.from = sockets->second.get(), .to = kKeeperSocket}};
+    if (containment_.cgroup_folder() >= 0) {
+        spec.fds.push_back(FdMapping{.from = containment_.cgroup_folder(), .to = kKeeperCgroup});
+    }
     Result<StartedProgram> started = start_program(spec);
     if (started.has_error()) {
         return started.error();
@@ -230,6 +243,7 @@ void KeeperHandle::Impl::stop(std::function<void()> done) {
 
 void KeeperHandle::Impl::finish_stop() {
     leave_child_signals();
+    containment_.release();
     if (const std::function<void()> done = std::exchange(on_stopped_, {})) {
         done();
     }
@@ -280,6 +294,9 @@ void KeeperHandle::Impl::finish_sweep(std::optional<std::string> rest) {
     const auto self = shared_from_this();
     sweep_.cancel();
     leave_child_signals();
+    if (!rest) {
+        containment_.end_generation();
+    }
     if (is_stopping_) {
         finish_stop();
         return;
@@ -313,8 +330,13 @@ void KeeperHandle::Impl::refuse_later(const KeeperSpawn& spawn, int error) {
 
 Result<std::unique_ptr<KeeperHandle>> KeeperHandle::start(boost::asio::io_context& io,
                                                           KeeperOptions options, Events events) {
-    auto impl = std::make_shared<Impl>(io, std::move(options), std::move(events));
-    const Result<void> started = impl->start();
+    Result<std::optional<Cgroup>> cgroup = make_cgroup(options.containment);
+    if (cgroup.has_error()) {
+        return cgroup.error();
+    }
+    auto impl =
+        std::make_shared<Impl>(io, std::move(options), std::move(events), std::move(*cgroup));
+    const Result<void> started = impl->launch();
     if (started.has_error()) {
         return started.error();
     }
@@ -330,9 +352,9 @@ KeeperHandle::~KeeperHandle() {
 void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
                                 const std::vector<std::string>& command,
                                 const std::vector<std::pair<std::string, std::string>>& environment,
-                                UniqueFd out, UniqueFd err) {
-    impl_->start_worker(KeeperSpawn{generation, local_rank, command, environment}, std::move(out),
-                        std::move(err));
+                                UniqueFd out, UniqueFd err, const std::vector<int>& cpus) {
+    impl_->start_worker(KeeperSpawn{generation, local_rank, command, environment, cpus},
+                        std::move(out), std::move(err));
 }
 
 void KeeperHandle::signal_workers(Generation generation, std::vector<LocalRank> local_ranks,
@@ -348,7 +370,7 @@ void KeeperHandle::exclude(int pid) {
     impl_->exclude(pid);
 }
 
-std::string KeeperHandle::containment() const {
+ContainmentLevel KeeperHandle::containment() const {
     return impl_->containment();
 }
 

@@ -2,12 +2,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
 
+#include "agent/process/containment.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
 #include "rendezvous/base/error.hpp"
@@ -18,14 +20,16 @@
 namespace ddprun::agent {
 
 struct KeeperOptions {
-    std::string path;  ///< of the ddprun-keeper program
+    std::string path;                             ///< of the ddprun-keeper program
+    std::optional<ContainmentLevel> containment;  ///< no other will do; none: the highest there is
     rdzv::Limits limits;
     SavedProcessState saved_state;
 };
 
 /// The agent's end of its keeper: starts it, talks to it, and when it dies sweeps what it left
-/// behind and starts another. Makes this process a child subreaper. Owned and called by the thread
-/// of the io_context; events come on that thread and never from inside a call of the owner's.
+/// behind and starts another. Makes this process a child subreaper where it can. Owned and called
+/// by the thread of the io_context; events come on that thread and never from inside a call of the
+/// owner's.
 ///
 /// Children that this process has when start() is called, and those given to exclude(), are not the
 /// keeper's and are never swept.
@@ -48,7 +52,8 @@ public:
         std::function<void()> on_lost;
     };
 
-    /// Starts the keeper. Failure names the program and the reason; nothing is left running.
+    /// Starts the keeper. Failure names the program, or the containment that cannot be had, and the
+    /// reason; nothing is left running.
     [[nodiscard]] static Result<std::unique_ptr<KeeperHandle>> start(boost::asio::io_context& io,
                                                                      KeeperOptions options,
                                                                      Events events);
@@ -60,11 +65,12 @@ public:
     KeeperHandle& operator=(const KeeperHandle&) = delete;
 
     /// Starts a worker with `out` and `err` as its stdout and stderr. Always answered: on_started
-    /// or on_exited, or on_lost. Calls of one loop turn travel together.
+    /// or on_exited, or on_lost. Calls of one loop turn travel together. It may run on `cpus`
+    /// only, or where this process may if that is empty.
     void start_worker(Generation generation, LocalRank local_rank,
                       const std::vector<std::string>& command,
                       const std::vector<std::pair<std::string, std::string>>& environment,
-                      UniqueFd out, UniqueFd err);
+                      UniqueFd out, UniqueFd err, const std::vector<int>& cpus = {});
 
     /// To the process groups of these workers of the generation, as far as they still run.
     void signal_workers(Generation generation, std::vector<LocalRank> local_ranks, int signal);
@@ -75,8 +81,8 @@ public:
     /// `pid` is a child of this process that no sweep may touch.
     void exclude(int pid);
 
-    /// The containment level in force, for status and reports.
-    [[nodiscard]] std::string containment() const;
+    /// In force, for status and reports.
+    [[nodiscard]] ContainmentLevel containment() const;
 
     [[nodiscard]] int keeper_pid() const;
 

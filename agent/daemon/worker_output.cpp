@@ -159,6 +159,12 @@ void WorkerOutput::close(Generation generation) {
     thread_->post([thread = thread_.get(), generation] { thread->pump_.close(generation); });
 }
 
+void WorkerOutput::keep(std::string path, std::string content) {
+    thread_->post([thread = thread_.get(), path = std::move(path), content = std::move(content)] {
+        thread->pump_.keep(path, content);
+    });
+}
+
 void WorkerOutput::say(std::string line) {
     if (thread_->lines_waiting_ >= thread_->options_.limits.say_lines_max) {
         ++thread_->lines_dropped_;

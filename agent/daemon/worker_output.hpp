@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <boost/asio/any_io_executor.hpp>
 
@@ -27,7 +28,11 @@ struct OutputOptions {
     rdzv::Limits limits;
     std::string log_root;                 ///< `<log-dir>/<job>_<8 hex>`; empty: no by-rank links
     std::map<int, OutputChoice> console;  ///< by local rank; those not listed have the defaults
-    bool prefixes = false;                ///< every console line starts with `[hostname rank] `
+    /// Tee'd lines with one of these texts are also kept in filtered_stdout.log or
+    /// filtered_stderr.log beside the workers' folders, with torchrun's prefix.
+    std::vector<std::string> stdout_filters;
+    std::vector<std::string> stderr_filters;
+    bool prefixes = false;  ///< every console line starts with `[hostname rank] `
     std::string hostname;
     std::string role = "default";
     /// torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE for tee'd streams; empty: its default,
@@ -99,6 +104,9 @@ public:
     /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
     /// a stream is never awaited, for somebody else may hold a copy.
     void close(Generation generation);
+
+    /// Writes the file `path` anew, whole or not at all; its folders are made. A failure is said.
+    void keep(std::string path, std::string content);
 
     /// Writes `line` and a line end to stderr, whole, in order with the other calls. If more than
     /// Limits::say_lines_max wait for a console that takes none, further ones are dropped and the

@@ -57,6 +57,28 @@ Result<void> append_to_log(int fd, std::string_view bytes, const std::string& pa
     return {};
 }
 
+Result<void> replace_file(const std::string& path, std::string_view content) {
+    const std::size_t slash = path.rfind('/');
+    if (slash != std::string::npos && slash > 0) {
+        if (const Result<void> made = make_folders(path.substr(0, slash)); !made) {
+            return made.error();
+        }
+    }
+    const std::string aside = fmt::format("{}.{}", path, ::getpid());
+    ::unlink(aside.c_str());
+    const Result<UniqueFd> file = open_log(aside);
+    if (!file) {
+        return file.error();
+    }
+    const Result<void> written = append_to_log(file->get(), content, aside);
+    if (written && std::rename(aside.c_str(), path.c_str()) == 0) {
+        return {};
+    }
+    const Error failure = written ? system_error(errno, "writing " + path) : written.error();
+    ::unlink(aside.c_str());
+    return failure;
+}
+
 Result<void> link_by_rank(const std::string& log_root, Rank rank, const std::string& log_dir) {
     const std::string folder = log_root + "/by-rank";
     if (const Result<void> made = make_folders(folder); !made) {

@@ -20,6 +20,10 @@ namespace ddprun::agent {
 /// Writes all of `bytes`; on failure some of them may be written.
 [[nodiscard]] Result<void> append_to_log(int fd, std::string_view bytes, const std::string& path);
 
+/// Writes `content` beside `path` and gives it that name: others see all of it or what was there
+/// before. Missing folders are made.
+[[nodiscard]] Result<void> replace_file(const std::string& path, std::string_view content);
+
 /// Makes `<log_root>/by-rank/<rank>` a relative link to `log_dir`, in place of an older link.
 [[nodiscard]] Result<void> link_by_rank(const std::string& log_root, Rank rank,
                                         const std::string& log_dir);

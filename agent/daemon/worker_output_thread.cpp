@@ -12,6 +12,7 @@
 
 #include "agent/core/line_prefix.hpp"
 #include "agent/daemon/worker_output_files.hpp"
+#include "agent/daemon/worker_output_filter.hpp"
 #include "rendezvous/base/check.hpp"
 
 namespace ddprun::agent {
@@ -35,6 +36,7 @@ struct OutputPump::Stream {
     ConsoleSink* console = nullptr;        ///< null: not shown
     std::optional<LineSplitter> splitter;  ///< none: raw
     std::optional<LineTail> tail;          ///< of stderr
+    std::optional<LineFilter> filter;      ///< keeps some lines apart
     bool is_ended = false;                 ///< all write ends are closed
 };
 
@@ -70,6 +72,7 @@ void OutputPump::open(OpenedWorker opened) {
     set_console(*worker, opened.local_rank, opened.rank);
     if (!worker->log_dir.empty()) {
         open_files(*worker, opened.rank);
+        open_filters(*worker, opened.local_rank, opened.rank);
     }
     wait(worker->out);
     wait(worker->err);
@@ -78,12 +81,13 @@ void OutputPump::open(OpenedWorker opened) {
     DDP_CHECK(is_new, opened.generation.value(), opened.local_rank.value());
 }
 
+OutputChoice OutputPump::choice_of(LocalRank local_rank) const {
+    const auto found = options_.console.find(local_rank.value());
+    return found == options_.console.end() ? OutputChoice{} : found->second;
+}
+
 void OutputPump::set_console(Worker& worker, LocalRank local_rank, Rank rank) {
-    OutputChoice choice;
-    if (const auto found = options_.console.find(local_rank.value());
-        found != options_.console.end()) {
-        choice = found->second;
-    }
+    const OutputChoice choice = choice_of(local_rank);
     const auto set = [&](Stream& stream, ConsoleSink& console, bool is_shown, bool is_teed) {
         if (!is_shown && !is_teed) {
             return;
@@ -124,6 +128,27 @@ void OutputPump::open_files(Worker& worker, Rank rank) {
             say_error(linked.error());
         }
     }
+}
+
+void OutputPump::open_filters(Worker& worker, LocalRank local_rank, Rank rank) {
+    const OutputChoice choice = choice_of(local_rank);
+    const auto open_one = [&](Stream& stream, const std::vector<std::string>& texts, bool is_teed,
+                              const char* name) {
+        if (texts.empty() || !is_teed) {
+            return;
+        }
+        Result<LineFilter> filter = LineFilter::open(
+            worker.log_dir.substr(0, worker.log_dir.rfind('/')) + name, texts,
+            torchrun_prefix(options_.prefix_template, options_.role, rank, local_rank),
+            options_.limits.console_line_bytes_max);
+        if (filter) {
+            stream.filter = std::move(*filter);
+        } else {
+            say_error(filter.error());
+        }
+    };
+    open_one(*worker.out, options_.stdout_filters, choice.is_teed_stdout, "/filtered_stdout.log");
+    open_one(*worker.err, options_.stderr_filters, choice.is_teed_stderr, "/filtered_stderr.log");
 }
 
 void OutputPump::wait(const std::shared_ptr<Stream>& stream) {
@@ -177,6 +202,11 @@ void OutputPump::carry(Stream& stream, std::string_view bytes) {
     if (stream.tail) {
         stream.tail->add(bytes);
     }
+    if (stream.filter) {
+        if (const Result<void> kept = stream.filter->feed(bytes); !kept) {
+            say_error(kept.error());
+        }
+    }
     if (stream.console == nullptr) {
         return;
     }
@@ -206,6 +236,11 @@ void OutputPump::drain(Stream& stream) {
 }
 
 void OutputPump::finish_line(Stream& stream) {
+    if (stream.filter) {
+        if (const Result<void> kept = stream.filter->finish(); !kept) {
+            say_error(kept.error());
+        }
+    }
     if (stream.console != nullptr && stream.splitter) {
         lines_.clear();
         stream.splitter->finish(lines_);
@@ -256,6 +291,12 @@ void OutputPump::resume_paused() {
     resumed.swap(paused_);
     for (const std::shared_ptr<Stream>& stream : resumed) {
         wait(stream);
+    }
+}
+
+void OutputPump::keep(const std::string& path, const std::string& content) {
+    if (const Result<void> kept = replace_file(path, content); !kept) {
+        say_error(kept.error());
     }
 }
 

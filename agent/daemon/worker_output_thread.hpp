@@ -42,6 +42,7 @@ public:
     void open(OpenedWorker worker);
     [[nodiscard]] Collected collect(Generation generation, LocalRank local_rank);
     void close(Generation generation);
+    void keep(const std::string& path, const std::string& content);
     void say(const std::string& line);
 
     /// Drains and closes every pipe. `io` runs out of work once the console has taken everything.
@@ -53,6 +54,8 @@ private:
     using Key = std::pair<Generation, LocalRank>;
 
     void open_files(Worker& worker, Rank rank);
+    void open_filters(Worker& worker, LocalRank local_rank, Rank rank);
+    [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const;
     void set_console(Worker& worker, LocalRank local_rank, Rank rank);
     void wait(const std::shared_ptr<Stream>& stream);
     void on_readable(const std::shared_ptr<Stream>& stream);

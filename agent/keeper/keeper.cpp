@@ -39,9 +39,9 @@ WorkerEnd end_of(const siginfo_t& info) {
 }  // namespace
 
 Keeper::Keeper(boost::asio::io_context& io, UniqueFd agent, const SavedProcessState& saved_state,
-               Milliseconds unkillable_after)
+               Containment containment, Milliseconds unkillable_after)
     : io_(io),
-      containment_({}),
+      containment_(std::move(containment)),
       spawner_(containment_, saved_state),
       sweep_(io, containment_,
              {.reap = [this] { reap_all(); },
@@ -50,8 +50,6 @@ Keeper::Keeper(boost::asio::io_context& io, UniqueFd agent, const SavedProcessSt
       child_signals_(io, SIGCHLD),
       agent_(FrameChannel::create(io, std::move(agent))),
       unkillable_after_(unkillable_after) {
-    const Result<void> opened = containment_.open();
-    DDP_CHECK(!opened.has_error(), opened.error().what);
     wait_for_orphans();
     agent_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
                    .on_closed = [this](const std::string& why) { on_agent_gone(why); }});
@@ -89,6 +87,13 @@ void Keeper::handle(const KeeperSpawn& spawn) {
     if (emptying_ || (held_ != Generation() && held_ != spawn.generation)) {
         refuse(spawn, EBUSY);
         return;
+    }
+    if (held_ == Generation()) {
+        if (const Result<void> begun = containment_.begin_generation(); begun.has_error()) {
+            say(begun.error().what);
+            refuse(spawn, EAGAIN);
+            return;
+        }
     }
     auto spawned = spawner_.spawn(spawn, out, err);
     if (spawned.has_error()) {
@@ -224,7 +229,9 @@ void Keeper::wait_for_orphans() {
 
 void Keeper::on_empty() {
     held_ = Generation();
+    containment_.end_generation();
     if (is_ending_) {
+        containment_.release();
         io_.stop();
         return;
     }

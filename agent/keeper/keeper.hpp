@@ -26,9 +26,9 @@ namespace ddprun::agent {
 /// and stops the io_context. Owned by the keeper's main, one thread, outlives the loop's run.
 class Keeper {
 public:
-    /// `agent` is this end of the socketpair. Becomes the subreaper and starts to listen.
+    /// `agent` is this end of the socketpair. Starts to listen.
     Keeper(boost::asio::io_context& io, UniqueFd agent, const SavedProcessState& saved_state,
-           Milliseconds unkillable_after);
+           Containment containment, Milliseconds unkillable_after);
     Keeper(const Keeper&) = delete;
     Keeper& operator=(const Keeper&) = delete;
 
@@ -63,7 +63,7 @@ private:
     void refuse(const KeeperSpawn& spawn, int error);
 
     boost::asio::io_context& io_;
-    SubreaperContainment containment_;
+    Containment containment_;
     WorkerSpawner spawner_;
     Sweep sweep_;
     boost::asio::signal_set child_signals_;

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
@@ -29,16 +30,17 @@ int usage() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 3) {
+    if (argc != 4) {
         return usage();
     }
     const Result<agent::SavedProcessState> saved = agent::SavedProcessState::from_text(argv[1]);
     long long unkillable_after = 0;
     const char* end = argv[2] + std::strlen(argv[2]);
     const auto parsed = std::from_chars(argv[2], end, unkillable_after);
+    const std::optional<ContainmentLevel> level = containment_of(argv[3]);
     int type = 0;
     socklen_t size = sizeof type;
-    if (saved.has_error() || parsed.ec != std::errc{} || parsed.ptr != end ||
+    if (saved.has_error() || !level || parsed.ec != std::errc{} || parsed.ptr != end ||
         getsockopt(agent::kKeeperSocket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
         return usage();
     }
@@ -46,9 +48,21 @@ int main(int argc, char** argv) {
     (void)fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
     (void)fcntl(socket.get(), F_SETFL, O_NONBLOCK);
     agent::ignore_asking_signals();
+    std::optional<agent::Cgroup> cgroup;
+    if (*level == ContainmentLevel::Cgroup) {
+        (void)fcntl(agent::kKeeperCgroup, F_SETFD, FD_CLOEXEC);
+        Result<agent::Cgroup> given = agent::Cgroup::from(UniqueFd(agent::kKeeperCgroup));
+        if (given.has_error()) {
+            fmt::print(stderr, "ddprun-keeper: {}\n", given.error().what);
+            return rdzv::kExitInternal;
+        }
+        cgroup = std::move(*given);
+    }
 
     boost::asio::io_context io(1);
-    agent::Keeper keeper(io, std::move(socket), *saved, Milliseconds(unkillable_after));
+    agent::Containment containment({}, std::move(cgroup), *level != ContainmentLevel::Session);
+    agent::Keeper keeper(io, std::move(socket), *saved, std::move(containment),
+                         Milliseconds(unkillable_after));
     io.run();
     return keeper.has_failed() ? rdzv::kExitInternal : rdzv::kExitSuccess;
 }

@@ -1,29 +1,26 @@
 #include "agent/keeper/worker_spawner.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <exception>
 #include <map>
+#include <memory>
 #include <string_view>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/process/v2/posix/fork_and_forget_launcher.hpp>
-#include <boost/process/v2/process.hpp>
-
 #include "agent/process/children.hpp"
+#include "agent/process/fork_into.hpp"
 
 namespace ddprun::agent {
 
 namespace {
-
-namespace process = boost::process::v2;
 
 boost::system::error_code system_code(int errno_value) {
     return {errno_value, boost::system::system_category()};
@@ -61,50 +58,71 @@ void close_on_exec_above_standard() {
     }
 }
 
-/// What Boost.Process calls before the fork (on_setup) and in the child.
+struct CpuSetFree {
+    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+};
+
+/// The kernel's form of a list of CPUs, made before the fork; null: leave them as they are.
+struct CpuSet {
+    std::unique_ptr<cpu_set_t, CpuSetFree> bits;
+    std::size_t bytes = 0;
+};
+
+CpuSet as_cpu_set(const std::vector<int>& cpus) {
+    CpuSet set;
+    if (cpus.empty()) {
+        return set;
+    }
+    const int count = *std::max_element(cpus.begin(), cpus.end()) + 1;
+    set.bits.reset(CPU_ALLOC(static_cast<std::size_t>(count)));
+    set.bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(count));
+    if (set.bits) {
+        CPU_ZERO_S(set.bytes, set.bits.get());
+        for (const int cpu : cpus) {
+            CPU_SET_S(static_cast<std::size_t>(cpu), set.bytes, set.bits.get());
+        }
+    }
+    return set;
+}
+
+/// All that the child needs after the fork, where it may allocate nothing.
 struct ChildSetup {
     const Containment& containment;
     const SavedProcessState& saved_state;
+    const CpuSet& cpus;
     int out;
     int err;
     int exec_status;
-
-    template <typename Launcher, typename Path>
-    boost::system::error_code on_setup(Launcher& launcher, const Path& /*executable*/,
-                                       const char* const*& /*argv*/) const {
-        launcher.fd_whitelist.push_back(exec_status);  // Close-on-exec; to be open until then.
-        return {};
-    }
-
-    template <typename Launcher, typename Path>
-    boost::system::error_code on_exec_setup(Launcher& /*launcher*/, const Path& /*executable*/,
-                                            const char* const*& /*argv*/) const {
-        int error = containment.enter();
-        if (error == 0 && (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)) {
-            error = errno;
-        }
-        if (error == 0) {
-            close_on_exec_above_standard();
-            error = saved_state.restore();
-        }
-        errno = error;  // The launcher reports errno, not what we return.
-        return error == 0 ? boost::system::error_code() : system_code(error);
-    }
-
-    /// Never called: Boost 1.81 asks for this signature, and calls the next one if it is there.
-    template <typename Launcher, typename Path>
-    void on_exec_error(Launcher&, const boost::system::error_code&, const Path&,
-                       const char* const*&, const boost::system::error_code&) const;
-
-    template <typename Launcher, typename Path>
-    void on_exec_error(Launcher& /*launcher*/, const Path& /*executable*/,
-                       const char* const*& /*argv*/, const boost::system::error_code& error) const {
-        const int value = error.value();
-        const ssize_t written = write(exec_status, &value, sizeof value);
-        // The launcher would call exit() next, and that would run what belongs to the parent.
-        _exit(written == static_cast<ssize_t>(sizeof value) ? kExecFailed : kNoReport);
-    }
+    const char* program;
+    char* const* arguments;
+    char* const* environment;
 };
+
+/// Makes the child what a worker finds. Returns 0 or an errno.
+int prepare(const ChildSetup& setup) {
+    if (const int error = setup.containment.enter(); error != 0) {
+        return error;
+    }
+    const CpuSet& cpus = setup.cpus;
+    if (cpus.bits && sched_setaffinity(0, cpus.bytes, cpus.bits.get()) != 0) {
+        return errno;  // None of them is left in our cpuset.
+    }
+    if (dup2(setup.out, STDOUT_FILENO) < 0 || dup2(setup.err, STDERR_FILENO) < 0) {
+        return errno;
+    }
+    close_on_exec_above_standard();
+    return setup.saved_state.restore();
+}
+
+[[noreturn]] void become_worker(const ChildSetup& setup) {
+    int error = prepare(setup);
+    if (error == 0) {
+        execve(setup.program, setup.arguments, setup.environment);
+        error = errno;
+    }
+    const ssize_t written = write(setup.exec_status, &error, sizeof error);
+    _exit(written == static_cast<ssize_t>(sizeof error) ? kExecFailed : kNoReport);
+}
 
 std::string_view search_path_of(const std::vector<std::string>& environment) {
     constexpr std::string_view kKey = "PATH=";
@@ -116,11 +134,12 @@ std::string_view search_path_of(const std::vector<std::string>& environment) {
     return "/usr/local/bin:/usr/bin:/bin";
 }
 
-std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
-    std::vector<const char*> pointers;
+/// As execve() wants them; it changes none.
+std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
+    std::vector<char*> pointers;
     pointers.reserve(strings.size() + 1);
     for (const std::string& string : strings) {
-        pointers.push_back(string.c_str());
+        pointers.push_back(const_cast<char*>(string.c_str()));
     }
     pointers.push_back(nullptr);
     return pointers;
@@ -146,28 +165,30 @@ boost::system::result<SpawnedWorker> WorkerSpawner::spawn(const KeeperSpawn& spa
     UniqueFd status_read(status[0]);
     const UniqueFd status_write(status[1]);
 
-    const std::vector<const char*> envp = pointers_to(environment);
-    std::vector<const char*> argv = pointers_to(spawn.command);
-    // Unlike the default launcher this one does not wait for the exec: eight of them overlap.
-    process::posix::fork_and_forget_launcher launcher;
-    launcher.env = envp.data();
-    const ChildSetup setup{containment_, saved_state_, out.get(), err.get(), status_write.get()};
-    boost::system::error_code error;
+    const std::vector<char*> environment_pointers = pointers_to(environment);
+    const std::vector<char*> arguments = pointers_to(spawn.command);
+    const CpuSet cpus = as_cpu_set(spawn.cpus);
+    if (!spawn.cpus.empty() && !cpus.bits) {
+        return system_code(ENOMEM);
+    }
+    const ChildSetup setup{.containment = containment_,
+                           .saved_state = saved_state_,
+                           .cpus = cpus,
+                           .out = out.get(),
+                           .err = err.get(),
+                           .exec_status = status_write.get(),
+                           .program = program->c_str(),
+                           .arguments = arguments.data(),
+                           .environment = environment_pointers.data()};
     const SignalsBlocked blocked;
-    // Boost.Process remakes the context's descriptors in the child: this one has none by then.
-    boost::asio::io_context context(1);
-    try {
-        launcher(context.get_executor(), error, *program, argv.data(), setup).detach();
-    } catch (const std::exception&) {
-        if (launcher.pid == 0) {
-            _exit(kNoReport);  // In the child, which must never become a second keeper.
-        }
-        // After the fork where the kernel has no pidfd, which only Boost's handle needs.
+    const pid_t pid = fork_into(containment_.birthplace());
+    if (pid == 0) {
+        become_worker(setup);
     }
-    if (launcher.pid <= 0) {
-        return error ? error : system_code(EAGAIN);
+    if (pid < 0) {
+        return system_code(errno);
     }
-    return SpawnedWorker{launcher.pid, std::move(status_read)};
+    return SpawnedWorker{pid, std::move(status_read)};
 }
 
 boost::system::result<std::string> find_program(const std::string& name,

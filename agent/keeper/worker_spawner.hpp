@@ -20,7 +20,7 @@ struct SpawnedWorker {
     UniqueFd exec_status;
 };
 
-/// Forks and executes workers with Boost.Process. It returns as soon as the child has its own copy
+/// Forks and executes workers. It returns as soon as the child has its own copy
 /// of everything: a slow exec delays nobody. One thread, which must live as long as the process:
 /// the parent-death signal follows the thread.
 class WorkerSpawner {
@@ -29,8 +29,8 @@ public:
     WorkerSpawner(const Containment& containment, SavedProcessState saved_state);
 
     /// Starts `spawn.command` with stdout `out` and stderr `err`, the process's own stdin and
-    /// nothing else, in its own session, as `saved_state` says. The error is that of looking
-    /// the program up, or of fork.
+    /// nothing else, in its own session, on `spawn.cpus`, as `saved_state` says. The error is that
+    /// of looking the program up, or of fork.
     [[nodiscard]] boost::system::result<SpawnedWorker> spawn(const KeeperSpawn& spawn,
                                                              const UniqueFd& out,
                                                              const UniqueFd& err);

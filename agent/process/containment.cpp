@@ -19,21 +19,20 @@ constexpr std::size_t kDescribedMax = 8;
 
 }  // namespace
 
-SubreaperContainment::SubreaperContainment(std::set<int> excluded)
-    : owner_(getpid()), excluded_(std::move(excluded)) {}
+Containment::Containment(std::set<int> excluded, std::optional<Cgroup> cgroup, bool is_subreaper)
+    : owner_(getpid()),
+      excluded_(std::move(excluded)),
+      cgroup_(std::move(cgroup)),
+      is_subreaper_(is_subreaper && prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0) {}
 
-std::string SubreaperContainment::level() const {
-    return "C1 (keeper)";
-}
-
-Result<void> SubreaperContainment::open() {
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) {
-        return system_error(errno, "cannot become a child subreaper (prctl)");
+ContainmentLevel Containment::level() const {
+    if (cgroup_) {
+        return ContainmentLevel::Cgroup;
     }
-    return {};
+    return is_subreaper_ ? ContainmentLevel::Keeper : ContainmentLevel::Session;
 }
 
-int SubreaperContainment::enter() const noexcept {
+int Containment::enter() const noexcept {
     if (setsid() < 0) {
         return errno;
     }
@@ -44,7 +43,10 @@ int SubreaperContainment::enter() const noexcept {
     return getppid() == owner_ ? 0 : ESRCH;
 }
 
-void SubreaperContainment::kill_all() {
+void Containment::kill_all() {
+    if (cgroup_ && !cgroup_->is_empty()) {
+        cgroup_->kill_all();
+    }
     // Only our own children: their numbers cannot be given to others before we reap them, and what
     // they have started becomes ours when they die. A worker's group goes with it at once.
     for (const int child : children()) {
@@ -53,7 +55,10 @@ void SubreaperContainment::kill_all() {
     }
 }
 
-bool SubreaperContainment::is_empty() const {
+bool Containment::is_empty() const {
+    if (cgroup_ && !cgroup_->is_empty()) {
+        return false;
+    }
     if (excluded_.empty()) {
         siginfo_t info{};
         return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
@@ -61,7 +66,7 @@ bool SubreaperContainment::is_empty() const {
     return children().empty();
 }
 
-std::string SubreaperContainment::describe_rest() const {
+std::string Containment::describe_rest() const {
     std::string text;
     std::size_t described = 0;
     for (const int child : children()) {
@@ -74,7 +79,23 @@ std::string SubreaperContainment::describe_rest() const {
     return text;
 }
 
-void SubreaperContainment::exclude(int pid) {
+Result<void> Containment::begin_generation() {
+    return cgroup_ ? cgroup_->begin_generation() : Result<void>();
+}
+
+void Containment::end_generation() {
+    if (cgroup_) {
+        cgroup_->end_generation();
+    }
+}
+
+void Containment::release() {
+    if (cgroup_) {
+        cgroup_->remove();
+    }
+}
+
+void Containment::exclude(int pid) {
     // Those that were reaped meanwhile are forgotten: their numbers may be given to others.
     const std::vector<int> living = own_children();
     std::erase_if(excluded_, [&living](int known) {
@@ -83,7 +104,7 @@ void SubreaperContainment::exclude(int pid) {
     excluded_.insert(pid);
 }
 
-std::set<int> SubreaperContainment::children() const {
+std::set<int> Containment::children() const {
     std::set<int> found;
     for (const int child : own_children()) {
         if (!excluded_.contains(child)) {

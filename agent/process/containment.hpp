@@ -1,54 +1,55 @@
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
+#include "agent/process/cgroup.hpp"
+#include "rendezvous/protocol/containment_level.hpp"
 
 namespace ddprun::agent {
 
-/// How the processes of a generation are held together, so that none survives it. The ladder of
-/// levels is in agent/keeper/README.md; one object is one set of processes, those of the generation
-/// that is held. Used by the keeper for the workers, by the agent for what a dead keeper left.
-/// One thread.
+/// The processes of the generation that is held, so that none survives it: every descendant of this
+/// process except `excluded` children and theirs, and every member of `cgroup`. Every worker leads
+/// its own session and dies with its parent. This process is a subreaper, so that what a worker
+/// leaves behind becomes its child, is found and killed; where it cannot be, the level is Session.
+/// Used by the keeper for the workers, by the agent for what a dead keeper left. One thread.
 class Containment {
 public:
-    virtual ~Containment() = default;
+    /// `is_subreaper`: is to become one.
+    Containment(std::set<int> excluded, std::optional<Cgroup> cgroup, bool is_subreaper);
 
-    /// The level's name, for the start line, status and reports.
-    [[nodiscard]] virtual std::string level() const = 0;
+    /// What is really in force.
+    [[nodiscard]] ContainmentLevel level() const;
 
-    /// Called once in this process before anything is started in it.
-    [[nodiscard]] virtual Result<void> open() = 0;
+    /// For the keeper; -1: there is no cgroup.
+    [[nodiscard]] int cgroup_folder() const { return cgroup_ ? cgroup_->folder() : -1; }
 
-    /// Puts the calling process, a new child between fork and exec, into the set. Only system
+    /// Before the first worker of a generation.
+    [[nodiscard]] Result<void> begin_generation();
+
+    /// The cgroup in which workers are to be born; -1: this process's.
+    [[nodiscard]] int birthplace() const { return cgroup_ ? cgroup_->birthplace() : -1; }
+
+    /// When is_empty().
+    void end_generation();
+
+    /// Makes the calling process, a new child between fork and exec, one of the set. Only system
     /// calls. Returns 0 or an errno.
-    [[nodiscard]] virtual int enter() const noexcept = 0;
+    [[nodiscard]] int enter() const noexcept;
 
     /// SIGKILLs every process of the set that is found. Those that were forked meanwhile are found
     /// by the next call, which is due when a child of this process has died.
-    virtual void kill_all() = 0;
+    void kill_all();
 
     /// The kernel's word that the set is empty. Dead children that are not reaped still count.
-    [[nodiscard]] virtual bool is_empty() const = 0;
+    [[nodiscard]] bool is_empty() const;
+
+    /// Readable out of band when is_empty() may have changed without a child's death; -1: never.
+    [[nodiscard]] int events() const { return cgroup_ ? cgroup_->events() : -1; }
 
     /// Who is left, for people; empty when nobody is.
-    [[nodiscard]] virtual std::string describe_rest() const = 0;
-};
-
-/// Level C1, "keeper": every worker leads its own session and dies with its parent, and this
-/// process is a subreaper, so that what a worker leaves behind becomes its child, is found and
-/// killed. The set is every descendant except `excluded` children and theirs.
-class SubreaperContainment final : public Containment {
-public:
-    explicit SubreaperContainment(std::set<int> excluded);
-
-    [[nodiscard]] std::string level() const override;
-    [[nodiscard]] Result<void> open() override;
-    [[nodiscard]] int enter() const noexcept override;
-    void kill_all() override;
-    [[nodiscard]] bool is_empty() const override;
-    [[nodiscard]] std::string describe_rest() const override;
+    [[nodiscard]] std::string describe_rest() const;
 
     /// `pid`, a child of this process, and its descendants are not of the set.
     void exclude(int pid);
@@ -56,9 +57,14 @@ public:
     /// Children of this process that are of the set, dead ones too.
     [[nodiscard]] std::set<int> children() const;
 
+    /// At the end: gives back what it holds of the kernel's.
+    void release();
+
 private:
     int owner_;  ///< this process, for the child to compare its parent with
     std::set<int> excluded_;
+    std::optional<Cgroup> cgroup_;
+    bool is_subreaper_;
 };
 
 }  // namespace ddprun::agent

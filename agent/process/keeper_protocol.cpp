@@ -111,6 +111,10 @@ Result<std::string> encode(const KeeperSpawn& spawn) {
         out.string(key);
         out.string(value);
     }
+    out.number(static_cast<std::uint32_t>(spawn.cpus.size()));
+    for (const int cpu : spawn.cpus) {
+        out.number(cpu);
+    }
     return std::move(out).finish();
 }
 
@@ -172,7 +176,7 @@ Result<std::string> encode(const KeeperNotEmptied& not_emptied) {
 }
 
 KeeperSpawn read_spawn(Reader& in) {
-    KeeperSpawn spawn{in.generation(), in.local_rank(), {}, {}};
+    KeeperSpawn spawn{in.generation(), in.local_rank(), {}, {}, {}};
     const std::uint32_t arguments = in.count(sizeof(std::uint32_t));
     spawn.command.reserve(arguments);
     for (std::uint32_t i = 0; i < arguments; ++i) {
@@ -184,6 +188,15 @@ KeeperSpawn read_spawn(Reader& in) {
         std::string key = in.string();
         std::string value = in.string();
         spawn.environment.emplace_back(std::move(key), std::move(value));
+    }
+    const std::uint32_t cpus = in.count(sizeof(int));
+    spawn.cpus.reserve(cpus);
+    for (std::uint32_t i = 0; i < cpus; ++i) {
+        spawn.cpus.push_back(in.number<int>());
+        // What no kernel has would only ask for memory.
+        if (spawn.cpus.back() < 0 || spawn.cpus.back() >= kCpusMax) {
+            in.fail();
+        }
     }
     if (spawn.command.empty()) {
         in.fail();

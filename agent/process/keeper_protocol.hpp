@@ -36,6 +36,7 @@ struct KeeperSpawn {
     LocalRank local_rank;
     std::vector<std::string> command;  ///< [0] without a slash is looked for in PATH
     std::vector<std::pair<std::string, std::string>> environment;  ///< set over the keeper's own
+    std::vector<int> cpus;  ///< it may run on these only; empty: as the keeper
 
     bool operator==(const KeeperSpawn&) const = default;
 };
@@ -99,6 +100,10 @@ using KeeperEvent = std::variant<KeeperStarted, KeeperExited, KeeperEmptied, Kee
 
 /// The keeper's end of the socketpair.
 inline constexpr int kKeeperSocket = 3;
+/// The folder of the cgroup, where there is one.
+inline constexpr int kKeeperCgroup = 4;
+/// Far above any kernel's number of CPUs.
+inline constexpr int kCpusMax = 1 << 16;
 /// Body of one frame. The kernel allows a program 6 MiB of arguments and environment at most.
 inline constexpr std::size_t kKeeperFrameBytesMax = std::size_t{8} << 20;
 /// Unsent bytes of one side. A spawn beyond it is answered with ENOBUFS.

@@ -1,6 +1,7 @@
 #include "agent/process/saved_process_state.hpp"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,6 +18,25 @@
 namespace ddprun::agent {
 
 namespace {
+
+/// The kernel's struct sigaction, of which the first word is the handler and zeros are the default;
+/// smaller than this everywhere.
+using KernelAction = std::array<std::uintptr_t, 8>;
+constexpr std::size_t kKernelMaskBytes = 8;
+
+/// Two signals belong to the C library, whose sigaction() will not hear of them; yet its
+/// posix_spawn() has programs start with both ignored. So the kernel is asked.
+bool is_ignored_now(int signal) {
+    KernelAction action{};
+    return syscall(SYS_rt_sigaction, signal, nullptr, action.data(), kKernelMaskBytes) == 0 &&
+           action[0] == reinterpret_cast<std::uintptr_t>(SIG_IGN);
+}
+
+void set_ignored(int signal, bool is_ignored) {
+    const KernelAction action{reinterpret_cast<std::uintptr_t>(is_ignored ? SIG_IGN : SIG_DFL)};
+    // Fails for SIGKILL and SIGSTOP, which nobody can have changed.
+    (void)syscall(SYS_rt_sigaction, signal, action.data(), nullptr, kKernelMaskBytes);
+}
 
 void open_missing_standard_fds() {
     for (int fd = 0; fd <= 2; ++fd) {
@@ -56,10 +76,7 @@ SavedProcessState SavedProcessState::capture() {
     for (int signal = 1; signal <= kSignals; ++signal) {
         const auto index = static_cast<std::size_t>(signal);
         state.blocked_[index] = sigismember(&mask, signal) == 1;
-        struct sigaction action {};
-        if (sigaction(signal, nullptr, &action) == 0) {
-            state.ignored_[index] = action.sa_handler == SIG_IGN;
-        }
+        state.ignored_[index] = is_ignored_now(signal);
     }
     DDP_CHECK(getrlimit(RLIMIT_NOFILE, &state.open_files_) == 0, errno);
     return state;
@@ -104,11 +121,7 @@ int SavedProcessState::restore() const {
     sigemptyset(&mask);
     for (int signal = 1; signal <= kSignals; ++signal) {
         const auto index = static_cast<std::size_t>(signal);
-        const bool is_ignored = ignored_[index] && signal != SIGPIPE;
-        struct sigaction action {};
-        action.sa_handler = is_ignored ? SIG_IGN : SIG_DFL;
-        // Fails for SIGKILL, SIGSTOP and the two that the C library keeps: nobody changed those.
-        (void)sigaction(signal, &action, nullptr);
+        set_ignored(signal, ignored_[index] && signal != SIGPIPE);
         if (blocked_[index]) {
             sigaddset(&mask, signal);
         }

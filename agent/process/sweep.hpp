@@ -5,6 +5,7 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "agent/process/containment.hpp"
@@ -12,9 +13,10 @@
 
 namespace ddprun::agent {
 
-/// Empties a containment: kills, and again whenever a child of this process has died, until the
-/// kernel says that nobody is left. Nothing is polled and nothing sleeps: every process that a
-/// dying one leaves behind has become our child before that death is announced to us. One thread.
+/// Empties a containment: kills, and again whenever a child of this process has died or the cgroup
+/// tells of a change, until the kernel says that nobody is left. Nothing is polled and nothing
+/// sleeps: every process that a dying one leaves behind has become our child before that death is
+/// announced to us. One thread.
 class Sweep {
 public:
     struct Events {
@@ -44,10 +46,12 @@ public:
 
 private:
     void step();
+    void wait_for_cgroup(std::shared_ptr<const void> owner);
 
     Containment& containment_;
     Events events_;
     boost::asio::steady_timer deadline_;
+    boost::asio::posix::stream_descriptor cgroup_events_;  ///< open where there is a cgroup
     bool is_running_ = false;
 };
 

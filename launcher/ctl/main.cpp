@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +11,9 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "launcher/ctl/doctor_text.hpp"
 #include "launcher/ctl/status_text.hpp"
+#include "launcher/preflight/read_facts.hpp"
 #include "rendezvous/client/control_client.hpp"
 #include "rendezvous/client/secret_file.hpp"
 #include "rendezvous/protocol/control.hpp"
@@ -25,6 +28,7 @@ using ddprun::Result;
 using namespace ddprun::rdzv;
 
 constexpr int kExitNoSuchJob = 1;
+constexpr int kExitUnfit = 1;
 constexpr const char* kDefaultEndpoint = "127.0.0.1:29400";
 constexpr const char* kDefaultPort = ":29400";
 
@@ -35,18 +39,24 @@ struct Flags {
     TlsFiles tls;
     bool is_insecure = false;
     bool wants_json = false;
+    bool asks_doctor = false;
 };
 
 constexpr const char* kHelp =
-    R"(Asks a rendezvous how its jobs stand: what each waits for, who is in it, what is left of its
-budgets, and what happened last. It changes nothing.
+    R"(Looks at jobs and machines, and changes nothing.
 
 usage: ddpctl status [options]
+       ddpctl doctor [--json]
 
-options:
+status: asks a rendezvous how its jobs stand: what each waits for, who is in it, what is left of
+its budgets, and what happened last.
+doctor: looks for what may be wrong with this machine before a job finds out: limits, shared
+memory, the clock, names, CPUs, cgroup. Exit code 1 if something is bad.
+
+options of status:
   --rdzv-endpoint LIST  HOST[:PORT] of the rendezvous, as ddprun was given it; of several,
-                        separated by commas, the first that knows the job. Default:
-                        $PET_RDZV_ENDPOINT, else 127.0.0.1:29400
+                        separated by commas, the first that knows the job; one that follows
+                        another sends us there. Default: $PET_RDZV_ENDPOINT, else 127.0.0.1:29400
   --rdzv-id JOB         only this job; default: all of them
   --json                everything, as one line of JSON
   --secret-file FILE    what the nodes of the job hold, as for ddprun. Default:
@@ -63,9 +73,9 @@ asked: its ddprun says on its console what it waits for.
 
 exit codes:
   0    answered
-  1    there is no such job
+  1    there is no such job; doctor: something is bad
   2    a flag or file that cannot be used
-  69   no rendezvous answers there
+  69   no rendezvous answers there, or none of several leads
 
 example:
   ddpctl status --rdzv-endpoint head:29400 --rdzv-id llama
@@ -93,6 +103,10 @@ void declare_flags(CLI::App& app, Flags& flags) {
     status->add_option("--tls-ca,--tls_ca", flags.tls.ca);
     status->add_option("--tls-cert,--tls_cert", flags.tls.cert);
     status->add_option("--tls-key,--tls_key", flags.tls.key);
+    CLI::App* const doctor = app.add_subcommand("doctor");
+    doctor->formatter(std::make_shared<Help>());
+    doctor->add_flag("--json", flags.wants_json);
+    doctor->callback([&flags] { flags.asks_doctor = true; });
 }
 
 std::string variable(const char* name) {
@@ -140,38 +154,36 @@ int complain(const Error& error) {
     return exit_code_of(error);
 }
 
-struct Answer {
-    std::string body;
-    StatusReply reply;
-    Endpoint from;
-};
-
 /// The first answer with a job in it, else the first answer.
-Result<Answer> ask_all(const std::vector<Endpoint>& endpoints, const Flags& flags,
-                       const std::optional<JobSecret>& secret) {
-    std::optional<Answer> answer;
+Result<ControlAnswer> ask_all(const std::vector<Endpoint>& endpoints, const Flags& flags,
+                              const std::optional<JobSecret>& secret) {
+    std::shared_ptr<const TlsContext> tls;
+    if (flags.tls.is_on()) {
+        std::vector<std::string> hosts;
+        for (const Endpoint& endpoint : endpoints) {
+            hosts.push_back(endpoint.host);
+        }
+        Result<std::shared_ptr<const TlsContext>> made = TlsContext::for_client(flags.tls, hosts);
+        if (!made) {
+            return made.error();
+        }
+        tls = *std::move(made);
+    }
+    std::optional<ControlAnswer> answer;
     std::optional<Error> failure;
     for (const Endpoint& endpoint : endpoints) {
-        ControlOptions options{
-            .endpoint = endpoint, .secret = secret, .job = ddprun::JobId(flags.job)};
-        if (flags.tls.is_on()) {
-            Result<std::shared_ptr<const TlsContext>> tls =
-                TlsContext::for_client(flags.tls, {endpoint.host});
-            if (!tls) {
-                return tls.error();
-            }
-            options.tls = *std::move(tls);
+        const ControlOptions options{.endpoint = endpoint,
+                                     .secret = secret,
+                                     .tls = tls,
+                                     .job = ddprun::JobId(flags.job),
+                                     .limits = Limits()};
+        Result<ControlAnswer> heard = ask_status(options);
+        if (!heard) {
+            failure = failure ? failure : heard.error();
+        } else if (!answer || !heard->reply.jobs.empty()) {
+            answer = *std::move(heard);
         }
-        const Result<std::string> body = ask_status(options);
-        if (!body) {
-            failure = failure ? failure : body.error();
-            continue;
-        }
-        const Result<StatusReply> reply = decode_status_reply(*body, options.limits);
-        if (reply && (!answer || !reply->jobs.empty())) {
-            answer = Answer{*body, *reply, endpoint};
-        }
-        if (reply && !reply->jobs.empty()) {
+        if (answer && !answer->reply.jobs.empty()) {
             break;
         }
     }
@@ -199,7 +211,7 @@ int status(const Flags& flags) {
         }
         secret = *std::move(loaded);
     }
-    const Result<Answer> answer = ask_all(*endpoints, flags, secret);
+    const Result<ControlAnswer> answer = ask_all(*endpoints, flags, secret);
     if (!answer) {
         return complain(answer.error());
     }
@@ -222,6 +234,16 @@ int status(const Flags& flags) {
     return kExitSuccess;
 }
 
+int doctor(const Flags& flags) {
+    using namespace ddprun::launcher;
+    const std::vector<Finding> findings = check_machine(read_machine_facts());
+    fmt::print("{}", flags.wants_json ? doctor_json(findings) : doctor_text(findings));
+    const bool is_fit = std::none_of(findings.begin(), findings.end(), [](const Finding& finding) {
+        return finding.result == CheckResult::Bad;
+    });
+    return is_fit ? kExitSuccess : kExitUnfit;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -236,5 +258,5 @@ int main(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         return complain({ErrorCode::InvalidArgument, fmt::format("{}; see --help", error.what())});
     }
-    return status(flags);
+    return flags.asks_doctor ? doctor(flags) : status(flags);
 }

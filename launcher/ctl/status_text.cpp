@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/protocol/containment_level.hpp"
+
 namespace ddprun::launcher {
 
 namespace {
@@ -90,6 +92,9 @@ std::string notes_text(const NodeStatus& node) {
     }
     if (node.quarantined > Milliseconds(0)) {
         notes.push_back(fmt::format("left out for {}", duration_text(node.quarantined)));
+    }
+    if (node.containment == names_of(ContainmentLevel::Session).word) {
+        notes.emplace_back("its workers may leave processes behind");
     }
     if (node.finished > 0) {
         notes.push_back(fmt::format("{} of {} ranks done", node.finished, node.slots));

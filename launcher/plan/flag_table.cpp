@@ -34,7 +34,7 @@ constexpr Flag without_environment(Flag flag) {
     return flag;
 }
 
-/// torchrun's flags that ddprun knows only to accept their default or to say why not.
+/// torchrun's flags that have nothing to choose here.
 constexpr Flag hidden(std::string_view name) {
     return value(name, "VALUE", Group::Hidden, {});
 }
@@ -55,9 +55,13 @@ constexpr std::array kFlags = {
           "join_timeout (600) to wait for MIN nodes, grow_delay (30)\n"
           "from a start to growing; failure_grace, lost_timeout,\n"
           "max_node_losses as the flags of that name"),
-    value("rdzv-backend", "NAME", Group::Meeting, "c10d or static: both mean ddprun's own"),
+    value("rdzv-backend", "NAME", Group::Meeting,
+          "c10d or static: both are ddprun's own; with static the\nport of --rdzv-endpoint is that "
+          "of --master-port"),
     value("master-addr", "HOST", Group::Meeting, "where nodes meet if there is no --rdzv-endpoint"),
-    value("master-port", "PORT", Group::Meeting, "port of the workers' store (default: any free)"),
+    value("master-port", "PORT", Group::Meeting,
+          "port of the workers' store (default: any free); beside\n--master-addr nodes meet at the "
+          "port 100 below it"),
     value("local-addr", "HOST", Group::Meeting,
           "this node's address (default: that of the way to HOST)"),
     value("topology", "KEY", Group::Meeting,
@@ -96,7 +100,20 @@ constexpr std::array kFlags = {
 
     on_or_off("module", Group::Program, "PROGRAM is a Python module", 'm'),
     on_or_off("no-python", Group::Program, "execute PROGRAM itself, even if it ends in .py"),
+    on_or_off("run-path", Group::Program, "Python runs PROGRAM by runpy.run_path()"),
+    on_or_off("legacy-launch", Group::Program,
+              "PROGRAM gets --local-rank=N too, as from torch.distributed\n"
+              ".launch; called as ddprun-launch, ddprun does so itself"),
+    without_environment(
+        on_or_off("use-env", Group::Program, "with --legacy-launch: only LOCAL_RANK, no argument")),
     value("role", "NAME", Group::Program, "what the workers are called (default \"default\")"),
+
+    without_environment(value("numa-binding", "MODE", Group::Placement,
+                              "bind workers to CPUs near their GPUs, without GPUs spread\n"
+                              "out: node (NUMA node), socket, exclusive (a share of the\n"
+                              "node's cores), core-complex (one of its largest caches)")),
+    on_or_off("virtual-local-rank", Group::Placement,
+              "each worker sees one device and is told LOCAL_RANK=0"),
 
     value("log-dir", "DIR", Group::Output,
           "workers' logs; /dev/null: none\n(default ${TMPDIR:-/tmp}/ddprun-<uid>)"),
@@ -110,19 +127,23 @@ constexpr std::array kFlags = {
           "only these local ranks on the console: 0,1"),
     value("prefix", "auto|always|never", Group::Output,
           "[host rank] before each line; auto: on a terminal"),
+    value("duplicate-stdout-filters", "TEXTS", Group::Output,
+          "tee'd lines with one of these texts (a,b) also go to\n"
+          "filtered_stdout.log; ,, is a comma"),
+    value("duplicate-stderr-filters", "TEXTS", Group::Output, "the same for stderr"),
 
+    value("containment", "LEVEL", Group::Other,
+          "how workers are held together so that none is left:\ncgroup, keeper or session (default:"
+          " the first that can be had)"),
+    on_or_off("dry-run", Group::Other,
+              "print commands, environments and CPUs of the workers here,\nand start nothing"),
     without_environment(on_or_off("version", Group::Other, "print the version")),
     without_environment(on_or_off("help", Group::Other, "print this text", 'h')),
 
     hidden("monitor-interval"),
     hidden("event-log-handler"),
     without_environment(hidden("logs-specs")),
-    without_environment(hidden("numa-binding")),
     hidden("start-method"),
-    hidden("duplicate-stdout-filters"),
-    hidden("duplicate-stderr-filters"),
-    on_or_off("run-path", Group::Hidden, {}),
-    on_or_off("virtual-local-rank", Group::Hidden, {}),
 };
 
 }  // namespace

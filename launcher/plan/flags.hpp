@@ -14,7 +14,7 @@ namespace ddprun::launcher {
 
 enum class FlagKind { Value, Switch };
 
-enum class FlagGroup { Size, Meeting, Failing, Program, Output, Other, Hidden };
+enum class FlagGroup { Size, Meeting, Failing, Program, Placement, Output, Other, Hidden };
 
 /// One flag of ddprun. Its dashed and its underscored spelling mean the same, and PET_<NAME> is
 /// its default where `reads_environment`.

@@ -44,6 +44,7 @@ environment:
   PET_<FLAG>          default of a flag: PET_NNODES=2, PET_RDZV_ENDPOINT=head:29400
   PYTHON_EXEC         the Python of .py programs and -m
   DDPRUN_SECRET_FILE  as --secret-file
+  OMP_NUM_THREADS     else, of several workers: the cores of the node shared out
 )";
 
 struct Heading {
@@ -56,6 +57,7 @@ constexpr std::array kHeadings = {
     Heading{FlagGroup::Meeting, "how nodes meet:"},
     Heading{FlagGroup::Failing, "failing, growing, ending (for the whole run):"},
     Heading{FlagGroup::Program, "program:"},
+    Heading{FlagGroup::Placement, "where on a node workers run:"},
     Heading{FlagGroup::Output, "output:"},
     Heading{FlagGroup::Other, "other:"},
 };

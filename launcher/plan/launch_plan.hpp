@@ -8,6 +8,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/instant.hpp"
+#include "rendezvous/protocol/containment_level.hpp"
 #include "rendezvous/protocol/endpoint.hpp"
 #include "rendezvous/protocol/messages.hpp"
 #include "rendezvous/protocol/tls_files.hpp"
@@ -23,6 +24,13 @@ struct ConsoleChoice {
 };
 
 enum class PrefixMode { Auto, Always, Never };
+
+/// Where on this node a worker runs.
+struct Placement {
+    std::optional<std::string> only_device;  ///< --virtual-local-rank: the one that it sees
+    std::vector<int> cpus;                   ///< --numa-binding; empty: where ddprun may run
+    int numa_node = 0;                       ///< near which these are
+};
 
 /// What the command line and environment ask for, checked and complete. Nothing has happened yet.
 struct LaunchPlan {
@@ -52,8 +60,15 @@ struct LaunchPlan {
     rdzv::TlsFiles tls;
     /// None: a minute, or ten of a daemon that a site keeps running.
     std::optional<Milliseconds> rendezvous_lost_timeout;
-    std::vector<std::string> warnings;   ///< to be said once before the start
-    std::vector<int> signals_to_handle;  ///< drain on these
+    std::vector<std::string> warnings;  ///< to be said once before the start
+    std::vector<std::string> notes;     ///< what was chosen in the user's place; to be said too
+    int omp_num_threads = 0;            ///< of each worker; 0: as inherited
+    std::vector<Placement> placement;   ///< by local rank; empty: nothing was asked for
+    std::vector<std::string> stdout_filters;  ///< lines with one of these are kept apart, too
+    std::vector<std::string> stderr_filters;
+    bool is_dry_run = false;                      ///< to be shown, not to be carried out
+    std::optional<ContainmentLevel> containment;  ///< none: the highest that can be had
+    std::vector<int> signals_to_handle;           ///< drain on these
     bool ignores_hup = false;
 };
 

@@ -19,15 +19,13 @@ UsageError as_usage_error(const Error& error) {
 }
 
 Result<void> fill(const CommandLine& line, const Surroundings& surroundings, LaunchPlan& plan) {
-    if (Result<void> refused = refuse_unsupported(line); !refused) {
-        return refused;
-    }
-    for (const auto take :
-         {take_settings, take_meeting, take_tls, take_slots, take_output, take_program}) {
+    for (const auto take : {take_without_effect, take_settings, take_meeting, take_tls, take_slots,
+                            take_placement, take_output, take_program}) {
         if (Result<void> taken = take(line, surroundings, plan); !taken) {
             return taken;
         }
     }
+    plan.is_dry_run = line.is_on("dry-run");
     return {};
 }
 

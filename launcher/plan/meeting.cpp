@@ -107,7 +107,35 @@ Result<void> meet_at_endpoint(const Given& all, LaunchPlan& plan) {
     return {};
 }
 
-/// torchrun's static way: the rendezvous gets the port beside the one of the workers' store.
+/// From torchrun's default port of the store to its default port of a rendezvous. Jobs that differ
+/// in the first differ in the second, and neighbours do not take each other's.
+constexpr int kRendezvousBelowStore = 100;
+
+/// torchrun's static way: `host` is the node of rank 0, and its port that of the workers' store.
+void meet_statically(const std::string& host, LaunchPlan& plan) {
+    if (plan.settings.max_nodes == 1) {
+        plan.local_addr = host;
+        return;
+    }
+    plan.is_single_node = false;
+    plan.endpoint_host = host;
+    if (plan.master_port != 0) {
+        const int below = plan.master_port - kRendezvousBelowStore;
+        plan.endpoint_port = static_cast<std::uint16_t>(
+            below > 0 ? below : plan.master_port + kRendezvousBelowStore);
+    }
+}
+
+Result<void> meet_at_static_endpoint(const Given& given, LaunchPlan& plan) {
+    const Result<HostAndPort> endpoint = parse_host_and_port(given);
+    if (!endpoint) {
+        return endpoint.error();
+    }
+    plan.master_port = endpoint->port.value_or(plan.master_port);
+    meet_statically(endpoint->host, plan);
+    return {};
+}
+
 Result<void> meet_at_master(const Given& given, LaunchPlan& plan) {
     // Without a port behind it an IPv6 address needs no brackets.
     const bool is_bare_ipv6 = !given.value.starts_with('[') &&
@@ -122,9 +150,7 @@ Result<void> meet_at_master(const Given& given, LaunchPlan& plan) {
                                             "--master-port {}",
                                             endpoint->host, *endpoint->port));
     }
-    plan.is_single_node = false;
-    plan.endpoint_host = endpoint->host;
-    plan.endpoint_port = plan.master_port == kDefaultPort ? kDefaultPort + 1 : kDefaultPort;
+    meet_statically(endpoint->host, plan);
     return {};
 }
 
@@ -143,13 +169,19 @@ Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
         return checked;
     }
     if (const std::optional<Given> endpoint = value_if_any(line, "rdzv-endpoint")) {
-        return meet_at_endpoint(*endpoint, plan);
+        const std::optional<Given> backend = line.value("rdzv-backend");
+        // Several are daemons that a site runs: nothing about them is torchrun's.
+        const bool is_static =
+            backend && backend->value == "static" && endpoint->value.find(',') == std::string::npos;
+        return is_static ? meet_at_static_endpoint(*endpoint, plan)
+                         : meet_at_endpoint(*endpoint, plan);
+    }
+    const std::optional<Given> master = value_if_any(line, "master-addr");
+    if (master && (plan.settings.max_nodes > 1 || plan.master_port != 0)) {
+        return meet_at_master(*master, plan);
     }
     if (plan.settings.max_nodes == 1) {
         return {};
-    }
-    if (const std::optional<Given> master = value_if_any(line, "master-addr")) {
-        return meet_at_master(*master, plan);
     }
     return bad_value(*line.value("nnodes"),
                      fmt::format("several nodes need a place to meet; add --rdzv-endpoint HOST:{}, "

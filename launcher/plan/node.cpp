@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/plan/gpus.hpp"
 #include "launcher/plan/program.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
@@ -18,11 +19,11 @@ namespace {
 constexpr int kStdoutBit = 1;
 constexpr int kStderrBit = 2;
 
-std::optional<int> usable_gpus(const Surroundings& surroundings) {
-    const std::optional<int> present = surroundings.gpu_count();
-    const int visible =
-        present ? visible_gpus(*present, surroundings.variable("CUDA_VISIBLE_DEVICES")) : 0;
-    return visible > 0 ? std::optional<int>{visible} : std::nullopt;
+/// `is_asked`: by name, so that a variable alone is believed.
+std::optional<int> usable_gpus(const Surroundings& surroundings, bool is_asked) {
+    const GpuSight gpus = see_gpus(surroundings);
+    const bool is_there = !gpus.visible.empty() && (gpus.is_evident || is_asked);
+    return is_there ? std::optional{static_cast<int>(gpus.visible.size())} : std::nullopt;
 }
 
 /// Says what a rank that this node does not have was meant for; the flag may serve other nodes.
@@ -70,6 +71,33 @@ Result<void> take_streams(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+/// torchrun's --duplicate-*-filters: they look at tee'd streams only.
+void take_filters(const CommandLine& line, LaunchPlan& plan) {
+    struct Filter {
+        std::string_view flag;
+        std::vector<std::string>* target;
+        bool ConsoleChoice::*is_teed;
+    };
+    for (const Filter& filter :
+         {Filter{"duplicate-stdout-filters", &plan.stdout_filters, &ConsoleChoice::is_teed_stdout},
+          Filter{"duplicate-stderr-filters", &plan.stderr_filters,
+                 &ConsoleChoice::is_teed_stderr}}) {
+        const std::optional<Given> given = line.value(filter.flag);
+        if (!given) {
+            continue;
+        }
+        *filter.target = parse_texts(given->value);
+        const bool has_tee =
+            std::any_of(plan.console.begin(), plan.console.end(),
+                        [&filter](const auto& choice) { return choice.second.*filter.is_teed; });
+        if (!filter.target->empty() && !has_tee) {
+            plan.warnings.push_back(fmt::format(
+                "{} has no effect: it copies lines of tee'd streams, and {}", given->shown(),
+                plan.log_dir.empty() ? "there are no log files" : "--tee names none here"));
+        }
+    }
+}
+
 Result<void> take_log_dir(const CommandLine& line, const Surroundings& surroundings,
                           LaunchPlan& plan) {
     const std::optional<Given> given = line.value("log-dir");
@@ -99,6 +127,7 @@ Result<void> take_log_dir(const CommandLine& line, const Surroundings& surroundi
     return {};
 }
 
+/// How workers are asked to end, and how it is made sure that they have.
 Result<void> take_signals(const CommandLine& line, LaunchPlan& plan) {
     plan.signals_to_handle = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
     if (const std::optional<Given> given = line.value("signals-to-handle")) {
@@ -107,6 +136,17 @@ Result<void> take_signals(const CommandLine& line, LaunchPlan& plan) {
             return signals.error();
         }
         plan.signals_to_handle = *std::move(signals);
+    }
+    if (const std::optional<Given> given = line.value("containment")) {
+        std::vector<std::string_view> words;
+        for (const ContainmentNames& one : kContainmentNames) {
+            words.push_back(one.word);
+        }
+        const Result<std::size_t> choice = parse_choice(*given, words);
+        if (!choice) {
+            return choice.error();
+        }
+        plan.containment = kContainmentNames.at(*choice).level;
     }
     plan.ignores_hup = line.is_on("ignore-hup");
     if (plan.ignores_hup) {
@@ -125,17 +165,18 @@ Result<void> take_slots(const CommandLine& line, const Surroundings& surrounding
     }
     const std::string& wanted = given->value;
     const int most = rdzv::Limits{}.slots_max;
+    const auto cpus = static_cast<int>(surroundings.allowed_cpus().size());
     int slots = 0;
     if (wanted == "gpu" || wanted == "auto") {
-        const std::optional<int> gpus = usable_gpus(surroundings);
+        const std::optional<int> gpus = usable_gpus(surroundings, wanted == "gpu");
         if (!gpus && wanted == "gpu") {
             return bad_value(*given,
                              "no GPU is visible here; check nvidia-smi and "
                              "CUDA_VISIBLE_DEVICES, or write a number, cpu or auto");
         }
-        slots = gpus ? *gpus : surroundings.allowed_cpus();
+        slots = gpus ? *gpus : cpus;
     } else if (wanted == "cpu") {
-        slots = surroundings.allowed_cpus();
+        slots = cpus;
     } else {
         const Result<int> number = parse_whole_number(*given, {.least = 1, .most = most});
         if (!number) {
@@ -171,6 +212,7 @@ Result<void> take_output(const CommandLine& line, const Surroundings& surroundin
         warn_of_missing_ranks(*filter, ranks->back(), plan);
         plan.local_ranks_filter = *std::move(ranks);
     }
+    take_filters(line, plan);
     if (const std::optional<Given> given = line.value("prefix")) {
         const Result<std::size_t> choice = parse_choice(*given, {"auto", "always", "never"});
         if (!choice) {
@@ -194,19 +236,30 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
         }
         plan.role = *role;
     }
-    if (line.is_on("module") && line.is_on("no-python")) {
+    if (line.is_on("module") && line.is_on("no-python") && !line.is_on("run-path")) {
         return Error{ErrorCode::InvalidArgument,
                      "--module and --no-python contradict each other; leave one out"};
+    }
+    const bool passes_local_rank = line.is_on("legacy-launch") && !line.is_on("use-env");
+    if (passes_local_rank && line.is_on("no-python")) {
+        return Error{ErrorCode::InvalidArgument,
+                     "--no-python with --legacy-launch: a program that is no Python script is not "
+                     "passed --local-rank; add --use-env, it finds LOCAL_RANK in its environment"};
     }
     if (line.program().empty()) {
         return Error{ErrorCode::InvalidArgument,
                      "no program given; write ddprun [flags] PROGRAM [its arguments ...], "
                      "ddprun --help shows examples"};
     }
-    const ProgramMode mode = line.is_on("module")      ? ProgramMode::Module
+    const ProgramMode mode = line.is_on("run-path")    ? ProgramMode::RunPath
+                             : line.is_on("module")    ? ProgramMode::Module
                              : line.is_on("no-python") ? ProgramMode::Direct
                                                        : ProgramMode::Guess;
-    Result<std::vector<std::string>> command = resolve_program(mode, line.program(), surroundings);
+    std::vector<std::string> typed = line.program();
+    if (passes_local_rank) {
+        typed.insert(typed.begin() + 1, "--local-rank=${local_rank}");
+    }
+    Result<std::vector<std::string>> command = resolve_program(mode, typed, surroundings);
     if (!command) {
         return command.error();
     }

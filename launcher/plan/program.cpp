@@ -25,6 +25,22 @@ bool is_python_file(std::string_view name) {
     return name.ends_with(".py");
 }
 
+/// What runs a script as torchrun's --run-path does: as __main__, without the script's folder in
+/// sys.path, and with an exception left in the error file.
+constexpr std::string_view kRunPath = R"(import runpy, sys
+del sys.argv[0]
+try:
+    runpy.run_path(sys.argv[0], run_name='__main__')
+except Exception as error:
+    import json, os, time, traceback
+    path = os.environ.get('TORCHELASTIC_ERROR_FILE')
+    if path:
+        with open(path, 'w') as file:
+            json.dump({'message': {'message': f'{type(error).__name__}: {error}', 'extraInfo': {
+                'py_callstack': traceback.format_exc(), 'timestamp': str(int(time.time()))}}}, file)
+    raise
+)";
+
 /// Where PATH has `name`, and where it has it without the permission to execute it.
 struct PathLookup {
     std::optional<std::string> executable;
@@ -140,13 +156,14 @@ Result<std::vector<std::string>> resolve_program(ProgramMode mode,
     if (name.empty()) {
         return not_found("cannot run '': the program's name is empty; is a variable unset?");
     }
-    const bool is_script = mode == ProgramMode::Guess && is_python_file(name);
+    const bool is_script =
+        (mode == ProgramMode::Guess && is_python_file(name)) || mode == ProgramMode::RunPath;
     std::vector<std::string> command;
     if (mode == ProgramMode::Module || is_script) {
         if (is_script && !surroundings.exists(name)) {
             return refuse_missing(name, "no such file", surroundings);
         }
-        if (is_script && surroundings.is_directory(name)) {
+        if (mode == ProgramMode::Guess && surroundings.is_directory(name)) {
             return refuse_existing(name, surroundings);
         }
         const Result<std::string> python = find_python(name, surroundings);
@@ -156,6 +173,9 @@ Result<std::vector<std::string>> resolve_program(ProgramMode mode,
         command = {*python, "-u"};
         if (mode == ProgramMode::Module) {
             command.emplace_back("-m");
+        } else if (mode == ProgramMode::RunPath) {
+            command.emplace_back("-c");
+            command.emplace_back(kRunPath);
         }
         command.push_back(name);
     } else {

@@ -9,9 +9,10 @@
 namespace ddprun::launcher {
 
 enum class ProgramMode {
-    Guess,   ///< Python for a name that ends in .py, else an executable
-    Module,  ///< -m: a module that Python finds
-    Direct,  ///< --no-python: always an executable
+    Guess,    ///< Python for a name that ends in .py, else an executable
+    Module,   ///< -m: a module that Python finds
+    RunPath,  ///< --run-path: a file, folder or archive that Python runs as __main__
+    Direct,   ///< --no-python: always an executable
 };
 
 /// The argv of a worker for what the user typed; its first element is a path that this user may

@@ -1,17 +1,20 @@
 #include "launcher/plan/real_surroundings.hpp"
 
-#include <dlfcn.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
+#include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <string_view>
 #include <system_error>
+
+#include "launcher/plan/hwloc_topology.hpp"
+#include "launcher/plan/nvml.hpp"
+#include "rendezvous/base/unique_fd.hpp"
 
 namespace ddprun::launcher {
 
@@ -23,48 +26,8 @@ struct CpuSetFree {
     void operator()(cpu_set_t* set) const { CPU_FREE(set); }
 };
 
-struct LibraryClose {
-    void operator()(void* library) const { ::dlclose(library); }
-};
-
-template <typename Function>
-Function find_function(void* library, const char* name) {
-    return reinterpret_cast<Function>(::dlsym(library, name));
-}
-
-std::optional<int> gpus_of_nvml() {
-    // The library is never linked: machines without a driver do not have it.
-    const std::unique_ptr<void, LibraryClose> library{
-        ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
-    if (!library) {
-        return std::nullopt;
-    }
-    const auto start = find_function<int (*)()>(library.get(), "nvmlInit_v2");
-    const auto count = find_function<int (*)(unsigned*)>(library.get(), "nvmlDeviceGetCount_v2");
-    const auto stop = find_function<int (*)()>(library.get(), "nvmlShutdown");
-    if (start == nullptr || count == nullptr || stop == nullptr || start() != 0) {
-        return std::nullopt;
-    }
-    unsigned found = 0;
-    const bool is_counted = count(&found) == 0;
-    stop();
-    return is_counted ? std::optional<int>{static_cast<int>(found)} : std::nullopt;
-}
-
-std::optional<int> gpus_of_device_files() {
-    int found = 0;
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry{"/dev", error}, end; !error && entry != end;
-         entry.increment(error)) {
-        const std::string name = entry->path().filename().string();
-        constexpr std::string_view kPrefix = "nvidia";
-        const bool is_gpu = name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
-                            std::all_of(name.begin() + kPrefix.size(), name.end(),
-                                        [](unsigned char c) { return std::isdigit(c) != 0; });
-        found += is_gpu ? 1 : 0;
-    }
-    return found > 0 ? std::optional<int>{found} : std::nullopt;
-}
+/// The kernel shows no more than a page of most of its files.
+constexpr std::size_t kFileBytesMax = 4096;
 
 }  // namespace
 
@@ -99,21 +62,51 @@ unsigned RealSurroundings::user_id() const {
     return ::getuid();
 }
 
-int RealSurroundings::allowed_cpus() const {
-    // The kernel refuses a mask smaller than its own, whose size it does not tell.
-    for (int cpus = CPU_SETSIZE; cpus <= kCpusMax; cpus *= 2) {
-        const std::unique_ptr<cpu_set_t, CpuSetFree> set{CPU_ALLOC(cpus)};
-        const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
-        if (set && ::sched_getaffinity(0, bytes, set.get()) == 0) {
-            return std::max(1, CPU_COUNT_S(bytes, set.get()));
-        }
+std::vector<std::string> RealSurroundings::names_in(const std::string& folder) const {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry{folder, error}, end; !error && entry != end;
+         entry.increment(error)) {
+        names.push_back(entry->path().filename().string());
     }
-    return 1;
+    return names;
 }
 
-std::optional<int> RealSurroundings::gpu_count() const {
-    const std::optional<int> of_nvml = gpus_of_nvml();
-    return of_nvml ? of_nvml : gpus_of_device_files();
+std::optional<std::string> RealSurroundings::read_file(const std::string& path) const {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.is_open()) {
+        return std::nullopt;
+    }
+    std::array<char, kFileBytesMax> text;
+    const ssize_t got = ::read(file.get(), text.data(), text.size());
+    return got < 0 ? std::nullopt
+                   : std::optional{std::string(text.data(), static_cast<std::size_t>(got))};
+}
+
+std::vector<int> RealSurroundings::allowed_cpus() const {
+    std::vector<int> allowed;
+    // The kernel refuses a mask smaller than its own, whose size it does not tell.
+    for (int cpus = CPU_SETSIZE; cpus <= kCpusMax && allowed.empty(); cpus *= 2) {
+        const std::unique_ptr<cpu_set_t, CpuSetFree> set{CPU_ALLOC(cpus)};
+        const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
+        if (!set || ::sched_getaffinity(0, bytes, set.get()) != 0) {
+            continue;
+        }
+        for (int cpu = 0; cpu < cpus; ++cpu) {
+            if (CPU_ISSET_S(cpu, bytes, set.get())) {
+                allowed.push_back(cpu);
+            }
+        }
+    }
+    return allowed.empty() ? std::vector<int>{0} : allowed;
+}
+
+std::optional<std::vector<Gpu>> RealSurroundings::gpus_of_nvml() const {
+    return launcher::gpus_of_nvml();
+}
+
+Result<Topology> RealSurroundings::topology() const {
+    return read_topology("", allowed_cpus());
 }
 
 }  // namespace ddprun::launcher

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/plan/surroundings.hpp"
 
@@ -17,9 +18,11 @@ public:
     [[nodiscard]] bool is_executable_file(const std::string& path) const override;
     [[nodiscard]] std::string working_directory() const override;
     [[nodiscard]] unsigned user_id() const override;
-    [[nodiscard]] int allowed_cpus() const override;
-    /// Asks NVML, which shows what a container may use, and counts /dev/nvidia<n> without it.
-    [[nodiscard]] std::optional<int> gpu_count() const override;
+    [[nodiscard]] std::vector<std::string> names_in(const std::string& folder) const override;
+    [[nodiscard]] std::optional<std::string> read_file(const std::string& path) const override;
+    [[nodiscard]] std::vector<int> allowed_cpus() const override;
+    [[nodiscard]] std::optional<std::vector<Gpu>> gpus_of_nvml() const override;
+    [[nodiscard]] Result<Topology> topology() const override;
 };
 
 }  // namespace ddprun::launcher

@@ -9,8 +9,9 @@
 /// part of the plan and fails with a line for the user; what a step before it wrote, it may read.
 namespace ddprun::launcher {
 
-/// Refuses flags of torchrun whose effect ddprun does not have, unless they ask for nothing.
-[[nodiscard]] Result<void> refuse_unsupported(const CommandLine& line);
+/// Flags of torchrun that choose nothing here; refuses values that ask for what there is not.
+[[nodiscard]] Result<void> take_without_effect(const CommandLine& line,
+                                               const Surroundings& surroundings, LaunchPlan& plan);
 
 /// Number of nodes, budgets and times; warns of --rdzv-conf keys that have no effect.
 [[nodiscard]] Result<void> take_settings(const CommandLine& line, const Surroundings& surroundings,
@@ -27,6 +28,10 @@ namespace ddprun::launcher {
 /// Workers of this node.
 [[nodiscard]] Result<void> take_slots(const CommandLine& line, const Surroundings& surroundings,
                                       LaunchPlan& plan);
+
+/// What each worker of this node has of it: device, CPUs, threads.
+[[nodiscard]] Result<void> take_placement(const CommandLine& line, const Surroundings& surroundings,
+                                          LaunchPlan& plan);
 
 /// Log folder and console.
 [[nodiscard]] Result<void> take_output(const CommandLine& line, const Surroundings& surroundings,

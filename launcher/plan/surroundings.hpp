@@ -2,6 +2,11 @@
 
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "launcher/plan/gpu.hpp"
+#include "launcher/plan/topology.hpp"
+#include "rendezvous/base/error.hpp"
 
 namespace ddprun::launcher {
 
@@ -24,12 +29,19 @@ public:
     [[nodiscard]] virtual bool is_executable_file(const std::string& path) const = 0;
     [[nodiscard]] virtual std::string working_directory() const = 0;
 
+    /// The names in a folder, unsorted; none where it cannot be read.
+    [[nodiscard]] virtual std::vector<std::string> names_in(const std::string& folder) const = 0;
+    /// The beginning of a small file, such as the kernel shows them; none where it cannot be read.
+    [[nodiscard]] virtual std::optional<std::string> read_file(const std::string& path) const = 0;
+
     [[nodiscard]] virtual unsigned user_id() const = 0;
-    /// CPUs of this process's affinity mask, at least 1.
-    [[nodiscard]] virtual int allowed_cpus() const = 0;
-    /// GPUs of this machine, before CUDA_VISIBLE_DEVICES; none without a driver. May take
-    /// milliseconds, so it is asked only for --nproc-per-node auto and gpu.
-    [[nodiscard]] virtual std::optional<int> gpu_count() const = 0;
+    /// CPUs of this process's affinity mask, sorted, at least one.
+    [[nodiscard]] virtual std::vector<int> allowed_cpus() const = 0;
+    /// What NVIDIA's driver says; none without it. May take milliseconds, so it is asked only for
+    /// what needs it.
+    [[nodiscard]] virtual std::optional<std::vector<Gpu>> gpus_of_nvml() const = 0;
+    /// The machine's CPUs; takes milliseconds too. Fails with a line for the user.
+    [[nodiscard]] virtual Result<Topology> topology() const = 0;
 };
 
 }  // namespace ddprun::launcher

@@ -18,28 +18,6 @@ namespace {
 
 constexpr double kSecondsMax = 365.0 * 24 * 3600;
 
-std::string_view trimmed(std::string_view text) {
-    constexpr std::string_view kBlanks = " \t\r\n";
-    const std::size_t first = text.find_first_not_of(kBlanks);
-    if (first == std::string_view::npos) {
-        return {};
-    }
-    return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-    std::vector<std::string_view> parts;
-    std::size_t start = 0;
-    for (;;) {
-        const std::size_t end = text.find(separator, start);
-        parts.push_back(text.substr(start, end == std::string_view::npos ? end : end - start));
-        if (end == std::string_view::npos) {
-            return parts;
-        }
-        start = end + 1;
-    }
-}
-
 /// A whole number that is all of `text` but for blanks around it.
 std::optional<int> as_int(std::string_view text) {
     text = trimmed(text);
@@ -77,7 +55,29 @@ constexpr std::array kSignals = {
 
 }  // namespace
 
-Error bad_value(const Given& given, const std::string& why) {
+std::string_view trimmed(std::string_view text) {
+    constexpr std::string_view kBlanks = " \t\r\n";
+    const std::size_t first = text.find_first_not_of(kBlanks);
+    if (first == std::string_view::npos) {
+        return {};
+    }
+    return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+    std::vector<std::string_view> parts;
+    std::size_t start = 0;
+    for (;;) {
+        const std::size_t end = text.find(separator, start);
+        parts.push_back(text.substr(start, end == std::string_view::npos ? end : end - start));
+        if (end == std::string_view::npos) {
+            return parts;
+        }
+        start = end + 1;
+    }
+}
+
+Error bad_value(const Given& given, std::string_view why) {
     return Error{ErrorCode::InvalidArgument, fmt::format("{}: {}", given.shown(), why)};
 }
 
@@ -235,6 +235,22 @@ Result<std::vector<int>> parse_signals(const Given& given) {
     return signals;
 }
 
+std::vector<std::string> parse_texts(std::string_view list) {
+    std::vector<std::string> texts{""};
+    for (std::size_t i = 0; i < list.size(); ++i) {
+        if (list[i] != ',') {
+            texts.back() += list[i];
+        } else if (i + 1 < list.size() && list[i + 1] == ',') {
+            texts.back() += ',';
+            ++i;
+        } else {
+            texts.emplace_back();
+        }
+    }
+    std::erase(texts, "");
+    return texts;
+}
+
 Result<std::map<std::string, Given>> parse_key_values(const Given& given) {
     std::map<std::string, Given> pairs;
     for (const std::string_view part : split(given.value, ',')) {
@@ -282,28 +298,6 @@ Result<std::size_t> parse_choice(const Given& given, const std::vector<std::stri
         return bad_value(given, fmt::format("must be {}", fmt::join(choices, " or ")));
     }
     return static_cast<std::size_t>(found - choices.begin());
-}
-
-int visible_gpus(int present, const std::optional<std::string>& visible_devices) {
-    if (!visible_devices) {
-        return present;
-    }
-    // CUDA takes entries up to the first one that is no device.
-    std::vector<std::string_view> seen;
-    for (const std::string_view part : split(*visible_devices, ',')) {
-        const std::string_view entry = trimmed(part);
-        const std::optional<int> index = as_int(entry);
-        const bool is_named = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-        const bool is_device = is_named || (index && *index >= 0 && *index < present);
-        if (!is_device) {
-            break;
-        }
-        if (std::find(seen.begin(), seen.end(), entry) != seen.end()) {
-            return 0;  // CUDA shows nothing at all when a device is named twice
-        }
-        seen.push_back(entry);
-    }
-    return static_cast<int>(seen.size());
 }
 
 }  // namespace ddprun::launcher

@@ -15,8 +15,14 @@
 /// line for the user that names both. None looks outside its arguments.
 namespace ddprun::launcher {
 
+/// `text` without blanks around it.
+[[nodiscard]] std::string_view trimmed(std::string_view text);
+
+/// The parts between separators, at least one.
+[[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
+
 /// An Error of a wrong value: "<source> <value>: <why>".
-[[nodiscard]] Error bad_value(const Given& given, const std::string& why);
+[[nodiscard]] Error bad_value(const Given& given, std::string_view why);
 
 struct Range {
     int least = 0;
@@ -62,6 +68,9 @@ struct StreamChoice {
 /// `SIGTERM,SIGINT`: numbers in the order given, each once. "SIG" may be left out.
 [[nodiscard]] Result<std::vector<int>> parse_signals(const Given& given);
 
+/// `apple,pear`: texts of which an empty one is none; two commas are one of the text itself.
+[[nodiscard]] std::vector<std::string> parse_texts(std::string_view list);
+
 /// `key=value,key=value`, blanks around each trimmed; the last of a repeated key counts. The
 /// entries' source is "<source> <key>".
 [[nodiscard]] Result<std::map<std::string, Given>> parse_key_values(const Given& given);
@@ -75,8 +84,5 @@ struct StreamChoice {
 /// One of `choices`, as its index.
 [[nodiscard]] Result<std::size_t> parse_choice(const Given& given,
                                                const std::vector<std::string_view>& choices);
-
-/// How many of `present` GPUs CUDA shows under this CUDA_VISIBLE_DEVICES.
-[[nodiscard]] int visible_gpus(int present, const std::optional<std::string>& visible_devices);
 
 }  // namespace ddprun::launcher

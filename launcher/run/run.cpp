@@ -14,13 +14,13 @@
 
 #include "agent/daemon/agent.hpp"
 #include "agent/process/start_program.hpp"
+#include "launcher/run/agent_options.hpp"
 #include "launcher/run/daemon_starter.hpp"
 #include "launcher/run/endpoint_address.hpp"
 #include "launcher/run/local_link.hpp"
 #include "launcher/run/node_identity.hpp"
 #include "launcher/run/state_folder.hpp"
 #include "rendezvous/base/rng.hpp"
-#include "rendezvous/base/signal_name.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
 #include "rendezvous/client/secret_file.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
@@ -51,58 +51,9 @@ int exit_code_for(const Error& error) {
     }
 }
 
-std::string variable(const char* name) {
-    const char* value = std::getenv(name);
+std::string slurm_node_name() {
+    const char* value = std::getenv("SLURMD_NODENAME");
     return value == nullptr ? "" : value;
-}
-
-/// `<root>/<job>_<8 hex>`; a job id may hold characters that a folder's name should not.
-std::string log_dir_of(const LaunchPlan& plan, const JobId& job, Rng& rng) {
-    if (plan.log_dir.empty()) {
-        return {};
-    }
-    std::string name = job.value();
-    std::replace_if(
-        name.begin(), name.end(), [](char c) { return c == '/' || c < ' '; }, '_');
-    return fmt::format("{}/{}_{:08x}", plan.log_dir, name, static_cast<std::uint32_t>(rng.next()));
-}
-
-/// As torchrun writes them: SIGTERM,SIGINT.
-std::string signal_names(const std::vector<int>& signals) {
-    std::string names;
-    for (const int signal : signals) {
-        names += (names.empty() ? "" : ",") + signal_name(signal);
-    }
-    return names;
-}
-
-agent::OutputOptions output_options(const LaunchPlan& plan, const rdzv::Limits& limits,
-                                    const std::string& hostname, const std::string& log_dir) {
-    agent::OutputOptions output;
-    output.limits = limits;
-    output.log_root = log_dir;
-    output.hostname = hostname;
-    output.role = plan.role;
-    output.prefix_template = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-    // A single worker has the terminal to itself: its progress bar keeps its line.
-    const bool has_company = plan.slots > 1 || !plan.is_single_node;
-    output.prefixes =
-        plan.prefix == PrefixMode::Always ||
-        (plan.prefix == PrefixMode::Auto && has_company && isatty(STDOUT_FILENO) == 1);
-    for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
-        agent::OutputChoice choice;
-        if (const auto given = plan.console.find(local_rank); given != plan.console.end()) {
-            choice = {given->second.shows_stdout, given->second.shows_stderr,
-                      given->second.is_teed_stdout, given->second.is_teed_stderr};
-        }
-        const auto& filter = plan.local_ranks_filter;
-        if (!filter.empty() &&
-            std::find(filter.begin(), filter.end(), local_rank) == filter.end()) {
-            choice = {false, false, false, false};
-        }
-        output.console[local_rank] = choice;
-    }
-    return output;
 }
 
 /// One start of ddprun: everything that lives as long as the process.
@@ -158,7 +109,7 @@ private:
             return state_folder.error();
         }
         Result<NodeIdentity> identity =
-            derive_node_identity(*state_folder, job_, variable("SLURMD_NODENAME"));
+            derive_node_identity(*state_folder, job_, slurm_node_name());
         if (!identity) {
             return identity.error();
         }
@@ -236,57 +187,21 @@ private:
 
     agent::AgentOptions agent_options() {
         // Several ddprun on one machine are told apart in every line that names a node.
-        const std::string hostname = identity_.number == 0
-                                         ? host_name()
-                                         : fmt::format("{}#{}", host_name(), identity_.number);
-        const std::string log_dir = log_dir_of(plan_, job_, rng_);
-        agent::AgentOptions options;
-        agent::SupervisorOptions& supervisor = options.supervisor;
-        supervisor.limits = limits_;
-        rdzv::Join& identity = supervisor.identity;
-        identity.job = job_;
-        identity.node = !plan_.node_id.empty() ? NodeId(plan_.node_id)
-                        : plan_.is_single_node ? NodeId(hostname)
-                                               : identity_.id;
-        identity.process = fmt::format("{:016x}", rng_.next());
-        identity.hostname = hostname;
-        identity.slots = plan_.slots;
-        identity.role = plan_.role;
-        identity.node_rank = plan_.node_rank;
-        identity.topology_key = plan_.topology_key;
-        identity.settings = plan_.settings;
+        NodeFacts facts;
+        facts.hostname = identity_.number == 0
+                             ? host_name()
+                             : fmt::format("{}#{}", host_name(), identity_.number);
+        facts.job = job_;
+        facts.node = identity_.id;
+        facts.process = fmt::format("{:016x}", rng_.next());
+        facts.log_dir = log_dir_of(plan_, job_, rng_.next());
+        facts.keeper_path = keeper_path_;
         if (!plan_.is_single_node) {
-            identity.addresses = interface_addresses();
-            identity.addresses.resize(std::min(identity.addresses.size(), limits_.addresses_max));
+            facts.addresses = interface_addresses();
         }
-        supervisor.command = plan_.command;
-        supervisor.log_dir = log_dir;
-        supervisor.store_host = plan_.local_addr;
-        if (plan_.rendezvous_lost_timeout) {
-            supervisor.rendezvous_lost_timeout = *plan_.rendezvous_lost_timeout;
-            supervisor.lasting_rendezvous_lost_timeout = *plan_.rendezvous_lost_timeout;
-        }
-        supervisor.connect_timeout = plan_.settings.join_timeout;
-        supervisor.sets_omp_num_threads =
-            plan_.slots > 1 && std::getenv("OMP_NUM_THREADS") == nullptr;
-        supervisor.sets_nccl_async_error_handling =
-            std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr;
-        supervisor.signals_to_handle = signal_names(plan_.signals_to_handle);
-        options.output = output_options(plan_, limits_, hostname, log_dir);
-        options.store_port = plan_.master_port;
-        options.program = plan_.program;
-        for (const int signal : plan_.signals_to_handle) {
-            const bool is_ignored =
-                signal == SIGHUP && (plan_.ignores_hup || saved_.ignores(SIGHUP));
-            if (!is_ignored) {
-                options.signals_to_handle.push_back(signal);
-            }
-        }
-        options.keeper.path = keeper_path_;
-        options.keeper.limits = limits_;
-        options.keeper.saved_state = saved_;
         notes_.insert(notes_.end(), plan_.warnings.begin(), plan_.warnings.end());
-        return options;
+        notes_.insert(notes_.end(), plan_.notes.begin(), plan_.notes.end());
+        return options_of_agent(plan_, facts, saved_, limits_);
     }
 
     void ended(int code) {

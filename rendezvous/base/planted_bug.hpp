@@ -83,7 +83,12 @@
     X(DrainDeadlineIgnored, "drain-deadline-ignored",                                            \
       "workers that ignore the request to leave are never killed")                               \
     X(SuspectNotAwaited, "suspect-not-awaited",                                                  \
-      "a survivor that is cut off for a moment loses its place to a spare")
+      "a survivor that is cut off for a moment loses its place to a spare")                      \
+    X(LeaderOutlivesLease, "leader-outlives-lease",                                              \
+      "a leader decides until etcd tells it that another one leads, not until its lease ends")   \
+    X(LeaseFromAnswer, "lease-from-answer",                                                      \
+      "a leader counts its lease from etcd's answer instead of from its own question")           \
+    X(UnguardedWrite, "unguarded-write", "what a leader writes to etcd does not depend on its term")
 
 namespace ddprun {
 

@@ -1,8 +1,10 @@
 #include "rendezvous/client/control_client.hpp"
 
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -12,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/client/dial.hpp"
+#include "rendezvous/protocol/codec.hpp"
 
 namespace ddprun::rdzv {
 
@@ -19,8 +22,12 @@ namespace asio = boost::asio;
 
 namespace {
 
+/// Daemons that send us to each other disagree.
+constexpr int kRedirectsMax = 4;
+
 struct Question {
     const ControlOptions& options;
+    const Endpoint& endpoint;
     std::shared_ptr<Dialer> dialer;
     asio::steady_timer deadline;
     Result<std::string> answer;
@@ -29,7 +36,7 @@ struct Question {
 asio::awaitable<void> ask(Question& question) {
     const ControlOptions& options = question.options;
     const Result<std::shared_ptr<Connection>> dialled =
-        co_await Dialer::dial(question.dialer, options.endpoint);
+        co_await Dialer::dial(question.dialer, question.endpoint);
     if (!dialled) {
         question.answer = dialled.error();
         co_return;
@@ -54,34 +61,66 @@ asio::awaitable<void> ask(Question& question) {
         question.answer = Error{ErrorCode::ConnectionLost,
                                 fmt::format("the rendezvous at {} did not answer: {}; is it of the "
                                             "same version?",
-                                            to_string(options.endpoint), connection->why_ended())};
+                                            to_string(question.endpoint), connection->why_ended())};
     }
 }
 
-}  // namespace
-
-Result<std::string> ask_status(const ControlOptions& options) {
+/// What the daemon at `endpoint` says.
+Result<std::string> ask_one(const ControlOptions& options, const Endpoint& endpoint) {
     asio::io_context io(1);
     DialOptions dial{.secret = options.secret,
                      .tls = options.tls,
                      .job = options.job,
                      .role = PeerRole::Control,
                      .limits = options.limits};
-    Question question{options, std::make_shared<Dialer>(io, std::move(dial)),
+    Question question{options, endpoint, std::make_shared<Dialer>(io, std::move(dial)),
                       asio::steady_timer(io),
                       Error{ErrorCode::ConnectionLost, "nothing was asked"}};
     asio::co_spawn(io, ask(question), asio::detached);
     io.run();
-    if (!question.answer) {
-        return question.answer;
+    return std::move(question.answer);
+}
+
+/// Where the daemon that said `body` sends us, if it does.
+std::optional<Redirect> redirect_in(const std::string& body, const Limits& limits) {
+    const Result<RendezvousMessage> message = decode_rendezvous_message(body, limits);
+    const Redirect* const redirect = message ? std::get_if<Redirect>(&*message) : nullptr;
+    return redirect != nullptr ? std::optional(*redirect) : std::nullopt;
+}
+
+}  // namespace
+
+Result<ControlAnswer> ask_status(const ControlOptions& options) {
+    Endpoint endpoint = options.endpoint;
+    std::string way;  // for people
+    for (int redirects = 0;; ++redirects) {
+        Result<std::string> body = ask_one(options, endpoint);
+        if (!body) {
+            return way.empty() ? body.error()
+                               : Error{ErrorCode::ConnectionLost, way + body.error().what};
+        }
+        const std::string from = to_string(endpoint);
+        if (const std::optional<Redirect> redirect = redirect_in(*body, options.limits)) {
+            const Result<Endpoint> leader = parse_endpoint(redirect->endpoint);
+            if (!leader || redirects >= kRedirectsMax) {
+                return Error{ErrorCode::ConnectionLost,
+                             fmt::format("{}the rendezvous at {} is one of several, and none of "
+                                         "them leads at the moment; ask again",
+                                         way, from)};
+            }
+            way += fmt::format("the rendezvous at {} follows the one at {}: ", from,
+                               redirect->endpoint);
+            endpoint = *leader;
+            continue;
+        }
+        Result<StatusReply> reply = decode_status_reply(*body, options.limits);
+        if (!reply) {
+            return Error{reply.error().code,
+                         fmt::format("the rendezvous at {} says what we do not understand: {}",
+                                     from, reply.error().what)};
+        }
+        return ControlAnswer{*std::move(body), *std::move(reply), endpoint};
     }
-    const Result<StatusReply> reply = decode_status_reply(*question.answer, options.limits);
-    if (!reply) {
-        return Error{reply.error().code,
-                     fmt::format("the rendezvous at {} says what we do not understand: {}",
-                                 to_string(options.endpoint), reply.error().what)};
-    }
-    return question.answer;
 }
 
 }  // namespace ddprun::rdzv

@@ -22,10 +22,16 @@ struct ControlOptions {
     Limits limits;
 };
 
-/// Asks the rendezvous how things stand with `options.job`; the answer is the JSON of a
-/// StatusReply that decode_status_reply() takes. Blocks for at most connect_timeout and twice
-/// hello_timeout, and for as long as the host's name takes to be resolved. Failure names the
-/// endpoint.
-[[nodiscard]] Result<std::string> ask_status(const ControlOptions& options);
+struct ControlAnswer {
+    std::string body;  ///< the JSON
+    StatusReply reply;
+    Endpoint from;  ///< who decides about the jobs
+};
+
+/// Asks the rendezvous how things stand with `options.job`. One of several daemons that does not
+/// lead sends us to the one that does, who is asked then. Blocks for at most connect_timeout and
+/// twice hello_timeout for each daemon that is asked, and for as long as host names take to be
+/// resolved. Failure names the endpoint, and the way there.
+[[nodiscard]] Result<ControlAnswer> ask_status(const ControlOptions& options);
 
 }  // namespace ddprun::rdzv

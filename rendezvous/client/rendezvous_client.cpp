@@ -95,12 +95,13 @@ private:
     std::shared_ptr<Connection> connection_;  ///< since it is up
     std::string peer_;                        ///< the endpoint of this attempt, for people
     std::size_t next_endpoint_ = 0;
-    std::optional<Endpoint> sent_to_;  ///< by a daemon that does not decide
-    int redirects_ = 0;                ///< in a row
-    Endpoint current_;                 ///< of this attempt
-    bool was_sent_ = false;            ///< to it, by a daemon that does not decide
-    std::optional<Endpoint> silent_;   ///< does not answer: its daemon is stopped, or gone
-    int skips_left_ = 0;               ///< rounds in which it is not asked
+    std::optional<Endpoint> sent_to_;    ///< by a daemon that does not decide
+    int redirects_ = 0;                  ///< in a row
+    Endpoint current_;                   ///< of this attempt
+    bool was_sent_ = false;              ///< to it, by a daemon that does not decide
+    std::optional<Endpoint> silent_;     ///< does not answer: its daemon is stopped, or gone
+    int skips_left_ = 0;                 ///< rounds in which it is not asked
+    std::optional<Endpoint> waited_at_;  ///< in vain: another one is asked next
     std::string last_reported_;
     Milliseconds backoff_;
     bool is_daemon_lasting_ = false;  ///< said the one that accepted us last
@@ -259,8 +260,9 @@ void RendezvousClient::Impl::take(std::string_view body) {
 
 void RendezvousClient::Impl::follow(const Redirect& redirect) {
     const Result<Endpoint> endpoint = parse_endpoint(redirect.endpoint);
-    if (endpoint && *endpoint != silent_ && ++redirects_ <= kRedirectsMax) {
+    if (endpoint && ++redirects_ <= kRedirectsMax) {
         sent_to_ = *endpoint;
+        silent_.reset();  // our join told of it: whoever is named nevertheless leads anew
     } else {
         redirects_ = 0;
     }
@@ -269,12 +271,14 @@ void RendezvousClient::Impl::follow(const Redirect& redirect) {
                           : fmt::format("the daemon at {} leads", redirect.endpoint));
 }
 
-// A daemon that knows no leader keeps us until there is one. If it is we who cannot see the leader,
-// that never ends.
+// A daemon that knows no leader keeps us until there is one. It may be cut off from etcd, or the
+// one that was silent may lead again in the same term, which is no news to it: so others are asked.
 void RendezvousClient::Impl::limit_wait() {
-    wait_.expires_after(2 * options_.limits.leader_lease);
+    wait_.expires_after(options_.limits.leader_lease);
     wait_.async_wait([self = shared_from_this(), asked = connection_](error_code cancelled) {
         if (!cancelled && asked == self->connection_) {
+            self->silent_.reset();
+            self->waited_at_ = self->current_;
             asked->fail("nobody leads");
         }
     });
@@ -286,7 +290,9 @@ Endpoint RendezvousClient::Impl::choose_endpoint() {
         return *std::exchange(sent_to_, std::nullopt);
     }
     const std::size_t count = options_.endpoints.size();
-    if (count > 1 && options_.endpoints[next_endpoint_ % count] == silent_ && skips_left_-- > 0) {
+    const Endpoint& next = options_.endpoints[next_endpoint_ % count];
+    const std::optional<Endpoint> waited_at = std::exchange(waited_at_, std::nullopt);
+    if (count > 1 && (next == waited_at || (next == silent_ && skips_left_-- > 0))) {
         ++next_endpoint_;
     }
     return options_.endpoints[next_endpoint_++ % count];

@@ -34,11 +34,12 @@ bool is_before(const std::pair<ConnectionId, Join>& left,
 }
 
 /// Of the newest generation; of several of one number (two daemons at once made them) the one that
-/// most nodes hold. None if nobody holds any.
+/// most nodes hold. None if nobody holds any, or only what is older than the record.
 std::optional<Holders> newest_holders(const Run& run) {
     std::map<std::pair<Generation, std::string>, Holders> all;
     for (const auto& [connection, join] : run.parked) {
-        if (join.held && is_believable(join.held->generation)) {
+        if (join.held && is_believable(join.held->generation) &&
+            join.held->generation >= run.generation) {
             Holders& holders = all[{join.held->generation, join.held->digest}];
             holders.generation = join.held->generation;
             holders.digest = join.held->digest;
@@ -166,11 +167,24 @@ void decide(Step& step, const std::optional<Holders>& newest) {
     }
 }
 
+/// What was started as far as this join tells. A member knows a number that is not the record's
+/// only from a later generation of the same run; it may have ended it. Others may have it from
+/// another.
+Generation newest_told(const Run& run, const Join& message) {
+    if (message.held) {
+        return message.held->generation;
+    }
+    const auto known = run.nodes.find(message.node);
+    const bool is_member = known != run.nodes.end() && known->second.standing == Standing::Member;
+    return is_member ? message.newest : Generation();
+}
+
 }  // namespace
 
 bool is_news_of_generation(const Run& run, const Join& message, Instant now) {
-    if (!message.held || message.run_token.empty() || !is_believable(message.held->generation) ||
-        message.held->generation <= std::max(run.generation, run.adopted_up_to)) {
+    const Generation told = newest_told(run, message);
+    if (message.run_token.empty() || !is_believable(told) ||
+        told <= std::max(run.generation, run.adopted_up_to)) {
         return false;
     }
     const bool is_unknown_run = run.may_be_older && run.generation == Generation() &&

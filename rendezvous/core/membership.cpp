@@ -214,16 +214,11 @@ void held_up(Step& step, Duration by) {
     if (run.is_unconfirmed) {
         run.returns_until += by;
     }
-    // Agents may have given up connections that were not answered, and all they had said there.
-    const Limits& limits = step.options.limits;
-    const Instant earliest =
-        step.now + (by >= limits.lease ? limits.reconnect_grace : limits.lease);
-    run.leases.clear();
-    for (auto& [id, node] : run.nodes) {
-        node.lease_end = std::max(node.lease_end + by, earliest);
-        run.leases.insert({node.lease_end, id});
-    }
-    trace(step, "held up: leases extended");
+    // Agents may have given up connections that were not answered, and all they had said there. How
+    // long we were away is known to within a lease only, and beats of before prove little.
+    const Milliseconds grace = step.options.limits.reconnect_grace;
+    run.doubt_until = std::max(run.doubt_until.value_or(step.now), step.now + grace);
+    trace(step, fmt::format("held up: no silence is judged for {} ms", grace.count()));
 }
 
 void judge_leases(Step& step) {

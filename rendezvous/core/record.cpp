@@ -222,8 +222,10 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
         run->quarantined[one.node] = now + one.remaining;
     }
     run->timeline = record.timeline;
-    run->is_unconfirmed = true;
+    // Of a closed one the verdict is kept: whoever comes late is told.
+    run->is_unconfirmed = record.phase != RecordedPhase::Closed;
     run->returns_until = now + limits.reconnect_grace;
+    run->doubt_until = run->returns_until;  // also of those who come and are cut off again
     run->explain_at = now + limits.explain_every;
     write_rows(*run);
     restore_nodes(record, limits, now, *run);

@@ -70,6 +70,7 @@ NodeStatus status_of_node(const Run& run, const NodeId& id, const Node& node, In
     status.last_heard = between(node.last_heard, now);
     status.lease_left = between(now, node.lease_end);
     status.leaving = node.leaving;
+    status.containment = node.info.containment;
     if (const auto until = run.quarantined.find(id); until != run.quarantined.end()) {
         status.quarantined = between(now, until->second);
     }

@@ -20,6 +20,8 @@ namespace {
 
 /// Enough to see what went on; a disk must not fill up with them.
 constexpr int kSetAsideMax = 9;
+/// The folder may be removed, by the daemon that had it, between our opening and our locking it.
+constexpr int kRemovalsMax = 8;
 
 /// Everything up to each slash, then all of it.
 Result<void> make_folders(const std::string& path) {
@@ -39,30 +41,60 @@ Result<void> make_folders(const std::string& path) {
     return {};
 }
 
+/// The file `name` is the one that is open, not another that came after it.
+bool is_at(const UniqueFd& file, const std::string& name) {
+    struct stat open_one {};
+    struct stat named {};
+    return ::fstat(file.get(), &open_one) == 0 && ::stat(name.c_str(), &named) == 0 &&
+           open_one.st_ino == named.st_ino && open_one.st_dev == named.st_dev;
+}
+
 }  // namespace
 
 Result<JournalFolder> JournalFolder::open(std::string path) {
     while (path.size() > 1 && path.back() == '/') {
         path.pop_back();
     }
-    if (const Result<void> made = make_folders(path); !made) {
-        return made.error();
-    }
-    const std::string name = path + "/journal.lock";
-    UniqueFd lock(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!lock.is_open()) {
-        return system_error(errno, "the journal's lock " + name + " cannot be opened");
-    }
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK) {
-            return Error{ErrorCode::AddressInUse,
-                         fmt::format("the journal in {} is in use by another daemon; stop that one "
-                                     "or give this one its own folder",
-                                     path)};
+    for (int left = kRemovalsMax; left > 0; --left) {
+        if (const Result<void> made = make_folders(path); !made) {
+            return made.error();
         }
-        return system_error(errno, "the journal's lock " + name + " cannot be taken");
+        const std::string name = path + "/journal.lock";
+        UniqueFd lock(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+        if (!lock.is_open()) {
+            return system_error(errno, "the journal's lock " + name + " cannot be opened");
+        }
+        if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+            if (errno == EWOULDBLOCK) {
+                return Error{ErrorCode::AddressInUse,
+                             fmt::format("the journal in {} is in use by another daemon; stop that "
+                                         "one or give this one its own folder",
+                                         path)};
+            }
+            return system_error(errno, "the journal's lock " + name + " cannot be taken");
+        }
+        if (is_at(lock, name)) {
+            return JournalFolder(std::move(path), std::move(lock));
+        }
     }
-    return JournalFolder(std::move(path), std::move(lock));
+    return Error{ErrorCode::AddressInUse,
+                 fmt::format("the journal in {} is removed again and again", path)};
+}
+
+Result<void> JournalFolder::remove() && {
+    for (const char* name :
+         {"journal.db", "journal.db-wal", "journal.db-shm", "journal.starting", "journal.lock"}) {
+        const std::string file = path_ + "/" + name;
+        if (::unlink(file.c_str()) != 0 && errno != ENOENT) {
+            return system_error(errno, file + " cannot be removed");
+        }
+    }
+    lock_.reset();
+    // A database that was set aside stays, and so does the folder of a daemon that has just come.
+    if (::rmdir(path_.c_str()) != 0 && errno != ENOTEMPTY && errno != EEXIST && errno != ENOENT) {
+        return system_error(errno, "the journal's folder " + path_ + " cannot be removed");
+    }
+    return {};
 }
 
 int JournalFolder::starts_without_settling() const {

@@ -30,6 +30,10 @@ public:
     /// Names in the folder outlive the machine's power.
     [[nodiscard]] Result<void> sync() const;
 
+    /// Nothing of it needs to be kept: removes all files except databases that were set aside, and
+    /// the folder if nothing else is in it. The database is closed.
+    [[nodiscard]] Result<void> remove() &&;
+
 private:
     JournalFolder(std::string path, UniqueFd lock)
         : path_(std::move(path)), lock_(std::move(lock)) {}

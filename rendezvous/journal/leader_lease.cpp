@@ -86,7 +86,8 @@ asio::awaitable<void> LeaderLease::give_up() {
 }
 
 asio::awaitable<Result<std::string>> LeaderLease::call(EtcdRequest request, Instant until) {
-    return client_->call(std::move(request), limits_.etcd_timeout, until);
+    // One that has lost its leader is silent until it knows that: another one may have a new one.
+    return client_->call(std::move(request), limits_.etcd_timeout / 2, until);
 }
 
 void LeaderLease::take(const EtcdLease& lease, Instant sent) {

@@ -29,6 +29,9 @@ namespace {
 
 /// A watch that is silent for so many leases is begun anew, at another etcd: that one may hang.
 constexpr int kWatchLeases = 4;
+/// While etcd does not answer it is asked at least this often within one lease: its own election
+/// may be over at any moment, and until we know that nobody decides.
+constexpr int kTriesPerLease = 16;
 
 Instant now() {
     return std::chrono::steady_clock::now();
@@ -74,6 +77,7 @@ private:
     static asio::awaitable<void> wait_a_little(Self self);
 
     void begin_leading(std::uint64_t term, EtcdRecords records);
+    void tell_followed(const std::string& leader);
     void depose();
     void note_trouble(const Error& error);
     void note_success();
@@ -296,12 +300,7 @@ asio::awaitable<bool> Leadership::Impl::follow(Self self, EtcdEntry leader,
     // Our own endpoint under another lease: we were killed and started again within it.
     const std::string shown =
         leader.value == self->options_.advertised ? std::string() : leader.value;
-    if (self->followed_ != shown) {
-        self->followed_ = shown;
-        if (self->events_.follows) {
-            self->events_.follows(shown);
-        }
-    }
+    self->tell_followed(shown);
     EtcdRequest request = watch_request(self->keys_.leader, revision + 1);
     const Result<void> opened = co_await self->watch_client_->open_stream(std::move(request));
     if (!opened && !self->is_stopping_) {
@@ -322,6 +321,7 @@ asio::awaitable<bool> Leadership::Impl::follow(Self self, EtcdEntry leader,
         }
         self->note_success();
         if (watched->is_deleted) {
+            self->tell_followed({});  // until somebody has won agents must not be sent to it
             co_return true;
         }
     }
@@ -333,9 +333,19 @@ asio::awaitable<bool> Leadership::Impl::follow(Self self, EtcdEntry leader,
 
 // ----------------------------------------------------------------------------------------- helpers
 
+void Leadership::Impl::tell_followed(const std::string& leader) {
+    if (followed_ != leader) {
+        followed_ = leader;
+        if (events_.follows) {
+            events_.follows(leader);
+        }
+    }
+}
+
 asio::awaitable<void> Leadership::Impl::wait_a_little(Self self) {
     self->pause_.expires_after(self->backoff_);
-    self->backoff_ = std::min(2 * self->backoff_, self->lease_.prolong_every());
+    self->backoff_ =
+        std::min(2 * self->backoff_, self->options_.limits.leader_lease / kTriesPerLease);
     const auto [cancelled] = co_await self->pause_.async_wait(asio::as_tuple(asio::use_awaitable));
     static_cast<void>(cancelled);  // who waits asks why
 }

@@ -275,4 +275,12 @@ Result<OpenedJournal> open_sqlite_journal(asio::io_context& io, std::string fold
     return result;
 }
 
+Result<void> remove_sqlite_journal(std::string folder_path) {
+    Result<JournalFolder> folder = JournalFolder::open(std::move(folder_path));
+    if (!folder) {
+        return folder.error().code == ErrorCode::AddressInUse ? Result<void>() : folder.error();
+    }
+    return (*std::move(folder)).remove();
+}
+
 }  // namespace ddprun::rdzv

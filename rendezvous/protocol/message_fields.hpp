@@ -122,6 +122,8 @@ struct Fields<Evidence> {
         visit.bytes("stderr_tail", evidence.stderr_tail, visit.limits().stderr_tail_bytes_max);
         visit.bytes("error_file", evidence.error_file, visit.limits().error_file_bytes_max);
         visit.text("log_dir", evidence.log_dir);
+        visit.text("kernel_note", evidence.kernel_note);
+        visit.text("stacks", evidence.stacks);
         visit.number("progress", evidence.progress, std::uint64_t{0},
                      std::numeric_limits<std::uint64_t>::max());
     }
@@ -166,6 +168,7 @@ struct Fields<Join> {
         visit.number("node_rank", join.node_rank, 0,
                      static_cast<int>(visit.limits().nodes_max) - 1);
         visit.name("topology_key", join.topology_key, false);
+        visit.name("containment", join.containment, false);
         visit.names("addresses", join.addresses, visit.limits().addresses_max);
         visit.object("store", join.store);
         visit.object("settings", join.settings);

@@ -69,6 +69,8 @@ struct Evidence {
     std::string stderr_tail;                ///< any bytes
     std::string error_file;                 ///< content of the worker's error.json, any bytes
     std::string log_dir;                    ///< on the node
+    std::string kernel_note;                ///< what the node's kernel logged about it, a line
+    std::string stacks;                     ///< on the node: the folder with all ranks' stacks
     std::optional<std::uint64_t> progress;  ///< the last step that it told through its page
 
     bool operator==(const Evidence&) const = default;
@@ -114,6 +116,7 @@ struct Join {
     std::string role = "default";
     std::optional<int> node_rank;        ///< explicit place wish; duplicates are refused
     std::string topology_key;            ///< sorts nodes that are near each other together
+    std::string containment;             ///< of its workers, a word of kContainmentNames
     std::vector<std::string> addresses;  ///< of all interfaces, for the store's admission
     StoreAddress store;                  ///< bound and listening already, for the next generation
     JobSettings settings;

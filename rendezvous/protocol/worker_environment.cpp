@@ -27,7 +27,7 @@ Environment worker_environment(const WorkerPlace& place) {
     Collector env;
     env.add(var::kRank, place.rank.value());
     env.add(var::kWorldSize, place.world_size);
-    env.add(var::kLocalRank, place.local_rank.value());
+    env.add(var::kLocalRank, place.only_device ? 0 : place.local_rank.value());
     env.add(var::kLocalWorldSize, place.local_world_size);
     env.add(var::kGroupRank, place.group_rank);
     env.add(var::kGroupWorldSize, place.group_world_size);
@@ -45,14 +45,18 @@ Environment worker_environment(const WorkerPlace& place) {
     if (place.sets_nccl_async_error_handling) {
         env.add(var::kNcclAsyncErrorHandling, 1);
     }
-    if (place.sets_omp_num_threads) {
-        env.add(var::kOmpNumThreads, 1);
+    if (place.omp_num_threads > 0) {
+        env.add(var::kOmpNumThreads, place.omp_num_threads);
+    }
+    if (place.only_device) {
+        env.add(var::kCudaVisibleDevices, *place.only_device);
     }
     env.add(var::kSignalsToHandle, place.signals_to_handle);
     env.add(var::kGeneration, std::to_string(place.generation.value()));
     env.add(var::kNodeId, place.node.value());
     env.add(var::kLocalAddress, place.local_address);
     env.add(var::kStartReason, place.start_reason);
+    env.add(var::kSlot, place.local_rank.value());
     env.add(var::kPage, place.page);
     return env.take();
 }

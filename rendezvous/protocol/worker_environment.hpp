@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,7 +44,10 @@ inline constexpr WorkerVariable kErrorFile{"TORCHELASTIC_ERROR_FILE",
 inline constexpr WorkerVariable kNcclAsyncErrorHandling{
     "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1, unless ddprun was started with another value"};
 inline constexpr WorkerVariable kOmpNumThreads{
-    "OMP_NUM_THREADS", "1 where it was unset and a node has several workers"};
+    "OMP_NUM_THREADS",
+    "its share of the node's cores, where it was unset and a node has several workers"};
+inline constexpr WorkerVariable kCudaVisibleDevices{
+    "CUDA_VISIBLE_DEVICES", "the worker's one device, with --virtual-local-rank"};
 inline constexpr WorkerVariable kSignalsToHandle{"TORCHELASTIC_SIGNALS_TO_HANDLE",
                                                  "signals on which ddprun drains"};
 inline constexpr WorkerVariable kGeneration{"DDPRUN_GENERATION",
@@ -53,6 +57,8 @@ inline constexpr WorkerVariable kLocalAddress{"DDPRUN_LOCAL_ADDR",
                                               "this node's address towards the others"};
 inline constexpr WorkerVariable kStartReason{"DDPRUN_START_REASON",
                                              "why this generation started; empty: the first"};
+inline constexpr WorkerVariable kSlot{"DDPRUN_SLOT",
+                                      "as LOCAL_RANK, but never made 0 by --virtual-local-rank"};
 inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
                                       "path of the page shared with the agent; empty: none"};
 
@@ -78,11 +84,13 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kErrorFile,
     worker_variable::kNcclAsyncErrorHandling,
     worker_variable::kOmpNumThreads,
+    worker_variable::kCudaVisibleDevices,
     worker_variable::kSignalsToHandle,
     worker_variable::kGeneration,
     worker_variable::kNodeId,
     worker_variable::kLocalAddress,
     worker_variable::kStartReason,
+    worker_variable::kSlot,
     worker_variable::kPage,
 };
 
@@ -109,7 +117,9 @@ struct WorkerPlace {
     std::string error_file;                      ///< empty: none
     std::string signals_to_handle;               ///< names, joined by commas
     bool sets_nccl_async_error_handling = true;  ///< false: inherited from ddprun's environment
-    bool sets_omp_num_threads = false;           ///< false: inherited, or left unset
+    int omp_num_threads = 0;                     ///< 0: inherited, or left unset
+    /// The one device that it sees; then it is told to be local rank 0. None: as inherited.
+    std::optional<std::string> only_device;
 };
 
 using Environment = std::vector<std::pair<std::string, std::string>>;

@@ -56,19 +56,26 @@ void Recorder::persist(bool is_awaited) {
         write();
     }
     if (is_awaited) {
+        const bool is_first = open_ >= gate_;
         gate_ = asked_;
-        if (!durable_.is_strict && fault_.empty()) {
-            patience_.expires_after(limits_.journal_timeout);
-            patience_.async_wait(
-                [self = shared_from_this(), number = gate_](boost::system::error_code cancelled) {
-                    if (!cancelled) {
-                        self->given_up(number);
-                    }
-                });
-        } else if (!durable_.is_strict) {
-            open_ = std::max(open_, gate_);  // it is known to fail: nobody waits for it
+        if (durable_.is_strict) {
+            return;
+        }
+        if (!fault_.empty()) {
+            open_ = gate_;  // it is known to fail: nobody waits for it
+        } else if (is_first) {
+            limit_wait();
         }
     }
+}
+
+void Recorder::limit_wait() {
+    patience_.expires_after(limits_.journal_timeout);
+    patience_.async_wait([self = shared_from_this()](boost::system::error_code cancelled) {
+        if (!cancelled) {
+            self->give_up();
+        }
+    });
 }
 
 void Recorder::write() {
@@ -89,19 +96,22 @@ void Recorder::written(std::uint64_t number, const Result<void>& result) {
         return;
     }
     answered_ = std::max(answered_, number);
+    tell(result ? std::string() : result.error().what);
+    if (is_stopped_) {
+        return;
+    }
     if (result) {
-        tell({});
         open_ = std::max(open_, number);
     } else {
-        tell(result.error().what);
-        if (durable_.is_strict) {
-            try_again();
-        } else {
-            open_ = std::max(open_, number);
+        if (!durable_.is_strict) {
+            open_ = std::max(open_, gate_);
         }
+        try_again();
     }
     if (open_ >= gate_) {
         patience_.cancel();
+    } else if (!durable_.is_strict) {
+        limit_wait();  // it works, and a later record is under way
     }
     if (is_outdated_ && answered_ == asked_) {
         write();
@@ -109,23 +119,25 @@ void Recorder::written(std::uint64_t number, const Result<void>& result) {
     release();
 }
 
-void Recorder::given_up(std::uint64_t number) {
-    if (is_stopped_ || open_ >= number) {
+void Recorder::give_up() {
+    if (is_stopped_ || open_ >= gate_) {
         return;
     }
-    open_ = number;
+    open_ = gate_;
     tell(fmt::format("the journal has not answered for {} ms", limits_.journal_timeout.count()));
     release();
 }
 
-// The leader's lease ends first if this goes on; then stop() is called.
+// With is_strict the leader's lease ends first if this goes on; then stop() is called. Else the
+// disk may have room again in an hour, and nothing else may happen to the run until then.
 void Recorder::try_again() {
     if (answered_ != asked_) {
         return;
     }
-    retry_.expires_after(limits_.reconnect_backoff_min);
+    retry_.expires_after(durable_.is_strict ? limits_.reconnect_backoff_min
+                                            : limits_.reconnect_backoff_max);
     retry_.async_wait([self = shared_from_this()](boost::system::error_code cancelled) {
-        if (!cancelled && !self->is_stopped_) {
+        if (!cancelled && !self->is_stopped_ && self->answered_ == self->asked_) {
             self->write();
         }
     });

@@ -34,8 +34,8 @@ struct RecorderHooks {
 };
 
 /// Carries out a coordinator's effects in order, those after an awaited Persist only when the
-/// record is durable. Acknowledgements wait for nothing: a slow disk costs no lease. Lives on the
-/// thread of `io`.
+/// record is durable. Acknowledgements wait for nothing: a slow disk costs no lease. A record that
+/// failed is written again, as it is by then, until one is taken. Lives on the thread of `io`.
 class Recorder : public std::enable_shared_from_this<Recorder> {
 public:
     Recorder(boost::asio::io_context& io, JobId job, const Limits& limits, Durable durable,
@@ -50,7 +50,8 @@ private:
     void persist(bool is_awaited);
     void write();
     void written(std::uint64_t number, const Result<void>& result);
-    void given_up(std::uint64_t number);
+    void limit_wait();
+    void give_up();
     void try_again();
     void tell(const std::string& fault);
     void release();

@@ -195,6 +195,10 @@ void Server::Impl::take(Session& session, std::string_view body) {
 
 // Who only asks is no agent of any job, and an agent asks nothing.
 void Server::Impl::answer(Session& session, std::string_view question) {
+    if (!is_leading_) {
+        send_to_leader(session);
+        return;
+    }
     const Result<std::string> reply =
         answer_control(session.handshake, question, *jobs_, options_.limits);
     if (!reply) {

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The control plane: how fast failures are noticed and answered, at which scale, at what cost.
 
-Nothing is asserted except that nobody is ever declared dead who is not (false-alarms): the table
-says what was measured in this run on this machine. All nodes share its cores, the peer's too.
+Nothing is asserted except that nobody is ever declared dead who is not (false-alarms), that no
+worker notices a lost daemon (stall-*), and what chaos.py lists: the table says what was measured in
+this run on this machine. All nodes share its cores, the peer's too.
 """
 
 import argparse
@@ -11,24 +12,30 @@ import os
 import random
 import resource
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
+import chaos
 import faulty_network
+import stalls
 from job import Job, Lines, Peer, say
 from report import Table
 
 MS = 1e6
 HERE = os.path.dirname(os.path.abspath(__file__))
-MEASURES = ["torchrun", "agents-128", "agents-1000", "agents-4000", "signal", "silence",
-            "false-alarms"]
-NEED_NETWORK = ("silence", "false-alarms")
+MEASURES = ["torchrun", "agents-128", "agents-1000", "agents-4000", "signal", "stall-daemon",
+            "stall-leader", "stall-paused", "stall-etcd", "silence", "false-alarms",
+            "chaos", "chaos-daemons"]
+NEED_NETWORK = ("silence", "false-alarms", "chaos", "chaos-daemons")
+NEED_ETCD = ("stall-leader", "stall-paused", "stall-etcd", "chaos-daemons")
 # Starts in a minute before ddprun pauses: 10.
 LOSSES_PER_JOB = 6
 THIRD_OF_LEASE_MS = 333
+STALLS_MAX = 20
 
 
 class Daemon:
@@ -301,6 +308,12 @@ class Bench:
             self.agents(1000, 2 * self.runs, 5)
         elif name == "agents-4000":
             self.agents(4000, 5, self.arguments.idle_s)
+        elif name in NEED_ETCD and not shutil.which("etcd"):
+            say(f"LEFT OUT: {name}: there is no etcd; run scripts/setup.sh")
+        elif name.startswith("stall-"):
+            getattr(stalls.Stalls(self, min(self.runs, STALLS_MAX)), name.removeprefix("stall-"))()
+        elif name.startswith("chaos"):
+            chaos.watch(self, name in NEED_ETCD)
         else:
             getattr(self, name.replace("-", "_"))()
 
@@ -364,7 +377,7 @@ def run_in_network(bench, arguments, name):
         code = faulty_network.inside(
             [os.path.abspath(__file__), "--inside", "--only", name, "--runs", str(arguments.runs),
              "--build", arguments.build, "--minutes", str(arguments.minutes), "--nodes",
-             str(arguments.nodes), "--json", file.name])
+             str(arguments.nodes), "--seed", str(arguments.seed), "--json", file.name])
         if code > 1:
             say(f"FAILED: {name}")
             bench.alarms += 1
@@ -375,9 +388,11 @@ def run_in_network(bench, arguments, name):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=50, help="per measure")
-    parser.add_argument("--minutes", type=float, help="of watching for false alarms (default 2)")
+    parser.add_argument("--minutes", type=float,
+                        help="of watching for false alarms, and of chaos (default 2)")
     parser.add_argument("--full", action="store_true", help="--minutes 30 unless given")
-    parser.add_argument("--nodes", type=int, default=16, help="of each of its two jobs")
+    parser.add_argument("--nodes", type=int, default=16, help="of each of its two jobs, of chaos")
+    parser.add_argument("--seed", type=int, help="of the faults of chaos (default: any)")
     parser.add_argument("--idle-s", type=float, default=20, help="of 4,000 agents")
     parser.add_argument("--torchrun-rejoins", type=int, default=3)
     parser.add_argument("--only", action="append", metavar="MEASURE", choices=MEASURES)
@@ -389,6 +404,8 @@ def parse():
     arguments.build = os.path.abspath(arguments.build)
     if arguments.minutes is None:
         arguments.minutes = 30.0 if arguments.full else 2.0
+    if arguments.seed is None:
+        arguments.seed = random.getrandbits(32)
     return arguments
 
 

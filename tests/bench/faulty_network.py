@@ -98,6 +98,9 @@ class Network:
             run("nft", "add", "rule", "inet", "loss", hook, device, BRIDGE, "meta", "l4proto",
                 "tcp", "numgen", "random", "mod", str(count), "==", "0", "counter", "drop")
 
+    def lose_none(self):
+        run("nft", "delete", "table", "inet", "loss")
+
     @staticmethod
     def lost_packets():
         text = subprocess.run(["nft", "list", "table", "inet", "loss"], check=True, text=True,

@@ -3,7 +3,10 @@
 
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/ptrace.h>
 #include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -75,6 +78,36 @@ struct Running {
     std::string go = cluster.dir() / "go";
     Process* daemon;
     std::vector<Process*> nodes;
+};
+
+/// Where the daemon that a ddprun starts for `port` keeps its runs.
+std::string journal_of(const FreePort& port) {
+    return "/var/tmp/ddprun-" + std::to_string(::geteuid()) + "/rendezvous-127.0.0.1-" +
+           std::to_string(port.port());
+}
+
+/// One thread of a process that stands still, like one that a disk keeps waiting; the others go on.
+class HangingThread {
+public:
+    HangingThread(pid_t process, const std::string& name) {
+        const std::string tasks = "/proc/" + std::to_string(process) + "/task/";
+        for (const std::string& task : list_folder(tasks)) {
+            if (read_file(tasks + task + "/comm") == name + "\n") {
+                thread_ = static_cast<pid_t>(std::stol(task));
+            }
+        }
+        REQUIRE(thread_ > 0);
+        REQUIRE(::ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) == 0);
+        REQUIRE(::ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0);
+        int status = 0;
+        REQUIRE(::waitpid(thread_, &status, __WALL) == thread_);
+    }
+    ~HangingThread() { ::ptrace(PTRACE_DETACH, thread_, nullptr, nullptr); }
+    HangingThread(const HangingThread&) = delete;
+    HangingThread& operator=(const HangingThread&) = delete;
+
+private:
+    pid_t thread_ = 0;
 };
 
 }  // namespace
@@ -196,19 +229,96 @@ TEST_CASE("the head node's ddprun starts its daemon again, and it goes on") {
     const ddprun::UniqueFd watched = Cluster::watch(daemon);
     REQUIRE(::kill(daemon, SIGKILL) == 0);
     cluster.wait_gone(watched);
-    cluster.wait_until("another daemon serves", [&] {
-        const pid_t next = Cluster::daemon_at(port.port());
-        return next > 0 && next != daemon;
-    });
+    // It says of two nodes that it has heard them.
+    const std::string asked = port.endpoint();
+    for (bool are_back = false; !are_back;) {
+        Process& asking = cluster.start(
+            {.argv = {Cluster::program("ddpctl"), "status", "--json", "--rdzv-endpoint", asked},
+             .env = {},
+             .cwd = {},
+             .name = "ddpctl"});
+        asking.wait_exit();
+        const std::string connected = "\"is_connected\":true";
+        const std::size_t first = asking.out().find(connected);
+        are_back = first != std::string::npos &&
+                   asking.out().find(connected, first + 1) != std::string::npos;
+    }
+    CHECK(Cluster::daemon_at(port.port()) != daemon);
     touch(go);
     for (Process* node : {&a, &b}) {
         CHECK(node->wait_exit() == 0);
         CHECK(node->count_lines("^worker ") == 1);
     }
     cluster.wait_all_gone();
+    // All runs are over: nothing of them is kept.
+    CHECK_FALSE(std::filesystem::exists(journal_of(port)));
 }
 
-TEST_CASE("on a full disk the job runs on and says that it is not durable") {
+TEST_CASE(
+    "what a head node's daemon kept stays when it dies, until the run that needs it is over") {
+    Cluster cluster;
+    const FreePort port;
+    Job job;
+    job.endpoint = port.endpoint();
+    const std::string go = cluster.dir() / "go";
+    job.script = {"--print", "--wait-for-file", go, "--exit-code", "0"};
+    Process& a = start_node(cluster, job, {"--node-id", "a"});
+    Process& b = start_node(cluster, job, {"--node-id", "b"});
+    a.wait_for_line(place_in(1));
+    b.wait_for_line(place_in(1));
+    const pid_t daemon = Cluster::daemon_at(port.port());
+    REQUIRE(daemon > 0);
+    const ddprun::UniqueFd watched = Cluster::watch(daemon);
+    // Whoever would start the next daemon dies first.
+    for (Process* node : {&a, &b}) {
+        node->signal(SIGKILL);
+        node->wait_exit();
+    }
+    REQUIRE(::kill(daemon, SIGKILL) == 0);
+    cluster.wait_gone(watched);
+    CHECK(std::filesystem::exists(journal_of(port) + "/journal.db"));
+    touch(go);
+    std::vector<Process*> again;
+    for (const char* name : {"a", "b"}) {
+        again.push_back(&start_node(cluster, job, {"--node-id", name}));
+    }
+    for (Process* node : again) {
+        CHECK(node->wait_exit() == 0);
+    }
+    cluster.wait_all_gone();
+    CHECK_FALSE(std::filesystem::exists(journal_of(port)));
+}
+
+TEST_CASE("when the disk hangs the job runs on, says that it is not durable, and when it is") {
+    Cluster cluster;
+    Running running(cluster, cluster.dir() / "state");
+    const std::string line = running.nodes[0]->wait_for_line(place_in(1));
+    {
+        const HangingThread journal(running.daemon->pid(), "ddprun-journal");
+        REQUIRE(::kill(field(line, "pid"), SIGKILL) == 0);
+        for (Process* node : running.nodes) {
+            node->wait_for_line(place_in(2));
+            node->wait_for_line("no longer durable: the journal has not answered for 1000 ms");
+        }
+    }
+    for (Process* node : running.nodes) {
+        node->wait_for_line("the job is durable");
+    }
+    running.kill_daemon();
+    running.revive_daemon();
+    running.daemon->wait_for_line("goes on from the journal: generation 2, 2 nodes");
+    running.daemon->wait_for_lines("node .* reconnected", 2);
+    touch(running.go);
+    for (Process* node : running.nodes) {
+        CHECK(node->wait_exit() == 0);
+        CHECK(node->count_lines("^worker ") == 2);
+    }
+    running.daemon->signal(SIGTERM);
+    CHECK(running.daemon->wait_exit() == 0);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("on a full disk the job runs on, says that it is not durable, and when it is") {
     Cluster cluster;
     const std::string disk = cluster.dir() / "disk";
     std::filesystem::create_directory(disk);
@@ -231,6 +341,15 @@ TEST_CASE("on a full disk the job runs on and says that it is not durable") {
             node->wait_for_line(place_in(2));
             node->wait_for_line("no longer durable");
         }
+        // Room again: nothing happens to the job, and it becomes durable by itself.
+        std::filesystem::remove(disk + "/filler");
+        for (Process* node : running.nodes) {
+            node->wait_for_line("the job is durable");
+        }
+        running.kill_daemon();
+        running.revive_daemon();
+        running.daemon->wait_for_line("goes on from the journal: generation 2, 2 nodes");
+        running.daemon->wait_for_lines("node .* reconnected", 2);
         touch(running.go);
         for (Process* node : running.nodes) {
             CHECK(node->wait_exit() == 0);

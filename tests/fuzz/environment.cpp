@@ -45,7 +45,10 @@ Variables written(const WorkerEnvironment& place) {
     told.generation = place.generation;
     told.rank = place.rank;
     told.world_size = place.world_size;
-    told.local_rank = place.local_rank;
+    told.local_rank = place.slot;
+    if (place.local_rank != place.slot) {
+        told.only_device = "0";
+    }
     told.local_world_size = place.local_world_size;
     told.group_rank = place.group_rank;
     told.group_world_size = place.group_world_size;

@@ -38,8 +38,19 @@ public:
     }
     std::string working_directory() const override { return "/home/user"; }
     unsigned user_id() const override { return 1000; }
-    int allowed_cpus() const override { return 6; }
-    std::optional<int> gpu_count() const override { return 2; }
+    std::vector<std::string> names_in(const std::string& /*folder*/) const override { return {}; }
+    std::optional<std::string> read_file(const std::string& /*path*/) const override { return {}; }
+    std::vector<int> allowed_cpus() const override { return {0, 1, 2, 3, 4, 5}; }
+    std::optional<std::vector<Gpu>> gpus_of_nvml() const override {
+        return std::vector<Gpu>{{"GPU-a", "", {"MIG-b"}}, {"GPU-c", "", {}}};
+    }
+    Result<Topology> topology() const override {
+        Topology machine;
+        for (int i = 0; i < 8; ++i) {
+            machine.cpus.push_back({i, i < 6, i / 2 * 2, i / 4 * 4, i / 4, 0});
+        }
+        return machine;
+    }
 };
 
 bool is_one_line(std::string_view text) {

@@ -21,6 +21,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/daemon/keeper_handle.hpp"
+#include "tests/process/wanted_containment.hpp"
 
 namespace {
 
@@ -54,9 +55,13 @@ public:
         events.on_emptied = [](Generation) {};
         events.on_not_emptied = [](Generation, const std::string&) {};
         events.on_lost = [this] { ++lost_; };
-        auto handle = agent::KeeperHandle::start(
-            io_, {.path = keeper, .limits = {}, .saved_state = agent::SavedProcessState::capture()},
-            std::move(events));
+        auto handle =
+            agent::KeeperHandle::start(io_,
+                                       {.path = keeper,
+                                        .containment = agent::wanted_containment(),
+                                        .limits = {},
+                                        .saved_state = agent::SavedProcessState::capture()},
+                                       std::move(events));
         if (handle.has_error()) {
             std::exit(1);
         }
@@ -73,6 +78,10 @@ public:
         for (int i = 0; i < count; ++i) {
             start(i, {"family"});
         }
+        // Whoever wants to kill both at once needs to know.
+        const std::string pid = std::to_string(keeper_->keeper_pid()) + "\n";
+        const ssize_t written = write(STDERR_FILENO, pid.data(), pid.size());
+        static_cast<void>(written);
         io_.run();
     }
 

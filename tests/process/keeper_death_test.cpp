@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "agent/process/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
@@ -16,7 +17,12 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr int kCycles = 50;
+/// How often each of them is killed; $DDPRUN_KILLS.
+int cycles() {
+    const char* wanted = std::getenv("DDPRUN_KILLS");
+    return wanted == nullptr ? 200 : std::atoi(wanted);
+}
+
 constexpr std::size_t kWorkers = 4;
 constexpr std::size_t kFamily = 3;
 
@@ -66,12 +72,14 @@ private:
 TEST_CASE("an agent that is killed leaves nobody behind") {
     // A fixture of an earlier test has made this process a subreaper; an agent's parent is none.
     REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0);
-    for (int cycle = 0; cycle < kCycles; ++cycle) {
+    for (int cycle = 0; cycle < cycles(); ++cycle) {
         TestPipe pipe;
+        TestPipe unheard;
         ProgramSpec spec;
         spec.command = {kAgentProgram, kKeeperProgram, kWorkerProgram, "families",
                         std::to_string(kWorkers)};
-        spec.fds = {FdMapping{.from = pipe.write_end.get(), .to = STDOUT_FILENO}};
+        spec.fds = {FdMapping{.from = pipe.write_end.get(), .to = STDOUT_FILENO},
+                    FdMapping{.from = unheard.write_end.get(), .to = STDERR_FILENO}};
         const Result<StartedProgram> agent = start_program(spec);
         REQUIRE(!agent.has_error());
         pipe.write_end.reset();
@@ -87,7 +95,7 @@ TEST_CASE("an agent that is killed leaves nobody behind") {
 
 TEST_CASE("a keeper that is killed leaves nobody behind and is replaced") {
     KeeperFixture fixture;
-    for (int cycle = 0; cycle < kCycles; ++cycle) {
+    for (int cycle = 0; cycle < cycles(); ++cycle) {
         fixture.pipe = TestPipe();
         for (std::size_t rank = 0; rank < kWorkers; ++rank) {
             fixture.start(static_cast<int>(rank), {"family"});

@@ -77,9 +77,12 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
     };
     rdzv::Limits limits;
     limits.unkillable_after = unkillable_after;
-    auto handle = KeeperHandle::start(
-        io, {.path = program, .limits = limits, .saved_state = std::move(saved)},
-        std::move(events));
+    auto handle = KeeperHandle::start(io,
+                                      {.path = program,
+                                       .containment = wanted_containment(),
+                                       .limits = limits,
+                                       .saved_state = std::move(saved)},
+                                      std::move(events));
     REQUIRE(!handle.has_error());
     keeper = std::move(*handle);
 }

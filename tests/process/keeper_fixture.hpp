@@ -11,6 +11,7 @@
 
 #include "agent/daemon/keeper_handle.hpp"
 #include "rendezvous/base/unique_fd.hpp"
+#include "tests/process/wanted_containment.hpp"
 
 namespace ddprun::agent {
 

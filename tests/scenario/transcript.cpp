@@ -96,6 +96,7 @@ struct Agent {
     rdzv::Join identity;
     std::string token;
     std::optional<rdzv::HeldGeneration> held;
+    Generation newest;  ///< that it was ever told to start
     bool is_beating = false;
     bool is_mute = false;
     std::uint16_t next_port = 1;  ///< each Stopped comes with a fresh store socket
@@ -184,6 +185,7 @@ void Scenario::receive(const std::string& name, Agent& agent,
                                           .restart_count = start->restart_count,
                                           .node_losses = start->node_losses,
                                           .store = start->store};
+        agent.newest = start->generation;
         agents_[name].next_port += 1;
     }
 }
@@ -280,6 +282,7 @@ void Scenario::join(Words& words, bool is_same_process) {
     join.store = rdzv::StoreAddress{name, agent.next_port};
     join.run_token = agent.token;
     join.held = agent.held;
+    join.newest = agent.newest;
     if (const auto held = words.option("held")) {  // some that is not the current one; 0: none
         join.held = rdzv::HeldGeneration{
             .generation = Generation(static_cast<std::uint64_t>(number_of(*held))),

@@ -10,11 +10,10 @@ namespace ddprun::sim {
 
 namespace {
 
-/// Snapshot::phase.
-constexpr std::size_t kForming = 1;
-constexpr std::size_t kRunning = 2;
-constexpr std::size_t kStopping = 3;
-constexpr std::size_t kAdopting = 5;
+bool is_proof_of_emptiness(const rdzv::Input& input) {
+    const rdzv::Received* received = std::get_if<rdzv::Received>(&input);
+    return received != nullptr && std::holds_alternative<rdzv::Stopped>(received->message);
+}
 
 }  // namespace
 
@@ -41,6 +40,7 @@ Checker::Snapshot Checker::snapshot_of(const rdzv::Run* run, bool is_whole) {
     snapshot.restarts = run->restarts_used;
     snapshot.losses = run->node_losses_used;
     snapshot.nodes = run->nodes.size();
+    snapshot.parked = run->parked.size();
     snapshot.is_in_doubt = run->doubt_until.has_value();
     if (const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase)) {
         snapshot.failures = stopping->failures.size();
@@ -58,6 +58,7 @@ Checker::Snapshot Checker::snapshot_of(const rdzv::Run* run, bool is_whole) {
 void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input,
                           Instant now) {
     is_stale_ = false;
+    is_repeated_ = false;
     cut_off_.reset();
     const rdzv::Run* run = coordinator.run();
     const rdzv::Received* received = std::get_if<rdzv::Received>(&input);
@@ -71,6 +72,7 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
             run->nodes.at(owner->second).standing == rdzv::Standing::Unready) {
             is_stale_ = false;  // it is about what that node holds
         }
+        is_repeated_ = is_repeated(*run, *received);
         check_report(*run, *received, now);
     }
     if (const rdzv::ConnectionEnded* ended = std::get_if<rdzv::ConnectionEnded>(&input)) {
@@ -81,13 +83,29 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
             }
         }
     }
-    before_ = snapshot_of(run, is_stale_);
+    before_ = snapshot_of(run, is_stale_ || is_repeated_);
     newest_held_ = Generation();
     if (run != nullptr && before_.phase == kAdopting) {
         for (const auto& [connection, join] : run->parked) {
             newest_held_ = std::max(newest_held_, join.held ? join.held->generation : Generation());
         }
     }
+}
+
+/// A member tells of a rank what it has told before: agents do so after every reconnect.
+bool Checker::is_repeated(const rdzv::Run& run, const rdzv::Received& received) {
+    const auto owner = run.by_connection.find(received.connection);
+    if (owner == run.by_connection.end() || generation_of(received.message) != run.generation) {
+        return false;
+    }
+    const rdzv::Node& node = run.nodes.at(owner->second);
+    const auto is_known = [&](LocalRank rank) {
+        return node.finished.contains(rank) || node.failed.contains(rank);
+    };
+    const auto* finished = std::get_if<rdzv::WorkerFinished>(&received.message);
+    const auto* failed = std::get_if<rdzv::WorkerFailed>(&received.message);
+    return (finished != nullptr && is_known(finished->local_rank)) ||
+           (failed != nullptr && is_known(failed->local_rank));
 }
 
 /// Keeps what a member tells of its ranks, to judge by it later.
@@ -122,16 +140,19 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     if (run == nullptr) {
         return;
     }
-    const Snapshot after = snapshot_of(run, is_stale_);
+    const Snapshot after = snapshot_of(run, is_stale_ || is_repeated_);
     if (is_stale_ && after != before_) {
         violate("S4", "a report of an older generation changed the run");
+    }
+    if (is_repeated_ && after != before_) {
+        violate("S8", "a report that was said again counted again");
     }
     if (after.token == before_.token) {
         if (after.generation < before_.generation) {
             violate("S1", "the generation went back");
         }
         if (before_.phase != kAdopting) {
-            check_charges(*run, after);
+            check_charges(*run, after, input);
         }
         check_losses(*run, after, input);
     }
@@ -224,7 +245,7 @@ void Checker::check_losses(const rdzv::Run& run, const Snapshot& after, const rd
     }
 }
 
-void Checker::check_charges(const rdzv::Run& run, const Snapshot& after) {
+void Checker::check_charges(const rdzv::Run& run, const Snapshot& after, const rdzv::Input& input) {
     const int restarts = after.restarts - before_.restarts;
     const int losses = after.losses - before_.losses;
     if (restarts < 0 || losses < 0 || restarts > 1) {
@@ -264,9 +285,13 @@ void Checker::check_charges(const rdzv::Run& run, const Snapshot& after) {
                          before_.is_explained_by_loss)) {
         violate("S9", "a restart was charged that no failure of a worker explains");
     }
+    // The step that ends a stop may lose more: one node, all whose leases end with it, or those
+    // that joins replace which had waited for a restored run and are taken at once.
     const std::size_t gone = before_.nodes - std::min(before_.nodes, after.nodes);
-    const int most = static_cast<int>(before_.lost_nodes + std::max<std::size_t>(gone, 1));
-    if (losses < static_cast<int>(before_.lost_nodes) || losses > most) {
+    const std::size_t lost_now =
+        is_proof_of_emptiness(input) ? 0 : std::max(gone, before_.parked + 1);
+    if (losses < static_cast<int>(before_.lost_nodes) ||
+        losses > static_cast<int>(before_.lost_nodes + lost_now)) {
         violate("S9", fmt::format("{} nodes were lost and {} charged", before_.lost_nodes, losses));
     }
 }

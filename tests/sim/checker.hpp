@@ -76,6 +76,12 @@ public:
     [[nodiscard]] int verdicts() const { return verdicts_; }
 
 private:
+    /// Snapshot::phase.
+    static constexpr std::size_t kForming = 1;
+    static constexpr std::size_t kRunning = 2;
+    static constexpr std::size_t kStopping = 3;
+    static constexpr std::size_t kAdopting = 5;
+
     /// What a stale message must leave alone, and what one stop may charge.
     struct Snapshot {
         std::string token;
@@ -85,6 +91,7 @@ private:
         int restarts = 0;
         int losses = 0;
         std::size_t nodes = 0;
+        std::size_t parked = 0;
         std::size_t failures = 0;
         std::size_t lost_nodes = 0;
         std::size_t finished = 0;
@@ -97,13 +104,14 @@ private:
     [[nodiscard]] static Snapshot snapshot_of(const rdzv::Run* run, bool is_whole);
 
     void check_report(const rdzv::Run& run, const rdzv::Received& received, Instant now);
+    [[nodiscard]] static bool is_repeated(const rdzv::Run& run, const rdzv::Received& received);
     void check_cut_off(const rdzv::Run& run) const;
     void check_stop(const rdzv::Run& run, const rdzv::Stop& stop);
     void check_new_generation(const rdzv::Run& run, Instant now);
     void check_places(const rdzv::Run& run, const GenerationTruth& old);
     void check_choice(const rdzv::Run& run, Instant now);
     void check_pace(Instant now);
-    void check_charges(const rdzv::Run& run, const Snapshot& after);
+    void check_charges(const rdzv::Run& run, const Snapshot& after, const rdzv::Input& input);
     void check_adoption(const rdzv::Run& run);
     void check_missed(const rdzv::Run& run, const rdzv::Stopping& stopping);
     void check_losses(const rdzv::Run& run, const Snapshot& after, const rdzv::Input& input);
@@ -114,7 +122,8 @@ private:
     rdzv::Limits limits_;
     bool has_leases_;
     Snapshot before_;
-    bool is_stale_ = false;
+    bool is_stale_ = false;          ///< this step's input: a report of an older generation
+    bool is_repeated_ = false;       ///< one that was said before
     bool is_first_step_ = true;      ///< of this daemon
     Generation newest_held_;         ///< by those who wait to be adopted
     std::optional<NodeId> cut_off_;  ///< by this step's input, and not believed dead

@@ -40,7 +40,8 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
             violate("S1", fmt::format("generation {} follows {}", run.generation.value(),
                                       previous->second.generation.value()));
         }
-        if (previous->second.is_whole) {
+        // What was adopted instead of an old record may know nothing of the places before.
+        if (previous->second.is_whole && before_.phase != kAdopting) {
             check_places(run, previous->second);
         }
     }

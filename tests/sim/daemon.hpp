@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,38 +12,46 @@
 #include "rendezvous/base/instant.hpp"
 #include "rendezvous/base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
-#include "rendezvous/protocol/run_record.hpp"
 
 namespace ddprun::sim {
 
-/// What is on stable storage.
-struct JournalEntry {
-    std::optional<rdzv::RunRecord> record;  ///< goes through the codec when it is read
-    [[nodiscard]] bool is_closed() const {
-        return record.has_value() && record->phase == rdzv::RecordedPhase::Closed;
-    }
-    /// Of the generation in it; empty if none.
-    [[nodiscard]] std::string digest() const {
-        return record.has_value() ? record->digest : std::string();
-    }
+/// One daemon's part in the competition of several. The only daemon sits for ever.
+struct Seat {
+    std::uint64_t lease = 0;           ///< that it asked for last; 0: none
+    Instant asked_at{};                ///< for it, or for more of it
+    std::uint64_t term = 0;            ///< of its reign; 0: does not reign
+    Instant until = Instant::min();    ///< it may decide
+    std::uint64_t known_revision = 0;  ///< of the run's record
+    std::optional<int> leader;         ///< somebody else, as far as it knows
+    std::uint64_t watch = 0;           ///< number of the last one; 0: watches nothing
+    Milliseconds backoff{0};
 };
 
 /// The rendezvous' process, with everything around its coordinator that the real daemon owns.
 struct Daemon {
+    int index = 0;
+    std::string name;        ///< of people and agents
     std::uint64_t life = 0;  ///< events of an earlier one are void
-    std::unique_ptr<rdzv::Coordinator> coordinator;
+    int clock_permille = 1000;
+    Seat seat;
+    std::unique_ptr<rdzv::Coordinator> coordinator;  ///< null: it does not lead
+    std::uint64_t reign = 0;  ///< of that one: timers of earlier ones are void
     bool is_up = true;
     Instant up_at{};
     bool is_paused = false;
     Instant paused_until{};
     std::deque<std::function<void()>> waits_for_it;  ///< while it is paused, in order
+    Instant cut_off_until{};                         ///< from etcd
     std::optional<Instant> tick_at;
-    std::set<ConnectionId> served;  ///< connections that it knows
+    std::set<ConnectionId> served;              ///< connections of the run
+    std::map<ConnectionId, rdzv::Join> parked;  ///< agents that wait until somebody leads
     ConnectionId dead_connections;  ///< this one and all before it were of earlier lives
     bool has_journal = true;        ///< writing works
     bool is_behind = false;         ///< it failed, and has not the newest record again
+    std::string fault;              ///< of the journal, as the coordinator was told
     bool is_writing = false;
-    std::uint64_t orders = 0;   ///< to write, in this life
+    bool is_erasing = false;    ///< the run is over and told: nothing of it is kept
+    std::uint64_t orders = 0;   ///< to write, in this reign
     std::uint64_t written = 0;  ///< of them
     std::uint64_t awaited = 0;  ///< what follows waits for this one
     struct Held {

@@ -11,6 +11,8 @@ namespace {
 /// After the last fault everything must have ended within this.
 constexpr Milliseconds kPatienceWithTheEnd{300000};
 constexpr std::uint64_t kEventsAtOnceMax = 100000;
+/// In thousandths: a leader's lease is counted on to nine tenths, because clocks differ.
+constexpr int kDaemonDrift = 90;
 
 }  // namespace
 
@@ -18,17 +20,18 @@ Simulation::Simulation(SimOptions options, bool keeps_trace)
     : options_(std::move(options)),
       log_(keeps_trace),
       checker_(options_.limits, !options_.is_in_process),
-      network_(events_, options_.seed, options_.nodes, options_.delay_max),
+      network_(events_, options_),
       dice_(options_.seed, 2),
+      etcd_(options_.limits.leader_lease),
       plan_(plan_faults(options_)),
       faults_end_(Instant(options_.faults_for)) {
-    open_daemon();
-    network_.to_rendezvous = [this](ConnectionId connection, int node, const Packet& packet) {
-        if (!daemon_.is_up) {
-            return;
+    network_.to_rendezvous = [this](ConnectionId connection, int whom, const Packet& packet) {
+        Daemon& one = daemon(whom);
+        if (one.is_up) {
+            in_daemon(one, [this, &one, connection, packet] {
+                rendezvous_receives(one, connection, packet);
+            });
         }
-        in_daemon(
-            [this, connection, node, packet] { rendezvous_receives(connection, node, packet); });
     };
     network_.to_node = [this](ConnectionId connection, int node, Packet packet) {
         node_receives(connection, node, std::move(packet));
@@ -42,6 +45,15 @@ Simulation::Simulation(SimOptions options, bool keeps_trace)
         const int drift = options_.clock_drift_percent * 10;
         machine.clock_permille = 1000 + machine.dice.between(-drift, drift);
         machines_.push_back(std::move(machine));
+    }
+    daemons_.resize(static_cast<std::size_t>(options_.daemons));
+    for (Daemon& one : daemons_) {
+        one.index = static_cast<int>(&one - daemons_.data());
+        one.name = has_several() ? fmt::format("rdzv{}", one.index) : "rdzv";
+        if (has_several() && options_.clock_drift_percent > 0) {
+            one.clock_permille = 1000 + dice_.between(-kDaemonDrift, kDaemonDrift);
+        }
+        open_daemon(one);
     }
 }
 

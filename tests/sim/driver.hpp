@@ -12,6 +12,7 @@
 #include "tests/sim/checker.hpp"
 #include "tests/sim/daemon.hpp"
 #include "tests/sim/dice.hpp"
+#include "tests/sim/etcd.hpp"
 #include "tests/sim/event_queue.hpp"
 #include "tests/sim/fault_plan.hpp"
 #include "tests/sim/machine.hpp"
@@ -35,8 +36,10 @@ struct SimResult {
 /// everything around them faked and broken at random. The same options give the same trace.
 ///
 /// driver.cpp             the loop
-/// driver_rendezvous.cpp  what the daemon does around its coordinator
-/// driver_agent.cpp       what an agent's shell does: effects, link, ticks
+/// driver_rendezvous.cpp  what a daemon does around its coordinator
+/// driver_leading.cpp     one of several daemons: deciding, or sending agents to the one that does
+/// driver_agent.cpp       what an agent's shell does: effects, ticks
+/// driver_link.cpp        its connection, and which daemon it asks
 /// driver_workers.cpp     keeper and workers
 /// driver_faults.cpp      what goes wrong
 /// driver_judge.cpp       what only somebody who sees all nodes can judge
@@ -55,27 +58,80 @@ private:
     [[nodiscard]] Machine& machine(int index) { return machines_[static_cast<std::size_t>(index)]; }
 
     // The rendezvous.
-    void open_daemon();
-    void step_rendezvous(const rdzv::Input& input);
-    void arm_rendezvous();
-    void rendezvous_timer_fires(Instant at);
-    void rendezvous_receives(ConnectionId connection, int node, const Packet& packet);
-    void take_message(ConnectionId connection, int node, const rdzv::AgentMessage& message);
-    void carry_out(const rdzv::Effects& effects);
-    void carry_out(const rdzv::Effect& effect);
-    void let_out(const rdzv::Send& send);
+    void open_daemon(Daemon& daemon);
+    void open_coordinator(Daemon& daemon, const JournalEntry& entry);
+    void close_coordinator(Daemon& daemon);
+    void forget_run(Daemon& daemon);
+    void step_rendezvous(Daemon& daemon, const rdzv::Input& input);
+    void arm_rendezvous(Daemon& daemon);
+    void rendezvous_timer_fires(Daemon& daemon, Instant at);
+    void rendezvous_receives(Daemon& daemon, ConnectionId connection, const Packet& packet);
+    void take_message(Daemon& daemon, ConnectionId connection, const rdzv::AgentMessage& message);
+    void carry_out(Daemon& daemon, const rdzv::Effects& effects);
+    void carry_out(Daemon& daemon, const rdzv::Effect& effect);
+    void let_out(Daemon& daemon, const rdzv::Send& send);
     void note_replacement(const rdzv::CloseConnection& close);
-    void close_connection(const rdzv::CloseConnection& close);
-    void persist(bool is_awaited);
-    void begin_write();
-    void record_is_written(std::uint64_t orders);
-    void let_out_what_waits();
-    void in_daemon(std::function<void()> action);
+    void close_connection(Daemon& daemon, const rdzv::CloseConnection& close);
+    void persist(Daemon& daemon, bool is_awaited);
+    void begin_write(Daemon& daemon);
+    void write_to_disk(Daemon& daemon, std::optional<rdzv::RunRecord> record);
+    void record_is_written(Daemon& daemon, std::uint64_t orders);
+    void let_out_what_waits(Daemon& daemon);
+    void tell_durability(Daemon& daemon, const std::string& fault);
+    void in_daemon(Daemon& daemon, std::function<void()> action);
+    /// In that process, unless it has died by then.
+    void later_in_daemon(Daemon& daemon, Duration delay, std::function<void(Daemon&)> action);
+    /// The one that decides now; null if none does.
+    [[nodiscard]] Daemon* deciding();
+    [[nodiscard]] const Daemon* deciding() const;
+    [[nodiscard]] const rdzv::Run* decided_run() const;
+    [[nodiscard]] Daemon& daemon(int index) { return daemons_[static_cast<std::size_t>(index)]; }
+    [[nodiscard]] bool has_several() const { return daemons_.size() > 1; }
+    [[nodiscard]] const JournalEntry& journal() const {
+        return has_several() ? etcd_.entry() : disk_;
+    }
+
+    // One of several daemons.
+    struct EtcdAnswer {
+        bool is_done = false;
+        std::optional<LeaderKey> leader;
+        JournalEntry entry;
+    };
+    using EtcdRequest = std::function<EtcdAnswer()>;
+    using EtcdAnswered = std::function<void(Daemon&, const EtcdAnswer*)>;
+    /// `answered` gets null if there is no answer after `patience`; the request may still arrive.
+    void ask_etcd(Daemon& daemon, Duration patience, EtcdRequest request, EtcdAnswered answered);
+    [[nodiscard]] std::optional<Instant> passes_at(const Daemon& daemon);
+    [[nodiscard]] Duration leader_lease() const { return options_.limits.leader_lease; }
+    [[nodiscard]] bool may_decide(const Daemon& daemon) const;
+    void look_for_leader(Daemon& daemon);
+    void campaign(Daemon& daemon);
+    void take_seat(Daemon& daemon, const EtcdAnswer* answer);
+    void look_again(Daemon& daemon);
+    void reign(Daemon& daemon, std::uint64_t term);
+    void believe(Daemon& daemon, Instant asked_at);
+    void prolong_lease(Daemon& daemon);
+    void watch_own_lease(Daemon& daemon);
+    void load_record(Daemon& daemon);
+    void begin_leading(Daemon& daemon, const JournalEntry& entry);
+    void lose_seat(Daemon& daemon, const std::string& why);
+    void follow(Daemon& daemon, std::optional<int> leader);
+    void send_to_leader(Daemon& daemon, ConnectionId connection);
+    void receive_as_follower(Daemon& daemon, ConnectionId connection,
+                             const rdzv::AgentMessage& message);
+    void write_to_etcd(Daemon& daemon, std::optional<rdzv::RunRecord> record);
+    void watch_leaders_lease();
 
     // Agents.
     void boot(int index);
     void connect(Machine& machine);
+    void connect_again(Machine& machine);
+    void choose_daemon(Machine& machine);
     void lose_link(Machine& machine, const std::string& why);
+    void follow_redirect(Machine& machine, const rdzv::Redirect& redirect);
+    void note_silent(Machine& machine);
+    void send_join(Machine& machine, rdzv::Join join);
+    [[nodiscard]] rdzv::JobSettings settings_of(const Machine& machine) const;
     void node_receives(ConnectionId connection, int node, Packet packet);
     void agent_receives(Machine& machine, ConnectionId connection, const Packet& packet);
     void hear(Machine& machine, const rdzv::RendezvousMessage& message);
@@ -111,6 +167,7 @@ private:
 
     // Faults.
     void inject(const PlannedFault& fault);
+    void note_fault(FaultKind kind);
     void inject_at_node(const PlannedFault& fault, Machine& machine, Dice& dice);
     void inject_at_rendezvous(const PlannedFault& fault, Dice& dice);
     void inject_at_network(const PlannedFault& fault, Machine& machine, Dice& dice);
@@ -126,12 +183,20 @@ private:
     void signal_agent(Machine& machine, int signal);
     void signal_everything(Dice& dice);
     void lose_keeper(Machine& machine);
+    [[nodiscard]] Daemon& draw_daemon(Dice& dice);
     void kill_rendezvous(Dice& dice, bool forgets);
     void pause_rendezvous(Dice& dice);
-    void resume_rendezvous();
+    void resume_rendezvous(Daemon& daemon);
+    void return_rendezvous(Daemon& daemon);
     void fail_journal(Dice& dice);
+    void slow_etcd(Dice& dice);
+    void cut_off_from_etcd(Dice& dice);
+    void cut_off_daemon(Dice& dice);
+    void take_name(Machine& machine, Dice& dice);
     void replay_report(Machine& machine, Dice& dice);
-    void let_stranger_join(Dice& dice);
+    void let_stranger_speak(Dice& dice);
+    void let_stranger_join(Daemon& daemon, bool is_larger, const std::string& name);
+    void speak_without_joining(Daemon& daemon, std::uint64_t word);
     void maybe_return(Machine& machine, Dice& dice);
     [[nodiscard]] Machine* draw_machine(Dice& dice);
     /// From now until `until` nothing is expected of this node.
@@ -141,44 +206,57 @@ private:
     // Judging.
     void judge_regularly();
     void judge_machine(Machine& machine);
-    void judge_explanations();
-    void judge_start_is_due();
+    void judge_explanations(const Daemon& daemon);
+    void judge_start_is_due(const Daemon& daemon);
     void judge_leaver(Machine& machine);
     void judge_member(Machine& machine);
     void judge_publishing(const Machine& machine);
-    void judge_everybodys_publishing();
+    void judge_everybodys_publishing(const rdzv::Run& run);
+    void judge_leadership(const Daemon& daemon);
+    void judge_environment(const Machine& machine, const agent::StartWorkers& effect);
     void judge_false_deaths(const Machine& machine, const rdzv::RendezvousMessage& message);
-    void judge_start(const rdzv::Send& send, const rdzv::Start& start);
-    void judge_refusal(const rdzv::Refused& refused);
-    void judge_losses_of_living(std::size_t nodes_before);
-    void judge_durability(const rdzv::RendezvousMessage& message);
+    void judge_start(const rdzv::Run& run, const rdzv::Send& send, const rdzv::Start& start);
+    void judge_refusal(const rdzv::Run& run, const rdzv::Send& send, const rdzv::Refused& refused);
+    void judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_before);
+    void judge_durability(const Daemon& daemon, const rdzv::Run& run,
+                          const rdzv::RendezvousMessage& message);
     void expect_notice_of_death(const Machine& machine, bool is_silent);
     void expect_end_of_workers(Machine& machine, Duration grace);
-    void expect_nothing_restarts();
+    void expect_nothing_restarts(const Daemon& daemon);
+    void expect_succession(const Daemon& daemon);
     void judge_end();
     [[nodiscard]] bool is_calm(const Machine& machine) const;
     [[nodiscard]] bool is_dead_one_missed(const std::string& digest, const NodeId& node) const;
     void judge_notice(Instant died, const std::string& digest, const NodeId& node);
-    void judge_return();
-    [[nodiscard]] Duration there_and_back() const;
+    void judge_return(const Daemon& daemon);
+    [[nodiscard]] Duration there_and_back(const Machine& machine) const;
+    [[nodiscard]] bool are_delays_short(const Machine& machine) const;
 
     SimOptions options_;
     EventQueue events_;
     TraceLog log_;
     Checker checker_;
     Network network_;
-    Dice dice_;  ///< of the daemon
-    Daemon daemon_;
-    JournalEntry journal_;
+    Dice dice_;  ///< of daemons and their journal
+    std::vector<Daemon> daemons_;
+    JournalEntry disk_;  ///< of the only daemon
+    Etcd etcd_;          ///< of several
+    Instant etcd_away_until_{};
+    Instant etcd_slow_until_{};
+    std::uint64_t last_lease_ = 0;
+    std::uint64_t last_watch_ = 0;
     std::vector<Machine> machines_;
     std::vector<PlannedFault> plan_;
     Instant faults_end_{};
     Instant calm_since_{};              ///< no fault of the whole is in effect
     Instant doubt_end_{};               ///< the daemon had a reason to suspect itself until then
-    Instant last_fault_at_{};           ///< of any kind but the daemon's death
+    Instant last_fault_at_{};           ///< of any kind but the death or pause of a daemon
+    Instant last_daemon_fault_at_{};    ///< of these, and what is between daemons and etcd
+    Instant restored_at_{};             ///< a coordinator took over from another
     std::optional<Instant> due_since_;  ///< enough healthy nodes, and nothing runs
     std::string expected_digest_;       ///< is to go on when the daemon is back
     Instant expected_since_{};
+    int expected_verdicts_ = 0;  ///< were reached by then
     std::string judged_digest_;
     std::uint64_t last_worker_ = 0;
     std::uint16_t last_port_ = 1000;

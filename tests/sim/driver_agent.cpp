@@ -1,4 +1,4 @@
-// What an agent's shell does: effects, link, ticks.
+// What an agent's shell does: effects, ticks.
 
 #include <algorithm>
 #include <utility>
@@ -58,6 +58,13 @@ void Simulation::later_in_agent(Machine& machine, Duration delay, Action action)
           [this, action = std::move(action)](Machine& same) { in_agent(same, action); });
 }
 
+/// One node may have been started with other flags than the rest.
+rdzv::JobSettings Simulation::settings_of(const Machine& machine) const {
+    rdzv::JobSettings settings = options_.settings;
+    settings.max_restarts += machine.index >= options_.nodes - options_.odd_nodes ? 1 : 0;
+    return settings;
+}
+
 void Simulation::boot(int index) {
     Machine& machine = machines_[static_cast<std::size_t>(index)];
     if (machine.supervisor != nullptr || machine.is_broken) {
@@ -82,15 +89,19 @@ void Simulation::boot(int index) {
     machine.is_lied_about = false;
     machine.is_replaced = false;
     machine.silent_since.reset();
-    machine.backoff = options_.limits.reconnect_backoff_min;
+    machine.has_given_up = false;
+    machine.choice = Choice{.sent_to = {},
+                            .silent = {},
+                            .waited_at = {},
+                            .backoff = options_.limits.reconnect_backoff_min};
     agent::SupervisorOptions options;
     options.limits = options_.limits;
     options.identity.job = JobId("sim");
     options.identity.node = machine.node;
-    options.identity.process = fmt::format("{}", machine.incarnation);
+    options.identity.process = fmt::format("{}.{}", machine.index, machine.incarnation);
     options.identity.hostname = machine.node.value();
     options.identity.slots = machine.slots;
-    options.identity.settings = options_.settings;
+    options.identity.settings = settings_of(machine);
     options.command = {"/bin/work"};
     options.rendezvous_lost_timeout = options_.rendezvous_lost_timeout;
     options.connect_timeout = options_.connect_timeout;
@@ -98,82 +109,6 @@ void Simulation::boot(int index) {
     trace(name_of(machine), fmt::format("boots with {} slots", machine.slots));
     step_agent(machine, agent::Tick{});
     connect(machine);
-}
-
-// ------------------------------------------------------------------------------------------ link
-
-void Simulation::connect(Machine& machine) {
-    machine.is_connected = false;
-    machine.is_accepted = false;
-    if (!daemon_.is_up) {
-        step_agent(machine, agent::LinkDown{.why = "connection refused"});
-        if (machine.supervisor != nullptr) {
-            const Milliseconds pause = machine.backoff;
-            machine.backoff = std::min(pause * 2, options_.limits.reconnect_backoff_max);
-            later_in_agent(machine, pause, [this](Machine& same) { connect(same); });
-        }
-        return;
-    }
-    machine.connection = network_.connect(machine.index);
-    later_in_agent(machine, options_.limits.connect_timeout,
-                   [this, connection = machine.connection](Machine& same) {
-                       if (same.connection == connection && !same.is_connected) {
-                           lose_link(same, "connecting took too long");
-                       }
-                   });
-}
-
-/// This side gives the connection up.
-void Simulation::lose_link(Machine& machine, const std::string& why) {
-    trace(name_of(machine), fmt::format("gives up link {}: {}", machine.connection->value(), why));
-    network_.close_at_node(*machine.connection, PacketKind::Reset);
-    machine.connection.reset();
-    machine.is_accepted = false;
-    step_agent(machine, agent::LinkDown{.why = why});
-    if (machine.supervisor != nullptr) {
-        connect(machine);
-    }
-}
-
-void Simulation::node_receives(ConnectionId connection, int node, Packet packet) {
-    Machine& machine = machines_[static_cast<std::size_t>(node)];
-    if (machine.supervisor != nullptr) {
-        in_agent(machine, [this, connection, packet = std::move(packet)](Machine& same) {
-            agent_receives(same, connection, packet);
-        });
-    }
-}
-
-void Simulation::agent_receives(Machine& machine, ConnectionId connection, const Packet& packet) {
-    if (machine.connection != connection) {
-        return;
-    }
-    if (packet.kind == PacketKind::Up) {
-        trace(name_of(machine), fmt::format("link {} is up", connection.value()));
-        machine.is_connected = true;
-        machine.backoff = options_.limits.reconnect_backoff_min;
-        step_agent(machine, agent::LinkUp{fmt::format("10.0.0.{}", machine.index + 1)});
-        return;
-    }
-    if (packet.kind != PacketKind::Message) {
-        trace(name_of(machine), fmt::format("link {} is down", connection.value()));
-        machine.connection.reset();
-        machine.is_connected = false;
-        machine.is_accepted = false;
-        step_agent(machine, agent::LinkDown{.why = "connection reset"});
-        if (machine.supervisor != nullptr) {
-            later_in_agent(machine, machine.dice.up_to(machine.backoff),
-                           [this](Machine& same) { connect(same); });
-        }
-        return;
-    }
-    const Result<rdzv::RendezvousMessage> message =
-        rdzv::decode_rendezvous_message(packet.body, options_.limits);
-    if (!message.has_value()) {
-        checker_.violate("codec", message.error().what);
-        return;
-    }
-    hear(machine, message.value());
 }
 
 void Simulation::hear(Machine& machine, const rdzv::RendezvousMessage& message) {
@@ -249,6 +184,7 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         later_in_agent(machine, Duration{},
                        [this, at = machine.connection, why = drop->why](Machine& same) {
                            if (same.connection.has_value() && same.connection == at) {
+                               note_silent(same);
                                lose_link(same, why);
                            }
                        });
@@ -277,6 +213,7 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         empty_generation(machine, empty->generation);
     } else if (const auto* say = std::get_if<agent::Say>(&effect)) {
         trace(name_of(machine), "says: " + say->text);
+        machine.has_given_up |= say->text.starts_with("rendezvous lost");
         if (say->text.find("bug") != std::string::npos) {
             checker_.violate("agent", say->text);
         }
@@ -296,7 +233,11 @@ void Simulation::send_to_rendezvous(Machine& machine, const rdzv::AgentMessage& 
                                            message_text(message)));
         return;
     }
-    network_.send_to_rendezvous(*machine.connection, rdzv::encode(message));
+    if (const rdzv::Join* join = std::get_if<rdzv::Join>(&message); join && has_several()) {
+        send_join(machine, *join);
+    } else {
+        network_.send_to_rendezvous(*machine.connection, rdzv::encode(message));
+    }
     if (!std::holds_alternative<rdzv::Beat>(message)) {
         trace(name_of(machine), "-> " + message_text(message));
         remember_report(machine, message);

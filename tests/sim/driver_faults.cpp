@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "rendezvous/protocol/codec.hpp"
 #include "tests/sim/driver.hpp"
+#include "tests/sim/message_text.hpp"
 
 namespace ddprun::sim {
 
@@ -32,13 +35,22 @@ void Simulation::disturb_all(Instant until) {
     calm_since_ = std::max({calm_since_, until, events_.now()});
 }
 
+/// Those of the daemons and their journal may cost nobody anything, alone.
+void Simulation::note_fault(FaultKind kind) {
+    const bool is_of_several = kind == FaultKind::RendezvousForgets ||
+                               kind == FaultKind::RendezvousPause ||
+                               kind == FaultKind::JournalFails || kind == FaultKind::EtcdSlow ||
+                               kind == FaultKind::EtcdCutOff;
+    const bool is_of_daemons =
+        kind == FaultKind::RendezvousRestart || (has_several() && is_of_several);
+    (is_of_daemons ? last_daemon_fault_at_ : last_fault_at_) = events_.now();
+}
+
 void Simulation::inject(const PlannedFault& fault) {
     Dice dice(fault.seed);
     trace("fault", fmt::format("#{} {}", fault.index,
                                fault_kinds()[static_cast<std::size_t>(fault.kind)].name));
-    if (fault.kind != FaultKind::RendezvousRestart) {
-        last_fault_at_ = events_.now();
-    }
+    note_fault(fault.kind);
     Machine* machine = draw_machine(dice);
     if (machine != nullptr) {
         inject_at_node(fault, *machine, dice);
@@ -65,6 +77,9 @@ void Simulation::inject_at_node(const PlannedFault& fault, Machine& machine, Dic
             break;
         case FaultKind::NodeRenamed:
             kill_node(machine, dice, true);
+            break;
+        case FaultKind::TwoOfOneName:
+            take_name(machine, dice);
             break;
         case FaultKind::AgentSignal:
             signal_agent(machine, dice.chance(1, 2) ? SIGTERM : SIGINT);
@@ -142,7 +157,16 @@ void Simulation::inject_at_rendezvous(const PlannedFault& fault, Dice& dice) {
             fail_journal(dice);
             break;
         case FaultKind::Stranger:
-            let_stranger_join(dice);
+            let_stranger_speak(dice);
+            break;
+        case FaultKind::EtcdSlow:
+            slow_etcd(dice);
+            break;
+        case FaultKind::EtcdCutOff:
+            cut_off_from_etcd(dice);
+            break;
+        case FaultKind::DaemonCutOff:
+            cut_off_daemon(dice);
             break;
         default:
             break;
@@ -333,8 +357,8 @@ void Simulation::slow_network(Dice& dice) {
     network_.slow_down(most, until);
     disturb_all(until + most);
     doubt_end_ = std::max(doubt_end_, until + most + options_.limits.self_doubt);
-    if ((options_.delay_max + most) * 3 >= options_.limits.lease) {
-        for (Machine& machine : machines_) {
+    for (Machine& machine : machines_) {
+        if (!are_delays_short(machine)) {
             disturb(machine, until + most);
         }
     }
@@ -343,9 +367,10 @@ void Simulation::slow_network(Dice& dice) {
 /// What a network must not do, and a rendezvous survives: an old report once more.
 void Simulation::replay_report(Machine& machine, Dice& dice) {
     const std::uint64_t drawn = dice.next();
-    const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
-    if (run == nullptr || daemon_.is_paused || machine.reports.empty() ||
-        !daemon_.served.contains(*machine.connection)) {
+    Daemon* const daemon = deciding();
+    const rdzv::Run* run = decided_run();
+    if (run == nullptr || daemon->is_paused || machine.reports.empty() ||
+        !daemon->served.contains(*machine.connection)) {
         return;
     }
     const OldReport& report = machine.reports[drawn % machine.reports.size()];
@@ -354,163 +379,307 @@ void Simulation::replay_report(Machine& machine, Dice& dice) {
                         (!held.has_value() || report.generation < *held);
     if (is_old) {
         trace("fault", fmt::format("{} seems to repeat itself", name_of(machine)));
-        take_message(*machine.connection, machine.index, report.message);
+        take_message(*daemon, *machine.connection, report.message);
     }
 }
 
 // ------------------------------------------------------------------------------------- rendezvous
 
+/// Mostly the one that decides.
+Daemon& Simulation::draw_daemon(Dice& dice) {
+    if (!has_several()) {
+        return daemons_.front();
+    }
+    const bool is_any = dice.chance(1, 3);
+    const std::uint64_t drawn = dice.below(daemons_.size());
+    Daemon* const leader = deciding();
+    return is_any || leader == nullptr ? daemons_[drawn] : *leader;
+}
+
 void Simulation::kill_rendezvous(Dice& dice, bool forgets) {
+    Daemon& daemon = draw_daemon(dice);
     const bool is_power_off = dice.chance(1, 4);
     const Duration pause = dice.up_to(Milliseconds(dice.chance(1, 2) ? 500 : 5000));
-    if (!daemon_.is_up) {
+    if (!daemon.is_up) {
         return;
     }
-    trace("fault", fmt::format("the rendezvous dies; the next one {}",
-                               forgets ? "knows nothing" : "has its journal"));
-    if (!forgets) {
-        expect_nothing_restarts();
+    // Etcd outlives its clients.
+    const bool loses_journal = forgets && !has_several();
+    trace("fault", fmt::format("{} dies; the next one {}", daemon.name,
+                               loses_journal ? "knows nothing" : "has its journal"));
+    if (!loses_journal) {
+        expect_nothing_restarts(daemon);
     }
-    daemon_.life += 1;
-    daemon_.is_up = false;
-    daemon_.up_at = events_.now() + pause;
-    daemon_.is_paused = false;
-    daemon_.waits_for_it.clear();
-    daemon_.held.clear();
-    daemon_.served.clear();
-    daemon_.tick_at.reset();
-    daemon_.is_writing = false;
-    daemon_.orders = daemon_.written = daemon_.awaited = 0;
-    daemon_.dead_connections = network_.last_connection();
-    const Memory memory =
-        forgets ? Memory::None : (daemon_.is_behind ? Memory::Older : Memory::Whole);
-    checker_.daemon_died(memory);
-    is_record_old_ |= memory == Memory::Older;
-    has_forgotten_ |= memory != Memory::Whole;
-    if (forgets) {
-        journal_ = JournalEntry{};
+    daemon.life += 1;
+    daemon.is_up = false;
+    daemon.up_at = events_.now() + pause;
+    daemon.is_paused = false;
+    daemon.waits_for_it.clear();
+    daemon.parked.clear();
+    daemon.dead_connections = network_.last_connection();
+    if (!has_several()) {
+        const Memory memory =
+            loses_journal ? Memory::None : (daemon.is_behind ? Memory::Older : Memory::Whole);
+        checker_.daemon_died(memory);
+        is_record_old_ |= memory == Memory::Older;
+        has_forgotten_ |= memory != Memory::Whole;
+        disturb_all(daemon.up_at);
+    } else if (daemon.coordinator != nullptr) {
+        disturb_all(events_.now());
     }
-    disturb_all(daemon_.up_at);
+    close_coordinator(daemon);
+    daemon.seat = Seat{.leader = {}};
+    if (loses_journal) {
+        disk_ = JournalEntry{};
+    }
     for (Machine& machine : machines_) {
-        if (machine.connection.has_value() && !is_power_off) {
+        if (machine.connection.has_value() && !is_power_off &&
+            network_.daemon_of(*machine.connection) == daemon.index) {
             network_.close_at_rendezvous(*machine.connection);
         }
     }
-    const std::uint64_t life = daemon_.life;
-    events_.at(daemon_.up_at, [this, life] {
-        if (life == daemon_.life) {
-            open_daemon();
-            for (const Machine& machine : machines_) {
-                if (machine.connection <= daemon_.dead_connections && machine.connection) {
-                    network_.close_at_rendezvous(*machine.connection, PacketKind::Reset);
-                }
-            }
-            judge_return();
+    events_.at(daemon.up_at, [this, &daemon, life = daemon.life] {
+        if (life == daemon.life) {
+            return_rendezvous(daemon);
         }
     });
 }
 
+void Simulation::return_rendezvous(Daemon& daemon) {
+    open_daemon(daemon);
+    for (const Machine& machine : machines_) {
+        if (machine.connection.has_value() && machine.connection <= daemon.dead_connections &&
+            network_.daemon_of(*machine.connection) == daemon.index) {
+            network_.close_at_rendezvous(*machine.connection, PacketKind::Reset);
+        }
+    }
+    if (!has_several()) {
+        judge_return(daemon);
+    }
+}
+
 void Simulation::pause_rendezvous(Dice& dice) {
+    Daemon& daemon = draw_daemon(dice);
     const bool is_whole_machine = dice.chance(1, 2);
     const Duration time =
         dice.chance(1, 8) ? dice.up_to(Milliseconds(60000)) : dice.up_to(Milliseconds(3000));
-    if (!daemon_.is_up || daemon_.is_paused) {
+    if (!daemon.is_up || daemon.is_paused) {
         return;
     }
-    trace("fault", "the rendezvous is stopped for a while");
-    daemon_.is_paused = true;
-    daemon_.paused_until = events_.now() + time;
-    disturb_all(daemon_.paused_until);
-    network_.hold_handshakes(daemon_.paused_until);
-    for (const Machine& machine : machines_) {
+    trace("fault", fmt::format("{} is stopped for a while", daemon.name));
+    if (has_several()) {
+        expect_nothing_restarts(daemon);
+    }
+    daemon.paused_until = events_.now() + time;
+    if (!has_several()) {
+        disturb_all(daemon.paused_until);
+    } else if (deciding() == &daemon) {
+        disturb_all(std::min(daemon.paused_until, events_.now() + leader_lease()));
+    }
+    daemon.is_paused = true;
+    network_.hold_handshakes(daemon.index, daemon.paused_until);
+    for (Machine& machine : machines_) {
         // Nothing was taken in meanwhile; it is sent again, a little later.
         const Duration again = dice.up_to(Milliseconds(300));
-        if (is_whole_machine) {
-            network_.block(machine.index, true, daemon_.paused_until + again);
+        const bool is_there = machine.connection.has_value() &&
+                              network_.daemon_of(*machine.connection) == daemon.index;
+        if (!is_whole_machine || !is_there) {
+            continue;
+        }
+        network_.hold_up(*machine.connection, daemon.paused_until + again);
+        if (time < options_.limits.lease * 2) {
+            // Too short for the daemon to notice, perhaps: then it was a long delay like any other.
+            disturb(machine, daemon.paused_until + Milliseconds(300));
         }
     }
-    if (is_whole_machine && time < options_.limits.lease * 2) {
-        // Too short for the daemon to notice, perhaps: then it was a long delay like any other.
-        for (Machine& machine : machines_) {
-            disturb(machine, daemon_.paused_until + Milliseconds(300));
-        }
-    }
-    events_.at(daemon_.paused_until, [this, life = daemon_.life] {
-        if (life == daemon_.life) {
-            resume_rendezvous();
+    events_.at(daemon.paused_until, [this, &daemon, life = daemon.life] {
+        if (life == daemon.life) {
+            resume_rendezvous(daemon);
         }
     });
 }
 
 /// As the real one: what tells of the hold-up comes first, then what was received, then timers.
-void Simulation::resume_rendezvous() {
-    trace("fault", "the rendezvous runs on");
-    daemon_.is_paused = false;
+void Simulation::resume_rendezvous(Daemon& daemon) {
+    trace("fault", fmt::format("{} runs on", daemon.name));
+    daemon.is_paused = false;
     const Instant now = events_.now();
-    if (daemon_.tick_at.has_value() && now - *daemon_.tick_at > options_.limits.lease / 2) {
-        step_rendezvous(rdzv::HeldUp{now - *daemon_.tick_at});
+    if (has_several() && deciding() == &daemon) {
+        disturb_all(now);  // it woke within its lease: nobody takes over
+        expected_digest_.clear();
     }
-    const std::uint64_t life = daemon_.life;
-    std::deque<std::function<void()>> waiting = std::exchange(daemon_.waits_for_it, {});
-    while (!waiting.empty() && life == daemon_.life) {
+    if (daemon.tick_at.has_value() && now - *daemon.tick_at > options_.limits.lease / 2) {
+        step_rendezvous(daemon, rdzv::HeldUp{now - *daemon.tick_at});
+    }
+    const std::uint64_t life = daemon.life;
+    std::deque<std::function<void()>> waiting = std::exchange(daemon.waits_for_it, {});
+    while (!waiting.empty() && life == daemon.life) {
         waiting.front()();
         waiting.pop_front();
     }
-    if (daemon_.tick_at.has_value() && *daemon_.tick_at <= now) {
-        rendezvous_timer_fires(*daemon_.tick_at);
+    if (daemon.tick_at.has_value() && *daemon.tick_at <= now) {
+        rendezvous_timer_fires(daemon, *daemon.tick_at);
     }
 }
 
+/// A full disk; or no majority of etcds, which end no lease meanwhile and count all anew after.
 void Simulation::fail_journal(Dice& dice) {
     const Duration time = dice.up_to(Milliseconds(10000));
-    if (!daemon_.is_up || daemon_.is_paused || !daemon_.has_journal || options_.is_in_process) {
+    if (has_several()) {
+        if (events_.now() < etcd_away_until_) {
+            return;
+        }
+        trace("fault", "etcd is away");
+        etcd_away_until_ = events_.now() + time;
+        events_.at(etcd_away_until_, [this] {
+            trace("fault", "etcd is back");
+            etcd_.come_back(events_.now());
+        });
+        return;
+    }
+    Daemon& daemon = daemons_.front();
+    if (!daemon.is_up || daemon.is_paused || !daemon.has_journal || options_.is_in_process) {
         return;
     }
     trace("fault", "the journal's disk is full");
-    daemon_.has_journal = false;
-    daemon_.is_behind = true;
-    step_rendezvous(rdzv::Durability{"no space left on device"});
+    daemon.has_journal = false;
+    daemon.is_behind = true;
+    tell_durability(daemon, "no space left on device");
     // Given up: nobody waits for it any longer.
-    daemon_.awaited = daemon_.written = daemon_.orders;
-    let_out_what_waits();
-    events_.after(time, [this] {
-        daemon_.has_journal = true;
-        if (daemon_.is_up) {
-            in_daemon([this] {
-                step_rendezvous(rdzv::Durability{});
-                persist(false);
+    daemon.awaited = daemon.written = daemon.orders;
+    let_out_what_waits(daemon);
+    events_.after(time, [this, &daemon] {
+        daemon.has_journal = true;
+        if (daemon.is_up) {
+            in_daemon(daemon, [this, &daemon] {
+                tell_durability(daemon, "");
+                persist(daemon, false);
             });
         }
     });
 }
 
-void Simulation::let_stranger_join(Dice& dice) {
+void Simulation::slow_etcd(Dice& dice) {
+    const Duration time = dice.up_to(Milliseconds(5000));
+    trace("fault", "etcd is slow");
+    etcd_slow_until_ = std::max(etcd_slow_until_, events_.now() + time);
+}
+
+void Simulation::cut_off_from_etcd(Dice& dice) {
+    Daemon& daemon = draw_daemon(dice);
+    const Duration time = dice.up_to(Milliseconds(6000));
+    trace("fault", fmt::format("{} is cut off from etcd", daemon.name));
+    expect_nothing_restarts(daemon);
+    daemon.cut_off_until = std::max(daemon.cut_off_until, events_.now() + time);
+}
+
+/// It may go on leading, and nobody hears of it.
+void Simulation::cut_off_daemon(Dice& dice) {
+    const Daemon& daemon = draw_daemon(dice);
+    const Instant until = events_.now() + dice.up_to(Milliseconds(5000));
+    trace("fault", fmt::format("{} is cut off from all nodes", daemon.name));
+    network_.block_daemon(daemon.index, until);
+    disturb_all(until);
+    doubt_end_ = std::max(doubt_end_, until + options_.limits.self_doubt);
+    for (Machine& machine : machines_) {
+        disturb(machine, until);
+    }
+}
+
+// ---------------------------------------------------------------------------------------- content
+
+/// Two jobs with one id, or one --node-id given twice.
+void Simulation::take_name(Machine& machine, Dice& dice) {
+    const std::uint64_t how = dice.next();
+    const NodeId taken = machines_[how % machines_.size()].node;
+    if (taken != machine.node) {
+        kill_node(machine, dice, false);
+        machine.node = taken;
+        for (Machine& one : machines_) {
+            one.has_namesake |= one.node == taken;
+        }
+        trace("fault",
+              fmt::format("machine {} is called {} from now on", machine.index, taken.value()));
+    }
+}
+
+void Simulation::let_stranger_speak(Dice& dice) {
+    const std::string name = fmt::format("stranger{}", dice.below(3));
+    const bool joins = dice.chance(1, 2);
+    const bool is_larger = dice.chance(1, 2);
+    const std::uint64_t word = dice.next();
+    Daemon* const daemon = deciding();
+    const rdzv::Run* run = decided_run();
+    if (run == nullptr || daemon->is_paused || options_.is_in_process) {
+        return;
+    }
+    const std::optional<Instant> deadline = daemon->coordinator->next_deadline();
+    const bool is_due = deadline.has_value() && *deadline <= events_.now();
+    if (!joins && is_due) {
+        return;  // something else may happen in the same step
+    }
+    if (!joins) {
+        speak_without_joining(*daemon, word);
+    } else if (std::holds_alternative<rdzv::Running>(run->phase)) {
+        let_stranger_join(*daemon, is_larger, name);  // else it would open a run of its own
+    }
+}
+
+void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::string& name) {
     rdzv::Join join;
     join.job = JobId("sim");
-    join.node = NodeId(fmt::format("stranger{}", dice.below(3)));
-    join.hostname = join.node.value();
-    join.settings = options_.settings;
+    join.node = NodeId(name);
+    join.hostname = name;
+    join.settings = daemon.coordinator->run()->settings;
     join.store = {.host = "10.0.1.1", .port = 1};
-    if (dice.chance(1, 2)) {
-        join.settings.max_restarts += 1;
-    } else {
+    if (is_larger) {
         join.settings.max_nodes += 1;
-    }
-    const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
-    if (run == nullptr || daemon_.is_paused || options_.is_in_process ||
-        !std::holds_alternative<rdzv::Running>(run->phase)) {
-        return;  // it would open a run of its own
+    } else {
+        join.settings.max_restarts += 1;
     }
     trace("fault", "somebody joins with other settings");
-    const ConnectionId connection = network_.connect(0);
+    const rdzv::Run* run = daemon.coordinator->run();
+    const ConnectionId connection = network_.connect(0, daemon.index);
     const Generation generation = run->generation;
     const std::size_t nodes = run->nodes.size();
-    take_message(connection, 0, rdzv::AgentMessage(join));
-    run = daemon_.coordinator->run();
+    take_message(daemon, connection, rdzv::AgentMessage(join));
+    run = daemon.coordinator->run();
     if (run->generation != generation || run->nodes.size() != nodes ||
         !std::holds_alternative<rdzv::Running>(run->phase)) {
         checker_.violate("S15", "a join that was to be refused changed the run");
     }
+}
+
+/// Whoever has not joined is not heard, whatever it says (S13: here, past the handshake).
+void Simulation::speak_without_joining(Daemon& daemon, std::uint64_t word) {
+    const Instant now = events_.now();
+    rdzv::Coordinator& coordinator = *daemon.coordinator;
+    const Generation generation = coordinator.run()->generation;
+    rdzv::WorkerFailed failed;
+    failed.generation = generation;
+    const rdzv::AgentMessage words[] = {
+        rdzv::WorkerFinished{.generation = generation, .local_rank = LocalRank(0)},
+        failed,
+        rdzv::Stopped{.generation = generation, .store = {}},
+        rdzv::Leave{SIGTERM},
+        rdzv::Unkillable{generation},
+        rdzv::Goodbye{},
+        rdzv::Beat{1}};
+    const rdzv::AgentMessage& message = words[word % std::size(words)];
+    trace("fault", "somebody says without joining: " + message_text(message));
+    const auto said = [&] {
+        return rdzv::encode(coordinator.record(now).value_or(rdzv::RunRecord{}));
+    };
+    const std::string before = said();
+    rdzv::Effects effects;
+    coordinator.step(now, rdzv::Received{ConnectionId(0), message}, effects);
+    const bool is_heard = std::any_of(effects.begin(), effects.end(), [](const rdzv::Effect& one) {
+        return !std::holds_alternative<rdzv::Trace>(one);
+    });
+    if (is_heard || said() != before) {
+        checker_.violate("S13", "somebody who has not joined was heard: " + message_text(message));
+    }
+    arm_rendezvous(daemon);
 }
 
 }  // namespace ddprun::sim

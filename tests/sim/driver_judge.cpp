@@ -7,6 +7,7 @@
 
 #include "tests/sim/driver.hpp"
 #include "tests/sim/message_text.hpp"
+#include "worker_runtime/env/environment.hpp"
 
 namespace ddprun::sim {
 
@@ -21,6 +22,10 @@ constexpr Milliseconds kSilenceMax{4000};
 constexpr Milliseconds kNoticeMax{50};
 /// From a daemon's return to that of its nodes (L5).
 constexpr Milliseconds kReturnMax{2000};
+/// Etcd ends a lease up to half a second late, and the winner asks it a few things.
+constexpr Milliseconds kSuccessionMax{1000};
+/// After trouble with etcd a follower may not watch it for so long.
+constexpr Milliseconds kEtcdSettles{12000};
 
 constexpr const char* kUnexplained = "waiting for the rendezvous to start a generation";
 
@@ -37,17 +42,25 @@ bool has_workers_of(const Machine& machine, const std::string& digest, bool is_s
 
 }  // namespace
 
-Duration Simulation::there_and_back() const {
-    return network_.delay_max_now() * 4 + options_.journal_delay_max * 2 +
+Duration Simulation::there_and_back(const Machine& machine) const {
+    return network_.delay_max_now(machine.index) * 4 + options_.journal_delay_max * 4 +
            options_.local_delay_max * 4 + options_.timer_grain * 2;
+}
+
+/// Below a third of the lease they cause no false alarm. A node that comes back has three messages
+/// to get through within one lease that runs since the first of them arrived: Join, Accepted, Beat.
+bool Simulation::are_delays_short(const Machine& machine) const {
+    return network_.delay_max_now(machine.index) * 3 < options_.limits.lease;
 }
 
 /// Nothing has troubled it and its connection for so long that everything due has happened.
 bool Simulation::is_calm(const Machine& machine) const {
-    const Instant settled = events_.now() - kAtOnce - there_and_back();
+    const Instant settled = events_.now() - kAtOnce - there_and_back(machine);
+    const Daemon* daemon = deciding();
     return machine.supervisor != nullptr && machine.is_accepted && !machine.is_stalled &&
-           machine.accepted_at < settled && machine.disturbed_until < settled &&
-           calm_since_ < settled && daemon_.is_up && !daemon_.is_paused &&
+           !machine.has_given_up && machine.accepted_at < settled &&
+           machine.disturbed_until < settled && calm_since_ < settled && daemon != nullptr &&
+           !daemon->is_paused && network_.daemon_of(*machine.connection) == daemon->index &&
            !network_.is_disturbed(machine.index);
 }
 
@@ -57,9 +70,10 @@ void Simulation::judge_regularly() {
     if (checker_.violation().has_value() || (is_over() && events_.now() > faults_end_)) {
         return;
     }
-    if (daemon_.is_up && !daemon_.is_paused) {
-        judge_explanations();
-        judge_start_is_due();
+    const Daemon* daemon = deciding();
+    if (daemon != nullptr && !daemon->is_paused) {
+        judge_explanations(*daemon);
+        judge_start_is_due(*daemon);
         for (Machine& machine : machines_) {
             if (is_calm(machine)) {
                 judge_leaver(machine);
@@ -71,12 +85,12 @@ void Simulation::judge_regularly() {
 }
 
 /// Whoever waits knows for what (L3).
-void Simulation::judge_explanations() {
+void Simulation::judge_explanations(const Daemon& daemon) {
     const Instant now = events_.now();
-    const rdzv::Run* run = daemon_.coordinator->run();
+    const rdzv::Run* run = daemon.coordinator->run();
     const bool waits = run != nullptr && !std::holds_alternative<rdzv::Running>(run->phase) &&
                        !std::holds_alternative<rdzv::Closed>(run->phase);
-    if (waits && daemon_.coordinator->explain().empty()) {
+    if (waits && daemon.coordinator->explain().empty()) {
         checker_.violate("L3", "the rendezvous waits and does not say for what");
     }
     for (Machine& machine : machines_) {
@@ -88,7 +102,7 @@ void Simulation::judge_explanations() {
             machine.silent_since.reset();
         } else if (!machine.silent_since.has_value()) {
             machine.silent_since = now;
-        } else if (now - *machine.silent_since > kSilenceMax) {
+        } else if (now - *machine.silent_since > kSilenceMax + there_and_back(machine)) {
             checker_.violate("L3",
                              fmt::format("{} waits and nobody says for what", name_of(machine)));
         }
@@ -96,14 +110,14 @@ void Simulation::judge_explanations() {
 }
 
 /// Enough nodes, and no reason to wait: a generation runs (L1).
-void Simulation::judge_start_is_due() {
+void Simulation::judge_start_is_due(const Daemon& daemon) {
     const Instant now = events_.now();
-    const rdzv::Run* run = daemon_.coordinator->run();
+    const rdzv::Run* run = daemon.coordinator->run();
     const std::optional<Instant> startable = checker_.startable_since();
     const Duration soon = options_.settings.patience + kAtOnce + options_.timer_grain;
     if (startable.has_value() && now - std::max(*startable, calm_since_) > soon) {
         checker_.violate("L1", fmt::format("{} nodes are ready, and nothing starts: '{}'",
-                                           run->ready.size(), daemon_.coordinator->explain()));
+                                           run->ready.size(), daemon.coordinator->explain()));
     }
     const auto healthy =
         std::count_if(machines_.begin(), machines_.end(), [this](const Machine& machine) {
@@ -125,7 +139,7 @@ void Simulation::judge_start_is_due() {
     due_since_ = due_since_.value_or(now);
     if (now - *due_since_ > most) {
         checker_.violate("L1", fmt::format("{} nodes are healthy, and nothing runs: '{}'", healthy,
-                                           daemon_.coordinator->explain()));
+                                           daemon.coordinator->explain()));
     }
 }
 
@@ -138,13 +152,14 @@ void Simulation::judge_leaver(Machine& machine) {
                                                       machine.disturbed_until, calm_since_});
     const bool runs_on = !machine.signalled_digest.empty() &&
                          has_workers_of(machine, machine.signalled_digest, false);
-    if (runs_on && waited > kAtOnce + there_and_back()) {
+    if (runs_on && waited > kAtOnce + there_and_back(machine)) {
         checker_.violate(
             "L4", fmt::format("{} was told to leave, its workers were not", name_of(machine)));
     }
     const Duration stopping = options_.settings.shutdown_timeout + options_.settings.failure_grace +
                               options_.limits.unkillable_after + options_.limits.stop_slack;
-    if (machine.workers.empty() && waited > stopping + Milliseconds(5000) + there_and_back()) {
+    if (machine.workers.empty() &&
+        waited > stopping + Milliseconds(5000) + there_and_back(machine)) {
         checker_.violate("L3", fmt::format("{} was told to leave, is empty and is not let go: '{}'",
                                            name_of(machine), machine.supervisor->explain()));
     }
@@ -152,7 +167,7 @@ void Simulation::judge_leaver(Machine& machine) {
 
 /// Whatever a member missed while it was away is said again.
 void Simulation::judge_member(Machine& machine) {
-    const rdzv::Run* run = daemon_.coordinator->run();
+    const rdzv::Run* run = decided_run();
     if (run == nullptr || machine.token != run->token) {
         return;
     }
@@ -160,7 +175,7 @@ void Simulation::judge_member(Machine& machine) {
     if (node == run->nodes.end() || node->second.standing != rdzv::Standing::Member) {
         return;
     }
-    const Instant settled = events_.now() - kAtOnce - there_and_back();
+    const Instant settled = events_.now() - kAtOnce - there_and_back(machine);
     const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase);
     if (stopping != nullptr && stopping->since < settled &&
         has_workers_of(machine, run->digest, false)) {
@@ -187,7 +202,7 @@ void Simulation::judge_machine(Machine& machine) {
 /// Where the run has gone on to another generation, those of the last may publish nothing (S18), by
 /// the clock alone: their agent may be stalled.
 void Simulation::judge_publishing(const Machine& machine) {
-    const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
+    const rdzv::Run* run = decided_run();
     if (run == nullptr || run->digest.empty() || machine.supervisor == nullptr ||
         machine.workers.empty() || events_.now() >= machine.publish_until) {
         return;
@@ -195,18 +210,17 @@ void Simulation::judge_publishing(const Machine& machine) {
     // A daemon without memory cannot wait for those it does not know; an end of stream is taken for
     // the death of all that is there, and so is a new ddprun on the same node.
     if (machine.workers.front().digest != run->digest && !machine.is_lied_about &&
-        !machine.is_replaced && !has_forgotten_) {
+        !machine.is_replaced && !machine.has_namesake && !has_forgotten_) {
         checker_.violate("S18", fmt::format("generation {} runs and {} may still publish",
                                             run->generation.value(), name_of(machine)));
     }
 }
 
-void Simulation::judge_everybodys_publishing() {
-    const std::string& digest = daemon_.coordinator->run()->digest;
-    if (digest == judged_digest_) {
+void Simulation::judge_everybodys_publishing(const rdzv::Run& run) {
+    if (run.digest == judged_digest_) {
         return;
     }
-    judged_digest_ = digest;
+    judged_digest_ = run.digest;
     for (const Machine& machine : machines_) {
         judge_publishing(machine);
     }
@@ -215,35 +229,35 @@ void Simulation::judge_everybodys_publishing() {
 /// With delays below a third of the lease no undisturbed node is ever believed dead (S6).
 void Simulation::judge_false_deaths(const Machine& machine,
                                     const rdzv::RendezvousMessage& message) {
-    if (!daemon_.is_up || daemon_.coordinator->run() == nullptr) {
+    const rdzv::Run* run = decided_run();
+    if (run == nullptr) {
         return;
     }
     const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&message);
-    const bool is_fence = stop != nullptr && stop->cause == rdzv::StopCause::Fenced;
+    const bool is_fence =
+        stop != nullptr && stop->cause == rdzv::StopCause::Fenced && !machine.has_namesake;
     const bool is_of_same_run =
-        machine.workers.empty() ||
-        is_of_run(checker_.truth_of(machine.workers.front().digest), *daemon_.coordinator->run());
+        machine.start_digest.empty() || is_of_run(checker_.truth_of(machine.start_digest), *run);
     if (is_fence && is_of_same_run && !machine.is_disturbed && !has_forgotten_ &&
-        options_.delay_max * 3 < options_.limits.lease) {
+        are_delays_short(machine)) {
         checker_.violate("S6", fmt::format("{} was fenced without a reason", name_of(machine)));
     }
 }
 
-void Simulation::judge_losses_of_living(std::size_t nodes_before) {
-    const rdzv::Run& run = *daemon_.coordinator->run();
+void Simulation::judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_before) {
     const bool is_decided = std::holds_alternative<rdzv::Closed>(run.phase) ||
                             std::holds_alternative<rdzv::Adopting>(run.phase);
     if (run.doubt_until.has_value()) {
         doubt_end_ = std::max(doubt_end_, *run.doubt_until);
     }
-    if (run.nodes.size() >= nodes_before || is_decided || has_forgotten_ ||
-        options_.delay_max * 3 >= options_.limits.lease) {
+    if (run.nodes.size() >= nodes_before || is_decided || has_forgotten_) {
         return;
     }
     for (const Machine& machine : machines_) {
-        const bool is_innocent = machine.supervisor != nullptr && machine.is_accepted &&
-                                 !machine.is_disturbed && !machine.signalled_at.has_value() &&
-                                 !machine.is_replaced && machine.token == run.token;
+        const bool is_innocent =
+            machine.supervisor != nullptr && machine.is_accepted && !machine.is_disturbed &&
+            !machine.signalled_at.has_value() && !machine.has_given_up && !machine.has_namesake &&
+            are_delays_short(machine) && !machine.is_replaced && machine.token == run.token;
         if (is_innocent && !run.nodes.contains(machine.node)) {
             checker_.violate("S6", fmt::format("{} lives and was given up", name_of(machine)));
         }
@@ -251,11 +265,11 @@ void Simulation::judge_losses_of_living(std::size_t nodes_before) {
 }
 
 /// A start goes to nodes without workers, and when nobody has any of the last generation (S3).
-void Simulation::judge_start(const rdzv::Send& send, const rdzv::Start& start) {
+void Simulation::judge_start(const rdzv::Run& run, const rdzv::Send& send,
+                             const rdzv::Start& start) {
     const GenerationTruth* truth = checker_.truth_of(start.digest);
     const bool is_first = truth != nullptr && !truth->was_told;
     checker_.told(start);
-    const rdzv::Run& run = *daemon_.coordinator->run();
     const auto judge = [&](const Machine& machine, const char* what) {
         if (machine.supervisor != nullptr && !machine.workers.empty()) {
             checker_.violate("S3", fmt::format("generation {} starts and {} {} of generation {}",
@@ -285,37 +299,83 @@ void Simulation::judge_start(const rdzv::Send& send, const rdzv::Start& start) {
     }
 }
 
-/// Spares are welcome, and nobody is sent away but for another that took his place (S15).
-void Simulation::judge_refusal(const rdzv::Refused& refused) {
+/// Spares are welcome, and nobody is sent away but for another that took his place, or for flags
+/// that are not the run's (S15).
+void Simulation::judge_refusal(const rdzv::Run& run, const rdzv::Send& send,
+                               const rdzv::Refused& refused) {
     const auto speaks_of = [&](const char* words) {
         return refused.text.find(words) != std::string::npos;
     };
-    if (!speaks_of("took the place") && !speaks_of("stranger")) {
+    const std::optional<int> node = network_.node_of(send.connection);
+    const bool is_odd = node.has_value()
+                            ? settings_of(machine(*node)).max_restarts != run.settings.max_restarts
+                            : options_.odd_nodes > 0;  // it is gone, who can tell?
+    if (!speaks_of("took the place") && !speaks_of("stranger") &&
+        !(is_odd && speaks_of("--max-restarts"))) {
         checker_.violate("S15", "refused: " + refused.text);
     }
 }
 
 /// Nobody acts on what the next daemon would not know.
-void Simulation::judge_durability(const rdzv::RendezvousMessage& message) {
-    if (daemon_.is_behind || options_.is_in_process) {
+void Simulation::judge_durability(const Daemon& daemon, const rdzv::Run& run,
+                                  const rdzv::RendezvousMessage& message) {
+    if (daemon.is_behind || options_.is_in_process) {
         return;
     }
     const rdzv::Start* start = std::get_if<rdzv::Start>(&message);
+    const JournalEntry& known = journal();
     // A newer record serves older orders, too.
-    const bool is_known =
-        start != nullptr && journal_.record.has_value() &&
-        (journal_.record->generation >= start->generation ||
-         !is_of_run(checker_.truth_of(start->digest), *daemon_.coordinator->run()));
+    const bool is_known = start != nullptr && known.record.has_value() &&
+                          (known.record->generation >= start->generation ||
+                           !is_of_run(checker_.truth_of(start->digest), run));
     if (start != nullptr && !is_known) {
         checker_.violate("S1", fmt::format("generation {} was told before it was in the journal",
                                            start->generation.value()));
     }
-    // One that waited for its record may be told after another run has begun.
-    const rdzv::Run& run = *daemon_.coordinator->run();
-    const bool is_of_this_run = std::holds_alternative<rdzv::Closed>(run.phase);
+    // One that waited for its record may be told after another run has begun, or a later run may be
+    // in the journal by a leader of before.
+    const bool is_of_this_run = std::holds_alternative<rdzv::Closed>(run.phase) &&
+                                (!known.record.has_value() || known.record->token == run.token);
     const bool has_run = run.generation != Generation() && is_of_this_run;
-    if (std::holds_alternative<rdzv::Verdict>(message) && has_run && !journal_.is_closed()) {
+    if (std::holds_alternative<rdzv::Verdict>(message) && has_run && !known.is_closed()) {
         checker_.violate("S5", "the verdict was told before it was in the journal");
+    }
+}
+
+/// Of several daemons only the one decides whose key etcd still keeps (S1).
+void Simulation::judge_leadership(const Daemon& daemon) {
+    if (!has_several()) {
+        return;
+    }
+    const bool leads = etcd_.leader().has_value() && etcd_.leader()->term == daemon.seat.term;
+    if (!leads) {
+        checker_.violate("S1", fmt::format("{} decides after its reign of term {}", daemon.name,
+                                           daemon.seat.term));
+    }
+}
+
+/// The whole of the contract, and it fits the place that the rendezvous gave (S16).
+void Simulation::judge_environment(const Machine& machine, const agent::StartWorkers& effect) {
+    for (const agent::WorkerSpec& spec : effect.workers) {
+        const auto lookup = [&](const std::string& key) -> std::optional<std::string> {
+            const auto found =
+                std::find_if(spec.environment.begin(), spec.environment.end(),
+                             [&](const auto& variable) { return variable.first == key; });
+            return found == spec.environment.end() ? std::nullopt : std::optional(found->second);
+        };
+        const Result<worker::WorkerEnvironment> read = worker::read_environment(lookup);
+        if (!read.has_value()) {
+            checker_.violate("S16", read.error().what);
+            continue;
+        }
+        const worker::WorkerEnvironment& seen = read.value();
+        const Rank rank(effect.base_rank.value() + spec.local_rank.value());
+        if (seen.rank != rank || seen.generation != effect.generation ||
+            seen.node != machine.node || !seen.store.has_value()) {
+            checker_.violate(
+                "S16", fmt::format("rank {} on {} was told to be rank {} of {}", rank.value(),
+                                   name_of(machine), seen.rank.value(), seen.generation.value()));
+        }
     }
 }
 
@@ -342,18 +402,18 @@ void Simulation::expect_notice_of_death(const Machine& machine, bool is_silent) 
         return;
     }
     const Instant died = events_.now();
-    Instant due = died + kNoticeMax + there_and_back();
+    const Duration way = there_and_back(machine);
+    Instant due = died + kNoticeMax + way;
     if (machine.connection.has_value()) {
-        due = std::max(
-            due, network_.held_up_stream(*machine.connection) + kNoticeMax + there_and_back());
+        due = std::max(due, network_.held_up_stream(*machine.connection) + kNoticeMax + way);
     }
     const bool was_disturbed = machine.disturbed_until + options_.limits.lease >= died;
     if (is_silent || !machine.is_accepted || was_disturbed || machine.is_stalled) {
         due += options_.limits.lease;
-        if (daemon_.life > 0) {
+        if (restored_at_ > Instant{}) {
             // A daemon that came back lets no lease end before everybody could come back.
-            due = std::max(due, daemon_.up_at + options_.limits.reconnect_grace +
-                                    options_.limits.adoption_patience + there_and_back());
+            due = std::max(due, restored_at_ + options_.limits.reconnect_grace +
+                                    options_.limits.adoption_patience + way);
         }
     }
     const std::string digest = machine.workers.front().digest;
@@ -362,7 +422,7 @@ void Simulation::expect_notice_of_death(const Machine& machine, bool is_silent) 
 }
 
 void Simulation::judge_notice(Instant died, const std::string& digest, const NodeId& node) {
-    const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
+    const rdzv::Run* run = decided_run();
     const bool is_excused =
         run == nullptr || calm_since_ >= died || doubt_end_ >= died || run->digest != digest ||
         !std::holds_alternative<rdzv::Running>(run->phase) || !is_dead_one_missed(digest, node);
@@ -370,9 +430,10 @@ void Simulation::judge_notice(Instant died, const std::string& digest, const Nod
         return;
     }
     for (const Machine& machine : machines_) {
+        // A slow node hears of it later, and delays nobody else (L7).
         const bool could_know = machine.supervisor != nullptr && machine.is_accepted &&
-                                machine.accepted_at < died && !machine.is_stalled &&
-                                machine.disturbed_until < died;
+                                !network_.is_slow(machine.index) && machine.accepted_at < died &&
+                                !machine.is_stalled && machine.disturbed_until < died;
         if (could_know && has_workers_of(machine, digest, false)) {
             checker_.violate("L2", fmt::format("{} died and {} was not told in time", node.value(),
                                                name_of(machine)));
@@ -390,49 +451,80 @@ void Simulation::expect_end_of_workers(Machine& machine, Duration grace) {
     const Duration most = grace * 1000 / machine.clock_permille + Milliseconds(1000) +
                           options_.timer_grain + options_.local_delay_max * 4;
     later(machine, most, [this, told, digest](Machine& same) {
-        const bool is_excused = same.is_stalled || same.disturbed_until >= told ||
-                                same.is_keeper_gone || same.workers.empty();
+        const bool is_excused = same.is_stalled || same.has_given_up ||
+                                same.disturbed_until >= told || same.is_keeper_gone ||
+                                same.workers.empty();
         if (!is_excused && same.workers.front().digest == digest) {
             checker_.violate("L4", fmt::format("{} has workers after the grace", name_of(same)));
         }
     });
 }
 
-/// The daemon is about to die and has its journal: nothing else happens (L5).
-void Simulation::expect_nothing_restarts() {
+/// The daemon is about to die or to be stopped, and the next one will have its journal: nothing
+/// else happens (L5).
+void Simulation::expect_nothing_restarts(const Daemon& daemon) {
     const Instant died = events_.now();
-    const rdzv::Run* run = daemon_.coordinator->run();
-    if (run == nullptr || options_.delay_max * 3 >= options_.limits.lease ||
-        !std::holds_alternative<rdzv::Running>(run->phase) || journal_.digest() != run->digest ||
-        !daemon_.has_journal || last_fault_at_ > died - kAtOnce) {
+    if (deciding() != &daemon || daemon.is_paused) {
+        return;
+    }
+    expect_succession(daemon);
+    const rdzv::Run* run = daemon.coordinator->run();
+    if (run == nullptr || !std::holds_alternative<rdzv::Running>(run->phase) ||
+        journal().digest() != run->digest || !daemon.has_journal ||
+        last_fault_at_ > died - kAtOnce) {
         return;
     }
     for (const rdzv::Place& place : run->places) {
         const auto found =
             std::find_if(machines_.begin(), machines_.end(),
                          [&](const Machine& machine) { return machine.node == place.node; });
-        if (found == machines_.end() || !is_calm(*found) || found->signalled_at.has_value()) {
+        if (found == machines_.end() || !is_calm(*found) || !are_delays_short(*found) ||
+            found->has_namesake || found->signalled_at.has_value()) {
             return;
         }
     }
     expected_digest_ = run->digest;
     expected_since_ = died;
+    expected_verdicts_ = checker_.verdicts();
 }
 
-/// It is back: its nodes too, soon, and with the workers that they had.
-void Simulation::judge_return() {
+/// Another daemon that is well takes over as soon as the lease is over (L5).
+void Simulation::expect_succession(const Daemon& daemon) {
+    const Instant died = events_.now();
+    const auto is_well = [&](const Daemon& one) {
+        return one.index != daemon.index && one.is_up && !one.is_paused &&
+               one.seat.leader == daemon.index && one.seat.watch != 0;
+    };
+    const bool has_heir = std::any_of(daemons_.begin(), daemons_.end(), is_well);
+    if (!has_heir || last_daemon_fault_at_ > died - kEtcdSettles) {
+        return;
+    }
+    const Duration most = leader_lease() + kSuccessionMax + options_.journal_delay_max * 8;
+    events_.after(most, [this, died] {
+        const bool is_excused =
+            last_daemon_fault_at_ > died || etcd_away_until_ > died || etcd_slow_until_ > died;
+        const Daemon* leader = deciding();  // maybe the same, awake again
+        if (!is_excused && (leader == nullptr || leader->is_paused)) {
+            checker_.violate("L5", "the leader is gone, and nobody has taken over");
+        }
+    });
+}
+
+/// It is back, or there is another: its nodes too, soon, and with the workers that they had.
+void Simulation::judge_return(const Daemon& daemon) {
     const Instant died = expected_since_;
     const Instant back = events_.now();
     if (expected_digest_.empty() || back - died > options_.rendezvous_lost_timeout * 4 / 5) {
         return;
     }
     const std::string digest = std::exchange(expected_digest_, std::string());
-    const Duration most = kReturnMax + there_and_back() * 2;
-    const std::uint64_t life = daemon_.life;
-    events_.after(most, [this, life, digest, died, verdicts = checker_.verdicts()] {
-        const rdzv::Run* run = daemon_.is_up ? daemon_.coordinator->run() : nullptr;
-        if (run == nullptr || life != daemon_.life || last_fault_at_ > died ||
-            checker_.last_drain() > died || checker_.verdicts() != verdicts) {
+    const Duration most = kReturnMax + there_and_back(machines_.back()) * 2;
+    events_.after(most, [this, &daemon, reign = daemon.reign, digest, back, died,
+                         verdicts = expected_verdicts_] {
+        const rdzv::Run* run = decided_run();
+        if (run == nullptr || reign != daemon.reign || last_fault_at_ > died ||
+            last_daemon_fault_at_ > back || checker_.last_drain() > died ||
+            checker_.verdicts() != verdicts) {
             return;
         }
         if (run->digest != digest) {
@@ -456,12 +548,13 @@ void Simulation::judge_end() {
     if (checker_.violation().has_value()) {
         return;
     }
+    const Daemon* daemon = deciding();
     for (const Machine& machine : machines_) {
         if (machine.supervisor != nullptr) {
-            checker_.violate("L3",
-                             fmt::format("{} never ended; it waits: '{}'; the rendezvous: '{}'",
-                                         name_of(machine), machine.supervisor->explain(),
-                                         daemon_.is_up ? daemon_.coordinator->explain() : "gone"));
+            checker_.violate(
+                "L3", fmt::format("{} never ended; it waits: '{}'; the rendezvous: '{}'",
+                                  name_of(machine), machine.supervisor->explain(),
+                                  daemon != nullptr ? daemon->coordinator->explain() : "gone"));
         }
     }
 }

@@ -21,50 +21,118 @@ bool is_acknowledgement(const rdzv::Effect& effect) {
 
 }  // namespace
 
-/// A process of its own, with what the last one left in the journal.
-void Simulation::open_daemon() {
+/// A process of its own.
+void Simulation::open_daemon(Daemon& daemon) {
+    daemon.is_up = true;
+    if (has_several()) {
+        look_for_leader(daemon);
+    } else {
+        open_coordinator(daemon, disk_);
+    }
+}
+
+/// Decides from now on, beginning with what the last one left in the journal.
+void Simulation::open_coordinator(Daemon& daemon, const JournalEntry& entry) {
     const Instant now = events_.now();
-    daemon_.is_up = true;
-    daemon_.coordinator = std::make_unique<rdzv::Coordinator>(
+    daemon.reign += 1;
+    daemon.coordinator = std::make_unique<rdzv::Coordinator>(
         JobId("sim"),
         rdzv::CoordinatorOptions{.limits = options_.limits, .has_leases = !options_.is_in_process},
         Rng(dice_.next()));
-    if (!journal_.record.has_value()) {
+    if (!entry.record.has_value()) {
         return;
     }
     const Result<rdzv::RunRecord> record =
-        rdzv::decode_run_record(rdzv::encode(*journal_.record), options_.limits);
+        rdzv::decode_run_record(rdzv::encode(*entry.record), options_.limits);
     if (!record.has_value()) {
         checker_.violate("codec", record.error().what);
         return;
     }
-    const Result<void> restored = daemon_.coordinator->restore(now, record.value());
+    const Result<void> restored = daemon.coordinator->restore(now, record.value());
     if (!restored.has_value()) {
         checker_.violate("journal", restored.error().what);
     }
-    trace("rdzv", "goes on with the journal's run");
-    if (!daemon_.has_journal) {
-        step_rendezvous(rdzv::Durability{"no space left on device"});
+    restored_at_ = now;
+    trace(daemon.name, "goes on with the journal's run");
+    if (!daemon.has_journal) {
+        tell_durability(daemon, "no space left on device");
     }
-    arm_rendezvous();
+    arm_rendezvous(daemon);
 }
 
-void Simulation::in_daemon(std::function<void()> action) {
-    if (daemon_.is_paused) {
-        daemon_.waits_for_it.push_back(std::move(action));
+/// Whatever it was about to do is not done.
+void Simulation::close_coordinator(Daemon& daemon) {
+    daemon.reign += 1;
+    daemon.coordinator.reset();
+    daemon.tick_at.reset();
+    daemon.served.clear();
+    daemon.held.clear();
+    daemon.fault.clear();
+    daemon.is_writing = false;
+    daemon.is_erasing = false;
+    daemon.orders = daemon.written = daemon.awaited = 0;
+}
+
+/// The run is over and told, or nobody came back to it.
+void Simulation::forget_run(Daemon& daemon) {
+    daemon.coordinator = std::make_unique<rdzv::Coordinator>(
+        JobId("sim"),
+        rdzv::CoordinatorOptions{.limits = options_.limits, .has_leases = !options_.is_in_process},
+        Rng(dice_.next()));
+    daemon.is_erasing = true;
+    persist(daemon, false);
+    checker_.forget_run();
+}
+
+void Simulation::in_daemon(Daemon& daemon, std::function<void()> action) {
+    if (daemon.is_paused) {
+        daemon.waits_for_it.push_back(std::move(action));
     } else {
         action();
     }
 }
 
-void Simulation::rendezvous_receives(ConnectionId connection, int node, const Packet& packet) {
-    if (connection <= daemon_.dead_connections) {
+void Simulation::later_in_daemon(Daemon& daemon, Duration delay,
+                                 std::function<void(Daemon&)> action) {
+    events_.after(delay, [this, index = daemon.index, life = daemon.life,
+                          action = std::move(action)]() mutable {
+        Daemon& same = this->daemon(index);
+        if (same.life == life && same.is_up) {
+            in_daemon(same, [&same, action = std::move(action)] { action(same); });
+        }
+    });
+}
+
+Daemon* Simulation::deciding() {
+    const Daemon* found = std::as_const(*this).deciding();
+    return found == nullptr ? nullptr : &daemon(found->index);
+}
+
+const Daemon* Simulation::deciding() const {
+    for (const Daemon& daemon : daemons_) {
+        if (daemon.is_up && daemon.coordinator != nullptr && may_decide(daemon)) {
+            return &daemon;
+        }
+    }
+    return nullptr;
+}
+
+const rdzv::Run* Simulation::decided_run() const {
+    const Daemon* daemon = deciding();
+    return daemon != nullptr ? daemon->coordinator->run() : nullptr;
+}
+
+void Simulation::rendezvous_receives(Daemon& daemon, ConnectionId connection,
+                                     const Packet& packet) {
+    if (connection <= daemon.dead_connections) {
         network_.close_at_rendezvous(connection, PacketKind::Reset);
         return;
     }
     if (packet.kind != PacketKind::Message) {
-        if (daemon_.served.erase(connection) > 0) {
+        daemon.parked.erase(connection);
+        if (daemon.served.erase(connection) > 0) {
             step_rendezvous(
+                daemon,
                 rdzv::ConnectionEnded{.connection = connection,
                                       .is_end_of_stream = packet.kind == PacketKind::EndOfStream});
         }
@@ -76,51 +144,59 @@ void Simulation::rendezvous_receives(ConnectionId connection, int node, const Pa
         checker_.violate("codec", message.error().what);
         return;
     }
-    take_message(connection, node, message.value());
+    take_message(daemon, connection, message.value());
 }
 
-void Simulation::take_message(ConnectionId connection, int node,
+void Simulation::take_message(Daemon& daemon, ConnectionId connection,
                               const rdzv::AgentMessage& message) {
+    if (daemon.coordinator == nullptr) {
+        receive_as_follower(daemon, connection, message);
+        return;
+    }
     const bool is_join = std::holds_alternative<rdzv::Join>(message);
-    if (is_join && network_.node_of(connection) == node) {
-        daemon_.served.insert(connection);
-    } else if (!daemon_.served.contains(connection)) {
+    if (is_join && network_.node_of(connection).has_value()) {
+        daemon.served.insert(connection);
+    } else if (!daemon.served.contains(connection)) {
         return;  // closed meanwhile
     }
     if (!std::holds_alternative<rdzv::Beat>(message)) {
-        trace("rdzv", fmt::format("<- {} {}", connection.value(), message_text(message)));
+        trace(daemon.name, fmt::format("<- {} {}", connection.value(), message_text(message)));
     }
-    step_rendezvous(rdzv::Received{.connection = connection, .message = message});
+    step_rendezvous(daemon, rdzv::Received{.connection = connection, .message = message});
 }
 
-void Simulation::step_rendezvous(const rdzv::Input& input) {
+void Simulation::step_rendezvous(Daemon& daemon, const rdzv::Input& input) {
     const Instant now = events_.now();
-    if (daemon_.coordinator->is_forgettable(now)) {
-        journal_ = JournalEntry{};
-        open_daemon();
-        checker_.forget_run();
+    if (!may_decide(daemon)) {
+        return;  // what makes it close its connections is about to come
     }
-    rdzv::Coordinator& coordinator = *daemon_.coordinator;
-    const std::size_t nodes_before =
-        coordinator.run() == nullptr ? 0 : coordinator.run()->nodes.size();
+    judge_leadership(daemon);
+    if (daemon.coordinator->is_forgettable(now)) {
+        forget_run(daemon);
+    }
+    rdzv::Coordinator& coordinator = *daemon.coordinator;
+    const bool had_run = coordinator.run() != nullptr;
+    const std::size_t nodes_before = had_run ? coordinator.run()->nodes.size() : 0;
     rdzv::Effects effects;
     checker_.before_step(coordinator, input, now);
     coordinator.step(now, input, effects);
     checker_.after_step(coordinator, input, effects, now);
-    carry_out(effects);
+    carry_out(daemon, effects);
     if (coordinator.run() != nullptr) {
-        judge_losses_of_living(nodes_before);
-        judge_everybodys_publishing();
+        judge_losses_of_living(*coordinator.run(), nodes_before);
+        judge_everybodys_publishing(*coordinator.run());
+    } else if (had_run) {
+        forget_run(daemon);
     }
-    arm_rendezvous();
+    arm_rendezvous(daemon);
 }
 
 // --------------------------------------------------------------------------------------- effects
 
-void Simulation::carry_out(const rdzv::Effects& effects) {
+void Simulation::carry_out(Daemon& daemon, const rdzv::Effects& effects) {
     for (const rdzv::Effect& effect : effects) {
         const rdzv::Send* send = std::get_if<rdzv::Send>(&effect);
-        if (send != nullptr && !daemon_.served.contains(send->connection)) {
+        if (send != nullptr && !daemon.served.contains(send->connection)) {
             checker_.violate("IO",
                              fmt::format("sent to connection {}, which has ended: {}",
                                          send->connection.value(), message_text(send->message)));
@@ -129,35 +205,37 @@ void Simulation::carry_out(const rdzv::Effects& effects) {
             note_replacement(*close);
         }
         if (const rdzv::Persist* order = std::get_if<rdzv::Persist>(&effect)) {
-            persist(order->is_awaited);
+            persist(daemon, order->is_awaited);
         } else if (const rdzv::Trace* line = std::get_if<rdzv::Trace>(&effect)) {
-            trace("rdzv", line->text);
-        } else if (daemon_.awaited > daemon_.written && !is_acknowledgement(effect)) {
+            trace(daemon.name, line->text);
+        } else if (daemon.awaited > daemon.written && !is_acknowledgement(effect)) {
             if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
-                daemon_.served.erase(close->connection);
+                daemon.served.erase(close->connection);
             }
-            daemon_.held.push_back({.order = daemon_.awaited, .effect = effect});
+            daemon.held.push_back({.order = daemon.awaited, .effect = effect});
         } else {
-            carry_out(effect);
+            carry_out(daemon, effect);
         }
     }
 }
 
-void Simulation::carry_out(const rdzv::Effect& effect) {
+void Simulation::carry_out(Daemon& daemon, const rdzv::Effect& effect) {
     if (const rdzv::Send* send = std::get_if<rdzv::Send>(&effect)) {
-        let_out(*send);
+        let_out(daemon, *send);
     } else if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
-        close_connection(*close);
+        close_connection(daemon, *close);
     }
 }
 
-void Simulation::let_out(const rdzv::Send& send) {
-    if (const rdzv::Start* start = std::get_if<rdzv::Start>(&send.message)) {
-        judge_start(send, *start);
-    } else if (const rdzv::Refused* refused = std::get_if<rdzv::Refused>(&send.message)) {
-        judge_refusal(*refused);
+void Simulation::let_out(Daemon& daemon, const rdzv::Send& send) {
+    if (const rdzv::Run* run = daemon.coordinator->run(); run != nullptr) {
+        if (const rdzv::Start* start = std::get_if<rdzv::Start>(&send.message)) {
+            judge_start(*run, send, *start);
+        } else if (const rdzv::Refused* refused = std::get_if<rdzv::Refused>(&send.message)) {
+            judge_refusal(*run, send, *refused);
+        }
+        judge_durability(daemon, *run, send.message);
     }
-    judge_durability(send.message);
     network_.send_to_node(send.connection, rdzv::encode(send.message));
 }
 
@@ -170,90 +248,111 @@ void Simulation::note_replacement(const rdzv::CloseConnection& close) {
     }
 }
 
-void Simulation::close_connection(const rdzv::CloseConnection& close) {
-    trace("rdzv", fmt::format("closes {}: {}", close.connection.value(), close.reason));
-    daemon_.served.erase(close.connection);
+void Simulation::close_connection(Daemon& daemon, const rdzv::CloseConnection& close) {
+    trace(daemon.name, fmt::format("closes {}: {}", close.connection.value(), close.reason));
+    daemon.served.erase(close.connection);
     network_.close_at_rendezvous(close.connection);
 }
 
 // --------------------------------------------------------------------------------------- journal
 
-void Simulation::persist(bool is_awaited) {
-    if (!daemon_.has_journal) {
+void Simulation::persist(Daemon& daemon, bool is_awaited) {
+    if (!daemon.has_journal) {
         return;
     }
-    daemon_.orders += 1;
+    daemon.orders += 1;
     if (is_awaited) {
-        daemon_.awaited = daemon_.orders;
+        daemon.awaited = daemon.orders;
     }
-    if (!daemon_.is_writing) {
-        begin_write();
+    if (!daemon.is_writing) {
+        begin_write(daemon);
     }
 }
 
 /// The newest record serves all orders until now.
-void Simulation::begin_write() {
-    JournalEntry entry{daemon_.coordinator->record(events_.now())};
-    daemon_.is_writing = true;
+void Simulation::begin_write(Daemon& daemon) {
+    std::optional<rdzv::RunRecord> record = daemon.coordinator->record(events_.now());
+    if (!record.has_value() && !daemon.is_erasing) {
+        daemon.written = daemon.orders;  // nothing of it must survive
+        return;
+    }
+    daemon.is_erasing = false;
+    daemon.is_writing = true;
+    if (has_several()) {
+        write_to_etcd(daemon, std::move(record));
+    } else {
+        write_to_disk(daemon, std::move(record));
+    }
+}
+
+void Simulation::write_to_disk(Daemon& daemon, std::optional<rdzv::RunRecord> record) {
     events_.after(dice_.up_to(options_.journal_delay_max),
-                  [this, life = daemon_.life, orders = daemon_.orders, entry = std::move(entry)] {
-                      if (life != daemon_.life) {
+                  [this, &daemon, life = daemon.life, orders = daemon.orders,
+                   entry = JournalEntry{.record = std::move(record)}] {
+                      if (life != daemon.life) {
                           return;
                       }
-                      journal_ = entry;  // a paused process does not pause its disk
-                      in_daemon([this, life, orders] {
-                          if (life == daemon_.life) {
-                              record_is_written(orders);
+                      disk_ = entry;  // a paused process does not pause its disk
+                      in_daemon(daemon, [this, &daemon, life, orders] {
+                          if (life == daemon.life) {
+                              record_is_written(daemon, orders);
                           }
                       });
                   });
 }
 
-void Simulation::record_is_written(std::uint64_t orders) {
-    daemon_.is_writing = false;
-    daemon_.written = std::max(daemon_.written, orders);
-    daemon_.is_behind = daemon_.is_behind && (!daemon_.has_journal || orders < daemon_.orders);
-    if (daemon_.has_journal && daemon_.orders > daemon_.written) {
-        begin_write();
+void Simulation::record_is_written(Daemon& daemon, std::uint64_t orders) {
+    daemon.is_writing = false;
+    daemon.written = std::max(daemon.written, orders);
+    daemon.is_behind = daemon.is_behind && (!daemon.has_journal || orders < daemon.orders);
+    if (daemon.has_journal && daemon.orders > daemon.written) {
+        begin_write(daemon);
     }
-    let_out_what_waits();
+    let_out_what_waits(daemon);
 }
 
-void Simulation::let_out_what_waits() {
-    while (!daemon_.held.empty() && daemon_.held.front().order <= daemon_.written) {
-        const rdzv::Effect effect = std::move(daemon_.held.front().effect);
-        daemon_.held.pop_front();
-        carry_out(effect);
+void Simulation::let_out_what_waits(Daemon& daemon) {
+    while (!daemon.held.empty() && daemon.held.front().order <= daemon.written) {
+        const rdzv::Effect effect = std::move(daemon.held.front().effect);
+        daemon.held.pop_front();
+        carry_out(daemon, effect);
+    }
+}
+
+/// On change: whether records reach the journal.
+void Simulation::tell_durability(Daemon& daemon, const std::string& fault) {
+    if (daemon.fault.empty() != fault.empty()) {
+        daemon.fault = fault;
+        step_rendezvous(daemon, rdzv::Durability{fault});
     }
 }
 
 // ----------------------------------------------------------------------------------------- timer
 
-void Simulation::arm_rendezvous() {
-    const std::optional<Instant> deadline = daemon_.coordinator->next_deadline();
-    if (!deadline.has_value() || (daemon_.tick_at.has_value() && *daemon_.tick_at <= *deadline)) {
+void Simulation::arm_rendezvous(Daemon& daemon) {
+    const std::optional<Instant> deadline = daemon.coordinator->next_deadline();
+    if (!deadline.has_value() || (daemon.tick_at.has_value() && *daemon.tick_at <= *deadline)) {
         return;
     }
     const Instant at = std::max(*deadline, events_.now());
-    daemon_.tick_at = at;
-    const std::uint64_t life = daemon_.life;
-    events_.at(at, [this, at, life] {
-        if (life == daemon_.life && daemon_.is_up && !daemon_.is_paused) {
-            rendezvous_timer_fires(at);
+    daemon.tick_at = at;
+    events_.at(at, [this, &daemon, at, reign = daemon.reign] {
+        if (reign == daemon.reign && daemon.is_up && !daemon.is_paused) {
+            rendezvous_timer_fires(daemon, at);
         }
     });
 }
 
-void Simulation::rendezvous_timer_fires(Instant at) {
-    if (daemon_.tick_at != at) {
+void Simulation::rendezvous_timer_fires(Daemon& daemon, Instant at) {
+    if (daemon.tick_at != at || !may_decide(daemon)) {
         return;
     }
-    daemon_.tick_at.reset();
-    const std::optional<Instant> due = daemon_.coordinator->next_deadline();
+    daemon.tick_at.reset();
+    const std::optional<Instant> due = daemon.coordinator->next_deadline();
     if (due.has_value() && *due <= events_.now()) {
-        step_rendezvous(rdzv::Tick{});
+        step_rendezvous(daemon, rdzv::Tick{});
     } else {
-        arm_rendezvous();
+        arm_rendezvous(daemon);
     }
 }
 

@@ -39,6 +39,7 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
                                            name_of(machine), effect.generation.value(),
                                            machine.workers.front().generation.value()));
     }
+    judge_environment(machine, effect);
     checker_.workers_started(machine.start_digest, effect.base_rank,
                              static_cast<int>(effect.workers.size()), machine.node);
     machine.publish_until = true_time(machine, effect.publish_until);
@@ -132,8 +133,12 @@ void Simulation::end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::
 void Simulation::empty_generation(Machine& machine, Generation generation) {
     trace(name_of(machine), fmt::format("empties generation {}", generation.value()));
     const bool is_unkillable = has_faults() && machine.dice.percent(options_.unkillable_percent);
+    const Duration delay = local_delay(machine);
+    if (machine.is_keeper_gone) {
+        return;
+    }
     const std::uint64_t keeper = machine.keeper;
-    later(machine, local_delay(machine), [this, generation, is_unkillable, keeper](Machine& same) {
+    later(machine, delay, [this, generation, is_unkillable, keeper](Machine& same) {
         if (same.keeper != keeper || same.is_keeper_gone) {
             return;
         }

@@ -12,11 +12,13 @@
 
 namespace ddprun::sim {
 
+enum class FaultNeeds { Nothing, Network, Daemons };
+
 struct FaultKindInfo {
     FaultKind kind = FaultKind::WorkerCrash;
     std::string_view name;
     int weight_max = 1;
-    bool needs_network = false;
+    FaultNeeds needs = FaultNeeds::Nothing;
     std::string_view what;
 };
 

@@ -71,6 +71,10 @@ const std::vector<Knob>& knobs() {
     static const std::vector<Knob> all = {
         knob<&SimOptions::nodes>("nodes", 2),
         knob<&SimOptions::slots_max>("slots", 1),
+        knob<&SimOptions::daemons>("daemons", 1),
+        knob<&SimOptions::slow_nodes>("slow-nodes", 0),
+        knob<&SimOptions::odd_nodes>("odd-nodes", 0),
+        knob<&SimOptions::bandwidth_kib>("bandwidth-kib", 0),
         setting<&S::max_nodes>("max-nodes", 1),
         setting<&S::min_nodes>("min-nodes", 1),
         setting<&S::max_restarts>("max-restarts", 0),

@@ -34,6 +34,19 @@ struct OldReport {
     rdzv::AgentMessage message;
 };
 
+/// How an agent's link chooses among several daemons, as RendezvousClient does.
+struct Choice {
+    std::size_t next = 0;          ///< endpoint to be asked, in the order in which they were given
+    int current = 0;               ///< asked
+    bool was_sent = false;         ///< to it, by a daemon that does not decide
+    std::optional<int> sent_to;    ///< to be asked next
+    int redirects = 0;             ///< in a row
+    std::optional<int> silent;     ///< does not answer
+    int skips_left = 0;            ///< rounds in which it is not asked
+    std::optional<int> waited_at;  ///< in vain: another one is asked next
+    Milliseconds backoff{0};
+};
+
 /// A machine and, while it runs, its agent with everything that the real shell would own.
 struct Machine {
     int index = 0;
@@ -61,12 +74,14 @@ struct Machine {
     std::uint64_t keeper = 0;       ///< answers of a lost one are void
     bool fails_to_execute = false;  ///< the next worker
     bool is_keeper_gone = false;    ///< what it is told is lost, until the next one is there
-    Milliseconds backoff{0};
+    Choice choice;
     std::optional<rdzv::Verdict> shown;  ///< to the user
     std::optional<Instant> signalled_at;
     std::string signalled_digest;  ///< of its workers then
     bool is_replaced = false;      ///< the rendezvous has taken another for this one
     bool is_broken = false;        ///< has a worker that nothing kills
+    bool has_namesake = false;     ///< another one came under its name, or it under another's
+    bool has_given_up = false;     ///< the rendezvous, for good: it ends on its own
     bool is_disturbed = false;     ///< a fault reached its connection or its life
     Instant disturbed_until{};     ///< the last one
     bool is_lied_about = false;    ///< its connection ended as only that of a dead agent does

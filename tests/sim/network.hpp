@@ -13,6 +13,7 @@
 #include "rendezvous/base/tagged.hpp"
 #include "tests/sim/dice.hpp"
 #include "tests/sim/event_queue.hpp"
+#include "tests/sim/options.hpp"
 
 namespace ddprun::sim {
 
@@ -28,16 +29,16 @@ struct Packet {
 /// later: TCP sends again what the network loses.
 class Network {
 public:
-    using Receiver = std::function<void(ConnectionId, int node, Packet)>;
+    using Receiver = std::function<void(ConnectionId, int whom, Packet)>;
 
-    Network(EventQueue& events, std::uint64_t seed, int nodes, Milliseconds delay_max);
+    Network(EventQueue& events, const SimOptions& options);
 
-    /// What reaches the rendezvous and what reaches node `node`. Set once.
+    /// What reaches a daemon and what reaches a node. Set once.
     Receiver to_rendezvous;
     Receiver to_node;
 
     /// A new connection of `node`; Up reaches the node once the daemon has answered.
-    ConnectionId connect(int node);
+    ConnectionId connect(int node, int daemon);
     void send_to_rendezvous(ConnectionId connection, std::string body);
     void send_to_node(ConnectionId connection, std::string body);
 
@@ -53,14 +54,21 @@ public:
     void block(int node, bool is_up_stream, Instant until);
     /// Messages that are sent until `until` take up to `most` longer.
     void slow_down(Duration most, Instant until);
+    /// Nothing reaches the daemon over `connection` before.
+    void hold_up(ConnectionId connection, Instant until);
     /// The daemon completes no new connection before.
-    void hold_handshakes(Instant until);
+    void hold_handshakes(int daemon, Instant until);
+    /// Nothing passes between a daemon and any node before.
+    void block_daemon(int daemon, Instant until);
 
-    /// The longest that a message sent now can take, if nothing else happens to it.
-    [[nodiscard]] Duration delay_max_now() const;
+    /// The longest that a message of `node` that is sent now can take, if nothing else happens to
+    /// it.
+    [[nodiscard]] Duration delay_max_now(int node) const;
+    [[nodiscard]] bool is_slow(int node) const { return link(node).times > 1; }
     [[nodiscard]] ConnectionId last_connection() const { return ConnectionId(last_id_); }
     /// Whose connection it is, while either end is open.
     [[nodiscard]] std::optional<int> node_of(ConnectionId connection) const;
+    [[nodiscard]] std::optional<int> daemon_of(ConnectionId connection) const;
     /// Until when something holds up what `connection` carries to the rendezvous.
     [[nodiscard]] Instant held_up_stream(ConnectionId connection) const;
     /// Both ways, for whatever reason, at any connection of `node`.
@@ -76,32 +84,52 @@ private:
     };
     struct Connection {
         int node = 0;
+        int daemon = 0;
         Instant clogged_until{};
+        Instant up_held_until{};
         Pipe up{.is_up_stream = true};
         Pipe down;
     };
     struct Link {
         Dice dice;
+        int times = 1;  ///< as slow as others
+        Instant up_busy_until{};
+        Instant down_busy_until{};
         Instant up_blocked_until{};
         Instant down_blocked_until{};
         Instant clogged_until{};  ///< the last clog of any of its connections
     };
 
+    /// A daemon's end of all its connections.
+    struct Site {
+        Instant handshakes_held_until{};
+        Instant blocked_until{};
+    };
+
     void push(ConnectionId id, Connection& connection, Pipe& pipe, Packet packet);
     void arm(ConnectionId id, Connection& connection, Pipe& pipe);
     void pump(ConnectionId id, bool is_up_stream);
+    [[nodiscard]] Duration spike() const;
+    [[nodiscard]] Instant sent_by(Link& path, const Pipe& pipe, const Packet& packet);
     [[nodiscard]] Instant ready_at(const Connection& connection, const Pipe& pipe) const;
     [[nodiscard]] Link& link(int node) { return links_[static_cast<std::size_t>(node)]; }
     [[nodiscard]] const Link& link(int node) const {
         return links_[static_cast<std::size_t>(node)];
     }
 
+    [[nodiscard]] Site& site(int daemon) { return sites_[static_cast<std::size_t>(daemon)]; }
+    [[nodiscard]] const Site& site(int daemon) const {
+        return sites_[static_cast<std::size_t>(daemon)];
+    }
+
     EventQueue& events_;
     Milliseconds delay_max_;
+    std::int64_t bytes_per_second_;  ///< of each node, each way; 0: no limit
     Duration slow_by_{};
     Instant slow_until_{};
-    Instant handshakes_held_until_{};
+    Duration queued_max_{};  ///< the longest that anything waited for others on its link
     std::vector<Link> links_;
+    std::vector<Site> sites_;
     std::uint64_t last_id_ = 0;
     std::map<ConnectionId, Connection> connections_;
 };

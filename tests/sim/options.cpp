@@ -48,10 +48,25 @@ void draw_weights(Dice& dice, SimOptions& options) {
     for (const FaultKindInfo& info : fault_kinds()) {
         int& weight = options.faults[static_cast<std::size_t>(info.kind)];
         weight = dice.chance(1, 2) ? 0 : dice.between(1, info.weight_max);
-        if (options.is_in_process && info.needs_network) {
-            weight = 0;
-        }
+        const bool is_possible = info.needs == FaultNeeds::Nothing ||
+                                 (info.needs == FaultNeeds::Network && !options.is_in_process) ||
+                                 (info.needs == FaultNeeds::Daemons && options.daemons > 1);
+        weight = is_possible ? weight : 0;
     }
+}
+
+/// One node is not like the others, or links are narrow.
+void draw_unlikeness(Dice& dice, SimOptions& options) {
+    const bool has_slow = dice.chance(1, 8);
+    const bool has_odd = dice.chance(1, 16);
+    const bool is_narrow = dice.chance(1, 8);
+    const int kib = dice.between(16, 256);
+    // One whose messages take longer than a third of the lease is not slow but lost again and
+    // again.
+    const bool is_bearable = options.delay_max * kSlowness * 3 < options.limits.lease;
+    options.slow_nodes = has_slow && is_bearable && options.nodes > 1 ? 1 : 0;
+    options.odd_nodes = has_odd && options.nodes > 1 ? 1 : 0;
+    options.bandwidth_kib = is_narrow && !options.is_in_process ? kib : 0;
 }
 
 }  // namespace
@@ -86,15 +101,17 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     options.progress_percent = dice.chance(3, 4) ? 0 : dice.between(0, 100);
     options.faults_for = draw_ms(dice, 0, 30000);
     options.fault_every = draw_ms(dice, 20, 4000);
+    options.daemons = dice.chance(1, 4) && !options.is_in_process ? dice.between(2, 3) : 1;
+    draw_unlikeness(dice, options);
     draw_weights(dice, options);
     return options;
 }
 
 void make_consistent(SimOptions& options) {
     options.nodes = std::max(options.nodes, 1);
-    if (options.nodes > 1) {
-        options.is_in_process = false;
-    }
+    options.is_in_process = options.is_in_process && options.nodes == 1 && options.daemons == 1;
+    options.slow_nodes = std::min(options.slow_nodes, options.nodes);
+    options.odd_nodes = std::min(options.odd_nodes, options.nodes);
     rdzv::JobSettings& settings = options.settings;
     settings.max_nodes = std::clamp(settings.max_nodes, 1, options.nodes);
     settings.min_nodes = std::clamp(settings.min_nodes, 1, settings.max_nodes);
@@ -104,9 +121,10 @@ void make_consistent(SimOptions& options) {
 std::string describe(const SimOptions& options) {
     const rdzv::JobSettings& settings = options.settings;
     return fmt::format(
-        "seed {}: {} nodes{}, --nnodes {}:{}, <= {} slots, --max-restarts {}, losses {}, delays "
+        "seed {}: {} nodes{}, {} daemons, --nnodes {}:{}, <= {} slots, --max-restarts {}, losses "
+        "{}, delays "
         "<= {} ms, faults for {} ms every {} ms",
-        options.seed, options.nodes, options.is_in_process ? " (in process)" : "",
+        options.seed, options.nodes, options.is_in_process ? " (in process)" : "", options.daemons,
         settings.min_nodes, settings.max_nodes, options.slots_max, settings.max_restarts,
         settings.max_node_losses, options.delay_max.count(), options.faults_for.count(),
         options.fault_every.count());

@@ -39,11 +39,18 @@ enum class FaultKind {
     JournalFails,
     ReplayedReport,
     Stranger,
+    EtcdSlow,
+    EtcdCutOff,
+    DaemonCutOff,
+    TwoOfOneName,
 };
-constexpr std::size_t kFaultKinds = 23;
+constexpr std::size_t kFaultKinds = 27;
 
 /// How often each kind is drawn, relative to the others. 0 switches one off.
 using FaultWeights = std::array<int, kFaultKinds>;
+
+/// A slow node's messages take so many times as long.
+constexpr int kSlowness = 10;
 
 /// How many nodes a run may have; 0:0 leaves it to the seed.
 struct NodeRange {
@@ -58,6 +65,10 @@ struct SimOptions {
     NodeRange range;
     int nodes = 2;
     int slots_max = 3;
+    int daemons = 1;             ///< several compete in etcd for being the one that decides
+    int slow_nodes = 0;          ///< the last ones: their messages take kSlowness times as long
+    int odd_nodes = 0;           ///< the last ones: started with another --max-restarts
+    int bandwidth_kib = 0;       ///< of a node's link in a second, each way; 0: no limit
     bool is_in_process = false;  ///< one node, coordinator in the same process: no leases
     rdzv::JobSettings settings;
     rdzv::Limits limits;

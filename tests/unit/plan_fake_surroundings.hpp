@@ -21,9 +21,12 @@ public:
     std::set<std::string> executables{"/usr/bin/python3", "/usr/bin/true"};
     std::set<std::string> files{"train.py"};
     std::set<std::string> folders{"/tmp"};
-    int cpus = 6;
-    std::optional<int> gpus;
+    std::vector<int> cpus{0, 1, 2, 3, 4, 5};
+    std::optional<std::vector<Gpu>> gpus;
+    Topology machine;
+    std::map<std::string, std::string> texts;  ///< files with content, by path
     mutable int gpu_questions = 0;
+    mutable int topology_questions = 0;
 
     std::optional<std::string> variable(const std::string& name) const override {
         const auto found = variables.find(name);
@@ -38,10 +41,28 @@ public:
     }
     std::string working_directory() const override { return "/home/user"; }
     unsigned user_id() const override { return 1000; }
-    int allowed_cpus() const override { return cpus; }
-    std::optional<int> gpu_count() const override {
+    std::vector<std::string> names_in(const std::string& folder) const override {
+        std::set<std::string> names;
+        for (const auto& [path, text] : texts) {
+            if (path.starts_with(folder + "/")) {
+                const std::string below = path.substr(folder.size() + 1);
+                names.insert(below.substr(0, below.find('/')));
+            }
+        }
+        return {names.begin(), names.end()};
+    }
+    std::optional<std::string> read_file(const std::string& path) const override {
+        const auto found = texts.find(path);
+        return found == texts.end() ? std::nullopt : std::optional<std::string>{found->second};
+    }
+    std::vector<int> allowed_cpus() const override { return cpus; }
+    std::optional<std::vector<Gpu>> gpus_of_nvml() const override {
         ++gpu_questions;
         return gpus;
+    }
+    Result<Topology> topology() const override {
+        ++topology_questions;
+        return machine;
     }
 };
 

@@ -131,12 +131,43 @@ TEST_CASE("torchrun's static way meets at the master") {
     CHECK(plan.master_port == 29500);
     CHECK(plan.node_rank == 1);
     CHECK(plan_of(flags).master_port == 0);
-    // Both would be bound on the head, so the rendezvous goes beside.
-    CHECK(plan_of(flags + "--master-port 29400").endpoint_port == 29401);
+    // Jobs with other stores have other rendezvous, and none takes the store of a neighbour.
+    CHECK(plan_of(flags + "--master-port 29501").endpoint_port == 29401);
+    CHECK(plan_of(flags + "--master-port 100").endpoint_port == 200);
     CHECK(plan_of("--nnodes 2 --rdzv-id j --master-addr ::1", {}).endpoint_host == "::1");
     CHECK(refusal_of("--nnodes 2 --master-addr head:29500") ==
           "--master-addr head:29500: is a host without a port; write --master-addr head "
           "--master-port 29500");
+}
+
+TEST_CASE("a static endpoint is the place of the workers' store, as for torchrun") {
+    const std::string flags = "--rdzv-id j --rdzv-backend static --rdzv-endpoint head";
+    const LaunchPlan two = plan_of("--nnodes 2 " + flags + ":5000");
+    CHECK_FALSE(two.is_single_node);
+    CHECK(two.endpoint_host == "head");
+    CHECK(two.endpoint_port == 4900);
+    CHECK(two.master_port == 5000);
+    const LaunchPlan one = plan_of(flags + ":5000");
+    CHECK(one.is_single_node);
+    CHECK(one.local_addr == "head");
+    CHECK(one.master_port == 5000);
+    CHECK(plan_of(flags + ":5000 --local-addr other").local_addr == "other");
+    CHECK(plan_of(flags + " --master-port 6000").master_port == 6000);
+    SECTION("several endpoints are daemons of a site, whatever the backend is called") {
+        const LaunchPlan site = plan_of(flags + ":5000,second");
+        CHECK_FALSE(site.is_single_node);
+        CHECK(site.endpoint_port == 5000);
+        CHECK(site.other_endpoints.size() == 1);
+    }
+}
+
+TEST_CASE("one node with a master's port has its store there") {
+    const LaunchPlan plan = plan_of("--master-addr 10.0.0.1 --master-port 29500");
+    CHECK(plan.is_single_node);
+    CHECK(plan.local_addr == "10.0.0.1");
+    CHECK(plan.master_port == 29500);
+    CHECK(plan_of("--master-addr 10.0.0.1").local_addr.empty());
+    CHECK(plan_of("--master-port 29500").local_addr.empty());
 }
 
 TEST_CASE("an endpoint goes before the master's address and keeps its port") {

@@ -34,6 +34,13 @@ TEST_CASE("a program is found as its name says") {
         {"python data.py", {"/opt/bin/python", "data.py"}},
         {"-m pkg.train --lr 1", {"/usr/bin/python3", "-u", "-m", "pkg.train", "--lr", "1"}},
         {"-m data.py", {"/usr/bin/python3", "-u", "-m", "data.py"}},
+        {"--legacy-launch data.py x",
+         {"/usr/bin/python3", "-u", "data.py", "--local-rank=${local_rank}", "x"}},
+        {"--legacy-launch -m pkg x",
+         {"/usr/bin/python3", "-u", "-m", "pkg", "--local-rank=${local_rank}", "x"}},
+        {"--legacy-launch train", {"./train", "--local-rank=${local_rank}"}},
+        {"--legacy-launch --use_env data.py x", {"/usr/bin/python3", "-u", "data.py", "x"}},
+        {"--legacy-launch --use-env --no-python train x", {"./train", "x"}},
     };
     FakeSurroundings machine;
     furnish(machine);
@@ -43,7 +50,29 @@ TEST_CASE("a program is found as its name says") {
         CHECK(plan.command == it.command);
     }
     CHECK(as_plan(make_plan({"-m", "pkg.train"}, machine)).program == "pkg.train");
+    const LaunchPlan legacy = as_plan(make_plan({"--legacy-launch", "data.py"}, machine));
+    CHECK(legacy.program == "data.py");
     CHECK(as_plan(make_plan({"train", "x"}, machine)).program == "train");
+}
+
+TEST_CASE("--run-path has Python run a file, whatever its name, and wins over the other ways") {
+    FakeSurroundings machine;
+    furnish(machine);
+    for (const char* flags :
+         {"--run-path", "--run-path --no-python", "--run-path -m", "--run-path -m --no-python"}) {
+        CAPTURE(flags);
+        const LaunchPlan plan =
+            as_plan(make_plan(words(std::string(flags) + " sub/run.sh a"), machine));
+        REQUIRE(plan.command.size() == 6);
+        CHECK(Arguments(plan.command.begin(), plan.command.begin() + 3) ==
+              Arguments{"/usr/bin/python3", "-u", "-c"});
+        CHECK_THAT(plan.command[3], Catch::Contains("runpy.run_path(sys.argv[0]"));
+        CHECK(plan.command[3].find('$') == std::string::npos);  // nothing to substitute
+        CHECK(plan.command[4] == "sub/run.sh");
+        CHECK(plan.program == "sub/run.sh");
+    }
+    CHECK(as_plan(make_plan({"--run-path", "bin/dir"}, machine)).command[4] == "bin/dir");
+    CHECK(as_error(make_plan({"--run-path", "nope"}, machine)).exit_code == 127);
 }
 
 TEST_CASE("PATH is searched in order, with an empty entry for here and a default without it") {
@@ -109,6 +138,9 @@ TEST_CASE("a program that is not there or cannot be executed is refused before a
         CHECK(error.line == it.line);
         CHECK(error.exit_code == it.exit_code);
     }
+    CHECK(as_error(make_plan({"--legacy-launch", "--no-python", "train"}, machine)).line ==
+          "--no-python with --legacy-launch: a program that is no Python script is not passed "
+          "--local-rank; add --use-env, it finds LOCAL_RANK in its environment");
     const UsageError unnamed = as_error(make_plan({""}, machine));
     CHECK(unnamed.line == "cannot run '': the program's name is empty; is a variable unset?");
     CHECK(unnamed.exit_code == 127);

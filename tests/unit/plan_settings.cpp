@@ -71,7 +71,7 @@ TEST_CASE("--nproc-per-node is a number or counts what is here") {
     CHECK(slots("cpu") == 6);
     CHECK(machine.gpu_questions == 0);
     CHECK(slots("auto") == 6);
-    machine.gpus = 4;
+    machine.gpus = std::vector<Gpu>(4);
     CHECK(slots("auto") == 4);
     CHECK(slots("gpu") == 4);
     machine.variables["CUDA_VISIBLE_DEVICES"] = "2,3";
@@ -85,7 +85,7 @@ TEST_CASE("--nproc-per-node is a number or counts what is here") {
     CHECK(refusal_of("--nproc-per-node gpu") ==
           "--nproc-per-node gpu: no GPU is visible here; check nvidia-smi and "
           "CUDA_VISIBLE_DEVICES, or write a number, cpu or auto");
-    machine.cpus = 2000;
+    machine.cpus.resize(2000);
     CHECK(as_error(make_plan({"--nproc-per-node", "cpu", "train.py"}, machine)).line ==
           "--nproc-per-node cpu: means 2000 workers here; at most 1024 are possible, write a "
           "number");
@@ -102,6 +102,16 @@ TEST_CASE("budgets are whole numbers") {
         {"--max-node-losses many",
          "--max-node-losses many: must be a whole number from 0 to 1000000"},
         {"--grow yes", "--grow yes: must be auto or never"},
+    });
+}
+
+TEST_CASE("a level of containment is taken or refused, never another one") {
+    CHECK_FALSE(plan_of("").containment);
+    CHECK(plan_of("--containment cgroup").containment == ContainmentLevel::Cgroup);
+    CHECK(plan_of("--containment keeper").containment == ContainmentLevel::Keeper);
+    CHECK(plan_of("--containment session").containment == ContainmentLevel::Session);
+    check_refused({
+        {"--containment C3", "--containment C3: must be cgroup, keeper or session"},
     });
 }
 

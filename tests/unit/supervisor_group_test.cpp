@@ -55,6 +55,7 @@ TEST_CASE("group rank 0 serves the store before its workers start") {
     rig.hear(Rig::row());
     REQUIRE(rig.does<ServeStore>());
     CHECK(rig.effect<ServeStore>()->admitted == std::vector<std::string>{"10.0.0.1", "10.0.0.9"});
+    CHECK(rig.effect<ServeStore>()->clients == Rig::row().world_size);
     CHECK(std::holds_alternative<ServeStore>(rig.effects.front()));
     CHECK(std::holds_alternative<StartWorkers>(rig.effects.back()));
 }

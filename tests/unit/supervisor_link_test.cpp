@@ -183,16 +183,19 @@ TEST_CASE("who has only ended workers explains it to those who ask, and says not
 TEST_CASE("beats are sent while accepted, and only where they are wanted") {
     Rig rig;
     rig.become_waiting(Milliseconds(200));
+    // The lease was counted from the join: who waits for a slow answer first may beat too late.
+    REQUIRE(rig.sent<rdzv::Beat>().size() == 1);
+    CHECK(rig.sent<rdzv::Beat>()[0].sequence == 1);
     CHECK(rig.supervisor.next_deadline() == rig.now + Milliseconds(200));
     rig.pass(Milliseconds(199));
     CHECK_FALSE(rig.sends_anything());
     rig.pass(Milliseconds(1));
     REQUIRE(rig.sent<rdzv::Beat>().size() == 1);
-    CHECK(rig.sent<rdzv::Beat>()[0].sequence == 1);
-    rig.hear(rdzv::Acknowledge{1});
+    CHECK(rig.sent<rdzv::Beat>()[0].sequence == 2);
+    rig.hear(rdzv::Acknowledge{2});
     CHECK(rig.effects.empty());
     rig.pass(Milliseconds(200));
-    CHECK(rig.sent<rdzv::Beat>()[0].sequence == 2);
+    CHECK(rig.sent<rdzv::Beat>()[0].sequence == 3);
     rig.give(LinkDown{"reset"});
     rig.pass(Milliseconds(1000));
     CHECK_FALSE(rig.sends_anything());

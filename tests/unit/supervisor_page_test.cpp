@@ -287,8 +287,9 @@ TEST_CASE("an agent that was held up allows nothing by answers that waited for i
     RigWithLease rig;
     rig.pass(kBeat);
     const Instant sent_at = rig.now;
+    const std::uint64_t sequence = rig.sent<rdzv::Beat>()[0].sequence;
     rig.now += Milliseconds(3000);
-    rig.hear(rdzv::Acknowledge{1});
+    rig.hear(rdzv::Acknowledge{sequence});
     REQUIRE(told_until(rig).has_value());
     CHECK(*told_until(rig) == sent_at + kDoubtful);
     CHECK(*told_until(rig) < rig.now);

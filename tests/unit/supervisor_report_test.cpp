@@ -1,6 +1,8 @@
 #include <csignal>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "agent/core/printable.hpp"
 #include "agent/core/report.hpp"
 #include "rendezvous/base/signal_name.hpp"
@@ -41,6 +43,34 @@ rdzv::Verdict crashed_in_the_second_generation() {
 }
 
 }  // namespace
+
+TEST_CASE("programs read the same report as JSON, whatever bytes a worker wrote") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    verdict.first_failure->evidence.stderr_tail += "\xff";
+    verdict.first_failure->evidence.kernel_note = "Out of memory: Killed process 4242 (python)";
+    const auto report = nlohmann::json::parse(verdict_json(verdict, "train.py"));
+    CHECK(report["verdict"] == "failed");
+    CHECK(report["exit_code"] == 139);
+    CHECK(report["failures"] == 3);
+    CHECK(report["timeline"].size() == 5);
+    const auto& first = report["first_failure"];
+    CHECK(first["rank"] == 3);
+    CHECK(first["signal_name"] == "SIGSEGV");
+    CHECK_FALSE(first.contains("exit_code"));
+    CHECK(first["last_step"] == 4812);
+    CHECK(first["error"] == "RuntimeError: no memory");
+    CHECK(first["kernel"] == "Out of memory: Killed process 4242 (python)");
+    CHECK(first["last_words"].get<std::string>().ends_with("boom\n\n\xef\xbf\xbd"));
+}
+
+TEST_CASE("who started ddprun as torchrun's worker gets an error file of the first failure") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    CHECK(error_file_of(verdict, 12) == verdict.first_failure->evidence.error_file);
+    verdict.first_failure->evidence.error_file.clear();
+    CHECK(error_file_message(error_file_of(verdict, 12)) == verdict.text);
+    const auto file = nlohmann::json::parse(error_file_of(verdict, 12));
+    CHECK(file["message"]["extraInfo"]["timestamp"] == "12");
+}
 
 TEST_CASE("a failure is told with its first cause, where to look and its last words") {
     CHECK(format_verdict(crashed_in_the_second_generation(), "train.py") ==

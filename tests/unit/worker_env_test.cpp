@@ -53,7 +53,7 @@ Variables told_by_ddprun() {
 Variables told_by_torchrun() {
     Variables variables = told_by_ddprun();
     for (const char* key : {"DDPRUN_GENERATION", "DDPRUN_NODE_ID", "DDPRUN_LOCAL_ADDR",
-                            "DDPRUN_START_REASON", "DDPRUN_PAGE"}) {
+                            "DDPRUN_START_REASON", "DDPRUN_SLOT", "DDPRUN_PAGE"}) {
         REQUIRE(variables.erase(key) == 1);
     }
     return variables;
@@ -85,8 +85,20 @@ TEST_CASE("a worker reads exactly what its agent has written") {
     expected.node = NodeId("node-b");
     expected.local_address = "10.0.0.10";
     expected.start_reason = "rank 2 on node-a exited with code 1";
+    expected.slot = LocalRank(1);
     expected.page = "/proc/7/fd/9";
     CHECK(*place == expected);
+}
+
+TEST_CASE("a worker whose local rank is virtual still knows its slot of the page") {
+    Variables variables = told_by_ddprun();
+    variables["LOCAL_RANK"] = "0";
+    const Result<WorkerEnvironment> place = read_environment(lookup_in(variables));
+    REQUIRE(place.has_value());
+    CHECK(place->local_rank == LocalRank(0));
+    CHECK(place->slot == LocalRank(1));
+    variables["LOCAL_RANK"] = "2";
+    CHECK_THAT(error_of(variables), Catch::Contains("LOCAL_RANK=2 is neither 0 nor DDPRUN_SLOT=1"));
 }
 
 TEST_CASE("with nothing told a worker is a world of one") {
@@ -104,6 +116,7 @@ TEST_CASE("torchrun's contract is enough") {
     REQUIRE(place.has_value());
     CHECK(place->rank == Rank(5));
     CHECK(place->generation == Generation(2));
+    CHECK(place->slot == LocalRank(1));
     CHECK(place->page.empty());
 }
 
@@ -141,6 +154,8 @@ TEST_CASE("a value that cannot be is named with what it must be") {
         {"RANK", "99999999999999999999"},
         {"WORLD_SIZE", "0"},
         {"LOCAL_RANK", "4"},
+        {"DDPRUN_SLOT", "4"},
+        {"DDPRUN_SLOT", "x"},
         {"LOCAL_WORLD_SIZE", "9"},
         {"GROUP_RANK", "2"},
         {"MASTER_PORT", "0"},

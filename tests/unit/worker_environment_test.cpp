@@ -32,7 +32,8 @@ WorkerPlace fifth_of_eight() {
     place.max_restarts = 7;
     place.error_file = "/logs/attempt_2/1/error.json";
     place.signals_to_handle = "SIGTERM,SIGINT";
-    place.sets_omp_num_threads = true;
+    place.omp_num_threads = 6;
+    place.only_device = "GPU-7";
     return place;
 }
 
@@ -47,7 +48,7 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
     const Environment expected = {
         {"RANK", "5"},
         {"WORLD_SIZE", "8"},
-        {"LOCAL_RANK", "1"},
+        {"LOCAL_RANK", "0"},
         {"LOCAL_WORLD_SIZE", "4"},
         {"GROUP_RANK", "1"},
         {"GROUP_WORLD_SIZE", "2"},
@@ -62,12 +63,14 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
         {"TORCHELASTIC_USE_AGENT_STORE", "True"},
         {"TORCHELASTIC_ERROR_FILE", "/logs/attempt_2/1/error.json"},
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-        {"OMP_NUM_THREADS", "1"},
+        {"OMP_NUM_THREADS", "6"},
+        {"CUDA_VISIBLE_DEVICES", "GPU-7"},
         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
         {"DDPRUN_GENERATION", "3"},
         {"DDPRUN_NODE_ID", "node-b"},
         {"DDPRUN_LOCAL_ADDR", "10.0.0.2"},
         {"DDPRUN_START_REASON", "rank 3 on gpu-07 exited with code 1"},
+        {"DDPRUN_SLOT", "1"},
         {"DDPRUN_PAGE", "/proc/4711/fd/9"},
     };
     CHECK(worker_environment(fifth_of_eight()) == expected);
@@ -76,10 +79,14 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
 TEST_CASE("what the user set is not overwritten") {
     WorkerPlace place = fifth_of_eight();
     place.sets_nccl_async_error_handling = false;
-    place.sets_omp_num_threads = false;
+    place.omp_num_threads = 0;
+    place.only_device.reset();
     const Environment environment = worker_environment(place);
     CHECK_FALSE(has_key(environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"));
     CHECK_FALSE(has_key(environment, "OMP_NUM_THREADS"));
+    CHECK_FALSE(has_key(environment, "CUDA_VISIBLE_DEVICES"));
+    CHECK(std::find(environment.begin(), environment.end(),
+                    std::pair<std::string, std::string>("LOCAL_RANK", "1")) != environment.end());
 }
 
 TEST_CASE("without log files the error file is set and empty") {

@@ -99,6 +99,10 @@ void check_places(Reader& read, const WorkerEnvironment& place) {
     };
     fits("RANK", place.rank.value(), "WORLD_SIZE", place.world_size);
     fits("LOCAL_RANK", place.local_rank.value(), "LOCAL_WORLD_SIZE", place.local_world_size);
+    fits("DDPRUN_SLOT", place.slot.value(), "LOCAL_WORLD_SIZE", place.local_world_size);
+    read.require(place.local_rank.value() == 0 || place.local_rank == place.slot,
+                 fmt::format("LOCAL_RANK={} is neither 0 nor DDPRUN_SLOT={}",
+                             place.local_rank.value(), place.slot.value()));
     fits("GROUP_RANK", place.group_rank, "GROUP_WORLD_SIZE", place.group_world_size);
     read.require(place.local_world_size <= place.world_size,
                  fmt::format("LOCAL_WORLD_SIZE={} is more than WORLD_SIZE={}",
@@ -136,6 +140,7 @@ Result<WorkerEnvironment> read_environment(const Lookup& lookup) {
     place.node = NodeId(read.own_text(var::kNodeId));
     place.local_address = read.own_text(var::kLocalAddress);
     place.start_reason = read.own_text(var::kStartReason);
+    place.slot = LocalRank(read.own_number(var::kSlot, 0, kWorldMax, place.local_rank.value()));
     place.page = read.own_text(var::kPage);
     check_places(read, place);
     if (read.error().has_value()) {

@@ -28,6 +28,7 @@ struct WorkerEnvironment {
     NodeId node;                ///< empty: not told
     std::string local_address;  ///< of this node towards the others; empty: not told
     std::string start_reason;   ///< empty: the first generation, or not told
+    LocalRank slot;             ///< of the page: as local_rank, but never virtual
     std::string page;           ///< path of the page shared with the agent; empty: none
 
     bool operator==(const WorkerEnvironment&) const = default;

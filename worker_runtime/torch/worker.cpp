@@ -95,7 +95,7 @@ Result<Worker> Worker::from_environment() {
     state->place = std::move(*place);
     if (!state->place.page.empty()) {
         Result<worker::Page> page =
-            worker::Page::open(state->place.page, state->place.generation, state->place.local_rank,
+            worker::Page::open(state->place.page, state->place.generation, state->place.slot,
                                state->place.local_world_size);
         if (page) {
             state->page = std::move(*page);

@@ -161,7 +161,7 @@ void attach_page() {
         write_all(2, place.error().what + "\n");
         ::_exit(126);
     }
-    auto opened = ddprun::worker::Page::open(place->page, place->generation, place->local_rank,
+    auto opened = ddprun::worker::Page::open(place->page, place->generation, place->slot,
                                              place->local_world_size);
     if (!opened) {
         write_all(2, opened.error().what + "\n");

@@ -1,0 +1,47 @@
+#include "agent/daemon/evidence.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include "agent/core/report.hpp"
+
+namespace ddprun::agent {
+
+rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
+                           std::optional<std::uint64_t> progress, Collected collected,
+                           std::string kernel_note) {
+    rdzv::Evidence evidence;
+    evidence.pid = end.pid;
+    evidence.exit_code = end.exit_code;
+    evidence.signal = end.signal;
+    evidence.exec_errno = end.exec_errno;
+    evidence.core_dumped = end.core_dumped;
+    evidence.program = spec.command.front();
+    evidence.log_dir = spec.log_dir;
+    evidence.progress = progress;
+    evidence.stderr_tail = std::move(collected.stderr_tail);
+    evidence.error_file = std::move(collected.error_file);
+    evidence.kernel_note = std::move(kernel_note);
+    return evidence;
+}
+
+void show_verdict(const rdzv::Verdict& verdict, const std::string& program,
+                  const std::string& log_root, const std::string& error_file,
+                  WorkerOutput& output) {
+    std::string text = format_verdict(verdict, program);
+    if (text.empty()) {
+        return;
+    }
+    text.pop_back();  // whole lines: say() ends the last one
+    output.say(std::move(text));
+    if (!log_root.empty()) {
+        output.keep(log_root + "/report.json", verdict_json(verdict, program));
+    }
+    if (!error_file.empty() && verdict.kind == rdzv::VerdictKind::Failed) {
+        const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+        const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_epoch);
+        output.keep(error_file, error_file_of(verdict, seconds.count()));
+    }
+}
+
+}  // namespace ddprun::agent

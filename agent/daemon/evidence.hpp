@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "agent/core/supervisor.hpp"
+#include "agent/daemon/worker_output.hpp"
+#include "agent/process/keeper_protocol.hpp"
+#include "rendezvous/protocol/messages.hpp"
+
+namespace ddprun::agent {
+
+/// All that is known of the end of a worker: how, its last words, what the kernel says of it.
+[[nodiscard]] rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
+                                         std::optional<std::uint64_t> progress, Collected collected,
+                                         std::string kernel_note = {});
+
+/// A closed run on the console, in `<log_root>/report.json` and, if it failed, in `error_file`.
+/// Empty paths: not there. An undisturbed success says nothing. Does not block.
+void show_verdict(const rdzv::Verdict& verdict, const std::string& program,
+                  const std::string& log_root, const std::string& error_file, WorkerOutput& output);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "agent/core/kernel_notes.hpp"
+#include "agent/process/keeper_protocol.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+
+namespace ddprun::agent {
+
+/// Asks this node's kernel why a worker ended: its log where this user may read it, else the count
+/// of processes killed for want of memory. Reads without blocking. One thread.
+class KernelLog {
+public:
+    KernelLog();
+
+    /// From here on counts.
+    void begin_generation();
+
+    /// One line about the end of a worker that failed; empty: the kernel had no part in it.
+    [[nodiscard]] std::string about(const WorkerEnd& end);
+
+private:
+    void read_new();
+
+    UniqueFd log_;  ///< not open where this user may not read it
+    KernelNotes notes_;
+    std::optional<long long> kills_before_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,306 @@
+#include "agent/process/cgroup.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <mntent.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "agent/process/fork_into.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+constexpr std::string_view kNamePrefix = "ddprun-";
+// Of a folder that somebody who cleans up has taken before we could lock it.
+constexpr int kAttempts = 3;
+// Cgroups beside ours that are looked at.
+constexpr std::size_t kNeighboursMax = 1024;
+
+struct CloseDirectory {
+    void operator()(DIR* directory) const { closedir(directory); }
+};
+
+UniqueFd open_in(const UniqueFd& folder, const char* name, int how) {
+    return UniqueFd(openat(folder.get(), name, how | O_CLOEXEC));
+}
+
+UniqueFd open_folder(const std::string& path) {
+    return UniqueFd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+std::string path_of(const UniqueFd& folder) {
+    std::array<char, PATH_MAX> path{};
+    const std::string link = fmt::format("/proc/self/fd/{}", folder.get());
+    return readlink(link.c_str(), path.data(), path.size() - 1) > 0 ? path.data() : std::string();
+}
+
+std::string read_start(int fd) {
+    std::array<char, 4096> buffer;
+    const ssize_t got = pread(fd, buffer.data(), buffer.size(), 0);
+    return {buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
+}
+
+std::string read_file(const std::string& path) {
+    const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    return file.is_open() ? read_start(file.get()) : std::string();
+}
+
+/// Where cgroup v2 is mounted; empty: nowhere.
+std::string mount_point() {
+    const std::unique_ptr<FILE, int (*)(FILE*)> mounts(setmntent("/proc/self/mounts", "re"),
+                                                       &endmntent);
+    if (!mounts) {
+        return {};
+    }
+    mntent entry{};
+    std::array<char, 4096> buffer;
+    while (getmntent_r(mounts.get(), &entry, buffer.data(), static_cast<int>(buffer.size()))) {
+        if (std::string_view(entry.mnt_type) == "cgroup2") {
+            return entry.mnt_dir;
+        }
+    }
+    return {};
+}
+
+/// "0::PATH" of /proc/self/cgroup; empty: this process is in none, or in one that is not seen here.
+std::string own_path() {
+    constexpr std::string_view kUnified = "0::";
+    const std::string text = read_file("/proc/self/cgroup");
+    std::string_view rest = text;
+    while (!rest.empty()) {
+        const std::size_t end = rest.find('\n');
+        const std::string_view line = rest.substr(0, end);
+        if (line.starts_with(kUnified)) {
+            const std::string_view path = line.substr(kUnified.size());
+            return path.starts_with("/..") ? std::string() : std::string(path);
+        }
+        rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    }
+    return {};
+}
+
+/// The folder of the cgroup of this process.
+Result<std::string> own_folder() {
+    const std::string mount = mount_point();
+    const std::string path = own_path();
+    if (mount.empty() || path.empty()) {
+        return Error{ErrorCode::NotFound, "no cgroup v2 is mounted here"};
+    }
+    std::string folder = path == "/" ? mount : mount + path;
+    if (!open_folder(folder).is_open()) {
+        return system_error(errno, fmt::format("cannot open the cgroup {}", folder));
+    }
+    return folder;
+}
+
+std::string fresh_name() {
+    std::uint32_t number = 0;
+    if (getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) {
+        number = static_cast<std::uint32_t>(getpid());
+    }
+    return fmt::format("{}{:08x}", kNamePrefix, number);
+}
+
+bool is_locked_by_us(const UniqueFd& folder) {
+    return flock(folder.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+/// It may be forbidden though the folder is ours: delegation has more rules than can be asked for.
+Result<void> try_birth(Cgroup& cgroup) {
+    const Result<void> begun = cgroup.begin_generation();
+    if (begun.has_error()) {
+        return begun;
+    }
+    const pid_t child = fork_into(cgroup.birthplace());
+    if (child == 0) {
+        _exit(0);
+    }
+    int status = 0;
+    const int failure = child < 0 ? errno : 0;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    cgroup.end_generation();
+    if (failure != 0 || !WIFEXITED(status)) {
+        return system_error(failure != 0 ? failure : EPERM, "no process can be born in a cgroup");
+    }
+    return {};
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+    std::vector<std::string> names;
+    const std::unique_ptr<DIR, CloseDirectory> directory(opendir(folder.c_str()));
+    while (directory && names.size() < kNeighboursMax) {
+        const dirent* entry = readdir(directory.get());
+        if (entry == nullptr) {
+            break;
+        }
+        if (entry->d_type == DT_DIR && entry->d_name[0] != '.') {
+            names.emplace_back(entry->d_name);
+        }
+    }
+    return names;
+}
+
+/// Cgroups that were made by an agent, of any user.
+std::vector<std::string> agents_cgroups_in(const std::string& folder) {
+    std::vector<std::string> found;
+    for (const std::string& name : names_in(folder)) {
+        if (name.starts_with(kNamePrefix)) {
+            found.push_back(fmt::format("{}/{}", folder, name));
+        }
+    }
+    return found;
+}
+
+/// Waits until nobody lives in it, or the end of `patience`.
+bool wait_until_empty(const Cgroup& cgroup, Milliseconds patience) {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (!cgroup.is_empty()) {
+        const auto left =
+            std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
+        if (left <= Milliseconds::zero()) {
+            return false;
+        }
+        pollfd changed{.fd = cgroup.events(), .events = POLLPRI, .revents = 0};
+        (void)poll(&changed, 1, static_cast<int>(left.count()));
+    }
+    return true;
+}
+
+}  // namespace
+
+Result<Cgroup> Cgroup::make() {
+    const Result<std::string> parent = own_folder();
+    if (!parent) {
+        return parent.error();
+    }
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+        Cgroup cgroup;
+        const std::string path = fmt::format("{}/{}", *parent, fresh_name());
+        if (mkdir(path.c_str(), 0755) != 0) {
+            return system_error(errno, fmt::format("cannot make a cgroup in {}", *parent));
+        }
+        cgroup.folder_ = open_folder(path);
+        if (!cgroup.folder_.is_open() || !is_locked_by_us(cgroup.folder_)) {
+            continue;
+        }
+        Result<void> opened = cgroup.open_files();
+        if (opened.has_value()) {
+            opened = try_birth(cgroup);
+        }
+        if (opened.has_error()) {
+            (void)rmdir(path.c_str());
+            return opened.error();
+        }
+        return cgroup;
+    }
+    return Error{ErrorCode::System, fmt::format("every cgroup made in {} was removed", *parent)};
+}
+
+Result<Cgroup> Cgroup::from(UniqueFd folder) {
+    Cgroup cgroup;
+    cgroup.folder_ = std::move(folder);
+    const Result<void> opened = cgroup.open_files();
+    if (opened.has_error()) {
+        return opened.error();
+    }
+    return cgroup;
+}
+
+Result<void> Cgroup::open_files() {
+    kill_ = open_in(folder_, "cgroup.kill", O_WRONLY);
+    if (kill_.is_open()) {
+        events_ = open_in(folder_, "cgroup.events", O_RDONLY);
+    }
+    return events_.is_open() ? Result<void>()
+                             : system_error(errno, "cannot open cgroup.kill (Linux 5.14)");
+}
+
+void Cgroup::kill_all() const {
+    constexpr char kNow = '1';
+    // It fails only for a cgroup that is gone, and then everybody in it is.
+    const ssize_t written = write(kill_.get(), &kNow, 1);
+    static_cast<void>(written);
+}
+
+bool Cgroup::is_empty() const {
+    const std::string text = read_start(events_.get());
+    return text.empty() || text.find("populated 0") != std::string::npos;
+}
+
+Result<void> Cgroup::begin_generation() {
+    const std::string name = fmt::format("{}-{}", getpid(), ++generations_);
+    if (mkdirat(folder_.get(), name.c_str(), 0755) == 0) {
+        birthplace_ = open_in(folder_, name.c_str(), O_RDONLY | O_DIRECTORY);
+    }
+    return birthplace_.is_open() ? Result<void>()
+                                 : system_error(errno, "cannot make the cgroup of a generation");
+}
+
+void Cgroup::end_generation() {
+    birthplace_.reset();
+    for (const std::string& name : names_in(path_of(folder_))) {
+        (void)unlinkat(folder_.get(), name.c_str(), AT_REMOVEDIR);
+    }
+}
+
+void Cgroup::remove() {
+    end_generation();
+    (void)rmdir(path_of(folder_).c_str());  // Whoever is left in it is the next agent's to find.
+}
+
+std::string clear_stale_cgroups(Milliseconds patience) {
+    const Result<std::string> own = own_folder();
+    if (!own) {
+        return {};
+    }
+    std::vector<std::string> found = agents_cgroups_in(*own);
+    // Another login, another scope of the service manager: beside ours.
+    const std::string parent = own->substr(0, own->rfind('/'));
+    if (*own != mount_point()) {
+        for (const std::string& name : names_in(parent)) {
+            const std::vector<std::string> below = agents_cgroups_in(parent + "/" + name);
+            found.insert(found.end(), below.begin(), below.end());
+        }
+    }
+    std::string line;
+    for (const std::string& path : found) {
+        UniqueFd folder = open_folder(path);
+        struct stat status {};
+        if (!folder.is_open() || fstat(folder.get(), &status) != 0 || status.st_uid != geteuid() ||
+            !is_locked_by_us(folder)) {
+            continue;
+        }
+        Result<Cgroup> stale = Cgroup::from(std::move(folder));
+        if (!stale) {
+            continue;
+        }
+        if (!stale->is_empty()) {
+            stale->kill_all();
+            const bool is_gone = wait_until_empty(*stale, patience);
+            line = fmt::format("an earlier ddprun left processes in {}: {}", path,
+                               is_gone ? "killed" : "killed, and they are still there");
+        }
+        stale->remove();
+    }
+    return line;
+}
+
+}  // namespace ddprun::agent

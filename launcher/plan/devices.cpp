@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "launcher/plan/cores.hpp"
+#include "launcher/plan/gpus.hpp"
+#include "launcher/plan/placement.hpp"
+#include "launcher/plan/sections.hpp"
+#include "launcher/plan/values.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+/// Where nothing is set every worker would start a thread for each core of the machine.
+void share_out_threads(const Surroundings& surroundings, LaunchPlan& plan) {
+    if (plan.slots == 1 || surroundings.variable("OMP_NUM_THREADS")) {
+        return;
+    }
+    const int cores = usable_cores(surroundings);
+    plan.omp_num_threads = std::max(1, cores / plan.slots);
+    plan.notes.push_back(
+        fmt::format("OMP_NUM_THREADS={} for each worker: {} core{} for {} workers; set it to have "
+                    "another",
+                    plan.omp_num_threads, cores, cores == 1 ? "" : "s", plan.slots));
+}
+
+/// As torchrun does it: the entry of CUDA_VISIBLE_DEVICES, whatever it is, else the number.
+Result<void> give_one_device_each(const Surroundings& surroundings, LaunchPlan& plan) {
+    const std::optional<std::string> list = surroundings.variable("CUDA_VISIBLE_DEVICES");
+    const std::vector<std::string_view> entries =
+        list ? split(*list, ',') : std::vector<std::string_view>{};
+    if (list && entries.size() < plan.placement.size()) {
+        return Error{
+            ErrorCode::InvalidArgument,
+            fmt::format("--virtual-local-rank: CUDA_VISIBLE_DEVICES={} has {} entr{}, but "
+                        "{} workers need one each; list more devices or start fewer "
+                        "workers",
+                        *list, entries.size(), entries.size() == 1 ? "y" : "ies", plan.slots)};
+    }
+    for (std::size_t i = 0; i < plan.placement.size(); ++i) {
+        plan.placement[i].only_device =
+            list ? std::string{trimmed(entries[i])} : fmt::format("{}", i);
+    }
+    return {};
+}
+
+Result<void> bind_to_cpus(const Given& given, const Surroundings& surroundings, LaunchPlan& plan) {
+    const std::optional<BindingMode> mode = binding_mode(given.value);
+    if (!mode) {
+        return bad_value(given, "must be node, socket, exclusive or core-complex");
+    }
+    const Result<Topology> topology = surroundings.topology();
+    if (!topology) {
+        return bad_value(given, topology.error().what);
+    }
+    const GpuSight gpus = see_gpus(surroundings);
+    const std::vector<int> gpu_nodes =
+        gpus.is_evident ? nodes_of(gpus, surroundings) : std::vector<int>{};
+    const std::vector<int> places = nodes_of_places(gpu_nodes, plan.slots, *topology);
+    if (places.empty()) {
+        return bad_value(given, "hwloc tells no CPU that this process may use");
+    }
+    Result<std::vector<std::vector<int>>> bound =
+        bind_workers(*mode, *topology, places, plan.slots);
+    if (!bound) {
+        return bad_value(given, bound.error().what);
+    }
+    for (std::size_t i = 0; i < bound->size(); ++i) {
+        plan.placement[i].cpus = std::move((*bound)[i]);
+        plan.placement[i].numa_node = places[i];
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<void> take_placement(const CommandLine& line, const Surroundings& surroundings,
+                            LaunchPlan& plan) {
+    share_out_threads(surroundings, plan);
+    const std::optional<Given> binding = line.value("numa-binding");
+    const bool is_binding = binding && !binding->value.empty();
+    if (!is_binding && !line.is_on("virtual-local-rank")) {
+        return {};
+    }
+    plan.placement.resize(static_cast<std::size_t>(plan.slots));
+    if (line.is_on("virtual-local-rank")) {
+        if (Result<void> given = give_one_device_each(surroundings, plan); !given) {
+            return given;
+        }
+    }
+    return is_binding ? bind_to_cpus(*binding, surroundings, plan) : Result<void>{};
+}
+
+}  // namespace ddprun::launcher

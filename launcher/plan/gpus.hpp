@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/plan/gpu.hpp"
+#include "launcher/plan/surroundings.hpp"
+
+/// Which GPUs the workers of this node will see, without CUDA or ROCm.
+namespace ddprun::launcher {
+
+/// A device as a program of this environment will count it.
+struct VisibleGpu {
+    std::string name;                   ///< its entry in the variable, or its number
+    std::optional<std::size_t> number;  ///< its place among the GPUs that are present, where known
+
+    bool operator==(const VisibleGpu&) const = default;
+};
+
+/// What CUDA shows of `present` under this CUDA_VISIBLE_DEVICES: numbers, or unique beginnings of
+/// the names GPU-… and MIG-…, up to the first entry that is none; nothing if one is named twice.
+/// Where nothing is known of the GPUs (`present` is none) entries are believed.
+[[nodiscard]] std::vector<VisibleGpu> visible_gpus(
+    const std::optional<std::vector<Gpu>>& present,
+    const std::optional<std::string>& visible_devices);
+
+/// What programs that are started here will see, as far as that can be known.
+struct GpuSight {
+    std::vector<VisibleGpu> visible;
+    std::vector<Gpu> present;  ///< what the numbers of `visible` count
+    bool is_evident = false;   ///< a driver is there; else only a variable says that there are GPUs
+};
+
+/// Present are those that NVIDIA's driver tells; without it those that have device files; else
+/// those of ROCm's kernel driver.
+[[nodiscard]] GpuSight see_gpus(const Surroundings& surroundings);
+
+/// The NUMA node of each visible GPU; 0 where nobody knows, as torchrun has it.
+[[nodiscard]] std::vector<int> nodes_of(const GpuSight& gpus, const Surroundings& surroundings);
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,139 @@
+#include "launcher/plan/nvml.hpp"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace ddprun::launcher {
+
+namespace {
+
+// NVML's ABI, as far as it is used; its header comes with the CUDA Toolkit only.
+constexpr int kSuccess = 0;
+constexpr unsigned kMigIsOn = 1;
+using Device = struct NvmlDevice*;
+using Uuid = std::array<char, 96>;
+
+struct PciInfo {
+    std::array<char, 16> legacy_bus_id;
+    unsigned domain;
+    unsigned bus;
+    unsigned device;
+    unsigned device_id;
+    unsigned subsystem_id;
+    std::array<char, 32> bus_id;
+};
+
+struct LibraryClose {
+    void operator()(void* library) const { ::dlclose(library); }
+};
+
+/// Never linked: machines without a driver do not have it.
+class Nvml {
+public:
+    Nvml() : library_(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
+        if (!library_) {
+            return;
+        }
+        find(start_, "nvmlInit_v2");
+        find(stop_, "nvmlShutdown");
+        find(count_, "nvmlDeviceGetCount_v2");
+        find(handle_, "nvmlDeviceGetHandleByIndex_v2");
+        find(uuid_, "nvmlDeviceGetUUID");
+        find(pci_info_, "nvmlDeviceGetPciInfo_v3");
+        find(mig_mode_, "nvmlDeviceGetMigMode");
+        find(mig_count_, "nvmlDeviceGetMaxMigDeviceCount");
+        find(mig_handle_, "nvmlDeviceGetMigDeviceHandleByIndex");
+        is_started_ = start_ != nullptr && stop_ != nullptr && start_() == kSuccess;
+    }
+    ~Nvml() {
+        if (is_started_) {
+            stop_();
+        }
+    }
+    Nvml(const Nvml&) = delete;
+    Nvml& operator=(const Nvml&) = delete;
+
+    [[nodiscard]] std::optional<unsigned> count() const {
+        unsigned found = 0;
+        const bool is_counted = is_started_ && count_ != nullptr && count_(&found) == kSuccess;
+        return is_counted ? std::optional{found} : std::nullopt;
+    }
+
+    /// What cannot be asked stays empty: the GPU is there all the same.
+    [[nodiscard]] Gpu gpu(unsigned index) const {
+        Gpu gpu;
+        Device device = nullptr;
+        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
+            return gpu;
+        }
+        gpu.uuid = uuid_of(device);
+        PciInfo pci{};
+        if (pci_info_ != nullptr && pci_info_(device, &pci) == kSuccess) {
+            gpu.pci_address =
+                fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
+        }
+        unsigned mode = 0;
+        unsigned pending = 0;
+        unsigned most = 0;
+        if (mig_mode_ == nullptr || mig_count_ == nullptr || mig_handle_ == nullptr ||
+            mig_mode_(device, &mode, &pending) != kSuccess || mode != kMigIsOn ||
+            mig_count_(device, &most) != kSuccess) {
+            return gpu;
+        }
+        for (unsigned i = 0; i < most; ++i) {
+            Device mig = nullptr;
+            if (mig_handle_(device, i, &mig) == kSuccess) {
+                gpu.mig_uuids.push_back(uuid_of(mig));
+            }
+        }
+        return gpu;
+    }
+
+private:
+    template <typename Function>
+    void find(Function& function, const char* name) {
+        function = reinterpret_cast<Function>(::dlsym(library_.get(), name));
+    }
+
+    [[nodiscard]] std::string uuid_of(Device device) const {
+        Uuid text{};
+        const bool is_told =
+            uuid_ != nullptr && uuid_(device, text.data(), text.size()) == kSuccess;
+        text.back() = '\0';
+        return is_told ? std::string{text.data()} : std::string{};
+    }
+
+    std::unique_ptr<void, LibraryClose> library_;
+    bool is_started_ = false;
+    int (*start_)() = nullptr;
+    int (*stop_)() = nullptr;
+    int (*count_)(unsigned*) = nullptr;
+    int (*handle_)(unsigned, Device*) = nullptr;
+    int (*uuid_)(Device, char*, unsigned) = nullptr;
+    int (*pci_info_)(Device, PciInfo*) = nullptr;
+    int (*mig_mode_)(Device, unsigned*, unsigned*) = nullptr;
+    int (*mig_count_)(Device, unsigned*) = nullptr;
+    int (*mig_handle_)(Device, unsigned, Device*) = nullptr;
+};
+
+}  // namespace
+
+std::optional<std::vector<Gpu>> gpus_of_nvml() {
+    const Nvml nvml;
+    const std::optional<unsigned> count = nvml.count();
+    if (!count) {
+        return std::nullopt;
+    }
+    std::vector<Gpu> gpus;
+    for (unsigned i = 0; i < *count; ++i) {
+        gpus.push_back(nvml.gpu(i));
+    }
+    return gpus;
+}
+
+}  // namespace ddprun::launcher

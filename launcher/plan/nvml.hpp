@@ -1,0 +1,14 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "launcher/plan/gpu.hpp"
+
+namespace ddprun::launcher {
+
+/// The GPUs that NVIDIA's driver tells, in its order, which is that of CUDA with
+/// CUDA_DEVICE_ORDER=PCI_BUS_ID; none where its library is missing or does not work.
+[[nodiscard]] std::optional<std::vector<Gpu>> gpus_of_nvml();
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,207 @@
+#include "launcher/preflight/checks.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace ddprun::launcher {
+
+namespace {
+
+constexpr std::uint64_t kOpenFilesGood = 4096;
+constexpr std::uint64_t kOpenFilesBad = 256;
+constexpr std::uint64_t kBacklogGood = 1024;
+constexpr std::uint64_t kSharedMemoryGood = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+
+Finding unknown(std::string_view check, std::string what) {
+    return {.check = check, .result = CheckResult::Unknown, .what = std::move(what), .todo = {}};
+}
+
+Finding check_open_files(const MachineFacts& facts) {
+    constexpr std::string_view kName = "open files";
+    if (!facts.open_files || !facts.open_files_most) {
+        return unknown(kName, "the limit cannot be read");
+    }
+    Finding finding{.check = kName,
+                    .result = CheckResult::Good,
+                    .what = fmt::format("a worker may open {}, ddprun {}", *facts.open_files,
+                                        *facts.open_files_most),
+                    .todo = {}};
+    if (*facts.open_files < kOpenFilesGood) {
+        finding.result =
+            *facts.open_files < kOpenFilesBad ? CheckResult::Bad : CheckResult::Doubtful;
+        finding.todo = fmt::format(
+            "data loaders and NCCL open hundreds per worker: ulimit -n {} before ddprun",
+            std::min(*facts.open_files_most, kOpenFilesGood * 16));
+    }
+    return finding;
+}
+
+Finding check_backlog(const MachineFacts& facts) {
+    constexpr std::string_view kName = "listen backlog";
+    if (!facts.listen_backlog) {
+        return unknown(kName, "net.core.somaxconn cannot be read");
+    }
+    const bool is_good = *facts.listen_backlog >= kBacklogGood;
+    return {.check = kName,
+            .result = is_good ? CheckResult::Good : CheckResult::Doubtful,
+            .what = fmt::format("net.core.somaxconn is {}", *facts.listen_backlog),
+            .todo = is_good ? ""
+                            : "so many workers can reach the store of the first node at once: "
+                              "sysctl net.core.somaxconn=4096"};
+}
+
+Finding check_shared_memory(const MachineFacts& facts) {
+    constexpr std::string_view kName = "shared memory";
+    if (!facts.shared_memory_bytes) {
+        return unknown(kName, "the size of /dev/shm cannot be read");
+    }
+    const std::uint64_t bytes = *facts.shared_memory_bytes;
+    const std::uint64_t free = facts.shared_memory_free_bytes.value_or(bytes);
+    Finding finding{.check = kName,
+                    .result = CheckResult::Good,
+                    .what = fmt::format("/dev/shm has {} MiB, {} MiB of it free", bytes / kMebibyte,
+                                        free / kMebibyte),
+                    .todo = {}};
+    if (bytes == 0) {
+        finding.result = CheckResult::Bad;
+        finding.what = "there is no /dev/shm";
+        finding.todo = "data loaders and NCCL need it: mount a tmpfs there";
+    } else if (free < kSharedMemoryGood) {
+        finding.result = CheckResult::Doubtful;
+        finding.todo = bytes < kSharedMemoryGood
+                           ? "data loaders and NCCL die of SIGBUS when it is full: start the "
+                             "container with --shm-size=8g or --ipc=host"
+                           : "somebody has left files there: ls -l /dev/shm";
+    }
+    return finding;
+}
+
+Finding check_clock(const MachineFacts& facts) {
+    constexpr std::string_view kName = "clock";
+    if (!facts.is_clock_synchronised) {
+        return unknown(kName, "the kernel does not tell whether it is synchronised");
+    }
+    return *facts.is_clock_synchronised
+               ? Finding{.check = kName,
+                         .result = CheckResult::Good,
+                         .what = "synchronised",
+                         .todo = {}}
+               : Finding{.check = kName,
+                         .result = CheckResult::Doubtful,
+                         .what = "not synchronised",
+                         .todo =
+                             "times in logs of several nodes will not compare, and "
+                             "certificates may be refused: run chrony or ntp"};
+}
+
+bool is_loopback(const std::string& address) {
+    return address.starts_with("127.") || address == "::1";
+}
+
+Finding check_interfaces(const MachineFacts& facts) {
+    std::string names;
+    for (const InterfaceFact& interface : facts.interfaces) {
+        if (!interface.is_loopback) {
+            names += fmt::format("{}{} {}", names.empty() ? "" : ", ", interface.name,
+                                 interface.address);
+        }
+    }
+    if (names.empty()) {
+        return {.check = "interfaces",
+                .result = CheckResult::Doubtful,
+                .what = "none is up but loopback",
+                .todo = "no other node can reach this one; a single node is all that works"};
+    }
+    return {.check = "interfaces", .result = CheckResult::Good, .what = names, .todo = {}};
+}
+
+/// PyTorch's Gloo binds to what the host's name resolves to: to loopback no other node connects.
+Finding check_hostname(const MachineFacts& facts) {
+    constexpr std::string_view kName = "host name";
+    if (facts.hostname_addresses.empty()) {
+        return {.check = kName,
+                .result = CheckResult::Doubtful,
+                .what = fmt::format("{} does not resolve", facts.hostname),
+                .todo = "Gloo looks for it: add it to /etc/hosts, or set GLOO_SOCKET_IFNAME"};
+    }
+    const bool is_reachable =
+        !std::all_of(facts.hostname_addresses.begin(), facts.hostname_addresses.end(), is_loopback);
+    return {.check = kName,
+            .result = is_reachable ? CheckResult::Good : CheckResult::Doubtful,
+            .what = fmt::format("{} resolves to {}", facts.hostname,
+                                fmt::join(facts.hostname_addresses, ", ")),
+            .todo = is_reachable ? ""
+                                 : "with several nodes Gloo would wait there for the others: set "
+                                   "GLOO_SOCKET_IFNAME, or its line in /etc/hosts"};
+}
+
+Finding check_cpus(const MachineFacts& facts) {
+    constexpr std::string_view kName = "CPUs";
+    if (!facts.cpus_allowed || !facts.cpus_present) {
+        return unknown(kName, "their number cannot be read");
+    }
+    Finding finding{
+        .check = kName,
+        .result = CheckResult::Good,
+        .what = fmt::format("{} of {} may be used", *facts.cpus_allowed, *facts.cpus_present),
+        .todo = {}};
+    if (*facts.cpus_allowed < *facts.cpus_present) {
+        finding.result = CheckResult::Doubtful;
+        finding.todo =
+            "if that is not meant: look at taskset -p $$, the container's cpuset, and what the "
+            "batch system was asked for";
+    }
+    if (facts.cpu_quota && *facts.cpu_quota < *facts.cpus_allowed) {
+        finding.result = CheckResult::Doubtful;
+        finding.what += fmt::format(", for {:.3g} CPUs' worth of time", *facts.cpu_quota);
+        finding.todo =
+            "a cgroup's quota stops all threads when it is used up: ask for more, or "
+            "start fewer threads";
+    }
+    return finding;
+}
+
+Finding check_cgroups(const MachineFacts& facts) {
+    constexpr std::string_view kName = "cgroups";
+    if (!facts.cgroup_refusal) {
+        return unknown(kName, "not tried");
+    }
+    if (facts.cgroup_refusal->empty()) {
+        return {.check = kName,
+                .result = CheckResult::Good,
+                .what = "one can be made for the workers",
+                .todo = {}};
+    }
+    return {.check = kName,
+            .result = CheckResult::Doubtful,
+            .what = *facts.cgroup_refusal,
+            .todo =
+                "the keeper alone contains the workers; systemd-run --user --scope -p "
+                "Delegate=yes gives a cgroup"};
+}
+
+}  // namespace
+
+std::string_view name_of(CheckResult result) {
+    switch (result) {
+        case CheckResult::Good:
+            return "good";
+        case CheckResult::Doubtful:
+            return "doubtful";
+        case CheckResult::Bad:
+            return "bad";
+        case CheckResult::Unknown:
+            break;
+    }
+    return "unknown";
+}
+
+std::vector<Finding> check_machine(const MachineFacts& facts) {
+    return {check_open_files(facts), check_backlog(facts),    check_shared_memory(facts),
+            check_clock(facts),      check_interfaces(facts), check_hostname(facts),
+            check_cpus(facts),       check_cgroups(facts)};
+}
+
+}  // namespace ddprun::launcher

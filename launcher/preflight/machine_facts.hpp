@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddprun::launcher {
+
+/// One address of this machine.
+struct InterfaceFact {
+    std::string name;
+    std::string address;  ///< numeric
+    bool is_loopback = false;
+};
+
+/// What preflight checks look at. What could not be read is none.
+struct MachineFacts {
+    std::optional<std::uint64_t> open_files;       ///< soft limit, which workers get
+    std::optional<std::uint64_t> open_files_most;  ///< hard limit, to which ddprun raises its own
+    std::optional<std::uint64_t> listen_backlog;   ///< net.core.somaxconn
+    std::optional<std::uint64_t> shared_memory_bytes;  ///< size of /dev/shm; 0: there is none
+    std::optional<std::uint64_t> shared_memory_free_bytes;
+    std::optional<bool> is_clock_synchronised;
+    std::vector<InterfaceFact> interfaces;  ///< those that are up
+    std::string hostname;
+    std::vector<std::string> hostname_addresses;  ///< what it resolves to; empty: nothing
+    std::optional<int> cpus_allowed;
+    std::optional<int> cpus_present;
+    std::optional<double> cpu_quota;  ///< CPUs' worth of time; none: no bound, or unknown
+    /// Why no cgroup can be made for workers; empty: one can.
+    std::optional<std::string> cgroup_refusal;
+};
+
+}  // namespace ddprun::launcher

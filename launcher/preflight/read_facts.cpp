@@ -1,0 +1,129 @@
+#include "launcher/preflight/read_facts.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <memory>
+#include <system_error>
+
+#include "agent/process/cgroup.hpp"
+#include "launcher/plan/cores.hpp"
+#include "launcher/plan/real_surroundings.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+std::string numeric(const sockaddr* address) {
+    std::array<char, NI_MAXHOST> text{};
+    const socklen_t size =
+        address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    const int error =
+        ::getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+    return error == 0 ? text.data() : "";
+}
+
+bool is_internet(const sockaddr* address) {
+    return address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
+}
+
+std::vector<InterfaceFact> interfaces() {
+    ifaddrs* raw = nullptr;
+    if (::getifaddrs(&raw) != 0) {
+        return {};
+    }
+    const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list{raw, ::freeifaddrs};
+    std::vector<InterfaceFact> found;
+    for (const ifaddrs* it = raw; it != nullptr; it = it->ifa_next) {
+        if (is_internet(it->ifa_addr) && (it->ifa_flags & IFF_UP) != 0) {
+            found.push_back({.name = it->ifa_name,
+                             .address = numeric(it->ifa_addr),
+                             .is_loopback = (it->ifa_flags & IFF_LOOPBACK) != 0});
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> addresses_of(const std::string& host) {
+    addrinfo wanted{};
+    wanted.ai_socktype = SOCK_STREAM;
+    addrinfo* raw = nullptr;
+    if (::getaddrinfo(host.c_str(), nullptr, &wanted, &raw) != 0) {
+        return {};
+    }
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list{raw, ::freeaddrinfo};
+    std::vector<std::string> found;
+    for (const addrinfo* it = raw; it != nullptr; it = it->ai_next) {
+        if (is_internet(it->ai_addr)) {
+            found.push_back(numeric(it->ai_addr));
+        }
+    }
+    return found;
+}
+
+void read_limits(MachineFacts& facts) {
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        facts.open_files = files.rlim_cur;
+        facts.open_files_most = files.rlim_max;
+    }
+    struct statvfs shared {};
+    if (::statvfs("/dev/shm", &shared) == 0) {
+        facts.shared_memory_bytes = std::uint64_t{shared.f_blocks} * shared.f_frsize;
+        facts.shared_memory_free_bytes = std::uint64_t{shared.f_bavail} * shared.f_frsize;
+    } else if (errno == ENOENT) {
+        facts.shared_memory_bytes = 0;
+    }
+    timex clock{};
+    if (const int state = ::adjtimex(&clock); state >= 0) {
+        facts.is_clock_synchronised = state != TIME_ERROR && (clock.status & STA_UNSYNC) == 0;
+    }
+}
+
+void read_cpus(const Surroundings& surroundings, MachineFacts& facts) {
+    facts.cpus_allowed = static_cast<int>(surroundings.allowed_cpus().size());
+    if (const long present = ::sysconf(_SC_NPROCESSORS_ONLN); present > 0) {
+        facts.cpus_present = static_cast<int>(present);
+    }
+    facts.cpu_quota = cpu_quota(surroundings);
+}
+
+}  // namespace
+
+MachineFacts read_machine_facts() {
+    const RealSurroundings surroundings;
+    MachineFacts facts;
+    read_limits(facts);
+    read_cpus(surroundings, facts);
+    const std::string backlog = surroundings.read_file("/proc/sys/net/core/somaxconn").value_or("");
+    std::uint64_t number = 0;
+    if (std::from_chars(backlog.data(), backlog.data() + backlog.size(), number).ec ==
+        std::errc{}) {
+        facts.listen_backlog = number;
+    }
+    facts.interfaces = interfaces();
+    std::array<char, 256> name{};
+    if (::gethostname(name.data(), name.size() - 1) == 0) {
+        facts.hostname = name.data();
+        facts.hostname_addresses = addresses_of(facts.hostname);
+    }
+    Result<agent::Cgroup> cgroup = agent::Cgroup::make();
+    facts.cgroup_refusal = cgroup ? "" : cgroup.error().what;
+    if (cgroup) {
+        cgroup->remove();
+    }
+    return facts;
+}
+
+}  // namespace ddprun::launcher

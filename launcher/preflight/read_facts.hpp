@@ -1,0 +1,11 @@
+#pragma once
+
+#include "launcher/preflight/machine_facts.hpp"
+
+namespace ddprun::launcher {
+
+/// Looks at this machine. May take as long as the resolver takes for this host's name; makes a
+/// cgroup and removes it again, and changes nothing else.
+[[nodiscard]] MachineFacts read_machine_facts();
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,135 @@
+#include "launcher/run/agent_options.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/signal_name.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+std::string variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+}
+
+/// As torchrun writes them: SIGTERM,SIGINT.
+std::string signal_names(const std::vector<int>& signals) {
+    std::string names;
+    for (const int signal : signals) {
+        names += (names.empty() ? "" : ",") + signal_name(signal);
+    }
+    return names;
+}
+
+agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& facts,
+                                    const rdzv::Limits& limits) {
+    agent::OutputOptions output;
+    output.limits = limits;
+    output.log_root = facts.log_dir;
+    output.hostname = facts.hostname;
+    output.role = plan.role;
+    output.stdout_filters = plan.stdout_filters;
+    output.stderr_filters = plan.stderr_filters;
+    output.prefix_template = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    // A single worker has the terminal to itself: its progress bar keeps its line.
+    const bool has_company = plan.slots > 1 || !plan.is_single_node;
+    output.prefixes =
+        plan.prefix == PrefixMode::Always ||
+        (plan.prefix == PrefixMode::Auto && has_company && isatty(STDOUT_FILENO) == 1);
+    for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
+        agent::OutputChoice choice;
+        if (const auto given = plan.console.find(local_rank); given != plan.console.end()) {
+            choice = {given->second.shows_stdout, given->second.shows_stderr,
+                      given->second.is_teed_stdout, given->second.is_teed_stderr};
+        }
+        const auto& filter = plan.local_ranks_filter;
+        if (!filter.empty() &&
+            std::find(filter.begin(), filter.end(), local_rank) == filter.end()) {
+            choice = {false, false, false, false};
+        }
+        output.console[local_rank] = choice;
+    }
+    return output;
+}
+
+agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFacts& facts,
+                                            const rdzv::Limits& limits) {
+    agent::SupervisorOptions supervisor;
+    supervisor.limits = limits;
+    rdzv::Join& identity = supervisor.identity;
+    identity.job = facts.job;
+    identity.node = !plan.node_id.empty() ? NodeId(plan.node_id)
+                    : plan.is_single_node ? NodeId(facts.hostname)
+                                          : facts.node;
+    identity.process = facts.process;
+    identity.hostname = facts.hostname;
+    identity.slots = plan.slots;
+    identity.role = plan.role;
+    identity.node_rank = plan.node_rank;
+    identity.topology_key = plan.topology_key;
+    identity.settings = plan.settings;
+    identity.addresses = facts.addresses;
+    identity.addresses.resize(std::min(identity.addresses.size(), limits.addresses_max));
+    supervisor.command = plan.command;
+    supervisor.log_dir = facts.log_dir;
+    supervisor.store_host = plan.local_addr;
+    if (plan.rendezvous_lost_timeout) {
+        supervisor.rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;
+        supervisor.lasting_rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;
+    }
+    supervisor.connect_timeout = plan.settings.join_timeout;
+    supervisor.omp_num_threads = plan.omp_num_threads;
+    supervisor.sets_nccl_async_error_handling =
+        std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr;
+    supervisor.signals_to_handle = signal_names(plan.signals_to_handle);
+    for (const Placement& placement : plan.placement) {
+        supervisor.placement.push_back({placement.only_device, placement.cpus});
+    }
+    return supervisor;
+}
+
+}  // namespace
+
+std::string log_dir_of(const LaunchPlan& plan, const JobId& job, std::uint64_t random) {
+    if (plan.log_dir.empty()) {
+        return {};
+    }
+    // A job id may hold characters that a folder's name should not.
+    std::string name = job.value();
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return c == '/' || c < ' '; }, '_');
+    return fmt::format("{}/{}_{:08x}", plan.log_dir, name, static_cast<std::uint32_t>(random));
+}
+
+agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,
+                                     const agent::SavedProcessState& saved,
+                                     const rdzv::Limits& limits) {
+    agent::AgentOptions options;
+    options.supervisor = supervisor_options(plan, facts, limits);
+    options.output = output_options(plan, facts, limits);
+    // Every node has a store ready; one that wishes for a later place leaves the port to the first.
+    options.store_port = plan.node_rank.value_or(0) > 0 ? 0 : plan.master_port;
+    options.program = plan.program;
+    for (const int signal : plan.signals_to_handle) {
+        const bool is_ignored = signal == SIGHUP && (plan.ignores_hup || saved.ignores(SIGHUP));
+        if (!is_ignored) {
+            options.signals_to_handle.push_back(signal);
+        }
+    }
+    // Set where ddprun is itself a worker of somebody's.
+    options.error_file = variable("TORCHELASTIC_ERROR_FILE");
+    options.keeper.path = facts.keeper_path;
+    options.keeper.containment = plan.containment;
+    options.keeper.limits = limits;
+    options.keeper.saved_state = saved;
+    return options;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/daemon/agent.hpp"
+#include "agent/process/saved_process_state.hpp"
+#include "launcher/plan/launch_plan.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::launcher {
+
+/// What is known of this node and start besides the plan.
+struct NodeFacts {
+    JobId job;
+    std::string hostname;
+    NodeId node;          ///< derived; the plan's wins, and a single node is called by its hostname
+    std::string process;  ///< of this start
+    std::vector<std::string> addresses;
+    std::string log_dir;  ///< log_dir_of() or empty
+    std::string keeper_path;
+};
+
+/// `<root>/<job>_<8 hex>`; empty where the plan wants no files.
+[[nodiscard]] std::string log_dir_of(const LaunchPlan& plan, const JobId& job,
+                                     std::uint64_t random);
+
+/// All that the agent of this node is told. Looks at this process's environment and console.
+[[nodiscard]] agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,
+                                                   const agent::SavedProcessState& saved,
+                                                   const rdzv::Limits& limits);
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,189 @@
+#include "launcher/run/dry_run.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "agent/core/worker_group.hpp"
+#include "agent/process/cgroup.hpp"
+#include "launcher/plan/placement.hpp"
+#include "launcher/run/agent_options.hpp"
+#include "launcher/run/node_identity.hpp"
+#include "rendezvous/protocol/endpoint.hpp"
+#include "rendezvous/protocol/worker_environment.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+namespace var = rdzv::worker_variable;
+
+/// In place of what each start chooses anew.
+constexpr std::string_view kRandom = "<random>";
+
+using Pair = std::pair<std::string, std::string>;
+
+/// As a shell would take it.
+std::string quoted(const std::string& word) {
+    const bool is_plain =
+        !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+            return std::isalnum(c) != 0 ||
+                   std::string_view("-_./=:,+@%").find(static_cast<char>(c)) !=
+                       std::string_view::npos;
+        });
+    if (is_plain) {
+        return word;
+    }
+    std::string text;
+    bool has_control = false;
+    for (const char c : word) {
+        const auto byte = static_cast<unsigned char>(c);
+        has_control = has_control || byte < 0x20 || byte == 0x7f;
+    }
+    for (const char c : word) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte < 0x20 || byte == 0x7f) {
+            text += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", byte);
+        } else if (has_control && (c == '\\' || c == '\'')) {
+            text += {'\\', c};
+        } else if (c == '\'') {
+            text += "'\\''";
+        } else {
+            text += c;
+        }
+    }
+    return fmt::format("{}'{}'", has_control ? "$" : "", text);
+}
+
+/// What the places of a group decide is not known before it has formed.
+std::string_view unknown_of_several_nodes(std::string_view key) {
+    for (const rdzv::WorkerVariable& variable :
+         {var::kRank, var::kWorldSize, var::kGroupRank, var::kGroupWorldSize, var::kRoleRank,
+          var::kRoleWorldSize}) {
+        if (key == variable.key) {
+            return "<from the nodes that meet>";
+        }
+    }
+    return key == var::kMasterAddr.key     ? "<address of the first node>"
+           : key == var::kNodeId.key       ? "<derived from this machine>"
+           : key == var::kLocalAddress.key ? "<of the way to the endpoint>"
+                                           : "";
+}
+
+std::string shown(const LaunchPlan& plan, const Pair& entry) {
+    const auto& [key, value] = entry;
+    if (key == var::kMasterPort.key && plan.master_port == 0) {
+        return "<any free port>";
+    }
+    if (key == var::kPage.key) {
+        return "<path of a page shared with the agent>";
+    }
+    const bool is_chosen = (key == var::kNodeId.key && !plan.node_id.empty());
+    const std::string_view unknown =
+        plan.is_single_node || is_chosen ? "" : unknown_of_several_nodes(key);
+    if (!unknown.empty()) {
+        return std::string{unknown};
+    }
+    return value.find(kRandom) == std::string::npos ? quoted(value) : value;
+}
+
+std::string meeting_text(const LaunchPlan& plan) {
+    if (plan.is_single_node) {
+        return "one node, which needs no rendezvous";
+    }
+    std::string places = rdzv::to_string({plan.endpoint_host, plan.endpoint_port});
+    for (const rdzv::Endpoint& other : plan.other_endpoints) {
+        places += " or " + rdzv::to_string(other);
+    }
+    const rdzv::JobSettings& settings = plan.settings;
+    const std::string count = settings.min_nodes == settings.max_nodes
+                                  ? fmt::format("{}", settings.max_nodes)
+                                  : fmt::format("{} to {}", settings.min_nodes, settings.max_nodes);
+    return fmt::format("{} node{} at {}", count, settings.max_nodes == 1 ? "" : "s", places);
+}
+
+/// As the agent will choose it.
+std::string containment_text(const LaunchPlan& plan) {
+    if (plan.containment.value_or(ContainmentLevel::Cgroup) != ContainmentLevel::Cgroup) {
+        return std::string(names_of(*plan.containment).name);
+    }
+    Result<agent::Cgroup> cgroup = agent::Cgroup::make();
+    if (cgroup) {
+        cgroup->remove();
+        return std::string(names_of(ContainmentLevel::Cgroup).name);
+    }
+    return fmt::format("{}; {}", names_of(ContainmentLevel::Keeper).name, cgroup.error().what);
+}
+
+/// The agent's own view of the first generation, as far as it is known.
+std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
+                                          const agent::SavedProcessState& saved) {
+    NodeFacts facts;
+    facts.job = plan.job.value().empty() ? JobId(std::string{kRandom}) : plan.job;
+    facts.hostname = host_name();
+    if (!plan.log_dir.empty()) {
+        facts.log_dir = fmt::format("{}/{}_{}", plan.log_dir, facts.job.value(), kRandom);
+    }
+    const agent::SupervisorOptions options =
+        options_of_agent(plan, facts, saved, rdzv::Limits{}).supervisor;
+    rdzv::Start row;
+    row.generation = Generation(1);
+    row.world_size = plan.slots;
+    row.role_world_size = plan.slots;
+    row.max_restarts = plan.settings.max_restarts;
+    row.store = {plan.local_addr.empty() ? "127.0.0.1" : plan.local_addr, plan.master_port};
+    const std::string address = plan.is_single_node ? "127.0.0.1" : "";
+    return agent::start_of(agent::WorkerGroup(row, plan.slots), options, address).workers;
+}
+
+std::string cpus_text(const LaunchPlan& plan, const agent::WorkerSpec& worker) {
+    if (worker.cpus.empty()) {
+        return "  CPUs     all that ddprun may use\n";
+    }
+    const auto index = static_cast<std::size_t>(worker.local_rank.value());
+    return fmt::format("  CPUs     {}\n  near     NUMA node {}\n", cpu_list(worker.cpus),
+                       plan.placement[index].numa_node);
+}
+
+bool is_everywhere(const std::vector<agent::WorkerSpec>& workers, const Pair& entry) {
+    return std::all_of(workers.begin(), workers.end(), [&entry](const agent::WorkerSpec& worker) {
+        return std::find(worker.environment.begin(), worker.environment.end(), entry) !=
+               worker.environment.end();
+    });
+}
+
+}  // namespace
+
+std::string dry_run_text(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
+    const std::vector<agent::WorkerSpec> workers = workers_of(plan, saved);
+    std::string text = fmt::format(
+        "nothing is started: --dry-run\n\njob      {}\nmeeting  {}\nlogs     {}\nworkers  {} on "
+        "this node, contained by {}\n\nenvironment of each\n",
+        plan.job.value().empty() ? kRandom : std::string_view{plan.job.value()}, meeting_text(plan),
+        plan.log_dir.empty() ? "none" : plan.log_dir, plan.slots, containment_text(plan));
+    for (const Pair& entry : workers.front().environment) {
+        if (is_everywhere(workers, entry)) {
+            text += fmt::format("  {}={}\n", entry.first, shown(plan, entry));
+        }
+    }
+    for (const agent::WorkerSpec& worker : workers) {
+        text += fmt::format("\nlocal rank {}\n  command ", worker.local_rank.value());
+        for (const std::string& word : worker.command) {
+            text += " " + quoted(word);
+        }
+        text += "\n" + cpus_text(plan, worker);
+        for (const Pair& entry : worker.environment) {
+            if (!is_everywhere(workers, entry)) {
+                text += fmt::format("  {}={}\n", entry.first, shown(plan, entry));
+            }
+        }
+    }
+    return text;
+}
+
+}  // namespace ddprun::launcher

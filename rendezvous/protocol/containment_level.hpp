@@ -1,0 +1,45 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+
+/// How much holds the workers of a node together, so that none survives its generation.
+/// agent/keeper/README.md has the promises.
+namespace ddprun {
+
+enum class ContainmentLevel {
+    Cgroup,   ///< a cgroup v2, beside what Keeper does
+    Keeper,   ///< whatever a process leaves behind becomes the keeper's
+    Session,  ///< each worker's session, no more
+};
+
+struct ContainmentNames {
+    ContainmentLevel level;
+    std::string_view word;  ///< of --containment, and between agent and keeper
+    std::string_view name;  ///< for people
+};
+
+inline constexpr std::array<ContainmentNames, 3> kContainmentNames = {{
+    {ContainmentLevel::Cgroup, "cgroup", "C3 (cgroup)"},
+    {ContainmentLevel::Keeper, "keeper", "C1 (keeper)"},
+    {ContainmentLevel::Session, "session", "C0 (session)"},
+}};
+
+[[nodiscard]] constexpr const ContainmentNames& names_of(ContainmentLevel level) {
+    return *std::find_if(kContainmentNames.begin(), kContainmentNames.end(),
+                         [level](const ContainmentNames& one) { return one.level == level; });
+}
+
+/// The level of that word; none: there is no such word.
+[[nodiscard]] constexpr std::optional<ContainmentLevel> containment_of(std::string_view word) {
+    for (const ContainmentNames& one : kContainmentNames) {
+        if (one.word == word) {
+            return one.level;
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace ddprun

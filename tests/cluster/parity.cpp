@@ -1,0 +1,121 @@
+// torchrun beside ddprun: parity.py runs the same worker under both and compares all that it can
+// see; parity_placement.py asks PyTorch's own functions which CPUs and GPUs a worker would get.
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "launcher/plan/gpus.hpp"
+#include "launcher/plan/placement.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun;
+using namespace ddprun::launcher;
+using namespace ddprun::test;
+
+namespace {
+
+bool is_torch_there() {
+    if (std::string(DDPRUN_TORCH_PYTHON).empty()) {
+        WARN("SKIPPED: no Python with torch was found, run scripts/setup.sh; nothing is compared");
+        return false;
+    }
+    return true;
+}
+
+/// Runs a script of this folder with torch's Python; its exit code. `out`: where its stdout goes;
+/// empty: ours.
+int run_python(const std::string& script, std::vector<std::string> args, const std::string& out) {
+    args.insert(args.begin(), {DDPRUN_TORCH_PYTHON, DDPRUN_SOURCE_DIR "/tests/cluster/" + script});
+    std::vector<char*> argv;
+    for (std::string& arg : args) {
+        argv.push_back(arg.data());
+    }
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    REQUIRE(::posix_spawn_file_actions_init(&actions) == 0);
+    if (!out.empty()) {
+        REQUIRE(::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(),
+                                                   O_WRONLY | O_CREAT | O_TRUNC, 0600) == 0);
+    }
+    pid_t pid = -1;
+    REQUIRE(::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ) == 0);
+    ::posix_spawn_file_actions_destroy(&actions);
+    int status = 0;
+    REQUIRE(::waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+Topology topology_of(const nlohmann::json& cpus) {
+    Topology topology;
+    for (const nlohmann::json& cpu : cpus) {
+        topology.cpus.push_back({.index = cpu["index"],
+                                 .is_allowed = cpu["allowed"],
+                                 .core = cpu["core"],
+                                 .cache = cpu["cache"],
+                                 .node = cpu["node"],
+                                 .package = cpu["package"]});
+    }
+    return topology;
+}
+
+/// What PyTorch refuses for one GPU is refused for all.
+void check_binding(const nlohmann::json& it) {
+    const Topology topology = topology_of(it["cpus"]);
+    const auto gpu_nodes = it["gpu_nodes"].get<std::vector<int>>();
+    const auto workers = static_cast<int>(gpu_nodes.size());
+    const auto expected = it["bound"].get<std::vector<std::vector<int>>>();
+    bool is_refused = false;
+    for (const std::vector<int>& cpus : expected) {
+        is_refused = is_refused || cpus.empty();
+    }
+    const auto bound = bind_workers(*binding_mode(it["mode"].get<std::string>()), topology,
+                                    nodes_of_places(gpu_nodes, workers, topology), workers);
+    REQUIRE(bound.has_value() == !is_refused);
+    if (bound) {
+        CHECK(*bound == expected);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("a worker sees the same under ddprun as under torchrun but for what the README names") {
+    if (is_torch_there()) {
+        CHECK(run_python("parity.py", {DDPRUN_BIN_DIR, DDPRUN_SOURCE_DIR "/launcher/README.md"},
+                         "") == 0);
+    }
+}
+
+TEST_CASE("workers are bound to the CPUs, and GPUs counted, as PyTorch would") {
+    if (!is_torch_there()) {
+        return;
+    }
+    const TempDir folder;
+    const std::string answers = folder / "answers.json";
+    REQUIRE(run_python("parity_placement.py", {"400", "20261121"}, answers) == 0);
+    std::ifstream file(answers);
+    const nlohmann::json cases = nlohmann::json::parse(file);
+    REQUIRE(cases["binding"].size() == 400);
+    for (const nlohmann::json& it : cases["binding"]) {
+        INFO(it.dump());
+        check_binding(it);
+    }
+    for (const nlohmann::json& it : cases["visible"]) {
+        INFO(it.dump());
+        std::vector<Gpu> present;
+        for (const nlohmann::json& uuid : it["uuids"]) {
+            present.push_back(
+                {.uuid = uuid.get<std::string>(), .pci_address = {}, .mig_uuids = {}});
+        }
+        CHECK(visible_gpus(present, it["list"].get<std::string>()).size() == it["count"]);
+    }
+}

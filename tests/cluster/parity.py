@@ -1,0 +1,306 @@
+"""The same worker under torchrun and under ddprun, with the same flags: what does it see?
+
+Everything that a worker, or somebody who looks at logs, exit code and console, can see is compared.
+ALLOWED names what may differ and why; launcher/README.md repeats it. A difference that is not named
+fails, and so does a name for which no difference was seen.
+
+usage: parity.py BIN_DIR README [NAME...]      (with a Python that has torch; all runs, or those)
+"""
+
+import concurrent.futures
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+
+PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "workers", "parity_probe.py")
+PATIENCE_SECONDS = 120
+
+
+@dataclass
+class Run:
+    """One command line, given to both launchers."""
+
+    name: str
+    flags: list
+    variables: dict = field(default_factory=dict)
+    program: list = field(default_factory=lambda: ["probe.py", "--lr", "0.1"])
+    nodes: int = 1
+    legacy: bool = False
+    prepare: object = None  # called in the launcher's process before it is executed
+    stdin: str = ""
+
+
+def odd_state():
+    """What a shell, nohup, a batch system may have set."""
+    os.umask(0o077)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, 4096))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(3)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.dup2(1, 9)  # inherited by the launcher, and by no worker
+
+
+STATIC = ["--rdzv-backend", "static", "--master-addr", "127.0.0.1", "--master-port", "{port}"]
+TWO = ["--nproc-per-node", "2"]
+RUNS = [
+    Run("plain", []),
+    Run("two workers", ["--nproc_per_node=2"]),
+    Run("standalone", ["--standalone", "--max-restarts", "3", *TWO]),
+    Run("variables", [], {"PET_NPROC_PER_NODE": "2", "PET_MAX_RESTARTS": "2", "PET_ROLE": "eval",
+                          "PET_STANDALONE": "1", "PET_TEE": "3"}),
+    Run("line over variables", ["--nproc-per-node=1", "-t0"],
+        {"PET_NPROC_PER_NODE": "2", "PET_TEE": "3"}),
+    Run("module", ["-m"], program=["package.probe", "--", "-x"]),
+    Run("no python", ["--no-python"], program=["./probe.py", "--help"]),
+    Run("run path", ["--run-path", *TWO], program=["{cwd}/probe.py", "a"]),
+    Run("run path, raised", ["--run-path"], {"PARITY_EXIT": "raise"}, ["{cwd}/probe.py"]),
+    Run("static", [*STATIC, *TWO]),
+    Run("static endpoint", ["--rdzv-backend=static", "--rdzv-endpoint=127.0.0.1:{port}"]),
+    Run("master port alone", ["--master_port", "{port}"]),
+    Run("two static nodes", [*STATIC, "--nnodes=2", "--node-rank", "{node}", "--role", "pair"],
+        nodes=2),
+    Run("c10d", ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id", "job7",
+                 "--local-addr", "127.0.0.1", "--rdzv-conf", "last_call_timeout=1"]),
+    Run("redirects", ["-r", "3", *TWO]),
+    Run("redirects and tee by rank", ["-r", "0:1,1:2", "-t", "1:1", *TWO]),
+    Run("tee", ["--tee", "3", "--role", "trainer", *TWO]),
+    Run("tee with a prefix", ["-t3"],
+        {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} $rank/${local_rank}> "}),
+    Run("filtered ranks", ["--local-ranks-filter", "1", "--tee", "1", *TWO]),
+    Run("duplicate filters", ["--tee=3", "--duplicate-stdout-filters=apple 1,,,nothing",
+                              "--duplicate_stderr_filters", "pear,1,, err", *TWO]),
+    Run("no log files", ["--log-dir", "/dev/null", "-t3"]),
+    Run("virtual local rank", ["--virtual-local-rank", *TWO]),
+    Run("virtual, listed", ["--virtual_local_rank", *TWO],
+        {"CUDA_VISIBLE_DEVICES": "6, GPU-e7 ,5"}),
+    Run("macros", TWO, program=["probe.py", "a$$b", "${local_rank}", "x$local_rank-", "$HOME", "",
+                                "two words", "$local_ranks"]),
+    Run("set by the user", TWO, {"OMP_NUM_THREADS": "7", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+                                 "CUDA_VISIBLE_DEVICES": "1", "RANK": "99", "LOCAL_RANK": "98"}),
+    Run("signals", ["--signals-to-handle", "SIGTERM,SIGUSR1", "--shutdown-timeout", "5",
+                    "--start-method", "fork", "--monitor-interval", "0.05"]),
+    Run("odd state", [], prepare=odd_state, stdin="typed\n"),
+    Run("legacy", TWO, legacy=True),
+    Run("legacy module", ["-m"], program=["package.probe", "-x"], legacy=True),
+    Run("legacy, use env", ["--use_env"], legacy=True),
+    Run("fails", [], {"PARITY_EXIT": "7"}),
+]
+
+
+@dataclass
+class Allowed:
+    """A difference that is meant. `where` is matched against the place, ranks left out."""
+
+    name: str
+    where: str
+    accepts: object = lambda torchrun, ddprun: True
+    runs: str = ".*"
+    depends_on_machine: bool = False  # so that not seeing it proves nothing
+    is_seen: bool = False
+
+
+def both_ports(torchrun, ddprun):
+    return str(torchrun).isdigit() and str(ddprun).isdigit()
+
+
+ALLOWED = [
+    Allowed("ddprun's own variables", r"environment DDPRUN_\w+", lambda t, d: t is None),
+    Allowed("`MASTER_ADDR`", r"environment MASTER_ADDR", lambda t, d: d == "127.0.0.1",
+            "(?!static|master port|two static|c10d)"),
+    Allowed("`MASTER_PORT`", r"environment MASTER_PORT", both_ports, "(?!.*static|master port)"),
+    Allowed("`TORCHELASTIC_RUN_ID`", r"environment TORCHELASTIC_RUN_ID",
+            lambda t, d: re.fullmatch("[0-9a-f-]{36}|none", t) and re.fullmatch("[0-9a-f]{16}", d)),
+    Allowed("`OMP_NUM_THREADS`", r"environment OMP_NUM_THREADS", lambda t, d: t == "1",
+            depends_on_machine=True),  # of few cores the share is 1, too
+    Allowed("parent-death signal", r"parent death signal", lambda t, d: d == 9),
+    Allowed("SIGHUP under `nohup`", r"signals SIGHUP|status SigIgn", runs="odd state"),
+    Allowed("cgroup", r"cgroup", lambda t, d: "/ddprun-" in d, depends_on_machine=True),
+    Allowed("stdout and stderr are pipes", r"descriptors [12]", lambda t, d: d == "pipe"),
+    Allowed("every worker has log files", r"log attempt_0/[01]/std(out|err)\.log",
+            lambda t, d: t is None),
+    Allowed("a report", r"log report\.json", lambda t, d: t is None),
+    Allowed("exit code", r"exit code", lambda t, d: t == 1 and d == 7, "fails"),
+    Allowed("`--` behind the program", r"argv|command", lambda t, d: [it for it in d if it != "--"]
+            == t, "module"),
+    Allowed("a process of its own for `--run-path`", r"command|descriptors .*|leads .*|"
+            r"first of sys.path|signals .*|status .*", runs="run path"),
+]
+
+
+def free_port():
+    """A port that nobody has, nor the one for ddprun's rendezvous beside it."""
+    while True:
+        with socket.socket() as store, socket.socket() as rendezvous:
+            store.bind(("127.0.0.1", 0))
+            port = store.getsockname()[1]
+            try:
+                rendezvous.bind(("127.0.0.1", port - 100))
+            except OSError:
+                continue
+            return port
+
+
+def environment(run, folder, python):
+    kept = {key: value for key, value in os.environ.items()
+            if not re.match("PET_|DDPRUN_|TORCH|OMP_|CUDA_|RANK|WORLD|MASTER|LOCAL_|GROUP_|PYTHON",
+                            key)}
+    kept.update(HOME=folder, TMPDIR=folder, LC_ALL="C.UTF-8", PYTHON_EXEC=python,
+                PARITY_OUT=os.path.join(folder, "out"))
+    kept.update(run.variables)
+    return kept
+
+
+def launcher_of(run, is_torchrun, bin_dir, python):
+    if is_torchrun:
+        module = "torch.distributed.launch" if run.legacy else "torch.distributed.run"
+        return [python, "-W", "ignore", "-m", module]
+    return [os.path.join(bin_dir, "ddprun-launch" if run.legacy else "ddprun")]
+
+
+def start(run, is_torchrun, bin_dir, python, folder, port):
+    """Both launchers find the same folder names: theirs differ only above `cwd`."""
+    os.makedirs(os.path.join(folder, "cwd", "package"))
+    os.makedirs(os.path.join(folder, "out"))
+    with open(PROBE, encoding="utf-8") as file:
+        text = file.read()
+    for path in ("probe.py", "package/probe.py"):
+        with open(os.path.join(folder, "cwd", path), "w", encoding="utf-8") as file:
+            file.write(f"#!{python} -u\n{text}")
+        os.chmod(os.path.join(folder, "cwd", path), 0o755)
+    cwd = os.path.join(folder, "cwd")
+    has_log_dir = "--log-dir" in run.flags
+    words = launcher_of(run, is_torchrun, bin_dir, python)
+    words += [] if has_log_dir else ["--log-dir", os.path.join(folder, "logs")]
+    words += run.flags + run.program
+    processes = []
+    for node in range(run.nodes):
+        line = [word.replace("{port}", str(port)).replace("{node}", str(node))
+                .replace("{cwd}", cwd) for word in words]
+        with open(os.path.join(folder, "stdin"), "w", encoding="utf-8") as file:
+            file.write(run.stdin)
+        with open(os.path.join(folder, "stdin"), encoding="utf-8") as stdin:
+            processes.append(subprocess.Popen(
+                line, cwd=cwd, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=environment(run, folder, python), preexec_fn=run.prepare, text=True))
+    return processes
+
+
+def worker_lines(text):
+    """What came from workers, in an order that does not depend on who was first."""
+    # Four blanks and a bar: quoted in ddprun's report of a failure.
+    return sorted(line for line in text.splitlines()
+                  if re.search(r"(apple|pear) \d, ", line) and not line.startswith("    | "))
+
+
+def error_of(text):
+    """An error file without the time, and without those who called the script."""
+    told = json.loads(text)
+    extra = told["message"]["extraInfo"]
+    assert extra.pop("timestamp").isdigit()
+    extra["py_callstack"] = extra["py_callstack"][extra["py_callstack"].rindex("probe.py"):]
+    return told
+
+
+def logs(folder):
+    found = {}
+    root = os.path.join(folder, "logs")
+    for path, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name != "by-rank"]
+        for name in names:
+            whole = os.path.join(path, name)
+            place = "/".join(os.path.relpath(whole, root).split("/")[1:])  # <job>_<8 random>/...
+            with open(whole, encoding="utf-8") as file:
+                text = file.read()
+            found[place] = (error_of(text) if name == "error.json"
+                            else "\n".join(worker_lines(text)))
+    return found
+
+
+def without_folder(value, folder):
+    """The launcher's own folder and run, which no two share, by a common name."""
+    text = json.dumps(value).replace(folder, "<folder>")
+    text = re.sub(r"<folder>/logs/[^/\"]+/", "<folder>/logs/<run>/", text)
+    return json.loads(text)
+
+
+def observe(run, is_torchrun, bin_dir, python, parent, port):
+    folder = tempfile.mkdtemp(dir=parent)
+    processes = start(run, is_torchrun, bin_dir, python, folder, port)
+    said = [it.communicate(timeout=PATIENCE_SECONDS) for it in processes]
+    seen = {"exit code": [it.returncode for it in processes][0]}
+    seen["console out"] = worker_lines("".join(out for out, _ in said))
+    seen["console err"] = worker_lines("".join(err for _, err in said))
+    for place, text in logs(folder).items():
+        seen[f"log {place}"] = text
+    for name in sorted(os.listdir(os.path.join(folder, "out"))):
+        with open(os.path.join(folder, "out", name), encoding="utf-8") as file:
+            for key, value in json.load(file).items():
+                if isinstance(value, dict):
+                    for inner, it in value.items():
+                        seen[f"rank {name[0]}: {key} {inner}"] = it
+                else:
+                    seen[f"rank {name[0]}: {key}"] = value
+    shutil.rmtree(folder)
+    if not any(place.startswith("rank") for place in seen):
+        raise AssertionError(f"{run.name}: no worker ran:\n" + "\n".join(err for _, err in said))
+    return without_folder(seen, folder)
+
+
+def is_allowed(run, place, torchrun, ddprun):
+    place = re.sub("^rank [0-9]: ", "", place)
+    for allowed in ALLOWED:
+        if (re.fullmatch(allowed.where, place) and re.match(allowed.runs, run.name) and
+                allowed.accepts(torchrun, ddprun)):
+            allowed.is_seen = True
+            return True
+    return False
+
+
+def compare(run, torchrun, ddprun):
+    wrong = []
+    for place in sorted(torchrun.keys() | ddprun.keys()):
+        theirs, ours = torchrun.get(place), ddprun.get(place)
+        if theirs != ours and not is_allowed(run, place, theirs, ours):
+            wrong.append(f"  {place}\n    torchrun: {theirs!r}\n    ddprun:   {ours!r}")
+    return wrong
+
+
+def main():
+    bin_dir, readme, *names = sys.argv[1:]
+    bin_dir = os.path.abspath(bin_dir)
+    python = sys.executable
+    runs = [run for run in RUNS if not names or run.name in names]
+    failures = []
+    with tempfile.TemporaryDirectory() as parent, \
+            concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        def both(run):
+            port = free_port()
+            return [observe(run, it, bin_dir, python, parent, port) for it in (True, False)]
+        for run, seen in zip(runs, pool.map(both, runs)):
+            wrong = compare(run, *seen)
+            print(f"{'differs' if wrong else 'same   '}  {run.name}", *wrong, sep="\n", flush=True)
+            failures += wrong
+    with open(readme, encoding="utf-8") as file:
+        text = file.read()
+    for allowed in ALLOWED:
+        if not names and not allowed.is_seen and not allowed.depends_on_machine:
+            failures.append(f"no run differs in: {allowed.name}")
+        if f"| {allowed.name} |" not in text:
+            failures.append(f"{readme} does not name the difference: {allowed.name}")
+    print(*failures[-len(ALLOWED):], sep="\n")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

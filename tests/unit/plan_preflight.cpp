@@ -1,0 +1,125 @@
+#include <map>
+#include <string>
+
+#include "launcher/preflight/checks.hpp"
+#include "launcher/preflight/read_facts.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace ddprun::launcher;
+
+namespace {
+
+MachineFacts good_machine() {
+    MachineFacts facts;
+    facts.open_files = 65536;
+    facts.open_files_most = 1048576;
+    facts.listen_backlog = 4096;
+    facts.shared_memory_bytes = std::uint64_t{64} << 30;
+    facts.shared_memory_free_bytes = std::uint64_t{63} << 30;
+    facts.is_clock_synchronised = true;
+    facts.interfaces = {{"lo", "127.0.0.1", true}, {"eth0", "10.0.0.7", false}};
+    facts.hostname = "gpu-07";
+    facts.hostname_addresses = {"10.0.0.7"};
+    facts.cpus_allowed = 64;
+    facts.cpus_present = 64;
+    facts.cgroup_refusal = "";
+    return facts;
+}
+
+/// The names of the checks that are not good, with what they found.
+std::string wrong_with(const MachineFacts& facts) {
+    std::string text;
+    for (const Finding& finding : check_machine(facts)) {
+        CHECK_FALSE(finding.what.empty());
+        const bool needs_nothing =
+            finding.result == CheckResult::Good || finding.result == CheckResult::Unknown;
+        CHECK(finding.todo.empty() == needs_nothing);
+        if (finding.result != CheckResult::Good) {
+            text += text.empty() ? "" : "; ";
+            text += std::string(finding.check) + " " + std::string(name_of(finding.result));
+        }
+    }
+    return text;
+}
+
+}  // namespace
+
+TEST_CASE("nothing is wrong with a good machine, and every check says what it saw") {
+    CHECK(wrong_with(good_machine()).empty());
+    CHECK(check_machine(good_machine()).size() == 8);
+}
+
+TEST_CASE("what could not be read is unknown, not good") {
+    CHECK(wrong_with(MachineFacts{}) ==
+          "open files unknown; listen backlog unknown; shared memory unknown; clock unknown; "
+          "interfaces doubtful; host name doubtful; CPUs unknown; cgroups unknown");
+}
+
+TEST_CASE("each thing that jobs run into is found") {
+    MachineFacts facts = good_machine();
+    SECTION("few descriptors") {
+        facts.open_files = 1024;
+        CHECK(wrong_with(facts) == "open files doubtful");
+        facts.open_files = 64;
+        CHECK(wrong_with(facts) == "open files bad");
+    }
+    SECTION("a short backlog") {
+        facts.listen_backlog = 128;
+        CHECK(wrong_with(facts) == "listen backlog doubtful");
+    }
+    SECTION("a container's shared memory") {
+        facts.shared_memory_bytes = std::uint64_t{64} << 20;
+        facts.shared_memory_free_bytes = std::uint64_t{64} << 20;
+        CHECK(wrong_with(facts) == "shared memory doubtful");
+        CHECK(check_machine(facts)[2].what == "/dev/shm has 64 MiB, 64 MiB of it free");
+        facts.shared_memory_bytes = 0;
+        CHECK(wrong_with(facts) == "shared memory bad");
+    }
+    SECTION("shared memory that others have filled") {
+        facts.shared_memory_free_bytes = 0;
+        CHECK(wrong_with(facts) == "shared memory doubtful");
+        CHECK(check_machine(facts)[2].todo == "somebody has left files there: ls -l /dev/shm");
+    }
+    SECTION("a clock that runs free") {
+        facts.is_clock_synchronised = false;
+        CHECK(wrong_with(facts) == "clock doubtful");
+    }
+    SECTION("no network") {
+        facts.interfaces.pop_back();
+        CHECK(wrong_with(facts) == "interfaces doubtful");
+    }
+    SECTION("a host name that leads nowhere else") {
+        facts.hostname_addresses = {"127.0.1.1", "::1"};
+        CHECK(wrong_with(facts) == "host name doubtful");
+        facts.hostname_addresses = {"127.0.1.1", "10.0.0.7"};
+        CHECK(wrong_with(facts).empty());
+        facts.hostname_addresses.clear();
+        CHECK(wrong_with(facts) == "host name doubtful");
+    }
+    SECTION("fewer CPUs than there are") {
+        facts.cpus_allowed = 4;
+        CHECK(wrong_with(facts) == "CPUs doubtful");
+        CHECK(check_machine(facts)[6].what == "4 of 64 may be used");
+    }
+    SECTION("a quota") {
+        facts.cpu_quota = 2.5;
+        CHECK(wrong_with(facts) == "CPUs doubtful");
+        CHECK(check_machine(facts)[6].what == "64 of 64 may be used, for 2.5 CPUs' worth of time");
+        facts.cpu_quota = 64;
+        CHECK(wrong_with(facts).empty());
+    }
+    SECTION("no cgroup") {
+        facts.cgroup_refusal = "cannot make one";
+        CHECK(wrong_with(facts) == "cgroups doubtful");
+    }
+}
+
+TEST_CASE("this machine is looked at") {
+    const MachineFacts facts = read_machine_facts();
+    CHECK(facts.open_files.value_or(0) > 0);
+    CHECK(facts.cpus_allowed.value_or(0) >= 1);
+    CHECK(facts.listen_backlog.value_or(0) > 0);
+    CHECK_FALSE(facts.hostname.empty());
+    CHECK(facts.cgroup_refusal.has_value());
+    CHECK(check_machine(facts).size() == 8);
+}
