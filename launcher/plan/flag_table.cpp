@@ -134,7 +134,7 @@ constexpr std::array kFlags = {
 
     value("containment", "LEVEL", Group::Other,
           "how workers are held together so that none is left:\ncgroup, keeper or session (default:"
-          " the first that can be had)"),
+          " the first there is)"),
     on_or_off("dry-run", Group::Other,
               "print commands, environments and CPUs of the workers here,\nand start nothing"),
     without_environment(on_or_off("version", Group::Other, "print the version")),

@@ -21,6 +21,8 @@ const Result<void> kDone;
 
 /// Writes of one run that wait for an etcd that hangs.
 constexpr std::size_t kAnswersWaitingMax = 1024;
+/// A slow etcd, or one on a busy machine, takes in a record at least this fast.
+constexpr std::size_t kBytesPerMillisecond = 1024;
 /// Each is an earlier request of this term that arrived late; there are only so many.
 constexpr int kLateRequestsMax = 8;
 
@@ -136,8 +138,10 @@ asio::awaitable<Result<void>> EtcdJournal::carry_out(Self self, JobId job,
         EtcdRequest request = guarded_request(guard, key, record);
         const Instant until = term.leads_until();
         const std::shared_ptr<EtcdClient> client = self->client_;
-        // One that hangs must leave time for another within the patience of who waits.
-        const Milliseconds each = self->limits_.etcd_timeout / 2;
+        // One that hangs must leave time for another within the patience of who waits; the record
+        // of a run of thousands of nodes takes a while to be read.
+        const Milliseconds each =
+            self->limits_.etcd_timeout / 2 + Milliseconds(bytes / kBytesPerMillisecond);
         const Result<std::string> body = co_await client->call(std::move(request), each, until);
         if (self->term_number_ != number) {
             break;

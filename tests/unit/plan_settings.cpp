@@ -111,7 +111,7 @@ TEST_CASE("a level of containment is taken or refused, never another one") {
     CHECK(plan_of("--containment keeper").containment == ContainmentLevel::Keeper);
     CHECK(plan_of("--containment session").containment == ContainmentLevel::Session);
     check_refused({
-        {"--containment C3", "--containment C3: must be cgroup, keeper or session"},
+        {"--containment C3", "--containment C3: must be cgroup or keeper or session"},
     });
 }
 
