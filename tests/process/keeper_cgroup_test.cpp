@@ -1,6 +1,7 @@
 // Goal: with a cgroup nobody survives even where agent and keeper die in the same instant. Method:
 // as in keeper_death_test.cpp.
 
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -16,6 +17,7 @@ namespace ddprun::agent {
 namespace {
 
 constexpr Milliseconds kPatience{10000};
+constexpr int kPatienceMs = 30000;
 constexpr std::size_t kFamily = 3;
 
 /// An agent with one family of processes, a keeper, and whoever is left of them.
@@ -40,6 +42,9 @@ struct TestAgent {
     }
 
     void kill_with_keeper() const {
+        // It is nobody's child that we could wait for, and holds the lock until it is gone.
+        const UniqueFd keeper = open_pidfd(keeper_pid);
+        REQUIRE(keeper.is_open());
         // Stopped first: neither sees the other die.
         REQUIRE(kill(keeper_pid, SIGSTOP) == 0);
         REQUIRE(kill(pid, SIGSTOP) == 0);
@@ -47,6 +52,8 @@ struct TestAgent {
         REQUIRE(kill(pid, SIGKILL) == 0);
         int status = 0;
         REQUIRE(waitpid(pid, &status, 0) == pid);
+        pollfd ended{keeper.get(), POLLIN, 0};
+        REQUIRE(poll(&ended, 1, kPatienceMs) == 1);
     }
 
     TestPipe pipe;  ///< its write end is held by every process below the agent
