@@ -43,8 +43,7 @@ public:
           signals_(io) {}
 
     Result<void> start(std::function<void(int)> on_exit) {
-        if (options_.keeper.containment.value_or(ContainmentLevel::Cgroup) ==
-            ContainmentLevel::Cgroup) {
+        if (allows_cgroup(options_.keeper.containment)) {
             clear_up_after_others();
         }
         Result<std::unique_ptr<KeeperHandle>> keeper =

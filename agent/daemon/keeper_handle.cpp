@@ -33,7 +33,7 @@ std::set<int> children_before_us() {
 
 /// None where another level is wanted, or where none can be had and none is demanded.
 Result<std::optional<Cgroup>> make_cgroup(std::optional<ContainmentLevel> wanted) {
-    if (wanted && *wanted != ContainmentLevel::Cgroup) {
+    if (!allows_cgroup(wanted)) {
         return std::optional<Cgroup>();
     }
     Result<Cgroup> made = Cgroup::make();

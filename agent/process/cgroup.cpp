@@ -1,6 +1,5 @@
 #include "agent/process/cgroup.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <mntent.h>
 #include <poll.h>
@@ -23,6 +22,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/fork_into.hpp"
+#include "agent/process/read_files.hpp"
 
 namespace ddprun::agent {
 
@@ -33,10 +33,6 @@ constexpr std::string_view kNamePrefix = "ddprun-";
 constexpr int kAttempts = 3;
 // Cgroups beside ours that are looked at.
 constexpr std::size_t kNeighboursMax = 1024;
-
-struct CloseDirectory {
-    void operator()(DIR* directory) const { closedir(directory); }
-};
 
 UniqueFd open_in(const UniqueFd& folder, const char* name, int how) {
     return UniqueFd(openat(folder.get(), name, how | O_CLOEXEC));
@@ -56,11 +52,6 @@ std::string read_start(int fd) {
     std::array<char, 4096> buffer;
     const ssize_t got = pread(fd, buffer.data(), buffer.size(), 0);
     return {buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
-}
-
-std::string read_file(const std::string& path) {
-    const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    return file.is_open() ? read_start(file.get()) : std::string();
 }
 
 /// Where cgroup v2 is mounted; empty: nowhere.
@@ -83,7 +74,7 @@ std::string mount_point() {
 /// "0::PATH" of /proc/self/cgroup; empty: this process is in none, or in one that is not seen here.
 std::string own_path() {
     constexpr std::string_view kUnified = "0::";
-    const std::string text = read_file("/proc/self/cgroup");
+    const std::string text = read_whole("/proc/self/cgroup").value_or("");
     std::string_view rest = text;
     while (!rest.empty()) {
         const std::size_t end = rest.find('\n');
@@ -97,18 +88,24 @@ std::string own_path() {
     return {};
 }
 
-/// The folder of the cgroup of this process.
-Result<std::string> own_folder() {
+struct OwnCgroup {
+    std::string folder;
+    bool is_root = false;  ///< of what is mounted here
+};
+
+/// The cgroup of this process.
+Result<OwnCgroup> own_cgroup() {
     const std::string mount = mount_point();
     const std::string path = own_path();
     if (mount.empty() || path.empty()) {
         return Error{ErrorCode::NotFound, "no cgroup v2 is mounted here"};
     }
-    std::string folder = path == "/" ? mount : mount + path;
-    if (!open_folder(folder).is_open()) {
-        return system_error(errno, fmt::format("cannot open the cgroup {}", folder));
+    const bool is_root = path == "/";
+    OwnCgroup own{.folder = is_root ? mount : mount + path, .is_root = is_root};
+    if (!open_folder(own.folder).is_open()) {
+        return system_error(errno, fmt::format("cannot open the cgroup {}", own.folder));
     }
-    return folder;
+    return own;
 }
 
 std::string fresh_name() {
@@ -145,7 +142,7 @@ Result<void> try_birth(Cgroup& cgroup) {
 
 std::vector<std::string> names_in(const std::string& folder) {
     std::vector<std::string> names;
-    const std::unique_ptr<DIR, CloseDirectory> directory(opendir(folder.c_str()));
+    const Directory directory(opendir(folder.c_str()));
     while (directory && names.size() < kNeighboursMax) {
         const dirent* entry = readdir(directory.get());
         if (entry == nullptr) {
@@ -187,15 +184,15 @@ bool wait_until_empty(const Cgroup& cgroup, Milliseconds patience) {
 }  // namespace
 
 Result<Cgroup> Cgroup::make() {
-    const Result<std::string> parent = own_folder();
+    const Result<OwnCgroup> parent = own_cgroup();
     if (!parent) {
         return parent.error();
     }
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
         Cgroup cgroup;
-        const std::string path = fmt::format("{}/{}", *parent, fresh_name());
+        const std::string path = fmt::format("{}/{}", parent->folder, fresh_name());
         if (mkdir(path.c_str(), 0755) != 0) {
-            return system_error(errno, fmt::format("cannot make a cgroup in {}", *parent));
+            return system_error(errno, fmt::format("cannot make a cgroup in {}", parent->folder));
         }
         cgroup.folder_ = open_folder(path);
         if (!cgroup.folder_.is_open() || !is_locked_by_us(cgroup.folder_)) {
@@ -211,7 +208,8 @@ Result<Cgroup> Cgroup::make() {
         }
         return cgroup;
     }
-    return Error{ErrorCode::System, fmt::format("every cgroup made in {} was removed", *parent)};
+    return Error{ErrorCode::System,
+                 fmt::format("every cgroup made in {} was removed", parent->folder)};
 }
 
 Result<Cgroup> Cgroup::from(UniqueFd folder) {
@@ -267,17 +265,20 @@ void Cgroup::remove() {
 }
 
 std::string clear_stale_cgroups(Milliseconds patience) {
-    const Result<std::string> own = own_folder();
+    const Result<OwnCgroup> own = own_cgroup();
     if (!own) {
         return {};
     }
-    std::vector<std::string> found = agents_cgroups_in(*own);
-    // Another login, another scope of the service manager: beside ours.
-    const std::string parent = own->substr(0, own->rfind('/'));
-    if (*own != mount_point()) {
+    std::vector<std::string> found = agents_cgroups_in(own->folder);
+    if (!own->is_root) {
+        // Another login, another scope of the service manager: beside ours.
+        const std::string parent = own->folder.substr(0, own->folder.rfind('/'));
         for (const std::string& name : names_in(parent)) {
-            const std::vector<std::string> below = agents_cgroups_in(parent + "/" + name);
-            found.insert(found.end(), below.begin(), below.end());
+            const std::string beside = parent + "/" + name;
+            if (beside != own->folder) {
+                const std::vector<std::string> below = agents_cgroups_in(beside);
+                found.insert(found.end(), below.begin(), below.end());
+            }
         }
     }
     std::string line;

@@ -1,48 +1,18 @@
 #include "agent/process/children.hpp"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <charconv>
-#include <memory>
 #include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "agent/process/read_files.hpp"
 
 namespace ddprun::agent {
 
 namespace {
-
-struct CloseDirectory {
-    void operator()(DIR* directory) const { closedir(directory); }
-};
-using Directory = std::unique_ptr<DIR, CloseDirectory>;
-
-/// All of a file of /proc; nothing when it cannot be opened.
-std::optional<std::string> read_whole(const std::string& path) {
-    const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file.is_open()) {
-        return std::nullopt;
-    }
-    std::string text;
-    std::array<char, 4096> buffer;
-    for (;;) {
-        const ssize_t got = read(file.get(), buffer.data(), buffer.size());
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            return text;
-        }
-        text.append(buffer.data(), static_cast<std::size_t>(got));
-    }
-}
 
 std::optional<int> number_of(std::string_view text) {
     int value = 0;

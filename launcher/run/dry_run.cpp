@@ -109,7 +109,7 @@ std::string meeting_text(const LaunchPlan& plan) {
 
 /// As the agent will choose it.
 std::string containment_text(const LaunchPlan& plan) {
-    if (plan.containment.value_or(ContainmentLevel::Cgroup) != ContainmentLevel::Cgroup) {
+    if (!allows_cgroup(plan.containment)) {
         return std::string(names_of(*plan.containment).name);
     }
     Result<agent::Cgroup> cgroup = agent::Cgroup::make();

@@ -39,8 +39,8 @@ public:
     /// For connecting and asking; only this class reads and writes it.
     [[nodiscard]] Socket& socket() { return socket_; }
 
-    /// No delay for small frames, and the end of a connection whose other machine is gone. Once
-    /// connected.
+    /// No delay for small frames, steady retries of lost ones, and the end of a connection whose
+    /// other machine is gone. Once connected.
     void tune();
 
     // Before secure(). Failure is ConnectionLost if the connection has ended, else as TlsChannel's.

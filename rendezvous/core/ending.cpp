@@ -83,7 +83,6 @@ Evidence trimmed(Evidence evidence, const Limits& limits) {
     cut_text(evidence.program, limits.report_tail_bytes_max);
     cut_text(evidence.log_dir, limits.report_tail_bytes_max);
     cut_text(evidence.kernel_note, limits.report_tail_bytes_max);
-    cut_text(evidence.stacks, limits.report_tail_bytes_max);
     return evidence;
 }
 

@@ -32,6 +32,11 @@ inline constexpr std::array<ContainmentNames, 3> kContainmentNames = {{
                          [level](const ContainmentNames& one) { return one.level == level; });
 }
 
+/// Whether a cgroup is to be tried where `wanted` was asked for; none: whatever can be had.
+[[nodiscard]] constexpr bool allows_cgroup(std::optional<ContainmentLevel> wanted) {
+    return !wanted || *wanted == ContainmentLevel::Cgroup;
+}
+
 /// The level of that word; none: there is no such word.
 [[nodiscard]] constexpr std::optional<ContainmentLevel> containment_of(std::string_view word) {
     for (const ContainmentNames& one : kContainmentNames) {

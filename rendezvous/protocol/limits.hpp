@@ -82,6 +82,12 @@ struct Limits {
     std::size_t store_request_bytes_max = std::size_t{1} << 30;  ///< one request as a whole
     std::size_t store_clients_max = 65536;                       ///< connections at once
     std::size_t store_reply_bytes_max = std::size_t{256} << 20;  ///< queued for one slow reader
+    Milliseconds store_stall_timeout{60000};  ///< a begun request, a reader who reads nothing
+
+    // Hangs.
+    Milliseconds hang_timeout_min{1000};  ///< the least that may be asked for
+    Milliseconds stacks_timeout{2000};    ///< for the stacks of a node's workers to be saved
+    std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker
 };
 
 }  // namespace ddprun::rdzv

@@ -123,7 +123,6 @@ struct Fields<Evidence> {
         visit.bytes("error_file", evidence.error_file, visit.limits().error_file_bytes_max);
         visit.text("log_dir", evidence.log_dir);
         visit.text("kernel_note", evidence.kernel_note);
-        visit.text("stacks", evidence.stacks);
         visit.number("progress", evidence.progress, std::uint64_t{0},
                      std::numeric_limits<std::uint64_t>::max());
     }

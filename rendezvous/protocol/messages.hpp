@@ -70,7 +70,6 @@ struct Evidence {
     std::string error_file;                 ///< content of the worker's error.json, any bytes
     std::string log_dir;                    ///< on the node
     std::string kernel_note;                ///< what the node's kernel logged about it, a line
-    std::string stacks;                     ///< on the node: the folder with all ranks' stacks
     std::optional<std::uint64_t> progress;  ///< the last step that it told through its page
 
     bool operator==(const Evidence&) const = default;

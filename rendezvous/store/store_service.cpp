@@ -21,7 +21,6 @@ namespace {
 constexpr int kAcceptedPerTurn = 1024;  ///< then the clients that are here get a turn
 constexpr std::size_t kNamedMax = 64;   ///< refused addresses; who comes after is only counted
 constexpr std::chrono::seconds kBetweenLines{1};
-constexpr int kStallFactor = 20;  ///< so much more time than for the greeting
 constexpr Milliseconds kAcceptPause{100};
 constexpr std::uint64_t kListenerEvent = StoreService::kFirstEvent;
 constexpr std::uint64_t kFirstClientEvent = kListenerEvent + 1;
@@ -60,7 +59,7 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
       admission_(admitted),
       core_(limits),
       greetings_(limits.hello_timeout),
-      stalls_(kStallFactor * limits.hello_timeout) {
+      stalls_(limits.store_stall_timeout) {
     for (const std::string& text : admission_.unusable()) {
         this->say(
             fmt::format("store: {} in the list of admitted addresses is no numeric address "

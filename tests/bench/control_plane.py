@@ -349,11 +349,13 @@ class Proxy:
         self.lines.await_line(f"^did {text}$")
 
     def stalls(self):
-        """How many there have been so far, to within ten."""
+        """How many there have been so far."""
+        with open(self.fifo, "w", encoding="ascii") as file:
+            file.write("stalls\n")
         count = 0
         while True:
             try:
-                count = int(self.lines.await_line(r"^stalled (\d+) times", 0.2)[1][1])
+                count = int(self.lines.await_line(r"^stalled (\d+) times", 1.0)[1][1])
             except RuntimeError:
                 return count
 

@@ -80,6 +80,36 @@ struct Running {
     std::vector<Process*> nodes;
 };
 
+/// Two nodes whose workers wait for the file `go`, and the daemon that one of them has started.
+struct HeadNodes {
+    explicit HeadNodes(Cluster& cluster_) : cluster(cluster_) {
+        job.endpoint = port.endpoint();
+        job.script = {"--print", "--wait-for-file", go, "--exit-code", "0"};
+        for (const char* name : {"a", "b"}) {
+            nodes.push_back(&start_node(cluster, job, {"--node-id", name}));
+        }
+        for (Process* node : nodes) {
+            node->wait_for_line(place_in(1));
+        }
+        daemon = Cluster::daemon_at(port.port());
+        REQUIRE(daemon > 0);
+        watched = Cluster::watch(daemon);
+    }
+
+    void kill_daemon() const {
+        REQUIRE(::kill(daemon, SIGKILL) == 0);
+        cluster.wait_gone(watched);
+    }
+
+    Cluster& cluster;
+    const FreePort port;
+    const std::string go = cluster.dir() / "go";
+    Job job;
+    std::vector<Process*> nodes;
+    pid_t daemon = 0;
+    ddprun::UniqueFd watched;
+};
+
 /// Where the daemon that a ddprun starts for `port` keeps its runs.
 std::string journal_of(const FreePort& port) {
     return "/var/tmp/ddprun-" + std::to_string(::geteuid()) + "/rendezvous-127.0.0.1-" +
@@ -215,22 +245,10 @@ TEST_CASE("a node that died with the daemon is missed after a grace, and the res
 
 TEST_CASE("the head node's ddprun starts its daemon again, and it goes on") {
     Cluster cluster;
-    const FreePort port;
-    Job job;
-    job.endpoint = port.endpoint();
-    const std::string go = cluster.dir() / "go";
-    job.script = {"--print", "--wait-for-file", go, "--exit-code", "0"};
-    Process& a = start_node(cluster, job, {"--node-id", "a"});
-    Process& b = start_node(cluster, job, {"--node-id", "b"});
-    a.wait_for_line(place_in(1));
-    b.wait_for_line(place_in(1));
-    const pid_t daemon = Cluster::daemon_at(port.port());
-    REQUIRE(daemon > 0);
-    const ddprun::UniqueFd watched = Cluster::watch(daemon);
-    REQUIRE(::kill(daemon, SIGKILL) == 0);
-    cluster.wait_gone(watched);
+    const HeadNodes running(cluster);
+    running.kill_daemon();
     // It says of two nodes that it has heard them.
-    const std::string asked = port.endpoint();
+    const std::string asked = running.port.endpoint();
     for (bool are_back = false; !are_back;) {
         Process& asking = cluster.start(
             {.argv = {Cluster::program("ddpctl"), "status", "--json", "--rdzv-endpoint", asked},
@@ -243,50 +261,38 @@ TEST_CASE("the head node's ddprun starts its daemon again, and it goes on") {
         are_back = first != std::string::npos &&
                    asking.out().find(connected, first + 1) != std::string::npos;
     }
-    CHECK(Cluster::daemon_at(port.port()) != daemon);
-    touch(go);
-    for (Process* node : {&a, &b}) {
+    CHECK(Cluster::daemon_at(running.port.port()) != running.daemon);
+    touch(running.go);
+    for (Process* node : running.nodes) {
         CHECK(node->wait_exit() == 0);
         CHECK(node->count_lines("^worker ") == 1);
     }
     cluster.wait_all_gone();
     // All runs are over: nothing of them is kept.
-    CHECK_FALSE(std::filesystem::exists(journal_of(port)));
+    CHECK_FALSE(std::filesystem::exists(journal_of(running.port)));
 }
 
 TEST_CASE(
     "what a head node's daemon kept stays when it dies, until the run that needs it is over") {
     Cluster cluster;
-    const FreePort port;
-    Job job;
-    job.endpoint = port.endpoint();
-    const std::string go = cluster.dir() / "go";
-    job.script = {"--print", "--wait-for-file", go, "--exit-code", "0"};
-    Process& a = start_node(cluster, job, {"--node-id", "a"});
-    Process& b = start_node(cluster, job, {"--node-id", "b"});
-    a.wait_for_line(place_in(1));
-    b.wait_for_line(place_in(1));
-    const pid_t daemon = Cluster::daemon_at(port.port());
-    REQUIRE(daemon > 0);
-    const ddprun::UniqueFd watched = Cluster::watch(daemon);
+    const HeadNodes running(cluster);
     // Whoever would start the next daemon dies first.
-    for (Process* node : {&a, &b}) {
+    for (Process* node : running.nodes) {
         node->signal(SIGKILL);
         node->wait_exit();
     }
-    REQUIRE(::kill(daemon, SIGKILL) == 0);
-    cluster.wait_gone(watched);
-    CHECK(std::filesystem::exists(journal_of(port) + "/journal.db"));
-    touch(go);
+    running.kill_daemon();
+    CHECK(std::filesystem::exists(journal_of(running.port) + "/journal.db"));
+    touch(running.go);
     std::vector<Process*> again;
     for (const char* name : {"a", "b"}) {
-        again.push_back(&start_node(cluster, job, {"--node-id", name}));
+        again.push_back(&start_node(cluster, running.job, {"--node-id", name}));
     }
     for (Process* node : again) {
         CHECK(node->wait_exit() == 0);
     }
     cluster.wait_all_gone();
-    CHECK_FALSE(std::filesystem::exists(journal_of(port)));
+    CHECK_FALSE(std::filesystem::exists(journal_of(running.port)));
 }
 
 TEST_CASE("when the disk hangs the job runs on, says that it is not durable, and when it is") {

@@ -67,7 +67,7 @@ TEST_CASE("a network that is late or stands still for a third of the lease costs
         node->wait_for_line(world_in(3, 1));
     }
     proxy.order("random-stalls 333");
-    proxy.process().wait_for_line("^stalled 50 times");
+    proxy.process().wait_for_line("^stalled 64 times");
     finish(cluster, nodes);
     CHECK(daemon.process.count_lines("was silent for|cut off|fell silent") == 0);
     for (Process* node : nodes) {

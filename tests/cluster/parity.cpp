@@ -1,11 +1,6 @@
 // torchrun beside ddprun: parity.py runs the same worker under both and compares all that it can
 // see; parity_placement.py asks PyTorch's own functions which CPUs and GPUs a worker would get.
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <fstream>
 #include <string>
 #include <vector>
@@ -17,43 +12,13 @@
 #include "rendezvous/base/unique_fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/torch_python.hpp"
 
 using namespace ddprun;
 using namespace ddprun::launcher;
 using namespace ddprun::test;
 
 namespace {
-
-bool is_torch_there() {
-    if (std::string(DDPRUN_TORCH_PYTHON).empty()) {
-        WARN("SKIPPED: no Python with torch was found, run scripts/setup.sh; nothing is compared");
-        return false;
-    }
-    return true;
-}
-
-/// Runs a script of this folder with torch's Python; its exit code. `out`: where its stdout goes;
-/// empty: ours.
-int run_python(const std::string& script, std::vector<std::string> args, const std::string& out) {
-    args.insert(args.begin(), {DDPRUN_TORCH_PYTHON, DDPRUN_SOURCE_DIR "/tests/cluster/" + script});
-    std::vector<char*> argv;
-    for (std::string& arg : args) {
-        argv.push_back(arg.data());
-    }
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    REQUIRE(::posix_spawn_file_actions_init(&actions) == 0);
-    if (!out.empty()) {
-        REQUIRE(::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(),
-                                                   O_WRONLY | O_CREAT | O_TRUNC, 0600) == 0);
-    }
-    pid_t pid = -1;
-    REQUIRE(::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ) == 0);
-    ::posix_spawn_file_actions_destroy(&actions);
-    int status = 0;
-    REQUIRE(::waitpid(pid, &status, 0) == pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 Topology topology_of(const nlohmann::json& cpus) {
     Topology topology;
@@ -89,19 +54,19 @@ void check_binding(const nlohmann::json& it) {
 }  // namespace
 
 TEST_CASE("a worker sees the same under ddprun as under torchrun but for what the README names") {
-    if (is_torch_there()) {
-        CHECK(run_python("parity.py", {DDPRUN_BIN_DIR, DDPRUN_SOURCE_DIR "/launcher/README.md"},
-                         "") == 0);
+    if (is_torch_python_there()) {
+        CHECK(run_torch_python("cluster/parity.py",
+                               {DDPRUN_BIN_DIR, DDPRUN_SOURCE_DIR "/launcher/README.md"}, "") == 0);
     }
 }
 
 TEST_CASE("workers are bound to the CPUs, and GPUs counted, as PyTorch would") {
-    if (!is_torch_there()) {
+    if (!is_torch_python_there()) {
         return;
     }
     const TempDir folder;
     const std::string answers = folder / "answers.json";
-    REQUIRE(run_python("parity_placement.py", {"400", "20261121"}, answers) == 0);
+    REQUIRE(run_torch_python("cluster/parity_placement.py", {"400", "20261121"}, answers) == 0);
     std::ifstream file(answers);
     const nlohmann::json cases = nlohmann::json::parse(file);
     REQUIRE(cases["binding"].size() == 400);

@@ -1,13 +1,10 @@
 // Python's own safetensors reads what we write, and we read what it writes.
 
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <map>
 #include <string>
 #include <vector>
 
+#include "tests/support/torch_python.hpp"
 #include "tests/unit/checkpoint_fixture.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"
 
@@ -16,30 +13,6 @@ using namespace ddprun::worker;
 using namespace ddprun::worker::test;
 
 namespace {
-
-// Runs checkpoint_python.py with the project's Python; its exit code.
-int run_python(std::vector<std::string> args) {
-    args.insert(args.begin(),
-                {DDPRUN_TORCH_PYTHON, DDPRUN_SOURCE_DIR "/tests/process/checkpoint_python.py"});
-    std::vector<char*> argv;
-    for (std::string& arg : args) {
-        argv.push_back(arg.data());
-    }
-    argv.push_back(nullptr);
-    pid_t pid = -1;
-    REQUIRE(::posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environ) == 0);
-    int status = 0;
-    REQUIRE(::waitpid(pid, &status, 0) == pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-bool is_python_there() {
-    if (std::string(DDPRUN_TORCH_PYTHON).empty()) {
-        WARN("SKIPPED: no Python with torch was found, run scripts/setup.sh");
-        return false;
-    }
-    return true;
-}
 
 // What checkpoint_python.py expects and makes: of every type a vector, a scalar, an empty one and
 // a matrix, each byte of which is 0 or 1, because that is what a truth value may have.
@@ -74,7 +47,7 @@ std::vector<Example> examples() {
 }  // namespace
 
 TEST_CASE("Python's safetensors reads a checkpoint of ours, every type and shape") {
-    if (!is_python_there()) {
+    if (!test::is_torch_python_there()) {
         return;
     }
     const TempDir folder;
@@ -85,20 +58,20 @@ TEST_CASE("Python's safetensors reads a checkpoint of ours, every type and shape
     }
     const Result<std::string> path = publish_checkpoint(folder.path(), {.step = 3}, tensors);
     REQUIRE(path);
-    CHECK(run_python({"read", *path}) == 0);
+    CHECK(test::run_torch_python("process/checkpoint_python.py", {"read", *path}) == 0);
     // And it sees a difference.
     tensors.pop_back();
     REQUIRE(publish_checkpoint(folder.path(), {.step = 3}, tensors));
-    CHECK(run_python({"read", *path}) == 1);
+    CHECK(test::run_torch_python("process/checkpoint_python.py", {"read", *path}) == 1);
 }
 
 TEST_CASE("a file that Python's safetensors wrote is read, every type and shape") {
-    if (!is_python_there()) {
+    if (!test::is_torch_python_there()) {
         return;
     }
     const TempDir folder;
     const std::string file = folder / "python.safetensors";
-    REQUIRE(run_python({"write", file}) == 0);
+    REQUIRE(test::run_torch_python("process/checkpoint_python.py", {"write", file}) == 0);
     const std::string text = read_text(file);
     const Result<std::vector<TensorView>> read = parse_safetensors(bytes_of(text));
     REQUIRE(read);
@@ -118,7 +91,7 @@ TEST_CASE("a file that Python's safetensors wrote is read, every type and shape"
 }
 
 TEST_CASE("Python's safetensors refuses the files that we refuse") {
-    if (!is_python_there()) {
+    if (!test::is_torch_python_there()) {
         return;
     }
     const TempDir folder;
@@ -142,5 +115,5 @@ TEST_CASE("Python's safetensors refuses the files that we refuse") {
         args.push_back(folder / name);
         write_text(args.back(), text);
     }
-    CHECK(run_python(args) == 0);
+    CHECK(test::run_torch_python("process/checkpoint_python.py", args) == 0);
 }

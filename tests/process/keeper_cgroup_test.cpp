@@ -62,7 +62,7 @@ struct TestAgent {
 };
 
 bool has_cgroup() {
-    if (wanted_containment().value_or(ContainmentLevel::Cgroup) != ContainmentLevel::Cgroup) {
+    if (!allows_cgroup(wanted_containment())) {
         WARN("LEFT OUT: this run is one without a cgroup");
         return false;
     }

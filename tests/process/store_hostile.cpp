@@ -34,6 +34,7 @@ std::size_t resident_mib() {
 Limits hasty() {
     Limits limits;
     limits.hello_timeout = Milliseconds(100);
+    limits.store_stall_timeout = Milliseconds(2000);
     return limits;
 }
 

@@ -27,10 +27,10 @@ public:
     using Tcp = boost::asio::ip::tcp;
     using Milliseconds = std::chrono::milliseconds;
 
-    /// `on_stalls` is told now and then how many random stalls there have been.
+    /// `on_stalls` is told how many random stalls there have been, at each power of two.
     NetworkProxy(boost::asio::io_context& io, const Tcp::endpoint& listen,
                  const Tcp::endpoint& server, std::uint64_t seed,
-                 std::function<void(int)> on_stalls);
+                 std::function<void(std::uint64_t)> on_stalls);
     NetworkProxy(const NetworkProxy&) = delete;
     NetworkProxy& operator=(const NetworkProxy&) = delete;
 
@@ -43,6 +43,9 @@ public:
     /// for up to so long) · `cut` (resets all connections and takes no more) · `heal` (undoes all
     /// of these; what was held back passes). False if it is none of them.
     bool obey(const std::string& order);
+
+    /// Random stalls so far.
+    [[nodiscard]] std::uint64_t stalls() const { return stalls_; }
 
 private:
     /// One direction of one connection.
@@ -91,8 +94,8 @@ private:
     Tcp::acceptor acceptor_;
     const Tcp::endpoint server_;
     Rng rng_;
-    const std::function<void(int)> on_stalls_;
-    int stalls_ = 0;
+    const std::function<void(std::uint64_t)> on_stalls_;
+    std::uint64_t stalls_ = 0;
     std::set<LinkPtr> links_;
     Milliseconds delay_{0};
     Milliseconds random_stall_max_{0};

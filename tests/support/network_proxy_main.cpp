@@ -4,11 +4,12 @@
 // usage: ddprun_network_proxy LISTEN-ADDRESS SERVER-ADDRESS SERVER-PORT FIFO [SEED]
 //
 // Says `listening on ADDRESS:PORT`, then `did ORDER` after each line that comes through the fifo,
-// and `stalled N times` now and then.
+// and `stalled N times` at each power of two and when the order is `stalls`.
 
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -36,6 +37,10 @@ void say(const std::string& line) {
     std::fflush(stdout);
 }
 
+void say_stalls(std::uint64_t count) {
+    say(fmt::format("stalled {} times", count));
+}
+
 asio::awaitable<void> obey_orders(NetworkProxy& proxy, asio::posix::stream_descriptor& fifo) {
     std::string unread;
     for (;;) {
@@ -46,6 +51,10 @@ asio::awaitable<void> obey_orders(NetworkProxy& proxy, asio::posix::stream_descr
         }
         const std::string order = unread.substr(0, count - 1);
         unread.erase(0, count);
+        if (order == "stalls") {
+            say_stalls(proxy.stalls());
+            continue;
+        }
         say((proxy.obey(order) ? "did " : "does not know ") + order);
     }
 }
@@ -64,7 +73,7 @@ int main(int argc, char** argv) {
                                              static_cast<unsigned short>(std::atoi(argv[3])));
     const std::uint64_t seed = argc > 5 ? std::strtoull(argv[5], nullptr, 10) : 1;
     const auto proxy = std::make_shared<NetworkProxy>(
-        io, listen, server, seed, [](int count) { say(fmt::format("stalled {} times", count)); });
+        io, listen, server, seed, say_stalls);
     // Open for writing, too: the fifo never ends.
     const int fd = ::open(argv[4], O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
