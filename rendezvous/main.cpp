@@ -45,6 +45,7 @@ struct Flags {
     int listen_fd = -1;
     std::string secret_file;
     bool is_insecure = false;
+    bool serves_tcpstore = false;
     bool exits_when_idle = false;
     std::string state_dir;
     std::string ha;
@@ -80,6 +81,11 @@ options:
                         speak TLS 1.3 only, with this certificate and its private key (PEM)
   --tls-ca FILE         and let in only who shows a certificate of this authority
   --insecure            no secret: everybody who reaches the port may join and end jobs
+  --serve-tcpstore      be a store for plain torchrun on the same port, too:
+                        torchrun --rdzv-backend c10d --rdzv-endpoint HOST:PORT --rdzv-conf is_host=0
+                        Its protocol has no secret and no TLS: whoever reaches the port may read
+                        and change what torchrun keeps here, which no --state-dir holds. Jobs of
+                        ddprun are as safe as without it, but cannot have --store daemon here
   --exit-when-idle      exit once all runs are closed and their nodes are gone, and remove
                         the --state-dir, which nobody needs then
   -h, --help            this text
@@ -112,9 +118,10 @@ void declare_flags(CLI::App& app, Flags& flags) {
         app.add_option("--listen-fd", flags.listen_fd)->check(CLI::NonNegativeNumber);
     port->excludes(listen)->excludes(listen_fd);
     listen->excludes(listen_fd);
-    app.add_flag("--exit-when-idle", flags.exits_when_idle);
+    CLI::Option* const exits = app.add_flag("--exit-when-idle", flags.exits_when_idle);
     CLI::Option* const state_dir = app.add_option("--state-dir", flags.state_dir);
     CLI::Option* const ha = app.add_option("--ha", flags.ha)->excludes(state_dir);
+    app.add_flag("--serve-tcpstore", flags.serves_tcpstore)->excludes(ha)->excludes(exits);
     app.add_option("--advertise", flags.advertise)->needs(ha);
     app.add_option("--tls-cert", flags.tls.cert);
     app.add_option("--tls-key", flags.tls.key);
@@ -298,9 +305,16 @@ int run(const Flags& flags) {
         logger->info("--insecure: everybody who reaches {} can run and end jobs here",
                      to_string(Endpoint{listener->host, listener->port}));
     }
+    if (flags.serves_tcpstore && !is_loopback(listener->host)) {
+        logger->info(
+            "--serve-tcpstore: everybody who reaches {} can read and change what torchrun "
+            "keeps here",
+            to_string(Endpoint{listener->host, listener->port}));
+    }
     fmt::print("listening on {}\n", to_string(Endpoint{listener->host, listener->port}));
     std::fflush(stdout);
     options.listener = std::move(listener->fd);
+    options.serves_tcpstore = flags.serves_tcpstore;
     options.exits_when_idle = flags.exits_when_idle;
     options.rng = ddprun::Rng(ddprun::random_seed());
     options.log = [logger](const std::string& line) { logger->info("{}", line); };

@@ -93,6 +93,9 @@ void add_failure(std::string& out, const rdzv::Verdict& verdict) {
     if (!evidence.kernel_note.empty()) {
         add_field(out, "kernel", evidence.kernel_note);
     }
+    if (!evidence.stacks.empty()) {
+        add_field(out, "stacks", evidence.stacks);
+    }
     add_error(out, evidence);
     add_last_words(out, evidence.stderr_tail);
     if (verdict.failure_count > 1) {

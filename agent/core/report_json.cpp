@@ -43,6 +43,7 @@ json failure_json(const rdzv::FailureReport& failure) {
                 {"keeper_lost", evidence.keeper_lost},
                 {"hung", evidence.hung},
                 {"kernel", evidence.kernel_note},
+                {"stacks", evidence.stacks},
                 {"logs", evidence.log_dir},
                 {"error", error_file_message(evidence.error_file)},
                 {"last_words", evidence.stderr_tail}};

@@ -46,7 +46,7 @@ std::optional<Generation> Supervisor::held_generation() const {
 }
 
 Supervisor::State::State(SupervisorOptions options)
-    : options_(std::move(options)), notice_(options_.limits) {
+    : options_(std::move(options)), quiet_(options_.identity.settings), notice_(options_.limits) {
     DDP_CHECK(options_.identity.slots >= 1, options_.identity.slots);
     DDP_CHECK(!options_.command.empty());
 }
@@ -81,6 +81,7 @@ void Supervisor::State::settle() {
         return;
     }
     update_publishing();
+    look_if_due();
     send_due_beat();
     judge_silence();
     const std::string wait = explain();
@@ -96,7 +97,7 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
     }
     std::optional<Instant> result = earlier(give_up_at(), notice_.next_deadline());
     if (group_.has_value()) {
-        result = earlier(result, group_->next_deadline());
+        result = earlier(earlier(result, group_->next_deadline()), quiet_.next_look());
     }
     if (const LinkIsUp* up = std::get_if<LinkIsUp>(&link_)) {
         result = earlier(earlier(result, up->beat_at), silence_end());

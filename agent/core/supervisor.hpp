@@ -7,8 +7,10 @@
 #include <variant>
 #include <vector>
 
+#include "agent/core/quiet_watch.hpp"
 #include "rendezvous/base/instant.hpp"
 #include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/endpoint.hpp"
 #include "rendezvous/protocol/limits.hpp"
 #include "rendezvous/protocol/messages.hpp"
 
@@ -27,8 +29,9 @@ struct SupervisorOptions {
     rdzv::Join identity;  ///< job, node, hostname, slots, role, settings, …; no store
     /// argv template; `${local_rank}` as torchrun substitutes it.
     std::vector<std::string> command;
-    std::string log_dir;     ///< `<log-dir>/<job>_<8 hex>`; empty: no files
-    std::string store_host;  ///< bind the store here; empty: the link's local address
+    std::string log_dir;                  ///< `<log-dir>/<job>_<8 hex>`; empty: no files
+    std::string store_host;               ///< bind the store here; empty: the link's local address
+    bool is_store_at_rendezvous = false;  ///< it serves the workers' store, this node never
     Milliseconds rendezvous_lost_timeout{60000};
     Milliseconds lasting_rendezvous_lost_timeout{600000};  ///< of a daemon that is kept running
     Milliseconds connect_timeout{600000};                  ///< for the very first connection
@@ -45,6 +48,7 @@ struct SupervisorOptions {
 /// Connected and authenticated; `local_address` is ours on that connection.
 struct LinkUp {
     std::string local_address;
+    rdzv::Endpoint rendezvous{};  ///< the other end of it
 };
 
 /// The connection ended; the link goes on trying by itself unless `is_final`.
@@ -86,6 +90,17 @@ struct NotEmptied {
     std::string what;
 };
 
+/// Answers LookAtWorkers. May never come: then there is nothing to be told from it.
+struct Looked {
+    Generation generation;
+    SignsOfLife seen;
+};
+
+/// Answers SaveStacks: they are saved, or cannot be, or not in time.
+struct StacksSaved {
+    Generation generation;
+};
+
 /// The keeper died; its workers are dead with it and swept, another keeper is ready.
 struct KeeperLost {};
 
@@ -97,7 +112,7 @@ struct Signalled {
 struct Tick {};
 
 using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerExited,
-                           Emptied, NotEmptied, KeeperLost, Signalled, Tick>;
+                           Emptied, NotEmptied, Looked, StacksSaved, KeeperLost, Signalled, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -166,6 +181,20 @@ struct AllowPublishing {
     Instant until = Instant::min();
 };
 
+/// Find out whether the workers show signs of life; answered by Looked.
+struct LookAtWorkers {
+    Generation generation;
+};
+
+/// Save the stacks of all threads of these workers in `folder`, within Limits::stacks_timeout;
+/// answered by StacksSaved. Orders for the workers that follow do not wait for it.
+struct SaveStacks {
+    Generation generation;
+    std::string folder;  ///< empty: nothing is kept on this node
+    Rank base_rank;
+    std::vector<LocalRank> workers;
+};
+
 /// SIGKILL whatever is left of the generation, descendants too, and prove that nothing is.
 struct EmptyGeneration {
     Generation generation;
@@ -190,9 +219,10 @@ struct Trace {
     std::string text;
 };
 
-using Effect = std::variant<SendToRendezvous, DropLink, OpenStore, ServeStore, CloseStore,
-                            StartWorkers, AskWorkersToLeave, SignalWorkers, AllowPublishing,
-                            EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
+using Effect =
+    std::variant<SendToRendezvous, DropLink, OpenStore, ServeStore, CloseStore, StartWorkers,
+                 AskWorkersToLeave, SignalWorkers, AllowPublishing, LookAtWorkers, SaveStacks,
+                 EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is

@@ -34,8 +34,11 @@ std::string Supervisor::State::explain() const {
         return fmt::format("waiting for the killed processes of generation {} to be gone",
                            group_->generation().value());
     }
+    if (group_.has_value() && group_->is_in<WorkersHang>()) {
+        return fmt::format("waiting for the stacks of {} to be saved", group_->running_text());
+    }
     if (group_.has_value() && group_->is_in<WorkersStop>()) {
-        return fmt::format("waiting for {} to end after {}", group_->alive_text(),
+        return fmt::format("waiting for {} to end after {}", group_->running_text(),
                            signal_name(std::get<WorkersStop>(group_->phase).signal));
     }
     if (const LinkIsDown* down = std::get_if<LinkIsDown>(&link_)) {

@@ -75,6 +75,7 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
     owed_ = Generation();
     group_token_ = run_token_;
     group_->publish_until = publish_until();
+    quiet_.begin(now_);
     rendezvous_waits_.clear();
     if (group_->serves_store()) {
         store_ = StoreState::Serving;
@@ -92,7 +93,8 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
                         row.group_world_size, row.group_world_size == 1 ? "" : "s", ranks,
                         row.why.empty() ? "" : "; ", row.why));
     }
-    emit(start_of(*group_, options_, store_address_.host));
+    const rdzv::StoreAddress& store = row.store.port == 0 ? rendezvous_ : row.store;
+    emit(start_of(*group_, options_, store, store_address_.host));
 }
 
 // --------------------------------------------------------------------------------------- deaths
@@ -104,13 +106,23 @@ void Supervisor::State::take(const WorkerExited& input) {
     DDP_CHECK(input.local_rank.value() >= 0 && input.local_rank.value() < options_.identity.slots,
               input.local_rank.value());
     end_worker(input.local_rank, input.evidence);
-    if (group_->is_in<WorkersStop>() && group_->has_all_exited()) {
+    if (!group_->has_all_exited()) {
+        if (quiet_.show_life(now_)) {
+            tell_quiet();
+        }
+        return;
+    }
+    quiet_.end();
+    if (!group_->is_in<WorkersRun>()) {
         vanish();
     }
 }
 
 void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
     WorkerFate& fate = group_->fates[static_cast<std::size_t>(local_rank.value())];
+    if (Hung* hung = std::get_if<Hung>(&fate)) {
+        fate = Failed{.evidence = std::move(hung->evidence), .at = hung->at};
+    }
     if (!std::holds_alternative<Alive>(fate)) {
         return;
     }
@@ -126,15 +138,16 @@ void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence
                         .judged_at = now_ + options_.limits.signal_death_patience};
     } else {
         Failed failed{.evidence = std::move(evidence), .at = now_};
-        report_failure(local_rank, failed);
+        report_failure(local_rank, failed.evidence, failed.at);
         fate = std::move(failed);
     }
 }
 
-void Supervisor::State::report_failure(LocalRank local_rank, const Failed& failed) {
+void Supervisor::State::report_failure(LocalRank local_rank, const rdzv::Evidence& evidence,
+                                       Instant at) {
     rdzv::WorkerFailed report{
-        .generation = group_->generation(), .local_rank = local_rank, .evidence = failed.evidence};
-    report.evidence.age = std::chrono::duration_cast<Milliseconds>(now_ - failed.at);
+        .generation = group_->generation(), .local_rank = local_rank, .evidence = evidence};
+    report.evidence.age = std::chrono::duration_cast<Milliseconds>(now_ - at);
     tell(std::move(report));
 }
 
@@ -148,7 +161,7 @@ void Supervisor::State::judge_held_back(bool is_all) {
             continue;
         }
         Failed failed{.evidence = std::move(held->evidence), .at = held->at};
-        report_failure(LocalRank(static_cast<int>(i)), failed);
+        report_failure(LocalRank(static_cast<int>(i)), failed.evidence, failed.at);
         group_->fates[i] = std::move(failed);
     }
 }
@@ -173,7 +186,8 @@ void Supervisor::State::take(const KeeperLost& /*input*/) {
         emit(EmptyGeneration{group_->generation()});
         return;
     }
-    bool is_reported = false;
+    bool is_reported = !group_->is_in<WorkersRun>();
+    end_hung_workers();
     for (std::size_t i = 0; i < group_->fates.size(); ++i) {
         if (!std::holds_alternative<Alive>(group_->fates[i])) {
             continue;
@@ -191,7 +205,7 @@ void Supervisor::State::take(const KeeperLost& /*input*/) {
         end_worker(LocalRank(static_cast<int>(i)), std::move(evidence));
         is_reported = true;
     }
-    if (group_->is_in<WorkersStop>()) {
+    if (!group_->is_in<WorkersRun>()) {
         vanish();
     }
 }
@@ -203,13 +217,19 @@ void Supervisor::State::hear(const rdzv::Stop& message) {
     const bool is_held = holds_workers();
     if (is_held && group_->generation() == message.generation) {
         owed_ = message.generation;
-        if (message.cause == rdzv::StopCause::Failure) {
+        if (message.cause == rdzv::StopCause::Failure || message.cause == rdzv::StopCause::Hang) {
             judge_held_back(true);
         } else {
             forgive_held_back();
         }
         if (message.cause == rdzv::StopCause::Fenced) {
             supersede_group();
+        }
+        const bool hangs = message.cause == rdzv::StopCause::Hang && !group_->has_all_exited() &&
+                           (group_->is_in<WorkersRun>() || group_->is_in<WorkersHang>());
+        if (hangs) {
+            begin_to_save_stacks(message);
+            return;
         }
         stop_workers({.signal = message.signal,
                       .grace = message.grace,
@@ -239,6 +259,7 @@ void Supervisor::State::hear(const rdzv::Stop& message) {
 
 void Supervisor::State::stop_workers(const StopOrder& order) {
     DDP_CHECK(holds_workers());
+    quiet_.end();
     if (group_->is_in<WorkersVanish>()) {
         return;
     }
@@ -274,6 +295,7 @@ void Supervisor::State::stop_workers(const StopOrder& order) {
 
 void Supervisor::State::vanish() {
     DDP_CHECK(holds_workers());
+    quiet_.end();
     if (!group_->is_in<WorkersVanish>()) {
         forgive_held_back();
         group_->phase = WorkersVanish{};

@@ -28,6 +28,7 @@ void Supervisor::State::tell(rdzv::AgentMessage message) {
 void Supervisor::State::take(const LinkUp& input) {
     link_ = LinkIsUp{};
     local_address_ = input.local_address;
+    rendezvous_ = {input.rendezvous.host, input.rendezvous.port};
     if (ending_.has_value()) {
         return;
     }
@@ -69,7 +70,12 @@ void Supervisor::State::take(const FromRendezvous& input) {
 
 void Supervisor::State::open_store() {
     store_ = StoreState::Opening;
-    emit(OpenStore{options_.store_host.empty() ? local_address_ : options_.store_host});
+    const std::string& host = options_.store_host.empty() ? local_address_ : options_.store_host;
+    if (options_.is_store_at_rendezvous) {
+        take(StoreOpened{{host, 0}});  // Nothing listens here; the host tells who is admitted.
+        return;
+    }
+    emit(OpenStore{host});
 }
 
 void Supervisor::State::take(const StoreOpened& input) {
@@ -150,12 +156,17 @@ void Supervisor::State::say_again() {
         for (std::size_t i = 0; i < group_->fates.size(); ++i) {
             const LocalRank local_rank(static_cast<int>(i));
             if (const Failed* failed = std::get_if<Failed>(&group_->fates[i])) {
-                report_failure(local_rank, *failed);
+                report_failure(local_rank, failed->evidence, failed->at);
+            } else if (const Hung* hung = std::get_if<Hung>(&group_->fates[i])) {
+                report_failure(local_rank, hung->evidence, hung->at);
             } else if (std::holds_alternative<Finished>(group_->fates[i]) && holds_workers()) {
                 tell(rdzv::WorkerFinished{.generation = group_->generation(),
                                           .local_rank = local_rank});
             }
         }
+    }
+    if (quiet_.is_quiet() && group_token_ == run_token_ && !DDP_BUG(QuietForgottenOnReconnect)) {
+        tell_quiet();
     }
     if (is_leaving() && !DDP_BUG(LeaveForgottenOnReconnect)) {
         tell(rdzv::Leave{*first_signal_});

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "agent/core/lease_watch.hpp"
+#include "agent/core/quiet_watch.hpp"
 #include "agent/core/supervisor.hpp"
 #include "agent/core/wait_notice.hpp"
 #include "agent/core/worker_group.hpp"
@@ -58,6 +59,7 @@ struct StopOrder {
 /// supervisor_link.cpp     connection, store socket, joining, what is said again, beats, and until
 ///                         when workers may publish
 /// supervisor_group.cpp    start, deaths, stop, proof of emptiness
+/// supervisor_quiet.cpp    signs of life, and a generation that hangs
 /// supervisor_ending.cpp   signals, leaving, verdict, losing the rendezvous
 /// supervisor_explain.cpp  texts for people
 class Supervisor::State {
@@ -73,6 +75,8 @@ public:
     void take(const WorkerExited& input);
     void take(const Emptied& input);
     void take(const NotEmptied& input);
+    void take(const Looked& input);
+    void take(const StacksSaved& input);
     void take(const KeeperLost& input);
     void take(const Signalled& input);
     void take(const Tick& input);
@@ -126,8 +130,12 @@ private:
     void end_worker(LocalRank local_rank, rdzv::Evidence evidence);
     void judge_held_back(bool is_all);
     void forgive_held_back();
-    void report_failure(LocalRank local_rank, const Failed& failed);
+    void report_failure(LocalRank local_rank, const rdzv::Evidence& evidence, Instant at);
     void stop_workers(const StopOrder& order);
+    void look_if_due();
+    void tell_quiet();
+    void begin_to_save_stacks(const rdzv::Stop& message);
+    void end_hung_workers();
     void supersede_group();
     [[nodiscard]] Instant publish_until() const;
     void update_publishing();
@@ -159,8 +167,10 @@ private:
     std::uint64_t beats_ = 0;
     StoreState store_ = StoreState::None;
     rdzv::StoreAddress store_address_;  ///< the last one opened
+    rdzv::StoreAddress rendezvous_;     ///< where it was last found: its store, if it serves one
 
     std::optional<WorkerGroup> group_;
+    QuietWatch quiet_;
     std::string group_token_;       ///< the run that started group_
     Generation highest_heard_;      ///< of any run
     Generation fenced_;             ///< newest generation of this run whose end was asked unseen

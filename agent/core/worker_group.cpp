@@ -14,8 +14,7 @@ WorkerGroup::WorkerGroup(rdzv::Start row, int slots)
     : fates(static_cast<std::size_t>(slots)), row_(std::move(row)) {}
 
 bool WorkerGroup::has_all_exited() const {
-    return std::none_of(fates.begin(), fates.end(),
-                        [](const WorkerFate& fate) { return std::holds_alternative<Alive>(fate); });
+    return std::none_of(fates.begin(), fates.end(), is_running);
 }
 
 bool WorkerGroup::has_all_finished() const {
@@ -24,16 +23,23 @@ bool WorkerGroup::has_all_finished() const {
     });
 }
 
-std::string WorkerGroup::alive_text() const {
-    std::string list;
-    int count = 0;
+std::vector<LocalRank> WorkerGroup::running() const {
+    std::vector<LocalRank> found;
     for (std::size_t i = 0; i < fates.size(); ++i) {
-        if (std::holds_alternative<Alive>(fates[i])) {
-            list += fmt::format("{}{}", count == 0 ? "" : ", ", i);
-            ++count;
+        if (is_running(fates[i])) {
+            found.emplace_back(static_cast<int>(i));
         }
     }
-    return fmt::format("local rank{} {}", count == 1 ? "" : "s", list);
+    return found;
+}
+
+std::string WorkerGroup::running_text() const {
+    std::string list;
+    const std::vector<LocalRank> ranks = running();
+    for (const LocalRank rank : ranks) {
+        list += fmt::format("{}{}", list.empty() ? "" : ", ", rank.value());
+    }
+    return fmt::format("local rank{} {}", ranks.size() == 1 ? "" : "s", list);
 }
 
 std::optional<Instant> WorkerGroup::next_deadline() const {
@@ -57,8 +63,13 @@ std::string worker_log_dir(const std::string& log_dir, Generation generation,
     return fmt::format("{}/attempt_{}/{}", log_dir, generation.value() - 1, local_rank.value());
 }
 
+std::string stacks_dir(const std::string& log_dir, Generation generation) {
+    return log_dir.empty() ? std::string()
+                           : fmt::format("{}/attempt_{}/stacks", log_dir, generation.value() - 1);
+}
+
 StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
-                      const std::string& local_address) {
+                      const rdzv::StoreAddress& store, const std::string& local_address) {
     const rdzv::Start& row = group.row();
     const int slots = options.identity.slots;
     StartWorkers start{.generation = row.generation,
@@ -78,7 +89,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .role_rank = 0,
         .role_world_size = row.role_world_size,
         .role = options.identity.role,
-        .store = row.store,
+        .store = store,
         .local_address = local_address,
         .start_reason = row.why,
         .page = {},

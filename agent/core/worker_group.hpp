@@ -33,14 +33,31 @@ struct HeldBack {
     Instant judged_at{};
 };
 
+/// Lives, and has failed: its generation hangs. Reported like one that ended.
+struct Hung {
+    rdzv::Evidence evidence;
+    Instant at{};
+};
+
 /// Ended after a stop or while this node leaves: neither success nor failure.
 struct Left {};
 
-using WorkerFate = std::variant<Alive, Finished, Failed, HeldBack, Left>;
+using WorkerFate = std::variant<Alive, Finished, Failed, HeldBack, Hung, Left>;
+
+/// It has not ended, or that is not known.
+[[nodiscard]] inline bool is_running(const WorkerFate& fate) {
+    return std::holds_alternative<Alive>(fate) || std::holds_alternative<Hung>(fate);
+}
 
 // ------------------------------------------------------------- what is done about all of them
 
 struct WorkersRun {};
+
+/// They hang: their stacks are being saved. Then they are stopped.
+struct WorkersHang {
+    int signal = 0;
+    Duration grace{};
+};
 
 /// `signal` was sent; what still runs at `kill_at` is killed.
 struct WorkersStop {
@@ -56,7 +73,7 @@ struct WorkersVanish {};
 /// Proven: nothing of this generation is left here.
 struct WorkersGone {};
 
-using GroupPhase = std::variant<WorkersRun, WorkersStop, WorkersVanish, WorkersGone>;
+using GroupPhase = std::variant<WorkersRun, WorkersHang, WorkersStop, WorkersVanish, WorkersGone>;
 
 /// The part of one generation that lives on this node: its row of the rank map, its workers and
 /// how far their end has come. Kept after the end, to be reported again.
@@ -66,7 +83,7 @@ public:
 
     [[nodiscard]] const rdzv::Start& row() const { return row_; }
     [[nodiscard]] Generation generation() const { return row_.generation; }
-    [[nodiscard]] bool serves_store() const { return row_.group_rank == 0; }
+    [[nodiscard]] bool serves_store() const { return row_.group_rank == 0 && row_.store.port != 0; }
 
     GroupPhase phase;
     std::vector<WorkerFate> fates;           ///< by local rank
@@ -80,8 +97,10 @@ public:
     [[nodiscard]] bool has_all_exited() const;
     [[nodiscard]] bool has_all_finished() const;
 
-    /// "local ranks 0, 2" of those alive, for people.
-    [[nodiscard]] std::string alive_text() const;
+    [[nodiscard]] std::vector<LocalRank> running() const;
+
+    /// "local ranks 0, 2" of those that run, for people.
+    [[nodiscard]] std::string running_text() const;
 
     /// The earliest held-back death or the kill of a stop.
     [[nodiscard]] std::optional<Instant> next_deadline() const;
@@ -94,9 +113,13 @@ private:
 [[nodiscard]] std::string worker_log_dir(const std::string& log_dir, Generation generation,
                                          LocalRank local_rank);
 
+/// Where the stacks of its workers are saved; empty if `log_dir` is.
+[[nodiscard]] std::string stacks_dir(const std::string& log_dir, Generation generation);
+
 /// All that the workers of `group` are started with, but for the page, which is the shell's to
-/// make. `local_address` is this node's towards the others.
+/// make. `store` is where they find theirs, `local_address` this node's towards the others.
 [[nodiscard]] StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
+                                    const rdzv::StoreAddress& store,
                                     const std::string& local_address);
 
 }  // namespace ddprun::agent

@@ -2,9 +2,9 @@
 
 #include <fcntl.h>
 
+#include <chrono>
 #include <deque>
 #include <map>
-#include <set>
 #include <utility>
 #include <variant>
 
@@ -16,20 +16,14 @@
 #include "agent/daemon/evidence.hpp"
 #include "agent/daemon/kernel_log.hpp"
 #include "agent/daemon/shared_page.hpp"
+#include "agent/daemon/signs_of_life.hpp"
+#include "agent/daemon/stack_saver.hpp"
 #include "agent/process/cgroup.hpp"
 #include "rendezvous/base/check.hpp"
 #include "rendezvous/base/overloaded.hpp"
 #include "rendezvous/store/store_server.hpp"
 
 namespace ddprun::agent {
-
-namespace {
-
-Instant now() {
-    return std::chrono::steady_clock::now();
-}
-
-}  // namespace
 
 class Agent::Impl : public std::enable_shared_from_this<Agent::Impl> {
 public:
@@ -39,12 +33,21 @@ public:
           link_(std::move(link)),
           output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
           store_(options_.supervisor.limits, [this](const std::string& line) { hand_on(line); }),
+          stacks_(io, options_.supervisor.limits,
+                  {.say = [this](const std::string& line) { say(line); },
+                   .on_child = [this](int pid) { keeper_->exclude(pid); },
+                   .on_done = [this](Generation generation) { feed(StacksSaved{generation}); }}),
           timer_(io),
           signals_(io) {}
 
     Result<void> start(std::function<void(int)> on_exit) {
         if (allows_cgroup(options_.keeper.containment)) {
-            clear_up_after_others();
+            // What is left of others may hold ports, files and GPU memory.
+            const std::string line =
+                clear_stale_cgroups(options_.supervisor.limits.unkillable_after);
+            if (!line.empty()) {
+                say(line);
+            }
         }
         Result<std::unique_ptr<KeeperHandle>> keeper =
             KeeperHandle::start(io_, options_.keeper, keeper_events());
@@ -81,14 +84,6 @@ public:
     void say(const std::string& line) { output_->say("ddprun: " + line); }
 
 private:
-    /// Before this node joins: what is left may hold ports, files and GPU memory.
-    void clear_up_after_others() {
-        const std::string line = clear_stale_cgroups(options_.supervisor.limits.unkillable_after);
-        if (!line.empty()) {
-            say(line);
-        }
-    }
-
     /// A line of the store's, on the store's thread.
     void hand_on(const std::string& line) {
         boost::asio::post(io_, [weak = weak_from_this(), line] {
@@ -100,7 +95,9 @@ private:
 
     void start_link() {
         rdzv::LinkEvents events;
-        events.on_up = [this](std::string address) { feed(LinkUp{std::move(address)}); };
+        events.on_up = [this](std::string address, rdzv::Endpoint rendezvous) {
+            feed(LinkUp{std::move(address), std::move(rendezvous)});
+        };
         events.on_down = [this](std::string why, bool is_final) {
             feed(LinkDown{std::move(why), is_final});
         };
@@ -112,7 +109,9 @@ private:
 
     KeeperHandle::Events keeper_events() {
         KeeperHandle::Events events;
-        events.on_started = [](Generation, LocalRank, int) {};
+        events.on_started = [this](Generation, LocalRank local_rank, int pid) {
+            stacks_.worker_started(local_rank, pid);
+        };
         events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {
             worker_ended(generation, local_rank, end);
         };
@@ -169,7 +168,7 @@ private:
             const Input next = std::move(inputs_.front());
             inputs_.pop_front();
             Effects effects;
-            supervisor_->step(now(), next, effects);
+            supervisor_->step(std::chrono::steady_clock::now(), next, effects);
             for (Effect& effect : effects) {
                 carry_out(std::move(effect));
             }
@@ -209,6 +208,8 @@ private:
                        [&](AskWorkersToLeave& e) { page_.carry_out(e); },
                        [&](SignalWorkers& e) { signal_workers(e); },
                        [&](AllowPublishing& e) { page_.carry_out(e); },
+                       [&](LookAtWorkers& e) { look_at_workers(e.generation); },
+                       [&](SaveStacks& e) { stacks_.save(e, shared_from_this()); },
                        [&](EmptyGeneration& e) { empty_generation(e.generation); },
                        [&](Say& e) { say(e.text); },
                        [&](ShowVerdict& e) { show(e.verdict); },
@@ -246,6 +247,7 @@ private:
     void start_workers(StartWorkers start) {
         generation_ = start.generation;
         kernel_log_.begin_generation();
+        stacks_.begin_generation();
         specs_.clear();
         if (const Result<void> made = page_.make(start); !made) {
             say(fmt::format("warning: {}; workers learn of a drain by signals alone",
@@ -302,6 +304,15 @@ private:
         }
     }
 
+    /// Not answered while the disk holds up the workers' output: they may wait for that.
+    void look_at_workers(Generation generation) {
+        output_->measure([self = shared_from_this(), generation](OutputMeasure output) {
+            self->feed(
+                Looked{generation, signs_of_life(output, *self->keeper_, self->page_, self->stacks_,
+                                                 generation, self->specs_.size())});
+        });
+    }
+
     /// Stopped before it was started: as if the signal had ended each worker at once.
     void end_before_spawn(const SignalWorkers& effect) {
         is_spawn_pending_ = false;
@@ -315,6 +326,7 @@ private:
 
     void empty_generation(Generation generation) {
         is_spawn_pending_ = false;
+        stacks_.cancel();
         keeper_->empty_generation(generation);
     }
 
@@ -343,6 +355,7 @@ private:
     std::unique_ptr<WorkerOutput> output_;
     rdzv::StoreServer store_;
     std::unique_ptr<KeeperHandle> keeper_;
+    StackSaver stacks_;
     boost::asio::steady_timer timer_;
     boost::asio::signal_set signals_;
     std::function<void(int)> on_exit_;

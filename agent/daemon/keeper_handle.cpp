@@ -14,6 +14,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
 
+#include "agent/daemon/cpu_time.hpp"
 #include "agent/process/children.hpp"
 #include "agent/process/containment.hpp"
 #include "agent/process/frame_channel.hpp"
@@ -68,6 +69,7 @@ public:
     void exclude(int pid) { containment_.exclude(pid); }
     void stop(std::function<void()> done);
 
+    [[nodiscard]] Duration cpu_used() const;
     [[nodiscard]] ContainmentLevel containment() const { return containment_.level(); }
     [[nodiscard]] int keeper_pid() const { return keeper_pid_; }
 
@@ -225,6 +227,13 @@ void KeeperHandle::Impl::request(const KeeperRequest& message) {
     }
 }
 
+Duration KeeperHandle::Impl::cpu_used() const {
+    const int folder = containment_.cgroup_folder();
+    const std::optional<Duration> told =
+        folder >= 0 ? cpu_time_of_cgroup(folder) : std::optional<Duration>();
+    return told ? *told : cpu_time_below(keeper_pid_);
+}
+
 void KeeperHandle::Impl::stop(std::function<void()> done) {
     if (done) {
         on_stopped_ = std::move(done);
@@ -368,6 +377,10 @@ void KeeperHandle::empty_generation(Generation generation) {
 
 void KeeperHandle::exclude(int pid) {
     impl_->exclude(pid);
+}
+
+Duration KeeperHandle::cpu_used() const {
+    return impl_->cpu_used();
 }
 
 ContainmentLevel KeeperHandle::containment() const {

@@ -86,6 +86,9 @@ public:
 
     [[nodiscard]] int keeper_pid() const;
 
+    /// CPU time of the workers and all that they have started, of this generation and those before.
+    [[nodiscard]] Duration cpu_used() const;
+
     /// Closes the socket: the keeper kills what it still holds and ends by itself. No event comes
     /// after this call; `done` is called when it has been reaped.
     void stop(std::function<void()> done = {});

@@ -155,6 +155,13 @@ void WorkerOutput::collect(Generation generation, LocalRank local_rank,
     });
 }
 
+void WorkerOutput::measure(std::function<void(OutputMeasure)> done) {
+    thread_->post([thread = thread_.get(), done = std::move(done)]() mutable {
+        asio::post(thread->callbacks_, [done = std::move(done),
+                                        measured = thread->pump_.measure()] { done(measured); });
+    });
+}
+
 void WorkerOutput::close(Generation generation) {
     thread_->post([thread = thread_.get(), generation] { thread->pump_.close(generation); });
 }

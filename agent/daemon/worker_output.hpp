@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,6 +58,11 @@ struct Collected {
     bool is_complete = true;
 };
 
+struct OutputMeasure {
+    std::uint64_t bytes = 0;
+    bool is_console_full = false;  ///< workers may wait for it to take what they write
+};
+
 /// Carries the workers' output to their log files and to the console, on a thread of its own that
 /// shares nothing with the caller but posted work, so that neither a slow disk nor a stopped
 /// terminal delays a beat. Every byte reaches the log file as it was written. On the console:
@@ -100,6 +106,10 @@ public:
     /// shown, and `done` gets its last words. The pipes stay open for its descendants. A worker
     /// that was never opened has no words.
     void collect(Generation generation, LocalRank local_rank, std::function<void(Collected)> done);
+
+    /// `done` gets what all workers together have written so far. A disk that holds the thread up
+    /// holds up the answer.
+    void measure(std::function<void(OutputMeasure)> done);
 
     /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
     /// a stream is never awaited, for somebody else may hold a copy.

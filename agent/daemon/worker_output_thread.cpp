@@ -188,6 +188,7 @@ bool OutputPump::read_once(Stream& stream, std::size_t& count) {
         return false;
     }
     count = static_cast<std::size_t>(got);
+    bytes_read_ += count;
     carry(stream, std::string_view(buffer_.data(), count));
     return true;
 }

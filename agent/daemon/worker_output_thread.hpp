@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +42,7 @@ public:
 
     void open(OpenedWorker worker);
     [[nodiscard]] Collected collect(Generation generation, LocalRank local_rank);
+    [[nodiscard]] OutputMeasure measure() const { return {bytes_read_, !paused_.empty()}; }
     void close(Generation generation);
     void keep(const std::string& path, const std::string& content);
     void say(const std::string& line);
@@ -76,6 +78,7 @@ private:
     std::vector<std::shared_ptr<Stream>> paused_;  ///< not read until the console has room
     std::vector<char> buffer_;                     ///< of one read, shared by all streams
     std::string lines_;                            ///< of one read, cut and prefixed
+    std::uint64_t bytes_read_ = 0;                 ///< of all streams there ever were
     std::size_t dropped_lines_ = 0;                ///< own lines the console did not take
     bool has_said_error_ = false;
 };

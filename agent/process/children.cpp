@@ -2,8 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
-#include <optional>
+#include <chrono>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -13,6 +14,9 @@
 namespace ddprun::agent {
 
 namespace {
+
+// More of one process are not looked for.
+constexpr std::size_t kDescendantsMax = 8192;
 
 std::optional<int> number_of(std::string_view text) {
     int value = 0;
@@ -48,36 +52,44 @@ void append_pids(std::string_view text, std::vector<int>& pids) {
     }
 }
 
-struct Stat {
-    std::string name;
-    char state = '?';
-    int parent = 0;
-};
-
-/// The name may hold anything, parentheses and line breaks too: the last ')' ends it.
-std::optional<Stat> read_stat(int pid) {
-    const std::optional<std::string> text = read_whole(fmt::format("/proc/{}/stat", pid));
-    if (!text) {
-        return std::nullopt;
+/// The numbers between blanks from the third field on.
+std::vector<long long> fields_of(std::string_view text) {
+    std::vector<long long> fields;
+    while (!text.empty()) {
+        const std::size_t end = std::min(text.find(' '), text.size());
+        long long value = 0;
+        (void)std::from_chars(text.data(), text.data() + end, value);
+        fields.push_back(value);
+        text.remove_prefix(std::min(end + 1, text.size()));
     }
-    const std::size_t open = text->find('(');
-    const std::size_t close = text->rfind(") ");
-    if (open == std::string::npos || close == std::string::npos || text->size() < close + 5) {
-        return std::nullopt;
-    }
-    const std::string_view rest = std::string_view(*text).substr(close + 4);
-    return Stat{text->substr(open + 1, close - open - 1), (*text)[close + 2],
-                number_of(rest.substr(0, rest.find(' '))).value_or(0)};
+    return fields;
 }
 
-/// For kernels built without the `children` files: everybody whose parent we are.
-std::vector<int> own_children_by_scan() {
-    const int self = getpid();
+Duration time_of_ticks(long long ticks) {
+    static const long long per_second = sysconf(_SC_CLK_TCK);
+    return std::chrono::microseconds(ticks * 1'000'000 / per_second);
+}
+
+/// For kernels built without the `children` files: everybody whose parent it is.
+std::vector<int> children_by_scan(int pid) {
     std::vector<int> children;
     for (const int candidate : numbers_in("/proc")) {
-        const std::optional<Stat> stat = read_stat(candidate);
-        if (stat && stat->parent == self) {
+        const std::optional<ProcessStat> stat = stat_of(candidate);
+        if (stat && stat->parent == pid) {
             children.push_back(candidate);
+        }
+    }
+    return children;
+}
+
+/// Of the process whose threads are in `folder`. Children belong to the thread that made or adopted
+/// them. The kernel walks the list from one read to the next; only reaping, which is the parent's,
+/// could make it lose its place.
+std::vector<int> children_in(const std::string& folder) {
+    std::vector<int> children;
+    for (const int thread : numbers_in(folder)) {
+        if (const auto text = read_whole(fmt::format("{}/{}/children", folder, thread))) {
+            append_pids(*text, children);
         }
     }
     return children;
@@ -90,19 +102,55 @@ bool has_children_files() {
 
 }  // namespace
 
+std::optional<ProcessStat> stat_of(int pid) {
+    const std::optional<std::string> text = read_whole(fmt::format("/proc/{}/stat", pid));
+    if (!text) {
+        return std::nullopt;
+    }
+    // The name may hold anything, parentheses and line breaks too: the last ')' ends it.
+    const std::size_t open = text->find('(');
+    const std::size_t close = text->rfind(") ");
+    if (open == std::string::npos || close == std::string::npos || text->size() < close + 5) {
+        return std::nullopt;
+    }
+    constexpr std::size_t kParent = 0;
+    constexpr std::size_t kSession = 2;
+    constexpr std::size_t kUserTime = 10;  // then system time, and both of the reaped children
+    const std::vector<long long> fields = fields_of(std::string_view(*text).substr(close + 4));
+    if (fields.size() < kUserTime + 4) {
+        return std::nullopt;
+    }
+    const auto time = [&fields](std::size_t first) {
+        return time_of_ticks(fields[first] + fields[first + 1]);
+    };
+    return ProcessStat{.name = text->substr(open + 1, close - open - 1),
+                       .state = (*text)[close + 2],
+                       .parent = static_cast<int>(fields[kParent]),
+                       .session = static_cast<int>(fields[kSession]),
+                       .cpu = time(kUserTime),
+                       .cpu_of_reaped = time(kUserTime + 2)};
+}
+
+std::vector<int> children_of(int pid) {
+    return has_children_files() ? children_in(fmt::format("/proc/{}/task", pid))
+                                : children_by_scan(pid);
+}
+
 std::vector<int> own_children() {
-    if (!has_children_files()) {
-        return own_children_by_scan();
+    return has_children_files() ? children_in("/proc/self/task") : children_by_scan(getpid());
+}
+
+std::vector<int> descendants_of(int pid) {
+    std::vector<int> found = children_of(pid);
+    for (std::size_t i = 0; i < found.size() && found.size() < kDescendantsMax; ++i) {
+        const std::vector<int> below = children_of(found[i]);
+        found.insert(found.end(), below.begin(), below.end());
     }
-    std::vector<int> children;
-    // Children belong to the thread that made or adopted them. The kernel walks the list from one
-    // read to the next; only reaping, which is ours, could make it lose its place.
-    for (const int thread : numbers_in("/proc/self/task")) {
-        if (const auto text = read_whole(fmt::format("/proc/self/task/{}/children", thread))) {
-            append_pids(*text, children);
-        }
-    }
-    return children;
+    return found;
+}
+
+std::vector<int> threads_of(int pid) {
+    return numbers_in(fmt::format("/proc/{}/task", pid));
 }
 
 std::vector<int> open_descriptors() {
@@ -110,7 +158,7 @@ std::vector<int> open_descriptors() {
 }
 
 std::string describe_process(int pid) {
-    const std::optional<Stat> stat = read_stat(pid);
+    const std::optional<ProcessStat> stat = stat_of(pid);
     if (!stat) {
         return fmt::format("{}", pid);
     }

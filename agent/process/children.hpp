@@ -1,9 +1,30 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "rendezvous/base/instant.hpp"
+
 namespace ddprun::agent {
+
+/// One process, as /proc tells.
+struct ProcessStat {
+    std::string name;
+    char state = '?';
+    int parent = 0;
+    int session = 0;
+    Duration cpu{};            ///< used by its threads
+    Duration cpu_of_reaped{};  ///< by its children that have ended, and theirs
+};
+
+/// None: there is no such process, or no /proc.
+[[nodiscard]] std::optional<ProcessStat> stat_of(int pid);
+
+/// All at once of nobody's own: who is forked meanwhile may be missing.
+[[nodiscard]] std::vector<int> children_of(int pid);
+[[nodiscard]] std::vector<int> descendants_of(int pid);
+[[nodiscard]] std::vector<int> threads_of(int pid);
 
 /// The children of this process, adopted ones and dead ones that nobody has reaped included.
 /// Complete as long as no other thread reaps.

@@ -60,8 +60,14 @@ constexpr std::array kFlags = {
           "of --master-port"),
     value("master-addr", "HOST", Group::Meeting, "where nodes meet if there is no --rdzv-endpoint"),
     value("master-port", "PORT", Group::Meeting,
-          "port of the workers' store (default: any free); beside\n--master-addr nodes meet at the "
-          "port 100 below it"),
+          "port of the workers' store (default: any free); beside\n--master-addr nodes meet there, "
+          "too, as with --store daemon"),
+    value("store", "agent|daemon", Group::Meeting,
+          "who serves the workers' store: the first node on a port of\nits own (default), or the"
+          " rendezvous on its own port"),
+    value("store-admit", "members|any", Group::Meeting,
+          "whom it answers: addresses of the job's nodes (default),\nor whoever reaches it (NAT,"
+          " sidecars)"),
     value("local-addr", "HOST", Group::Meeting,
           "this node's address (default: that of the way to HOST)"),
     value("topology", "KEY", Group::Meeting,
@@ -85,6 +91,9 @@ constexpr std::array kFlags = {
     value("max-restarts-at-step", "N", Group::Failing,
           "give up after N restarts that failed at one training step,\nwhere workers tell theirs"
           " (default 3; 0: never)"),
+    value("hang-timeout", "SECONDS|auto", Group::Failing,
+          "no output, CPU use or progress anywhere for so long: stacks\nare saved and all restart"
+          " (default 0: never; auto: learned)"),
     value("grow", "auto|never", Group::Failing,
           "let a late node join a running group (default auto)"),
     value("failure-grace", "SECONDS", Group::Failing,

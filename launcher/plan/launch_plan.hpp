@@ -44,9 +44,10 @@ struct LaunchPlan {
     std::vector<rdzv::Endpoint> other_endpoints;
     std::string topology_key;  ///< nodes with the same one are near each other
     std::optional<int> node_rank;
-    std::string node_id;            ///< empty: derived
-    std::string local_addr;         ///< empty: derived
-    std::uint16_t master_port = 0;  ///< 0: the kernel chooses
+    std::string node_id;                  ///< empty: derived
+    std::string local_addr;               ///< empty: derived
+    std::uint16_t master_port = 0;        ///< of an agent's store; 0: the kernel chooses
+    bool is_store_at_rendezvous = false;  ///< on its port, not on one of an agent's
     std::string role = "default";
     /// argv of a worker; command[0] is a path that can be executed.
     std::vector<std::string> command;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -107,11 +108,8 @@ Result<void> meet_at_endpoint(const Given& all, LaunchPlan& plan) {
     return {};
 }
 
-/// From torchrun's default port of the store to its default port of a rendezvous. Jobs that differ
-/// in the first differ in the second, and neighbours do not take each other's.
-constexpr int kRendezvousBelowStore = 100;
-
-/// torchrun's static way: `host` is the node of rank 0, and its port that of the workers' store.
+/// torchrun's static way: nodes meet at `host`, the node of rank 0, and the workers' store is on
+/// the same port.
 void meet_statically(const std::string& host, LaunchPlan& plan) {
     if (plan.settings.max_nodes == 1) {
         plan.local_addr = host;
@@ -120,9 +118,8 @@ void meet_statically(const std::string& host, LaunchPlan& plan) {
     plan.is_single_node = false;
     plan.endpoint_host = host;
     if (plan.master_port != 0) {
-        const int below = plan.master_port - kRendezvousBelowStore;
-        plan.endpoint_port = static_cast<std::uint16_t>(
-            below > 0 ? below : plan.master_port + kRendezvousBelowStore);
+        plan.endpoint_port = std::exchange(plan.master_port, std::uint16_t{0});
+        plan.is_store_at_rendezvous = true;
     }
 }
 
@@ -187,6 +184,36 @@ Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
                      fmt::format("several nodes need a place to meet; add --rdzv-endpoint HOST:{}, "
                                  "the same on every node, where HOST is one of them",
                                  kDefaultPort));
+}
+
+/// Whose port the workers' store is on, and whom it answers.
+Result<void> choose_store(const CommandLine& line, LaunchPlan& plan) {
+    if (const std::optional<Given> given = value_if_any(line, "store-admit")) {
+        const Result<std::size_t> choice = parse_choice(*given, {"members", "any"});
+        if (!choice) {
+            return choice.error();
+        }
+        plan.settings.store_admits_any = *choice == 1;
+    }
+    const std::optional<Given> given = value_if_any(line, "store");
+    if (!given) {
+        return {};
+    }
+    const Result<std::size_t> choice = parse_choice(*given, {"agent", "daemon"});
+    if (!choice) {
+        return choice.error();
+    }
+    plan.is_store_at_rendezvous = *choice == 1 && !plan.is_single_node;
+    if (*choice == 1 && plan.is_single_node) {
+        plan.warnings.push_back(
+            fmt::format("{} has no effect: a single node has no rendezvous port", given->shown()));
+    } else if (plan.is_store_at_rendezvous && plan.master_port != 0) {
+        plan.warnings.push_back(
+            fmt::format("--master-port {} has no effect: {} means the port of the endpoint",
+                        plan.master_port, given->shown()));
+        plan.master_port = 0;
+    }
+    return {};
 }
 
 Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
@@ -277,6 +304,9 @@ Result<void> take_secret(const CommandLine& line, const Surroundings& surroundin
 Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundings,
                           LaunchPlan& plan) {
     if (Result<void> taken = choose_place(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = choose_store(line, plan); !taken) {
         return taken;
     }
     take_topology(line, surroundings, plan);

@@ -149,6 +149,28 @@ Result<void> take_budgets(const CommandLine& line, const Conf& conf, LaunchPlan&
     return {};
 }
 
+Result<void> take_hang_timeout(const CommandLine& line, LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("hang-timeout");
+    if (!given) {
+        return {};
+    }
+    plan.settings.learns_hang_timeout = given->value == "auto";
+    if (plan.settings.learns_hang_timeout) {
+        return {};
+    }
+    const Result<Milliseconds> seconds = parse_seconds(*given);
+    if (!seconds) {
+        return bad_value(*given, "it must be auto or a number of seconds; 0 is never");
+    }
+    constexpr Milliseconds kLeast = rdzv::Limits{}.hang_timeout_min;
+    if (*seconds > Milliseconds::zero() && *seconds < kLeast) {
+        return bad_value(*given, fmt::format("it must be at least {} s; 0 is never",
+                                             std::chrono::duration<double>(kLeast).count()));
+    }
+    plan.settings.hang_timeout = *seconds;
+    return {};
+}
+
 /// torchrun's own variable for the default of --shutdown-timeout.
 std::optional<Given> shutdown_timeout(const CommandLine& line, const Surroundings& surroundings) {
     constexpr char kVariable[] = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
@@ -217,6 +239,9 @@ Result<void> take_settings(const CommandLine& line, const Surroundings& surround
         return conf.error();
     }
     if (Result<void> taken = take_budgets(line, *conf, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_hang_timeout(line, plan); !taken) {
         return taken;
     }
     return take_times(line, surroundings, *conf, plan);

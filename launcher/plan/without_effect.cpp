@@ -45,7 +45,7 @@ constexpr std::array kUnusedVariables = {
     UnusedVariable{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "",
                    "ddprun does not look for workers in uninterruptible sleep"},
     UnusedVariable{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1",
-                   "the workers' store is always the agent's"},
+                   "the workers' store is always ddprun's"},
 };
 
 }  // namespace

@@ -80,6 +80,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.command = plan.command;
     supervisor.log_dir = facts.log_dir;
     supervisor.store_host = plan.local_addr;
+    supervisor.is_store_at_rendezvous = plan.is_store_at_rendezvous;
     if (plan.rendezvous_lost_timeout) {
         supervisor.rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;
         supervisor.lasting_rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;

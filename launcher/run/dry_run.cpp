@@ -77,6 +77,10 @@ std::string_view unknown_of_several_nodes(std::string_view key) {
 
 std::string shown(const LaunchPlan& plan, const Pair& entry) {
     const auto& [key, value] = entry;
+    const bool is_store = key == var::kMasterAddr.key || key == var::kMasterPort.key;
+    if (is_store && plan.is_store_at_rendezvous) {
+        return quoted(value);
+    }
     if (key == var::kMasterPort.key && plan.master_port == 0) {
         return "<any free port>";
     }
@@ -136,9 +140,12 @@ std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
     row.world_size = plan.slots;
     row.role_world_size = plan.slots;
     row.max_restarts = plan.settings.max_restarts;
-    row.store = {plan.local_addr.empty() ? "127.0.0.1" : plan.local_addr, plan.master_port};
+    const std::string own = plan.local_addr.empty() ? "127.0.0.1" : plan.local_addr;
+    const rdzv::StoreAddress store =
+        plan.is_store_at_rendezvous ? rdzv::StoreAddress{plan.endpoint_host, plan.endpoint_port}
+                                    : rdzv::StoreAddress{own, plan.master_port};
     const std::string address = plan.is_single_node ? "127.0.0.1" : "";
-    return agent::start_of(agent::WorkerGroup(row, plan.slots), options, address).workers;
+    return agent::start_of(agent::WorkerGroup(row, plan.slots), options, store, address).workers;
 }
 
 std::string cpus_text(const LaunchPlan& plan, const agent::WorkerSpec& worker) {

@@ -28,7 +28,7 @@ public:
         is_running_ = true;
         boost::asio::post(io_, [self = shared_from_this()] {
             if (self->is_running_) {
-                self->events_.on_up("127.0.0.1");
+                self->events_.on_up("127.0.0.1", {});
             }
         });
     }

@@ -82,6 +82,10 @@
       "each join starts the patience anew: a trickle of joins delays the start for ever")        \
     X(DrainDeadlineIgnored, "drain-deadline-ignored",                                            \
       "workers that ignore the request to leave are never killed")                               \
+    X(HangOfOneNode, "hang-of-one-node",                                                         \
+      "a generation hangs when the workers of one node show no sign of life")                    \
+    X(QuietForgottenOnReconnect, "quiet-forgotten-on-reconnect",                                 \
+      "an agent does not say again after a reconnect that its workers are quiet")                \
     X(SuspectNotAwaited, "suspect-not-awaited",                                                  \
       "a survivor that is cut off for a moment loses its place to a spare")                      \
     X(LeaderOutlivesLease, "leader-outlives-lease",                                              \

@@ -344,6 +344,14 @@ void Connection::finish() {
     shut_down_if_flushed();
 }
 
+UniqueFd Connection::release() {
+    DDP_CHECK(!is_secured());
+    error_code ignored;  // None is given away then, as after the end.
+    UniqueFd fd(socket_.release(ignored));
+    end(ConnectionEnd::Finished, "handed over");
+    return fd;
+}
+
 void Connection::close() {
     end(ConnectionEnd::Finished, "closed");
 }

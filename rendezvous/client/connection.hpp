@@ -10,6 +10,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "rendezvous/base/unique_fd.hpp"
 #include "rendezvous/client/tls.hpp"
 #include "rendezvous/protocol/frames.hpp"
 #include "rendezvous/protocol/handshake.hpp"
@@ -77,6 +78,10 @@ public:
     /// Sends what is queued, says end of stream, waits for the peer's, and closes; within
     /// Limits::close_timeout in any case.
     void finish();
+
+    /// Gives the descriptor away, before secure() and with nothing under way. What is left has
+    /// ended.
+    [[nodiscard]] UniqueFd release();
 
     /// Closes at once and without a word; carry() ends.
     void close();

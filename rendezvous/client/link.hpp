@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "rendezvous/protocol/endpoint.hpp"
 #include "rendezvous/protocol/messages.hpp"
 
 namespace ddprun::rdzv {
@@ -10,8 +11,9 @@ namespace ddprun::rdzv {
 /// What a Link tells its owner, always on the owner's io_context and never from inside a call of
 /// the owner's.
 struct LinkEvents {
-    /// Connected and authenticated; `local_address` is this end's numeric address.
-    std::function<void(std::string local_address)> on_up;
+    /// Connected and authenticated; `local_address` is this end's numeric address, `rendezvous` the
+    /// other end's (empty in the same process).
+    std::function<void(std::string local_address, Endpoint rendezvous)> on_up;
     /// The connection ended or could not be made. Unless `is_final`, the link tries again by itself
     /// and reports each reason once per change.
     std::function<void(std::string why, bool is_final)> on_down;

@@ -224,7 +224,9 @@ asio::awaitable<RendezvousClient::Impl::Down> RendezvousClient::Impl::attempt(Se
     self->last_reported_.clear();
     error_code ignored;
     const tcp::endpoint local = self->connection_->socket().local_endpoint(ignored);
-    self->events_.on_up(local.address().to_string());
+    const tcp::endpoint remote = self->connection_->socket().remote_endpoint(ignored);
+    self->events_.on_up(local.address().to_string(),
+                        Endpoint{remote.address().to_string(), remote.port()});
     std::function<void(std::string_view)> on_body = [impl = self.get()](std::string_view body) {
         impl->take(body);
     };

@@ -17,6 +17,13 @@ namespace {
 constexpr const char* kReplaced =
     "another ddprun took the place of this node; give each its own --node-id if both are meant";
 
+/// As the flag takes it.
+std::string hang_timeout_of(const JobSettings& settings) {
+    return settings.learns_hang_timeout
+               ? "auto"
+               : fmt::format("{:g}", std::chrono::duration<double>(settings.hang_timeout).count());
+}
+
 /// Why `join` may not be part of this run; empty if it may.
 std::string objection(const Step& step, const Join& join) {
     const JobSettings& opened = step.run.settings;
@@ -37,6 +44,14 @@ std::string objection(const Step& step, const Join& join) {
     if (join.settings.max_node_losses != opened.max_node_losses) {
         return disagrees("--max-node-losses", fmt::format("{}", join.settings.max_node_losses),
                          fmt::format("{}", opened.max_node_losses));
+    }
+    if (hang_timeout_of(join.settings) != hang_timeout_of(opened)) {
+        return disagrees("--hang-timeout", hang_timeout_of(join.settings), hang_timeout_of(opened));
+    }
+    if (join.settings.store_admits_any != opened.store_admits_any) {
+        const auto name = [](bool admits_any) { return admits_any ? "any" : "members"; };
+        return disagrees("--store-admit", name(join.settings.store_admits_any),
+                         name(opened.store_admits_any));
     }
     if (DDP_BUG(SurplusRefused) && step.run.nodes.size() >= maximum(step.run) &&
         !step.run.nodes.contains(join.node)) {
@@ -268,6 +283,7 @@ std::string fault_of(const Join& message, const Limits& limits) {
 void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
     node.connection = connection;
     node.said_waiting.clear();
+    forget_quiet(step.run, id);
     step.run.by_connection[connection] = id;
     renew_lease(step, id, node);
     Accepted accepted{.run_token = step.run.token, .is_lasting = step.options.is_lasting};

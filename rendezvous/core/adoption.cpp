@@ -91,7 +91,6 @@ void take_over(Step& step, const Holders& holders) {
     run.digest = holders.digest;
     run.store = first.held->store;
     run.started_at = step.now - kLongAgo;
-    run.admitted.clear();  // nobody can have missed its row: all hold it
     run.places.clear();
     Running running{.since = step.now};
     for (const auto& [connection, join] : holders.joins) {
@@ -121,6 +120,7 @@ void take_over(Step& step, const Holders& holders) {
         attach(step, join.node, node, connection);
         reindex(step, join.node);
     }
+    run.admitted = admitted_addresses(run, step.options.limits);
     note(step, fmt::format("generation {} goes on: {} came back to a rendezvous without a journal",
                            run.generation.value(), node_count(holders.joins.size())));
     persist(step, false);

@@ -32,6 +32,7 @@ void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
                    [&](const Join& m) { join(step, connection, m); },
                    [&](const WorkerFinished& m) { worker_finished(step, connection, m); },
                    [&](const WorkerFailed& m) { worker_failed(step, connection, m); },
+                   [&](const Quiet& m) { quiet(step, connection, m); },
                    [&](const Stopped& m) { stopped(step, connection, m); },
                    [&](const Leave& m) { leave(step, connection, m); },
                    [&](const Unkillable& m) { unkillable(step, connection, m); },
@@ -188,6 +189,7 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
     adopt_if_possible(step);
     form_if_possible(step);
     grow_if_wanted(step);
+    judge_hang(step);
     explain_waits(step);
     check_invariants(*run_, options_.limits);
     if (step.persist) {
@@ -219,6 +221,9 @@ std::optional<Instant> Coordinator::next_deadline() const {
     }
     if (const Stopping* stopping = std::get_if<Stopping>(&run_->phase)) {
         consider(stopping->give_up_at);
+    }
+    if (const Running* running = std::get_if<Running>(&run_->phase)) {
+        consider(running->hangs_at);
     }
     consider(run_->explain_at);
     if (const Adopting* adopting = std::get_if<Adopting>(&run_->phase)) {

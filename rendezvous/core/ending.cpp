@@ -1,6 +1,8 @@
 #include <string.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <tuple>
 #include <utility>
 
@@ -15,6 +17,8 @@
 namespace ddprun::rdzv {
 
 namespace {
+
+constexpr std::uint64_t kNoStep = ~std::uint64_t{0};
 
 /// Cuts at a character's beginning: what is sent must stay UTF-8.
 void cut_text(std::string& text, std::size_t most) {
@@ -45,7 +49,9 @@ std::string describe_end(const Evidence& evidence) {
                            why != nullptr ? why : "unknown error");
     }
     if (evidence.hung) {
-        return "made no progress and was ended";
+        return fmt::format(
+            "hung: no sign of life for {} s",
+            std::chrono::duration_cast<std::chrono::seconds>(evidence.quiet_for).count());
     }
     if (evidence.keeper_lost) {
         return "died with its keeper";
@@ -70,7 +76,13 @@ int exit_code_of(const Evidence& evidence) {
 }
 
 bool is_earlier(const TimedFailure& left, const TimedFailure& right) {
-    return std::tie(left.at, left.report.rank) < std::tie(right.at, right.report.rank);
+    const auto step_of = [](const Evidence& evidence) {
+        return evidence.hung ? evidence.progress.value_or(kNoStep) : 0;
+    };
+    const Evidence& one = left.report.evidence;
+    const Evidence& other = right.report.evidence;
+    return std::make_tuple(one.hung, step_of(one), left.at, left.report.rank) <
+           std::make_tuple(other.hung, step_of(other), right.at, right.report.rank);
 }
 
 Evidence trimmed(Evidence evidence, const Limits& limits) {
@@ -83,6 +95,7 @@ Evidence trimmed(Evidence evidence, const Limits& limits) {
     cut_text(evidence.program, limits.report_tail_bytes_max);
     cut_text(evidence.log_dir, limits.report_tail_bytes_max);
     cut_text(evidence.kernel_note, limits.report_tail_bytes_max);
+    cut_text(evidence.stacks, limits.report_tail_bytes_max);
     return evidence;
 }
 

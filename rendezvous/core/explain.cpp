@@ -81,6 +81,14 @@ std::string explain_running(const Run& run, const Running& running, Instant now)
                            run.generation.value(), list_of(names),
                            names.size() == 1 ? "has" : "have");
     }
+    if (run.ready.empty() && run.suspects.empty() && !running.quiet.empty()) {
+        std::vector<std::string> names;
+        for (const NodeId& id : running.quiet) {
+            names.push_back(name_of(run.nodes.at(id)));
+        }
+        return fmt::format("generation {} runs; no sign of life of the workers on {}",
+                           run.generation.value(), list_of(names));
+    }
     if (run.ready.empty()) {
         return run.suspects.empty()
                    ? std::string()

@@ -78,26 +78,6 @@ std::string digest_of(const Run& run, std::uint64_t random) {
     return fmt::format("{:016x}", XXH64(text.data(), text.size(), 0));
 }
 
-/// Of all interfaces, while that goes into a message; else what they were reached at.
-std::vector<std::string> admitted_addresses(const Run& run, const Limits& limits) {
-    std::vector<std::string> all;
-    std::vector<std::string> main;
-    std::size_t bytes = 0;
-    for (const Place& place : run.places) {
-        const Join& info = run.nodes.at(place.node).info;
-        main.push_back(info.store.host);
-        for (const std::string& address : info.addresses) {
-            bytes += address.size() + 3;  // with quotes and comma
-            all.push_back(address);
-        }
-    }
-    std::vector<std::string> admitted = bytes < limits.frame_bytes_max / 2 ? all : main;
-    admitted.insert(admitted.end(), main.begin(), main.end());
-    std::sort(admitted.begin(), admitted.end());
-    admitted.erase(std::unique(admitted.begin(), admitted.end()), admitted.end());
-    return admitted;
-}
-
 void send_rows(Step& step, const std::string& why) {
     for (const Place& place : step.run.places) {
         Start row = step.run.rows.at(place.node);
@@ -189,6 +169,28 @@ void enter_forming(Step& step, std::string why) {
     run.phase = std::move(forming);
     run.explain_at = step.now + step.options.limits.explain_every;
     persist(step, false);
+}
+
+std::vector<std::string> admitted_addresses(const Run& run, const Limits& limits) {
+    if (run.settings.store_admits_any) {
+        return {};
+    }
+    std::vector<std::string> all;
+    std::vector<std::string> main;
+    std::size_t bytes = 0;
+    for (const Place& place : run.places) {
+        const Join& info = run.nodes.at(place.node).info;
+        main.push_back(info.store.host);
+        for (const std::string& address : info.addresses) {
+            bytes += address.size() + 3;  // with quotes and comma
+            all.push_back(address);
+        }
+    }
+    std::vector<std::string> admitted = bytes < limits.frame_bytes_max / 2 ? all : main;
+    admitted.insert(admitted.end(), main.begin(), main.end());
+    std::sort(admitted.begin(), admitted.end());
+    admitted.erase(std::unique(admitted.begin(), admitted.end()), admitted.end());
+    return admitted;
 }
 
 void write_rows(Run& run) {

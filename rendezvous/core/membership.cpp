@@ -191,6 +191,7 @@ void connection_ended(Step& step, const ConnectionEnded& input) {
     run.by_connection.erase(owner);
     Node& node = run.nodes.at(id);
     node.connection.reset();
+    forget_quiet(run, id);
     reindex(step, id);
     const bool is_death =
         (input.is_end_of_stream && !DDP_BUG(EndOfStreamIgnored)) || DDP_BUG(ResetTakenForDeath);

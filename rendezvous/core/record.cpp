@@ -92,8 +92,8 @@ void restore_phase(const RunRecord& record, const Limits& limits, Instant now, R
             Stopping stopping;
             stopping.cause = record.is_failure ? StopCause::Failure : record.order->cause;
             stopping.since = now;
-            stopping.give_up_at = now + record.order->grace + limits.unkillable_after +
-                                  limits.stop_slack + limits.reconnect_grace;
+            stopping.give_up_at =
+                now + time_to_stop(*record.order, limits) + limits.reconnect_grace;
             stopping.order = *record.order;
             stopping.unfinished = ids_of(record.unfinished);
             stopping.lost_nodes = record.lost_nodes;

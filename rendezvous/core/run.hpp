@@ -32,6 +32,8 @@ struct Node {
     Instant lease_end{};                     ///< meaningless without leases
     std::set<LocalRank> finished;            ///< ranks of the current generation that exited 0
     std::set<LocalRank> failed;              ///< those of it that were reported as failed
+    Duration quiet_for{};                    ///< as it said; meaningful while in Running::quiet
+    Instant quiet_since{};                   ///< as above
     std::optional<int> leaving;              ///< the signal that told it to leave
     std::string said_waiting;                ///< the last explanation sent
 };
@@ -69,7 +71,10 @@ struct Forming {
 /// Every member has its row; workers live.
 struct Running {
     Instant since{};
-    std::set<NodeId> unfinished;  ///< members some of whose ranks have not exited 0
+    std::set<NodeId> unfinished;      ///< members some of whose ranks have not exited 0
+    std::set<NodeId> quiet;           ///< of those, whose workers show no sign of life, as they say
+    std::optional<Instant> hangs_at;  ///< if they all stay so
+    std::optional<Instant> finished_at;  ///< the last rank that did
     bool has_finished_rank = false;
 };
 

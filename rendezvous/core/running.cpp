@@ -12,20 +12,13 @@ namespace ddprun::rdzv {
 
 namespace {
 
-/// The member that speaks on `connection`, if it speaks of the current generation; fencing (S4)
-/// is that everything else changes nothing.
-Node* current_member(Step& step, ConnectionId connection, Generation generation) {
-    const auto owner = step.run.by_connection.find(connection);
-    const bool is_stale = generation != step.run.generation && !DDP_BUG(StaleReportAccepted);
-    if (owner == step.run.by_connection.end() || is_stale) {
-        return nullptr;
-    }
-    Node& node = step.run.nodes.at(owner->second);
-    return node.standing == Standing::Member ? &node : nullptr;
-}
-
 Rank base_rank_of(const Run& run, const NodeId& id) {
     return Rank(run.rows.at(id).base_rank);
+}
+
+/// Workers are asked to save and leave, and nothing is wrong with them.
+bool is_drain(StopCause cause) {
+    return cause == StopCause::Grow || cause == StopCause::Leave;
 }
 
 void succeed(Step& step) {
@@ -37,7 +30,7 @@ void succeed(Step& step) {
 /// Failures are a cause of their own unless a drain had begun, or a node that went with them took
 /// them down: then they are its loss's doing (S9).
 bool is_charged_for_failures(const Stopping& stopping) {
-    return stopping.order.cause == StopCause::Failure && !stopping.failures.empty() &&
+    return !is_drain(stopping.order.cause) && !stopping.failures.empty() &&
            (!stopping.is_explained_by_loss || DDP_BUG(DoubleCharge));
 }
 
@@ -73,7 +66,8 @@ void learn_from(Step& step, const TimedFailure& first) {
     if (evidence.exec_errno) {
         // Others could execute the program: it is missing or broken on this node.
         quarantine(step, first.report.node, first.report.hostname, "could not execute the program");
-    } else {
+    } else if (!evidence.hung) {
+        // Who of those that waited for each other is at fault, nobody knows.
         blame(step, first.report.node, first.report.hostname);
     }
 }
@@ -152,7 +146,22 @@ void no_longer_pending(Step& step, const NodeId& id) {
     }
 }
 
+/// The store of the current generation goes with that node; the rendezvous's does not.
+bool takes_store_along(const Run& run, const NodeId& id) {
+    return run.places.front().node == id && run.store.port != 0;
+}
+
 }  // namespace
+
+Node* current_member(Step& step, ConnectionId connection, Generation generation) {
+    const auto owner = step.run.by_connection.find(connection);
+    const bool is_stale = generation != step.run.generation && !DDP_BUG(StaleReportAccepted);
+    if (owner == step.run.by_connection.end() || is_stale) {
+        return nullptr;
+    }
+    Node& node = step.run.nodes.at(owner->second);
+    return node.standing == Standing::Member ? &node : nullptr;
+}
 
 void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& message) {
     Node* node = current_member(step, connection, message.generation);
@@ -161,13 +170,18 @@ void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& 
         node->failed.contains(message.local_rank)) {
         return;
     }
-    node->finished.insert(message.local_rank);
+    const bool is_news = node->finished.insert(message.local_rank).second;
     const bool is_whole = node->finished.size() == static_cast<std::size_t>(node->info.slots);
     const NodeId id = step.run.by_connection.at(connection);
     if (Running* running = std::get_if<Running>(&step.run.phase)) {
         running->has_finished_rank = true;
+        if (is_news) {
+            running->finished_at = step.now;
+            running->hangs_at.reset();
+        }
         if (is_whole && running->unfinished.erase(id) > 0) {
             persist(step, false);
+            forget_quiet(step.run, id);
             if (running->unfinished.empty() || DDP_BUG(SuccessOnFirstExit)) {
                 succeed(step);
             }
@@ -219,7 +233,7 @@ void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& mess
 void member_lost(Step& step, const Node& node, Instant died_at, const std::string& how) {
     Run& run = step.run;
     const NodeId& id = node.info.node;
-    const bool serves_store = run.places.front().node == id;
+    const bool serves_store = takes_store_along(run, id);
     if (Running* running = std::get_if<Running>(&run.phase)) {
         if (!running->unfinished.contains(id) && !serves_store && !DDP_BUG(FinishedNodeMissed)) {
             persist(step, false);
@@ -271,7 +285,7 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
     const bool is_current =
         node.standing == Standing::Member && message.generation == step.run.generation;
     const Running* running = std::get_if<Running>(&step.run.phase);
-    const bool serves_store = is_current && step.run.places.front().node == id;
+    const bool serves_store = is_current && takes_store_along(step.run, id);
     if (is_current && running != nullptr && !running->unfinished.contains(id) && !serves_store) {
         // All its ranks had exited 0, and a daemon before this one let it go.
         node.standing = Standing::Ready;
@@ -310,8 +324,7 @@ void unkillable(Step& step, ConnectionId connection, const Unkillable& message) 
 void begin_stopping(Step& step, StopCause cause, int signal, const std::string& why) {
     Run& run = step.run;
     const Running running = std::get<Running>(run.phase);
-    const bool is_drain = cause != StopCause::Failure;
-    Milliseconds grace = is_drain
+    Milliseconds grace = is_drain(cause)
                              ? run.settings.shutdown_timeout
                              : std::min(run.settings.failure_grace, run.settings.shutdown_timeout);
     if (cause == StopCause::Grow && DDP_BUG(GrowthKills)) {
@@ -321,9 +334,9 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
     Stopping stopping;
     stopping.cause = cause;
     stopping.since = step.now;
-    stopping.give_up_at = step.now + grace + limits.unkillable_after + limits.stop_slack;
     stopping.order = Stop{
         .generation = run.generation, .cause = cause, .signal = signal, .grace = grace, .why = why};
+    stopping.give_up_at = step.now + time_to_stop(stopping.order, limits);
     stopping.unfinished = running.unfinished;
     for (const Place& place : run.places) {
         // A member that left after finishing is in the map and no longer here.
@@ -339,6 +352,12 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
         send(step, run.nodes.at(id), stopping.order);
     }
     persist(step, false);
+}
+
+Duration time_to_stop(const Stop& order, const Limits& limits) {
+    const Milliseconds saving =
+        order.cause == StopCause::Hang ? limits.stacks_timeout : Milliseconds::zero();
+    return saving + order.grace + limits.unkillable_after + limits.stop_slack;
 }
 
 void judge_stopping(Step& step) {

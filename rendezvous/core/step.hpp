@@ -103,6 +103,9 @@ void quarantine(Step& step, const NodeId& id, const std::string& hostname, const
 [[nodiscard]] std::optional<Instant> quarantine_end(const Run& run, Instant now);
 
 // forming.cpp: from ready nodes to a generation.
+/// Who may use the current generation's store: the members' interfaces while they go into a
+/// message, else what they were reached at. Empty: everybody.
+std::vector<std::string> admitted_addresses(const Run& run, const Limits& limits);
 /// Fills run.rows from the rank map; info of members that are not here is taken from it.
 void write_rows(Run& run);
 void enter_forming(Step& step, std::string why);
@@ -120,6 +123,9 @@ void explain_waits(Step& step);  ///< tells the nodes that wait what has changed
 [[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes
 
 // running.cpp: from a generation to its end.
+/// The member that speaks on `connection`, if it speaks of the current generation; fencing (S4)
+/// is that everything else changes nothing.
+[[nodiscard]] Node* current_member(Step& step, ConnectionId connection, Generation generation);
 void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& message);
 void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& message);
 /// `node` is erased already; it died at `died_at`.
@@ -128,6 +134,14 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message);
 void unkillable(Step& step, ConnectionId connection, const Unkillable& message);
 void begin_stopping(Step& step, StopCause cause, int signal, const std::string& why);
 void judge_stopping(Step& step);
+/// How long members may take to carry out `order`.
+[[nodiscard]] Duration time_to_stop(const Stop& order, const Limits& limits);
+
+// hanging.cpp: a generation none of whose workers shows a sign of life.
+void quiet(Step& step, ConnectionId connection, const Quiet& message);
+/// What the node said of its workers counts no more.
+void forget_quiet(Run& run, const NodeId& id);
+void judge_hang(Step& step);
 
 // ending.cpp: the verdict.
 void close_run(Step& step, Verdict verdict);
@@ -136,7 +150,8 @@ void close_without_progress(Step& step, const Stopping& stopping);
 [[nodiscard]] const TimedFailure& first_of(const Stopping& stopping);
 [[nodiscard]] std::string describe_end(const Evidence& evidence);  ///< "exited with code 17"
 [[nodiscard]] int exit_code_of(const Evidence& evidence);          ///< never 0
-/// By time; equal times by rank, so that the order of arrival decides nothing.
+/// By time; equal times by rank, so that the order of arrival decides nothing. What hung comes
+/// after what died: of these whose last step is the smallest comes first, if they told any.
 [[nodiscard]] bool is_earlier(const TimedFailure& left, const TimedFailure& right);
 /// The evidence as it may be kept and sent on: every field within Limits.
 [[nodiscard]] Evidence trimmed(Evidence evidence, const Limits& limits);

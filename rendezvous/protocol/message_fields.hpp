@@ -31,6 +31,7 @@ inline constexpr Milliseconds kDurationMax = std::chrono::hours(24 * 3650);
 
 inline constexpr std::array kStopCauseNames = {
     std::pair{std::string_view("failure"), StopCause::Failure},
+    std::pair{std::string_view("hang"), StopCause::Hang},
     std::pair{std::string_view("grow"), StopCause::Grow},
     std::pair{std::string_view("leave"), StopCause::Leave},
     std::pair{std::string_view("fenced"), StopCause::Fenced},
@@ -78,6 +79,9 @@ struct Fields<JobSettings> {
         visit.duration("grow_delay_ms", settings.grow_delay);
         visit.duration("failure_grace_ms", settings.failure_grace);
         visit.duration("shutdown_timeout_ms", settings.shutdown_timeout);
+        visit.duration("hang_timeout_ms", settings.hang_timeout);
+        visit.flag("learns_hang_timeout", settings.learns_hang_timeout);
+        visit.flag("store_admits_any", settings.store_admits_any);
     }
 };
 
@@ -117,12 +121,14 @@ struct Fields<Evidence> {
         visit.flag("core_dumped", evidence.core_dumped);
         visit.flag("keeper_lost", evidence.keeper_lost);
         visit.flag("hung", evidence.hung);
+        visit.duration("quiet_for_ms", evidence.quiet_for);
         visit.duration("age_ms", evidence.age);
         visit.text("program", evidence.program);
         visit.bytes("stderr_tail", evidence.stderr_tail, visit.limits().stderr_tail_bytes_max);
         visit.bytes("error_file", evidence.error_file, visit.limits().error_file_bytes_max);
         visit.text("log_dir", evidence.log_dir);
         visit.text("kernel_note", evidence.kernel_note);
+        visit.text("stacks", evidence.stacks);
         visit.number("progress", evidence.progress, std::uint64_t{0},
                      std::numeric_limits<std::uint64_t>::max());
     }
@@ -199,6 +205,17 @@ struct Fields<WorkerFailed> {
         visit_generation(visit, failed.generation);
         visit_local_rank(visit, failed.local_rank);
         visit.object("evidence", failed.evidence);
+    }
+};
+
+template <>
+struct Fields<Quiet> {
+    static constexpr std::string_view type = "quiet";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& quiet, Visitor& visit) {
+        visit_generation(visit, quiet.generation);
+        visit.duration("quiet_for_ms", quiet.quiet_for);
     }
 };
 

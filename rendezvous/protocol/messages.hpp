@@ -28,13 +28,17 @@ struct JobSettings {
     Milliseconds grow_delay{30000};     ///< least time from a start to growing
     Milliseconds failure_grace{5000};   ///< SIGTERM to SIGKILL after a failure
     Milliseconds shutdown_timeout{30000};  ///< SIGTERM to SIGKILL when draining
+    Milliseconds hang_timeout{0};          ///< workers quiet for so long hang; 0: never
+    bool learns_hang_timeout = false;      ///< each agent finds it out; then the above is 0
+    bool store_admits_any = false;         ///< the workers' store answers who is no member, too
 
     bool operator==(const JobSettings&) const = default;
 };
 
+/// Where a node serves the workers' store, should it be group rank 0's.
 struct StoreAddress {
     std::string host;
-    std::uint16_t port = 0;
+    std::uint16_t port = 0;  ///< 0: it does not, the rendezvous does, on its own port
 
     bool operator==(const StoreAddress&) const = default;
 };
@@ -55,21 +59,24 @@ struct HeldGeneration {
     bool operator==(const HeldGeneration&) const = default;
 };
 
-/// How a worker ended. Exactly one of exit_code, signal, exec_errno says it; the others are unset.
+/// How a worker ended. Exactly one of exit_code, signal, exec_errno says it; the others are unset,
+/// and all of them of one that hung.
 struct Evidence {
     int pid = 0;
     std::optional<int> exit_code;
     std::optional<int> signal;
     std::optional<int> exec_errno;  ///< the program could not be started at all
     bool core_dumped = false;
-    bool keeper_lost = false;               ///< it died with the keeper, not by itself
-    bool hung = false;                      ///< it was ended because it made no progress
-    Milliseconds age{0};                    ///< from the death to the sending of the report
-    std::string program;                    ///< argv[0], for the exec case
-    std::string stderr_tail;                ///< any bytes
-    std::string error_file;                 ///< content of the worker's error.json, any bytes
-    std::string log_dir;                    ///< on the node
-    std::string kernel_note;                ///< what the node's kernel logged about it, a line
+    bool keeper_lost = false;   ///< it died with the keeper, not by itself
+    bool hung = false;          ///< it was ended because its generation hung
+    Milliseconds quiet_for{0};  ///< of one that hung: since its node's last sign of life
+    Milliseconds age{0};        ///< from the death to the sending of the report
+    std::string program;        ///< argv[0], for the exec case
+    std::string stderr_tail;    ///< any bytes
+    std::string error_file;     ///< content of the worker's error.json, any bytes
+    std::string log_dir;        ///< on the node
+    std::string kernel_note;    ///< what the node's kernel logged about it, a line
+    std::string stacks;         ///< on the node: the folder with its workers' stacks
     std::optional<std::uint64_t> progress;  ///< the last step that it told through its page
 
     bool operator==(const Evidence&) const = default;
@@ -96,6 +103,7 @@ struct TimelineEvent {
 
 enum class StopCause {
     Failure,  ///< a worker or a node died: failure_grace
+    Hang,     ///< all workers are quiet: their stacks are saved, then as for a failure
     Grow,     ///< newcomers wait: workers are asked to save
     Leave,    ///< a node was told to leave: workers are asked to save
     Fenced,   ///< the generation is no longer the run's: its workers must go at once
@@ -149,6 +157,15 @@ struct Stopped {
     StoreAddress store;
 
     bool operator==(const Stopped&) const = default;
+};
+
+/// No worker that runs here has shown a sign of life for so long that it hangs, as far as this node
+/// can tell. Sent when it begins and when it is over.
+struct Quiet {
+    Generation generation;
+    Milliseconds quiet_for{0};  ///< 0: one shows signs of life again
+
+    bool operator==(const Quiet&) const = default;
 };
 
 /// This node was told by `signal` to leave the job.
@@ -234,7 +251,7 @@ struct Start {
     int restart_count = 0;  ///< the run's charged worker restarts
     int max_restarts = 0;
     int node_losses = 0;  ///< the run's charged node losses
-    StoreAddress store;   ///< MASTER_ADDR and MASTER_PORT
+    StoreAddress store;   ///< MASTER_ADDR and MASTER_PORT; port 0: where the rendezvous is
     std::vector<std::string> admitted;
     std::string why;  ///< one line for the console, empty for the first
 
@@ -275,8 +292,8 @@ struct Acknowledge {
     bool operator==(const Acknowledge&) const = default;
 };
 
-using AgentMessage =
-    std::variant<Join, WorkerFinished, WorkerFailed, Stopped, Leave, Unkillable, Goodbye, Beat>;
+using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Quiet, Stopped, Leave,
+                                  Unkillable, Goodbye, Beat>;
 using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Redirect, Start, Stop,
                                        Released, Verdict, Acknowledge>;
 

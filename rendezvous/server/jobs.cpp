@@ -40,6 +40,7 @@ void Jobs::restore(const std::map<JobId, std::string>& records) {
         }
         hooks_.log(fmt::format("job {} goes on from the journal: generation {}, {} nodes",
                                id.value(), record->generation.value(), record->nodes.size()));
+        hooks_.stepped(id, job.coordinator.run());
         arm(now, id, job);
     }
 }
@@ -96,6 +97,11 @@ bool Jobs::step(const JobId& job, const Input& input) {
     return true;
 }
 
+const Run* Jobs::run(const JobId& job) const {
+    const auto found = jobs_.find(job);
+    return found == jobs_.end() ? nullptr : found->second->coordinator.run();
+}
+
 bool Jobs::are_all_done() const {
     return std::all_of(jobs_.begin(), jobs_.end(),
                        [](const auto& job) { return job.second->coordinator.is_done(); });
@@ -126,6 +132,7 @@ void Jobs::stop() {
 void Jobs::step_at(Instant now, const JobId& id, Job& job, const Input& input) {
     Effects effects;
     job.coordinator.step(now, input, effects);
+    hooks_.stepped(id, job.coordinator.run());
     job.recorder->take(effects);
     arm(now, id, job);
 }

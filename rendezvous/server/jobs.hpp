@@ -26,6 +26,8 @@ struct JobHooks {
     std::function<void(const std::string& line)> log;
     /// Feeds what the members of a job have said already, so that nobody is judged unheard.
     std::function<void(const JobId&)> read_ready;
+    /// The run of a job as it is after each step; null: there is none.
+    std::function<void(const JobId&, const Run*)> stepped;
     /// Time alone changed a job: it may be done now.
     std::function<void()> time_passed;
     /// Asked before anything is decided; false: somebody else decides by now, and nothing happens.
@@ -50,6 +52,9 @@ public:
 
     /// Gives `input` to the coordinator of `job`. False: it is gone by now (closed long ago).
     bool step(const JobId& job, const Input& input);
+
+    /// Null: there is none.
+    [[nodiscard]] const Run* run(const JobId& job) const;
 
     [[nodiscard]] std::size_t size() const { return jobs_.size(); }
     [[nodiscard]] bool has_had_any() const { return has_had_any_; }

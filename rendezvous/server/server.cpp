@@ -38,6 +38,7 @@ Server::Impl::Impl(asio::io_context& io, ServerOptions options)
       acceptor_(io),
       room_(io),
       start_timer_(io),
+      store_(options_.limits, store_say()),
       jobs_(make_jobs(Durable{.journal = options_.journal.get()}, [](Instant) { return true; })),
       is_leading_(!options_.is_one_of_several) {}
 
@@ -60,6 +61,9 @@ void Server::Impl::start(std::function<void()> on_ended) {
             }
         });
     }
+    if (options_.serves_tcpstore) {
+        store_.serve_everybody();
+    }
     jobs_->restore(options_.records);
     options_.records.clear();
     asio::co_spawn(io_, accept_agents(shared_from_this()), asio::detached);
@@ -75,6 +79,7 @@ void Server::Impl::stop() {
     room_.cancel();
     start_timer_.cancel();
     jobs_->stop();
+    store_.close();
     for (const auto& [id, session] : sessions_) {
         session->deadline.cancel();
         session->connection->close();
@@ -139,7 +144,6 @@ void Server::Impl::admit(tcp::socket socket) {
         fmt::format("{} port {}", peer.address().to_string(), peer.port()),
         RendezvousHandshake(options_.secret, random_nonce()));
     session->tls = options_.tls;
-    session->connection->tune();
     sessions_.emplace(id, session);
     ++half_open_;
     asio::co_spawn(io_, serve(shared_from_this(), session), asio::detached);
@@ -152,6 +156,8 @@ asio::awaitable<void> Server::Impl::serve(Self self, SessionPtr session) {
     self->room_.cancel();
     if (refused) {
         self->refuse(*session, refused->what);
+    } else if (!session->store_bytes.empty()) {
+        self->hand_to_store(*session);
     } else if (!self->is_stopped_) {
         const bool is_agent = session->handshake.role() == PeerRole::Agent;
         std::function<void(std::string_view)> on_body = [impl = self.get(), peer = session.get(),
@@ -224,17 +230,27 @@ void Server::Impl::join(Session& session, const Join& message) {
         }
         return;
     }
+    if (message.store.port == 0) {
+        if (const std::optional<std::string> why = store_.claim(message.job)) {
+            turn_away(session, Refused{.text = *why, .exit_code = kExitUsage});
+            return;
+        }
+    }
     if (!jobs_->open(message.job)) {
-        const Refused refused{
-            .text = fmt::format("the rendezvous serves {} jobs already, its limit; use another one",
-                                options_.limits.jobs_max),
-            .exit_code = kExitInternal};
-        session.connection->send(encode(RendezvousMessage(refused)));
-        session.connection->finish();
+        store_.follow(message.job, nullptr);  // The claim is void: there is no such job.
+        const std::string why =
+            fmt::format("the rendezvous serves {} jobs already, its limit; use another one",
+                        options_.limits.jobs_max);
+        turn_away(session, Refused{.text = why, .exit_code = kExitInternal});
         return;
     }
     session.job = message.job;
     static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
+}
+
+void Server::Impl::turn_away(Session& session, const Refused& refused) {
+    session.connection->send(encode(RendezvousMessage(refused)));
+    session.connection->finish();
 }
 
 void Server::Impl::ended(const Session& session, ConnectionEnd how) {
@@ -262,6 +278,7 @@ JobHooks Server::Impl::make_hooks(std::function<bool(Instant)> may_decide) {
     };
     hooks.log = [this](const std::string& line) { log(line); };
     hooks.read_ready = [this](const JobId& job) { read_ready(job); };
+    hooks.stepped = [this](const JobId& job, const Run* run) { store_.follow(job, run); };
     hooks.time_passed = [this] { end_if_idle(); };
     return hooks;
 }

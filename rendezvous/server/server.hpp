@@ -29,6 +29,7 @@ struct ServerOptions {
     std::unique_ptr<Journal> journal;        ///< null: runs are kept in memory only
     std::map<JobId, std::string> records;    ///< what it holds: the runs to go on with
     bool is_one_of_several = false;          ///< decides nothing before lead()
+    bool serves_tcpstore = false;            ///< to whoever reaches the port, for torchrun
     bool exits_when_idle = false;            ///< ends by itself, see Server
     Milliseconds idle_start_timeout{30000};  ///< exits_when_idle: nobody ever joined
     Rng rng{0};

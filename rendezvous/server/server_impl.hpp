@@ -14,6 +14,7 @@
 
 #include "rendezvous/client/connection.hpp"
 #include "rendezvous/server/jobs.hpp"
+#include "rendezvous/server/port_store.hpp"
 #include "rendezvous/server/server.hpp"
 #include "rendezvous/server/session.hpp"
 
@@ -22,6 +23,7 @@ namespace ddprun::rdzv {
 /// What a Server is made of, one file per concern:
 /// server.cpp          starting, accepting, messages, the end
 /// server_leading.cpp  one of several daemons: deciding or sending agents on
+/// server_store.cpp    the store on its port
 class Server::Impl : public std::enable_shared_from_this<Impl> {
 public:
     Impl(boost::asio::io_context& io, ServerOptions options);
@@ -48,12 +50,16 @@ private:
     void take(Session& session, std::string_view body);
     void answer(Session& session, std::string_view question);
     void join(Session& session, const Join& message);
+    void turn_away(Session& session, const Refused& refused);
     void ended(const Session& session, ConnectionEnd how);
     void close_for_job(ConnectionId id);
     void read_ready(const JobId& job);
     void refuse(Session& session, const std::string& why);
     void log(const std::string& line) const;
     void end_if_idle();
+    StoreServer::Say store_say();
+    void hand_to_store(Session& session);
+    void tell_first_node(const std::string& line);
 
     ServerOptions options_;
     boost::asio::io_context& io_;
@@ -61,6 +67,7 @@ private:
     boost::asio::steady_timer room_;         ///< cancelled when there is room for another handshake
     boost::asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
     std::function<void()> on_ended_;
+    PortStore store_;
     std::shared_ptr<Jobs> jobs_;
     std::map<ConnectionId, SessionPtr> sessions_;
     bool is_leading_ = true;

@@ -10,6 +10,7 @@ void Server::Impl::lead(Journal& journal, const std::map<JobId, std::string>& re
                         std::function<bool(Instant)> may_decide) {
     is_leading_ = true;
     jobs_->stop();
+    store_.release();
     jobs_ = make_jobs(Durable{.journal = &journal, .is_strict = true}, std::move(may_decide));
     jobs_->restore(records);
     const std::map<ConnectionId, Join> parked = std::exchange(parked_, {});
@@ -24,6 +25,7 @@ void Server::Impl::follow(const std::string& leader) {
     const bool was_leading = std::exchange(is_leading_, false);
     leader_ = leader;
     jobs_->stop();
+    store_.release();
     for (const auto& [id, session] : sessions_) {
         if (was_leading && session->job) {
             session->is_closed_by_job = true;

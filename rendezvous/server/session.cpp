@@ -16,8 +16,9 @@ namespace asio = boost::asio;
 namespace {
 
 /// Who speaks on a new connection. Other protocols of the port go here.
-enum class Protocol { Agent, Tls, Unknown };
+enum class Protocol { Agent, Tls, Store, Unknown };
 
+constexpr char kStoreByte = '\0';  // VALIDATE, with which PyTorch's clients begin
 constexpr std::size_t kTellingBytes = kMagic.size();
 
 // All that is ever read from a peer that has not proved itself, but for its TLS handshake.
@@ -26,6 +27,9 @@ static_assert(kHelloBytes + kProofBytes <= Limits().hello_bytes_max);
 Protocol protocol_of(std::string_view first_bytes) {
     if (first_bytes.front() == kTlsByte) {
         return Protocol::Tls;
+    }
+    if (first_bytes.front() == kStoreByte) {
+        return Protocol::Store;
     }
     return first_bytes == kMagic ? Protocol::Agent : Protocol::Unknown;
 }
@@ -137,9 +141,14 @@ asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session,
     std::optional<Error> refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"};
     const std::string_view telling(first.data(), first.size());
     const Protocol protocol = heard ? protocol_of(telling) : Protocol::Unknown;
-    if (protocol == Protocol::Agent) {
+    if (protocol == Protocol::Store) {
+        session->store_bytes = telling;
+        refused.reset();
+    } else if (protocol == Protocol::Agent) {
+        session->connection->tune();
         refused = co_await greet_agent(session);
     } else if (protocol == Protocol::Tls) {
+        session->connection->tune();
         refused = co_await greet_in_tls(session, telling);
     }
     session->deadline.cancel();

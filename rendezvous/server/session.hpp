@@ -35,11 +35,13 @@ struct Session {
     std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here
     std::optional<JobId> job;               ///< since its Join
     bool is_closed_by_job = false;
+    std::string store_bytes;  ///< all that was read of a client of the TCPStore; else empty
 };
 
 /// Finds out who speaks on a fresh connection and lets it prove itself, within `patience`. Nothing:
-/// the connection is secured. Else why it was turned away. At most kHelloBytes and kProofBytes are
-/// read, and with TLS Limits::tls_hello_bytes_max; nothing is kept.
+/// the connection is secured, or its store_bytes are set: that protocol proves nothing. Else why it
+/// was turned away. At most kHelloBytes and kProofBytes are read, and with TLS
+/// Limits::tls_hello_bytes_max; nothing is kept.
 boost::asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session,
                                                    Milliseconds patience);
 

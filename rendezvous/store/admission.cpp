@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
+#include <utility>
 
 namespace ddprun::rdzv {
 
@@ -80,6 +82,15 @@ Admission::Admission(const std::vector<std::string>& addresses) : admits_all_(ad
         }
     }
     std::sort(addresses_.begin(), addresses_.end());
+}
+
+void Admission::include(const Admission& other) {
+    std::vector<Bytes> both;
+    std::set_union(addresses_.begin(), addresses_.end(), other.addresses_.begin(),
+                   other.addresses_.end(), std::back_inserter(both));
+    if (both.size() <= kIncludedMax) {
+        addresses_ = std::move(both);
+    }
 }
 
 bool Admission::admits(const sockaddr_storage& address) const {

@@ -208,6 +208,9 @@ private:
 
     /// False at the end.
     bool carry_out(Order order) {
+        if (service_) {
+            earlier_.include(service_->admission());
+        }
         service_.reset();
         if (order.kind == Order::Kind::Serve) {
             for (std::string& line : store_capacity_warnings(order.expected_clients)) {
@@ -216,7 +219,7 @@ private:
                 }
             }
             service_.emplace(epoll_.get(), limits_, say_, counts_, std::move(order.socket),
-                             order.admitted);
+                             order.admitted, earlier_);
         }
         return order.kind != Order::Kind::End;
     }
@@ -231,6 +234,7 @@ private:
     std::vector<Adopted> adopted_;  ///< guarded by mutex_
     // Only the store's thread touches these.
     std::optional<StoreService> service_;
+    Admission earlier_;                     ///< of the stores before
     bool is_dialogue_ = false;              ///< the last turns brought one event of one client
     std::uint64_t last_only_ = kWakeEvent;  ///< which; kWakeEvent for none or several
     const bool has_other_cpus_ = std::thread::hardware_concurrency() > 1;
@@ -247,8 +251,8 @@ void StoreServer::serve(UniqueFd socket, std::vector<std::string> admitted,
     impl_->serve(std::move(socket), std::move(admitted), expected_clients);
 }
 
-void StoreServer::serve_adopted(std::vector<std::string> admitted) {
-    impl_->serve(UniqueFd(), std::move(admitted), 0);
+void StoreServer::serve_adopted(std::vector<std::string> admitted, std::size_t expected_clients) {
+    impl_->serve(UniqueFd(), std::move(admitted), expected_clients);
 }
 
 void StoreServer::adopt(UniqueFd client, std::string first_bytes) {

@@ -52,8 +52,9 @@ public:
     /// Starts a fresh, empty store on `socket`, a listening descriptor; an earlier one is closed
     /// first. Clients from addresses outside `admitted` (numeric; an IPv4 address and its
     /// IPv4-mapped IPv6 form are one) are disconnected, counted, and named once per address
-    /// through `say`; an empty list admits all. Others may hold duplicates of the descriptor: the
-    /// socket itself is never shut down, only this descriptor is closed.
+    /// through `say`, apart from each other those that an earlier store has admitted; an empty list
+    /// admits all. Others may hold duplicates of the descriptor: the socket itself is never shut
+    /// down, only this descriptor is closed.
     ///
     /// When `expected_clients`, the world size, is more than this machine lets in at once or this
     /// process may have open, a line says what to do.
@@ -61,7 +62,7 @@ public:
                std::size_t expected_clients = 0);
 
     /// Starts a fresh, empty store without a socket of its own: its clients come through adopt().
-    void serve_adopted(std::vector<std::string> admitted);
+    void serve_adopted(std::vector<std::string> admitted, std::size_t expected_clients = 0);
 
     /// Hands over a connected client of the store that was last served, on whatever port it came
     /// in, and what has been read from it. It is admitted or not as others are; it is disconnected

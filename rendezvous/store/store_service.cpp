@@ -49,7 +49,7 @@ UniqueFd accept_one(int listener, sockaddr_storage& peer) {
 
 StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
                            SharedStoreCounts& counts, UniqueFd socket,
-                           const std::vector<std::string>& admitted)
+                           const std::vector<std::string>& admitted, Admission earlier)
     : epoll_fd_(epoll_fd),
       limits_(limits),
       say_(say),
@@ -57,6 +57,7 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
       listener_(std::move(socket)),
       spare_(open_spare()),
       admission_(admitted),
+      earlier_(std::move(earlier)),
       core_(limits),
       greetings_(limits.hello_timeout),
       stalls_(limits.store_stall_timeout) {
@@ -232,9 +233,11 @@ void StoreService::adopt(UniqueFd fd, std::string_view first_bytes) {
 /// cleared.
 StoreSession* StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
     if (!admission_.admits(peer)) {
-        refuse(peer,
-               "it is not the address of a node of this generation; if it belongs to the job (NAT, "
-               "a sidecar), start with --store-admit any");
+        refuse(peer, earlier_.admits(peer)
+                         ? "it is the address of a node of an earlier generation, not of this one; "
+                           "end what still runs there, or start ddprun there again"
+                         : "it is not the address of a node of this generation; if it belongs to "
+                           "the job (NAT, a sidecar), start with --store-admit any");
         return nullptr;
     }
     const std::size_t connected = sessions_.size() - free_numbers_.size();

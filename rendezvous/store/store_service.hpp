@@ -45,7 +45,7 @@ public:
     /// on.
     StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
                  SharedStoreCounts& counts, UniqueFd socket,
-                 const std::vector<std::string>& admitted);
+                 const std::vector<std::string>& admitted, Admission earlier);
     /// Closes the socket, then disconnects everybody.
     ~StoreService();
     StoreService(const StoreService&) = delete;
@@ -57,6 +57,8 @@ public:
     /// When on_time() is to be called, if ever.
     [[nodiscard]] std::optional<Instant> next_deadline() const;
     void on_time(Instant now);
+
+    [[nodiscard]] const Admission& admission() const { return admission_; }
 
     /// Takes over a client that is connected already and from which `first_bytes` have been read.
     void adopt(UniqueFd fd, std::string_view first_bytes);
@@ -100,6 +102,7 @@ private:
     UniqueFd spare_;                       ///< given up to refuse a client when descriptors run out
     std::optional<Instant> accept_again_;  ///< accepting pauses until then
     Admission admission_;
+    const Admission earlier_;  ///< who was admitted to the stores before this one
     StoreCore core_;
     StoreReplies replies_;
     std::vector<std::unique_ptr<StoreSession>> sessions_;  ///< by client number

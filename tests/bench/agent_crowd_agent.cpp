@@ -19,7 +19,9 @@ CrowdAgent::CrowdAgent(boost::asio::io_context& io, agent::SupervisorOptions opt
 
 void CrowdAgent::start() {
     rdzv::LinkEvents events;
-    events.on_up = [this](std::string address) { feed(agent::LinkUp{std::move(address)}); };
+    events.on_up = [this](std::string address, rdzv::Endpoint rendezvous) {
+        feed(agent::LinkUp{std::move(address), std::move(rendezvous)});
+    };
     events.on_down = [this](std::string why, bool is_final) {
         events_.on_link_down();
         feed(agent::LinkDown{std::move(why), is_final});

@@ -72,6 +72,18 @@ TEST_CASE("--dry-run starts nothing and tells what workers will find") {
     CHECK(told > 20);
 }
 
+TEST_CASE("--dry-run tells where the workers' store would be") {
+    Cluster cluster;
+    const std::vector<std::string> two = {"--nnodes", "2", "--rdzv-endpoint", "head:29400"};
+    const auto master = [&](const std::vector<std::string>& flags) {
+        const std::string plan = said_by(cluster, with(with(two, flags), {"--dry-run", "true"}));
+        return lines_with(plan, "  MASTER_ADDR=").front() + " " +
+               lines_with(plan, "  MASTER_PORT=").front();
+    };
+    CHECK(master({"--store", "agent"}) == "<address of the first node> <any free port>");
+    CHECK(master({"--store", "daemon"}) == "head 29400");
+}
+
 TEST_CASE("workers are bound to the CPUs of the plan") {
     Cluster cluster;
     // On a machine with a single CPU nobody can have one of his own.

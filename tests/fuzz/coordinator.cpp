@@ -220,7 +220,7 @@ private:
     AgentMessage choose_message() {
         const Generation generation(choices_.below(6));
         const LocalRank local_rank(static_cast<int>(choices_.below(6)));
-        switch (choices_.below(8)) {
+        switch (choices_.below(9)) {
             case 0: {
                 Join join = agents_[choices_.below(static_cast<unsigned>(agents_.size()))].identity;
                 join.slots = static_cast<int>(choices_.below(5));
@@ -249,6 +249,8 @@ private:
                 return Unkillable{generation};
             case 6:
                 return Goodbye{};
+            case 7:
+                return Quiet{generation, Milliseconds(choices_.word())};
             default:
                 return Beat{generation.value()};
         }

@@ -16,6 +16,7 @@
 #include "tests/process/server_fixture.hpp"
 #include "tests/support/certificates.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/store_requests.hpp"
 
 namespace ddprun::rdzv {
 namespace {
@@ -50,6 +51,20 @@ struct Pki {
     test::TempDir dir;
     test::Authority authority;
 };
+
+TEST_CASE("where agents must speak TLS the store on the port is still open to its clients") {
+    const Pki pki;
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.serves_tcpstore = true, .tls = pki.daemon(true)});
+    Stranger client(io, daemon.port);
+    client.say(store_test::validate() + store_test::ping(7));
+    run_until(io, [&] { return client.heard == store_test::nonce(7) || client.is_closed; });
+    REQUIRE_FALSE(client.is_closed);
+    Agent open(io, {.port = daemon.port});
+    run_until(io, [&] { return open.is_down_for_good; });
+    Agent agent(io, {.port = daemon.port, .tls = pki.agent(true)});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+}
 
 TEST_CASE("agents join, beat and end through TLS as without it, and nothing is readable") {
     const Pki pki;

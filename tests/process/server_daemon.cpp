@@ -146,11 +146,30 @@ TEST_CASE("a daemon that cannot start says why in one line") {
     REQUIRE(unknown.find("--prot") != std::string::npos);
 }
 
+TEST_CASE(
+    "a store for torchrun that others can reach is said aloud, and lives as long as the daemon") {
+    Program open({"--listen", "0.0.0.0:0", "--serve-tcpstore"});
+    open.read_until("keeps here");
+    open.send(SIGTERM);
+    REQUIRE(open.read_all().find("--serve-tcpstore: everybody who reaches 0.0.0.0:") !=
+            std::string::npos);
+    Program loopback({"--port", "0", "--serve-tcpstore"});
+    REQUIRE(loopback.port() > 0);
+    loopback.send(SIGTERM);
+    REQUIRE(loopback.read_all().find("everybody") == std::string::npos);
+    for (const std::vector<std::string>& other :
+         {std::vector<std::string>{"--exit-when-idle"}, {"--ha", "etcd://127.0.0.1:1"}}) {
+        std::vector<std::string> flags = {"--port", "0", "--serve-tcpstore"};
+        flags.insert(flags.end(), other.begin(), other.end());
+        REQUIRE(Program(flags).exit_code() == 2);
+    }
+}
+
 TEST_CASE("help names every flag") {
     Program program({"--help"});
     const std::string& text = program.read_all();
-    for (const char* flag :
-         {"--port", "--listen", "--listen-fd", "--exit-when-idle", "--secret-file", "--insecure"}) {
+    for (const char* flag : {"--port", "--listen", "--listen-fd", "--exit-when-idle",
+                             "--secret-file", "--insecure", "--serve-tcpstore"}) {
         REQUIRE(text.find(flag) != std::string::npos);
     }
     REQUIRE(program.exit_code() == 0);

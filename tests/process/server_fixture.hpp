@@ -43,6 +43,7 @@ struct Daemon {
         std::optional<JobSecret> secret = secret_of(1);
         Limits limits;
         std::uint16_t port = 0;
+        bool serves_tcpstore = false;
         bool exits_when_idle = false;
         Milliseconds idle_start_timeout{30000};
         std::shared_ptr<const TlsContext> tls;
@@ -57,6 +58,7 @@ struct Daemon {
         server_options.secret = options.secret;
         server_options.tls = options.tls;
         server_options.limits = options.limits;
+        server_options.serves_tcpstore = options.serves_tcpstore;
         server_options.exits_when_idle = options.exits_when_idle;
         server_options.idle_start_timeout = options.idle_start_timeout;
         server_options.log = [this](const std::string& line) { log.push_back(line); };
@@ -93,6 +95,9 @@ struct Agent {
         bool joins = true;
         Limits limits;
         std::shared_ptr<const TlsContext> tls;
+        StoreAddress store{"127.0.0.1", 1};
+        int min_nodes = 0;  ///< 0: all
+        bool store_admits_any = false;
     };
 
     Agent(boost::asio::io_context& io, Options chosen) : options(std::move(chosen)) {
@@ -105,7 +110,7 @@ struct Agent {
         client_options.before_attempt = [this] { ++attempts; };
         client = std::make_unique<RendezvousClient>(io, std::move(client_options));
         LinkEvents events;
-        events.on_up = [this](const std::string& address) {
+        events.on_up = [this](const std::string& address, const Endpoint&) {
             ++ups;
             local_address = address;
             if (options.joins) {
@@ -131,8 +136,9 @@ struct Agent {
         message.hostname = options.node;
         message.slots = 2;
         message.addresses = {"127.0.0.1"};
-        message.store = StoreAddress{"127.0.0.1", 1};
-        message.settings.min_nodes = options.nodes;
+        message.store = options.store;
+        message.settings.store_admits_any = options.store_admits_any;
+        message.settings.min_nodes = options.min_nodes > 0 ? options.min_nodes : options.nodes;
         message.settings.max_nodes = options.nodes;
         return message;
     }
@@ -160,7 +166,10 @@ struct Agent {
 
 /// A peer that does not know the protocol.
 struct Stranger {
-    Stranger(boost::asio::io_context& io, std::uint16_t port) : socket(io) {
+    Stranger(boost::asio::io_context& io, std::uint16_t port, const char* from = "127.0.0.1")
+        : socket(io) {
+        socket.open(boost::asio::ip::tcp::v4());
+        socket.bind({boost::asio::ip::make_address(from), 0});
         socket.connect({boost::asio::ip::address_v4::loopback(), port});
         read();
     }

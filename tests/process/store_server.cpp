@@ -186,6 +186,29 @@ TEST_CASE("clients from other addresses are disconnected, counted, and named onc
               "any"});
 }
 
+TEST_CASE("a client of an earlier generation's node is told from a stranger") {
+    Server server;
+    server.serve({"127.0.0.1", "127.0.0.2"});
+    server.enter();
+    server.serve({"127.0.0.1", "127.0.0.3"});
+    server.enter();
+    server->close();
+    server.serve({"127.0.0.1"});
+    for (const char* from : {"127.0.0.2", "127.0.0.3", "127.0.0.4"}) {
+        StoreClientSocket client(kLoopback, server.port(), from);
+        client.send(kHello);
+        CHECK(client.receive_all().empty());
+    }
+    const std::string earlier =
+        ": it is the address of a node of an earlier generation, not of this one; end what still "
+        "runs there, or start ddprun there again";
+    const std::vector<std::string> lines = server.lines();
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[0] == "store: refused a client from 127.0.0.2" + earlier);
+    CHECK(lines[1] == "store: refused a client from 127.0.0.3" + earlier);
+    CHECK(lines[2].find("127.0.0.4: it is not the address of a node") != std::string::npos);
+}
+
 TEST_CASE("an IPv4 client of a socket that takes both kinds is admitted by its IPv4 address") {
     if (!listen_for_store("::", 0)) {
         WARN("no IPv6 on this machine: left out");

@@ -13,6 +13,8 @@ const char* name_of(StopCause cause) {
     switch (cause) {
         case StopCause::Failure:
             return "failure";
+        case StopCause::Hang:
+            return "hang";
         case StopCause::Grow:
             return "grow";
         case StopCause::Leave:

@@ -254,6 +254,10 @@ void Scenario::read_settings(Words& words, rdzv::JobSettings& settings) {
     duration("grow_delay", settings.grow_delay);
     duration("failure_grace", settings.failure_grace);
     duration("shutdown_timeout", settings.shutdown_timeout);
+    if (const auto timeout = words.option("hang_timeout")) {
+        settings.learns_hang_timeout = *timeout == "auto";
+        settings.hang_timeout = duration_of(*timeout == "auto" ? "0ms" : *timeout);
+    }
     if (const auto grow = words.option("grow")) {
         settings.grow = *grow == "auto";
     }
@@ -317,13 +321,16 @@ void Scenario::report(const std::string& command, Words& words) {
         failed.evidence.exit_code = number("exit");
         failed.evidence.signal = number("signal");
         failed.evidence.exec_errno = number("exec_errno");
-        failed.evidence.hung = number("hung").value_or(0) != 0;
+        failed.evidence.quiet_for = duration_of(words.option("hung").value_or("0ms"));
+        failed.evidence.hung = failed.evidence.quiet_for > Milliseconds::zero();
         if (const std::optional<int> at = number("step")) {
             failed.evidence.progress = static_cast<std::uint64_t>(*at);
         }
         failed.evidence.program = "./train";
         failed.evidence.age = duration_of(words.option("age").value_or("0ms"));
         message = failed;
+    } else if (command == "quiet") {
+        message = rdzv::Quiet{generation, duration_of(words.next())};
     } else if (command == "stopped") {
         message = rdzv::Stopped{generation, {agent.identity.hostname, agent.next_port}};
         agent.held.reset();
@@ -445,12 +452,12 @@ std::vector<std::string> Scenario::run(const std::string& line) {
     Words words(line);
     std::string command = words.next();
     static const std::map<std::string, int> kKinds = {
-        {"finish", 1},  {"fail", 1},     {"stopped", 1}, {"leave", 1},    {"unkillable", 1},
-        {"goodbye", 1}, {"beat", 1},     {"explain", 2}, {"done", 2},     {"timeline", 2},
-        {"fin", 2},     {"reset", 2},    {"drop", 2},    {"again", 2},    {"mute", 2},
-        {"unmute", 2},  {"deadline", 2}, {"budgets", 2}, {"settings", 3}, {"join", 4},
-        {"rejoin", 5},  {"pass", 6},     {"held_up", 7}, {"tick", 8},     {"restart", 9},
-        {"save", 10},   {"journal", 11}};
+        {"finish", 1},     {"fail", 1},    {"quiet", 1},    {"stopped", 1}, {"leave", 1},
+        {"unkillable", 1}, {"goodbye", 1}, {"beat", 1},     {"explain", 2}, {"done", 2},
+        {"timeline", 2},   {"fin", 2},     {"reset", 2},    {"drop", 2},    {"again", 2},
+        {"mute", 2},       {"unmute", 2},  {"deadline", 2}, {"budgets", 2}, {"settings", 3},
+        {"join", 4},       {"rejoin", 5},  {"pass", 6},     {"held_up", 7}, {"tick", 8},
+        {"restart", 9},    {"save", 10},   {"journal", 11}};
     const auto kind = kKinds.find(command);
     switch (kind == kKinds.end() ? 0 : kind->second) {
         case 1:

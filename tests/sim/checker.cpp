@@ -15,6 +15,10 @@ bool is_proof_of_emptiness(const rdzv::Input& input) {
     return received != nullptr && std::holds_alternative<rdzv::Stopped>(received->message);
 }
 
+bool is_for_failure(rdzv::StopCause cause) {
+    return cause == rdzv::StopCause::Failure || cause == rdzv::StopCause::Hang;
+}
+
 }  // namespace
 
 void Checker::violate(const std::string& property, const std::string& what) {
@@ -42,6 +46,9 @@ Checker::Snapshot Checker::snapshot_of(const rdzv::Run* run, bool is_whole) {
     snapshot.nodes = run->nodes.size();
     snapshot.parked = run->parked.size();
     snapshot.is_in_doubt = run->doubt_until.has_value();
+    if (const rdzv::Running* running = std::get_if<rdzv::Running>(&run->phase)) {
+        snapshot.quiet = running->quiet.size();
+    }
     if (const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase)) {
         snapshot.failures = stopping->failures.size();
         snapshot.lost_nodes = stopping->lost_nodes.size();
@@ -65,6 +72,7 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
     if (received != nullptr && run != nullptr) {
         const bool is_report = std::holds_alternative<rdzv::WorkerFinished>(received->message) ||
                                std::holds_alternative<rdzv::WorkerFailed>(received->message) ||
+                               std::holds_alternative<rdzv::Quiet>(received->message) ||
                                std::holds_alternative<rdzv::Stopped>(received->message);
         is_stale_ = is_report && generation_of(received->message) < run->generation;
         const auto owner = run->by_connection.find(received->connection);
@@ -129,8 +137,9 @@ void Checker::check_report(const rdzv::Run& run, const rdzv::Received& received,
     }
     const auto* failed = std::get_if<rdzv::WorkerFailed>(&received.message);
     if (failed != nullptr && !node.finished.contains(failed->local_rank)) {
-        truth.failed_at.emplace(truth.base_ranks[row->second] + failed->local_rank.value(),
-                                now - failed->evidence.age);
+        auto& reports = failed->evidence.hung ? truth.hung_since : truth.failed_at;
+        reports.emplace(truth.base_ranks[row->second] + failed->local_rank.value(),
+                        now - failed->evidence.age);
     }
 }
 
@@ -187,7 +196,7 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     if (closed != nullptr && !was_closed && !is_first_step_) {
         check_verdict(*run, closed->verdict);
     }
-    if (after.phase == kStopping && after.order != rdzv::StopCause::Failure) {
+    if (after.phase == kStopping && !is_for_failure(after.order)) {
         last_drain_ = now;
     }
     check_start_is_due(*run, now);
@@ -277,12 +286,14 @@ void Checker::check_charges(const rdzv::Run& run, const Snapshot& after, const r
         return;
     }
     // A restored run may learn from its members that it had stopped, and never why.
-    const bool has_cause = before_.failures + before_.lost_nodes > 0 || !is_restored_;
-    if (before_.order == rdzv::StopCause::Failure && has_cause && restarts + losses < 1) {
+    // All workers that hung may have ended before they were told to.
+    const bool has_cause = before_.failures + before_.lost_nodes > 0 ||
+                           (!is_restored_ && before_.order == rdzv::StopCause::Failure);
+    if (is_for_failure(before_.order) && has_cause && restarts + losses < 1) {
         violate("S9", "a failure was charged to no budget");
     }
-    if (restarts > 0 && (before_.order != rdzv::StopCause::Failure || before_.failures == 0 ||
-                         before_.is_explained_by_loss)) {
+    if (restarts > 0 &&
+        (!is_for_failure(before_.order) || before_.failures == 0 || before_.is_explained_by_loss)) {
         violate("S9", "a restart was charged that no failure of a worker explains");
     }
     // The step that ends a stop may lose more: one node, all whose leases end with it, or those
@@ -323,6 +334,7 @@ void Checker::daemon_died(Memory next) {
     }
     for (auto& [digest, truth] : truths_) {
         truth.failed_at.clear();
+        truth.hung_since.clear();
         truth.finished_reports.clear();
     }
     starts_.clear();

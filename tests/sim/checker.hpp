@@ -30,6 +30,7 @@ struct GenerationTruth {
     std::vector<RankTruth> ranks;
     std::map<NodeId, int> finished_reports;  ///< ranks that the coordinator was told about
     std::map<int, Instant> failed_at;        ///< as reports tell, by rank; of this daemon
+    std::map<int, Instant> hung_since;       ///< the same of those that hung
     bool was_told = false;
     bool is_whole = true;  ///< the coordinator knows all of its places
 };
@@ -95,6 +96,7 @@ private:
         std::size_t failures = 0;
         std::size_t lost_nodes = 0;
         std::size_t finished = 0;
+        std::size_t quiet = 0;
         rdzv::StopCause cause = rdzv::StopCause::Failure;
         rdzv::StopCause order = rdzv::StopCause::Failure;
         bool is_explained_by_loss = false;
@@ -117,6 +119,9 @@ private:
     void check_losses(const rdzv::Run& run, const Snapshot& after, const rdzv::Input& input);
     void check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict);
     void check_first_failure(const rdzv::Run& run, const rdzv::Verdict& verdict);
+    /// `named` is called the first of those that `reports` tell of.
+    void check_earliest(const GenerationTruth& truth, const std::map<int, Instant>& reports,
+                        std::size_t named);
     void check_start_is_due(const rdzv::Run& run, Instant now);
 
     rdzv::Limits limits_;

@@ -185,13 +185,28 @@ void Checker::check_first_failure(const rdzv::Run& run, const rdzv::Verdict& ver
     }
     const GenerationTruth& truth = found->second;
     const auto named = static_cast<std::size_t>(verdict.first_failure->rank.value());
+    const bool hung = verdict.first_failure->evidence.hung;
+    if (hung && !truth.failed_at.empty()) {
+        violate("S10", fmt::format("rank {} hung and is called the first failure, rank {} died",
+                                   named, truth.failed_at.begin()->first));
+    }
+    if (hung && named < truth.ranks.size()) {
+        // It may have ended by itself before it was made to.
+        check_earliest(truth, truth.hung_since, named);
+        return;
+    }
     if (named >= truth.ranks.size() || truth.ranks[named] != RankTruth::EndedOtherwise) {
         violate("S10", "the first failure is a rank that did not fail");
         return;
     }
-    const auto named_at = truth.failed_at.find(verdict.first_failure->rank.value());
-    for (const auto& [rank, at] : truth.failed_at) {
-        const bool is_sure = at > truth.decided_at && named_at != truth.failed_at.end();
+    check_earliest(truth, truth.failed_at, named);
+}
+
+void Checker::check_earliest(const GenerationTruth& truth, const std::map<int, Instant>& reports,
+                             std::size_t named) {
+    const auto named_at = reports.find(static_cast<int>(named));
+    for (const auto& [rank, at] : reports) {
+        const bool is_sure = at > truth.decided_at && named_at != reports.end();
         if (is_sure && at + Milliseconds(1) < named_at->second) {
             violate("S10", fmt::format("rank {} is called the first failure, rank {} was earlier",
                                        named, rank));

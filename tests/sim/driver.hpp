@@ -154,7 +154,12 @@ private:
 
     // Workers.
     void start_workers(Machine& machine, const agent::StartWorkers& effect);
-    void plan_life(Machine& machine, const FakeWorker& worker);
+    void plan_life(Machine& machine, FakeWorker& worker);
+    /// What all nodes of that generation live through, drawn from its digest.
+    enum class Course { Works, WaitsForOne, Hangs };
+    [[nodiscard]] Course course_of(const std::string& digest) const;
+    void look_at_workers(Machine& machine, Generation generation);
+    void save_stacks(Machine& machine, Generation generation);
     void ask_workers(Machine& machine, const agent::AskWorkersToLeave& effect);
     void signal_workers(Machine& machine, const agent::SignalWorkers& effect);
     void end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::Evidence evidence);
@@ -221,9 +226,10 @@ private:
     void judge_durability(const Daemon& daemon, const rdzv::Run& run,
                           const rdzv::RendezvousMessage& message);
     void expect_notice_of_death(const Machine& machine, bool is_silent);
-    void expect_end_of_workers(Machine& machine, Duration grace);
+    void expect_end_of_workers(Machine& machine, const rdzv::Stop& stop);
     void expect_nothing_restarts(const Daemon& daemon);
     void expect_succession(const Daemon& daemon);
+    void judge_hang(const rdzv::Run& run);
     void judge_end();
     [[nodiscard]] bool is_calm(const Machine& machine) const;
     [[nodiscard]] bool is_dead_one_missed(const std::string& digest, const NodeId& node) const;

@@ -125,7 +125,7 @@ void Simulation::hear(Machine& machine, const rdzv::RendezvousMessage& message) 
     }
     judge_false_deaths(machine, message);
     if (const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&message)) {
-        expect_end_of_workers(machine, stop->grace);
+        expect_end_of_workers(machine, *stop);
     }
     step_agent(machine, agent::FromRendezvous{message});
 }
@@ -209,6 +209,10 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         }
         machine.publish_until = true_time(machine, allow->until);
         judge_publishing(machine);
+    } else if (const auto* look = std::get_if<agent::LookAtWorkers>(&effect)) {
+        look_at_workers(machine, look->generation);
+    } else if (const auto* save = std::get_if<agent::SaveStacks>(&effect)) {
+        save_stacks(machine, save->generation);
     } else if (const auto* empty = std::get_if<agent::EmptyGeneration>(&effect)) {
         empty_generation(machine, empty->generation);
     } else if (const auto* say = std::get_if<agent::Say>(&effect)) {

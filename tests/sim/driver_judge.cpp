@@ -177,7 +177,9 @@ void Simulation::judge_member(Machine& machine) {
     }
     const Instant settled = events_.now() - kAtOnce - there_and_back(machine);
     const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase);
-    if (stopping != nullptr && stopping->since < settled &&
+    const bool hangs = stopping != nullptr && stopping->order.cause == rdzv::StopCause::Hang;
+    const Duration saving = hangs ? options_.limits.stacks_timeout : Milliseconds(0);
+    if (stopping != nullptr && stopping->since + saving < settled &&
         has_workers_of(machine, run->digest, false)) {
         checker_.violate("L4", fmt::format("{} does not know that generation {} stops",
                                            name_of(machine), run->generation.value()));
@@ -223,6 +225,27 @@ void Simulation::judge_everybodys_publishing(const rdzv::Run& run) {
     judged_digest_ = run.digest;
     for (const Machine& machine : machines_) {
         judge_publishing(machine);
+    }
+}
+
+/// Nobody whose generation is stopped because it hangs has shown a sign of life lately.
+void Simulation::judge_hang(const rdzv::Run& run) {
+    const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run.phase);
+    if (stopping == nullptr || stopping->order.cause != rdzv::StopCause::Hang ||
+        stopping->since != events_.now()) {
+        return;
+    }
+    // Clocks of nodes may run a fifth too fast.
+    const Instant latest = events_.now() - options_.settings.hang_timeout * 3 / 4;
+    for (const Machine& machine : machines_) {
+        for (const FakeWorker& worker : machine.workers) {
+            if (worker.digest == run.digest && worker.quiet_from > latest) {
+                checker_.violate("hang", fmt::format("generation {} is said to hang, and rank {} "
+                                                     "on {} works",
+                                                     run.generation.value(), worker.rank.value(),
+                                                     name_of(machine)));
+            }
+        }
     }
 }
 
@@ -442,13 +465,16 @@ void Simulation::judge_notice(Instant died, const std::string& digest, const Nod
 }
 
 /// They were told to go: after the grace nothing is left (L4).
-void Simulation::expect_end_of_workers(Machine& machine, Duration grace) {
+void Simulation::expect_end_of_workers(Machine& machine, const rdzv::Stop& stop) {
     if (machine.workers.empty() || options_.unkillable_percent > 0) {
         return;
     }
     const Instant told = events_.now();
     const std::string digest = machine.workers.front().digest;
-    const Duration most = grace * 1000 / machine.clock_permille + Milliseconds(1000) +
+    const bool hangs = stop.cause == rdzv::StopCause::Hang;
+    const Duration saving = hangs ? options_.limits.stacks_timeout : Milliseconds(0);
+    const Duration grace = stop.grace;
+    const Duration most = grace * 1000 / machine.clock_permille + saving + Milliseconds(1000) +
                           options_.timer_grain + options_.local_delay_max * 4;
     later(machine, most, [this, told, digest](Machine& same) {
         const bool is_excused = same.is_stalled || same.has_given_up ||
@@ -471,7 +497,7 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
     const rdzv::Run* run = daemon.coordinator->run();
     if (run == nullptr || !std::holds_alternative<rdzv::Running>(run->phase) ||
         journal().digest() != run->digest || !daemon.has_journal ||
-        last_fault_at_ > died - kAtOnce) {
+        last_fault_at_ > died - kAtOnce || course_of(run->digest) != Course::Works) {
         return;
     }
     for (const rdzv::Place& place : run->places) {

@@ -185,6 +185,7 @@ void Simulation::step_rendezvous(Daemon& daemon, const rdzv::Input& input) {
     if (coordinator.run() != nullptr) {
         judge_losses_of_living(*coordinator.run(), nodes_before);
         judge_everybodys_publishing(*coordinator.run());
+        judge_hang(*coordinator.run());
     } else if (had_run) {
         forget_run(daemon);
     }

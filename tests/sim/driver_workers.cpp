@@ -57,13 +57,49 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
         worker.local_rank = spec.local_rank;
         worker.ignores_sigterm = machine.dice.percent(options_.sigterm_ignored_percent);
         worker.has_runtime = worker.rank.value() * 37 % 100 < options_.runtime_percent;
-        machine.workers.push_back(worker);
         plan_life(machine, worker);
+        machine.workers.push_back(worker);
     }
     judge_publishing(machine);
 }
 
-void Simulation::plan_life(Machine& machine, const FakeWorker& worker) {
+Simulation::Course Simulation::course_of(const std::string& digest) const {
+    const GenerationTruth* truth = checker_.truth_of(digest);
+    if (options_.hang_percent + options_.quiet_percent == 0 || truth == nullptr) {
+        return Course::Works;
+    }
+    std::uint64_t number = 0;
+    for (const char c : digest) {
+        number = number * 31 + static_cast<unsigned char>(c);
+    }
+    Dice dice(number, options_.seed);
+    const bool hangs = dice.percent(options_.hang_percent);
+    const bool waits = dice.percent(options_.quiet_percent);
+    if (hangs && truth->decided_at < faults_end_) {
+        return Course::Hangs;
+    }
+    return waits ? Course::WaitsForOne : Course::Works;
+}
+
+void Simulation::look_at_workers(Machine& machine, Generation generation) {
+    agent::SignsOfLife seen;
+    for (const FakeWorker& worker : machine.workers) {
+        seen.is_busy |= worker.quiet_from > machine.looked_at;  // at some time since
+    }
+    machine.looked_at = events_.now();
+    later_in_agent(machine, Duration{}, [this, generation, seen](Machine& same) {
+        step_agent(same, agent::Looked{.generation = generation, .seen = seen});
+    });
+}
+
+void Simulation::save_stacks(Machine& machine, Generation generation) {
+    trace(name_of(machine), fmt::format("saves the stacks of generation {}", generation.value()));
+    later_in_agent(
+        machine, machine.dice.up_to(options_.limits.stacks_timeout),
+        [this, generation](Machine& same) { step_agent(same, agent::StacksSaved{generation}); });
+}
+
+void Simulation::plan_life(Machine& machine, FakeWorker& worker) {
     const std::uint64_t id = worker.id;
     if (std::exchange(machine.fails_to_execute, false)) {
         later(machine, local_delay(machine), [this, id](Machine& same) {
@@ -72,6 +108,14 @@ void Simulation::plan_life(Machine& machine, const FakeWorker& worker) {
             end_worker(same, id, evidence);
         });
         return;
+    }
+    const Course course = course_of(worker.digest);
+    if (course == Course::Hangs) {
+        worker.quiet_from = events_.now() + machine.dice.up_to(options_.work_max);
+        return;
+    }
+    if (course == Course::WaitsForOne && worker.rank.value() > 0) {
+        worker.quiet_from = events_.now();
     }
     const Duration work =
         options_.work_min + machine.dice.up_to(options_.work_max - options_.work_min);

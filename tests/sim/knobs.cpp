@@ -103,6 +103,9 @@ const std::vector<Knob>& knobs() {
         knob<&SimOptions::unkillable_percent>("unkillable-percent", 0),
         knob<&SimOptions::collateral_percent>("collateral-percent", 0),
         knob<&SimOptions::progress_percent>("progress-percent", 0),
+        setting<&S::hang_timeout>("hang-timeout-ms", 0),
+        knob<&SimOptions::hang_percent>("hang-percent", 0),
+        knob<&SimOptions::quiet_percent>("quiet-percent", 0),
         knob<&SimOptions::faults_for>("faults-for-ms", 0),
     };
     return all;

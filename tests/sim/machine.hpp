@@ -23,8 +23,9 @@ struct FakeWorker {
     Rank rank;
     LocalRank local_rank;
     bool ignores_sigterm = false;
-    bool has_runtime = false;    ///< looks at the shared page
-    bool was_signalled = false;  ///< or asked, by its agent
+    bool has_runtime = false;             ///< looks at the shared page
+    bool was_signalled = false;           ///< or asked, by its agent
+    Instant quiet_from = Instant::max();  ///< it shows no sign of life from then on
 };
 
 /// What an agent said of a generation, to be said again by a network that should not.
@@ -68,6 +69,7 @@ struct Machine {
     std::vector<FakeWorker> workers;
     std::vector<OldReport> reports;  ///< the last few
     Instant publish_until{};         ///< says the page, in true time
+    Instant looked_at{};             ///< for signs of life
     std::uint16_t listening_port = 0;
     std::uint16_t serving_port = 0;
     Instant keeper_last{};          ///< its reports keep their order

@@ -26,6 +26,9 @@ std::string text_of(const rdzv::Stopped& m) {
 std::string text_of(const rdzv::Leave& m) {
     return fmt::format("Leave {}", m.signal);
 }
+std::string text_of(const rdzv::Quiet& m) {
+    return fmt::format("Quiet {} for {} ms", m.generation.value(), m.quiet_for.count());
+}
 std::string text_of(const rdzv::Unkillable& m) {
     return fmt::format("Unkillable {}", m.generation.value());
 }
@@ -58,7 +61,7 @@ std::string text_of(const rdzv::Start& m) {
                        m.world_size, m.store.port, m.restart_count);
 }
 std::string text_of(const rdzv::Stop& m) {
-    const char* const causes[] = {"failure", "grow", "leave", "fenced"};
+    const char* const causes[] = {"failure", "hang", "grow", "leave", "fenced"};
     return fmt::format("Stop {} {} signal {} grace {} ({})", m.generation.value(),
                        causes[static_cast<int>(m.cause)], m.signal, m.grace.count(), m.why);
 }

@@ -69,6 +69,17 @@ void draw_unlikeness(Dice& dice, SimOptions& options) {
     options.bandwidth_kib = is_narrow && !options.is_in_process ? kib : 0;
 }
 
+/// With dice of its own: all else is as it was before anything could hang.
+void draw_hangs(SimOptions& options) {
+    Dice dice(options.seed, 3);
+    if (!dice.chance(1, 8)) {
+        return;
+    }
+    options.settings.hang_timeout = draw_ms(dice, 500, 6000);
+    options.hang_percent = dice.between(0, 60);
+    options.quiet_percent = dice.between(0, 100);
+}
+
 }  // namespace
 
 SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
@@ -104,6 +115,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     options.daemons = dice.chance(1, 4) && !options.is_in_process ? dice.between(2, 3) : 1;
     draw_unlikeness(dice, options);
     draw_weights(dice, options);
+    draw_hangs(options);
     return options;
 }
 
@@ -116,6 +128,9 @@ void make_consistent(SimOptions& options) {
     settings.max_nodes = std::clamp(settings.max_nodes, 1, options.nodes);
     settings.min_nodes = std::clamp(settings.min_nodes, 1, settings.max_nodes);
     options.work_max = std::max(options.work_max, options.work_min);
+    if (settings.hang_timeout == Milliseconds::zero()) {
+        options.hang_percent = 0;  // nothing would end them
+    }
 }
 
 std::string describe(const SimOptions& options) {

@@ -169,6 +169,58 @@ TEST_CASE("all rows of a generation agree and only group rank 0 gets the admissi
     CHECK(driver.coordinator.run()->rows.at(NodeId("b")) == b);
 }
 
+TEST_CASE("a store for everybody has no admission list, and all nodes must agree on that") {
+    Driver driver;
+    Join first = join_of("a", 2);
+    first.settings.store_admits_any = true;
+    driver.hear(1, first);
+    driver.hear(2, join_of("b", 2));
+    REQUIRE(driver.sent<Refused>(2).size() == 1);
+    CHECK(driver.sent<Refused>(2).front().text ==
+          "join refused: node b asks --store-admit members but job job was opened with any; start "
+          "it with --store-admit any or under another --rdzv-id");
+    Join second = join_of("b", 2);
+    second.settings.store_admits_any = true;
+    driver.hear(3, second);
+    REQUIRE(driver.sent<Start>(1).size() == 1);
+    CHECK(driver.sent<Start>(1).front().admitted.empty());
+}
+
+TEST_CASE("the first node may be lost when it has finished and the store is not its own") {
+    const bool is_its_own = GENERATE(false, true);
+    Driver driver;
+    for (const std::uint64_t i : {std::uint64_t{1}, std::uint64_t{2}}) {
+        Join join = join_of(std::to_string(i), 2);
+        join.store.port = is_its_own ? 1 : 0;
+        driver.hear(i, join);
+    }
+    driver.hear(1, WorkerFinished{.generation = Generation(1), .local_rank = LocalRank(0)});
+    driver.coordinator.step(
+        driver.now, ConnectionEnded{.connection = ConnectionId(1), .is_end_of_stream = true},
+        driver.effects);
+    CHECK(driver.sent<Stop>(2).size() == (is_its_own ? 1 : 0));
+}
+
+TEST_CASE("the store of a generation that is taken over without a journal is its members' only") {
+    Driver driver;
+    Join join = join_of("7", 1);
+    join.run_token = "t";
+    join.held = HeldGeneration{.generation = Generation(3), .digest = "d", .store = {"7", 0}};
+    driver.hear(1, join);
+    for (int i = 0; i < 10 && driver.coordinator.next_deadline(); ++i) {
+        driver.now = *driver.coordinator.next_deadline();
+        if (std::holds_alternative<Running>(driver.coordinator.run()->phase)) {
+            break;
+        }
+        driver.coordinator.step(driver.now, Tick{}, driver.effects);
+    }
+    const Run& run = *driver.coordinator.run();
+    REQUIRE(std::holds_alternative<Running>(run.phase));
+    CHECK(run.generation == Generation(3));
+    CHECK(run.store.port == 0);
+    CHECK(run.admitted == std::vector<std::string>{"10.0.0.7", "7", "shared"});
+}
+
 TEST_CASE("the same seed gives the same tokens and digests, another seed others") {
     const auto digest = [](std::uint64_t seed) {
         Coordinator coordinator(JobId("job"), {}, Rng(seed));

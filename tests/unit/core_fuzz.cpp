@@ -257,7 +257,7 @@ private:
     AgentMessage garbage(FuzzAgent& agent) {
         const Generation generation(rng_.below(6));
         const LocalRank local_rank(static_cast<int>(rng_.below(6)) - 2);
-        switch (rng_.below(8)) {
+        switch (rng_.below(9)) {
             case 0: {
                 Join join = agents_[rng_.below(agents_.size())].identity;
                 join.slots = static_cast<int>(rng_.below(5)) - 1;
@@ -287,6 +287,9 @@ private:
                 return Unkillable{generation};
             case 6:
                 return Goodbye{};
+            case 7:
+                return Quiet{generation,
+                             Milliseconds(static_cast<std::int64_t>(rng_.below(9000)) - 100)};
             default:
                 return Beat{rng_.next()};
         }

@@ -60,6 +60,10 @@ Leave sample<Leave>() {
     return {15};
 }
 template <>
+Quiet sample<Quiet>() {
+    return {Generation(1), Milliseconds(60000)};
+}
+template <>
 Unkillable sample<Unkillable>() {
     return {Generation(1)};
 }
@@ -81,8 +85,9 @@ std::vector<AgentMessage> all_messages() {
     return all_messages(std::make_index_sequence<std::variant_size_v<AgentMessage>>());
 }
 
-constexpr std::array<const char*, 8> kMessageNames = {
-    "Join", "WorkerFinished", "WorkerFailed", "Stopped", "Leave", "Unkillable", "Goodbye", "Beat"};
+constexpr std::array<const char*, 9> kMessageNames = {
+    "Join",  "WorkerFinished", "WorkerFailed", "Quiet", "Stopped",
+    "Leave", "Unkillable",     "Goodbye",      "Beat"};
 static_assert(std::variant_size_v<AgentMessage> == kMessageNames.size());
 constexpr std::array<const char*, 10> kAnswerNames = {
     "Accepted", "Refused", "Waiting",  "Notice",  "Redirect",
@@ -169,6 +174,7 @@ const std::map<std::string, Row> kTable = {
       "c<-Accepted a<-Waiting b<-Waiting c<-Waiting", "c<-Accepted c<-Verdict", "-"}},
     {"WorkerFinished", {"-", "-", "-", "-", "-"}},
     {"WorkerFailed", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
+    {"Quiet", {"-", "-", "-", "-", "-"}},
     {"Stopped", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
     {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
     {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-", "-"}},

@@ -127,13 +127,15 @@ TEST_CASE("torchrun's static way meets at the master") {
     const LaunchPlan plan = plan_of(flags + "--master-port 29500");
     CHECK_FALSE(plan.is_single_node);
     CHECK(plan.endpoint_host == "head");
-    CHECK(plan.endpoint_port == 29400);
-    CHECK(plan.master_port == 29500);
+    CHECK(plan.endpoint_port == 29500);
+    CHECK(plan.is_store_at_rendezvous);
+    CHECK(plan.master_port == 0);
     CHECK(plan.node_rank == 1);
-    CHECK(plan_of(flags).master_port == 0);
-    // Jobs with other stores have other rendezvous, and none takes the store of a neighbour.
-    CHECK(plan_of(flags + "--master-port 29501").endpoint_port == 29401);
-    CHECK(plan_of(flags + "--master-port 100").endpoint_port == 200);
+    CHECK(plan.warnings.empty());
+    const LaunchPlan without = plan_of(flags);
+    CHECK(without.endpoint_port == 29400);
+    CHECK_FALSE(without.is_store_at_rendezvous);
+    CHECK_FALSE(plan_of(flags + "--master-port 29500 --store agent").is_store_at_rendezvous);
     CHECK(plan_of("--nnodes 2 --rdzv-id j --master-addr ::1", {}).endpoint_host == "::1");
     CHECK(refusal_of("--nnodes 2 --master-addr head:29500") ==
           "--master-addr head:29500: is a host without a port; write --master-addr head "
@@ -145,8 +147,8 @@ TEST_CASE("a static endpoint is the place of the workers' store, as for torchrun
     const LaunchPlan two = plan_of("--nnodes 2 " + flags + ":5000");
     CHECK_FALSE(two.is_single_node);
     CHECK(two.endpoint_host == "head");
-    CHECK(two.endpoint_port == 4900);
-    CHECK(two.master_port == 5000);
+    CHECK(two.endpoint_port == 5000);
+    CHECK(two.is_store_at_rendezvous);
     const LaunchPlan one = plan_of(flags + ":5000");
     CHECK(one.is_single_node);
     CHECK(one.local_addr == "head");
@@ -180,6 +182,27 @@ TEST_CASE("an endpoint goes before the master's address and keeps its port") {
     CHECK(plan.warnings == Arguments{"--master-port 29500 is the port of --rdzv-endpoint "
                                      "head:29500 too: the workers' store takes a free port"});
     CHECK(plan_of("--rdzv-endpoint head:29500 --master-port 29600").master_port == 29600);
+}
+
+TEST_CASE("the workers' store is where, and for whom, the flags say") {
+    const std::string flags = "--nnodes 2 --rdzv-id j --rdzv-endpoint head:29500 ";
+    CHECK_FALSE(plan_of(flags).is_store_at_rendezvous);
+    CHECK_FALSE(plan_of(flags).settings.store_admits_any);
+    CHECK(plan_of(flags + "--store daemon").is_store_at_rendezvous);
+    CHECK_FALSE(plan_of(flags + "--store=").is_store_at_rendezvous);
+    CHECK(plan_of(flags + "--store-admit any").settings.store_admits_any);
+    CHECK_FALSE(plan_of(flags + "--store-admit members").settings.store_admits_any);
+    CHECK(refusal_of(flags + "--store worker").starts_with("--store worker: must be"));
+    CHECK(refusal_of(flags + "--store-admit all").starts_with("--store-admit all: must be"));
+    const LaunchPlan both = plan_of(flags + "--store daemon --master-port 6000");
+    CHECK(both.master_port == 0);
+    CHECK(both.warnings == Arguments{"--master-port 6000 has no effect: --store daemon means the "
+                                     "port of the endpoint"});
+    const LaunchPlan alone = plan_of("--store daemon --master-port 6000");
+    CHECK_FALSE(alone.is_store_at_rendezvous);
+    CHECK(alone.master_port == 6000);
+    CHECK(alone.warnings ==
+          Arguments{"--store daemon has no effect: a single node has no rendezvous port"});
 }
 
 TEST_CASE("ports outside of their range are refused") {

@@ -133,6 +133,23 @@ TEST_CASE("times are seconds with fractions") {
     }
 }
 
+TEST_CASE("the hang timeout is a number of seconds, learned, or none") {
+    CHECK(plan_of("").settings.hang_timeout == Milliseconds(0));
+    CHECK(plan_of("--hang-timeout 0").settings.hang_timeout == Milliseconds(0));
+    CHECK(plan_of("--hang-timeout 90.5").settings.hang_timeout == Milliseconds(90500));
+    CHECK_FALSE(plan_of("--hang-timeout 90").settings.learns_hang_timeout);
+    const LaunchPlan learned = plan_of("--hang-timeout auto");
+    CHECK(learned.settings.learns_hang_timeout);
+    CHECK(learned.settings.hang_timeout == Milliseconds(0));
+    check_refused({
+        {"--hang-timeout 0.5", "--hang-timeout 0.5: it must be at least 1 s; 0 is never"},
+        {"--hang-timeout -1",
+         "--hang-timeout -1: it must be auto or a number of seconds; 0 is never"},
+        {"--hang-timeout always",
+         "--hang-timeout always: it must be auto or a number of seconds; 0 is never"},
+    });
+}
+
 TEST_CASE("torchrun's variable gives the shutdown timeout where nothing else does") {
     const Variables three{{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3"}};
     CHECK(plan_of("", three).settings.shutdown_timeout == Milliseconds{3000});

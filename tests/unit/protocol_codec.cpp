@@ -172,6 +172,7 @@ TEST_CASE("every message of an agent survives encoding and decoding") {
     require_agent_round_trip<Join>();
     require_agent_round_trip<WorkerFinished>();
     require_agent_round_trip<WorkerFailed>();
+    require_agent_round_trip<Quiet>();
     require_agent_round_trip<Stopped>();
     require_agent_round_trip<Leave>();
     require_agent_round_trip<Unkillable>();

@@ -1,6 +1,9 @@
 // Cells of the table in agent/README.md that concern the link: joining, saying again, beats, loss.
 
+#include <algorithm>
 #include <csignal>
+#include <string>
+#include <utility>
 
 #include "agent/core/supervisor.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
@@ -31,6 +34,44 @@ TEST_CASE("a chosen store address is used instead of the link's") {
     Rig rig(options);
     rig.give(LinkUp{"10.0.0.1"});
     CHECK(rig.effect<OpenStore>()->host == "192.168.1.7");
+}
+
+TEST_CASE("a store at the rendezvous needs no socket and workers find it there") {
+    SupervisorOptions options = two_slot_options();
+    options.is_store_at_rendezvous = true;
+    Rig rig(options);
+    rig.give(LinkUp{"10.0.0.1", {"10.0.0.9", 29400}});
+    CHECK_FALSE(rig.does<OpenStore>());
+    REQUIRE(rig.sent<rdzv::Join>().size() == 1);
+    CHECK(rig.sent<rdzv::Join>()[0].store == rdzv::StoreAddress{"10.0.0.1", 0});
+    rig.hear(rdzv::Accepted{.run_token = "t1", .lease = {}, .beat_interval = {}});
+    rdzv::Start start = Rig::row();
+    start.store = {"10.0.0.1", 0};
+    rig.hear(start);
+    CHECK_FALSE(rig.does<ServeStore>());
+    REQUIRE(rig.effect<StartWorkers>().has_value());
+    const auto& environment = rig.effect<StartWorkers>()->workers.front().environment;
+    const auto has = [&](const std::string& key, const std::string& value) {
+        return std::find(environment.begin(), environment.end(), std::pair{key, value}) !=
+               environment.end();
+    };
+    CHECK(has("MASTER_ADDR", "10.0.0.9"));
+    CHECK(has("MASTER_PORT", "29400"));
+    SECTION("after a generation it is ready for the next one at once") {
+        rig.hear(rdzv::Stop{.generation = Generation(1), .why = "a worker failed"});
+        rig.die(0, SIGTERM);
+        rig.die(1, SIGTERM);
+        rig.give(Emptied{Generation(1)});
+        CHECK_FALSE(rig.does<OpenStore>());
+        REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
+        CHECK(rig.sent<rdzv::Stopped>()[0].store == rdzv::StoreAddress{"10.0.0.1", 0});
+    }
+    SECTION("a rejoin says what its Start said, not where this node found the store") {
+        rig.give(LinkDown{"reset"});
+        rig.give(LinkUp{"10.0.0.1", {"10.0.0.8", 29400}});
+        REQUIRE(rig.sent<rdzv::Join>().size() == 1);
+        CHECK(rig.sent<rdzv::Join>()[0].held->store == rdzv::StoreAddress{"10.0.0.1", 0});
+    }
 }
 
 TEST_CASE("a store socket that cannot be opened ends the agent with the reason") {

@@ -12,6 +12,10 @@
 //     --flood BYTES               that many bytes of "x" lines on stdout
 //     --touch PATH                creates an empty file
 //     --wait-for-file PATH        until it exists
+//     --burn-until PATH           the same, and uses a whole core meanwhile
+//     --pause MS                  does nothing for so long
+//     --thread NAME               starts a thread of that name that waits for ever
+//     --child                     starts a process that waits for ever, as a data loader would
 //     --ignore-sigterm            from here on
 //     --exit-on-signal N CODE     from here on: exit with CODE on signal N
 //     --tell-signal N             from here on: a line "got signal N" instead of signal N
@@ -34,6 +38,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -47,6 +52,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "rendezvous/protocol/exit_codes.hpp"
@@ -128,6 +134,10 @@ void wait_for_file(const std::string& path) {
     ::close(watch);
 }
 
+void burn_until(const std::string& path) {
+    while (::access(path.c_str(), F_OK) != 0) {}
+}
+
 std::array<int, 65> exit_codes{};
 
 void on_signal(int signal) {
@@ -188,6 +198,20 @@ void step_until(const std::function<bool()>& is_true) {
     for (;;) {
         ::pause();
     }
+}
+
+void start_thread(const std::string& name) {
+    std::thread thread(hang);
+    ::pthread_setname_np(thread.native_handle(), name.c_str());
+    thread.detach();
+}
+
+void start_child() {
+    const int pid = ::fork();
+    if (pid == 0) {
+        hang();
+    }
+    write_all(1, "child pid=" + std::to_string(pid) + "\n");
 }
 
 void daemonize() {
@@ -313,6 +337,10 @@ private:
               }}},
             {"--touch", {1, [](Arguments a) { create(a[0], ""); }}},
             {"--wait-for-file", {1, [](Arguments a) { wait_for_file(a[0]); }}},
+            {"--burn-until", {1, [](Arguments a) { burn_until(a[0]); }}},
+            {"--pause", {1, [](Arguments a) { ::poll(nullptr, 0, number(a[0])); }}},
+            {"--thread", {1, [](Arguments a) { start_thread(a[0]); }}},
+            {"--child", {0, [](Arguments) { start_child(); }}},
             {"--ignore-sigterm", {0, [](Arguments) { ::signal(SIGTERM, SIG_IGN); }}},
             {"--exit-on-signal",
              {2, [](Arguments a) { exit_on_signal(number(a[0]), number(a[1])); }}},

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/messages.hpp"
+
+namespace ddprun::agent {
+
+struct WorkerSeen {
+    int pid = 0;                            ///< 0: it has not been started yet
+    std::optional<std::uint64_t> progress;  ///< the last step that it has told
+
+    bool operator==(const WorkerSeen&) const = default;
+};
+
+/// What one look at the workers of this node has found. Amounts only grow within a generation.
+struct SignsOfLife {
+    Duration cpu{};                   ///< used by all their processes together
+    std::uint64_t output_bytes = 0;   ///< all that they have written
+    std::vector<WorkerSeen> workers;  ///< by local rank
+    /// Something that shows by itself: a GPU computes, or output waits for somebody to take it.
+    bool is_busy = false;
+};
+
+/// Decides whether the workers of this node hang, as far as it alone can tell: none of them has
+/// shown a sign of life for the hang timeout. Looks at them every so often, a look late by more
+/// than its interval begins anew: this process was held up then, and its workers perhaps too.
+///
+/// The timeout is what the settings say or, where it is to be learned, ten times the longest quiet
+/// stretch of this node that was none, and at least five minutes. What was learned stays for later
+/// generations.
+class QuietWatch {
+public:
+    explicit QuietWatch(const rdzv::JobSettings& settings);
+
+    /// Workers start: the first sign of life.
+    void begin(Instant now);
+
+    /// There is nobody to look at.
+    void end();
+
+    [[nodiscard]] std::optional<Instant> next_look() const { return next_look_; }
+
+    /// True, once, when it is time to look.
+    [[nodiscard]] bool take_due_look(Instant now);
+
+    /// A sign of life that no look would find. True if is_quiet() has changed.
+    [[nodiscard]] bool show_life(Instant now);
+
+    /// What that look has found, with `workers` that still run. True if is_quiet() has changed.
+    [[nodiscard]] bool take(Instant now, const SignsOfLife& seen, int workers);
+
+    [[nodiscard]] bool is_quiet() const { return is_quiet_; }
+
+    /// Since the last sign of life.
+    [[nodiscard]] Duration quiet_for(Instant now) const { return now - alive_at_; }
+
+    /// The worker as it was seen last.
+    [[nodiscard]] WorkerSeen worker(LocalRank local_rank) const;
+
+    /// How long is too long.
+    [[nodiscard]] Duration timeout() const;
+
+private:
+    [[nodiscard]] bool is_on() const { return is_learned_ || fixed_timeout_ > Duration::zero(); }
+    [[nodiscard]] Duration interval() const;
+    [[nodiscard]] bool shows_life(Instant now, const SignsOfLife& seen, int workers) const;
+
+    Duration fixed_timeout_;
+    bool is_learned_;
+    Duration longest_stretch_{};  ///< without a sign of life, and then there was one
+    std::optional<Instant> next_look_;
+    Instant looked_at_{};
+    Instant alive_at_{};
+    SignsOfLife last_;
+    bool is_quiet_ = false;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "agent/core/supervisor.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::agent {
+
+/// Has the stacks of this node's workers saved by ddprun-stacks, a process of its own: what it asks
+/// the kernel may never be answered. It is killed when its time is up. Owned and called by the
+/// agent's thread.
+class StackSaver {
+public:
+    struct Events {
+        std::function<void(const std::string& line)> say;
+        /// A child of this process that is no worker's was started.
+        std::function<void(int pid)> on_child;
+        std::function<void(Generation)> on_done;
+    };
+
+    StackSaver(boost::asio::io_context& io, const rdzv::Limits& limits, Events events);
+
+    void begin_generation();
+    void worker_started(LocalRank local_rank, int pid);
+    /// 0: it has not been started.
+    [[nodiscard]] int pid_of(LocalRank local_rank) const;
+
+    /// Answered by one on_done, perhaps at once. `owner` keeps this object alive until then.
+    void save(const SaveStacks& order, std::shared_ptr<const void> owner);
+
+    /// The generation is to be emptied: nothing more is saved of it.
+    void cancel();
+
+private:
+    [[nodiscard]] Result<void> start(const SaveStacks& order, std::shared_ptr<const void> owner);
+    void finish();
+
+    boost::asio::io_context& io_;
+    boost::asio::steady_timer deadline_;
+    rdzv::Limits limits_;
+    Events events_;
+    std::map<LocalRank, int> pids_;
+    Generation generation_;
+    int child_ = 0;  ///< 0: none runs
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,136 @@
+// ddprun-stacks: saves the stacks of all threads of workers, one file for each. A program of its
+// own, so that what never answers holds up nobody: who started it kills it.
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "agent/process/read_files.hpp"
+#include "agent/stacks/kernel_stacks.hpp"
+#include "agent/stacks/tools.hpp"
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/protocol/exit_codes.hpp"
+
+namespace {
+
+using namespace ddprun;
+
+struct Worker {
+    int rank = 0;
+    int pid = 0;
+    UniqueFd file;
+};
+
+std::optional<std::int64_t> number_of(std::string_view text) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool is_number = error == std::errc{} && end == text.data() + text.size();
+    return is_number && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+/// RANK:PID
+std::optional<Worker> worker_of(std::string_view text) {
+    const std::size_t colon = std::min(text.find(':'), text.size());
+    const std::optional<std::int64_t> rank = number_of(text.substr(0, colon));
+    const std::optional<std::int64_t> pid =
+        number_of(text.substr(std::min(colon + 1, text.size())));
+    if (!rank || !pid) {
+        return std::nullopt;
+    }
+    return Worker{.rank = static_cast<int>(*rank), .pid = static_cast<int>(*pid), .file = {}};
+}
+
+void write_text(const UniqueFd& file, const std::string& text) {
+    (void)!write(file.get(), text.data(), text.size());
+}
+
+/// Debuggers are only for those whom the kernel lets trace others.
+std::string tracing_note() {
+    const std::string scope = agent::read_whole("/proc/sys/kernel/yama/ptrace_scope").value_or("0");
+    return scope.starts_with('0') || geteuid() == 0
+               ? std::string()
+               : fmt::format(
+                     "kernel.yama.ptrace_scope is {}: py-spy, eu-stack and gdb may be "
+                     "refused; 0 allows them\n",
+                     scope.substr(0, 1));
+}
+
+/// What the kernel knows, of all workers; then what their tools find out in the time that is left.
+void save(const std::vector<Worker>& workers, Instant deadline) {
+    for (const Worker& worker : workers) {
+        write_text(worker.file, fmt::format("rank {}, process {}\n\n", worker.rank, worker.pid));
+        for (const int pid : agent::processes_of_worker(worker.pid)) {
+            agent::write_kernel_stacks(
+                pid, [&worker](const std::string& text) { write_text(worker.file, text); });
+        }
+    }
+    const std::string note = tracing_note();
+    std::vector<agent::ToolQueue> queues;
+    for (const Worker& worker : workers) {
+        std::string missing = note;
+        std::vector<agent::Tool> tools = agent::tools_for(worker.pid, missing);
+        write_text(worker.file, missing.empty() ? "" : missing + "\n");
+        queues.push_back({.file = worker.file.get(), .tools = std::move(tools)});
+    }
+    agent::run_tools(std::move(queues), deadline);
+}
+
+int fail(const std::string& what) {
+    fmt::print(stderr, "ddprun-stacks: {}\n", what);
+    return rdzv::kExitUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const Instant begun = std::chrono::steady_clock::now();
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    const auto milliseconds = arguments.size() > 1 ? number_of(arguments[1]) : std::nullopt;
+    const auto bytes_max = arguments.size() > 2 ? number_of(arguments[2]) : std::nullopt;
+    if (!milliseconds || !bytes_max) {
+        return fail("this program is started by ddprun: ddprun-stacks FOLDER MS BYTES RANK:PID...");
+    }
+    const std::string& folder = arguments[0];
+    // Only what a tool writes can be long; a tool that exceeds it dies of SIGXFSZ.
+    const rlimit limit{.rlim_cur = static_cast<rlim_t>(*bytes_max),
+                       .rlim_max = static_cast<rlim_t>(*bytes_max)};
+    (void)setrlimit(RLIMIT_FSIZE, &limit);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    (void)sigprocmask(SIG_BLOCK, &child, nullptr);
+
+    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+        return fail(system_error(errno, fmt::format("cannot make {}", folder)).what);
+    }
+    std::vector<Worker> workers;
+    for (std::size_t i = 3; i < arguments.size(); ++i) {
+        std::optional<Worker> worker = worker_of(arguments[i]);
+        if (!worker) {
+            return fail(fmt::format("{} is no RANK:PID", arguments[i]));
+        }
+        const std::string path = fmt::format("{}/rank{}.txt", folder, worker->rank);
+        worker->file.reset(
+            open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+        if (!worker->file.is_open()) {
+            return fail(system_error(errno, fmt::format("cannot write {}", path)).what);
+        }
+        workers.push_back(std::move(*worker));
+    }
+    save(workers, begun + std::chrono::milliseconds(*milliseconds));
+    return rdzv::kExitSuccess;
+}

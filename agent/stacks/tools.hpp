@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+
+namespace ddprun::agent {
+
+/// A program that shows the stacks of a living process on its stdout.
+struct Tool {
+    std::string title;
+    std::vector<std::string> command;  ///< [0] is a path
+};
+
+/// Those of `pid` that are installed here, in the order in which they are to run: two of them
+/// cannot look at one process at the same time. `missing` gets a line for each that would help.
+[[nodiscard]] std::vector<Tool> tools_for(int pid, std::string& missing);
+
+/// A file for which tools run one after the other.
+struct ToolQueue {
+    int file = -1;  ///< gets what they write, and how each ended
+    std::vector<Tool> tools;
+};
+
+/// Runs the queues beside each other. What runs at `deadline` is killed, what has not begun is left
+/// out; the files say so. SIGCHLD must be blocked. Blocks until then.
+void run_tools(std::vector<ToolQueue> queues, Instant deadline);
+
+}  // namespace ddprun::agent

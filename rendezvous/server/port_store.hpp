@@ -1,0 +1,53 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/store/store_server.hpp"
+
+namespace ddprun::rdzv {
+
+struct Run;
+
+/// The store on the daemon's own port: everybody's, or that of the workers of one job, whose nodes
+/// have joined with a StoreAddress of port 0. Its protocol names no job, so a second one has no
+/// place. Lives on the daemon's thread; the store itself has its own.
+class PortStore {
+public:
+    /// `say` takes one line and is called on the store's thread.
+    PortStore(const Limits& limits, StoreServer::Say say);
+
+    /// One store for whoever reaches the port, until close(); none for any job.
+    void serve_everybody();
+
+    /// Before a node joins `job` with a store here. Nothing: the port is that job's until its run
+    /// is over. Else why it is not.
+    [[nodiscard]] std::optional<std::string> claim(const JobId& job);
+
+    /// After each step of `job`, whose run is null when there is none: each generation that wants
+    /// it has a fresh store, for its members, and the last one's goes with the run.
+    void follow(const JobId& job, const Run* run);
+
+    /// No job has a store here any more.
+    void release();
+
+    /// Nobody has.
+    void close();
+
+    [[nodiscard]] bool is_served() const { return is_everybodys_ || !digest_.empty(); }
+    [[nodiscard]] const std::optional<JobId>& job() const { return job_; }
+
+    /// Hands a client over, and what was read of it. Only if is_served().
+    void adopt(UniqueFd client, std::string first_bytes);
+
+private:
+    StoreServer server_;
+    bool is_everybodys_ = false;
+    std::optional<JobId> job_;
+    std::string digest_;  ///< of the generation that is served; empty: none
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,50 @@
+// The store on the daemon's port: who gets there, and who is told what it says.
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+
+#include "rendezvous/core/run.hpp"
+#include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/server/server_impl.hpp"
+
+namespace ddprun::rdzv {
+
+/// On the store's thread.
+StoreServer::Say Server::Impl::store_say() {
+    return [this](std::string line) {
+        boost::asio::post(io_, [weak = weak_from_this(), line = std::move(line)] {
+            if (const auto self = weak.lock()) {
+                self->tell_first_node(line);
+            }
+        });
+    };
+}
+
+void Server::Impl::hand_to_store(Session& session) {
+    if (store_.is_served()) {
+        store_.adopt(session.connection->release(), std::move(session.store_bytes));
+        return;
+    }
+    refuse(session,
+           "it speaks PyTorch's TCPStore, which is not served here now; for torchrun start the "
+           "rendezvous with --serve-tcpstore, for workers of a job its nodes with --store daemon");
+}
+
+/// On the console of group rank 0's node, as an agent's store does.
+void Server::Impl::tell_first_node(const std::string& line) {
+    log(line);
+    const Run* const run = store_.job() ? jobs_->run(*store_.job()) : nullptr;
+    if (run == nullptr || run->places.empty()) {
+        return;
+    }
+    const auto node = run->nodes.find(run->places.front().node);
+    if (node == run->nodes.end() || !node->second.connection) {
+        return;
+    }
+    if (const auto found = sessions_.find(*node->second.connection); found != sessions_.end()) {
+        found->second->connection->send(encode(RendezvousMessage(Notice{line})));
+    }
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,185 @@
+// Workers that hang, and workers that only seem to.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/cluster/nodes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun::test;
+
+namespace {
+
+constexpr const char* kQuiet = "no sign of life for [0-9]+ s: no output";
+constexpr const char* kSaved = "generation [0-9]+ hung: .* stacks are saved in /";
+
+/// A folder for PATH in which `program` is a script that does `command`.
+void fake_tool(Cluster& cluster, const std::string& program, const std::string& command) {
+    const std::string folder = cluster.dir() / "tools";
+    std::filesystem::create_directories(folder);
+    write_file(folder + "/" + program, "#!/bin/sh\n" + command + "\n");
+    REQUIRE(::chmod((folder + "/" + program).c_str(), 0755) == 0);
+}
+
+std::map<std::string, std::string> only_tools(Cluster& cluster) {
+    std::filesystem::create_directories(cluster.dir() / "tools");
+    return {{"PATH", cluster.dir() / "tools"}};
+}
+
+/// The folders in which this node says that stacks are, in order.
+std::vector<std::string> stacks_folders(const Process& node) {
+    const std::string before = "stacks are saved in ";
+    std::vector<std::string> folders;
+    const std::string text = node.text();
+    for (std::size_t at = text.find(before); at != std::string::npos; at = text.find(before, at)) {
+        at += before.size();
+        folders.push_back(text.substr(at, text.find('\n', at) - at));
+    }
+    return folders;
+}
+
+void check_has(const std::string& text, const std::vector<std::string>& parts) {
+    CAPTURE(text);
+    for (const std::string& part : parts) {
+        CAPTURE(part);
+        CHECK(text.find(part) != std::string::npos);
+    }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a generation that hangs is restarted with its stacks saved, at last the run ends with 94") {
+    Cluster cluster;
+    const FreePort port;
+    fake_tool(cluster, "eu-stack", "echo shown by eu-stack $*");
+    Job job;
+    job.slots = 2;
+    job.endpoint = port.endpoint();
+    job.flags = {"--hang-timeout", "1", "--max-restarts", "1"};
+    job.script = {"--print", "--thread", "loader", "--child", "--hang"};
+    std::vector<Process*> nodes;
+    for (const char* rank : {"0", "1"}) {
+        nodes.push_back(
+            &cluster.start_ddprun(node_args(job, {"--node-rank", rank}), only_tools(cluster)));
+    }
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        Process& node = *nodes[i];
+        CHECK(node.wait_exit() == 94);
+        CHECK(node.count_lines("^worker .* restarts=0 ") == 2);
+        CHECK(node.count_lines("^worker .* restarts=1 ") == 2);
+        CHECK(node.count_lines(kSaved) == 2);
+        CHECK(node.count_lines("^[^ ]+ failed: rank [0-3] on .* hung: no sign of life for") == 1);
+        CHECK(node.count_lines("^  stacks     /") == 1);
+        const std::vector<std::string> folders = stacks_folders(node);
+        REQUIRE(folders.size() == 2);
+        for (const std::string& folder : folders) {
+            CAPTURE(folder);
+            const std::vector<std::string> names =
+                i == 0 ? std::vector<std::string>{"rank0.txt", "rank1.txt"}
+                       : std::vector<std::string>{"rank2.txt", "rank3.txt"};
+            REQUIRE(list_folder(folder) == names);
+            for (const std::string& name : names) {
+                const std::string text = read_file(folder + "/" + name);
+                check_has(text,
+                          {name.substr(4, 1) + ", process ", " ddprun_test_wor, state S",
+                           " loader, state S, waits in ", "system call ", "shown by eu-stack -p "});
+                const std::size_t worker = text.find("\nprocess ");
+                CHECK(text.find("\nprocess ", worker + 1) != std::string::npos);  // its child
+            }
+        }
+    }
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a node whose workers wait for a busy one of another node does not hang") {
+    const std::string containment = GENERATE("", "keeper");
+    Cluster cluster;
+    const FreePort port;
+    Job job;
+    job.endpoint = port.endpoint();
+    job.flags = {"--hang-timeout", "1"};
+    if (!containment.empty()) {
+        job.flags.insert(job.flags.end(), {"--containment", containment});
+    }
+    const std::string go = cluster.dir() / "go";
+    job.script = {"--print",  "--when-rank",     "1", "--burn-until", go,
+                  "--always", "--wait-for-file", go};
+    Process& waits = start_node(cluster, job, {"--node-rank", "0"});
+    Process& works = start_node(cluster, job, {"--node-rank", "1"});
+    waits.wait_for_line(kQuiet);
+    touch(go);
+    for (Process* node : {&waits, &works}) {
+        CHECK(node->wait_exit() == 0);
+        CHECK(node->count_lines("^worker ") == 1);
+        CHECK(node->count_lines("hung") == 0);
+    }
+    CHECK(works.count_lines(kQuiet) == 0);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE(
+    "a worker that shows nothing but steps, or nothing but output, does not hang until it ends") {
+    const std::string sign = GENERATE("--progress", "--say");
+    Cluster cluster;
+    std::vector<std::string> args = {"--hang-timeout", "1", Cluster::worker(), "--attach-page"};
+    // Twice the timeout altogether.
+    constexpr int kSigns = 8;
+    for (int i = 1; i <= kSigns; ++i) {
+        args.insert(args.end(), {"--pause", "300", sign, std::to_string(i)});
+    }
+    args.push_back("--hang");
+    Process& node = cluster.start_ddprun(args, only_tools(cluster));
+    CHECK(node.wait_exit() == 94);
+    if (sign == "--say") {
+        CHECK(node.count_lines("^8$") == 1);
+    } else {
+        CHECK(node.count_lines("^  last step  8$") == 1);
+    }
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("Python's stacks are shown by py-spy, and a tool that does not end is killed") {
+    Cluster cluster;
+    fake_tool(cluster, "py-spy", "echo shown by py-spy $*");
+    fake_tool(cluster, "eu-stack", "echo begun; exec /bin/sleep 1000");
+    const std::string python = cluster.dir() / "python3";
+    std::filesystem::copy_file(Cluster::worker(), python);
+    Process& node = cluster.start_ddprun(
+        {"--hang-timeout", "1", "--no-python", python, "--print", "--hang"}, only_tools(cluster));
+    CHECK(node.wait_exit() == 94);
+    const std::vector<std::string> folders = stacks_folders(node);
+    REQUIRE(folders.size() == 1);
+    const std::string text = read_file(folders[0] + "/rank0.txt");
+    check_has(text, {"Python's stacks, by py-spy", "shown by py-spy dump ", "begun\n",
+                     "(it did not end in time and was killed)"});
+    // What the kernel knows comes first, whatever the tools do.
+    CHECK(text.find("state S") < text.find("py-spy"));
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("where nothing is installed the file says what is missing") {
+    Cluster cluster;
+    Process& node = cluster.start_ddprun({"--hang-timeout", "1", Cluster::worker(), "--hang"},
+                                         only_tools(cluster));
+    CHECK(node.wait_exit() == 94);
+    const std::vector<std::string> folders = stacks_folders(node);
+    REQUIRE(folders.size() == 1);
+    check_has(read_file(folders[0] + "/rank0.txt"),
+              {"neither eu-stack nor gdb is installed on this node", "state S"});
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("without log files a hang is ended all the same") {
+    Cluster cluster;
+    Process& node = cluster.start_ddprun(
+        {"--hang-timeout", "1", "--log-dir", "/dev/null", Cluster::worker(), "--hang"});
+    CHECK(node.wait_exit() == 94);
+    CHECK(node.count_lines("without a log dir stacks are not saved") == 1);
+    cluster.wait_all_gone();
+}
