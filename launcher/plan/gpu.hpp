@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,18 @@ struct Gpu {
     std::vector<std::string> mig_uuids;
 
     bool operator==(const Gpu&) const = default;
+};
+
+/// How one GPU is. What its driver does not tell, or does not have, is empty.
+struct GpuHealth {
+    std::string uuid;
+    std::optional<std::uint64_t> uncorrected_errors;  ///< of memory, since the driver was loaded
+    std::optional<bool> has_failed_remap;             ///< bad memory that could not be replaced
+    std::optional<bool> has_pending_remap;            ///< bad memory to be replaced by a reset
+    std::optional<std::uint64_t> memory_bytes;
+    std::optional<std::uint64_t> memory_used_bytes;
+
+    bool operator==(const GpuHealth&) const = default;
 };
 
 }  // namespace ddprun::launcher

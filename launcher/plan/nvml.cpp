@@ -15,6 +15,8 @@ namespace {
 // NVML's ABI, as far as it is used; its header comes with the CUDA Toolkit only.
 constexpr int kSuccess = 0;
 constexpr unsigned kMigIsOn = 1;
+constexpr int kUncorrected = 1;
+constexpr int kSinceDriverLoad = 0;
 using Device = struct NvmlDevice*;
 using Uuid = std::array<char, 96>;
 
@@ -26,6 +28,12 @@ struct PciInfo {
     unsigned device_id;
     unsigned subsystem_id;
     std::array<char, 32> bus_id;
+};
+
+struct Memory {
+    unsigned long long total;
+    unsigned long long free;
+    unsigned long long used;
 };
 
 struct LibraryClose {
@@ -48,6 +56,9 @@ public:
         find(mig_mode_, "nvmlDeviceGetMigMode");
         find(mig_count_, "nvmlDeviceGetMaxMigDeviceCount");
         find(mig_handle_, "nvmlDeviceGetMigDeviceHandleByIndex");
+        find(memory_errors_, "nvmlDeviceGetTotalEccErrors");
+        find(remapped_rows_, "nvmlDeviceGetRemappedRows");
+        find(memory_, "nvmlDeviceGetMemoryInfo");
         is_started_ = start_ != nullptr && stop_ != nullptr && start_() == kSuccess;
     }
     ~Nvml() {
@@ -94,6 +105,35 @@ public:
         return gpu;
     }
 
+    [[nodiscard]] GpuHealth health(unsigned index) const {
+        GpuHealth health;
+        Device device = nullptr;
+        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
+            return health;
+        }
+        health.uuid = uuid_of(device);
+        unsigned long long errors = 0;
+        if (memory_errors_ != nullptr &&
+            memory_errors_(device, kUncorrected, kSinceDriverLoad, &errors) == kSuccess) {
+            health.uncorrected_errors = errors;
+        }
+        unsigned corrected = 0;
+        unsigned uncorrected = 0;
+        unsigned pending = 0;
+        unsigned failed = 0;
+        if (remapped_rows_ != nullptr &&
+            remapped_rows_(device, &corrected, &uncorrected, &pending, &failed) == kSuccess) {
+            health.has_pending_remap = pending != 0;
+            health.has_failed_remap = failed != 0;
+        }
+        Memory memory{};
+        if (memory_ != nullptr && memory_(device, &memory) == kSuccess) {
+            health.memory_bytes = memory.total;
+            health.memory_used_bytes = memory.used;
+        }
+        return health;
+    }
+
 private:
     template <typename Function>
     void find(Function& function, const char* name) {
@@ -119,6 +159,9 @@ private:
     int (*mig_mode_)(Device, unsigned*, unsigned*) = nullptr;
     int (*mig_count_)(Device, unsigned*) = nullptr;
     int (*mig_handle_)(Device, unsigned, Device*) = nullptr;
+    int (*memory_errors_)(Device, int, int, unsigned long long*) = nullptr;
+    int (*remapped_rows_)(Device, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
+    int (*memory_)(Device, Memory*) = nullptr;
 };
 
 }  // namespace
@@ -132,6 +175,19 @@ std::optional<std::vector<Gpu>> gpus_of_nvml() {
     std::vector<Gpu> gpus;
     for (unsigned i = 0; i < *count; ++i) {
         gpus.push_back(nvml.gpu(i));
+    }
+    return gpus;
+}
+
+std::optional<std::vector<GpuHealth>> gpu_health_of_nvml() {
+    const Nvml nvml;
+    const std::optional<unsigned> count = nvml.count();
+    if (!count) {
+        return std::nullopt;
+    }
+    std::vector<GpuHealth> gpus;
+    for (unsigned i = 0; i < *count; ++i) {
+        gpus.push_back(nvml.health(i));
     }
     return gpus;
 }

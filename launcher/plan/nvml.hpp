@@ -11,4 +11,7 @@ namespace ddprun::launcher {
 /// CUDA_DEVICE_ORDER=PCI_BUS_ID; none where its library is missing or does not work.
 [[nodiscard]] std::optional<std::vector<Gpu>> gpus_of_nvml();
 
+/// How they are, in the same order.
+[[nodiscard]] std::optional<std::vector<GpuHealth>> gpu_health_of_nvml();
+
 }  // namespace ddprun::launcher

@@ -13,6 +13,9 @@ constexpr std::uint64_t kOpenFilesBad = 256;
 constexpr std::uint64_t kBacklogGood = 1024;
 constexpr std::uint64_t kSharedMemoryGood = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+constexpr int kOutgoingPortsGood = 10'000;
+/// An idle GPU has less in use: what the driver keeps.
+constexpr std::uint64_t kGpuMemoryUsedGood = std::uint64_t{2} << 30;
 
 Finding unknown(std::string_view check, std::string what) {
     return {.check = check, .result = CheckResult::Unknown, .what = std::move(what), .todo = {}};
@@ -182,6 +185,91 @@ Finding check_cgroups(const MachineFacts& facts) {
                 "Delegate=yes gives a cgroup"};
 }
 
+Finding check_ports(const MachineFacts& facts) {
+    constexpr std::string_view kName = "ports";
+    if (!facts.outgoing_ports || !facts.is_rendezvous_port_free) {
+        return unknown(kName, "which are free cannot be read");
+    }
+    const bool is_free = *facts.is_rendezvous_port_free;
+    Finding finding{
+        .check = kName,
+        .result = is_free ? CheckResult::Good : CheckResult::Doubtful,
+        .what = fmt::format("{} for outgoing connections; {}, where nodes meet, is {}",
+                            *facts.outgoing_ports, kRendezvousPort, is_free ? "free" : "taken"),
+        .todo = {}};
+    if (!is_free) {
+        finding.todo =
+            "fine if that is a rendezvous of yours (ss -ltnp tells); else --rdzv-endpoint "
+            "HOST:PORT";
+    }
+    if (*facts.outgoing_ports < kOutgoingPortsGood) {
+        finding.result = CheckResult::Doubtful;
+        finding.todo =
+            "many ranks open thousands of connections: sysctl -w "
+            "net.ipv4.ip_local_port_range='32768 60999'";
+    }
+    return finding;
+}
+
+struct GpuFinding {
+    CheckResult result = CheckResult::Good;
+    std::string what;
+    std::string todo;
+};
+
+GpuFinding look_at_gpu(std::size_t index, const GpuHealth& gpu) {
+    if (gpu.uuid.empty()) {
+        return {CheckResult::Bad, fmt::format("GPU {} does not answer", index),
+                "look for Xid in dmesg: it has to be reset, or the machine started again"};
+    }
+    const std::string name = fmt::format("GPU {} ({})", index, gpu.uuid);
+    if (gpu.has_failed_remap.value_or(false)) {
+        return {CheckResult::Bad, name + " has bad memory that could not be replaced",
+                "take it out of service"};
+    }
+    if (gpu.uncorrected_errors.value_or(0) > 0) {
+        return {CheckResult::Bad,
+                fmt::format("{} had {} uncorrected memory errors", name, *gpu.uncorrected_errors),
+                "reset it before the next job: nvidia-smi --gpu-reset"};
+    }
+    if (gpu.has_pending_remap.value_or(false)) {
+        return {CheckResult::Doubtful, name + " has bad memory that a reset will replace",
+                "when it is idle: nvidia-smi --gpu-reset"};
+    }
+    if (gpu.memory_used_bytes.value_or(0) > kGpuMemoryUsedGood) {
+        return {CheckResult::Doubtful,
+                fmt::format("{} has {} of {} MiB in use", name, *gpu.memory_used_bytes / kMebibyte,
+                            gpu.memory_bytes.value_or(0) / kMebibyte),
+                "if no job of yours runs: nvidia-smi lists whose it is"};
+    }
+    return {};
+}
+
+Finding check_gpus(const MachineFacts& facts) {
+    constexpr std::string_view kName = "GPUs";
+    if (!facts.gpus) {
+        return unknown(kName, "no driver of NVIDIA tells how they are");
+    }
+    Finding worst{.check = kName,
+                  .result = CheckResult::Good,
+                  .what = fmt::format("{}, healthy and not in use", facts.gpus->size()),
+                  .todo = {}};
+    for (std::size_t i = 0; i < facts.gpus->size(); ++i) {
+        GpuFinding found = look_at_gpu(i, (*facts.gpus)[i]);
+        if (found.result == CheckResult::Good) {
+            continue;
+        }
+        if (worst.result == found.result) {
+            worst.what += "; " + found.what;
+        } else if (worst.result != CheckResult::Bad) {
+            worst.result = found.result;
+            worst.what = std::move(found.what);
+            worst.todo = std::move(found.todo);
+        }
+    }
+    return worst;
+}
+
 }  // namespace
 
 std::string_view name_of(CheckResult result) {
@@ -201,7 +289,8 @@ std::string_view name_of(CheckResult result) {
 std::vector<Finding> check_machine(const MachineFacts& facts) {
     return {check_open_files(facts), check_backlog(facts),    check_shared_memory(facts),
             check_clock(facts),      check_interfaces(facts), check_hostname(facts),
-            check_cpus(facts),       check_cgroups(facts)};
+            check_ports(facts),      check_cpus(facts),       check_gpus(facts),
+            check_cgroups(facts)};
 }
 
 }  // namespace ddprun::launcher

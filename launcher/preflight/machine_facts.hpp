@@ -5,7 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "launcher/plan/gpu.hpp"
+
 namespace ddprun::launcher {
+
+/// Where nodes meet unless --rdzv-endpoint says otherwise.
+inline constexpr std::uint16_t kRendezvousPort = 29400;
 
 /// One address of this machine.
 struct InterfaceFact {
@@ -27,7 +32,10 @@ struct MachineFacts {
     std::vector<std::string> hostname_addresses;  ///< what it resolves to; empty: nothing
     std::optional<int> cpus_allowed;
     std::optional<int> cpus_present;
-    std::optional<double> cpu_quota;  ///< CPUs' worth of time; none: no bound, or unknown
+    std::optional<double> cpu_quota;    ///< CPUs' worth of time; none: no bound, or unknown
+    std::optional<int> outgoing_ports;  ///< net.ipv4.ip_local_port_range
+    std::optional<bool> is_rendezvous_port_free;
+    std::optional<std::vector<GpuHealth>> gpus;  ///< none: no driver of NVIDIA tells
     /// Why no cgroup can be made for workers; empty: one can.
     std::optional<std::string> cgroup_refusal;
 };

@@ -15,11 +15,14 @@
 #include <cerrno>
 #include <charconv>
 #include <memory>
+#include <sstream>
 #include <system_error>
 
 #include "agent/process/cgroup.hpp"
 #include "launcher/plan/cores.hpp"
+#include "launcher/plan/nvml.hpp"
 #include "launcher/plan/real_surroundings.hpp"
+#include "rendezvous/base/unique_fd.hpp"
 
 namespace ddprun::launcher {
 
@@ -99,6 +102,36 @@ void read_cpus(const Surroundings& surroundings, MachineFacts& facts) {
     facts.cpu_quota = cpu_quota(surroundings);
 }
 
+/// Whether a rendezvous could listen there, for all of this machine's addresses.
+std::optional<bool> is_port_free(std::uint16_t port) {
+    const UniqueFd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(port);
+    const int on = 1;
+    if (!socket.is_open() ||
+        ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) {
+        return std::nullopt;
+    }
+    const void* const any = &address;
+    if (::bind(socket.get(), static_cast<const sockaddr*>(any), sizeof address) == 0) {
+        return true;
+    }
+    return errno == EADDRINUSE ? std::optional(false) : std::nullopt;
+}
+
+void read_ports(const Surroundings& surroundings, MachineFacts& facts) {
+    const std::string range =
+        surroundings.read_file("/proc/sys/net/ipv4/ip_local_port_range").value_or("");
+    std::istringstream numbers(range);
+    int first = 0;
+    int last = 0;
+    if (numbers >> first >> last) {
+        facts.outgoing_ports = last - first + 1;
+    }
+    facts.is_rendezvous_port_free = is_port_free(kRendezvousPort);
+}
+
 }  // namespace
 
 MachineFacts read_machine_facts() {
@@ -106,6 +139,8 @@ MachineFacts read_machine_facts() {
     MachineFacts facts;
     read_limits(facts);
     read_cpus(surroundings, facts);
+    read_ports(surroundings, facts);
+    facts.gpus = gpu_health_of_nvml();
     const std::string backlog = surroundings.read_file("/proc/sys/net/core/somaxconn").value_or("");
     std::uint64_t number = 0;
     if (std::from_chars(backlog.data(), backlog.data() + backlog.size(), number).ec ==

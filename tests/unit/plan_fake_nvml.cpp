@@ -82,6 +82,29 @@ int nvmlDeviceGetMaxMigDeviceCount(Device* /*device*/, unsigned* count) {
     return kSuccess;
 }
 
+int nvmlDeviceGetTotalEccErrors(Device* device, int kind, int since, unsigned long long* count) {
+    constexpr int kUncorrected = 1;
+    constexpr int kSinceDriverLoad = 0;
+    *count = kind == kUncorrected && since == kSinceDriverLoad ? 7 : 9999;
+    return device->has_mig ? kSuccess : kNotSupported;
+}
+
+int nvmlDeviceGetRemappedRows(Device* device, unsigned* corrected, unsigned* uncorrected,
+                              unsigned* pending, unsigned* failed) {
+    *corrected = 3;
+    *uncorrected = 4;
+    *pending = device->has_mig ? 0 : 1;
+    *failed = device->has_mig ? 1 : 0;
+    return device->uuid == nullptr ? kNotSupported : kSuccess;
+}
+
+int nvmlDeviceGetMemoryInfo(Device* device, unsigned long long* total_free_used) {
+    total_free_used[0] = 80ULL << 30;
+    total_free_used[1] = 60ULL << 30;
+    total_free_used[2] = 20ULL << 30;
+    return device->uuid == nullptr ? kNotSupported : kSuccess;
+}
+
 int nvmlDeviceGetMigDeviceHandleByIndex(Device* /*device*/, unsigned index, Device** mig) {
     // Two of the seven places are taken, and not the first two.
     if (index != 2 && index != 5) {

@@ -9,6 +9,15 @@ using namespace ddprun::launcher;
 
 namespace {
 
+GpuHealth healthy_gpu() {
+    return {.uuid = "GPU-1",
+            .uncorrected_errors = 0,
+            .has_failed_remap = false,
+            .has_pending_remap = false,
+            .memory_bytes = std::uint64_t{80} << 30,
+            .memory_used_bytes = std::uint64_t{500} << 20};
+}
+
 MachineFacts good_machine() {
     MachineFacts facts;
     facts.open_files = 65536;
@@ -22,6 +31,9 @@ MachineFacts good_machine() {
     facts.hostname_addresses = {"10.0.0.7"};
     facts.cpus_allowed = 64;
     facts.cpus_present = 64;
+    facts.outgoing_ports = 28232;
+    facts.is_rendezvous_port_free = true;
+    facts.gpus = {healthy_gpu(), healthy_gpu()};
     facts.cgroup_refusal = "";
     return facts;
 }
@@ -46,13 +58,14 @@ std::string wrong_with(const MachineFacts& facts) {
 
 TEST_CASE("nothing is wrong with a good machine, and every check says what it saw") {
     CHECK(wrong_with(good_machine()).empty());
-    CHECK(check_machine(good_machine()).size() == 8);
+    CHECK(check_machine(good_machine()).size() == 10);
 }
 
 TEST_CASE("what could not be read is unknown, not good") {
     CHECK(wrong_with(MachineFacts{}) ==
           "open files unknown; listen backlog unknown; shared memory unknown; clock unknown; "
-          "interfaces doubtful; host name doubtful; CPUs unknown; cgroups unknown");
+          "interfaces doubtful; host name doubtful; ports unknown; CPUs unknown; GPUs unknown; "
+          "cgroups unknown");
 }
 
 TEST_CASE("each thing that jobs run into is found") {
@@ -99,18 +112,53 @@ TEST_CASE("each thing that jobs run into is found") {
     SECTION("fewer CPUs than there are") {
         facts.cpus_allowed = 4;
         CHECK(wrong_with(facts) == "CPUs doubtful");
-        CHECK(check_machine(facts)[6].what == "4 of 64 may be used");
+        CHECK(check_machine(facts)[7].what == "4 of 64 may be used");
     }
     SECTION("a quota") {
         facts.cpu_quota = 2.5;
         CHECK(wrong_with(facts) == "CPUs doubtful");
-        CHECK(check_machine(facts)[6].what == "64 of 64 may be used, for 2.5 CPUs' worth of time");
+        CHECK(check_machine(facts)[7].what == "64 of 64 may be used, for 2.5 CPUs' worth of time");
         facts.cpu_quota = 64;
         CHECK(wrong_with(facts).empty());
     }
     SECTION("no cgroup") {
         facts.cgroup_refusal = "cannot make one";
         CHECK(wrong_with(facts) == "cgroups doubtful");
+    }
+}
+
+TEST_CASE("ports that are few or taken, and GPUs that are used or ill, are found") {
+    MachineFacts facts = good_machine();
+    SECTION("few ports") {
+        facts.outgoing_ports = 1000;
+        CHECK(wrong_with(facts) == "ports doubtful");
+    }
+    SECTION("a port that somebody has") {
+        facts.is_rendezvous_port_free = false;
+        CHECK(wrong_with(facts) == "ports doubtful");
+        CHECK(check_machine(facts)[6].what ==
+              "28232 for outgoing connections; 29400, where nodes meet, is taken");
+    }
+    SECTION("a GPU that is used") {
+        (*facts.gpus)[1].memory_used_bytes = std::uint64_t{61} << 30;
+        CHECK(wrong_with(facts) == "GPUs doubtful");
+        CHECK(check_machine(facts)[8].what == "GPU 1 (GPU-1) has 62464 of 81920 MiB in use");
+    }
+    SECTION("GPUs that are ill, of which the worst counts") {
+        (*facts.gpus)[0].has_pending_remap = true;
+        CHECK(wrong_with(facts) == "GPUs doubtful");
+        (*facts.gpus)[1].uncorrected_errors = 2;
+        CHECK(wrong_with(facts) == "GPUs bad");
+        CHECK(check_machine(facts)[8].what == "GPU 1 (GPU-1) had 2 uncorrected memory errors");
+        (*facts.gpus)[0].has_failed_remap = true;
+        CHECK(check_machine(facts)[8].what ==
+              "GPU 0 (GPU-1) has bad memory that could not be replaced; GPU 1 (GPU-1) had 2 "
+              "uncorrected memory errors");
+        (*facts.gpus)[0] = GpuHealth{};
+        CHECK(wrong_with(facts) == "GPUs bad");
+        (*facts.gpus)[0] = GpuHealth{.uuid = "GPU-0"};
+        (*facts.gpus)[1] = healthy_gpu();
+        CHECK(wrong_with(facts).empty());
     }
 }
 
@@ -121,5 +169,7 @@ TEST_CASE("this machine is looked at") {
     CHECK(facts.listen_backlog.value_or(0) > 0);
     CHECK_FALSE(facts.hostname.empty());
     CHECK(facts.cgroup_refusal.has_value());
-    CHECK(check_machine(facts).size() == 8);
+    CHECK(facts.outgoing_ports.value_or(0) > 0);
+    CHECK(facts.is_rendezvous_port_free.has_value());
+    CHECK(check_machine(facts).size() == 10);
 }
