@@ -9,6 +9,7 @@
 #include "launcher/plan/make_plan.hpp"
 #include "launcher/plan/real_surroundings.hpp"
 #include "launcher/run/dry_run.hpp"
+#include "launcher/run/init_process.hpp"
 #include "launcher/run/run.hpp"
 
 int main(int argc, char** argv) {
@@ -37,5 +38,6 @@ int main(int argc, char** argv) {
         fmt::print("{}", ddprun::launcher::dry_run_text(plan, saved));
         return 0;
     }
+    ddprun::launcher::stay_behind_as_init();
     return ddprun::launcher::run(plan, saved);
 }

@@ -5,8 +5,14 @@
 
 namespace ddprun::agent {
 
-LineSplitter::LineSplitter(std::string prefix, std::size_t line_bytes_max)
-    : prefix_(std::move(prefix)), line_bytes_max_(std::max<std::size_t>(line_bytes_max, 1)) {}
+LineWriter with_prefix(std::string prefix) {
+    return [prefix = std::move(prefix)](std::string_view line, std::string& out) {
+        out.append(prefix).append(line).push_back('\n');
+    };
+}
+
+LineSplitter::LineSplitter(LineWriter write, std::size_t line_bytes_max)
+    : write_(std::move(write)), line_bytes_max_(std::max<std::size_t>(line_bytes_max, 1)) {}
 
 void LineSplitter::feed(std::string_view bytes, std::string& out) {
     // Most output has no '\r' at all, so its next place is looked up once, not for every line.
@@ -37,7 +43,7 @@ void LineSplitter::feed(std::string_view bytes, std::string& out) {
 
 void LineSplitter::finish(std::string& out) {
     if (!held_.empty()) {
-        emit(held_, out);
+        write_(held_, out);
         held_.clear();
     }
     held_.shrink_to_fit();
@@ -48,7 +54,7 @@ void LineSplitter::hold(std::string_view text, std::string& out) {
     while (held_.size() + text.size() >= line_bytes_max_) {
         const std::size_t count = line_bytes_max_ - held_.size();
         held_.append(text.substr(0, count));
-        emit(held_, out);
+        write_(held_, out);
         held_.clear();
         is_cut_ = true;
         text.remove_prefix(count);
@@ -63,15 +69,14 @@ void LineSplitter::end_line(std::string_view text, bool is_return, std::string& 
     }
     // The rest of a line whose pieces are out, or the "\r" that a progress bar starts with.
     const bool is_nothing = held_.empty() && text.empty() && (is_cut_ || is_return);
-    if (!is_nothing) {
-        out.append(prefix_).append(held_).append(text).push_back('\n');
+    if (!is_nothing && held_.empty()) {
+        write_(text, out);
+    } else if (!is_nothing) {
+        held_.append(text);
+        write_(held_, out);
     }
     held_.clear();
     is_cut_ = false;
-}
-
-void LineSplitter::emit(std::string_view text, std::string& out) const {
-    out.append(prefix_).append(text).push_back('\n');
 }
 
 }  // namespace ddprun::agent

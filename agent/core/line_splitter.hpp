@@ -1,18 +1,25 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
 namespace ddprun::agent {
 
-/// Cuts one stream of a worker into whole lines with a prefix, for a console that several workers
-/// share. "\n", "\r\n" and a lone "\r" (a progress bar) end a line and are shown as "\n"; an empty
-/// line that "\r" or "\r\n" ends is not shown. A line longer than the bound is shown in pieces,
-/// each as a line of its own. Any bytes are allowed. Pure.
+/// Appends one line, given without its end, as it is to be shown, with a line end.
+using LineWriter = std::function<void(std::string_view line, std::string& out)>;
+
+/// Shows a line behind `prefix`.
+[[nodiscard]] LineWriter with_prefix(std::string prefix);
+
+/// Cuts one stream of a worker into whole lines, for a console that several workers share. "\n",
+/// "\r\n" and a lone "\r" (a progress bar) end a line and are shown as "\n"; an empty line that
+/// "\r" or "\r\n" ends is not shown. A line longer than the bound is shown in pieces, each as a
+/// line of its own. Any bytes are allowed. Pure.
 class LineSplitter {
 public:
-    LineSplitter(std::string prefix, std::size_t line_bytes_max);
+    LineSplitter(LineWriter write, std::size_t line_bytes_max);
 
     /// Takes the next bytes of the stream and appends the lines they complete to `out`.
     void feed(std::string_view bytes, std::string& out);
@@ -23,9 +30,8 @@ public:
 private:
     void hold(std::string_view text, std::string& out);
     void end_line(std::string_view text, bool is_return, std::string& out);
-    void emit(std::string_view text, std::string& out) const;
 
-    std::string prefix_;
+    LineWriter write_;
     std::size_t line_bytes_max_;
     std::string held_;              ///< the unfinished line, shorter than the bound
     bool ended_by_return_ = false;  ///< the last byte was '\r': a '\n' right after belongs to it

@@ -109,10 +109,16 @@ struct Signalled {
     int signal = 0;
 };
 
+/// A signal that means something to the workers alone (SIGUSR1, SIGUSR2).
+struct WorkersSignalled {
+    int signal = 0;
+};
+
 struct Tick {};
 
-using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerExited,
-                           Emptied, NotEmptied, Looked, StacksSaved, KeeperLost, Signalled, Tick>;
+using Input =
+    std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerExited, Emptied,
+                 NotEmptied, Looked, StacksSaved, KeeperLost, Signalled, WorkersSignalled, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -173,6 +179,12 @@ struct SignalWorkers {
     bool spares_asked = false;  ///< not to those that the last AskWorkersToLeave has reached
 };
 
+/// Send `signal` to the program of every worker that still runs, if that has a handler for it.
+struct ForwardSignal {
+    Generation generation;
+    int signal = 0;
+};
+
 /// Tell through the shared page until when the workers may publish: this node's place in the
 /// generation is sure until then. Instant::max(): for ever; Instant::min(): not at all. Comes when
 /// that changes; nobody wakes when it has passed.
@@ -221,8 +233,8 @@ struct Trace {
 
 using Effect =
     std::variant<SendToRendezvous, DropLink, OpenStore, ServeStore, CloseStore, StartWorkers,
-                 AskWorkersToLeave, SignalWorkers, AllowPublishing, LookAtWorkers, SaveStacks,
-                 EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
+                 AskWorkersToLeave, SignalWorkers, ForwardSignal, AllowPublishing, LookAtWorkers,
+                 SaveStacks, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is

@@ -49,6 +49,14 @@ void Supervisor::State::take(const Signalled& input) {
     }
 }
 
+void Supervisor::State::take(const WorkersSignalled& input) {
+    if (holds_workers() && !group_->is_in<WorkersVanish>()) {
+        emit(ForwardSignal{group_->generation(), input.signal});
+    } else {
+        say(fmt::format("{}: there are no workers to pass it on to", signal_name(input.signal)));
+    }
+}
+
 void Supervisor::State::abort_now() {
     if (holds_workers() && !group_->is_in<WorkersVanish>()) {
         say("SIGINT again: killing the workers");

@@ -79,6 +79,7 @@ public:
     void take(const StacksSaved& input);
     void take(const KeeperLost& input);
     void take(const Signalled& input);
+    void take(const WorkersSignalled& input);
     void take(const Tick& input);
     /// Does what has become due, after each input.
     void settle();

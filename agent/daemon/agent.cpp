@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <map>
@@ -62,7 +63,10 @@ public:
                 "may outlive it; look at `ps` after a failure");
         }
         on_exit_ = std::move(on_exit);
-        for (const int signal : options_.signals_to_handle) {
+        std::vector<int> signals = options_.signals_to_handle;
+        signals.insert(signals.end(), options_.signals_to_forward.begin(),
+                       options_.signals_to_forward.end());
+        for (const int signal : signals) {
             boost::system::error_code failure;
             signals_.add(signal, failure);
             if (failure) {
@@ -147,12 +151,21 @@ private:
                          });
     }
 
+    [[nodiscard]] bool is_for_workers(int signal) const {
+        const std::vector<int>& forwarded = options_.signals_to_forward;
+        return std::find(forwarded.begin(), forwarded.end(), signal) != forwarded.end();
+    }
+
     void wait_for_signal() {
         signals_.async_wait(
             [self = shared_from_this()](boost::system::error_code failure, int signal) {
                 if (!failure) {
                     self->wait_for_signal();
-                    self->feed(Signalled{signal});
+                    if (self->is_for_workers(signal)) {
+                        self->feed(WorkersSignalled{signal});
+                    } else {
+                        self->feed(Signalled{signal});
+                    }
                 }
             });
     }
@@ -207,6 +220,7 @@ private:
                        [&](StartWorkers& e) { start_workers(std::move(e)); },
                        [&](AskWorkersToLeave& e) { page_.carry_out(e); },
                        [&](SignalWorkers& e) { signal_workers(e); },
+                       [&](ForwardSignal& e) { keeper_->forward_signal(e.generation, e.signal); },
                        [&](AllowPublishing& e) { page_.carry_out(e); },
                        [&](LookAtWorkers& e) { look_at_workers(e.generation); },
                        [&](SaveStacks& e) { stacks_.save(e, shared_from_this()); },

@@ -18,10 +18,11 @@ struct AgentOptions {
     SupervisorOptions supervisor;
     OutputOptions output;
     KeeperOptions keeper;
-    std::uint16_t store_port = 0;        ///< fixed port of all stores; 0: the kernel chooses each
-    std::vector<int> signals_to_handle;  ///< each asks to drain
-    std::string program;                 ///< as the user named it, for the report
-    std::string error_file;              ///< to be written if the job fails, torchrun's format
+    std::uint16_t store_port = 0;         ///< fixed port of all stores; 0: the kernel chooses each
+    std::vector<int> signals_to_handle;   ///< each asks to drain
+    std::vector<int> signals_to_forward;  ///< each is passed on to the workers
+    std::string program;                  ///< as the user named it, for the report
+    std::string error_file;               ///< to be written if the job fails, torchrun's format
 };
 
 /// The IO around one Supervisor: feeds it what the link, the keeper, the output thread, the store

@@ -29,11 +29,10 @@ void show_verdict(const rdzv::Verdict& verdict, const std::string& program,
                   const std::string& log_root, const std::string& error_file,
                   WorkerOutput& output) {
     std::string text = format_verdict(verdict, program);
-    if (text.empty()) {
-        return;
+    if (!text.empty()) {
+        text.pop_back();  // whole lines: say() ends the last one
+        output.say(std::move(text));
     }
-    text.pop_back();  // whole lines: say() ends the last one
-    output.say(std::move(text));
     if (!log_root.empty()) {
         output.keep(log_root + "/report.json", verdict_json(verdict, program));
     }

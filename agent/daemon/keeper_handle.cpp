@@ -371,6 +371,10 @@ void KeeperHandle::signal_workers(Generation generation, std::vector<LocalRank> 
     impl_->request(KeeperSignal{generation, std::move(local_ranks), signal});
 }
 
+void KeeperHandle::forward_signal(Generation generation, int signal) {
+    impl_->request(KeeperForward{generation, signal});
+}
+
 void KeeperHandle::empty_generation(Generation generation) {
     impl_->request(KeeperEmpty{generation});
 }

@@ -74,6 +74,7 @@ public:
 
     /// To the process groups of these workers of the generation, as far as they still run.
     void signal_workers(Generation generation, std::vector<LocalRank> local_ranks, int signal);
+    void forward_signal(Generation generation, int signal);
 
     /// SIGKILL to everything left of the generation, descendants too, until nothing is.
     void empty_generation(Generation generation);

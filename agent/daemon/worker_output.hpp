@@ -9,6 +9,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 
+#include "agent/daemon/log_file.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/tagged.hpp"
 #include "rendezvous/base/unique_fd.hpp"
@@ -27,6 +28,7 @@ struct OutputChoice {
 
 struct OutputOptions {
     rdzv::Limits limits;
+    LogRotation rotation;                 ///< of stdout.log and stderr.log
     std::string log_root;                 ///< `<log-dir>/<job>_<8 hex>`; empty: no by-rank links
     std::map<int, OutputChoice> console;  ///< by local rank; those not listed have the defaults
     /// Tee'd lines with one of these texts are also kept in filtered_stdout.log or
@@ -34,6 +36,7 @@ struct OutputOptions {
     std::vector<std::string> stdout_filters;
     std::vector<std::string> stderr_filters;
     bool prefixes = false;  ///< every console line starts with `[hostname rank] `
+    bool is_json = false;   ///< console lines are JsonLine's instead, without any prefix
     std::string hostname;
     std::string role = "default";
     /// torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE for tee'd streams; empty: its default,
@@ -68,7 +71,8 @@ struct OutputMeasure {
 /// terminal delays a beat. Every byte reaches the log file as it was written. On the console:
 ///
 /// * without prefix the bytes pass as they are, at once;
-/// * with a prefix only whole lines appear, one worker's at a time. An unfinished line is held
+/// * with a prefix or as JSON only whole lines appear, one worker's at a time. An unfinished line
+/// is held
 ///   until its end, until Limits::console_line_bytes_max, or until collect() or close(), and then
 ///   gets a line end. A carriage return ends a line too (as in torchrun), so that progress bars
 ///   show.

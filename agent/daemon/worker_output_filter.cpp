@@ -13,7 +13,7 @@ LineFilter::LineFilter(UniqueFd file, std::string path, const std::vector<std::s
       path_(std::move(path)),
       texts_(&texts),
       prefix_(std::move(prefix)),
-      splitter_({}, line_bytes_max) {}
+      splitter_(with_prefix({}), line_bytes_max) {}
 
 Result<LineFilter> LineFilter::open(const std::string& path, const std::vector<std::string>& texts,
                                     std::string prefix, std::size_t line_bytes_max) {

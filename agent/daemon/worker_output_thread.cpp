@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <string_view>
 
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
 #include "agent/core/line_prefix.hpp"
+#include "agent/daemon/log_file.hpp"
 #include "agent/daemon/worker_output_files.hpp"
 #include "agent/daemon/worker_output_filter.hpp"
 #include "rendezvous/base/check.hpp"
@@ -24,6 +26,25 @@ constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 /// Full reads of one stream before the others have their turn.
 constexpr int kReadsPerTurn = 4;
 
+LineWriter json_lines(JsonLine json) {
+    return [json = std::move(json)](std::string_view line, std::string& out) {
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        json.append(std::chrono::floor<Milliseconds>(now), line, out);
+    };
+}
+
+/// Of what ddprun itself says. The stream of a JSON line tells already whose it is.
+LineWriter own_lines(const OutputOptions& options) {
+    if (!options.is_json) {
+        return with_prefix({});
+    }
+    return [write = json_lines(JsonLine(options.hostname, "ddprun", {}))](std::string_view line,
+                                                                          std::string& out) {
+        constexpr std::string_view kName = "ddprun: ";
+        write(line.starts_with(kName) ? line.substr(kName.size()) : line, out);
+    };
+}
+
 }  // namespace
 
 /// One pipe of a worker. Shared with the wait for its readiness, which may outlive it by a moment.
@@ -31,8 +52,7 @@ struct OutputPump::Stream {
     explicit Stream(boost::asio::io_context& io) : pipe(io) {}
 
     boost::asio::posix::stream_descriptor pipe;
-    UniqueFd file;
-    std::string path;
+    std::optional<LogFile> file;
     ConsoleSink* console = nullptr;        ///< null: not shown
     std::optional<LineSplitter> splitter;  ///< none: raw
     std::optional<LineTail> tail;          ///< of stderr
@@ -50,6 +70,7 @@ OutputPump::OutputPump(boost::asio::io_context& io, const OutputOptions& options
     : io_(io),
       options_(options),
       out_console_(io, options.console_out, [this] { resume_paused(); }),
+      own_line_(own_lines(options)),
       buffer_(kReadBytes) {
     if (!out_console_.is_same_place(options.console_err)) {
         err_console_.emplace(io, options.console_err, [this] { resume_paused(); });
@@ -69,7 +90,7 @@ void OutputPump::open(OpenedWorker opened) {
     DDP_CHECK(!error, error.message());
     worker->err->pipe.assign(opened.err.release(), error);
     DDP_CHECK(!error, error.message());
-    set_console(*worker, opened.local_rank, opened.rank);
+    set_console(*worker, {opened.rank, opened.local_rank, opened.generation});
     if (!worker->log_dir.empty()) {
         open_files(*worker, opened.rank);
         open_filters(*worker, opened.local_rank, opened.rank);
@@ -86,24 +107,30 @@ OutputChoice OutputPump::choice_of(LocalRank local_rank) const {
     return found == options_.console.end() ? OutputChoice{} : found->second;
 }
 
-void OutputPump::set_console(Worker& worker, LocalRank local_rank, Rank rank) {
-    const OutputChoice choice = choice_of(local_rank);
-    const auto set = [&](Stream& stream, ConsoleSink& console, bool is_shown, bool is_teed) {
+void OutputPump::set_console(Worker& worker, const WorkerPlace& place) {
+    const OutputChoice choice = choice_of(place.local_rank);
+    const auto set = [&](Stream& stream, ConsoleSink& console, const char* name, bool is_shown,
+                         bool is_teed) {
         if (!is_shown && !is_teed) {
             return;
         }
         stream.console = &console;
         const std::size_t line_bytes_max = options_.limits.console_line_bytes_max;
-        if (options_.prefixes) {
-            stream.splitter.emplace(node_prefix(options_.hostname, rank), line_bytes_max);
+        if (options_.is_json) {
+            stream.splitter.emplace(json_lines(JsonLine(options_.hostname, name, place)),
+                                    line_bytes_max);
+        } else if (options_.prefixes) {
+            stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, place.rank)),
+                                    line_bytes_max);
         } else if (is_teed) {
             stream.splitter.emplace(
-                torchrun_prefix(options_.prefix_template, options_.role, rank, local_rank),
+                with_prefix(torchrun_prefix(options_.prefix_template, options_.role, place.rank,
+                                            place.local_rank)),
                 line_bytes_max);
         }
     };
-    set(*worker.out, out_console_, choice.shows_stdout, choice.is_teed_stdout);
-    set(*worker.err, err_console(), choice.shows_stderr, choice.is_teed_stderr);
+    set(*worker.out, out_console_, "stdout", choice.shows_stdout, choice.is_teed_stdout);
+    set(*worker.err, err_console(), "stderr", choice.shows_stderr, choice.is_teed_stderr);
 }
 
 void OutputPump::open_files(Worker& worker, Rank rank) {
@@ -112,8 +139,7 @@ void OutputPump::open_files(Worker& worker, Rank rank) {
         return;
     }
     const auto open_one = [&](Stream& stream, const char* name) {
-        stream.path = worker.log_dir + name;
-        Result<UniqueFd> file = open_log(stream.path);
+        Result<LogFile> file = LogFile::open(worker.log_dir + name, options_.rotation);
         if (file) {
             stream.file = std::move(*file);
         } else {
@@ -194,9 +220,8 @@ bool OutputPump::read_once(Stream& stream, std::size_t& count) {
 }
 
 void OutputPump::carry(Stream& stream, std::string_view bytes) {
-    if (stream.file.is_open()) {
-        const Result<void> written = append_to_log(stream.file.get(), bytes, stream.path);
-        if (!written) {
+    if (stream.file) {
+        if (const Result<void> written = stream.file->append(bytes); !written) {
             say_error(written.error());
         }
     }
@@ -309,10 +334,11 @@ void OutputPump::say(const std::string& line) {
     }
     std::string text = console.is_in_line() ? "\n" : "";
     if (dropped_lines_ > 0) {
-        text += fmt::format("ddprun: {} lines were not shown: the console did not take them\n",
-                            std::exchange(dropped_lines_, 0));
+        own_line_(fmt::format("ddprun: {} lines were not shown: the console did not take them",
+                              std::exchange(dropped_lines_, 0)),
+                  text);
     }
-    text.append(line).push_back('\n');
+    own_line_(line, text);
     console.write(text);
 }
 

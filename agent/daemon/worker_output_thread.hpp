@@ -13,6 +13,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
+#include "agent/core/json_line.hpp"
 #include "agent/core/line_splitter.hpp"
 #include "agent/core/line_tail.hpp"
 #include "agent/daemon/worker_output.hpp"
@@ -58,7 +59,7 @@ private:
     void open_files(Worker& worker, Rank rank);
     void open_filters(Worker& worker, LocalRank local_rank, Rank rank);
     [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const;
-    void set_console(Worker& worker, LocalRank local_rank, Rank rank);
+    void set_console(Worker& worker, const WorkerPlace& place);
     void wait(const std::shared_ptr<Stream>& stream);
     void on_readable(const std::shared_ptr<Stream>& stream);
     [[nodiscard]] bool read_once(Stream& stream, std::size_t& count);
@@ -74,6 +75,7 @@ private:
     const OutputOptions& options_;
     ConsoleSink out_console_;
     std::optional<ConsoleSink> err_console_;  ///< none if stderr is the same place as stdout
+    const LineWriter own_line_;               ///< for what ddprun itself says
     std::map<Key, std::unique_ptr<Worker>> workers_;
     std::vector<std::shared_ptr<Stream>> paused_;  ///< not read until the console has room
     std::vector<char> buffer_;                     ///< of one read, shared by all streams

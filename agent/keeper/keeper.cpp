@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/process/children.hpp"
 #include "agent/process/start_program.hpp"
 #include "rendezvous/base/check.hpp"
 
@@ -121,6 +122,17 @@ void Keeper::handle(const KeeperSignal& signal) {
         // its setsid(): then the signal is for itself, and waits until it can take it.
         if (kill(-pid, signal.signal) != 0 && errno == ESRCH) {
             (void)kill(pid, signal.signal);
+        }
+    }
+}
+
+void Keeper::handle(const KeeperForward& forward) {
+    if (forward.generation != held_) {
+        return;
+    }
+    for (const auto& [pid, worker] : workers_) {
+        if (has_handler(pid, forward.signal)) {
+            (void)kill(pid, forward.signal);
         }
     }
 }

@@ -51,6 +51,7 @@ private:
     void on_agent_gone(const std::string& why);
     void handle(const KeeperSpawn& spawn);
     void handle(const KeeperSignal& signal);
+    void handle(const KeeperForward& forward);
     void handle(const KeeperEmpty& empty);
     void watch(int pid, Worker& worker, UniqueFd exec_status);
     void read_exec_status(int pid, Worker& worker);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -155,6 +157,19 @@ std::vector<int> threads_of(int pid) {
 
 std::vector<int> open_descriptors() {
     return numbers_in("/proc/self/fd");
+}
+
+bool has_handler(int pid, int signal) {
+    constexpr std::string_view kCaught = "\nSigCgt:\t";
+    const std::optional<std::string> text = read_whole(fmt::format("/proc/{}/status", pid));
+    const std::size_t line = text ? text->find(kCaught) : std::string::npos;
+    if (line == std::string::npos) {
+        return false;
+    }
+    std::uint64_t caught = 0;
+    const char* const start = text->data() + line + kCaught.size();
+    std::from_chars(start, text->data() + text->size(), caught, 16);
+    return (caught >> (signal - 1) & 1U) != 0;
 }
 
 std::string describe_process(int pid) {

@@ -33,6 +33,9 @@ struct ProcessStat {
 /// This process's open descriptors.
 [[nodiscard]] std::vector<int> open_descriptors();
 
+/// Whether the program has a handler for `signal`; false if it is gone or cannot be looked at.
+[[nodiscard]] bool has_handler(int pid, int signal);
+
 /// "1234 (python3, state D)", for people.
 [[nodiscard]] std::string describe_process(int pid);
 

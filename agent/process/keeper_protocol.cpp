@@ -10,7 +10,16 @@ namespace ddprun::agent {
 
 namespace {
 
-enum class Kind : std::uint8_t { Spawn = 1, Signal, Empty, Started, Exited, Emptied, NotEmptied };
+enum class Kind : std::uint8_t {
+    Spawn = 1,
+    Signal,
+    Forward,
+    Empty,
+    Started,
+    Exited,
+    Emptied,
+    NotEmptied
+};
 
 /// Which of the ways to end a worker took, in an Exited.
 enum class How : std::uint8_t { ExitCode = 1, Signal, ExecErrno };
@@ -126,6 +135,13 @@ Result<std::string> encode(const KeeperSignal& signal) {
         out.local_rank(local_rank);
     }
     out.number(signal.signal);
+    return std::move(out).finish();
+}
+
+Result<std::string> encode(const KeeperForward& forward) {
+    Writer out(Kind::Forward);
+    out.generation(forward.generation);
+    out.number(forward.signal);
     return std::move(out).finish();
 }
 
@@ -269,6 +285,12 @@ Result<KeeperRequest> decode_request(std::string_view body) {
         case Kind::Signal:
             request = read_signal(in);
             break;
+        case Kind::Forward: {
+            KeeperForward forward{in.generation(), 0};
+            forward.signal = in.number<int>();
+            request = forward;
+            break;
+        }
         case Kind::Empty:
             request = KeeperEmpty{in.generation()};
             break;

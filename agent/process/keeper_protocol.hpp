@@ -50,6 +50,15 @@ struct KeeperSignal {
     bool operator==(const KeeperSignal&) const = default;
 };
 
+/// Send `signal` to every worker of the generation that runs and has a handler for it: to the
+/// program itself, not to its children. What has none would most likely die of it.
+struct KeeperForward {
+    Generation generation;
+    int signal = 0;
+
+    bool operator==(const KeeperForward&) const = default;
+};
+
 /// SIGKILL all that is left of the generation and prove that nothing is.
 struct KeeperEmpty {
     Generation generation;
@@ -57,7 +66,7 @@ struct KeeperEmpty {
     bool operator==(const KeeperEmpty&) const = default;
 };
 
-using KeeperRequest = std::variant<KeeperSpawn, KeeperSignal, KeeperEmpty>;
+using KeeperRequest = std::variant<KeeperSpawn, KeeperSignal, KeeperForward, KeeperEmpty>;
 
 // -------------------------------------------------------------------------- keeper to the agent
 

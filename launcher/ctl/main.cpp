@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -12,7 +14,9 @@
 #include <fmt/format.h>
 
 #include "launcher/ctl/doctor_text.hpp"
+#include "launcher/ctl/show_logs.hpp"
 #include "launcher/ctl/status_text.hpp"
+#include "launcher/plan/log_place.hpp"
 #include "launcher/preflight/read_facts.hpp"
 #include "rendezvous/client/control_client.hpp"
 #include "rendezvous/client/secret_file.hpp"
@@ -32,24 +36,30 @@ constexpr int kExitUnfit = 1;
 constexpr const char* kDefaultEndpoint = "127.0.0.1:29400";
 constexpr const char* kDefaultPort = ":29400";
 
+/// What is asked.
+enum class Verb { Status, Doctor, Logs };
+
 struct Flags {
+    Verb verb = Verb::Status;
     std::string endpoint;
     std::string job;
     std::string secret_file;
     TlsFiles tls;
     bool is_insecure = false;
     bool wants_json = false;
-    bool asks_doctor = false;
+    ddprun::launcher::LogsQuestion logs;
 };
 
 constexpr const char* kHelp =
     R"(Looks at jobs and machines, and changes nothing.
 
 usage: ddpctl status [options]
+       ddpctl logs [options]
        ddpctl doctor [--json]
 
 status: asks a rendezvous how its jobs stand: what each waits for, who is in it, what is left of
 its budgets, and what happened last.
+logs: shows what the workers of this node have written, of the newest run; restarts are followed.
 doctor: looks for what may be wrong with this machine before a job finds out: limits, shared
 memory, the clock, names, CPUs, cgroup. Exit code 1 if something is bad.
 
@@ -68,17 +78,28 @@ options of status:
                         what to show to a rendezvous that was given --tls-ca
   -h, --help            this text
 
+options of logs:
+  --rank R[,R]          only these ranks; default: all that run on this node. One alone is shown
+                        as it wrote, several in lines that begin with [rank]
+  -f, --follow          go on until the run is over
+  -n, --lines N         of each log begin with the last N lines; default: with all
+  --rdzv-id JOB         the newest run of this job; default: of any
+  --log-dir DIR         as ddprun was given it. Default: $PET_LOG_DIR, else
+                        ${TMPDIR:-/tmp}/ddprun-<uid>
+What workers wrote to stdout goes to stdout, the rest to stderr.
+
 A job on a single node that was started without --rdzv-endpoint has no rendezvous that could be
 asked: its ddprun says on its console what it waits for.
 
 exit codes:
   0    answered
-  1    there is no such job; doctor: something is bad
+  1    there is no such job, run or rank; doctor: something is bad
   2    a flag or file that cannot be used
   69   no rendezvous answers there, or none of several leads
 
-example:
+examples:
   ddpctl status --rdzv-endpoint head:29400 --rdzv-id llama
+  ddpctl logs --rank 0 --follow
 )";
 
 class Help : public CLI::Formatter {
@@ -106,7 +127,15 @@ void declare_flags(CLI::App& app, Flags& flags) {
     CLI::App* const doctor = app.add_subcommand("doctor");
     doctor->formatter(std::make_shared<Help>());
     doctor->add_flag("--json", flags.wants_json);
-    doctor->callback([&flags] { flags.asks_doctor = true; });
+    doctor->callback([&flags] { flags.verb = Verb::Doctor; });
+    CLI::App* const logs = app.add_subcommand("logs");
+    logs->formatter(std::make_shared<Help>());
+    logs->add_option("--rank", flags.logs.ranks)->delimiter(',')->check(CLI::NonNegativeNumber);
+    logs->add_flag("-f,--follow", flags.logs.follows);
+    logs->add_option("-n,--lines", flags.logs.last_lines);
+    logs->add_option("--rdzv-id,--rdzv_id", flags.logs.job);
+    logs->add_option("--log-dir,--log_dir", flags.logs.log_dir);
+    logs->callback([&flags] { flags.verb = Verb::Logs; });
 }
 
 std::string variable(const char* name) {
@@ -244,6 +273,22 @@ int doctor(const Flags& flags) {
     return is_fit ? kExitSuccess : kExitUnfit;
 }
 
+int logs(const Flags& flags) {
+    ddprun::launcher::LogsQuestion question = flags.logs;
+    if (question.log_dir.empty()) {
+        question.log_dir = variable("PET_LOG_DIR");
+    }
+    if (question.log_dir.empty()) {
+        question.log_dir = ddprun::launcher::default_log_dir(variable("TMPDIR"), ::geteuid());
+    }
+    const Result<void> shown = ddprun::launcher::show_logs(question, stdout, stderr);
+    if (shown) {
+        return kExitSuccess;
+    }
+    fmt::print(stderr, "ddpctl: {}\n", shown.error().what);
+    return shown.error().code == ErrorCode::NotFound ? kExitNoSuchJob : exit_code_of(shown.error());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -258,5 +303,13 @@ int main(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         return complain({ErrorCode::InvalidArgument, fmt::format("{}; see --help", error.what())});
     }
-    return flags.asks_doctor ? doctor(flags) : status(flags);
+    switch (flags.verb) {
+        case Verb::Doctor:
+            return doctor(flags);
+        case Verb::Logs:
+            return logs(flags);
+        case Verb::Status:
+            break;
+    }
+    return status(flags);
 }

@@ -136,6 +136,14 @@ constexpr std::array kFlags = {
           "only these local ranks on the console: 0,1"),
     value("prefix", "auto|always|never", Group::Output,
           "[host rank] before each line; auto: on a terminal"),
+    value("log-format", "text|json", Group::Output,
+          "json: each console line as an object with time, host,\nrank, stream and message"),
+    value(
+        "log-file-size", "SIZE", Group::Output,
+        "a worker's stdout.log that would pass SIZE (64M, 2G)\nbecomes stdout.log.1, .2 and so on;"
+        " stderr.log too\n(default: no limit)"),
+    value("log-files-kept", "N", Group::Output,
+          "of those full files keep the newest N (default: all)"),
     value("duplicate-stdout-filters", "TEXTS", Group::Output,
           "tee'd lines with one of these texts (a,b) also go to\n"
           "filtered_stdout.log; ,, is a comma"),

@@ -56,7 +56,10 @@ struct LaunchPlan {
     std::map<int, ConsoleChoice> console;  ///< by local rank; those not listed have the defaults
     std::vector<int> local_ranks_filter;   ///< empty: all show on the console
     PrefixMode prefix = PrefixMode::Auto;
-    std::string secret_file;  ///< empty: the default place
+    bool is_json = false;              ///< console lines are objects of JSON
+    std::uint64_t log_file_bytes = 0;  ///< a full log file is set aside; 0: there is no limit
+    int log_files_kept = 0;            ///< of each log's full files; 0: all
+    std::string secret_file;           ///< empty: the default place
     bool is_insecure = false;
     rdzv::TlsFiles tls;
     /// None: a minute, or ten of a daemon that a site keeps running.

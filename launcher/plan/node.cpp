@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/gpus.hpp"
+#include "launcher/plan/log_place.hpp"
 #include "launcher/plan/program.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
@@ -18,6 +19,8 @@ namespace {
 
 constexpr int kStdoutBit = 1;
 constexpr int kStderrBit = 2;
+/// One read of a worker's pipe.
+constexpr std::uint64_t kLogFileBytesMin = std::uint64_t{64} << 10;
 
 /// `is_asked`: by name, so that a variable alone is believed.
 std::optional<int> usable_gpus(const Surroundings& surroundings, bool is_asked) {
@@ -106,9 +109,8 @@ Result<void> take_log_dir(const CommandLine& line, const Surroundings& surroundi
         return {};
     }
     if (!given || given->value.empty()) {
-        std::string parent = surroundings.variable("TMPDIR").value_or("");
-        parent = parent.empty() ? "/tmp" : parent;
-        plan.log_dir = fmt::format("{}/ddprun-{}", parent, surroundings.user_id());
+        plan.log_dir = default_log_dir(surroundings.variable("TMPDIR").value_or(""),
+                                       static_cast<unsigned int>(surroundings.user_id()));
     } else {
         if (surroundings.exists(given->value) && !surroundings.is_directory(given->value)) {
             return bad_value(*given,
@@ -123,6 +125,30 @@ Result<void> take_log_dir(const CommandLine& line, const Surroundings& surroundi
     plan.log_dir = absolute.lexically_normal().string();
     if (plan.log_dir.size() > 1 && plan.log_dir.ends_with('/')) {
         plan.log_dir.pop_back();
+    }
+    return {};
+}
+
+/// How large log files may become.
+Result<void> take_log_files(const CommandLine& line, LaunchPlan& plan) {
+    if (const std::optional<Given> given = line.value("log-file-size")) {
+        const Result<std::uint64_t> bytes = parse_bytes(*given, kLogFileBytesMin);
+        if (!bytes) {
+            return bytes.error();
+        }
+        plan.log_file_bytes = *bytes;
+    }
+    if (const std::optional<Given> given = line.value("log-files-kept")) {
+        const Result<int> kept = parse_whole_number(*given, {.least = 1, .most = 1'000'000});
+        if (!kept) {
+            return kept.error();
+        }
+        plan.log_files_kept = *kept;
+        if (plan.log_file_bytes == 0) {
+            plan.warnings.push_back(
+                fmt::format("{} has no effect: without --log-file-size no log file is ever full",
+                            given->shown()));
+        }
     }
     return {};
 }
@@ -213,6 +239,16 @@ Result<void> take_output(const CommandLine& line, const Surroundings& surroundin
         plan.local_ranks_filter = *std::move(ranks);
     }
     take_filters(line, plan);
+    if (Result<void> taken = take_log_files(line, plan); !taken) {
+        return taken;
+    }
+    if (const std::optional<Given> given = line.value("log-format")) {
+        const Result<std::size_t> choice = parse_choice(*given, {"text", "json"});
+        if (!choice) {
+            return choice.error();
+        }
+        plan.is_json = *choice == 1;
+    }
     if (const std::optional<Given> given = line.value("prefix")) {
         const Result<std::size_t> choice = parse_choice(*given, {"auto", "always", "never"});
         if (!choice) {

@@ -90,6 +90,33 @@ Result<int> parse_whole_number(const Given& given, Range range) {
     return *number;
 }
 
+Result<std::uint64_t> parse_bytes(const Given& given, std::uint64_t least) {
+    constexpr std::string_view kUnits = "KMGT";
+    constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 50;
+    const std::string_view text = trimmed(given.value);
+    std::uint64_t number = 0;
+    const char* const last = text.data() + text.size();
+    const auto [end, error] = std::from_chars(text.data(), last, number);
+    const bool has_number = !text.empty() && error == std::errc{};
+    std::string_view unit =
+        has_number ? text.substr(static_cast<std::size_t>(end - text.data())) : std::string_view();
+    const std::size_t power = unit.empty() ? std::string_view::npos : kUnits.find(unit.front());
+    int shift = 0;
+    if (power != std::string_view::npos) {
+        shift = static_cast<int>(power + 1) * 10;
+        unit.remove_prefix(1);
+        const bool is_spelt_out = unit == "B" || unit == "iB";
+        unit = is_spelt_out ? std::string_view() : unit;
+    }
+    if (!has_number || !unit.empty() || number > (kBytesMax >> shift) ||
+        (number << shift) < least) {
+        return bad_value(given, fmt::format("must be a number of bytes, at least {}, such as 64M "
+                                            "or 2G",
+                                            least));
+    }
+    return number << shift;
+}
+
 Result<Milliseconds> parse_seconds(const Given& given, Milliseconds least) {
     const std::string_view text = trimmed(given.value);
     double seconds = 0;

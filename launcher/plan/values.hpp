@@ -31,6 +31,9 @@ struct Range {
 
 [[nodiscard]] Result<int> parse_whole_number(const Given& given, Range range);
 
+/// A number of bytes, with K, M, G or T for powers of 1024 (also as KB or KiB), at least `least`.
+[[nodiscard]] Result<std::uint64_t> parse_bytes(const Given& given, std::uint64_t least);
+
 /// Seconds, fractions allowed, at least `least`.
 [[nodiscard]] Result<Milliseconds> parse_seconds(const Given& given,
                                                  Milliseconds least = Milliseconds{0});

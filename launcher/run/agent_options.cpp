@@ -33,6 +33,8 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     agent::OutputOptions output;
     output.limits = limits;
     output.log_root = facts.log_dir;
+    output.rotation = {.file_bytes_max = plan.log_file_bytes, .kept_max = plan.log_files_kept};
+    output.is_json = plan.is_json;
     output.hostname = facts.hostname;
     output.role = plan.role;
     output.stdout_filters = plan.stdout_filters;
@@ -102,11 +104,8 @@ std::string log_dir_of(const LaunchPlan& plan, const JobId& job, std::uint64_t r
     if (plan.log_dir.empty()) {
         return {};
     }
-    // A job id may hold characters that a folder's name should not.
-    std::string name = job.value();
-    std::replace_if(
-        name.begin(), name.end(), [](char c) { return c == '/' || c < ' '; }, '_');
-    return fmt::format("{}/{}_{:08x}", plan.log_dir, name, static_cast<std::uint32_t>(random));
+    return fmt::format("{}/{}_{:08x}", plan.log_dir, job.value(),
+                       static_cast<std::uint32_t>(random));
 }
 
 agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,
@@ -122,6 +121,14 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
         const bool is_ignored = signal == SIGHUP && (plan.ignores_hup || saved.ignores(SIGHUP));
         if (!is_ignored) {
             options.signals_to_handle.push_back(signal);
+        }
+    }
+    // Users and schedulers mean the workers by these.
+    for (const int signal : {SIGUSR1, SIGUSR2}) {
+        const auto& handled = plan.signals_to_handle;
+        const bool is_handled = std::find(handled.begin(), handled.end(), signal) != handled.end();
+        if (!is_handled && !saved.ignores(signal)) {
+            options.signals_to_forward.push_back(signal);
         }
     }
     // Set where ddprun is itself a worker of somebody's.

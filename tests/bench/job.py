@@ -224,6 +224,15 @@ def memory_kib(pid):
     return values["VmRSS"], values["Pss"]
 
 
+def cpu_seconds(pids):
+    """User and system time so far, without children."""
+    ticks = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            ticks += sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def wake_ups(pids):
     """Voluntary context switches so far, of all threads."""
     total = 0

@@ -11,25 +11,35 @@ import signal
 import sys
 import time
 
-from job import Job, Peer, alternate, memory_kib, say, wake_ups
+from job import Job, Peer, alternate, cpu_seconds, memory_kib, say, wake_ups
 from report import Table
 
 MS = 1e6
 CRASHES_PER_JOB = 3  # below the number of restarts a minute that makes ddprun pause
 NEVER_S = 20.0
+CONSOLE_S = 300.0
+LOG_BYTES = 32 << 20  # of each of eight workers
+# Stamps that it is there, waits for the word, writes, stamps that all is written, and stays.
+LOGGING_WORKER = """#!/bin/sh
+{stamp} {stamps} exit
+read -r go < {go}
+yes "a line of a training log, about as long as such lines are: step 1234 loss 0.1234 lr 1e-4" |
+    head -c {bytes}
+exec {stamp} {stamps} hold
+"""
 
 
 class Bench:
     def __init__(self, arguments, peers):
         self.worker = os.path.join(arguments.build, "tests", "stamp_worker")
-        self.log = os.path.join(os.path.dirname(os.path.abspath(arguments.json)),
+        self.console = os.path.join(os.path.dirname(os.path.abspath(arguments.json)),
                                 "failed-console.log")
         self.table = Table([peer.name for peer in peers])
         self.runs = arguments.runs
         self.peers = peers
 
     def job(self, peer):
-        return Job(peer, self.worker, self.log)
+        return Job(peer, self.worker, self.console)
 
     def start_eight(self, peer, is_counted):
         """Command to the last of eight workers in main; the last worker to the launcher's end."""
@@ -60,6 +70,31 @@ class Bench:
                 self.table.add(what, "MiB", goal, peer.name,
                                [sum(sizes[column] for sizes in memory) / 1024])
             self.table.add("wake-ups beside 8 idle workers", "1/s", "beats", peer.name, [rate])
+
+    def log(self, peer, flags, what, goal, is_shown=False):
+        """CPU time of the launcher until all that eight workers write is where it belongs."""
+        with self.job(peer) as job:
+            go, script = (os.path.join(job.folder, name) for name in ("go", "worker"))
+            os.mkfifo(go)
+            word = os.open(go, os.O_RDWR)
+            with open(script, "w", encoding="ascii") as file:
+                file.write(LOGGING_WORKER.format(stamp=self.worker, stamps=job.fifo_path, go=go,
+                                                 bytes=LOG_BYTES))
+            os.chmod(script, 0o755)
+            job.launch([*peer.command, *flags], ["--no-python", script], 8)
+            starting = job.must_await(8)
+            launchers = [launcher.pid for launcher in job.launchers]
+            before = cpu_seconds(launchers)
+            os.write(word, b"\n" * len(starting))
+            job.must_await(8)
+            deadline = time.monotonic() + CONSOLE_S
+            while is_shown and os.path.getsize(job.log.name) < 8 * LOG_BYTES:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{peer.name}: not all is shown after {CONSOLE_S:.0f} s")
+                time.sleep(0.1)
+            spent = cpu_seconds(launchers) - before
+            os.close(word)
+        self.table.add(what, "% of a core", goal, peer.name, [spent / (8 * LOG_BYTES / 1e8) * 100])
 
     def crash(self, peer, nnodes, slots, what, goal):
         """A worker is killed; to all workers of the next generation in main."""
@@ -107,11 +142,15 @@ class Bench:
             "crash-2": lambda peer: self.crash(
                 peer, 2, 2, "worker killed to 4 new workers in main, two nodes", "<= 60"),
             "lose-node": self.lose_node,
+            "logs": lambda peer: self.log(
+                peer, ["-r", "3"], "8 workers log 100 MB/s: CPU of the launcher", "<= 10"),
+            "tee": lambda peer: self.log(
+                peer, ["-t", "3"], "the same, also shown with a prefix", "", is_shown=True),
         }
         for name, measure in measures.items():
             if not wanted or name in wanted:
                 runs = max(1, self.runs // 5) if name == "idle" else self.runs
-                alternate(name, self.peers, measure, runs, self.log)
+                alternate(name, self.peers, measure, runs, self.console)
 
 
 def main():
@@ -121,7 +160,7 @@ def main():
     parser.add_argument("--torchrun", default=".venv/bin/torchrun", help="the peer")
     parser.add_argument("--json", default="build/bench/launch.json")
     parser.add_argument("--only", action="append", metavar="MEASURE",
-                        choices=["start", "idle", "crash-1", "crash-2", "lose-node"])
+                        choices=["start", "idle", "crash-1", "crash-2", "lose-node", "logs", "tee"])
     parser.add_argument("--peers", default="ddprun,torchrun", help="which launchers to run")
     arguments = parser.parse_args()
     arguments.build = os.path.abspath(arguments.build)

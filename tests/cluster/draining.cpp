@@ -95,3 +95,20 @@ TEST_CASE("a node that still waits for others can be interrupted") {
     CHECK(node.count_lines("^worker ") == 0);
     cluster.wait_all_gone();
 }
+
+TEST_CASE("SIGUSR1 and SIGUSR2 reach the workers that handle them, and end nobody else") {
+    const int signal = GENERATE(SIGUSR1, SIGUSR2);
+    Cluster cluster;
+    const std::string end = cluster.dir() / "end";
+    Process& node =
+        cluster.start_ddprun({"--nproc-per-node", "2", Cluster::worker(), "--when-rank", "0",
+                              "--tell-signal", std::to_string(signal), "--always", "--say", "ready",
+                              "--wait-for-file", end, "--exit-code", "0"});
+    node.wait_for_lines("^ready$", 2);
+    node.signal(signal);
+    node.wait_for_line("^got signal " + std::to_string(signal) + "$");
+    touch(end);
+    CHECK(node.wait_exit() == 0);
+    CHECK(node.count_lines("^got signal") == 1);
+    cluster.wait_all_gone();
+}

@@ -68,7 +68,7 @@ void run(fuzz::Choices& choices) {
     const std::size_t line_bytes_max = 1 + choices.below(16);
     const std::size_t tail_bytes_max = choices.below(32);
     const std::size_t columns_max = 1 + choices.below(64);
-    LineSplitter splitter(std::string(kPrefix), line_bytes_max);
+    LineSplitter splitter(with_prefix(std::string(kPrefix)), line_bytes_max);
     LineTail tail(tail_bytes_max);
     std::string stream;
     std::string out;

@@ -13,10 +13,12 @@
 #include <atomic>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,6 +26,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <nlohmann/json.hpp>
 
 #include "agent/daemon/worker_output.hpp"
 #include "rendezvous/base/rng.hpp"
@@ -360,6 +363,89 @@ TEST_CASE("tee'd streams have torchrun's prefix, redirected ones are in their fi
     CHECK(fixture.out() == "[trainer1]:hello\n");
     CHECK(fixture.err() == "plain\n");
     CHECK(fixture.log(1, "stderr.log") == "hidden\n");
+}
+
+TEST_CASE("a full log is set aside between two lines, and no byte of it is lost") {
+    Fixture fixture;
+    fixture.options.rotation = {.file_bytes_max = 1000};
+    OutputPipes pipes = fixture.open(0);
+    std::string all;
+    for (int i = 0; i < 3000; ++i) {
+        all += "line " + std::to_string(i) + "\n";
+    }
+    write_all(pipes.out, all);
+    const std::string long_line(2500, 'x');
+    write_all(pipes.out, long_line);
+    fixture.end();
+    std::string found;
+    int number = 1;
+    for (;; ++number) {
+        const std::string name = "stdout.log." + std::to_string(number);
+        if (!std::filesystem::exists(fixture.log_dir(0) + "/" + name)) {
+            break;
+        }
+        const std::string part = fixture.log(0, name);
+        CHECK(part.size() <= 1000);
+        CHECK((part.back() == '\n' || part.back() == 'x'));
+        found += part;
+    }
+    CHECK(number > 30);
+    found += fixture.log(0, "stdout.log");
+    CHECK((found == all + long_line));
+    CHECK(fixture.log(0, "stderr.log").empty());
+}
+
+TEST_CASE("of the full logs the newest stay, also where an earlier process had set some aside") {
+    Fixture fixture;
+    fixture.options.rotation = {.file_bytes_max = 10, .kept_max = 2};
+    std::filesystem::create_directories(fixture.log_dir(0));
+    for (const char* name : {"/stdout.log.6", "/stdout.log.7", "/stdout.log.old", "/stdout.log"}) {
+        std::ofstream(fixture.log_dir(0) + name) << "before\n";
+    }
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.out, "first\nsecond\nthird\n");
+    fixture.end();
+    for (const char* name : {"/stdout.log.6", "/stdout.log.7", "/stdout.log.8"}) {
+        CHECK_FALSE(std::filesystem::exists(fixture.log_dir(0) + name));
+    }
+    CHECK(fixture.log(0, "stdout.log.9") == "first\n");
+    CHECK(fixture.log(0, "stdout.log.10") == "second\n");
+    CHECK(fixture.log(0, "stdout.log") == "third\n");
+    CHECK(fixture.log(0, "stdout.log.old") == "before\n");
+}
+
+TEST_CASE("as JSON every console line is an object, and the log is as it was written") {
+    Fixture fixture;
+    fixture.options.is_json = true;
+    fixture.options.prefixes = true;
+    OutputPipes pipes = fixture.open(3);
+    write_all(pipes.out, "a \"quoted\" line\nno end");
+    write_all(pipes.err, "\xff\n");
+    static_cast<void>(fixture.collect(3));
+    fixture.output().say("ddprun: two\nlines");
+    fixture.end();
+    const auto without_time = [](const std::string& text) {
+        std::vector<nlohmann::json> lines;
+        std::istringstream stream(text);
+        for (std::string line; std::getline(stream, line);) {
+            lines.push_back(nlohmann::json::parse(line));
+            CHECK(lines.back()["time"].get<std::string>().size() == 24);
+            lines.back().erase("time");
+        }
+        return lines;
+    };
+    const auto of_worker = [](const char* stream, const char* message) {
+        return nlohmann::json{{"host", "host"},  {"stream", stream}, {"rank", 3},
+                              {"local_rank", 3}, {"generation", 1},  {"message", message}};
+    };
+    CHECK(without_time(fixture.out()) ==
+          std::vector{of_worker("stdout", "a \"quoted\" line"), of_worker("stdout", "no end")});
+    CHECK(without_time(fixture.err()) ==
+          std::vector{
+              of_worker("stderr", "\xef\xbf\xbd"),
+              nlohmann::json{{"host", "host"}, {"stream", "ddprun"}, {"message", "two\nlines"}}});
+    CHECK(fixture.log(3, "stdout.log") == "a \"quoted\" line\nno end");
+    CHECK(fixture.log(3, "stderr.log") == "\xff\n");
 }
 
 TEST_CASE("a console that went away costs nothing but the console") {

@@ -72,8 +72,7 @@ int main(int argc, char** argv) {
     const NetworkProxy::Tcp::endpoint server(asio::ip::make_address(argv[2]),
                                              static_cast<unsigned short>(std::atoi(argv[3])));
     const std::uint64_t seed = argc > 5 ? std::strtoull(argv[5], nullptr, 10) : 1;
-    const auto proxy = std::make_shared<NetworkProxy>(
-        io, listen, server, seed, say_stalls);
+    const auto proxy = std::make_shared<NetworkProxy>(io, listen, server, seed, say_stalls);
     // Open for writing, too: the fifo never ends.
     const int fd = ::open(argv[4], O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {

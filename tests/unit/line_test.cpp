@@ -4,26 +4,30 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/core/json_line.hpp"
 #include "agent/core/line_prefix.hpp"
 #include "agent/core/line_splitter.hpp"
 #include "agent/core/line_tail.hpp"
 #include "rendezvous/base/rng.hpp"
 #include "tests/support/catch.hpp"
 
+using ddprun::Generation;
 using ddprun::LocalRank;
 using ddprun::Rank;
 using ddprun::Rng;
+using ddprun::agent::JsonLine;
 using ddprun::agent::LineSplitter;
 using ddprun::agent::LineTail;
 using ddprun::agent::node_prefix;
 using ddprun::agent::torchrun_prefix;
+using ddprun::agent::with_prefix;
 
 namespace {
 
 constexpr std::size_t kNoBound = 1000;
 
 std::string split(const std::vector<std::string>& chunks, std::size_t bound = kNoBound) {
-    LineSplitter splitter("> ", bound);
+    LineSplitter splitter(with_prefix("> "), bound);
     std::string out;
     for (const std::string& chunk : chunks) {
         splitter.feed(chunk, out);
@@ -39,7 +43,7 @@ TEST_CASE("whole lines get the prefix, empty ones too") {
 }
 
 TEST_CASE("a line that arrives in parts appears only once it is whole") {
-    LineSplitter splitter("> ", kNoBound);
+    LineSplitter splitter(with_prefix("> "), kNoBound);
     std::string out;
     splitter.feed("half", out);
     CHECK(out.empty());
@@ -114,4 +118,20 @@ TEST_CASE("a tail keeps exactly the last bytes") {
         INFO(round);
         REQUIRE(tail.text() == last);
     }
+}
+
+TEST_CASE("a JSON line tells when, where and what, whatever bytes it is") {
+    const ddprun::Milliseconds time(1'700'000'000'042);
+    std::string out;
+    JsonLine("gpu-07", "stderr", {{Rank(13), LocalRank(5), Generation(2)}})
+        .append(time, "loss \"1\"\t\xff", out);
+    CHECK(out ==
+          R"({"time":"2023-11-14T22:13:20.042Z","host":"gpu-07","stream":"stderr","rank":13,)"
+          R"("local_rank":5,"generation":2,"message":"loss \"1\"\t)"
+          "\xef\xbf\xbd\"}\n");
+    out.clear();
+    JsonLine("a\"b", "ddprun", {}).append(time, "", out);
+    CHECK(out ==
+          R"({"time":"2023-11-14T22:13:20.042Z","host":"a\"b","stream":"ddprun","message":""})"
+          "\n");
 }

@@ -136,6 +136,41 @@ TEST_CASE("logs go where they are wanted, as an absolute path") {
           "/dev/null for no files");
 }
 
+TEST_CASE("console lines are text or JSON") {
+    CHECK_FALSE(plan_of("").is_json);
+    CHECK_FALSE(plan_of("--log-format text").is_json);
+    CHECK(plan_of("--log-format json").is_json);
+    CHECK(plan_of("", {{"PET_LOG_FORMAT", "json"}}).is_json);
+    CHECK(refusal_of("--log-format xml") == "--log-format xml: must be text or json");
+}
+
+TEST_CASE("full log files have a size and a number") {
+    CHECK(plan_of("").log_file_bytes == 0);
+    CHECK(plan_of("").log_files_kept == 0);
+    const auto bytes = [](const std::string& size) {
+        return plan_of("--log-file-size " + size).log_file_bytes;
+    };
+    CHECK(bytes("65536") == 65536);
+    CHECK(bytes("64K") == 65536);
+    CHECK(bytes("3M") == std::uint64_t{3} << 20);
+    CHECK(bytes("2GB") == std::uint64_t{2} << 30);
+    CHECK(bytes("1TiB") == std::uint64_t{1} << 40);
+    for (const std::string size : {"0", "65535", "63K", "-1", "M", "1.5G", "64k", "64KX", "64KiBs",
+                                   "64B", "9999999T", "99999999999999999999"}) {
+        CHECK(refusal_of("--log-file-size " + size) ==
+              "--log-file-size " + size +
+                  ": must be a number of bytes, at least 65536, such as 64M or 2G");
+    }
+    const LaunchPlan plan = plan_of("--log-file-size 1M --log-files-kept 3");
+    CHECK(plan.log_files_kept == 3);
+    CHECK(plan.warnings.empty());
+    CHECK(plan_of("--log-files-kept 3").warnings ==
+          Arguments{"--log-files-kept 3 has no effect: without --log-file-size no log file is ever "
+                    "full"});
+    CHECK(refusal_of("--log-files-kept 0") ==
+          "--log-files-kept 0: must be a whole number from 1 to 1000000");
+}
+
 TEST_CASE("the prefix is one of three") {
     CHECK(plan_of("").prefix == PrefixMode::Auto);
     CHECK(plan_of("--prefix auto").prefix == PrefixMode::Auto);

@@ -21,6 +21,7 @@ std::vector<KeeperRequest> some_requests() {
         KeeperSpawn{Generation(1), LocalRank(1), {"prog"}, {}, {0, 3, kCpusMax - 1}},
         KeeperSignal{Generation(~std::uint64_t{0}), {LocalRank(0), LocalRank(7)}, 15},
         KeeperSignal{Generation(1), {}, 9},
+        KeeperForward{Generation(3), 10},
         KeeperEmpty{Generation(2)}};
 }
 

@@ -51,6 +51,28 @@ TEST_CASE("a signal asks to leave, and being released ends the agent") {
     CHECK(rig.exit_code() == 128 + SIGTERM);
 }
 
+TEST_CASE("signals for the workers are passed on while there are workers") {
+    Rig rig;
+    rig.become_waiting();
+    rig.give(WorkersSignalled{SIGUSR1});
+    CHECK_FALSE(rig.does<ForwardSignal>());
+    CHECK(rig.said() == "SIGUSR1: there are no workers to pass it on to");
+    rig.hear(Rig::row(1, 1));
+    rig.give(WorkersSignalled{SIGUSR2});
+    REQUIRE(rig.does<ForwardSignal>());
+    CHECK(rig.effect<ForwardSignal>()->signal == SIGUSR2);
+    CHECK(rig.effect<ForwardSignal>()->generation == Generation(1));
+    CHECK_FALSE(rig.sends_anything());
+    rig.hear(Rig::stop(rdzv::StopCause::Leave));
+    rig.give(WorkersSignalled{SIGUSR1});
+    CHECK(rig.does<ForwardSignal>());
+    rig.exit(0, 75);
+    rig.exit(1, 75);
+    REQUIRE(rig.does<EmptyGeneration>());
+    rig.give(WorkersSignalled{SIGUSR1});
+    CHECK_FALSE(rig.does<ForwardSignal>());
+}
+
 TEST_CASE("a waiting node leaves without workers to drain") {
     Rig rig;
     rig.become_waiting();

@@ -1,0 +1,118 @@
+#include "launcher/ctl/log_folder.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+
+namespace ddprun::launcher {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kRandomDigits = 8;  ///< behind the job's name and an underscore
+
+template <typename Use>
+void for_each_in(const std::string& folder, Use use) {
+    std::error_code failure;
+    for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
+         it.increment(failure)) {
+        use(it->path());
+    }
+}
+
+bool is_run_of(const std::string& name, const std::string& job) {
+    if (name.size() <= kRandomDigits ||
+        name.find_first_not_of("0123456789abcdef", name.size() - kRandomDigits) !=
+            std::string::npos ||
+        name[name.size() - kRandomDigits - 1] != '_') {
+        return false;
+    }
+    return job.empty() || name.substr(0, name.size() - kRandomDigits - 1) == job;
+}
+
+/// When a worker was last started; none: it has no workers.
+std::optional<fs::file_time_type> last_start(const fs::path& run) {
+    std::error_code failure;
+    const fs::file_time_type time = fs::last_write_time(run / "by-rank", failure);
+    return failure ? std::nullopt : std::optional(time);
+}
+
+template <typename Number>
+std::optional<Number> number_of(std::string_view text) {
+    Number number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool is_whole = error == std::errc{} && end == text.data() + text.size();
+    return is_whole ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+Result<std::string> find_newest_run(const std::string& log_dir, const std::string& job) {
+    std::string newest;
+    std::optional<fs::file_time_type> newest_time;
+    for_each_in(log_dir, [&](const fs::path& path) {
+        if (!is_run_of(path.filename().string(), job)) {
+            return;
+        }
+        const std::optional<fs::file_time_type> time = last_start(path);
+        if (time && (!newest_time || *time > *newest_time)) {
+            newest = path.string();
+            newest_time = time;
+        }
+    });
+    if (newest_time) {
+        return newest;
+    }
+    return Error{ErrorCode::NotFound,
+                 fmt::format("{} has no logs of {} on this node; name the folder that ddprun was "
+                             "given with --log-dir",
+                             log_dir, job.empty() ? "any run" : "the job " + job)};
+}
+
+std::vector<int> ranks_of_run(const std::string& run) {
+    std::vector<int> ranks;
+    for_each_in(run + "/by-rank", [&ranks](const fs::path& path) {
+        if (const std::optional<int> rank = number_of<int>(path.filename().string())) {
+            ranks.push_back(*rank);
+        }
+    });
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+}
+
+std::string folder_of_rank(const std::string& run, int rank) {
+    std::error_code failure;
+    const fs::path folder = fs::canonical(fmt::format("{}/by-rank/{}", run, rank), failure);
+    return failure ? std::string() : folder.string();
+}
+
+bool is_run_over(const std::string& run) {
+    std::error_code failure;
+    return fs::exists(run + "/report.json", failure);
+}
+
+std::vector<std::uint64_t> full_logs_of(const std::string& path) {
+    const fs::path log(path);
+    const std::string start = log.filename().string() + ".";
+    std::vector<std::uint64_t> numbers;
+    for_each_in(log.parent_path().string(), [&](const fs::path& beside) {
+        const std::string name = beside.filename().string();
+        if (!name.starts_with(start)) {
+            return;
+        }
+        if (const auto number = number_of<std::uint64_t>(name.substr(start.size()))) {
+            numbers.push_back(*number);
+        }
+    });
+    std::sort(numbers.begin(), numbers.end());
+    return numbers;
+}
+
+}  // namespace ddprun::launcher

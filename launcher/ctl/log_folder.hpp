@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+
+namespace ddprun::launcher {
+
+/// The newest run below `log_dir`, of the job `job` if that is not empty: the folder of it that
+/// ddprun has made (`<job>_<8 hex>`). Fails with NotFound and a line for the user.
+[[nodiscard]] Result<std::string> find_newest_run(const std::string& log_dir,
+                                                  const std::string& job);
+
+/// The ranks that have run on this node, ascending.
+[[nodiscard]] std::vector<int> ranks_of_run(const std::string& run);
+
+/// Where the newest worker of that rank writes; empty if there has been none.
+[[nodiscard]] std::string folder_of_rank(const std::string& run, int rank);
+
+/// Whether the run is over: its report is there.
+[[nodiscard]] bool is_run_over(const std::string& run);
+
+/// The numbers of the full files of the log `path`, ascending: the oldest first.
+[[nodiscard]] std::vector<std::uint64_t> full_logs_of(const std::string& path);
+
+}  // namespace ddprun::launcher

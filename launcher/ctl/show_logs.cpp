@@ -1,0 +1,203 @@
+#include "launcher/ctl/show_logs.hpp"
+
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "agent/core/line_splitter.hpp"
+#include "launcher/ctl/log_folder.hpp"
+#include "launcher/ctl/log_reader.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/protocol/limits.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+/// One stream of one rank on its way to the console.
+class Shown {
+public:
+    Shown(const std::string& path, std::FILE* to, const std::optional<std::string>& prefix)
+        : reader_(path), to_(to) {
+        if (prefix) {
+            splitter_.emplace(agent::with_prefix(*prefix), rdzv::Limits{}.console_line_bytes_max);
+        }
+    }
+
+    void skip_to_last(std::size_t lines) { reader_.skip_to_last(lines); }
+
+    void show() {
+        reader_.read([this](std::string_view bytes) {
+            if (!splitter_) {
+                write(bytes);
+                return;
+            }
+            lines_.clear();
+            splitter_->feed(bytes, lines_);
+            write(lines_);
+        });
+    }
+
+    void finish() {
+        if (splitter_) {
+            lines_.clear();
+            splitter_->finish(lines_);
+            write(lines_);
+        }
+    }
+
+private:
+    void write(std::string_view bytes) { std::fwrite(bytes.data(), 1, bytes.size(), to_); }
+
+    LogReader reader_;
+    std::FILE* to_;
+    std::optional<agent::LineSplitter> splitter_;
+    std::string lines_;
+};
+
+/// The newest worker of a rank.
+struct RankLogs {
+    std::string folder;
+    Shown out;
+    Shown err;
+};
+
+class Logs {
+public:
+    Logs(std::string run, const LogsQuestion& question, std::FILE* out, std::FILE* err)
+        : run_(std::move(run)), question_(question), out_(out), err_(err) {}
+
+    Result<void> show() {
+        if (question_.follows) {
+            inotify_ = UniqueFd(::inotify_init1(IN_CLOEXEC));
+            if (!inotify_.is_open()) {
+                return system_error(errno, "watching the logs in " + run_);
+            }
+            watch(run_);
+            watch(run_ + "/by-rank");
+        }
+        // Whether the run is over is asked before its logs are read, so that nothing is missed.
+        bool is_over = !question_.follows || is_run_over(run_);
+        for (const int rank : wanted_ranks()) {
+            open(rank, question_.last_lines);
+        }
+        show_all();
+        while (!is_over && is_read()) {
+            if (!wait()) {
+                return system_error(errno, "watching the logs in " + run_);
+            }
+            is_over = is_run_over(run_);
+            take_new_workers();
+            show_all();
+        }
+        for (auto& [rank, logs] : ranks_) {
+            logs->out.finish();
+            logs->err.finish();
+        }
+        std::fflush(out_);
+        return {};
+    }
+
+private:
+    [[nodiscard]] std::vector<int> wanted_ranks() const {
+        return question_.ranks.empty() ? ranks_of_run(run_) : question_.ranks;
+    }
+
+    void open(int rank, std::optional<std::size_t> last_lines) {
+        const std::string folder = folder_of_rank(run_, rank);
+        if (folder.empty()) {
+            return;
+        }
+        const bool is_alone = question_.ranks.size() == 1;
+        const auto prefix = is_alone ? std::nullopt : std::optional(fmt::format("[{}] ", rank));
+        auto logs =
+            std::make_unique<RankLogs>(RankLogs{folder, Shown(folder + "/stdout.log", out_, prefix),
+                                                Shown(folder + "/stderr.log", err_, prefix)});
+        if (question_.follows) {
+            watch(folder);
+        }
+        if (last_lines) {
+            logs->out.skip_to_last(*last_lines);
+            logs->err.skip_to_last(*last_lines);
+        }
+        ranks_[rank] = std::move(logs);
+    }
+
+    /// A rank whose link leads elsewhere has been started again; what it had said last comes first.
+    void take_new_workers() {
+        for (const int rank : wanted_ranks()) {
+            const auto found = ranks_.find(rank);
+            const std::string folder = folder_of_rank(run_, rank);
+            if (found != ranks_.end() && found->second->folder == folder) {
+                continue;
+            }
+            if (found != ranks_.end()) {
+                found->second->out.show();
+                found->second->out.finish();
+                found->second->err.show();
+                found->second->err.finish();
+            }
+            open(rank, std::nullopt);
+        }
+    }
+
+    void show_all() {
+        for (auto& [rank, logs] : ranks_) {
+            logs->out.show();
+            logs->err.show();
+        }
+        std::fflush(out_);
+    }
+
+    [[nodiscard]] bool is_read() const { return std::ferror(out_) == 0 && std::ferror(err_) == 0; }
+
+    void watch(const std::string& folder) {
+        ::inotify_add_watch(inotify_.get(), folder.c_str(), IN_CREATE | IN_MOVED_TO | IN_MODIFY);
+    }
+
+    /// Until something has changed; how much does not matter.
+    [[nodiscard]] bool wait() {
+        alignas(inotify_event) std::array<char, 16384> events;
+        ssize_t count = 0;
+        do {
+            count = ::read(inotify_.get(), events.data(), events.size());
+        } while (count < 0 && errno == EINTR);
+        return count > 0;
+    }
+
+    const std::string run_;
+    const LogsQuestion& question_;
+    std::FILE* const out_;
+    std::FILE* const err_;
+    UniqueFd inotify_;
+    std::map<int, std::unique_ptr<RankLogs>> ranks_;
+};
+
+}  // namespace
+
+Result<void> show_logs(const LogsQuestion& question, std::FILE* out, std::FILE* err) {
+    Result<std::string> run = find_newest_run(question.log_dir, question.job);
+    if (!run) {
+        return run.error();
+    }
+    const std::vector<int> there = ranks_of_run(*run);
+    for (const int rank : question.ranks) {
+        if (std::find(there.begin(), there.end(), rank) == there.end()) {
+            return Error{ErrorCode::NotFound, fmt::format("{} has no rank {} on this node, only {}",
+                                                          *run, rank, fmt::join(there, ", "))};
+        }
+    }
+    return Logs(*std::move(run), question, out, err).show();
+}
+
+}  // namespace ddprun::launcher

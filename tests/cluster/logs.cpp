@@ -1,0 +1,180 @@
+// `ddpctl logs` beside jobs that run, fail and begin again; --log-file-size and --log-format.
+
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cluster/nodes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun::test;
+
+namespace {
+
+Process& start_logs(Cluster& cluster, std::vector<std::string> args) {
+    args.insert(args.begin(),
+                {Cluster::program("ddpctl"), "logs", "--log-dir", cluster.dir() / "logs"});
+    return cluster.start({.argv = args, .env = {}, .cwd = {}, .name = "ddpctl"});
+}
+
+}  // namespace
+
+TEST_CASE("logs of a run that is over: of all ranks in lines, of one as it wrote, or the last") {
+    Cluster cluster;
+    Process& node = cluster.start_ddprun({"--nproc-per-node",
+                                          "2",
+                                          "--rdzv-id",
+                                          "job-1",
+                                          Cluster::worker(),
+                                          "--when-rank",
+                                          "0",
+                                          "--say",
+                                          "zero",
+                                          "--say",
+                                          "nought",
+                                          "--write",
+                                          "no end",
+                                          "--always",
+                                          "--when-rank",
+                                          "1",
+                                          "--say",
+                                          "one",
+                                          "--complain",
+                                          "sorry",
+                                          "--always",
+                                          "--exit-code",
+                                          "0"});
+    REQUIRE(node.wait_exit() == 0);
+    Process& all = start_logs(cluster, {"--follow"});
+    CHECK(all.wait_exit() == 0);
+    CHECK(all.out() == "[0] zero\n[0] nought\n[1] one\n[0] no end\n");
+    CHECK(all.err() == "[1] sorry\n");
+    Process& alone = start_logs(cluster, {"--rank", "0", "--rdzv-id", "job-1"});
+    CHECK(alone.wait_exit() == 0);
+    CHECK(alone.out() == "zero\nnought\nno end");
+    CHECK(alone.err().empty());
+    Process& last = start_logs(cluster, {"--rank", "0", "-n", "2"});
+    CHECK(last.wait_exit() == 0);
+    CHECK(last.out() == "nought\nno end");
+    Process& none = start_logs(cluster, {"--rank", "1", "-n", "0"});
+    CHECK(none.wait_exit() == 0);
+    CHECK(none.out().empty());
+}
+
+TEST_CASE("a job or rank that has no logs here is said by name, with exit code 1") {
+    Cluster cluster;
+    Process& nothing = start_logs(cluster, {});
+    CHECK(nothing.wait_exit() == 1);
+    CHECK(nothing.count_lines("logs has no logs of any run on this node; name the folder") == 1);
+    REQUIRE(cluster.start_ddprun({Cluster::worker(), "--exit-code", "0"}).wait_exit() == 0);
+    Process& job = start_logs(cluster, {"--rdzv-id", "other"});
+    CHECK(job.wait_exit() == 1);
+    CHECK(job.count_lines("has no logs of the job other on this node") == 1);
+    Process& rank = start_logs(cluster, {"--rank", "0,7"});
+    CHECK(rank.wait_exit() == 1);
+    CHECK(rank.count_lines("has no rank 7 on this node, only 0") == 1);
+    Process& wrong = start_logs(cluster, {"--rank", "x"});
+    CHECK(wrong.wait_exit() == 2);
+}
+
+TEST_CASE("whoever follows sees what comes, the next generation too, and the end of the run") {
+    Cluster cluster;
+    const std::string fail = cluster.dir() / "fail";
+    const std::string end = cluster.dir() / "end";
+    Process& node = cluster.start_ddprun({"--max-restarts",
+                                          "1",
+                                          Cluster::worker(),
+                                          "--before-generation",
+                                          "2",
+                                          "--say",
+                                          "first",
+                                          "--wait-for-file",
+                                          fail,
+                                          "--write",
+                                          "last words",
+                                          "--exit-code",
+                                          "3",
+                                          "--always",
+                                          "--say",
+                                          "second",
+                                          "--wait-for-file",
+                                          end,
+                                          "--exit-code",
+                                          "0"});
+    node.wait_for_line("^first$");
+    Process& following = start_logs(cluster, {"-f"});
+    following.wait_for_line("^\\[0\\] first$");
+    touch(fail);
+    following.wait_for_line("^\\[0\\] second$");
+    CHECK(following.is_running());
+    touch(end);
+    CHECK(node.wait_exit() == 0);
+    CHECK(following.wait_exit() == 0);
+    CHECK(following.out() == "[0] first\n[0] last words\n[0] second\n");
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("full logs are read as one, also while they are set aside") {
+    Cluster cluster;
+    const std::string go = cluster.dir() / "go";
+    Process& node = cluster.start_ddprun({"--log-file-size", "64K", "-r", "3", Cluster::worker(),
+                                          "--say", "begin", "--wait-for-file", go, "--flood",
+                                          "200000", "--say", "end", "--exit-code", "0"});
+    const auto run = [&cluster] { return list_folder(cluster.dir() / "logs"); };
+    cluster.wait_until("the run's folder", [&] {
+        return run().size() == 1 &&
+               read_file(cluster.dir() / "logs" + ("/" + run()[0] + "/by-rank/0/stdout.log")) ==
+                   "begin\n";
+    });
+    Process& following = start_logs(cluster, {"--rank", "0", "-f"});
+    following.wait_for_line("^begin$");
+    touch(go);
+    CHECK(node.wait_exit() == 0);
+    CHECK(following.wait_exit() == 0);
+    const std::string folder = cluster.dir() / "logs" + ("/" + run()[0] + "/by-rank/0");
+    std::string whole;
+    int number = 1;
+    for (;; ++number) {
+        const std::string part = read_file(folder + "/stdout.log." + std::to_string(number));
+        if (part.empty()) {
+            break;
+        }
+        CHECK(part.size() <= 65536);
+        whole += part;
+    }
+    whole += read_file(folder + "/stdout.log");
+    CHECK(number > 2);
+    CHECK((following.out() == whole));
+    CHECK(following.count_lines("^end$") == 1);
+    Process& afterwards = start_logs(cluster, {"--rank", "0"});
+    CHECK(afterwards.wait_exit() == 0);
+    CHECK((afterwards.out() == whole));
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("with --log-format json every line of the console is an object, ddprun's own too") {
+    Cluster cluster;
+    Process& node = cluster.start_ddprun({"--log-format", "json", Cluster::worker(), "--say",
+                                          "hello", "--complain", "sorry", "--exit-code", "3"});
+    CHECK(node.wait_exit() == 3);
+    int of_worker = 0;
+    int of_ddprun = 0;
+    for (const std::string* text : {&node.out(), &node.err()}) {
+        for (std::size_t at = 0; at < text->size();) {
+            const std::size_t line_end = text->find('\n', at);
+            REQUIRE(line_end != std::string::npos);
+            const auto line = nlohmann::json::parse(text->substr(at, line_end - at));
+            at = line_end + 1;
+            of_worker += line["stream"] == "stdout" && line["message"] == "hello" ? 1 : 0;
+            of_worker += line["stream"] == "stderr" && line["message"] == "sorry" ? 1 : 0;
+            of_ddprun += line["stream"] == "ddprun" ? 1 : 0;
+        }
+    }
+    CHECK(of_worker == 2);
+    CHECK(of_ddprun >= 1);
+    cluster.wait_all_gone();
+}
