@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <map>
@@ -10,13 +9,13 @@
 #include <variant>
 
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
 #include "agent/daemon/evidence.hpp"
 #include "agent/daemon/kernel_log.hpp"
 #include "agent/daemon/shared_page.hpp"
+#include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/signs_of_life.hpp"
 #include "agent/daemon/stack_saver.hpp"
 #include "agent/process/cgroup.hpp"
@@ -39,7 +38,8 @@ public:
                    .on_child = [this](int pid) { keeper_->exclude(pid); },
                    .on_done = [this](Generation generation) { feed(StacksSaved{generation}); }}),
           timer_(io),
-          signals_(io) {}
+          signals_(io, [this](int signal) { feed(Signalled{signal}); }),
+          workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }) {}
 
     Result<void> start(std::function<void(int)> on_exit) {
         if (allows_cgroup(options_.keeper.containment)) {
@@ -63,18 +63,9 @@ public:
                 "may outlive it; look at `ps` after a failure");
         }
         on_exit_ = std::move(on_exit);
-        std::vector<int> signals = options_.signals_to_handle;
-        signals.insert(signals.end(), options_.signals_to_forward.begin(),
-                       options_.signals_to_forward.end());
-        for (const int signal : signals) {
-            boost::system::error_code failure;
-            signals_.add(signal, failure);
-            if (failure) {
-                say(fmt::format("warning: signal {} cannot be handled: {}", signal,
-                                failure.message()));
-            }
-        }
-        wait_for_signal();
+        const auto complain = [this](const std::string& line) { say(line); };
+        signals_.start(options_.signals_to_handle, shared_from_this(), complain);
+        workers_signals_.start(options_.signals_to_forward, shared_from_this(), complain);
         start_link();
         feed(Tick{});  // the time to connect counts from now
         return {};
@@ -149,25 +140,6 @@ private:
                                  generation, local_rank,
                                  evidence_of(end, spec, progress, std::move(collected), note)});
                          });
-    }
-
-    [[nodiscard]] bool is_for_workers(int signal) const {
-        const std::vector<int>& forwarded = options_.signals_to_forward;
-        return std::find(forwarded.begin(), forwarded.end(), signal) != forwarded.end();
-    }
-
-    void wait_for_signal() {
-        signals_.async_wait(
-            [self = shared_from_this()](boost::system::error_code failure, int signal) {
-                if (!failure) {
-                    self->wait_for_signal();
-                    if (self->is_for_workers(signal)) {
-                        self->feed(WorkersSignalled{signal});
-                    } else {
-                        self->feed(Signalled{signal});
-                    }
-                }
-            });
     }
 
     /// Effects may answer at once (OpenStore does): their inputs wait until this one is done.
@@ -356,7 +328,8 @@ private:
         has_ended_ = true;
         inputs_.clear();
         timer_.cancel();
-        signals_.clear();  // from here on a signal ends this process: nothing is left to lose
+        workers_signals_.stop();
+        signals_.stop();  // from here on a signal ends this process: nothing is left to lose
         store_.close();
         keeper_->stop();
         link_->stop([self = shared_from_this(), code] { self->on_exit_(code); });
@@ -371,7 +344,8 @@ private:
     std::unique_ptr<KeeperHandle> keeper_;
     StackSaver stacks_;
     boost::asio::steady_timer timer_;
-    boost::asio::signal_set signals_;
+    SignalWatch signals_;
+    SignalWatch workers_signals_;
     std::function<void(int)> on_exit_;
 
     std::deque<Input> inputs_;  // bounded: one step answers with at most one input per effect

@@ -32,19 +32,6 @@ std::set<int> children_before_us() {
     return {children.begin(), children.end()};
 }
 
-/// None where another level is wanted, or where none can be had and none is demanded.
-Result<std::optional<Cgroup>> make_cgroup(std::optional<ContainmentLevel> wanted) {
-    if (!allows_cgroup(wanted)) {
-        return std::optional<Cgroup>();
-    }
-    Result<Cgroup> made = Cgroup::make();
-    if (made.has_error() && wanted) {
-        return Error{made.error().code, fmt::format("containment {} cannot be had: {}",
-                                                    names_of(*wanted).name, made.error().what)};
-    }
-    return made.has_error() ? std::optional<Cgroup>() : std::optional<Cgroup>(std::move(*made));
-}
-
 }  // namespace
 
 /// Shared, because its pending operations keep it alive after the handle is gone.
@@ -339,7 +326,7 @@ void KeeperHandle::Impl::refuse_later(const KeeperSpawn& spawn, int error) {
 
 Result<std::unique_ptr<KeeperHandle>> KeeperHandle::start(boost::asio::io_context& io,
                                                           KeeperOptions options, Events events) {
-    Result<std::optional<Cgroup>> cgroup = make_cgroup(options.containment);
+    Result<std::optional<Cgroup>> cgroup = Cgroup::make_if_wanted(options.containment);
     if (cgroup.has_error()) {
         return cgroup.error();
     }

@@ -212,6 +212,18 @@ Result<Cgroup> Cgroup::make() {
                  fmt::format("every cgroup made in {} was removed", parent->folder)};
 }
 
+Result<std::optional<Cgroup>> Cgroup::make_if_wanted(std::optional<ContainmentLevel> wanted) {
+    if (!allows_cgroup(wanted)) {
+        return std::optional<Cgroup>();
+    }
+    Result<Cgroup> made = make();
+    if (made.has_error() && wanted) {
+        return Error{made.error().code, fmt::format("containment {} cannot be had: {}",
+                                                    names_of(*wanted).name, made.error().what)};
+    }
+    return made.has_error() ? std::optional<Cgroup>() : std::optional<Cgroup>(std::move(*made));
+}
+
 Result<Cgroup> Cgroup::from(UniqueFd folder) {
     Cgroup cgroup;
     cgroup.folder_ = std::move(folder);

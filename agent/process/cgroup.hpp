@@ -1,10 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/instant.hpp"
 #include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/protocol/containment_level.hpp"
 
 namespace ddprun::agent {
 
@@ -17,6 +19,10 @@ public:
     /// Makes one below the cgroup of this process, and has a child be born in it. The error says
     /// what is missing; nothing is left then.
     [[nodiscard]] static Result<Cgroup> make();
+
+    /// None where another level is wanted, or where none can be had and none is demanded.
+    [[nodiscard]] static Result<std::optional<Cgroup>> make_if_wanted(
+        std::optional<ContainmentLevel> wanted);
 
     /// In the keeper: `folder` as handed over by the agent, with its lock.
     [[nodiscard]] static Result<Cgroup> from(UniqueFd folder);

@@ -137,11 +137,10 @@ constexpr std::array kFlags = {
     value("prefix", "auto|always|never", Group::Output,
           "[host rank] before each line; auto: on a terminal"),
     value("log-format", "text|json", Group::Output,
-          "json: each console line as an object with time, host,\nrank, stream and message"),
-    value(
-        "log-file-size", "SIZE", Group::Output,
-        "a worker's stdout.log that would pass SIZE (64M, 2G)\nbecomes stdout.log.1, .2 and so on;"
-        " stderr.log too\n(default: no limit)"),
+          "json: console lines as objects with time, host, rank, ..."),
+    value("log-file-size", "SIZE", Group::Output,
+          "a worker's log that would pass SIZE (64M, 2G) becomes\n"
+          "stdout.log.1, .2 and so on (default: no limit)"),
     value("log-files-kept", "N", Group::Output,
           "of those full files keep the newest N (default: all)"),
     value("duplicate-stdout-filters", "TEXTS", Group::Output,

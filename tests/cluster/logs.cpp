@@ -121,21 +121,17 @@ TEST_CASE("whoever follows sees what comes, the next generation too, and the end
 TEST_CASE("full logs are read as one, also while they are set aside") {
     Cluster cluster;
     const std::string go = cluster.dir() / "go";
-    Process& node = cluster.start_ddprun({"--log-file-size", "64K", "-r", "3", Cluster::worker(),
-                                          "--say", "begin", "--wait-for-file", go, "--flood",
-                                          "200000", "--say", "end", "--exit-code", "0"});
-    const auto run = [&cluster] { return list_folder(cluster.dir() / "logs"); };
-    cluster.wait_until("the run's folder", [&] {
-        return run().size() == 1 &&
-               read_file(cluster.dir() / "logs" + ("/" + run()[0] + "/by-rank/0/stdout.log")) ==
-                   "begin\n";
-    });
+    Process& node = cluster.start_ddprun({"--log-file-size", "64K", Cluster::worker(), "--say",
+                                          "begin", "--wait-for-file", go, "--flood", "200000",
+                                          "--say", "end", "--exit-code", "0"});
+    node.wait_for_line("^begin$");
     Process& following = start_logs(cluster, {"--rank", "0", "-f"});
     following.wait_for_line("^begin$");
     touch(go);
     CHECK(node.wait_exit() == 0);
     CHECK(following.wait_exit() == 0);
-    const std::string folder = cluster.dir() / "logs" + ("/" + run()[0] + "/by-rank/0");
+    const std::string folder =
+        cluster.dir() / "logs/" + list_folder(cluster.dir() / "logs")[0] + "/by-rank/0";
     std::string whole;
     int number = 1;
     for (;; ++number) {

@@ -47,7 +47,7 @@ std::vector<Example> examples() {
 }  // namespace
 
 TEST_CASE("Python's safetensors reads a checkpoint of ours, every type and shape") {
-    if (!test::is_torch_python_there()) {
+    if (!ddprun::test::is_torch_python_there()) {
         return;
     }
     const TempDir folder;
@@ -58,20 +58,20 @@ TEST_CASE("Python's safetensors reads a checkpoint of ours, every type and shape
     }
     const Result<std::string> path = publish_checkpoint(folder.path(), {.step = 3}, tensors);
     REQUIRE(path);
-    CHECK(test::run_torch_python("process/checkpoint_python.py", {"read", *path}) == 0);
+    CHECK(ddprun::test::run_torch_python("process/checkpoint_python.py", {"read", *path}) == 0);
     // And it sees a difference.
     tensors.pop_back();
     REQUIRE(publish_checkpoint(folder.path(), {.step = 3}, tensors));
-    CHECK(test::run_torch_python("process/checkpoint_python.py", {"read", *path}) == 1);
+    CHECK(ddprun::test::run_torch_python("process/checkpoint_python.py", {"read", *path}) == 1);
 }
 
 TEST_CASE("a file that Python's safetensors wrote is read, every type and shape") {
-    if (!test::is_torch_python_there()) {
+    if (!ddprun::test::is_torch_python_there()) {
         return;
     }
     const TempDir folder;
     const std::string file = folder / "python.safetensors";
-    REQUIRE(test::run_torch_python("process/checkpoint_python.py", {"write", file}) == 0);
+    REQUIRE(ddprun::test::run_torch_python("process/checkpoint_python.py", {"write", file}) == 0);
     const std::string text = read_text(file);
     const Result<std::vector<TensorView>> read = parse_safetensors(bytes_of(text));
     REQUIRE(read);
@@ -91,7 +91,7 @@ TEST_CASE("a file that Python's safetensors wrote is read, every type and shape"
 }
 
 TEST_CASE("Python's safetensors refuses the files that we refuse") {
-    if (!test::is_torch_python_there()) {
+    if (!ddprun::test::is_torch_python_there()) {
         return;
     }
     const TempDir folder;
@@ -115,5 +115,5 @@ TEST_CASE("Python's safetensors refuses the files that we refuse") {
         args.push_back(folder / name);
         write_text(args.back(), text);
     }
-    CHECK(test::run_torch_python("process/checkpoint_python.py", args) == 0);
+    CHECK(ddprun::test::run_torch_python("process/checkpoint_python.py", args) == 0);
 }
