@@ -31,6 +31,7 @@ struct SupervisorOptions {
     std::vector<std::string> command;
     std::string log_dir;                  ///< `<log-dir>/<job>_<8 hex>`; empty: no files
     std::string store_host;               ///< bind the store here; empty: the link's local address
+    bool has_preflight_command = false;   ///< is run before this node says that it is ready
     bool is_store_at_rendezvous = false;  ///< it serves the workers' store, this node never
     Milliseconds rendezvous_lost_timeout{60000};
     Milliseconds lasting_rendezvous_lost_timeout{600000};  ///< of a daemon that is kept running
@@ -101,6 +102,11 @@ struct StacksSaved {
     Generation generation;
 };
 
+/// Answers RunPreflight.
+struct PreflightDone {
+    std::string why;  ///< this node is not fit; empty: it is
+};
+
 /// The keeper died; its workers are dead with it and swept, another keeper is ready.
 struct KeeperLost {};
 
@@ -116,9 +122,9 @@ struct WorkersSignalled {
 
 struct Tick {};
 
-using Input =
-    std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerExited, Emptied,
-                 NotEmptied, Looked, StacksSaved, KeeperLost, Signalled, WorkersSignalled, Tick>;
+using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerExited,
+                           Emptied, NotEmptied, Looked, StacksSaved, PreflightDone, KeeperLost,
+                           Signalled, WorkersSignalled, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -131,6 +137,9 @@ struct SendToRendezvous {
 struct DropLink {
     std::string why;
 };
+
+/// Run the site's own check of this machine; answered by PreflightDone, and never at once.
+struct RunPreflight {};
 
 /// Have a store socket bound and listening on `host`; answered by StoreOpened or StoreFailed.
 struct OpenStore {
@@ -232,9 +241,9 @@ struct Trace {
 };
 
 using Effect =
-    std::variant<SendToRendezvous, DropLink, OpenStore, ServeStore, CloseStore, StartWorkers,
-                 AskWorkersToLeave, SignalWorkers, ForwardSignal, AllowPublishing, LookAtWorkers,
-                 SaveStacks, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
+    std::variant<SendToRendezvous, DropLink, RunPreflight, OpenStore, ServeStore, CloseStore,
+                 StartWorkers, AskWorkersToLeave, SignalWorkers, ForwardSignal, AllowPublishing,
+                 LookAtWorkers, SaveStacks, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is

@@ -52,6 +52,9 @@ std::string Supervisor::State::explain() const {
                            lost_timeout().count() / 1000);
     }
     const LinkIsUp& up = std::get<LinkIsUp>(link_);
+    if (is_in_preflight_) {
+        return "waiting for the preflight command";
+    }
     if (!up.join_sent_at.has_value()) {
         return "waiting for a socket for the workers' store";
     }

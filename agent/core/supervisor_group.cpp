@@ -324,16 +324,14 @@ void Supervisor::State::take(const Emptied& input) {
         finish();
     } else if (is_leaving() && !is_link_up()) {
         end_with({.exit_code = signal_exit_code(), .verdict = {}});
-    } else if (has_served) {
-        open_store();
     } else {
-        report_stopped();
+        prepare_next();
     }
 }
 
 void Supervisor::State::report_stopped() {
     if (owed_ != Generation() && !holds_workers() && store_ == StoreState::Listening &&
-        is_accepted()) {
+        !is_in_preflight_ && is_accepted()) {
         tell(rdzv::Stopped{.generation = owed_, .store = store_address_});
         owed_ = Generation();
     }

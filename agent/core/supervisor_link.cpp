@@ -32,8 +32,8 @@ void Supervisor::State::take(const LinkUp& input) {
     if (ending_.has_value()) {
         return;
     }
-    if (store_ == StoreState::None) {
-        open_store();
+    if (store_ == StoreState::None && !is_in_preflight_) {
+        prepare_next();
     }
     join_if_possible();
 }
@@ -68,6 +68,39 @@ void Supervisor::State::take(const FromRendezvous& input) {
     std::visit([this](const auto& message) { hear(message); }, input.message);
 }
 
+/// Nothing of an earlier generation is left; the next one needs a fit node and a socket.
+void Supervisor::State::prepare_next() {
+    if (options_.has_preflight_command) {
+        is_in_preflight_ = true;
+        emit(RunPreflight{});
+    } else {
+        make_ready();
+    }
+}
+
+void Supervisor::State::take(const PreflightDone& input) {
+    DDP_CHECK(is_in_preflight_);
+    is_in_preflight_ = false;
+    if (ending_.has_value()) {
+        return;
+    }
+    if (!input.why.empty()) {
+        say(fmt::format("the preflight command {}: this node is not fit and leaves the job",
+                        input.why));
+        end_after_stop({.exit_code = rdzv::kExitUnfit, .verdict = {}});
+    } else {
+        make_ready();
+    }
+}
+
+void Supervisor::State::make_ready() {
+    if (store_ == StoreState::None) {
+        open_store();
+    } else {
+        say_ready();
+    }
+}
+
 void Supervisor::State::open_store() {
     store_ = StoreState::Opening;
     const std::string& host = options_.store_host.empty() ? local_address_ : options_.store_host;
@@ -82,9 +115,12 @@ void Supervisor::State::take(const StoreOpened& input) {
     DDP_CHECK(store_ == StoreState::Opening, input.address.port);
     store_ = StoreState::Listening;
     store_address_ = input.address;
-    if (ending_.has_value()) {
-        return;
+    if (!ending_.has_value()) {
+        say_ready();
     }
+}
+
+void Supervisor::State::say_ready() {
     const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
     if (up != nullptr && !up->join_sent_at.has_value()) {
         join_if_possible();
@@ -105,7 +141,7 @@ void Supervisor::State::join_if_possible() {
     LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
     // A node with workers joins without a fresh socket: the next one comes with its Stopped.
     if (up == nullptr || up->join_sent_at.has_value() ||
-        (store_ != StoreState::Listening && !holds_workers())) {
+        ((store_ != StoreState::Listening || is_in_preflight_) && !holds_workers())) {
         return;
     }
     rdzv::Join join = options_.identity;

@@ -77,6 +77,7 @@ public:
     void take(const NotEmptied& input);
     void take(const Looked& input);
     void take(const StacksSaved& input);
+    void take(const PreflightDone& input);
     void take(const KeeperLost& input);
     void take(const Signalled& input);
     void take(const WorkersSignalled& input);
@@ -114,7 +115,10 @@ private:
     [[nodiscard]] bool is_accepted() const;
     /// Drops `message` unless the join was accepted: hear(Accepted) says again what matters.
     void tell(rdzv::AgentMessage message);
+    void prepare_next();
+    void make_ready();
     void open_store();
+    void say_ready();
     void join_if_possible();
     void say_again();
     void send_due_beat();
@@ -167,6 +171,7 @@ private:
     LeaseWatch lease_;
     std::uint64_t beats_ = 0;
     StoreState store_ = StoreState::None;
+    bool is_in_preflight_ = false;
     rdzv::StoreAddress store_address_;  ///< the last one opened
     rdzv::StoreAddress rendezvous_;     ///< where it was last found: its store, if it serves one
 

@@ -14,6 +14,7 @@
 
 #include "agent/daemon/evidence.hpp"
 #include "agent/daemon/kernel_log.hpp"
+#include "agent/daemon/preflight_command.hpp"
 #include "agent/daemon/shared_page.hpp"
 #include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/signs_of_life.hpp"
@@ -37,6 +38,9 @@ public:
                   {.say = [this](const std::string& line) { say(line); },
                    .on_child = [this](int pid) { keeper_->exclude(pid); },
                    .on_done = [this](Generation generation) { feed(StacksSaved{generation}); }}),
+          preflight_(io, options_.preflight_command, options_.preflight_timeout,
+                     {.on_child = [this](int pid) { keeper_->exclude(pid); },
+                      .on_done = [this](std::string why) { feed(PreflightDone{std::move(why)}); }}),
           timer_(io),
           signals_(io, [this](int signal) { feed(Signalled{signal}); }),
           workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }) {}
@@ -195,6 +199,7 @@ private:
                        [&](ForwardSignal& e) { keeper_->forward_signal(e.generation, e.signal); },
                        [&](AllowPublishing& e) { page_.carry_out(e); },
                        [&](LookAtWorkers& e) { look_at_workers(e.generation); },
+                       [&](RunPreflight&) { preflight_.run(shared_from_this()); },
                        [&](SaveStacks& e) { stacks_.save(e, shared_from_this()); },
                        [&](EmptyGeneration& e) { empty_generation(e.generation); },
                        [&](Say& e) { say(e.text); },
@@ -328,6 +333,7 @@ private:
         has_ended_ = true;
         inputs_.clear();
         timer_.cancel();
+        preflight_.cancel();
         workers_signals_.stop();
         signals_.stop();  // from here on a signal ends this process: nothing is left to lose
         store_.close();
@@ -343,6 +349,7 @@ private:
     rdzv::StoreServer store_;
     std::unique_ptr<KeeperHandle> keeper_;
     StackSaver stacks_;
+    PreflightCommand preflight_;
     boost::asio::steady_timer timer_;
     SignalWatch signals_;
     SignalWatch workers_signals_;

@@ -21,6 +21,8 @@ struct AgentOptions {
     std::uint16_t store_port = 0;         ///< fixed port of all stores; 0: the kernel chooses each
     std::vector<int> signals_to_handle;   ///< each asks to drain
     std::vector<int> signals_to_forward;  ///< each is passed on to the workers
+    std::string preflight_command;        ///< for the shell; empty: none
+    Milliseconds preflight_timeout{};     ///< then it is killed
     std::string program;                  ///< as the user named it, for the report
     std::string error_file;               ///< to be written if the job fails, torchrun's format
 };

@@ -151,6 +151,10 @@ constexpr std::array kFlags = {
     value("containment", "LEVEL", Group::Other,
           "how workers are held together so that none is left:\ncgroup, keeper or session (default:"
           " the first there is)"),
+    value("preflight-command", "CMD", Group::Other,
+          "run CMD by the shell before each generation: a node where\n"
+          "it fails is not fit and leaves with 97"),
+    value("preflight-timeout", "SECONDS", Group::Other, "for CMD to end (default 60)"),
     on_or_off("dry-run", Group::Other,
               "print commands, environments and CPUs of the workers here,\nand start nothing"),
     without_environment(on_or_off("version", Group::Other, "print the version")),

@@ -37,7 +37,7 @@ exit codes, the same on every node:
   2                  a flag, variable or value that cannot be used
   69, 71             rendezvous lost or out of reach; nodes are missing
   75                 the workers left as they were asked
-  96, 125            a worker survived SIGKILL; a bug in ddprun
+  96, 97, 125        a worker survived SIGKILL; preflight failed; a bug in ddprun
   126, 127           the program cannot be executed; does not exist
 
 environment:

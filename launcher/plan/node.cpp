@@ -153,6 +153,21 @@ Result<void> take_log_files(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+/// The site's own check of this machine.
+Result<void> take_preflight(const CommandLine& line, LaunchPlan& plan) {
+    if (const std::optional<Given> given = line.value("preflight-command")) {
+        plan.preflight_command = given->value;
+    }
+    if (const std::optional<Given> given = line.value("preflight-timeout")) {
+        const Result<Milliseconds> timeout = parse_seconds(*given, Milliseconds{1});
+        if (!timeout) {
+            return timeout.error();
+        }
+        plan.preflight_timeout = *timeout;
+    }
+    return {};
+}
+
 /// How workers are asked to end, and how it is made sure that they have.
 Result<void> take_signals(const CommandLine& line, LaunchPlan& plan) {
     plan.signals_to_handle = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -263,6 +278,9 @@ Result<void> take_output(const CommandLine& line, const Surroundings& surroundin
 Result<void> take_program(const CommandLine& line, const Surroundings& surroundings,
                           LaunchPlan& plan) {
     if (Result<void> taken = take_signals(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_preflight(line, plan); !taken) {
         return taken;
     }
     if (const std::optional<Given> given = line.value("role")) {

@@ -82,6 +82,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.command = plan.command;
     supervisor.log_dir = facts.log_dir;
     supervisor.store_host = plan.local_addr;
+    supervisor.has_preflight_command = !plan.preflight_command.empty();
     supervisor.is_store_at_rendezvous = plan.is_store_at_rendezvous;
     if (plan.rendezvous_lost_timeout) {
         supervisor.rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;
@@ -116,6 +117,8 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     options.output = output_options(plan, facts, limits);
     // Every node has a store ready; one that wishes for a later place leaves the port to the first.
     options.store_port = plan.node_rank.value_or(0) > 0 ? 0 : plan.master_port;
+    options.preflight_command = plan.preflight_command;
+    options.preflight_timeout = plan.preflight_timeout;
     options.program = plan.program;
     for (const int signal : plan.signals_to_handle) {
         const bool is_ignored = signal == SIGHUP && (plan.ignores_hup || saved.ignores(SIGHUP));

@@ -13,6 +13,7 @@ enum ExitCode : int {
     kExitNoProgress = 93,
     kExitHung = 94,
     kExitUnkillable = 96,
+    kExitUnfit = 97,
     kExitInternal = 125,
     kExitNotExecutable = 126,
     kExitNotFound = 127,

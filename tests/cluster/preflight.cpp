@@ -1,0 +1,61 @@
+// --preflight-command: a node that is not fit does not take part.
+
+#include <signal.h>
+
+#include <string>
+
+#include "tests/cluster/nodes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun::test;
+
+TEST_CASE("a node on which the preflight command fails starts nothing and exits with 97") {
+    Cluster cluster;
+    const std::string command =
+        GENERATE(as<std::string>{}, "echo bad disk >&2; exit 3", "kill -9 $$", "sleep 1000");
+    Process& node = cluster.start_ddprun({"--preflight-command", command, "--preflight-timeout",
+                                          command == "sleep 1000" ? "0.05" : "50",
+                                          Cluster::worker(), "--print", "--exit-code", "0"});
+    CHECK(node.wait_exit() == 97);
+    CHECK(node.count_lines("^worker ") == 0);
+    CHECK(node.count_lines("the preflight command (exited with code 3|was ended by SIGKILL|took "
+                           "longer than 0.05 s): this node is not fit and leaves the job") == 1);
+    CHECK(node.count_lines("^bad disk$") == (command.starts_with("echo") ? 1 : 0));
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a node that is not fit any more after a failure leaves, and a spare takes its place") {
+    Cluster cluster;
+    const FreePort port;
+    const std::string end = cluster.dir() / "end";
+    const std::string fail = cluster.dir() / "fail";
+    Job job;
+    job.endpoint = port.endpoint();
+    job.flags = {"--max-restarts", "3", "--preflight-command", "test ! -e \"$FAULT\""};
+    job.script = {
+        "--print",  "--before-generation", "2", "--wait-for-file", fail, "--exit-code", "3",
+        "--always", "--wait-for-file",     end, "--exit-code",     "0"};
+    const auto start = [&](const std::string& name) -> Process& {
+        return cluster.start_ddprun(node_args(job), {{"FAULT", cluster.dir() / name}});
+    };
+    Process& a = start("fault-a");
+    Process& b = start("fault-b");
+    a.wait_for_line(place_in(1));
+    b.wait_for_line(place_in(1));
+    Process& spare = start("fault-spare");
+    spare.wait_for_line("spare");
+    touch(cluster.dir() / "fault-b");
+    touch(fail);
+    CHECK(b.wait_exit() == 97);
+    a.wait_for_line(place_in(2));
+    spare.wait_for_line(place_in(2));
+    // It is looked at before it joins again, too.
+    Process& again = start("fault-b");
+    CHECK(again.wait_exit() == 97);
+    touch(end);
+    CHECK(a.wait_exit() == 0);
+    CHECK(spare.wait_exit() == 0);
+    CHECK(b.count_lines("^worker ") == 1);
+    cluster.wait_all_gone();
+}

@@ -1,0 +1,103 @@
+// A node's own check before each generation.
+
+#include "rendezvous/protocol/exit_codes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/unit/supervisor_fixture.hpp"
+
+using namespace ddprun;
+using namespace ddprun::agent;
+
+namespace {
+
+SupervisorOptions with_preflight() {
+    SupervisorOptions options = two_slot_options();
+    options.has_preflight_command = true;
+    return options;
+}
+
+/// As member of generation 1, before the workers end.
+void become_running(Rig& rig, int group_rank) {
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(PreflightDone{});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    rig.hear(rdzv::Accepted{
+        .run_token = "t1", .lease = Milliseconds(0), .beat_interval = Milliseconds(0)});
+    rig.hear(Rig::row(1, group_rank));
+}
+
+void become_empty(Rig& rig, int group_rank) {
+    become_running(rig, group_rank);
+    rig.hear(Rig::stop());
+    rig.exit(0, 143);
+    rig.exit(1, 143);
+    rig.give(Emptied{Generation(1)});
+}
+
+}  // namespace
+
+TEST_CASE("a node joins only once its preflight command has found it fit") {
+    Rig rig(with_preflight());
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK(rig.does<RunPreflight>());
+    CHECK_FALSE(rig.does<OpenStore>());
+    CHECK(rig.supervisor.explain() == "waiting for the preflight command");
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK_FALSE(rig.does<RunPreflight>());
+    rig.give(PreflightDone{});
+    CHECK(rig.does<OpenStore>());
+    CHECK_FALSE(rig.sends_anything());
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    CHECK(rig.sent<rdzv::Join>().size() == 1);
+}
+
+TEST_CASE("a node that is not fit at first never joins, and exits with 97") {
+    Rig rig(with_preflight());
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(PreflightDone{"exited with code 3"});
+    CHECK_FALSE(rig.sends_anything());
+    CHECK(rig.said() ==
+          "the preflight command exited with code 3: this node is not fit and leaves the job");
+    CHECK(rig.exit_code() == rdzv::kExitUnfit);
+}
+
+TEST_CASE("each further generation is preceded by a check, whether or not the node had the store") {
+    const int group_rank = GENERATE(0, 1);
+    Rig rig(with_preflight());
+    become_empty(rig, group_rank);
+    CHECK(rig.does<RunPreflight>());
+    CHECK(rig.sent<rdzv::Stopped>().empty());
+    SECTION("fit: it says that it has stopped") {
+        rig.give(PreflightDone{});
+        if (group_rank == 0) {
+            CHECK(rig.does<OpenStore>());
+            rig.give(StoreOpened{{"10.0.0.1", 4002}});
+        }
+        CHECK(rig.sent<rdzv::Stopped>().size() == 1);
+    }
+    SECTION("not fit: it goes") {
+        rig.give(PreflightDone{"took longer than 60 s"});
+        CHECK(rig.sent<rdzv::Stopped>().empty());
+        CHECK(rig.sent<rdzv::Goodbye>().size() == 1);
+        CHECK(rig.exit_code() == rdzv::kExitUnfit);
+    }
+    SECTION("the connection breaks meanwhile: it joins when it is fit") {
+        rig.give(LinkDown{"reset"});
+        rig.give(LinkUp{"10.0.0.1"});
+        CHECK_FALSE(rig.sends_anything());
+        rig.give(PreflightDone{});
+        if (group_rank == 0) {
+            rig.give(StoreOpened{{"10.0.0.1", 4002}});
+        }
+        CHECK(rig.sent<rdzv::Join>().size() == 1);
+    }
+}
+
+TEST_CASE("a node that ends while it is checked does not wait for the answer") {
+    Rig rig(with_preflight());
+    become_empty(rig, 1);
+    rig.hear(rdzv::Verdict{.kind = rdzv::VerdictKind::Failed, .exit_code = 9});
+    CHECK(rig.exit_code() == 9);
+    rig.give(PreflightDone{"exited with code 3"});
+    CHECK(rig.effects.empty());
+}
