@@ -442,12 +442,17 @@ void Cluster::wait_gone(const UniqueFd& watched) {
     }
 }
 
+/// As wait_exit() would say it.
+static std::string end_text(int status) {
+    return std::to_string(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+}
+
 void Cluster::fail(const std::string& what) const {
     std::ostringstream text;
     text << what << "\n";
     for (const std::unique_ptr<Process>& process : processes_) {
         text << "---- " << process->name_ << " (pid " << process->pid_ << ", "
-             << (process->has_ended_ ? "ended" : "runs") << ")\n"
+             << (process->has_ended_ ? "ended: " + end_text(process->status_) : "runs") << ")\n"
              << process->text();
     }
     FAIL(text.str());
