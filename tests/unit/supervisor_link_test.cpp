@@ -50,7 +50,7 @@ TEST_CASE("a store at the rendezvous needs no socket and workers find it there")
     rig.hear(start);
     CHECK_FALSE(rig.does<ServeStore>());
     REQUIRE(rig.effect<StartWorkers>().has_value());
-    const auto& environment = rig.effect<StartWorkers>()->workers.front().environment;
+    const auto environment = rig.effect<StartWorkers>()->workers.front().environment;
     const auto has = [&](const std::string& key, const std::string& value) {
         return std::find(environment.begin(), environment.end(), std::pair{key, value}) !=
                environment.end();
