@@ -22,7 +22,7 @@ struct SignsOfLife {
     Duration cpu{};                   ///< used by all their processes together
     std::uint64_t output_bytes = 0;   ///< all that they have written
     std::vector<WorkerSeen> workers;  ///< by local rank
-    /// Something that shows by itself: a GPU computes, or output waits for somebody to take it.
+    /// Something that shows by itself: output waits for somebody to take it.
     bool is_busy = false;
 };
 

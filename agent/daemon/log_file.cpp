@@ -5,40 +5,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "agent/daemon/worker_output_files.hpp"
+#include "agent/process/full_logs.hpp"
 
 namespace ddprun::agent {
-
-namespace {
-
-/// The highest N for which there is a `<path>.N`; 0: none.
-std::uint64_t newest_number(const std::string& path) {
-    const std::filesystem::path file(path);
-    const std::string start = file.filename().string() + ".";
-    std::uint64_t newest = 0;
-    std::error_code failure;
-    for (std::filesystem::directory_iterator it(file.parent_path(), failure), end;
-         !failure && it != end; it.increment(failure)) {
-        const std::string name = it->path().filename().string();
-        std::uint64_t number = 0;
-        const char* const last = name.data() + name.size();
-        if (name.starts_with(start) &&
-            std::from_chars(name.data() + start.size(), last, number).ptr == last) {
-            newest = std::max(newest, number);
-        }
-    }
-    return newest;
-}
-
-}  // namespace
 
 Result<LogFile> LogFile::open(const std::string& path, const LogRotation& rotation) {
     Result<UniqueFd> file = open_log(path);
@@ -53,7 +29,8 @@ LogFile::LogFile(UniqueFd file, std::string path, const LogRotation& rotation)
     if (rotation_.file_bytes_max > 0) {
         struct stat status {};
         size_ = ::fstat(file_.get(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
-        last_number_ = newest_number(path_);
+        const std::vector<std::uint64_t> full = full_logs_of(path_);
+        last_number_ = full.empty() ? 0 : full.back();
     }
 }
 

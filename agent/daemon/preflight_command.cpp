@@ -1,21 +1,16 @@
 #include "agent/daemon/preflight_command.hpp"
 
-#include <sys/wait.h>
-
 #include <chrono>
 #include <csignal>
+#include <optional>
 #include <utility>
 
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
-#include "agent/process/start_program.hpp"
 #include "rendezvous/base/signal_name.hpp"
 
 namespace ddprun::agent {
-
-using boost::asio::posix::stream_descriptor;
 
 namespace {
 
@@ -27,69 +22,42 @@ std::string fault_of(const siginfo_t& end) {
     return end.si_status == 0 ? "" : fmt::format("exited with code {}", end.si_status);
 }
 
+std::string late_text(Milliseconds timeout) {
+    return fmt::format("took longer than {:g} s", std::chrono::duration<double>(timeout).count());
+}
+
 }  // namespace
 
 PreflightCommand::PreflightCommand(boost::asio::io_context& io, std::string command,
                                    Milliseconds timeout, Events events)
     : io_(io),
-      deadline_(io),
+      program_(io, {.on_child = [this](int pid) { events_.on_child(pid); },
+                    .on_end =
+                        [this](const std::optional<siginfo_t>& end) {
+                            events_.on_done(end ? fault_of(*end) : late_text(timeout_));
+                        }}),
       command_(std::move(command)),
       timeout_(timeout),
       events_(std::move(events)) {}
 
 void PreflightCommand::run(const std::shared_ptr<const void>& owner) {
-    cancel();
     if (const Result<void> started = start(owner); !started) {
-        boost::asio::post(io_, [this, owner, why = started.error().what] { finish(why); });
-        return;
+        boost::asio::post(io_, [this, owner, why = started.error().what] { events_.on_done(why); });
     }
-    deadline_.expires_after(timeout_);
-    deadline_.async_wait([this, owner](boost::system::error_code failure) {
-        if (!failure && child_ != 0) {
-            const std::chrono::duration<double> seconds = timeout_;
-            finish(fmt::format("took longer than {:g} s", seconds.count()));
-        }
-    });
 }
 
 Result<void> PreflightCommand::start(const std::shared_ptr<const void>& owner) {
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", command_};
-    Result<StartedProgram> started = start_program(spec);
-    if (!started) {
-        return started.error();
+    const Result<bool> is_watched = program_.start(spec, timeout_, owner);
+    if (!is_watched) {
+        return is_watched.error();
     }
-    child_ = started->pid;
-    events_.on_child(child_);
-    if (!started->pidfd.is_open()) {
+    if (!*is_watched) {
         cancel();
         return Error{ErrorCode::System, "cannot be waited for: this kernel has no pidfd"};
     }
-    auto end = std::make_shared<stream_descriptor>(io_, started->pidfd.release());
-    end->async_wait(stream_descriptor::wait_read,
-                    [this, owner, end, pid = child_](boost::system::error_code failure) {
-                        siginfo_t info{};
-                        (void)waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
-                        if (!failure && child_ == pid) {
-                            child_ = 0;
-                            finish(fault_of(info));
-                        }
-                    });
     return {};
-}
-
-void PreflightCommand::finish(std::string why) {
-    cancel();
-    events_.on_done(std::move(why));
-}
-
-void PreflightCommand::cancel() {
-    deadline_.cancel();
-    if (child_ != 0) {
-        // It leads a group; what it has started is in there. Not reaped yet, its number is its own.
-        (void)kill(-child_, SIGKILL);
-        child_ = 0;
-    }
 }
 
 }  // namespace ddprun::agent

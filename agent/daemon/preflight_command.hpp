@@ -5,8 +5,8 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
+#include "agent/daemon/timed_program.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/instant.hpp"
 
@@ -31,18 +31,16 @@ public:
     void run(const std::shared_ptr<const void>& owner);
 
     /// Kills what runs; there is no on_done any more.
-    void cancel();
+    void cancel() { program_.cancel(); }
 
 private:
     [[nodiscard]] Result<void> start(const std::shared_ptr<const void>& owner);
-    void finish(std::string why);
 
     boost::asio::io_context& io_;
-    boost::asio::steady_timer deadline_;
+    TimedProgram program_;
     std::string command_;
     Milliseconds timeout_;
     Events events_;
-    int child_ = 0;  ///< 0: none runs
 };
 
 }  // namespace ddprun::agent

@@ -6,9 +6,9 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "agent/core/supervisor.hpp"
+#include "agent/daemon/timed_program.hpp"
 #include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::agent {
@@ -33,22 +33,20 @@ public:
     [[nodiscard]] int pid_of(LocalRank local_rank) const;
 
     /// Answered by one on_done, perhaps at once. `owner` keeps this object alive until then.
-    void save(const SaveStacks& order, std::shared_ptr<const void> owner);
+    void save(const SaveStacks& order, const std::shared_ptr<const void>& owner);
 
     /// The generation is to be emptied: nothing more is saved of it.
-    void cancel();
+    void cancel() { program_.cancel(); }
 
 private:
-    [[nodiscard]] Result<void> start(const SaveStacks& order, std::shared_ptr<const void> owner);
-    void finish();
+    [[nodiscard]] Result<void> start(const SaveStacks& order,
+                                     const std::shared_ptr<const void>& owner);
 
-    boost::asio::io_context& io_;
-    boost::asio::steady_timer deadline_;
+    TimedProgram program_;
     rdzv::Limits limits_;
     Events events_;
     std::map<LocalRank, int> pids_;
     Generation generation_;
-    int child_ = 0;  ///< 0: none runs
 };
 
 }  // namespace ddprun::agent

@@ -61,6 +61,7 @@ struct Collected {
     bool is_complete = true;
 };
 
+/// What all workers together have written so far.
 struct OutputMeasure {
     std::uint64_t bytes = 0;
     bool is_console_full = false;  ///< workers may wait for it to take what they write
@@ -72,10 +73,10 @@ struct OutputMeasure {
 ///
 /// * without prefix the bytes pass as they are, at once;
 /// * with a prefix or as JSON only whole lines appear, one worker's at a time. An unfinished line
-/// is held
-///   until its end, until Limits::console_line_bytes_max, or until collect() or close(), and then
-///   gets a line end. A carriage return ends a line too (as in torchrun), so that progress bars
-///   show.
+/// is
+///   held until its end, until Limits::console_line_bytes_max, or until collect() or close(), and
+///   then gets a line end. A carriage return ends a line too (as in torchrun), so that progress
+///   bars show.
 ///
 /// A console that takes its time loses nothing: its backlog is bounded, after that the workers'
 /// pipes fill up and the workers wait. A console that is gone (EPIPE, EIO) is forgotten. A log

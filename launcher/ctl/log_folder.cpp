@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -44,9 +43,8 @@ std::optional<fs::file_time_type> last_start(const fs::path& run) {
     return failure ? std::nullopt : std::optional(time);
 }
 
-template <typename Number>
-std::optional<Number> number_of(std::string_view text) {
-    Number number = 0;
+std::optional<int> number_of(std::string_view text) {
+    int number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     const bool is_whole = error == std::errc{} && end == text.data() + text.size();
     return is_whole ? std::optional(number) : std::nullopt;
@@ -79,7 +77,7 @@ Result<std::string> find_newest_run(const std::string& log_dir, const std::strin
 std::vector<int> ranks_of_run(const std::string& run) {
     std::vector<int> ranks;
     for_each_in(run + "/by-rank", [&ranks](const fs::path& path) {
-        if (const std::optional<int> rank = number_of<int>(path.filename().string())) {
+        if (const std::optional<int> rank = number_of(path.filename().string())) {
             ranks.push_back(*rank);
         }
     });
@@ -96,23 +94,6 @@ std::string folder_of_rank(const std::string& run, int rank) {
 bool is_run_over(const std::string& run) {
     std::error_code failure;
     return fs::exists(run + "/report.json", failure);
-}
-
-std::vector<std::uint64_t> full_logs_of(const std::string& path) {
-    const fs::path log(path);
-    const std::string start = log.filename().string() + ".";
-    std::vector<std::uint64_t> numbers;
-    for_each_in(log.parent_path().string(), [&](const fs::path& beside) {
-        const std::string name = beside.filename().string();
-        if (!name.starts_with(start)) {
-            return;
-        }
-        if (const auto number = number_of<std::uint64_t>(name.substr(start.size()))) {
-            numbers.push_back(*number);
-        }
-    });
-    std::sort(numbers.begin(), numbers.end());
-    return numbers;
 }
 
 }  // namespace ddprun::launcher

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,8 +20,5 @@ namespace ddprun::launcher {
 
 /// Whether the run is over: its report is there.
 [[nodiscard]] bool is_run_over(const std::string& run);
-
-/// The numbers of the full files of the log `path`, ascending: the oldest first.
-[[nodiscard]] std::vector<std::uint64_t> full_logs_of(const std::string& path);
 
 }  // namespace ddprun::launcher

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "launcher/ctl/log_folder.hpp"
+#include "agent/process/full_logs.hpp"
 
 namespace ddprun::launcher {
 
@@ -97,7 +97,7 @@ void LogReader::read(const std::function<void(std::string_view)>& take) {
 
 bool LogReader::open_next() {
     for (;;) {
-        const std::vector<std::uint64_t> full = full_logs_of(path_);
+        const std::vector<std::uint64_t> full = agent::full_logs_of(path_);
         std::string next = path_;
         // Newest first: the file after ours, or of all if ours is gone, the oldest.
         for (auto number = full.rbegin(); number != full.rend(); ++number) {
@@ -109,7 +109,7 @@ bool LogReader::open_next() {
         }
         UniqueFd opened = open_to_read(next);
         // Set aside since they were listed: there is one more between ours and this.
-        if (full_logs_of(path_) != full) {
+        if (agent::full_logs_of(path_) != full) {
             continue;
         }
         if (!opened.is_open()) {

@@ -17,6 +17,7 @@
 #include "launcher/ctl/show_logs.hpp"
 #include "launcher/ctl/status_text.hpp"
 #include "launcher/plan/log_place.hpp"
+#include "launcher/plan/rendezvous_port.hpp"
 #include "launcher/preflight/read_facts.hpp"
 #include "rendezvous/client/control_client.hpp"
 #include "rendezvous/client/secret_file.hpp"
@@ -33,8 +34,6 @@ using namespace ddprun::rdzv;
 
 constexpr int kExitNoSuchJob = 1;
 constexpr int kExitUnfit = 1;
-constexpr const char* kDefaultEndpoint = "127.0.0.1:29400";
-constexpr const char* kDefaultPort = ":29400";
 
 /// What is asked.
 enum class Verb { Status, Doctor, Logs };
@@ -148,14 +147,14 @@ Result<std::vector<Endpoint>> read_endpoints(std::string list) {
         list = variable("PET_RDZV_ENDPOINT");
     }
     if (list.empty()) {
-        list = kDefaultEndpoint;
+        list = fmt::format("127.0.0.1:{}", ddprun::launcher::kRendezvousPort);
     }
     std::vector<Endpoint> endpoints;
     for (std::string text : CLI::detail::split(list, ',')) {
         // An IPv6 address has colons inside its brackets.
         const std::size_t colon = text.rfind(':');
         if (colon == std::string::npos || text.back() == ']') {
-            text += kDefaultPort;
+            text += fmt::format(":{}", ddprun::launcher::kRendezvousPort);
         }
         const Result<Endpoint> endpoint = parse_endpoint(text);
         if (!endpoint) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/plan/rendezvous_port.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/instant.hpp"
 #include "rendezvous/protocol/containment_level.hpp"
@@ -39,7 +40,7 @@ struct LaunchPlan {
     JobId job;                   ///< empty: choose a random one (only when max_nodes is 1)
     bool is_single_node = true;  ///< the rendezvous runs inside this process
     std::string endpoint_host;
-    std::uint16_t endpoint_port = 29400;
+    std::uint16_t endpoint_port = kRendezvousPort;
     /// Of more daemons, of which one leads at a time. A site runs them: none is started here then.
     std::vector<rdzv::Endpoint> other_endpoints;
     std::string topology_key;  ///< nodes with the same one are near each other

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/plan/rendezvous_port.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
 #include "rendezvous/protocol/endpoint.hpp"
@@ -12,8 +13,6 @@
 namespace ddprun::launcher {
 
 namespace {
-
-constexpr std::uint16_t kDefaultPort = 29400;
 
 /// Given and not empty: an empty variable of a shell script asks for nothing.
 std::optional<Given> value_if_any(const CommandLine& line, std::string_view flag) {
@@ -65,7 +64,7 @@ Result<Given> take_other_endpoints(const Given& given, LaunchPlan& plan) {
         if (!endpoint) {
             return endpoint.error();
         }
-        const std::uint16_t port = endpoint->port.value_or(kDefaultPort);
+        const std::uint16_t port = endpoint->port.value_or(kRendezvousPort);
         if (port == 0) {
             return bad_value(next, "port 0 is none that can be found; write HOST:PORT");
         }
@@ -85,13 +84,13 @@ Result<void> meet_at_endpoint(const Given& all, LaunchPlan& plan) {
     if (!endpoint) {
         return endpoint.error();
     }
-    const std::uint16_t port = endpoint->port.value_or(kDefaultPort);
+    const std::uint16_t port = endpoint->port.value_or(kRendezvousPort);
     if (port == 0) {
         // torchrun's way to say "any free port", which only a single node can use.
         if (plan.settings.max_nodes > 1) {
             return bad_value(given,
                              fmt::format("port 0 would be another one on every node; write {}",
-                                         rdzv::to_string({endpoint->host, kDefaultPort})));
+                                         rdzv::to_string({endpoint->host, kRendezvousPort})));
         }
         return {};
     }
@@ -183,7 +182,7 @@ Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
     return bad_value(*line.value("nnodes"),
                      fmt::format("several nodes need a place to meet; add --rdzv-endpoint HOST:{}, "
                                  "the same on every node, where HOST is one of them",
-                                 kDefaultPort));
+                                 kRendezvousPort));
 }
 
 /// Whose port the workers' store is on, and whom it answers.

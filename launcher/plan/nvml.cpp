@@ -164,32 +164,29 @@ private:
     int (*memory_)(Device, Memory*) = nullptr;
 };
 
+/// What `ask` answers of each GPU.
+template <typename Answer>
+std::optional<std::vector<Answer>> ask_all(Answer (Nvml::*ask)(unsigned) const) {
+    const Nvml nvml;
+    const std::optional<unsigned> count = nvml.count();
+    if (!count) {
+        return std::nullopt;
+    }
+    std::vector<Answer> answers;
+    for (unsigned i = 0; i < *count; ++i) {
+        answers.push_back((nvml.*ask)(i));
+    }
+    return answers;
+}
+
 }  // namespace
 
 std::optional<std::vector<Gpu>> gpus_of_nvml() {
-    const Nvml nvml;
-    const std::optional<unsigned> count = nvml.count();
-    if (!count) {
-        return std::nullopt;
-    }
-    std::vector<Gpu> gpus;
-    for (unsigned i = 0; i < *count; ++i) {
-        gpus.push_back(nvml.gpu(i));
-    }
-    return gpus;
+    return ask_all(&Nvml::gpu);
 }
 
 std::optional<std::vector<GpuHealth>> gpu_health_of_nvml() {
-    const Nvml nvml;
-    const std::optional<unsigned> count = nvml.count();
-    if (!count) {
-        return std::nullopt;
-    }
-    std::vector<GpuHealth> gpus;
-    for (unsigned i = 0; i < *count; ++i) {
-        gpus.push_back(nvml.health(i));
-    }
-    return gpus;
+    return ask_all(&Nvml::health);
 }
 
 }  // namespace ddprun::launcher

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "launcher/plan/rendezvous_port.hpp"
+
 namespace ddprun::launcher {
 
 namespace {

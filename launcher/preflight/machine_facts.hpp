@@ -9,9 +9,6 @@
 
 namespace ddprun::launcher {
 
-/// Where nodes meet unless --rdzv-endpoint says otherwise.
-inline constexpr std::uint16_t kRendezvousPort = 29400;
-
 /// One address of this machine.
 struct InterfaceFact {
     std::string name;

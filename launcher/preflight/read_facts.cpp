@@ -22,6 +22,7 @@
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/nvml.hpp"
 #include "launcher/plan/real_surroundings.hpp"
+#include "launcher/plan/rendezvous_port.hpp"
 #include "rendezvous/base/unique_fd.hpp"
 
 namespace ddprun::launcher {

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "agent/process/start_program.hpp"
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/instant.hpp"
+
+namespace ddprun::agent {
+
+/// One helper program at a time, as a child of this process that is no worker's; it is killed with
+/// all of its group when its time is up. Owned and called by the agent's thread.
+class TimedProgram {
+public:
+    struct Events {
+        /// It was started.
+        std::function<void(int pid)> on_child;
+        /// How it has ended; none: its time was up.
+        std::function<void(std::optional<siginfo_t> end)> on_end;
+    };
+
+    TimedProgram(boost::asio::io_context& io, Events events);
+
+    /// Starts `spec`, which has a session of its own, in place of what runs; answered by one
+    /// on_end, never at once. `owner` keeps this object alive until then. False: this kernel has no
+    /// pidfd, so that all of its time is waited for.
+    [[nodiscard]] Result<bool> start(const ProgramSpec& spec, Milliseconds timeout,
+                                     const std::shared_ptr<const void>& owner);
+
+    /// Kills what runs; there is no on_end any more.
+    void cancel();
+
+private:
+    boost::asio::io_context& io_;
+    boost::asio::steady_timer deadline_;
+    Events events_;
+    int child_ = 0;  ///< 0: none runs
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <cstdint>
+
+namespace ddprun::launcher {
+
+/// Where nodes meet unless --rdzv-endpoint says otherwise.
+inline constexpr std::uint16_t kRendezvousPort = 29400;
+
+}  // namespace ddprun::launcher
