@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 usage() {
     cat <<'TEXT'
 usage: scripts/bench.sh [launch] [--runs N] [--only start|idle|crash-1|crash-2|lose-node|
-                        logs|tee]...
+                        death|logs|tee]...
        scripts/bench.sh runtime [--runs N] [--epochs N] [--only start|speed-1|speed-2|crash]...
        scripts/bench.sh control-plane [--runs N] [--minutes M] [--full] [--only torchrun|agents-128|
                         agents-1000|agents-4000|signal|stall-daemon|stall-leader|stall-paused|
@@ -16,8 +16,9 @@ usage: scripts/bench.sh [launch] [--runs N] [--only start|idle|crash-1|crash-2|l
                         requests-16|requests-64|memory|values]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
-         on two, loss of a node, CPU for the logs of 8 workers: ddprun and the torchrun of .venv in
-         turn. Prints a table and writes build/bench/launch.json.
+         on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
+         ddprun and the torchrun of .venv in turn. Prints a table and writes
+         build/bench/launch.json.
 runtime  command to first step, images a second with 1 and 2 workers, crash to first step after
          resume: the training in C++ (examples/train_digits) and the one in Python
          (examples/python_ddp) in turn, both under ddprun. Writes build/bench/runtime.json.
@@ -49,7 +50,7 @@ esac
 programs=(ddprun ddprun-keeper ddprun-rendezvous)
 case "$bench" in
     launch)
-        programs+=(stamp_worker)
+        programs+=(ddprun-preload stamp_worker)
         [ -x .venv/bin/torchrun ] ||
             printf 'bench: no .venv/bin/torchrun: run scripts/setup.sh to compare with it\n' >&2
         ;;

@@ -21,7 +21,7 @@ PURE = ("rendezvous/base/", "rendezvous/protocol/", "rendezvous/core/", "agent/c
         "launcher/plan/")
 TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/store_server.cpp", "rendezvous/journal/sqlite_journal.cpp",
-                "agent/daemon/worker_output", "tests/")
+                "agent/daemon/worker_output", "agent/daemon/life_watch", "tests/")
 
 # (rule, pattern on code without comments and strings, what to do, where it applies)
 BANNED = [
@@ -32,7 +32,7 @@ BANNED = [
     ("sleep", r"\b(sleep_for|sleep_until|usleep|nanosleep|(?<![.\w])sleep)\s*\(",
      "wait for the event itself, with a deadline", lambda path: True),
     ("thread", r"\bstd::(thread|jthread|async)\b|\bpthread_create\b",
-     "threads are only the store's, the journal's and the output's",
+     "threads are only the store's, the journal's, the output's and the life watch's",
      lambda path: not path.startswith(THREAD_FILES)),
     ("detach", r"\bdetach\s*\(", "own it and wait for it; only where workers are spawned",
      # Tensors have a detach(), too.

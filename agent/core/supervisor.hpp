@@ -40,6 +40,7 @@ struct SupervisorOptions {
     bool sets_nccl_async_error_handling = true;            ///< unset in our environment
     /// Told to the workers.
     std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+    std::string preload;  ///< LD_PRELOAD of the workers, whole; empty: as inherited
     /// By local rank; those beyond its end have none.
     std::vector<WorkerPlacement> placement;
 };
@@ -70,6 +71,14 @@ struct StoreOpened {
 /// Answers OpenStore: `why` says address, port and reason.
 struct StoreFailed {
     std::string why;
+};
+
+/// A worker ends badly, but its process is not gone: its memory is being taken down, or a core is
+/// written of it. WorkerExited follows. May never come, for a worker that lets nobody know.
+struct WorkerDying {
+    Generation generation;
+    LocalRank local_rank;
+    rdzv::Evidence evidence;  ///< as of WorkerExited
 };
 
 /// A worker process ended (or could not be started: exec_errno). The evidence is complete except
@@ -122,9 +131,9 @@ struct WorkersSignalled {
 
 struct Tick {};
 
-using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerExited,
-                           Emptied, NotEmptied, Looked, StacksSaved, PreflightDone, KeeperLost,
-                           Signalled, WorkersSignalled, Tick>;
+using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerDying,
+                           WorkerExited, Emptied, NotEmptied, Looked, StacksSaved, PreflightDone,
+                           KeeperLost, Signalled, WorkersSignalled, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
 

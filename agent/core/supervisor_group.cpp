@@ -118,10 +118,30 @@ void Supervisor::State::take(const WorkerExited& input) {
     }
 }
 
+/// Its failure is told at once; that it is gone, when it is.
+void Supervisor::State::take(const WorkerDying& input) {
+    if (!holds_workers() || input.generation != group_->generation()) {
+        return;
+    }
+    WorkerFate& fate = group_->fates.at(static_cast<std::size_t>(input.local_rank.value()));
+    const bool is_own_failure = group_->is_in<WorkersRun>() && !is_leaving() &&
+                                std::holds_alternative<Alive>(fate) &&
+                                !may_be_meant_for_all(input.evidence);
+    if (is_own_failure) {
+        report_failure(input.local_rank, input.evidence, now_);
+        fate = Failing{.evidence = input.evidence, .at = now_};
+    }
+}
+
 void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
     WorkerFate& fate = group_->fates[static_cast<std::size_t>(local_rank.value())];
-    if (Hung* hung = std::get_if<Hung>(&fate)) {
-        fate = Failed{.evidence = std::move(hung->evidence), .at = hung->at};
+    if (Failing* failing = std::get_if<Failing>(&fate)) {
+        Failed failed{.evidence = std::move(failing->evidence), .at = failing->at};
+        if (evidence.core_dumped && !failed.evidence.core_dumped) {
+            failed.evidence.core_dumped = true;
+            report_failure(local_rank, failed.evidence, failed.at);
+        }
+        fate = std::move(failed);
     }
     if (!std::holds_alternative<Alive>(fate)) {
         return;
@@ -187,7 +207,7 @@ void Supervisor::State::take(const KeeperLost& /*input*/) {
         return;
     }
     bool is_reported = !group_->is_in<WorkersRun>();
-    end_hung_workers();
+    end_failing_workers();
     for (std::size_t i = 0; i < group_->fates.size(); ++i) {
         if (!std::holds_alternative<Alive>(group_->fates[i])) {
             continue;

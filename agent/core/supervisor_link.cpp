@@ -193,8 +193,9 @@ void Supervisor::State::say_again() {
             const LocalRank local_rank(static_cast<int>(i));
             if (const Failed* failed = std::get_if<Failed>(&group_->fates[i])) {
                 report_failure(local_rank, failed->evidence, failed->at);
-            } else if (const Hung* hung = std::get_if<Hung>(&group_->fates[i])) {
-                report_failure(local_rank, hung->evidence, hung->at);
+            } else if (const Failing* failing = std::get_if<Failing>(&group_->fates[i]);
+                       failing != nullptr && !DDP_BUG(DyingForgottenOnReconnect)) {
+                report_failure(local_rank, failing->evidence, failing->at);
             } else if (std::holds_alternative<Finished>(group_->fates[i]) && holds_workers()) {
                 tell(rdzv::WorkerFinished{.generation = group_->generation(),
                                           .local_rank = local_rank});

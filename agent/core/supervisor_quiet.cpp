@@ -57,7 +57,10 @@ void Supervisor::State::begin_to_save_stacks(const rdzv::Stop& message) {
     const std::vector<LocalRank> running = group_->running();
     for (const LocalRank local_rank : running) {
         const auto index = static_cast<std::size_t>(local_rank.value());
-        Hung hung{.evidence = {}, .at = now_ - silence};
+        if (std::holds_alternative<Failing>(group_->fates[index])) {
+            continue;
+        }
+        Failing hung{.evidence = {}, .at = now_ - silence};
         hung.evidence.hung = true;
         hung.evidence.quiet_for = std::chrono::duration_cast<Milliseconds>(silence);
         hung.evidence.program = options_.command.front();
@@ -88,10 +91,10 @@ void Supervisor::State::take(const StacksSaved& input) {
     }
 }
 
-void Supervisor::State::end_hung_workers() {
+void Supervisor::State::end_failing_workers() {
     for (WorkerFate& fate : group_->fates) {
-        if (Hung* hung = std::get_if<Hung>(&fate)) {
-            fate = Failed{.evidence = std::move(hung->evidence), .at = hung->at};
+        if (Failing* failing = std::get_if<Failing>(&fate)) {
+            fate = Failed{.evidence = std::move(failing->evidence), .at = failing->at};
         }
     }
 }

@@ -72,6 +72,7 @@ public:
     void take(const FromRendezvous& input);
     void take(const StoreOpened& input);
     void take(const StoreFailed& input);
+    void take(const WorkerDying& input);
     void take(const WorkerExited& input);
     void take(const Emptied& input);
     void take(const NotEmptied& input);
@@ -140,7 +141,7 @@ private:
     void look_if_due();
     void tell_quiet();
     void begin_to_save_stacks(const rdzv::Stop& message);
-    void end_hung_workers();
+    void end_failing_workers();
     void supersede_group();
     [[nodiscard]] Instant publish_until() const;
     void update_publishing();

@@ -100,6 +100,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .sets_nccl_async_error_handling = options.sets_nccl_async_error_handling,
         .omp_num_threads = options.omp_num_threads,
         .only_device = {},
+        .preload = options.preload,
     };
     for (int i = 0; i < slots; ++i) {
         const LocalRank local_rank(i);

@@ -33,8 +33,9 @@ struct HeldBack {
     Instant judged_at{};
 };
 
-/// Lives, and has failed: its generation hangs. Reported like one that ended.
-struct Hung {
+/// Has failed and is not gone yet: its generation hangs, or it is on its way out. Reported like one
+/// that ended.
+struct Failing {
     rdzv::Evidence evidence;
     Instant at{};
 };
@@ -42,11 +43,11 @@ struct Hung {
 /// Ended after a stop or while this node leaves: neither success nor failure.
 struct Left {};
 
-using WorkerFate = std::variant<Alive, Finished, Failed, HeldBack, Hung, Left>;
+using WorkerFate = std::variant<Alive, Finished, Failed, HeldBack, Failing, Left>;
 
 /// It has not ended, or that is not known.
 [[nodiscard]] inline bool is_running(const WorkerFate& fate) {
-    return std::holds_alternative<Alive>(fate) || std::holds_alternative<Hung>(fate);
+    return std::holds_alternative<Alive>(fate) || std::holds_alternative<Failing>(fate);
 }
 
 // ------------------------------------------------------------- what is done about all of them

@@ -1,7 +1,5 @@
 #include "agent/daemon/agent.hpp"
 
-#include <fcntl.h>
-
 #include <chrono>
 #include <deque>
 #include <map>
@@ -12,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
+#include "agent/daemon/dying.hpp"
 #include "agent/daemon/evidence.hpp"
 #include "agent/daemon/kernel_log.hpp"
 #include "agent/daemon/preflight_command.hpp"
@@ -19,10 +18,10 @@
 #include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/signs_of_life.hpp"
 #include "agent/daemon/stack_saver.hpp"
+#include "agent/daemon/store_host.hpp"
 #include "agent/process/cgroup.hpp"
 #include "rendezvous/base/check.hpp"
 #include "rendezvous/base/overloaded.hpp"
-#include "rendezvous/store/store_server.hpp"
 
 namespace ddprun::agent {
 
@@ -33,7 +32,10 @@ public:
           options_(std::move(options)),
           link_(std::move(link)),
           output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
-          store_(options_.supervisor.limits, [this](const std::string& line) { hand_on(line); }),
+          store_(options_.supervisor.limits, options_.store_port,
+                 [this](const std::string& line) {
+                     hand_over([line](Impl& self) { self.say(line); });
+                 }),
           stacks_(io, options_.supervisor.limits,
                   {.say = [this](const std::string& line) { say(line); },
                    .on_child = [this](int pid) { keeper_->exclude(pid); },
@@ -43,7 +45,10 @@ public:
                       .on_done = [this](std::string why) { feed(PreflightDone{std::move(why)}); }}),
           timer_(io),
           signals_(io, [this](int signal) { feed(Signalled{signal}); }),
-          workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }) {}
+          workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
+          page_([this](Generation generation, LocalRank local_rank, rdzv::FatalSignal told) {
+              hand_over([=](Impl& self) { self.worker_may_die(generation, local_rank, told); });
+          }) {}
 
     Result<void> start(std::function<void(int)> on_exit) {
         if (allows_cgroup(options_.keeper.containment)) {
@@ -83,11 +88,12 @@ public:
     void say(const std::string& line) { output_->say("ddprun: " + line); }
 
 private:
-    /// A line of the store's, on the store's thread.
-    void hand_on(const std::string& line) {
-        boost::asio::post(io_, [weak = weak_from_this(), line] {
+    /// For other threads: `work` is done by this object's, if it is still there.
+    template <typename Work>
+    void hand_over(Work work) {
+        boost::asio::post(io_, [weak = weak_from_this(), work = std::move(work)] {
             if (const auto self = weak.lock()) {
-                self->say(line);
+                work(*self);
             }
         });
     }
@@ -131,19 +137,35 @@ private:
         if (generation != generation_) {
             return;
         }
-        const WorkerSpec& spec = specs_.at(local_rank);
-        const std::optional<std::uint64_t> progress = page_.progress(generation, local_rank);
         if (end.exit_code == 0) {
-            feed(WorkerExited{generation, local_rank, evidence_of(end, spec, progress, {})});
+            feed(WorkerExited{generation, local_rank,
+                              evidence_of(end, specs_.at(local_rank),
+                                          page_.progress(generation, local_rank), {})});
             return;
         }
-        output_->collect(generation, local_rank,
-                         [self = shared_from_this(), generation, local_rank, end, spec, progress,
-                          note = kernel_log_.about(end)](Collected collected) {
-                             self->feed(WorkerExited{
-                                 generation, local_rank,
-                                 evidence_of(end, spec, progress, std::move(collected), note)});
-                         });
+        collect_and_feed<WorkerExited>(local_rank, end);
+    }
+
+    /// Ending is WorkerDying or WorkerExited, of the current generation.
+    template <typename Ending>
+    void collect_and_feed(LocalRank local_rank, const WorkerEnd& end) {
+        output_->collect(
+            generation_, local_rank,
+            [self = shared_from_this(), generation = generation_, local_rank, end,
+             spec = specs_.at(local_rank), progress = page_.progress(generation_, local_rank),
+             note = kernel_log_.about(end)](Collected collected) {
+                self->feed(Ending{generation, local_rank,
+                                  evidence_of(end, spec, progress, std::move(collected), note)});
+            });
+    }
+
+    void worker_may_die(Generation generation, LocalRank local_rank, rdzv::FatalSignal told) {
+        if (generation != generation_) {
+            return;
+        }
+        if (const auto end = bad_end_of(stacks_.pid_of(local_rank), told)) {
+            collect_and_feed<WorkerDying>(local_rank, *end);
+        }
     }
 
     /// Effects may answer at once (OpenStore does): their inputs wait until this one is done.
@@ -191,7 +213,7 @@ private:
                        [&](SendToRendezvous& e) { link_->send(e.message); },
                        [&](DropLink& e) { link_->drop(e.why); },
                        [&](OpenStore& e) { open_store(e.host); },
-                       [&](ServeStore& e) { serve_store(std::move(e)); },
+                       [&](ServeStore& e) { store_.serve(std::move(e)); },
                        [&](CloseStore&) { store_.close(); },
                        [&](StartWorkers& e) { start_workers(std::move(e)); },
                        [&](AskWorkersToLeave& e) { page_.carry_out(e); },
@@ -211,28 +233,12 @@ private:
     }
 
     void open_store(const std::string& host) {
-        if (fixed_store_.is_open()) {
-            feed(StoreOpened{{host, options_.store_port}});
-            return;
-        }
-        Result<rdzv::StoreSocket> opened = rdzv::listen_for_store(host, options_.store_port);
-        if (!opened) {
+        Result<rdzv::StoreAddress> opened = store_.open(host);
+        if (opened) {
+            feed(StoreOpened{std::move(*opened)});
+        } else {
             feed(StoreFailed{opened.error().what});
-            return;
         }
-        const std::uint16_t port = opened->port;
-        (options_.store_port != 0 ? fixed_store_ : store_socket_) = std::move(opened->fd);
-        feed(StoreOpened{{host, port}});
-    }
-
-    void serve_store(ServeStore effect) {
-        if (options_.store_port != 0) {
-            // The port outlives the generation, its store does not.
-            store_socket_.reset(fcntl(fixed_store_.get(), F_DUPFD_CLOEXEC, 0));
-        }
-        DDP_CHECK(store_socket_.is_open());
-        store_.serve(std::move(store_socket_), std::move(effect.admitted),
-                     static_cast<std::size_t>(effect.clients));
     }
 
     void start_workers(StartWorkers start) {
@@ -346,7 +352,7 @@ private:
     std::unique_ptr<rdzv::Link> link_;
     std::optional<Supervisor> supervisor_;  ///< from start() on: it tells what contains workers
     std::unique_ptr<WorkerOutput> output_;
-    rdzv::StoreServer store_;
+    StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;
     StackSaver stacks_;
     PreflightCommand preflight_;
@@ -360,8 +366,6 @@ private:
     bool has_ended_ = false;
     std::optional<Instant> armed_for_;
 
-    UniqueFd store_socket_;  // for the next generation, should this node serve it
-    UniqueFd fixed_store_;   // with a fixed port: kept for all generations
     Generation generation_;
     bool is_spawn_pending_ = false;  // its folders are being made
     std::map<LocalRank, WorkerSpec> specs_;

@@ -7,6 +7,7 @@
 namespace ddprun::agent {
 
 Result<void> SharedPage::make(StartWorkers& start) {
+    watch_.reset();
     page_.reset();
     Result<std::unique_ptr<WorkerPage>> made = WorkerPage::create(
         start.generation, static_cast<int>(start.workers.size()), start.publish_until);
@@ -18,11 +19,19 @@ Result<void> SharedPage::make(StartWorkers& start) {
         // The last of equal keys counts.
         spec.environment.emplace_back(rdzv::worker_variable::kPage.key, page_->path());
     }
+    if (LifeWatch::is_possible()) {
+        watch_ = std::make_unique<LifeWatch>(
+            *page_,
+            [this, generation = start.generation](LocalRank local_rank, rdzv::FatalSignal told) {
+                on_sign_(generation, local_rank, told);
+            });
+    }
     return {};
 }
 
 void SharedPage::drop(Generation generation) {
     if (is_of(generation)) {
+        watch_.reset();
         page_.reset();
     }
 }

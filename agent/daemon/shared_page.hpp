@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "agent/core/supervisor.hpp"
+#include "agent/daemon/life_watch.hpp"
 #include "agent/process/worker_page.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/tagged.hpp"
@@ -17,8 +20,13 @@ namespace ddprun::agent {
 /// the page's change nothing. Owned and called by the agent's thread.
 class SharedPage {
 public:
+    /// What LifeWatch finds about a worker of this generation; on the watch's thread.
+    using OnSign = std::function<void(Generation, LocalRank, rdzv::FatalSignal told)>;
+
+    explicit SharedPage(OnSign on_sign) : on_sign_(std::move(on_sign)) {}
+
     /// Makes the page of these workers and adds its path to their environment. On failure there is
-    /// none and the environment is as it was.
+    /// none and the environment is as it was. A kernel that cannot tell of deaths is no failure.
     [[nodiscard]] Result<void> make(StartWorkers& start);
 
     void drop(Generation generation);
@@ -35,7 +43,9 @@ public:
 private:
     [[nodiscard]] bool is_of(Generation generation) const;
 
+    OnSign on_sign_;
     std::unique_ptr<WorkerPage> page_;
+    std::unique_ptr<LifeWatch> watch_;  ///< after the page, which it looks at
 };
 
 }  // namespace ddprun::agent

@@ -72,6 +72,18 @@ Duration time_of_ticks(long long ticks) {
     return std::chrono::microseconds(ticks * 1'000'000 / per_second);
 }
 
+/// What follows `key` and a tab in a process's status; empty if it has no such line.
+std::string status_line(int pid, std::string_view key) {
+    const std::string start = fmt::format("\n{}:\t", key);
+    const std::optional<std::string> text = read_whole(fmt::format("/proc/{}/status", pid));
+    const std::size_t line = text ? text->find(start) : std::string::npos;
+    if (line == std::string::npos) {
+        return {};
+    }
+    const std::size_t value = line + start.size();
+    return text->substr(value, text->find('\n', value) - value);
+}
+
 /// For kernels built without the `children` files: everybody whose parent it is.
 std::vector<int> children_by_scan(int pid) {
     std::vector<int> children;
@@ -117,9 +129,12 @@ std::optional<ProcessStat> stat_of(int pid) {
     }
     constexpr std::size_t kParent = 0;
     constexpr std::size_t kSession = 2;
+    constexpr std::size_t kFlags = 5;
     constexpr std::size_t kUserTime = 10;  // then system time, and both of the reaped children
+    constexpr std::size_t kWaitStatus = 48;
+    constexpr long long kExiting = 4;  // PF_EXITING
     const std::vector<long long> fields = fields_of(std::string_view(*text).substr(close + 4));
-    if (fields.size() < kUserTime + 4) {
+    if (fields.size() <= kWaitStatus) {
         return std::nullopt;
     }
     const auto time = [&fields](std::size_t first) {
@@ -130,7 +145,9 @@ std::optional<ProcessStat> stat_of(int pid) {
                        .parent = static_cast<int>(fields[kParent]),
                        .session = static_cast<int>(fields[kSession]),
                        .cpu = time(kUserTime),
-                       .cpu_of_reaped = time(kUserTime + 2)};
+                       .cpu_of_reaped = time(kUserTime + 2),
+                       .is_exiting = (fields[kFlags] & kExiting) != 0,
+                       .wait_status = static_cast<int>(fields[kWaitStatus])};
 }
 
 std::vector<int> children_of(int pid) {
@@ -160,16 +177,16 @@ std::vector<int> open_descriptors() {
 }
 
 bool has_handler(int pid, int signal) {
-    constexpr std::string_view kCaught = "\nSigCgt:\t";
-    const std::optional<std::string> text = read_whole(fmt::format("/proc/{}/status", pid));
-    const std::size_t line = text ? text->find(kCaught) : std::string::npos;
-    if (line == std::string::npos) {
-        return false;
-    }
+    const std::string text = status_line(pid, "SigCgt");
     std::uint64_t caught = 0;
-    const char* const start = text->data() + line + kCaught.size();
-    std::from_chars(start, text->data() + text->size(), caught, 16);
+    std::from_chars(text.data(), text.data() + text.size(), caught, 16);
     return (caught >> (signal - 1) & 1U) != 0;
+}
+
+int own_number_of(int pid) {
+    // One number for each namespace that it is in, from the outermost to its own.
+    const std::string numbers = status_line(pid, "NSpid");
+    return number_of(std::string_view(numbers).substr(numbers.rfind('\t') + 1)).value_or(0);
 }
 
 std::string describe_process(int pid) {

@@ -16,6 +16,8 @@ struct ProcessStat {
     int session = 0;
     Duration cpu{};            ///< used by its threads
     Duration cpu_of_reaped{};  ///< by its children that have ended, and theirs
+    bool is_exiting = false;   ///< its first thread is on its way out, or has gone
+    int wait_status = 0;       ///< as waitpid() will give it, once it exits; 0 if not ours to see
 };
 
 /// None: there is no such process, or no /proc.
@@ -35,6 +37,9 @@ struct ProcessStat {
 
 /// Whether the program has a handler for `signal`; false if it is gone or cannot be looked at.
 [[nodiscard]] bool has_handler(int pid, int signal);
+
+/// By which number the process knows itself, in its own PID namespace; 0 if it is gone.
+[[nodiscard]] int own_number_of(int pid);
 
 /// "1234 (python3, state D)", for people.
 [[nodiscard]] std::string describe_process(int pid);

@@ -1,6 +1,7 @@
 #include "agent/process/worker_page.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -39,6 +40,18 @@ rdzv::WorkerPageSlot* slots_of(rdzv::WorkerPageHeader* header) {
     return static_cast<rdzv::WorkerPageSlot*>(static_cast<void*>(header + 1));
 }
 
+/// To be taken by a worker, whose death the kernel then notes in it.
+void make_life_lock(rdzv::WorkerPageSlot& slot) {
+    static_assert(sizeof(pthread_mutex_t) <= sizeof(slot.life_lock));
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(static_cast<pthread_mutex_t*>(static_cast<void*>(&slot.life_lock)),
+                       &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, int slot_count,
@@ -64,7 +77,7 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
     header->slot_count = slots;
     header->generation = generation.value();
     for (std::uint32_t i = 0; i < slots; ++i) {
-        std::construct_at(slots_of(header) + i);
+        make_life_lock(*std::construct_at(slots_of(header) + i));
     }
     auto page = std::make_unique<WorkerPage>(std::move(file), header);
     page->allow_publishing(publish_until);
@@ -106,7 +119,21 @@ std::optional<std::uint64_t> WorkerPage::progress(LocalRank local_rank) const {
     return step == rdzv::kNoProgress ? std::nullopt : std::optional(step);
 }
 
-const rdzv::WorkerPageSlot& WorkerPage::slot(LocalRank local_rank) const {
+std::optional<Instant> WorkerPage::reached_main(LocalRank local_rank) const {
+    const std::int64_t at = slot(local_rank).reached_main_ns.load();
+    return at == 0 ? std::nullopt : std::optional(Instant(std::chrono::nanoseconds(at)));
+}
+
+std::atomic<std::uint32_t>& WorkerPage::life_word(LocalRank local_rank) {
+    return *static_cast<std::atomic<std::uint32_t>*>(
+        static_cast<void*>(&slot(local_rank).life_lock));
+}
+
+rdzv::FatalSignal WorkerPage::fatal_signal(LocalRank local_rank) const {
+    return slot(local_rank).fatal_signal.load();
+}
+
+rdzv::WorkerPageSlot& WorkerPage::slot(LocalRank local_rank) const {
     DDP_CHECK(local_rank.value() >= 0 && local_rank.value() < slot_count_, local_rank.value());
     return slots_of(header_)[local_rank.value()];
 }

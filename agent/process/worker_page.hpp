@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -33,6 +34,7 @@ public:
     [[nodiscard]] std::string path() const;
 
     [[nodiscard]] Generation generation() const { return generation_; }
+    [[nodiscard]] int slot_count() const { return slot_count_; }
 
     /// Workers that look save and leave. Asked again only the deadline changes.
     void ask_to_stop(int signal, Instant deadline);
@@ -47,8 +49,17 @@ public:
     /// The last step this worker told; none before the first.
     [[nodiscard]] std::optional<std::uint64_t> progress(LocalRank local_rank) const;
 
+    /// When this worker's main() began; none: it has not, or nobody watches for it.
+    [[nodiscard]] std::optional<Instant> reached_main(LocalRank local_rank) const;
+
+    /// For LifeWatch: where news about workers' lives is rung, the word in which the kernel notes
+    /// the death of the holder of this worker's lock, and the signal by which it said that it dies.
+    [[nodiscard]] std::atomic<std::uint32_t>& bell() { return header_->bell; }
+    [[nodiscard]] std::atomic<std::uint32_t>& life_word(LocalRank local_rank);
+    [[nodiscard]] rdzv::FatalSignal fatal_signal(LocalRank local_rank) const;
+
 private:
-    [[nodiscard]] const rdzv::WorkerPageSlot& slot(LocalRank local_rank) const;
+    [[nodiscard]] rdzv::WorkerPageSlot& slot(LocalRank local_rank) const;
 
     UniqueFd file_;
     rdzv::WorkerPageHeader* header_;

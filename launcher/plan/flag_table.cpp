@@ -151,6 +151,9 @@ constexpr std::array kFlags = {
     value("containment", "LEVEL", Group::Other,
           "how workers are held together so that none is left:\ncgroup, keeper or session (default:"
           " the first there is)"),
+    value("watch", "exit|preload", Group::Other,
+          "how the death of a worker is noticed: when its process is\ngone (default), or before its"
+          " memory is taken down, by a\nsmall library that is preloaded into it"),
     value("preflight-command", "CMD", Group::Other,
           "run CMD by the shell before each generation: a node where\n"
           "it fails is not fit and leaves with 97"),

@@ -189,6 +189,13 @@ Result<void> take_signals(const CommandLine& line, LaunchPlan& plan) {
         }
         plan.containment = kContainmentNames.at(*choice).level;
     }
+    if (const std::optional<Given> given = line.value("watch")) {
+        const Result<std::size_t> choice = parse_choice(*given, {"exit", "preload"});
+        if (!choice) {
+            return choice.error();
+        }
+        plan.is_watched_by_preload = *choice == 1;
+    }
     plan.ignores_hup = line.is_on("ignore-hup");
     if (plan.ignores_hup) {
         std::erase(plan.signals_to_handle, SIGHUP);

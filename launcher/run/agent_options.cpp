@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/process/start_program.hpp"
 #include "rendezvous/base/signal_name.hpp"
 
 namespace ddprun::launcher {
@@ -92,6 +93,10 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.omp_num_threads = plan.omp_num_threads;
     supervisor.sets_nccl_async_error_handling =
         std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr;
+    if (!facts.preload_path.empty()) {
+        const std::string others = variable("LD_PRELOAD");
+        supervisor.preload = facts.preload_path + (others.empty() ? "" : ":" + others);
+    }
     supervisor.signals_to_handle = signal_names(plan.signals_to_handle);
     for (const Placement& placement : plan.placement) {
         supervisor.placement.push_back({placement.only_device, placement.cpus});
@@ -107,6 +112,20 @@ std::string log_dir_of(const LaunchPlan& plan, const JobId& job, std::uint64_t r
     }
     return fmt::format("{}/{}_{:08x}", plan.log_dir, job.value(),
                        static_cast<std::uint32_t>(random));
+}
+
+Result<std::string> preload_path_of(const LaunchPlan& plan) {
+    if (!plan.is_watched_by_preload) {
+        return std::string();
+    }
+    Result<std::string> path = agent::program_beside_us("ddprun-preload.so");
+    if (path && path->find_first_of(" :$") != std::string::npos) {
+        return Error{ErrorCode::NotFound,
+                     fmt::format("--watch preload: the dynamic linker cannot load {}: a blank, ':' "
+                                 "or '$' is in the path; install ddprun elsewhere",
+                                 *path)};
+    }
+    return path;
 }
 
 agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,

@@ -21,11 +21,15 @@ struct NodeFacts {
     std::vector<std::string> addresses;
     std::string log_dir;  ///< log_dir_of() or empty
     std::string keeper_path;
+    std::string preload_path;  ///< of ddprun-preload.so; empty unless the plan wants it
 };
 
 /// `<root>/<job>_<8 hex>`; empty where the plan wants no files.
 [[nodiscard]] std::string log_dir_of(const LaunchPlan& plan, const JobId& job,
                                      std::uint64_t random);
+
+/// For NodeFacts: empty unless the plan wants it. The error says where it was looked for.
+[[nodiscard]] Result<std::string> preload_path_of(const LaunchPlan& plan);
 
 /// All that the agent of this node is told. Looks at this process's environment and console.
 [[nodiscard]] agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,

@@ -133,6 +133,8 @@ std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
     if (!plan.log_dir.empty()) {
         facts.log_dir = fmt::format("{}/{}_{}", plan.log_dir, facts.job.value(), kRandom);
     }
+    const Result<std::string> preload = preload_path_of(plan);
+    facts.preload_path = preload ? *preload : "(" + preload.error().what + ")";
     const agent::SupervisorOptions options =
         options_of_agent(plan, facts, saved, rdzv::Limits{}).supervisor;
     rdzv::Start row;

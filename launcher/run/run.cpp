@@ -76,6 +76,12 @@ public:
             return exit_code_for(keeper.error());
         }
         keeper_path_ = std::move(*keeper);
+        Result<std::string> preload = preload_path_of(plan_);
+        if (!preload) {
+            complain(preload.error().what);
+            return exit_code_for(preload.error());
+        }
+        preload_path_ = std::move(*preload);
         agent_ = std::make_unique<agent::Agent>(io_, agent_options(), std::move(*link));
         for (const std::string& note : notes_) {
             agent_->say(note);
@@ -196,6 +202,7 @@ private:
         facts.process = fmt::format("{:016x}", rng_.next());
         facts.log_dir = log_dir_of(plan_, job_, rng_.next());
         facts.keeper_path = keeper_path_;
+        facts.preload_path = preload_path_;
         if (!plan_.is_single_node) {
             facts.addresses = interface_addresses();
         }
@@ -221,6 +228,7 @@ private:
     boost::asio::io_context io_{1};
     NodeIdentity identity_;
     std::string keeper_path_;
+    std::string preload_path_;
     std::vector<std::string> notes_;
     std::unique_ptr<DaemonStarter> daemon_;
     std::unique_ptr<agent::Agent> agent_;

@@ -86,6 +86,8 @@
       "a generation hangs when the workers of one node show no sign of life")                    \
     X(QuietForgottenOnReconnect, "quiet-forgotten-on-reconnect",                                 \
       "an agent does not say again after a reconnect that its workers are quiet")                \
+    X(DyingForgottenOnReconnect, "dying-forgotten-on-reconnect",                                 \
+      "an agent does not say again after a reconnect that a worker is on its way out")           \
     X(SuspectNotAwaited, "suspect-not-awaited",                                                  \
       "a survivor that is cut off for a moment loses its place to a spare")                      \
     X(LeaderOutlivesLease, "leader-outlives-lease",                                              \

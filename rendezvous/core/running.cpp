@@ -146,6 +146,19 @@ void no_longer_pending(Step& step, const NodeId& id) {
     }
 }
 
+/// A failure may be told while the core is still being written.
+void learn_of_core(Run& run, const NodeId& id, const WorkerFailed& message) {
+    Stopping* stopping = std::get_if<Stopping>(&run.phase);
+    if (stopping == nullptr || !message.evidence.core_dumped) {
+        return;
+    }
+    for (TimedFailure& failure : stopping->failures) {
+        if (failure.report.node == id && failure.report.local_rank == message.local_rank) {
+            failure.report.evidence.core_dumped = true;
+        }
+    }
+}
+
 /// The store of the current generation goes with that node; the rendezvous's does not.
 bool takes_store_along(const Run& run, const NodeId& id) {
     return run.places.front().node == id && run.store.port != 0;
@@ -197,10 +210,14 @@ void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& mess
     Node* node = current_member(step, connection, message.generation);
     if (node == nullptr || message.local_rank.value() < 0 ||
         message.local_rank.value() >= node->info.slots ||
-        node->finished.contains(message.local_rank) || node->failed.contains(message.local_rank)) {
+        node->finished.contains(message.local_rank)) {
         return;
     }
     const NodeId id = step.run.by_connection.at(connection);
+    if (node->failed.contains(message.local_rank)) {
+        learn_of_core(step.run, id, message);
+        return;
+    }
     const Rank rank(base_rank_of(step.run, id).value() + message.local_rank.value());
     if (std::holds_alternative<Running>(step.run.phase)) {
         const std::string why =

@@ -51,6 +51,9 @@ Environment worker_environment(const WorkerPlace& place) {
     if (place.only_device) {
         env.add(var::kCudaVisibleDevices, *place.only_device);
     }
+    if (!place.preload.empty()) {
+        env.add(var::kPreload, place.preload);
+    }
     env.add(var::kSignalsToHandle, place.signals_to_handle);
     env.add(var::kGeneration, std::to_string(place.generation.value()));
     env.add(var::kNodeId, place.node.value());

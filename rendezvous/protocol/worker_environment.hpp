@@ -48,6 +48,8 @@ inline constexpr WorkerVariable kOmpNumThreads{
     "its share of the node's cores, where it was unset and a node has several workers"};
 inline constexpr WorkerVariable kCudaVisibleDevices{
     "CUDA_VISIBLE_DEVICES", "the worker's one device, with --virtual-local-rank"};
+inline constexpr WorkerVariable kPreload{
+    "LD_PRELOAD", "ddprun-preload.so before what it was, with --watch preload"};
 inline constexpr WorkerVariable kSignalsToHandle{"TORCHELASTIC_SIGNALS_TO_HANDLE",
                                                  "signals on which ddprun drains"};
 inline constexpr WorkerVariable kGeneration{"DDPRUN_GENERATION",
@@ -85,6 +87,7 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kNcclAsyncErrorHandling,
     worker_variable::kOmpNumThreads,
     worker_variable::kCudaVisibleDevices,
+    worker_variable::kPreload,
     worker_variable::kSignalsToHandle,
     worker_variable::kGeneration,
     worker_variable::kNodeId,
@@ -120,6 +123,7 @@ struct WorkerPlace {
     int omp_num_threads = 0;                     ///< 0: inherited, or left unset
     /// The one device that it sees; then it is told to be local rank 0. None: as inherited.
     std::optional<std::string> only_device;
+    std::string preload;  ///< LD_PRELOAD, whole; empty: as inherited
 };
 
 using Environment = std::vector<std::pair<std::string, std::string>>;

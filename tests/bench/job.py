@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import select
 import shutil
 import signal
@@ -54,6 +55,11 @@ def free_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
+
+
+def allow_cores():
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 
 
 class Job:
@@ -114,9 +120,10 @@ class Job:
         return self.launch(self.peer.command, program, slots, **options)
 
     def launch(self, command, program, slots, nnodes="1", restarts=0, conf="", hears_lines=False,
-               variables=None):
+               variables=None, folder=None):
         """Starts one node of `program`; returns the launcher and the moment just before. With
-        `hears_lines` what its workers print is in `self.lines`."""
+        `hears_lines` what its workers print is in `self.lines`; with `folder` they work there and
+        may leave cores."""
         arguments = [*command, "--nproc-per-node", str(slots),
                      "--max-restarts", str(restarts), "--log-dir",
                      os.path.join(self.folder, "logs")]
@@ -137,7 +144,8 @@ class Job:
         before = time.monotonic_ns()
         launcher = subprocess.Popen(arguments, stdin=subprocess.DEVNULL,
                                     stdout=subprocess.PIPE if hears_lines else self.log,
-                                    stderr=self.log, env=environment)
+                                    stderr=self.log, env=environment, cwd=folder,
+                                    preexec_fn=allow_cores if folder else None)
         self.launchers.append(launcher)
         if hears_lines:
             self.lines = Lines(launcher.stdout, self.log)

@@ -112,6 +112,32 @@ class Bench:
                 samples.append((max(stamp.at_ns for stamp in living) - before) / MS)
         self.table.add(what, "ms", goal, peer.name, samples)
 
+    def death(self, peer, flags, mebibytes, fatal, what, goal):
+        """A worker with so much memory dies; to its neighbour told to end."""
+        with self.job(peer) as job:
+            program = ["--no-python", self.worker, job.fifo_path, "tell", str(mebibytes)]
+            # A core is written where the worker is.
+            launcher, _ = job.launch([*peer.command, *flags], program, 2, folder=job.folder)
+            victim = min(job.must_await(2), key=lambda stamp: stamp.rank)
+            before = time.monotonic_ns()
+            os.kill(victim.pid, fatal)
+            told = job.must_await(1)[0].at_ns
+            launcher.wait(120)
+        self.table.add(what, "ms", goal, peer.name, [(told - before) / MS])
+
+    def deaths(self, peer):
+        """Of workers without a word of ddprun's in them; ddprun also with --watch preload."""
+        watches = [([], "")]
+        if peer.name == "ddprun":
+            watches.append((["--watch", "preload"], ", --watch preload"))
+        for flags, suffix in watches:
+            goal = "<= 1" if flags else ""
+            for size, mebibytes in [("0.1", 102), ("2", 2048), ("8", 8192)]:
+                self.death(peer, flags, mebibytes, signal.SIGKILL,
+                           f"worker with {size} GiB killed to its neighbour told{suffix}", goal)
+            self.death(peer, flags, 1024, signal.SIGSEGV,
+                       f"the same, 1 GiB, SIGSEGV that writes a core{suffix}", goal)
+
     def lose_node(self, peer):
         """One of two nodes is killed; to the survivor's workers of the next generation in main."""
         what = "one of two nodes killed to survivor's new workers in main"
@@ -142,6 +168,7 @@ class Bench:
             "crash-2": lambda peer: self.crash(
                 peer, 2, 2, "worker killed to 4 new workers in main, two nodes", "<= 60"),
             "lose-node": self.lose_node,
+            "death": self.deaths,
             "logs": lambda peer: self.log(
                 peer, ["-r", "3"], "8 workers log 100 MB/s: CPU of the launcher", "<= 10"),
             "tee": lambda peer: self.log(
@@ -160,7 +187,8 @@ def main():
     parser.add_argument("--torchrun", default=".venv/bin/torchrun", help="the peer")
     parser.add_argument("--json", default="build/bench/launch.json")
     parser.add_argument("--only", action="append", metavar="MEASURE",
-                        choices=["start", "idle", "crash-1", "crash-2", "lose-node", "logs", "tee"])
+                        choices=["start", "idle", "crash-1", "crash-2", "lose-node", "death",
+                                 "logs", "tee"])
     parser.add_argument("--peers", default="ddprun,torchrun", help="which launchers to run")
     arguments = parser.parse_args()
     arguments.build = os.path.abspath(arguments.build)

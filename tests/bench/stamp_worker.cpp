@@ -1,10 +1,10 @@
 // The worker of the benchmarks: says when it came into main, then ends or waits.
 //
-// usage: stamp_worker FIFO exit|hold|tell
+// usage: stamp_worker FIFO exit|hold|tell [MIB]
 //
-// tell: waits for SIGTERM, says when it came in a second line, and ends. A line has monotonic
-// nanoseconds, RANK, WORLD_SIZE, GROUP_RANK, pid; it is shorter than PIPE_BUF, so lines of several
-// workers never mix.
+// Rank 0 writes to MIB MiB of memory first. tell: waits for SIGTERM, says when it came in a second
+// line, and ends. A line has monotonic nanoseconds, RANK, WORLD_SIZE, GROUP_RANK, pid; it is
+// shorter than PIPE_BUF, so lines of several workers never mix.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <vector>
 
 namespace {
 
@@ -43,10 +44,13 @@ bool stamp(const char* path, const timespec& now) {
 int main(int argc, char** argv) {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC, &now);
-    if (argc != 3) {
-        std::fprintf(stderr, "usage: stamp_worker FIFO exit|hold|tell\n");
+    if (argc != 3 && argc != 4) {
+        std::fprintf(stderr, "usage: stamp_worker FIFO exit|hold|tell [MIB]\n");
         return 2;
     }
+    const std::size_t mebibytes =
+        argc == 4 && number("RANK") == 0 ? static_cast<std::size_t>(std::atoi(argv[3])) : 0;
+    const std::vector<char> memory(mebibytes << 20, 'x');
     sigset_t wanted;
     ::sigemptyset(&wanted);
     ::sigaddset(&wanted, SIGTERM);

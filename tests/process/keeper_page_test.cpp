@@ -31,6 +31,8 @@ private:
     rlimit before_{};
 };
 
+void no_sign(Generation /*generation*/, LocalRank /*worker*/, rdzv::FatalSignal /*told*/) {}
+
 /// Two workers of `generation`, as the Supervisor starts them.
 StartWorkers two_workers(Generation generation) {
     StartWorkers start{.generation = generation,
@@ -59,7 +61,7 @@ worker::Page look(const StartWorkers& start, int local_rank) {
 }  // namespace
 
 TEST_CASE("a signal spares the workers that look at the page, if it spares any") {
-    SharedPage page;
+    SharedPage page(no_sign);
     StartWorkers start = two_workers(Generation(3));
     REQUIRE(page.make(start));
     const worker::Page looking = look(start, 1);
@@ -73,7 +75,7 @@ TEST_CASE("a signal spares the workers that look at the page, if it spares any")
 }
 
 TEST_CASE("what is meant for another generation does not reach the page") {
-    SharedPage page;
+    SharedPage page(no_sign);
     StartWorkers start = two_workers(Generation(3));
     REQUIRE(page.make(start));
     worker::Page looking = look(start, 1);
@@ -94,7 +96,7 @@ TEST_CASE("workers may publish before the moment that their agent was told last"
     const Instant now = std::chrono::steady_clock::now();
     const Instant past = now - std::chrono::seconds(1);
     const Instant future = now + std::chrono::hours(1);
-    SharedPage page;
+    SharedPage page(no_sign);
     StartWorkers start = two_workers(Generation(1));
     // As values: the generator outlives this run of the test case.
     start.publish_until =
@@ -109,7 +111,7 @@ TEST_CASE("workers may publish before the moment that their agent was told last"
 }
 
 TEST_CASE("without a page every worker is signalled and nothing is known of its progress") {
-    SharedPage page;
+    SharedPage page(no_sign);
     StartWorkers start = two_workers(Generation(1));
     REQUIRE(page.make(start));
     const worker::Page looking = look(start, 0);
@@ -123,7 +125,7 @@ TEST_CASE("without a page every worker is signalled and nothing is known of its 
 }
 
 TEST_CASE("a page that cannot be made leaves the workers' environment as it was") {
-    SharedPage page;
+    SharedPage page(no_sign);
     StartWorkers start = two_workers(Generation(1));
     {
         const NoMoreFiles limit;

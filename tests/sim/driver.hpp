@@ -160,6 +160,9 @@ private:
     [[nodiscard]] Course course_of(const std::string& digest) const;
     void look_at_workers(Machine& machine, Generation generation);
     void save_stacks(Machine& machine, Generation generation);
+    [[nodiscard]] bool dies_slowly(const FakeWorker& worker, const rdzv::Evidence& evidence) const;
+    void begin_to_die(Machine& machine, FakeWorker& worker, const rdzv::Evidence& evidence);
+    void bury_worker(Machine& machine, std::uint64_t id, rdzv::Evidence evidence);
     void ask_workers(Machine& machine, const agent::AskWorkersToLeave& effect);
     void signal_workers(Machine& machine, const agent::SignalWorkers& effect);
     void end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::Evidence evidence);

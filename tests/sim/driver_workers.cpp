@@ -25,6 +25,11 @@ rdzv::Evidence killed_by(int signal) {
     return evidence;
 }
 
+auto worker_of(Machine& machine, std::uint64_t id) {
+    return std::find_if(machine.workers.begin(), machine.workers.end(),
+                        [id](const FakeWorker& worker) { return worker.id == id; });
+}
+
 }  // namespace
 
 Duration Simulation::local_delay(Machine& machine) {
@@ -123,8 +128,41 @@ void Simulation::plan_life(Machine& machine, FakeWorker& worker) {
 }
 
 void Simulation::end_worker(Machine& machine, std::uint64_t id, rdzv::Evidence evidence) {
-    const auto found = std::find_if(machine.workers.begin(), machine.workers.end(),
-                                    [id](const FakeWorker& worker) { return worker.id == id; });
+    const auto found = worker_of(machine, id);
+    if (found == machine.workers.end() || found->is_dying) {
+        return;
+    }
+    if (dies_slowly(*found, evidence)) {
+        begin_to_die(machine, *found, evidence);
+    } else {
+        bury_worker(machine, id, std::move(evidence));
+    }
+}
+
+bool Simulation::dies_slowly(const FakeWorker& worker, const rdzv::Evidence& evidence) const {
+    return !worker.was_signalled && evidence.exit_code != 0 && !evidence.exec_errno &&
+           Dice(worker.id, options_.seed).percent(options_.slow_death_percent);
+}
+
+/// Its agent knows of it now, and its process is gone later.
+void Simulation::begin_to_die(Machine& machine, FakeWorker& worker,
+                              const rdzv::Evidence& evidence) {
+    Dice dice(worker.id, options_.seed + 1);
+    worker.is_dying = true;
+    checker_.worker_ended(worker.digest, worker.rank, false);
+    trace(name_of(machine), fmt::format("rank {} of generation {} is dying", worker.rank.value(),
+                                        worker.generation.value()));
+    later_in_agent(machine, dice.up_to(options_.local_delay_max),
+                   [this, generation = worker.generation, local_rank = worker.local_rank,
+                    evidence](Machine& same) {
+                       step_agent(same, agent::WorkerDying{generation, local_rank, evidence});
+                   });
+    later(machine, dice.up_to(Milliseconds(10000)),
+          [this, id = worker.id, evidence](Machine& same) { bury_worker(same, id, evidence); });
+}
+
+void Simulation::bury_worker(Machine& machine, std::uint64_t id, rdzv::Evidence evidence) {
+    const auto found = worker_of(machine, id);
     if (found == machine.workers.end()) {
         return;
     }
@@ -164,6 +202,9 @@ void Simulation::signal_workers(Machine& machine, const agent::SignalWorkers& ef
 }
 
 void Simulation::end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::Evidence evidence) {
+    if (worker.is_dying) {
+        return;
+    }
     worker.was_signalled = true;
     if (worker.ignores_sigterm) {
         return;

@@ -103,6 +103,7 @@ const std::vector<Knob>& knobs() {
         knob<&SimOptions::unkillable_percent>("unkillable-percent", 0),
         knob<&SimOptions::collateral_percent>("collateral-percent", 0),
         knob<&SimOptions::progress_percent>("progress-percent", 0),
+        knob<&SimOptions::slow_death_percent>("slow-death-percent", 0),
         setting<&S::hang_timeout>("hang-timeout-ms", 0),
         knob<&SimOptions::hang_percent>("hang-percent", 0),
         knob<&SimOptions::quiet_percent>("quiet-percent", 0),

@@ -24,6 +24,7 @@ struct FakeWorker {
     LocalRank local_rank;
     bool ignores_sigterm = false;
     bool has_runtime = false;             ///< looks at the shared page
+    bool is_dying = false;                ///< failed, and not gone
     bool was_signalled = false;           ///< or asked, by its agent
     Instant quiet_from = Instant::max();  ///< it shows no sign of life from then on
 };

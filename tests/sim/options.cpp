@@ -80,6 +80,12 @@ void draw_hangs(SimOptions& options) {
     options.quiet_percent = dice.between(0, 100);
 }
 
+/// The same for deaths that take their time.
+void draw_deaths(SimOptions& options) {
+    Dice dice(options.seed, 4);
+    options.slow_death_percent = dice.chance(1, 2) ? dice.between(20, 100) : 0;
+}
+
 }  // namespace
 
 SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
@@ -116,6 +122,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_unlikeness(dice, options);
     draw_weights(dice, options);
     draw_hangs(options);
+    draw_deaths(options);
     return options;
 }
 

@@ -34,6 +34,7 @@ WorkerPlace fifth_of_eight() {
     place.signals_to_handle = "SIGTERM,SIGINT";
     place.omp_num_threads = 6;
     place.only_device = "GPU-7";
+    place.preload = "/opt/ddprun/ddprun-preload.so:/opt/libjemalloc.so";
     return place;
 }
 
@@ -65,6 +66,7 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
         {"OMP_NUM_THREADS", "6"},
         {"CUDA_VISIBLE_DEVICES", "GPU-7"},
+        {"LD_PRELOAD", "/opt/ddprun/ddprun-preload.so:/opt/libjemalloc.so"},
         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
         {"DDPRUN_GENERATION", "3"},
         {"DDPRUN_NODE_ID", "node-b"},
@@ -81,10 +83,12 @@ TEST_CASE("what the user set is not overwritten") {
     place.sets_nccl_async_error_handling = false;
     place.omp_num_threads = 0;
     place.only_device.reset();
+    place.preload.clear();
     const Environment environment = worker_environment(place);
     CHECK_FALSE(has_key(environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"));
     CHECK_FALSE(has_key(environment, "OMP_NUM_THREADS"));
     CHECK_FALSE(has_key(environment, "CUDA_VISIBLE_DEVICES"));
+    CHECK_FALSE(has_key(environment, "LD_PRELOAD"));
     CHECK(std::find(environment.begin(), environment.end(),
                     std::pair<std::string, std::string>("LOCAL_RANK", "1")) != environment.end());
 }

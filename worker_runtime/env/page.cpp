@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/unique_fd.hpp"
+#include "worker_runtime/env/life_lock.hpp"
 
 namespace ddprun::worker {
 
@@ -69,6 +70,9 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
         static_cast<void*>(static_cast<std::byte*>(memory) + sizeof(rdzv::WorkerPageHeader)));
     page.slot_ = slots + local_rank.value();
     page.slot_->has_runtime.store(1);
+    // Held longer than this object lives; ddprun-preload.so may hold it already.
+    (void)hold_life_lock(
+        map_lasting_page(path.c_str(), static_cast<std::uint32_t>(local_rank.value())));
     return page;
 }
 

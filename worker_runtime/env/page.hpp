@@ -29,8 +29,9 @@ public:
     Page& operator=(Page&& other) noexcept;
 
     /// Maps the page at `path` and says in this worker's slot that it is looked at: from then on a
-    /// stop is told here and no signal is sent. Fails, having said nothing, when the file is no
-    /// page of this version, generation and number of workers.
+    /// stop is told here and no signal is sent, and this process's death is known at once
+    /// (life_lock.hpp; to be called on main()'s thread for that). Fails, having said nothing, when
+    /// the file is no page of this version, generation and number of workers.
     [[nodiscard]] static Result<Page> open(const std::string& path, Generation generation,
                                            LocalRank local_rank, int local_world_size);
 

@@ -1,0 +1,105 @@
+#include "agent/daemon/life_watch.hpp"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <utility>
+
+#include "rendezvous/base/check.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+/// Until a word of them differs from its value, or somebody is woken there.
+long wait_for_any(const std::vector<futex_waitv>& words) {
+    return syscall(SYS_futex_waitv, words.data(), words.size(), 0, nullptr, 0);
+}
+
+futex_waitv waiter(std::atomic<std::uint32_t>& word, std::uint32_t value) {
+    return {.val = value,
+            .uaddr = reinterpret_cast<std::uintptr_t>(&word),
+            .flags = FUTEX_32,  // not private: another process changes it
+            .__reserved = 0};
+}
+
+}  // namespace
+
+bool LifeWatch::is_possible() {
+    // Of no words at all it is not allowed, where it is known.
+    return syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, 0) < 0 && errno == EINVAL;
+}
+
+LifeWatch::LifeWatch(WorkerPage& page, OnSign on_sign)
+    : page_(page),
+      on_sign_(std::move(on_sign)),
+      told_(std::min(static_cast<std::size_t>(page.slot_count()), kSlotsMax)) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    const int blocked = ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    DDP_CHECK(blocked == 0, blocked);
+    thread_ = std::thread([this] { run(); });
+    ::pthread_setname_np(thread_.native_handle(), "life");
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+LifeWatch::~LifeWatch() {
+    is_ending_ = true;
+    std::atomic<std::uint32_t>& bell = page_.bell();
+    bell.fetch_add(1);
+    syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    thread_.join();
+}
+
+void LifeWatch::run() {
+    std::vector<futex_waitv> words;
+    words.reserve(told_.size() + 1);
+    for (;;) {
+        words.clear();
+        // Read before all else: what rings from here on ends the wait.
+        words.push_back(waiter(page_.bell(), page_.bell().load()));
+        if (is_ending_) {
+            return;
+        }
+        for (std::size_t i = 0; i < told_.size(); ++i) {
+            const std::uint32_t old_value = look_at(i);
+            words.push_back(waiter(page_.life_word(LocalRank(static_cast<int>(i))), old_value));
+        }
+        const long woken = wait_for_any(words);
+        DDP_CHECK(woken >= 0 || errno == EAGAIN || errno == EINTR, errno);
+    }
+}
+
+std::uint32_t LifeWatch::look_at(std::size_t index) {
+    const LocalRank local_rank(static_cast<int>(index));
+    Told& told = told_[index];
+    const rdzv::FatalSignal fatal = page_.fatal_signal(local_rank);
+    if (fatal.pid != 0 && !told.is_signal_told) {
+        told.is_signal_told = true;
+        on_sign_(local_rank, fatal);
+    }
+    std::atomic<std::uint32_t>& word = page_.life_word(local_rank);
+    std::uint32_t value = word.load();
+    // The kernel wakes nobody at a lock that has no waiters. One that nobody holds must not be
+    // touched, or nobody can take it any more.
+    while ((value & FUTEX_TID_MASK) != 0 && (value & FUTEX_WAITERS) == 0) {
+        if (word.compare_exchange_weak(value, value | FUTEX_WAITERS)) {
+            value |= FUTEX_WAITERS;
+        }
+    }
+    const bool has_ended = (value & FUTEX_OWNER_DIED) != 0;
+    if (has_ended && !told.is_end_told) {
+        on_sign_(local_rank, {});
+    }
+    told.is_end_told = has_ended;
+    return value;
+}
+
+}  // namespace ddprun::agent

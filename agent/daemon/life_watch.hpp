@@ -1,0 +1,55 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "agent/process/worker_page.hpp"
+#include "rendezvous/base/tagged.hpp"
+#include "rendezvous/protocol/worker_page.hpp"
+
+namespace ddprun::agent {
+
+/// Learns at once that a worker dies that holds its lock in the shared page: the kernel wakes a
+/// thread of this object, which does nothing else. What it finds is a sign, not a proof: whoever
+/// gets it looks at the process.
+class LifeWatch {
+public:
+    /// `told` is the signal by which the worker said that it dies, or all zero: the holder of its
+    /// lock has ended, or has become another program. At most once for each; on the watch's thread.
+    using OnSign = std::function<void(LocalRank, rdzv::FatalSignal told)>;
+
+    /// False on kernels before 5.16, where nobody can wait for several futexes.
+    [[nodiscard]] static bool is_possible();
+
+    /// Watches the first kSlotsMax workers of `page`, which must outlive this.
+    LifeWatch(WorkerPage& page, OnSign on_sign);
+    /// After it `on_sign` is not called any more.
+    ~LifeWatch();
+    LifeWatch(const LifeWatch&) = delete;
+    LifeWatch& operator=(const LifeWatch&) = delete;
+
+    /// The kernel waits for so many words at once, and one of them is the page's bell.
+    static constexpr std::size_t kSlotsMax = 127;
+
+private:
+    /// What has been told of one worker.
+    struct Told {
+        bool is_signal_told = false;
+        bool is_end_told = false;
+    };
+
+    void run();
+    /// Tells what is new about it; returns the value of its lock's word that is old by now.
+    std::uint32_t look_at(std::size_t index);
+
+    WorkerPage& page_;
+    OnSign on_sign_;
+    std::vector<Told> told_;  ///< by local rank; of the thread
+    std::atomic<bool> is_ending_ = false;
+    std::thread thread_;
+};
+
+}  // namespace ddprun::agent

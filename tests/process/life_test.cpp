@@ -1,0 +1,344 @@
+// Goal: the death of a process that holds its life lock is known before it can be waited for,
+// exactly as it will be, and nothing else is taken for it. Method: forked processes, with the lock
+// taken by the function that the worker runtime calls or by ddprun-preload.so.
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "agent/daemon/dying.hpp"
+#include "agent/daemon/life_watch.hpp"
+#include "agent/process/worker_page.hpp"
+#include "tests/process/keeper_fixture.hpp"
+#include "tests/support/catch.hpp"
+#include "worker_runtime/env/life_lock.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};
+
+struct Sign {
+    LocalRank local_rank;
+    rdzv::FatalSignal told;
+};
+
+/// What a watch has found, for the test's thread.
+class Signs {
+public:
+    void add(Sign sign) {
+        const std::lock_guard lock(mutex_);
+        found_.push_back(sign);
+        has_more_.notify_all();
+    }
+    std::optional<Sign> next() {
+        std::unique_lock lock(mutex_);
+        if (!has_more_.wait_for(lock, kPatience, [this] { return !found_.empty(); })) {
+            return std::nullopt;
+        }
+        const Sign sign = found_.front();
+        found_.pop_front();
+        return sign;
+    }
+    bool is_empty() {
+        const std::lock_guard lock(mutex_);
+        return found_.empty();
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable has_more_;
+    std::deque<Sign> found_;
+};
+
+/// One page with two workers that is watched, and a worker that can be started.
+class Life {
+public:
+    Life()
+        : page_(std::move(*WorkerPage::create(Generation(1), 2, Instant::max()))),
+          watch_(*page_, [this](LocalRank local_rank, rdzv::FatalSignal told) {
+              signs.add({local_rank, told});
+          }) {}
+    ~Life() { end(); }
+
+    /// Forks worker 1, which takes its lock and then does `work`. Returns when it has.
+    template <typename Work>
+    void start(const Work& work) {
+        run([&] {
+            const auto page = worker::map_lasting_page(path.c_str(), 1);
+            if (!worker::hold_life_lock(page)) {
+                _exit(98);
+            }
+            tell("r");
+            work();
+        });
+        REQUIRE(read_exactly(from_worker.read_end, 1) == "r");
+    }
+
+    /// Starts a shell as worker 1, which preloads the library and whose stdout is from_worker.
+    void start_shell(const std::string& script) {
+        run([&] {
+            setenv("LD_PRELOAD", DDPRUN_BIN_DIR "/ddprun-preload.so", 1);
+            setenv("DDPRUN_PAGE", path.c_str(), 1);
+            setenv("DDPRUN_SLOT", "1", 1);
+            dup2(from_worker.write_end.get(), STDOUT_FILENO);
+            execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
+        });
+    }
+
+    /// For the worker.
+    void tell(const char* word) const {
+        if (write(from_worker.write_end.get(), word, 1) != 1) {
+            _exit(97);
+        }
+    }
+
+    /// The first sign after which the worker is known to end badly.
+    std::optional<WorkerEnd> bad_end() {
+        while (const std::optional<Sign> sign = signs.next()) {
+            CHECK(sign->local_rank == LocalRank(1));
+            if (const std::optional<WorkerEnd> end = bad_end_of(pid, sign->told)) {
+                return end;
+            }
+        }
+        return std::nullopt;
+    }
+
+    /// Waits for its end: the status.
+    int end() {
+        int status = -1;
+        if (pid > 0) {
+            waitpid(pid, &status, 0);
+            pid = 0;
+        }
+        return status;
+    }
+
+    Signs signs;
+    TestPipe from_worker;
+    int pid = 0;
+
+    [[nodiscard]] bool has_reached_main() const {
+        return page_->reached_main(LocalRank(1)).has_value();
+    }
+
+private:
+    template <typename Child>
+    void run(const Child& child) {
+        pid = fork();
+        REQUIRE(pid >= 0);
+        if (pid == 0) {
+            // As a worker is started: no handlers of the test's, a session of its own, no cores.
+            for (int signal = 1; signal < NSIG; ++signal) {
+                std::signal(signal, SIG_DFL);
+            }
+            const rlimit no_core{0, 0};
+            setrlimit(RLIMIT_CORE, &no_core);
+            setsid();
+            child();
+            _exit(99);
+        }
+    }
+
+    std::unique_ptr<WorkerPage> page_;
+    const std::string path = page_->path();
+    LifeWatch watch_;
+};
+
+bool is_left_out() {
+    if (LifeWatch::is_possible()) {
+        return false;
+    }
+    WARN("SKIPPED: this kernel cannot wait for several futexes (before 5.16)");
+    return true;
+}
+
+}  // namespace
+
+TEST_CASE("a worker that is killed is known to die by that signal") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    life.start([] { pause(); });
+    CHECK(life.signs.is_empty());
+    REQUIRE(kill(life.pid, SIGKILL) == 0);
+    const std::optional<WorkerEnd> end = life.bad_end();
+    REQUIRE(end);
+    CHECK(end->pid == life.pid);
+    CHECK(end->signal == SIGKILL);
+    CHECK_FALSE(end->exit_code);
+    CHECK(WTERMSIG(life.end()) == SIGKILL);
+}
+
+TEST_CASE("a worker that exits is known to exit with that code, and one that exits 0 not at all") {
+    if (is_left_out()) {
+        return;
+    }
+    const int code = GENERATE(0, 1, 3, 255);
+    Life life;
+    life.start([code] { _exit(code); });
+    const std::optional<Sign> sign = life.signs.next();
+    REQUIRE(sign);
+    CHECK(sign->told.pid == 0);
+    const std::optional<WorkerEnd> end = bad_end_of(life.pid, sign->told);
+    CHECK(end.has_value() == (code != 0));
+    CHECK(end.value_or(WorkerEnd{}).exit_code.value_or(0) == code);
+    CHECK(WEXITSTATUS(life.end()) == code);
+}
+
+TEST_CASE("a signal that writes a core is told by the worker itself, and has its effect") {
+    if (is_left_out()) {
+        return;
+    }
+    const int signal = GENERATE(SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGTRAP);
+    Life life;
+    life.start([signal] { raise(signal); });
+    const std::optional<Sign> sign = life.signs.next();
+    REQUIRE(sign);
+    CHECK(sign->told.pid == life.pid);
+    CHECK(sign->told.signal == signal);
+    CHECK(bad_end_of(life.pid, sign->told)->signal == signal);
+    CHECK(WTERMSIG(life.end()) == signal);
+}
+
+TEST_CASE("an instruction that fails, or a stack that is used up, is told too") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    SECTION("an address that is not there") {
+        life.start([] {
+            volatile int* const nowhere = nullptr;
+            *nowhere = 1;
+        });
+    }
+    SECTION("no stack left") {
+        life.start([] {
+            struct Deep {
+                static int dig(int depth) {
+                    std::array<volatile char, 4096> used{};
+                    used[0] = static_cast<char>(depth);
+                    return depth < 0 ? used[0] : dig(depth + 1) + used[0];
+                }
+            };
+            _exit(Deep::dig(0));
+        });
+    }
+    const std::optional<Sign> sign = life.signs.next();
+    REQUIRE(sign);
+    CHECK(sign->told.signal == SIGSEGV);
+    CHECK(WTERMSIG(life.end()) == SIGSEGV);
+}
+
+TEST_CASE("the death of a worker's child is not the worker's") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    life.start([] {
+        const int child = fork();
+        if (child == 0) {
+            raise(SIGSEGV);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        _exit(WTERMSIG(status) == SIGSEGV ? 0 : 1);
+    });
+    CHECK(WEXITSTATUS(life.end()) == 0);
+    const std::optional<Sign> sign = life.signs.next();
+    REQUIRE(sign);
+    CHECK(sign->told.pid == 0);
+    CHECK(life.signs.is_empty());
+}
+
+TEST_CASE("a worker whose first thread has ended lives, as far as anybody knows") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    life.start([] {
+        pthread_t other{};
+        pthread_create(
+            &other, nullptr,
+            [](void*) -> void* {
+                pause();
+                return nullptr;
+            },
+            nullptr);
+        syscall(SYS_exit, 0);  // of this thread, without unwinding the test's
+    });
+    const std::optional<Sign> sign = life.signs.next();
+    REQUIRE(sign);
+    CHECK_FALSE(bad_end_of(life.pid, sign->told));
+    REQUIRE(kill(life.pid, SIGKILL) == 0);
+    CHECK(WTERMSIG(life.end()) == SIGKILL);
+}
+
+TEST_CASE("a worker that becomes another program lives, and its death is known as before") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    life.start_shell("exec sh -c 'echo in; exec sh -c \"echo on; while :; do sleep 100; done\"'");
+    CHECK(read_exactly(life.from_worker.read_end, 6) == "in\non\n");
+    CHECK(life.has_reached_main());
+    REQUIRE(kill(-life.pid, SIGKILL) == 0);
+    const std::optional<WorkerEnd> end = life.bad_end();
+    REQUIRE(end);
+    CHECK(end->signal == SIGKILL);
+}
+
+TEST_CASE("a program of any kind tells its signals when the library is preloaded") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    life.start_shell("kill -ABRT $$");
+    const std::optional<Sign> sign = life.signs.next();
+    REQUIRE(sign);
+    CHECK(sign->told.pid == life.pid);
+    CHECK(sign->told.signal == SIGABRT);
+    CHECK(WTERMSIG(life.end()) == SIGABRT);
+    CHECK(life.has_reached_main());
+}
+
+TEST_CASE("what is preloaded into a worker's descendants leaves its lock alone") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    // A session of its own, as the worker has.
+    life.start_shell("setsid sh -c 'kill -SEGV $$'; exit 0");
+    CHECK(WEXITSTATUS(life.end()) == 0);
+    const std::optional<Sign> sign = life.signs.next();
+    REQUIRE(sign);
+    CHECK(sign->told.pid == 0);
+    CHECK(life.signs.is_empty());
+}
+
+TEST_CASE("who says that it dies and is not the worker is not believed") {
+    CHECK_FALSE(bad_end_of(getpid(), {.pid = getpid() + 1, .signal = SIGSEGV}));
+    CHECK_FALSE(bad_end_of(0, {.pid = getpid(), .signal = SIGSEGV}));
+    CHECK_FALSE(bad_end_of(getpid(), {}));
+}
+
+TEST_CASE("a program without a page runs as if the library were not there") {
+    Life life;
+    life.start_shell("DDPRUN_PAGE= exec sh -c 'echo on'");
+    CHECK(read_exactly(life.from_worker.read_end, 3) == "on\n");
+    CHECK(WEXITSTATUS(life.end()) == 0);
+}
+
+}  // namespace ddprun::agent
