@@ -126,7 +126,7 @@ if [ "$is_full" = yes ]; then
     export DDPRUN_TRAIN_KILLS=200
     DDPRUN_STORE_OPERATIONS=100000 DDPRUN_KILLS=10000 \
         suite "the worker store against PyTorch's, agent and keeper killed 10,000 times" release \
-        -R "store_torch_process|keeper_process"
+        -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     suite "cluster under the address sanitizer" asan -L cluster

@@ -281,7 +281,7 @@ private:
             }
             keeper_->start_worker(generation, workers[i].local_rank, workers[i].command,
                                   workers[i].environment, std::move(pipes[i].out),
-                                  std::move(pipes[i].err), workers[i].cpus);
+                                  std::move(pipes[i].err), workers[i].cpus, page_.file());
         }
     }
 

@@ -9,23 +9,22 @@
 #include <set>
 #include <string_view>
 
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
 
 #include "agent/daemon/cpu_time.hpp"
+#include "agent/daemon/keeper_process.hpp"
 #include "agent/process/children.hpp"
 #include "agent/process/containment.hpp"
 #include "agent/process/frame_channel.hpp"
-#include "agent/process/start_program.hpp"
 #include "agent/process/sweep.hpp"
+#include "rendezvous/base/check.hpp"
+#include "rendezvous/protocol/worker_environment.hpp"
 
 namespace ddprun::agent {
 
 namespace {
-
-using boost::asio::posix::stream_descriptor;
 
 std::set<int> children_before_us() {
     const std::vector<int> children = own_children();
@@ -42,41 +41,49 @@ public:
         : io_(io),
           options_(std::move(options)),
           events_(std::move(events)),
-          containment_(children_before_us(), std::move(cgroup),
-                       options_.containment != ContainmentLevel::Session),
+          containment_(children_before_us(), std::move(cgroup), options_.containment),
           sweep_(io, containment_,
                  {.reap = [this] { reap_orphans(); },
                   .on_empty = [this] { finish_sweep(std::nullopt); },
                   .on_stuck = [this](std::string rest) { finish_sweep(std::move(rest)); }}),
-          child_signals_(io) {}
+          child_signals_(io),
+          process_(io, options_.limits.unkillable_after,
+                   {.on_ended = [this] { reap_keeper(); },
+                    .on_stuck =
+                        [this](std::string rest) {
+                            channel_->close();
+                            finish_sweep(std::move(rest));
+                        }}) {}
 
     Result<void> launch();
-    void start_worker(KeeperSpawn spawn, UniqueFd out, UniqueFd err);
+    void start_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds);
     void request(const KeeperRequest& message);
     void exclude(int pid) { containment_.exclude(pid); }
     void stop(std::function<void()> done);
 
     [[nodiscard]] Duration cpu_used() const;
     [[nodiscard]] ContainmentLevel containment() const { return containment_.level(); }
-    [[nodiscard]] int keeper_pid() const { return keeper_pid_; }
+    [[nodiscard]] int keeper_pid() const { return process_.pid(); }
 
 private:
-    void watch_keeper(UniqueFd pidfd);
     void catch_child_signals();
     void leave_child_signals();
     void wait_for_child_signal();
     void on_frame(std::string_view body);
     void on_channel_closed();
     void reap_keeper();
+    void kill_groups_of_workers();
     void reap_orphans();
     void finish_sweep(std::optional<std::string> rest);
     void finish_stop();
     void refuse_later(const KeeperSpawn& spawn, int error);
 
     void deliver(const KeeperStarted& event) {
+        running_.insert(event.pid);
         events_.on_started(event.generation, event.local_rank, event.pid);
     }
     void deliver(const KeeperExited& event) {
+        running_.erase(event.end.pid);
         events_.on_exited(event.generation, event.local_rank, event.end);
     }
     void deliver(const KeeperEmptied& event) {
@@ -93,10 +100,10 @@ private:
     Containment containment_;
     Sweep sweep_;
     boost::asio::signal_set child_signals_;  ///< only while sweeping, or where there is no pidfd
-    std::unique_ptr<stream_descriptor> keeper_pidfd_;
+    KeeperProcess process_;
     std::shared_ptr<FrameChannel> channel_;
-    int keeper_pid_ = 0;              ///< 0: there is none
     Generation held_;                 ///< whose workers may live
+    std::set<int> running_;           ///< workers, as far as the keeper has told
     bool has_keeper_worked_ = false;  ///< this one has said something
     bool is_stopping_ = false;
     std::function<void()> on_stopped_;
@@ -107,41 +114,20 @@ Result<void> KeeperHandle::Impl::launch() {
     if (sockets.has_error()) {
         return sockets.error();
     }
-    ProgramSpec spec;
-    spec.command = {options_.path, options_.saved_state.to_text(),
-                    std::to_string(options_.limits.unkillable_after.count()),
-                    std::string(names_of(containment_.level()).word)};
-    spec.fds = {FdMapping{.from = sockets->second.get(), .to = kKeeperSocket}};
-    if (containment_.cgroup_folder() >= 0) {
-        spec.fds.push_back(FdMapping{.from = containment_.cgroup_folder(), .to = kKeeperCgroup});
-    }
-    Result<StartedProgram> started = start_program(spec);
+    const Result<void> started = process_.start(options_.path, options_.saved_state, containment_,
+                                                sockets->second, shared_from_this());
     if (started.has_error()) {
         return started.error();
     }
-    keeper_pid_ = started->pid;
     has_keeper_worked_ = false;
     channel_ = FrameChannel::create(io_, std::move(sockets->first));
     channel_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
                      .on_closed = [this](const std::string& /*why*/) { on_channel_closed(); }});
-    watch_keeper(std::move(started->pidfd));
-    return {};
-}
-
-void KeeperHandle::Impl::watch_keeper(UniqueFd pidfd) {
-    keeper_pidfd_.reset();
-    if (!pidfd.is_open()) {
+    if (!process_.has_pidfd()) {
         catch_child_signals();
         reap_keeper();  // It may have ended before the signal was caught.
-        return;
     }
-    keeper_pidfd_ = std::make_unique<stream_descriptor>(io_, pidfd.release());
-    keeper_pidfd_->async_wait(stream_descriptor::wait_read,
-                              [self = shared_from_this()](const boost::system::error_code& error) {
-                                  if (!error) {
-                                      self->reap_keeper();
-                                  }
-                              });
+    return {};
 }
 
 void KeeperHandle::Impl::catch_child_signals() {
@@ -169,11 +155,11 @@ void KeeperHandle::Impl::wait_for_child_signal() {
         });
 }
 
-void KeeperHandle::Impl::start_worker(KeeperSpawn spawn, UniqueFd out, UniqueFd err) {
+void KeeperHandle::Impl::start_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds) {
     if (is_stopping_ || sweep_.is_running()) {
         return;  // on_lost is the answer.
     }
-    if (keeper_pid_ == 0 && launch().has_error()) {
+    if (process_.pid() == 0 && launch().has_error()) {
         refuse_later(spawn, EAGAIN);
         return;
     }
@@ -187,9 +173,6 @@ void KeeperHandle::Impl::start_worker(KeeperSpawn spawn, UniqueFd out, UniqueFd 
         return;
     }
     held_ = spawn.generation;
-    std::vector<UniqueFd> fds;
-    fds.push_back(std::move(out));
-    fds.push_back(std::move(err));
     channel_->send(std::move(*frame), std::move(fds));
 }
 
@@ -197,7 +180,7 @@ void KeeperHandle::Impl::request(const KeeperRequest& message) {
     if (is_stopping_ || sweep_.is_running()) {
         return;
     }
-    if (keeper_pid_ == 0) {
+    if (process_.pid() == 0) {
         // None could be started after the last one was lost, so nothing lives.
         if (const auto* empty = std::get_if<KeeperEmpty>(&message)) {
             boost::asio::post(io_, [self = shared_from_this(), empty = *empty] {
@@ -218,7 +201,7 @@ Duration KeeperHandle::Impl::cpu_used() const {
     const int folder = containment_.cgroup_folder();
     const std::optional<Duration> told =
         folder >= 0 ? cpu_time_of_cgroup(folder) : std::optional<Duration>();
-    return told ? *told : cpu_time_below(keeper_pid_);
+    return told ? *told : cpu_time_below(process_.pid());
 }
 
 void KeeperHandle::Impl::stop(std::function<void()> done) {
@@ -232,7 +215,9 @@ void KeeperHandle::Impl::stop(std::function<void()> done) {
     if (channel_) {
         channel_->close();
     }
-    if (keeper_pid_ == 0 && !sweep_.is_running()) {
+    // The keeper does so too, unless it dies with us before.
+    containment_.release();
+    if (process_.pid() == 0 && !sweep_.is_running()) {
         boost::asio::post(io_, [self = shared_from_this()] { self->finish_stop(); });
     }
 }
@@ -259,24 +244,29 @@ void KeeperHandle::Impl::on_frame(std::string_view body) {
 /// The keeper is dying: its descriptors are closed before its children are given to us, so that
 /// only its death counts. One that closed its socket without dying has gone wrong.
 void KeeperHandle::Impl::on_channel_closed() {
-    if (keeper_pid_ != 0) {
-        (void)kill(keeper_pid_, SIGKILL);
-    }
+    process_.kill(shared_from_this());
 }
 
 void KeeperHandle::Impl::reap_keeper() {
-    siginfo_t info{};
-    if (keeper_pid_ == 0 ||
-        waitid(P_PID, static_cast<id_t>(keeper_pid_), &info, WEXITED | WNOHANG) != 0 ||
-        info.si_pid == 0) {
+    if (!process_.reap()) {
         return;
     }
-    keeper_pid_ = 0;
-    keeper_pidfd_.reset();
     channel_->close();
+    if (containment_.level() == ContainmentLevel::Session) {
+        kill_groups_of_workers();
+    }
     // What it held are our children now, those that a stopping keeper had to give up too.
     catch_child_signals();
     sweep_.begin(options_.limits.unkillable_after, shared_from_this());
+}
+
+/// Only the worker itself died with the keeper, and what it had started became nobody's child that
+/// we could find. The number of a worker that had not ended a moment ago is hardly another's now.
+void KeeperHandle::Impl::kill_groups_of_workers() {
+    for (const int pid : running_) {
+        DDP_CHECK(pid > 1, pid);
+        (void)kill(-pid, SIGKILL);
+    }
 }
 
 void KeeperHandle::Impl::reap_orphans() {
@@ -298,6 +288,7 @@ void KeeperHandle::Impl::finish_sweep(std::optional<std::string> rest) {
         return;
     }
     const Generation held = std::exchange(held_, Generation());
+    running_.clear();
     // One that dies before it has done anything would do so again: the next worker, whose number is
     // bounded, tries again. So is one that cannot be started now.
     if (has_keeper_worked_) {
@@ -348,9 +339,17 @@ KeeperHandle::~KeeperHandle() {
 void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
                                 const std::vector<std::string>& command,
                                 const std::vector<std::pair<std::string, std::string>>& environment,
-                                UniqueFd out, UniqueFd err, const std::vector<int>& cpus) {
-    impl_->start_worker(KeeperSpawn{generation, local_rank, command, environment, cpus},
-                        std::move(out), std::move(err));
+                                UniqueFd out, UniqueFd err, const std::vector<int>& cpus,
+                                UniqueFd page) {
+    KeeperSpawn spawn{generation, local_rank, command, environment, cpus, {}};
+    std::vector<UniqueFd> fds;
+    fds.push_back(std::move(out));
+    fds.push_back(std::move(err));
+    if (page.is_open()) {
+        spawn.page_variable = rdzv::worker_variable::kPage.key;
+        fds.push_back(std::move(page));
+    }
+    impl_->start_worker(std::move(spawn), std::move(fds));
 }
 
 void KeeperHandle::signal_workers(Generation generation, std::vector<LocalRank> local_ranks,

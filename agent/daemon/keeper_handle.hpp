@@ -66,11 +66,13 @@ public:
 
     /// Starts a worker with `out` and `err` as its stdout and stderr. Always answered: on_started
     /// or on_exited, or on_lost. Calls of one loop turn travel together. It may run on `cpus`
-    /// only, or where this process may if that is empty.
+    /// only, or where this process may if that is empty. It finds `page` under a path of its
+    /// DDPRUN_PAGE; not open: that variable is not touched.
     void start_worker(Generation generation, LocalRank local_rank,
                       const std::vector<std::string>& command,
                       const std::vector<std::pair<std::string, std::string>>& environment,
-                      UniqueFd out, UniqueFd err, const std::vector<int>& cpus = {});
+                      UniqueFd out, UniqueFd err, const std::vector<int>& cpus = {},
+                      UniqueFd page = {});
 
     /// To the process groups of these workers of the generation, as far as they still run.
     void signal_workers(Generation generation, std::vector<LocalRank> local_ranks, int signal);

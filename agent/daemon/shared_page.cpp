@@ -1,12 +1,12 @@
 #include "agent/daemon/shared_page.hpp"
 
-#include <utility>
+#include <fcntl.h>
 
-#include "rendezvous/protocol/worker_environment.hpp"
+#include <utility>
 
 namespace ddprun::agent {
 
-Result<void> SharedPage::make(StartWorkers& start) {
+Result<void> SharedPage::make(const StartWorkers& start) {
     watch_.reset();
     page_.reset();
     Result<std::unique_ptr<WorkerPage>> made = WorkerPage::create(
@@ -15,10 +15,6 @@ Result<void> SharedPage::make(StartWorkers& start) {
         return made.error();
     }
     page_ = std::move(*made);
-    for (WorkerSpec& spec : start.workers) {
-        // The last of equal keys counts.
-        spec.environment.emplace_back(rdzv::worker_variable::kPage.key, page_->path());
-    }
     if (LifeWatch::is_possible()) {
         watch_ = std::make_unique<LifeWatch>(
             *page_,
@@ -27,6 +23,10 @@ Result<void> SharedPage::make(StartWorkers& start) {
             });
     }
     return {};
+}
+
+UniqueFd SharedPage::file() const {
+    return UniqueFd(page_ ? fcntl(page_->file(), F_DUPFD_CLOEXEC, 0) : -1);
 }
 
 void SharedPage::drop(Generation generation) {

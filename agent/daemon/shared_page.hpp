@@ -12,6 +12,7 @@
 #include "agent/process/worker_page.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/tagged.hpp"
+#include "rendezvous/base/unique_fd.hpp"
 
 namespace ddprun::agent {
 
@@ -25,9 +26,12 @@ public:
 
     explicit SharedPage(OnSign on_sign) : on_sign_(std::move(on_sign)) {}
 
-    /// Makes the page of these workers and adds its path to their environment. On failure there is
-    /// none and the environment is as it was. A kernel that cannot tell of deaths is no failure.
-    [[nodiscard]] Result<void> make(StartWorkers& start);
+    /// Makes the page of these workers. On failure there is none. A kernel that cannot tell of
+    /// deaths is no failure.
+    [[nodiscard]] Result<void> make(const StartWorkers& start);
+
+    /// The page, for the keeper to hold out to a worker; not open: there is none.
+    [[nodiscard]] UniqueFd file() const;
 
     void drop(Generation generation);
 

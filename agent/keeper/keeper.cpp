@@ -25,9 +25,9 @@ void say(const std::string& line) {
     fmt::print(stderr, "ddprun-keeper: {}\n", line);
 }
 
-WorkerEnd end_of(const siginfo_t& info) {
+WorkerEnd end_of(const siginfo_t& info, int outer_pid) {
     WorkerEnd end;
-    end.pid = info.si_pid;
+    end.pid = outer_pid;
     if (info.si_code == CLD_EXITED) {
         end.exit_code = info.si_status;
     } else {
@@ -57,12 +57,12 @@ Keeper::Keeper(boost::asio::io_context& io, UniqueFd agent, const SavedProcessSt
 }
 
 void Keeper::on_frame(std::string_view body) {
-    const Result<KeeperRequest> request = decode_request(body);
+    Result<KeeperRequest> request = decode_request(body);
     if (request.has_error()) {
         on_agent_gone(request.error().what);
         return;
     }
-    std::visit([this](const auto& message) { handle(message); }, *request);
+    std::visit([this](auto& message) { handle(std::move(message)); }, *request);
 }
 
 void Keeper::on_agent_gone(const std::string& why) {
@@ -78,11 +78,12 @@ void Keeper::on_agent_gone(const std::string& why) {
     sweep_.begin(unkillable_after_, nullptr);
 }
 
-void Keeper::handle(const KeeperSpawn& spawn) {
+void Keeper::handle(KeeperSpawn spawn) {
     const UniqueFd out = agent_->take_fd();
     const UniqueFd err = agent_->take_fd();
-    if (!out.is_open() || !err.is_open()) {
-        on_agent_gone("a worker was to be started without its two descriptors");
+    UniqueFd page = spawn.page_variable.empty() ? UniqueFd() : agent_->take_fd();
+    if (!out.is_open() || !err.is_open() || page.is_open() == spawn.page_variable.empty()) {
+        on_agent_gone("a worker was to be started without its descriptors");
         return;
     }
     if (emptying_ || (held_ != Generation() && held_ != spawn.generation)) {
@@ -96,6 +97,14 @@ void Keeper::handle(const KeeperSpawn& spawn) {
             return;
         }
     }
+    if (page.is_open()) {
+        // One for all workers of a generation. It stays open as long as one of them may look.
+        if (!page_.is_open() || held_ != spawn.generation) {
+            page_ = std::move(page);
+        }
+        spawn.environment.emplace_back(spawn.page_variable,
+                                       fmt::format("/proc/{}/fd/{}", getpid(), page_.get()));
+    }
     auto spawned = spawner_.spawn(spawn, out, err);
     if (spawned.has_error()) {
         refuse(spawn, spawned.error().value());
@@ -104,6 +113,7 @@ void Keeper::handle(const KeeperSpawn& spawn) {
     held_ = spawn.generation;
     Worker worker;
     worker.local_rank = spawn.local_rank;
+    worker.outer_pid = containment_.outer_pid(spawned->pid);
     const auto [entry, is_new] = workers_.emplace(spawned->pid, std::move(worker));
     DDP_CHECK(is_new, spawned->pid);
     watch(spawned->pid, entry->second, std::move(spawned->exec_status));
@@ -152,7 +162,7 @@ void Keeper::watch(int pid, Worker& worker, UniqueFd exec_status) {
                                    [this, pid](const boost::system::error_code& error) {
                                        const auto found = workers_.find(pid);
                                        if (!error && found != workers_.end()) {
-                                           read_exec_status(pid, found->second);
+                                           read_exec_status(found->second);
                                        }
                                    });
     UniqueFd pidfd = open_pidfd(pid);
@@ -176,7 +186,7 @@ void Keeper::watch(int pid, Worker& worker, UniqueFd exec_status) {
 }
 
 /// Called when the pipe has something to say, which an end of file is too.
-void Keeper::read_exec_status(int pid, Worker& worker) {
+void Keeper::read_exec_status(Worker& worker) {
     if (!worker.exec_status) {
         return;
     }
@@ -191,7 +201,7 @@ void Keeper::read_exec_status(int pid, Worker& worker) {
         return;
     }
     worker.is_started = true;
-    send(KeeperStarted{held_, worker.local_rank, pid});
+    send(KeeperStarted{held_, worker.local_rank, worker.outer_pid});
 }
 
 /// Every dead child: workers, and orphans that we have adopted.
@@ -217,8 +227,8 @@ void Keeper::reap_worker(Workers::iterator worker) {
     if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) {
         return;
     }
-    read_exec_status(pid, worker->second);
-    WorkerEnd end = end_of(info);
+    read_exec_status(worker->second);
+    WorkerEnd end = end_of(info, worker->second.outer_pid);
     if (worker->second.exec_errno) {
         end = WorkerEnd{};
         end.exec_errno = worker->second.exec_errno;
@@ -241,6 +251,7 @@ void Keeper::wait_for_orphans() {
 
 void Keeper::on_empty() {
     held_ = Generation();
+    page_.reset();
     containment_.end_generation();
     if (is_ending_) {
         containment_.release();

@@ -38,6 +38,7 @@ public:
 private:
     struct Worker {
         LocalRank local_rank;
+        int outer_pid = 0;        ///< by which the agent knows it
         bool is_started = false;  ///< exec has succeeded, and the agent knows
         std::optional<int> exec_errno;
         /// Open until it is known whether exec succeeded.
@@ -49,12 +50,12 @@ private:
 
     void on_frame(std::string_view body);
     void on_agent_gone(const std::string& why);
-    void handle(const KeeperSpawn& spawn);
+    void handle(KeeperSpawn spawn);
     void handle(const KeeperSignal& signal);
     void handle(const KeeperForward& forward);
     void handle(const KeeperEmpty& empty);
     void watch(int pid, Worker& worker, UniqueFd exec_status);
-    void read_exec_status(int pid, Worker& worker);
+    void read_exec_status(Worker& worker);
     void reap_all();
     void reap_worker(Workers::iterator worker);
     void wait_for_orphans();
@@ -72,6 +73,7 @@ private:
     Milliseconds unkillable_after_;
     Generation held_;                     ///< 0: nothing lives
     Workers workers_;                     ///< of `held_`, not reaped
+    UniqueFd page_;                       ///< of `held_`, for workers to open
     std::optional<Generation> emptying_;  ///< to be answered
     bool is_ending_ = false;
     bool has_failed_ = false;

@@ -27,6 +27,12 @@ int usage() {
     return rdzv::kExitUsage;
 }
 
+/// What the agent gave us is for no worker.
+UniqueFd inherited(int fd) {
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return UniqueFd(fd);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -44,23 +50,25 @@ int main(int argc, char** argv) {
         getsockopt(agent::kKeeperSocket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
         return usage();
     }
-    UniqueFd socket(agent::kKeeperSocket);
-    (void)fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
+    UniqueFd socket = inherited(agent::kKeeperSocket);
     (void)fcntl(socket.get(), F_SETFL, O_NONBLOCK);
     agent::ignore_asking_signals();
     std::optional<agent::Cgroup> cgroup;
-    if (*level == ContainmentLevel::Cgroup) {
-        (void)fcntl(agent::kKeeperCgroup, F_SETFD, FD_CLOEXEC);
-        Result<agent::Cgroup> given = agent::Cgroup::from(UniqueFd(agent::kKeeperCgroup));
-        if (given.has_error()) {
+    if (allows_cgroup(*level)) {
+        Result<agent::Cgroup> given = agent::Cgroup::from(inherited(agent::kKeeperCgroup));
+        if (given.has_value()) {
+            cgroup = std::move(*given);
+        } else if (*level == ContainmentLevel::Cgroup) {
             fmt::print(stderr, "ddprun-keeper: {}\n", given.error().what);
             return rdzv::kExitInternal;
         }
-        cgroup = std::move(*given);
     }
+    const bool is_first = *level == ContainmentLevel::PidNamespace;
+    agent::OuterPids outer_pids =
+        is_first ? agent::OuterPids(inherited(agent::kKeeperOuterDescriptors)) : agent::OuterPids();
 
     boost::asio::io_context io(1);
-    agent::Containment containment({}, std::move(cgroup), *level != ContainmentLevel::Session);
+    agent::Containment containment({}, std::move(cgroup), level, std::move(outer_pids));
     agent::Keeper keeper(io, std::move(socket), *saved, std::move(containment),
                          Milliseconds(unkillable_after));
     io.run();

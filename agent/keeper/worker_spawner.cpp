@@ -17,6 +17,7 @@
 
 #include "agent/process/children.hpp"
 #include "agent/process/fork_into.hpp"
+#include "agent/process/signals_blocked.hpp"
 
 namespace ddprun::agent {
 
@@ -29,23 +30,6 @@ boost::system::error_code system_code(int errno_value) {
 constexpr int kExecFailed = 127;
 constexpr int kNoReport = 125;
 constexpr unsigned int kCloseRangeCloexec = 4;  // CLOSE_RANGE_CLOEXEC, unknown to old headers
-
-/// All signals blocked while it lives: between fork and restore() a child must neither lose a
-/// signal that is meant for it nor run our handlers.
-class SignalsBlocked {
-public:
-    SignalsBlocked() {
-        sigset_t all;
-        sigfillset(&all);
-        sigprocmask(SIG_SETMASK, &all, &before_);
-    }
-    ~SignalsBlocked() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-    SignalsBlocked(const SignalsBlocked&) = delete;
-    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
-private:
-    sigset_t before_;
-};
 
 void close_on_exec_above_standard() {
     if (syscall(SYS_close_range, 3U, ~0U, kCloseRangeCloexec) == 0) {

@@ -217,7 +217,7 @@ Result<std::optional<Cgroup>> Cgroup::make_if_wanted(std::optional<ContainmentLe
         return std::optional<Cgroup>();
     }
     Result<Cgroup> made = make();
-    if (made.has_error() && wanted) {
+    if (made.has_error() && wanted == ContainmentLevel::Cgroup) {
         return Error{made.error().code, fmt::format("containment {} cannot be had: {}",
                                                     names_of(*wanted).name, made.error().what)};
     }

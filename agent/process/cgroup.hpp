@@ -20,7 +20,7 @@ public:
     /// what is missing; nothing is left then.
     [[nodiscard]] static Result<Cgroup> make();
 
-    /// None where another level is wanted, or where none can be had and none is demanded.
+    /// None where the level wanted has none, or where none can be had and none is demanded.
     [[nodiscard]] static Result<std::optional<Cgroup>> make_if_wanted(
         std::optional<ContainmentLevel> wanted);
 

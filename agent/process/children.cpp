@@ -189,12 +189,10 @@ int own_number_of(int pid) {
     return number_of(std::string_view(numbers).substr(numbers.rfind('\t') + 1)).value_or(0);
 }
 
-std::string describe_process(int pid) {
+std::string describe_process(int pid, int shown) {
     const std::optional<ProcessStat> stat = stat_of(pid);
-    if (!stat) {
-        return fmt::format("{}", pid);
-    }
-    return fmt::format("{} ({}, state {})", pid, stat->name, stat->state);
+    return stat ? fmt::format("{} ({}, state {})", shown, stat->name, stat->state)
+                : fmt::format("{}", shown);
 }
 
 }  // namespace ddprun::agent

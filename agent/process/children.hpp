@@ -41,7 +41,7 @@ struct ProcessStat {
 /// By which number the process knows itself, in its own PID namespace; 0 if it is gone.
 [[nodiscard]] int own_number_of(int pid);
 
-/// "1234 (python3, state D)", for people.
-[[nodiscard]] std::string describe_process(int pid);
+/// "1234 (python3, state D)", for people, who know `pid` by the number `shown`.
+[[nodiscard]] std::string describe_process(int pid, int shown);
 
 }  // namespace ddprun::agent

@@ -17,20 +17,28 @@ namespace {
 
 constexpr std::size_t kDescribedMax = 8;
 
+/// Makes this process what the level needs. Returns what is really in force.
+ContainmentLevel take_level(std::optional<ContainmentLevel> wanted, bool has_cgroup) {
+    const bool is_subreaper =
+        wanted != ContainmentLevel::Session && prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;
+    if (wanted == ContainmentLevel::PidNamespace) {
+        return *wanted;
+    }
+    if (has_cgroup) {
+        return ContainmentLevel::Cgroup;
+    }
+    return is_subreaper ? ContainmentLevel::Keeper : ContainmentLevel::Session;
+}
+
 }  // namespace
 
-Containment::Containment(std::set<int> excluded, std::optional<Cgroup> cgroup, bool is_subreaper)
+Containment::Containment(std::set<int> excluded, std::optional<Cgroup> cgroup,
+                         std::optional<ContainmentLevel> wanted, OuterPids outer_pids)
     : owner_(getpid()),
       excluded_(std::move(excluded)),
       cgroup_(std::move(cgroup)),
-      is_subreaper_(is_subreaper && prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0) {}
-
-ContainmentLevel Containment::level() const {
-    if (cgroup_) {
-        return ContainmentLevel::Cgroup;
-    }
-    return is_subreaper_ ? ContainmentLevel::Keeper : ContainmentLevel::Session;
-}
+      outer_pids_(std::move(outer_pids)),
+      level_(take_level(wanted, cgroup_.has_value())) {}
 
 int Containment::enter() const noexcept {
     if (setsid() < 0) {
@@ -74,7 +82,7 @@ std::string Containment::describe_rest() const {
             return text + ", …";
         }
         text += described++ == 0 ? "process " : ", ";
-        text += describe_process(child);
+        text += describe_process(child, outer_pid(child));
     }
     return text;
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "agent/process/cgroup.hpp"
+#include "agent/process/outer_pids.hpp"
 #include "rendezvous/protocol/containment_level.hpp"
 
 namespace ddprun::agent {
@@ -13,14 +14,17 @@ namespace ddprun::agent {
 /// process except `excluded` children and theirs, and every member of `cgroup`. Every worker leads
 /// its own session and dies with its parent. This process is a subreaper, so that what a worker
 /// leaves behind becomes its child, is found and killed; where it cannot be, the level is Session.
+/// With PidNamespace the kernel, too, kills them all when the keeper ends.
 /// Used by the keeper for the workers, by the agent for what a dead keeper left. One thread.
 class Containment {
 public:
-    /// `is_subreaper`: is to become one.
-    Containment(std::set<int> excluded, std::optional<Cgroup> cgroup, bool is_subreaper);
+    /// `wanted`: none is the highest that `cgroup` and the kernel allow. `outer_pids` is for the
+    /// keeper.
+    Containment(std::set<int> excluded, std::optional<Cgroup> cgroup,
+                std::optional<ContainmentLevel> wanted, OuterPids outer_pids = {});
 
     /// What is really in force.
-    [[nodiscard]] ContainmentLevel level() const;
+    [[nodiscard]] ContainmentLevel level() const { return level_; }
 
     /// For the keeper; -1: there is no cgroup.
     [[nodiscard]] int cgroup_folder() const { return cgroup_ ? cgroup_->folder() : -1; }
@@ -48,7 +52,10 @@ public:
     /// Readable out of band when is_empty() may have changed without a child's death; -1: never.
     [[nodiscard]] int events() const { return cgroup_ ? cgroup_->events() : -1; }
 
-    /// Who is left, for people; empty when nobody is.
+    /// By which number others know this child; it has not been reaped.
+    [[nodiscard]] int outer_pid(int child) const { return outer_pids_.of(child); }
+
+    /// Who is left, for people, by outer_pid(); empty when nobody is.
     [[nodiscard]] std::string describe_rest() const;
 
     /// `pid`, a child of this process, and its descendants are not of the set.
@@ -64,7 +71,8 @@ private:
     int owner_;  ///< this process, for the child to compare its parent with
     std::set<int> excluded_;
     std::optional<Cgroup> cgroup_;
-    bool is_subreaper_;
+    OuterPids outer_pids_;
+    ContainmentLevel level_;
 };
 
 }  // namespace ddprun::agent

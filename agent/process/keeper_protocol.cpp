@@ -124,6 +124,7 @@ Result<std::string> encode(const KeeperSpawn& spawn) {
     for (const int cpu : spawn.cpus) {
         out.number(cpu);
     }
+    out.string(spawn.page_variable);
     return std::move(out).finish();
 }
 
@@ -192,7 +193,7 @@ Result<std::string> encode(const KeeperNotEmptied& not_emptied) {
 }
 
 KeeperSpawn read_spawn(Reader& in) {
-    KeeperSpawn spawn{in.generation(), in.local_rank(), {}, {}, {}};
+    KeeperSpawn spawn{in.generation(), in.local_rank(), {}, {}, {}, {}};
     const std::uint32_t arguments = in.count(sizeof(std::uint32_t));
     spawn.command.reserve(arguments);
     for (std::uint32_t i = 0; i < arguments; ++i) {
@@ -214,6 +215,7 @@ KeeperSpawn read_spawn(Reader& in) {
             in.fail();
         }
     }
+    spawn.page_variable = in.string();
     if (spawn.command.empty()) {
         in.fail();
     }

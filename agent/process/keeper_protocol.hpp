@@ -29,14 +29,16 @@ struct WorkerEnd {
 
 // -------------------------------------------------------------------------- agent to the keeper
 
-/// Start a worker. Two descriptors go with it: its stdout, then its stderr. Refused (Exited with
-/// EBUSY) while another generation is not proven empty.
+/// Start a worker. Descriptors go with it: its stdout, its stderr, the page if there is one.
+/// Refused (Exited with EBUSY) while another generation is not proven empty.
 struct KeeperSpawn {
     Generation generation;
     LocalRank local_rank;
     std::vector<std::string> command;  ///< [0] without a slash is looked for in PATH
     std::vector<std::pair<std::string, std::string>> environment;  ///< set over the keeper's own
     std::vector<int> cpus;  ///< it may run on these only; empty: as the keeper
+    /// Set to the path of the page that comes with it; empty: none comes.
+    std::string page_variable;
 
     bool operator==(const KeeperSpawn&) const = default;
 };
@@ -111,6 +113,8 @@ using KeeperEvent = std::variant<KeeperStarted, KeeperExited, KeeperEmptied, Kee
 inline constexpr int kKeeperSocket = 3;
 /// The folder of the cgroup, where there is one.
 inline constexpr int kKeeperCgroup = 4;
+/// In a PID namespace: the keeper's /proc/self/fdinfo in the agent's /proc.
+inline constexpr int kKeeperOuterDescriptors = 5;
 /// Far above any kernel's number of CPUs.
 inline constexpr int kCpusMax = 1 << 16;
 /// Body of one frame. The kernel allows a program 6 MiB of arguments and environment at most.

@@ -94,10 +94,6 @@ WorkerPage::~WorkerPage() {
     munmap(header_, rdzv::worker_page_bytes(static_cast<std::uint32_t>(slot_count_)));
 }
 
-std::string WorkerPage::path() const {
-    return fmt::format("/proc/{}/fd/{}", getpid(), file_.get());
-}
-
 void WorkerPage::ask_to_stop(int signal, Instant deadline) {
     header_->stop_deadline_ns.store(nanoseconds_of(deadline));
     std::uint32_t nobody_asked = 0;

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/instant.hpp"
@@ -30,8 +29,8 @@ public:
     WorkerPage(const WorkerPage&) = delete;
     WorkerPage& operator=(const WorkerPage&) = delete;
 
-    /// What a worker opens, while this object lives.
-    [[nodiscard]] std::string path() const;
+    /// The memory, for others to hold.
+    [[nodiscard]] int file() const { return file_.get(); }
 
     [[nodiscard]] Generation generation() const { return generation_; }
     [[nodiscard]] int slot_count() const { return slot_count_; }

@@ -60,7 +60,7 @@ status: asks a rendezvous how its jobs stand: what each waits for, who is in it,
 its budgets, and what happened last.
 logs: shows what the workers of this node have written, of the newest run; restarts are followed.
 doctor: looks for what may be wrong with this machine before a job finds out: limits, shared
-memory, the clock, names, CPUs, cgroup. Exit code 1 if something is bad.
+memory, the clock, names, CPUs, cgroup, namespaces. Exit code 1 if something is bad.
 
 options of status:
   --rdzv-endpoint LIST  HOST[:PORT] of the rendezvous, as ddprun was given it; of several,

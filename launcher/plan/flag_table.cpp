@@ -149,8 +149,8 @@ constexpr std::array kFlags = {
     value("duplicate-stderr-filters", "TEXTS", Group::Output, "the same for stderr"),
 
     value("containment", "LEVEL", Group::Other,
-          "how workers are held together so that none is left:\ncgroup, keeper or session (default:"
-          " the first there is)"),
+          "how workers are held together so that none is left:\ncgroup, pid-namespace, keeper or "
+          "session (default: cgroup\nif it can be had, else keeper)"),
     value("watch", "exit|preload", Group::Other,
           "how the death of a worker is noticed: when its process is\ngone (default), or before its"
           " memory is taken down, by a\nsmall library that is preloaded into it"),

@@ -187,6 +187,22 @@ Finding check_cgroups(const MachineFacts& facts) {
                 "Delegate=yes gives a cgroup"};
 }
 
+/// Only who asks for one needs it.
+Finding check_namespaces(const MachineFacts& facts) {
+    constexpr std::string_view kName = "PID namespaces";
+    if (!facts.namespace_refusal) {
+        return unknown(kName, "not tried");
+    }
+    return {.check = kName,
+            .result = CheckResult::Good,
+            .what = facts.namespace_refusal->empty()
+                        ? "--containment pid-namespace can be had"
+                        : fmt::format("--containment pid-namespace cannot be had, nothing else "
+                                      "needs one: {}",
+                                      *facts.namespace_refusal),
+            .todo = {}};
+}
+
 Finding check_ports(const MachineFacts& facts) {
     constexpr std::string_view kName = "ports";
     if (!facts.outgoing_ports || !facts.is_rendezvous_port_free) {
@@ -292,7 +308,7 @@ std::vector<Finding> check_machine(const MachineFacts& facts) {
     return {check_open_files(facts), check_backlog(facts),    check_shared_memory(facts),
             check_clock(facts),      check_interfaces(facts), check_hostname(facts),
             check_ports(facts),      check_cpus(facts),       check_gpus(facts),
-            check_cgroups(facts)};
+            check_cgroups(facts),    check_namespaces(facts)};
 }
 
 }  // namespace ddprun::launcher

@@ -35,6 +35,8 @@ struct MachineFacts {
     std::optional<std::vector<GpuHealth>> gpus;  ///< none: no driver of NVIDIA tells
     /// Why no cgroup can be made for workers; empty: one can.
     std::optional<std::string> cgroup_refusal;
+    /// The same of a PID namespace.
+    std::optional<std::string> namespace_refusal;
 };
 
 }  // namespace ddprun::launcher

@@ -19,6 +19,7 @@
 #include <system_error>
 
 #include "agent/process/cgroup.hpp"
+#include "agent/process/start_first_process.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/nvml.hpp"
 #include "launcher/plan/real_surroundings.hpp"
@@ -159,6 +160,8 @@ MachineFacts read_machine_facts() {
     if (cgroup) {
         cgroup->remove();
     }
+    const Result<void> tried = agent::try_first_process();
+    facts.namespace_refusal = tried ? "" : tried.error().what;
     return facts;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 
 #include "agent/core/worker_group.hpp"
 #include "agent/process/cgroup.hpp"
+#include "agent/process/start_first_process.hpp"
 #include "launcher/plan/placement.hpp"
 #include "launcher/run/agent_options.hpp"
 #include "launcher/run/node_identity.hpp"
@@ -111,17 +113,39 @@ std::string meeting_text(const LaunchPlan& plan) {
     return fmt::format("{} node{} at {}", count, settings.max_nodes == 1 ? "" : "s", places);
 }
 
+/// Why no cgroup can be made; none: one can.
+std::optional<std::string> cgroup_refusal() {
+    Result<agent::Cgroup> cgroup = agent::Cgroup::make();
+    if (!cgroup) {
+        return cgroup.error().what;
+    }
+    cgroup->remove();
+    return std::nullopt;
+}
+
+/// Why the level that was asked for cannot be had, as far as that may be; none: it can.
+std::optional<std::string> refusal_of(ContainmentLevel level) {
+    if (level == ContainmentLevel::Cgroup) {
+        return cgroup_refusal();
+    }
+    if (level == ContainmentLevel::PidNamespace) {
+        const Result<void> tried = agent::try_first_process();
+        return tried ? std::optional<std::string>() : tried.error().what;
+    }
+    return std::nullopt;
+}
+
 /// As the agent will choose it.
 std::string containment_text(const LaunchPlan& plan) {
-    if (!allows_cgroup(plan.containment)) {
-        return std::string(names_of(*plan.containment).name);
+    if (plan.containment) {
+        const std::string_view name = names_of(*plan.containment).name;
+        const std::optional<std::string> refusal = refusal_of(*plan.containment);
+        return refusal ? fmt::format("{}, which cannot be had here: {}", name, *refusal)
+                       : std::string(name);
     }
-    Result<agent::Cgroup> cgroup = agent::Cgroup::make();
-    if (cgroup) {
-        cgroup->remove();
-        return std::string(names_of(ContainmentLevel::Cgroup).name);
-    }
-    return fmt::format("{}; {}", names_of(ContainmentLevel::Keeper).name, cgroup.error().what);
+    const std::optional<std::string> refusal = cgroup_refusal();
+    return refusal ? fmt::format("{}; {}", names_of(ContainmentLevel::Keeper).name, *refusal)
+                   : std::string(names_of(ContainmentLevel::Cgroup).name);
 }
 
 /// The agent's own view of the first generation, as far as it is known.

@@ -10,9 +10,10 @@
 namespace ddprun {
 
 enum class ContainmentLevel {
-    Cgroup,   ///< a cgroup v2, beside what Keeper does
-    Keeper,   ///< whatever a process leaves behind becomes the keeper's
-    Session,  ///< each worker's session, no more
+    Cgroup,        ///< a cgroup v2, beside what Keeper does
+    PidNamespace,  ///< the keeper is the first process of a PID namespace; only if asked for
+    Keeper,        ///< whatever a process leaves behind becomes the keeper's
+    Session,       ///< each worker's session, no more
 };
 
 struct ContainmentNames {
@@ -21,8 +22,9 @@ struct ContainmentNames {
     std::string_view name;  ///< for people
 };
 
-inline constexpr std::array<ContainmentNames, 3> kContainmentNames = {{
+inline constexpr std::array<ContainmentNames, 4> kContainmentNames = {{
     {ContainmentLevel::Cgroup, "cgroup", "C3 (cgroup)"},
+    {ContainmentLevel::PidNamespace, "pid-namespace", "C2 (pid-namespace)"},
     {ContainmentLevel::Keeper, "keeper", "C1 (keeper)"},
     {ContainmentLevel::Session, "session", "C0 (session)"},
 }};
@@ -32,9 +34,11 @@ inline constexpr std::array<ContainmentNames, 3> kContainmentNames = {{
                          [level](const ContainmentNames& one) { return one.level == level; });
 }
 
-/// Whether a cgroup is to be tried where `wanted` was asked for; none: whatever can be had.
+/// Whether a cgroup is to be tried where `wanted` was asked for; none: whatever can be had. A PID
+/// namespace does without if it must.
 [[nodiscard]] constexpr bool allows_cgroup(std::optional<ContainmentLevel> wanted) {
-    return !wanted || *wanted == ContainmentLevel::Cgroup;
+    return !wanted || *wanted == ContainmentLevel::Cgroup ||
+           *wanted == ContainmentLevel::PidNamespace;
 }
 
 /// The level of that word; none: there is no such word.

@@ -55,15 +55,31 @@ TEST_CASE("as the first process of a container ddprun restarts workers and ends 
     if (!has_containers()) {
         return;
     }
+    const std::string level = GENERATE("keeper", "pid-namespace");
     Cluster cluster;
-    Process& container = cluster.start(
-        {.argv = in_container(
-             cluster, {"--nproc-per-node", "2", "--max-restarts", "1", Cluster::worker(), "--print",
-                       "--daemonize", "--before-generation", "2", "--exit-code", "3", "--always",
-                       "--when-rank", "1", "--exit-code", "7", "--always", "--hang"}),
-         .env = {},
-         .cwd = {},
-         .name = {}});
+    Process& container = cluster.start({.argv = in_container(cluster, {"--containment",
+                                                                       level,
+                                                                       "--nproc-per-node",
+                                                                       "2",
+                                                                       "--max-restarts",
+                                                                       "1",
+                                                                       Cluster::worker(),
+                                                                       "--print",
+                                                                       "--daemonize",
+                                                                       "--before-generation",
+                                                                       "2",
+                                                                       "--exit-code",
+                                                                       "3",
+                                                                       "--always",
+                                                                       "--when-rank",
+                                                                       "1",
+                                                                       "--exit-code",
+                                                                       "7",
+                                                                       "--always",
+                                                                       "--hang"}),
+                                        .env = {},
+                                        .cwd = {},
+                                        .name = {}});
     CHECK(container.wait_exit() == 7);
     // One that fails may take the other along before that has printed its place.
     CHECK(container.count_lines(place_in(1)) >= 1);

@@ -1,6 +1,8 @@
 // An agent with nothing but a keeper. Its stdout, a pipe, is the stdout of everything below it: end
 // of file means that none of them is left.
-//   keeper_test_agent KEEPER WORKER families N   starts N families and waits to be killed
+//   keeper_test_agent KEEPER WORKER families N MODE   starts N workers that are told MODE, and
+//   waits
+//                                                to be killed
 //   keeper_test_agent KEEPER WORKER no-pidfd     a worker's exit, a keeper's death and the end of
 //                                                both on a kernel that has no pidfd
 
@@ -63,6 +65,8 @@ public:
                                         .saved_state = agent::SavedProcessState::capture()},
                                        std::move(events));
         if (handle.has_error()) {
+            const std::string& what = handle.error().what;
+            (void)!write(STDERR_FILENO, what.data(), what.size());
             std::exit(1);
         }
         keeper_ = std::move(*handle);
@@ -74,9 +78,9 @@ public:
                               another_stdout());
     }
 
-    void start_families(int count) {
+    void start_families(int count, const char* mode) {
         for (int i = 0; i < count; ++i) {
-            start(i, {"family"});
+            start(i, {mode});
         }
         // Whoever wants to kill both at once needs to know.
         const std::string pid = std::to_string(keeper_->keeper_pid()) + "\n";
@@ -130,6 +134,9 @@ int main(int argc, char** argv) {
     if (what == "no-pidfd") {
         return take_pidfd_away() ? TestAgent(argv[1], argv[2]).live_without_pidfd() : 77;
     }
-    TestAgent(argv[1], argv[2]).start_families(argc > 4 ? std::atoi(argv[4]) : 1);
+    if (argc < 6) {
+        return 2;
+    }
+    TestAgent(argv[1], argv[2]).start_families(std::atoi(argv[4]), argv[5]);
     return 0;
 }

@@ -17,49 +17,6 @@ namespace ddprun::agent {
 namespace {
 
 constexpr Milliseconds kPatience{10000};
-constexpr int kPatienceMs = 30000;
-constexpr std::size_t kFamily = 3;
-
-/// An agent with one family of processes, a keeper, and whoever is left of them.
-struct TestAgent {
-    TestAgent() {
-        TestPipe keeper;
-        ProgramSpec spec;
-        spec.command = {kAgentProgram, kKeeperProgram, kWorkerProgram, "families", "1"};
-        spec.fds = {FdMapping{.from = pipe.write_end.get(), .to = STDOUT_FILENO},
-                    FdMapping{.from = keeper.write_end.get(), .to = STDERR_FILENO}};
-        const Result<StartedProgram> started = start_program(spec);
-        REQUIRE(!started.has_error());
-        pid = started->pid;
-        pipe.write_end.reset();
-        CHECK(read_exactly(pipe.read_end, kFamily).size() == kFamily);
-        std::string line;
-        while (line.empty() || line.back() != '\n') {
-            line += read_exactly(keeper.read_end, 1);
-        }
-        keeper_pid = std::atoi(line.c_str());
-        REQUIRE(keeper_pid > 1);
-    }
-
-    void kill_with_keeper() const {
-        // It is nobody's child that we could wait for, and holds the lock until it is gone.
-        const UniqueFd keeper = open_pidfd(keeper_pid);
-        REQUIRE(keeper.is_open());
-        // Stopped first: neither sees the other die.
-        REQUIRE(kill(keeper_pid, SIGSTOP) == 0);
-        REQUIRE(kill(pid, SIGSTOP) == 0);
-        REQUIRE(kill(keeper_pid, SIGKILL) == 0);
-        REQUIRE(kill(pid, SIGKILL) == 0);
-        int status = 0;
-        REQUIRE(waitpid(pid, &status, 0) == pid);
-        pollfd ended{keeper.get(), POLLIN, 0};
-        REQUIRE(poll(&ended, 1, kPatienceMs) == 1);
-    }
-
-    TestPipe pipe;  ///< its write end is held by every process below the agent
-    int pid = 0;
-    int keeper_pid = 0;
-};
 
 bool has_cgroup() {
     if (!allows_cgroup(wanted_containment())) {
@@ -82,8 +39,10 @@ TEST_CASE("the next agent kills what was left by an agent that died together wit
     if (!has_cgroup()) {
         return;
     }
-    for (int cycle = 0; cycle < 20; ++cycle) {
-        const TestAgent agent;
+    for (int cycle = 0; cycle < cycles() / 10; ++cycle) {
+        TestAgent agent(1);
+        agent.read_keeper();
+        CHECK(read_exactly(agent.pipe.read_end, kFamily).size() == kFamily);
         agent.kill_with_keeper();
         // It may be somebody else's start that finds them, or nobody was left: then nothing is
         // said.

@@ -2,13 +2,17 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
+#include "agent/process/start_program.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {
@@ -52,6 +56,66 @@ std::string read_to_end(const UniqueFd& from) {
     return read_exactly(from, std::string::npos);
 }
 
+int cycles() {
+    const char* wanted = std::getenv("DDPRUN_KILLS");
+    return wanted == nullptr ? 200 : std::atoi(wanted);
+}
+
+TestAgent::TestAgent(std::size_t workers, const std::string& mode) {
+    ProgramSpec spec;
+    spec.command = {kAgentProgram, kKeeperProgram,          kWorkerProgram,
+                    "families",    std::to_string(workers), mode};
+    spec.fds = {FdMapping{.from = pipe.write_end.get(), .to = STDOUT_FILENO},
+                FdMapping{.from = told_.write_end.get(), .to = STDERR_FILENO}};
+    const Result<StartedProgram> started = start_program(spec);
+    REQUIRE(!started.has_error());
+    pid_ = started->pid;
+    pipe.write_end.reset();
+    told_.write_end.reset();
+}
+
+void TestAgent::read_keeper() {
+    std::string line;
+    while (line.empty() || line.back() != '\n') {
+        const std::string next = read_exactly(told_.read_end, 1);
+        INFO(line);
+        REQUIRE(next.size() == 1);
+        line += next;
+    }
+    keeper_pid_ = std::atoi(line.c_str());
+    REQUIRE(keeper_pid_ > 1);
+}
+
+void TestAgent::kill_with_keeper() const {
+    // It is nobody's child that we could wait for, and holds what the agent holds until it is gone.
+    const UniqueFd keeper = open_pidfd(keeper_pid_);
+    REQUIRE(keeper.is_open());
+    // Stopped first.
+    REQUIRE(kill(keeper_pid_, SIGSTOP) == 0);
+    REQUIRE(kill(pid_, SIGSTOP) == 0);
+    REQUIRE(kill(keeper_pid_, SIGKILL) == 0);
+    kill_alone();
+    pollfd ended{keeper.get(), POLLIN, 0};
+    REQUIRE(poll(&ended, 1, kPatienceMs) == 1);
+}
+
+void TestAgent::kill_alone() const {
+    REQUIRE(kill(pid_, SIGKILL) == 0);
+    int status = 0;
+    REQUIRE(waitpid(pid_, &status, 0) == pid_);
+    CHECK(status == SIGKILL);
+}
+
+/// By somebody else's program: whether C2 is only not to be had here.
+bool can_make_namespaces() {
+    ProgramSpec spec;
+    spec.command = {"/usr/bin/unshare", "--map-root-user", "--pid",
+                    "--fork",           "--mount-proc",    "/bin/true"};
+    const Result<StartedProgram> trial = start_program(spec);
+    int status = 1;
+    return trial.has_value() && waitpid(trial->pid, &status, 0) == trial->pid && status == 0;
+}
+
 KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_after,
                              const std::string& program) {
     KeeperHandle::Events events;
@@ -83,6 +147,10 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
                                        .limits = limits,
                                        .saved_state = std::move(saved)},
                                       std::move(events));
+    if (handle.has_error() && wanted_containment() == ContainmentLevel::PidNamespace &&
+        !can_make_namespaces()) {
+        WARN("LEFT OUT: no PID namespace here: " << handle.error().what);
+    }
     REQUIRE(!handle.has_error());
     keeper = std::move(*handle);
 }

@@ -35,6 +35,36 @@ std::string read_exactly(const UniqueFd& from, std::size_t count);
 /// As above, all bytes until the end of file.
 std::string read_to_end(const UniqueFd& from);
 
+/// Processes of one worker that is told "family".
+inline constexpr std::size_t kFamily = 3;
+
+/// How often agents and keepers are killed; $DDPRUN_KILLS.
+int cycles();
+
+/// An agent of its own with `workers` of them, a keeper, and whoever is left of them.
+class TestAgent {
+public:
+    explicit TestAgent(std::size_t workers, const std::string& mode = "family");
+
+    /// Blocks until it has asked for its workers.
+    void read_keeper();
+
+    /// Both in the same instant: neither sees the other die.
+    void kill_with_keeper() const;
+
+    /// SIGKILL, and it is reaped.
+    void kill_alone() const;
+
+    [[nodiscard]] int keeper_pid() const { return keeper_pid_; }
+
+    TestPipe pipe;  ///< its write end is held by every process below the agent
+
+private:
+    TestPipe told_;
+    int pid_ = 0;
+    int keeper_pid_ = 0;
+};
+
 /// An agent's side of one keeper, with everything it has been told.
 class KeeperFixture {
 public:

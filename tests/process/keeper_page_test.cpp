@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "agent/daemon/shared_page.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
@@ -42,18 +44,16 @@ StartWorkers two_workers(Generation generation) {
     for (int i = 0; i < 2; ++i) {
         WorkerSpec worker;
         worker.local_rank = LocalRank(i);
-        worker.environment = {{"DDPRUN_PAGE", ""}};
         start.workers.push_back(std::move(worker));
     }
     return start;
 }
 
-/// Worker `local_rank` of `start` begins to look.
-worker::Page look(const StartWorkers& start, int local_rank) {
-    const auto& environment = start.workers[static_cast<std::size_t>(local_rank)].environment;
-    REQUIRE(environment.back().first == "DDPRUN_PAGE");
-    Result<worker::Page> opened =
-        worker::Page::open(environment.back().second, start.generation, LocalRank(local_rank), 2);
+/// Worker `local_rank` of `start` begins to look at what the keeper would hold.
+worker::Page look(const SharedPage& page, const StartWorkers& start, int local_rank) {
+    const UniqueFd file = page.file();
+    Result<worker::Page> opened = worker::Page::open(fmt::format("/proc/self/fd/{}", file.get()),
+                                                     start.generation, LocalRank(local_rank), 2);
     REQUIRE(opened);
     return std::move(*opened);
 }
@@ -62,9 +62,9 @@ worker::Page look(const StartWorkers& start, int local_rank) {
 
 TEST_CASE("a signal spares the workers that look at the page, if it spares any") {
     SharedPage page(no_sign);
-    StartWorkers start = two_workers(Generation(3));
+    const StartWorkers start = two_workers(Generation(3));
     REQUIRE(page.make(start));
-    const worker::Page looking = look(start, 1);
+    const worker::Page looking = look(page, start, 1);
     page.carry_out(AskWorkersToLeave{.generation = Generation(3), .signal = SIGTERM});
     CHECK(looking.stop_request().has_value());
     SignalWorkers signal{.generation = Generation(3), .signal = SIGTERM, .spares_asked = true};
@@ -76,9 +76,9 @@ TEST_CASE("a signal spares the workers that look at the page, if it spares any")
 
 TEST_CASE("what is meant for another generation does not reach the page") {
     SharedPage page(no_sign);
-    StartWorkers start = two_workers(Generation(3));
+    const StartWorkers start = two_workers(Generation(3));
     REQUIRE(page.make(start));
-    worker::Page looking = look(start, 1);
+    worker::Page looking = look(page, start, 1);
     looking.tell_progress(8);
     const Generation other(GENERATE(std::uint64_t{2}, std::uint64_t{4}));
     page.carry_out(AskWorkersToLeave{.generation = other, .signal = SIGTERM});
@@ -102,7 +102,7 @@ TEST_CASE("workers may publish before the moment that their agent was told last"
     start.publish_until =
         GENERATE_COPY(as<Instant>{}, past, future, Instant::min(), Instant::max());
     REQUIRE(page.make(start));
-    const worker::Page looking = look(start, 0);
+    const worker::Page looking = look(page, start, 0);
     CHECK(looking.is_isolated() == (start.publish_until < now));
     for (const Instant until : {future, past, Instant::max(), Instant::min(), future}) {
         page.carry_out(AllowPublishing{.generation = Generation(1), .until = until});
@@ -112,9 +112,9 @@ TEST_CASE("workers may publish before the moment that their agent was told last"
 
 TEST_CASE("without a page every worker is signalled and nothing is known of its progress") {
     SharedPage page(no_sign);
-    StartWorkers start = two_workers(Generation(1));
+    const StartWorkers start = two_workers(Generation(1));
     REQUIRE(page.make(start));
-    const worker::Page looking = look(start, 0);
+    const worker::Page looking = look(page, start, 0);
     page.drop(Generation(1));
     page.carry_out(AskWorkersToLeave{.generation = Generation(1), .signal = SIGTERM});
     page.carry_out(AllowPublishing{.generation = Generation(1), .until = Instant::max()});
@@ -124,17 +124,18 @@ TEST_CASE("without a page every worker is signalled and nothing is known of its 
     CHECK_FALSE(page.progress(Generation(1), LocalRank(0)).has_value());
 }
 
-TEST_CASE("a page that cannot be made leaves the workers' environment as it was") {
+TEST_CASE("a page that cannot be made is not there") {
     SharedPage page(no_sign);
-    StartWorkers start = two_workers(Generation(1));
+    const StartWorkers start = two_workers(Generation(1));
     {
         const NoMoreFiles limit;
         const Result<void> made = page.make(start);
         REQUIRE_FALSE(made);
         CHECK(made.error().what.find("memfd") != std::string::npos);
     }
-    CHECK(start.workers[0].environment.size() == 1);
+    CHECK_FALSE(page.file().is_open());
     REQUIRE(page.make(start));
+    CHECK(page.file().is_open());
 }
 
 }  // namespace ddprun::agent

@@ -1,5 +1,6 @@
 // What the keeper's tests start as a worker: does one thing and says what it saw.
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -7,12 +8,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "agent/process/children.hpp"
 #include "agent/process/saved_process_state.hpp"
+#include "rendezvous/base/unique_fd.hpp"
 
 namespace {
 
@@ -30,9 +33,10 @@ void say(const std::string& text) {
     }
 }
 
-/// Three processes that ignore every polite signal: this one, its child, and a daemon that has
-/// left its session and its parent. Each says 'r' once it is there.
-[[noreturn]] void start_family() {
+/// Processes that ignore every polite signal: this one, its child, and unless `what` is "couple" a
+/// daemon that has left its session and its parent. Each says 'r' once it is there; the daemon of
+/// an "escape" says its number and a line break.
+[[noreturn]] void start_family(std::string_view what) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
         (void)std::signal(signal, SIG_IGN);
     }
@@ -40,11 +44,11 @@ void say(const std::string& text) {
         say("r");
         wait_to_be_killed();
     }
-    const pid_t between = fork();
+    const pid_t between = what == "couple" ? -1 : fork();
     if (between == 0) {
         setsid();
         if (fork() == 0) {
-            say("r");
+            say(what == "escape" ? std::to_string(getpid()) + "\n" : "r");
             wait_to_be_killed();
         }
         _exit(0);
@@ -77,6 +81,23 @@ void say_state() {
                     death_signal));
 }
 
+/// Its own number, the one that /proc has for it, its parent's, and how many processes it sees.
+void say_numbers() {
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self");
+    int seen = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+        seen += std::atoi(entry.path().filename().c_str()) > 0 ? 1 : 0;
+    }
+    say(fmt::format("{} {} {} {}", getpid(), self.string(), getppid(), seen));
+}
+
+void say_page() {
+    const UniqueFd page(open(std::getenv("DDPRUN_PAGE"), O_RDWR | O_CLOEXEC));
+    char text[64];
+    const ssize_t got = read(page.get(), text, sizeof text);
+    say(got > 0 ? std::string(text, static_cast<std::size_t>(got)) : "nothing");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -104,8 +125,12 @@ int main(int argc, char** argv) {
             say("r");
             wait_to_be_killed();
         }
-    } else if (what == "family") {
-        start_family();
+    } else if (what == "family" || what == "couple" || what == "escape") {
+        start_family(what);
+    } else if (what == "numbers") {
+        say_numbers();
+    } else if (what == "read_page") {
+        say_page();
     }
     return 0;
 }

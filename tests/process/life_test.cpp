@@ -16,6 +16,8 @@
 #include <optional>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "agent/daemon/dying.hpp"
 #include "agent/daemon/life_watch.hpp"
 #include "agent/process/worker_page.hpp"
@@ -152,7 +154,7 @@ private:
     }
 
     std::unique_ptr<WorkerPage> page_;
-    const std::string path = page_->path();
+    const std::string path = fmt::format("/proc/{}/fd/{}", getpid(), page_->file());
     LifeWatch watch_;
 };
 

@@ -35,6 +35,7 @@ MachineFacts good_machine() {
     facts.is_rendezvous_port_free = true;
     facts.gpus = {healthy_gpu(), healthy_gpu()};
     facts.cgroup_refusal = "";
+    facts.namespace_refusal = "";
     return facts;
 }
 
@@ -58,14 +59,14 @@ std::string wrong_with(const MachineFacts& facts) {
 
 TEST_CASE("nothing is wrong with a good machine, and every check says what it saw") {
     CHECK(wrong_with(good_machine()).empty());
-    CHECK(check_machine(good_machine()).size() == 10);
+    CHECK(check_machine(good_machine()).size() == 11);
 }
 
 TEST_CASE("what could not be read is unknown, not good") {
     CHECK(wrong_with(MachineFacts{}) ==
           "open files unknown; listen backlog unknown; shared memory unknown; clock unknown; "
           "interfaces doubtful; host name doubtful; ports unknown; CPUs unknown; GPUs unknown; "
-          "cgroups unknown");
+          "cgroups unknown; PID namespaces unknown");
 }
 
 TEST_CASE("each thing that jobs run into is found") {
@@ -125,6 +126,13 @@ TEST_CASE("each thing that jobs run into is found") {
         facts.cgroup_refusal = "cannot make one";
         CHECK(wrong_with(facts) == "cgroups doubtful");
     }
+    SECTION("no PID namespace, which only some ask for") {
+        facts.namespace_refusal = "not allowed here";
+        CHECK(wrong_with(facts).empty());
+        CHECK(check_machine(facts)[10].what ==
+              "--containment pid-namespace cannot be had, nothing else needs one: not allowed "
+              "here");
+    }
 }
 
 TEST_CASE("ports that are few or taken, and GPUs that are used or ill, are found") {
@@ -169,7 +177,8 @@ TEST_CASE("this machine is looked at") {
     CHECK(facts.listen_backlog.value_or(0) > 0);
     CHECK_FALSE(facts.hostname.empty());
     CHECK(facts.cgroup_refusal.has_value());
+    CHECK(facts.namespace_refusal.has_value());
     CHECK(facts.outgoing_ports.value_or(0) > 0);
     CHECK(facts.is_rendezvous_port_free.has_value());
-    CHECK(check_machine(facts).size() == 10);
+    CHECK(check_machine(facts).size() == 11);
 }

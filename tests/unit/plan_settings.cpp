@@ -108,10 +108,12 @@ TEST_CASE("budgets are whole numbers") {
 TEST_CASE("a level of containment is taken or refused, never another one") {
     CHECK_FALSE(plan_of("").containment);
     CHECK(plan_of("--containment cgroup").containment == ContainmentLevel::Cgroup);
+    CHECK(plan_of("--containment pid-namespace").containment == ContainmentLevel::PidNamespace);
     CHECK(plan_of("--containment keeper").containment == ContainmentLevel::Keeper);
     CHECK(plan_of("--containment session").containment == ContainmentLevel::Session);
     check_refused({
-        {"--containment C3", "--containment C3: must be cgroup or keeper or session"},
+        {"--containment C3",
+         "--containment C3: must be cgroup or pid-namespace or keeper or session"},
     });
 }
 

@@ -16,9 +16,10 @@ std::string body_of(const Result<std::string>& frame) {
 std::vector<KeeperRequest> some_requests() {
     const std::string bytes("\0\xff\n=", 4);
     return {
-        KeeperSpawn{Generation(7), LocalRank(3), {"prog", "", bytes}, {{"K", bytes}, {"", ""}}, {}},
-        KeeperSpawn{Generation(1), LocalRank(0), {"prog"}, {}, {}},
-        KeeperSpawn{Generation(1), LocalRank(1), {"prog"}, {}, {0, 3, kCpusMax - 1}},
+        KeeperSpawn{
+            Generation(7), LocalRank(3), {"prog", "", bytes}, {{"K", bytes}, {"", ""}}, {}, "PAGE"},
+        KeeperSpawn{Generation(1), LocalRank(0), {"prog"}, {}, {}, {}},
+        KeeperSpawn{Generation(1), LocalRank(1), {"prog"}, {}, {0, 3, kCpusMax - 1}, {}},
         KeeperSignal{Generation(~std::uint64_t{0}), {LocalRank(0), LocalRank(7)}, 15},
         KeeperSignal{Generation(1), {}, 9},
         KeeperForward{Generation(3), 10},
@@ -91,7 +92,7 @@ TEST_CASE("changed bytes between agent and keeper never make more than was sent"
 
 TEST_CASE("a worker with more arguments than a frame holds is refused when encoding") {
     const KeeperSpawn spawn{
-        Generation(1), LocalRank(0), {std::string(kKeeperFrameBytesMax, 'x')}, {}, {}};
+        Generation(1), LocalRank(0), {std::string(kKeeperFrameBytesMax, 'x')}, {}, {}, {}};
     CHECK(encode_frame(KeeperRequest(spawn)).error().code == ErrorCode::LimitExceeded);
 }
 

@@ -21,6 +21,11 @@ namespace ddprun::agent {
 
 namespace {
 
+/// What the keeper gives a worker, for this process.
+std::string path_of(const WorkerPage& page) {
+    return fmt::format("/proc/self/fd/{}", page.file());
+}
+
 constexpr int kSlots = 3;
 
 std::unique_ptr<WorkerPage> page_of(Generation generation) {
@@ -45,7 +50,7 @@ TEST_CASE("what workers tell through the page is known to their agent, each for 
     const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
     CHECK(page->generation() == Generation(7));
     Result<worker::Page> second =
-        worker::Page::open(page->path(), Generation(7), LocalRank(1), kSlots);
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(1), kSlots);
     REQUIRE(second);
     CHECK_FALSE(page->has_runtime(LocalRank(0)));
     CHECK(page->has_runtime(LocalRank(1)));
@@ -61,7 +66,7 @@ TEST_CASE("what workers tell through the page is known to their agent, each for 
 TEST_CASE("what the agent tells through the page is known to all workers, the later ones too") {
     const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
     const Result<worker::Page> first =
-        worker::Page::open(page->path(), Generation(1), LocalRank(0), kSlots);
+        worker::Page::open(path_of(*page), Generation(1), LocalRank(0), kSlots);
     REQUIRE(first);
     CHECK_FALSE(first->is_isolated());
     CHECK_FALSE(first->stop_request().has_value());
@@ -69,7 +74,7 @@ TEST_CASE("what the agent tells through the page is known to all workers, the la
     const Instant deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     page->ask_to_stop(SIGINT, deadline);
     const Result<worker::Page> late =
-        worker::Page::open(page->path(), Generation(1), LocalRank(2), kSlots);
+        worker::Page::open(path_of(*page), Generation(1), LocalRank(2), kSlots);
     REQUIRE(late);
     for (const Result<worker::Page>* looking : {&first, &late}) {
         CHECK((*looking)->is_isolated());
@@ -84,7 +89,7 @@ TEST_CASE("what the agent tells through the page is known to all workers, the la
 TEST_CASE("a worker may publish while its own clock is before what the page says") {
     const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
     const Result<worker::Page> looking =
-        worker::Page::open(page->path(), Generation(1), LocalRank(0), kSlots);
+        worker::Page::open(path_of(*page), Generation(1), LocalRank(0), kSlots);
     REQUIRE(looking);
     const Instant now = std::chrono::steady_clock::now();
     page->allow_publishing(now);
@@ -109,7 +114,7 @@ TEST_CASE("a page starts with until when its workers may publish") {
             WorkerPage::create(Generation(1), kSlots, until);
         REQUIRE(page);
         const Result<worker::Page> looking =
-            worker::Page::open((*page)->path(), Generation(1), LocalRank(0), kSlots);
+            worker::Page::open(path_of(**page), Generation(1), LocalRank(0), kSlots);
         REQUIRE(looking);
         CHECK(looking->is_isolated() == (until == past));
     }
@@ -118,7 +123,7 @@ TEST_CASE("a page starts with until when its workers may publish") {
 TEST_CASE("workers that are asked again find the new deadline and the first signal") {
     const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
     const Result<worker::Page> looking =
-        worker::Page::open(page->path(), Generation(1), LocalRank(0), kSlots);
+        worker::Page::open(path_of(*page), Generation(1), LocalRank(0), kSlots);
     REQUIRE(looking);
     const Instant deadline = std::chrono::steady_clock::now();
     page->ask_to_stop(SIGINT, deadline + std::chrono::seconds(30));
@@ -131,9 +136,10 @@ TEST_CASE("workers that are asked again find the new deadline and the first sign
 TEST_CASE(
     "a page that is not this generation's is refused with a line, and nothing is said in it") {
     const std::unique_ptr<WorkerPage> page = page_of(Generation(2));
-    CHECK(refusal(page->path(), Generation(3)).find("generation 2") != std::string::npos);
-    CHECK(refusal(page->path(), Generation(2), kSlots - 1).find("3 workers") != std::string::npos);
-    CHECK(refusal(page->path(), Generation(2), kSlots + 1).find("bytes") != std::string::npos);
+    CHECK(refusal(path_of(*page), Generation(3)).find("generation 2") != std::string::npos);
+    CHECK(refusal(path_of(*page), Generation(2), kSlots - 1).find("3 workers") !=
+          std::string::npos);
+    CHECK(refusal(path_of(*page), Generation(2), kSlots + 1).find("bytes") != std::string::npos);
     CHECK_FALSE(page->has_runtime(LocalRank(0)));
 }
 
@@ -150,7 +156,7 @@ TEST_CASE("what is no page is refused with a line") {
 
 TEST_CASE("nothing is left of a page once its agent has let go of it") {
     std::unique_ptr<WorkerPage> page = page_of(Generation(1));
-    const std::string path = page->path();
+    const std::string path = path_of(*page);
     Result<worker::Page> looking = worker::Page::open(path, Generation(1), LocalRank(0), kSlots);
     REQUIRE(looking);
     page.reset();
@@ -162,7 +168,7 @@ TEST_CASE("nothing is left of a page once its agent has let go of it") {
 
 TEST_CASE("a worker can neither make the page shorter nor longer nor forbid others to write") {
     const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
-    const UniqueFd file(open(page->path().c_str(), O_RDWR | O_CLOEXEC));
+    const UniqueFd file(open(path_of(*page).c_str(), O_RDWR | O_CLOEXEC));
     REQUIRE(file.is_open());
     CHECK(ftruncate(file.get(), 0) != 0);
     CHECK(errno == EPERM);
@@ -173,7 +179,7 @@ TEST_CASE("a worker can neither make the page shorter nor longer nor forbid othe
 
 TEST_CASE("the page's descriptor is not inherited by programs that the agent starts") {
     const std::unique_ptr<WorkerPage> page = page_of(Generation(1));
-    const std::string number = page->path().substr(page->path().rfind('/') + 1);
+    const std::string number = path_of(*page).substr(path_of(*page).rfind('/') + 1);
     const int flags = fcntl(std::stoi(number), F_GETFD);
     REQUIRE(flags >= 0);
     CHECK((flags & FD_CLOEXEC) != 0);

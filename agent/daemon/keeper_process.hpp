@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "agent/process/containment.hpp"
+#include "agent/process/saved_process_state.hpp"
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/instant.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+
+namespace ddprun::agent {
+
+/// The keeper as a process: started, watched, killed and reaped. One at a time. Owned and called by
+/// the agent's thread, which lives as long as the agent: with a PID namespace the keeper dies with
+/// it.
+class KeeperProcess {
+public:
+    struct Events {
+        /// It may have ended: reap() tells. Never comes on kernels without pidfd.
+        std::function<void()> on_ended;
+        /// It was killed, and `rest` is still there after the time allowed. Forgotten by now.
+        std::function<void(std::string rest)> on_stuck;
+    };
+
+    KeeperProcess(boost::asio::io_context& io, Milliseconds unkillable_after, Events events);
+
+    /// Starts `program` for `containment`, the agent's, with `socket` as its end of the socketpair.
+    /// `owner` keeps this object alive. Failure names the program, or the containment that cannot
+    /// be had, and the reason; then there is none.
+    [[nodiscard]] Result<void> start(const std::string& program, const SavedProcessState& state,
+                                     const Containment& containment, const UniqueFd& socket,
+                                     const std::shared_ptr<const void>& owner);
+
+    /// 0: there is none.
+    [[nodiscard]] int pid() const { return pid_; }
+    [[nodiscard]] bool has_pidfd() const { return pidfd_ != nullptr; }
+
+    /// SIGKILL, where there is one; on_ended or on_stuck follows.
+    void kill(const std::shared_ptr<const void>& owner);
+
+    /// True if it has ended: once for each.
+    [[nodiscard]] bool reap();
+
+private:
+    void forget();
+
+    boost::asio::io_context& io_;
+    Milliseconds unkillable_after_;
+    Events events_;
+    boost::asio::steady_timer deadline_;
+    std::unique_ptr<boost::asio::posix::stream_descriptor> pidfd_;
+    int pid_ = 0;
+};
+
+}  // namespace ddprun::agent
