@@ -129,17 +129,21 @@ TEST_CASE("workers in a PID namespace look at the page and are reported by their
                                            "--print",
                                            "--tell-signal",
                                            "15",
+                                           "--tell-signal",
+                                           "10",
                                            "--attach-page",
                                            "--progress",
                                            "4812",
                                            "--leave-when-asked"};
     Process& node = is_plain ? user.start("ddprun", args) : cluster.start_ddprun(args);
     node.wait_for_line("^attached ");
-    SECTION("a drain") {
+    SECTION("a signal that is passed on, and a drain") {
+        node.signal(SIGUSR1);
+        node.wait_for_line("^got signal 10$");
         node.signal(SIGTERM);
         CHECK(node.wait_exit() == 128 + SIGTERM);
         CHECK(node.count_lines("^asked signal=15$") == 1);
-        CHECK(node.count_lines("^got signal") == 0);
+        CHECK(node.count_lines("^got signal 15$") == 0);
     }
     SECTION("a failure") {
         const std::vector<pid_t> workers = named("ddprun_test_wor");

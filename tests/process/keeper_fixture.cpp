@@ -22,6 +22,16 @@ namespace {
 constexpr std::chrono::seconds kPatience{30};
 constexpr int kPatienceMs = 30000;
 
+/// By somebody else's program: whether C2 is only not to be had here.
+bool can_make_namespaces() {
+    ProgramSpec spec;
+    spec.command = {"/usr/bin/unshare", "--map-root-user", "--pid",
+                    "--fork",           "--mount-proc",    "/bin/true"};
+    const Result<StartedProgram> trial = start_program(spec);
+    int status = 1;
+    return trial.has_value() && waitpid(trial->pid, &status, 0) == trial->pid && status == 0;
+}
+
 }  // namespace
 
 TestPipe::TestPipe() {
@@ -104,16 +114,6 @@ void TestAgent::kill_alone() const {
     int status = 0;
     REQUIRE(waitpid(pid_, &status, 0) == pid_);
     CHECK(status == SIGKILL);
-}
-
-/// By somebody else's program: whether C2 is only not to be had here.
-bool can_make_namespaces() {
-    ProgramSpec spec;
-    spec.command = {"/usr/bin/unshare", "--map-root-user", "--pid",
-                    "--fork",           "--mount-proc",    "/bin/true"};
-    const Result<StartedProgram> trial = start_program(spec);
-    int status = 1;
-    return trial.has_value() && waitpid(trial->pid, &status, 0) == trial->pid && status == 0;
 }
 
 KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_after,
