@@ -55,7 +55,7 @@ public:
             place.local_address = "127.0.0.2";  // one that no guess would find
             place.restart_count = 2;
             place.start_reason = generation == 1 ? "" : "rank 1 died";
-            place.page = pages.back()->path();
+            place.page = fmt::format("/proc/{}/fd/{}", getpid(), pages.back()->file());
             std::map<std::string, std::string> env;
             for (const auto& [key, value] : rdzv::worker_environment(place)) {
                 env[key] = value;
