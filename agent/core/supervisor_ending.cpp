@@ -151,7 +151,7 @@ void Supervisor::State::finish() {
     }
     const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
     if (up != nullptr && up->join_sent_at.has_value() && ending_->says_goodbye) {
-        emit(SendToRendezvous{rdzv::Goodbye{}});
+        emit(SendToRendezvous{rdzv::Goodbye{.unfit = ending_->unfit}});
     }
     emit(Exit{ending_->exit_code});
     is_done_ = true;

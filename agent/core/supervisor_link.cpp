@@ -87,7 +87,9 @@ void Supervisor::State::take(const PreflightDone& input) {
     if (!input.why.empty()) {
         say(fmt::format("the preflight command {}: this node is not fit and leaves the job",
                         input.why));
-        end_after_stop({.exit_code = rdzv::kExitUnfit, .verdict = {}});
+        end_after_stop({.exit_code = rdzv::kExitUnfit,
+                        .verdict = {},
+                        .unfit = fmt::format("its preflight command {}", input.why)});
     } else {
         make_ready();
     }

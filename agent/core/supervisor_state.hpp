@@ -44,6 +44,7 @@ struct Ending {
     int exit_code = 0;
     std::optional<rdzv::Verdict> verdict;
     bool says_goodbye = true;
+    std::string unfit = {};  ///< as Goodbye::unfit
 };
 
 /// How workers are to go: by a signal, and killed after `grace`.

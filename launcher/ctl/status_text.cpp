@@ -91,7 +91,8 @@ std::string notes_text(const NodeStatus& node) {
         notes.push_back(fmt::format("leaving after signal {}", *node.leaving));
     }
     if (node.quarantined > Milliseconds(0)) {
-        notes.push_back(fmt::format("left out for {}", duration_text(node.quarantined)));
+        notes.push_back(fmt::format("left out for {}: it {}", duration_text(node.quarantined),
+                                    node.quarantine_why));
     }
     if (node.containment == names_of(ContainmentLevel::Session).word) {
         notes.emplace_back("its workers may leave processes behind");

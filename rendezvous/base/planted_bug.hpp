@@ -70,6 +70,8 @@
     X(GrowthKills, "growth-kills", "growing stops the workers without the time to save")         \
     X(QuarantineIgnored, "quarantine-ignored",                                                   \
       "a node that keeps failing is chosen although others suffice")                             \
+    X(UnfitTakenAgain, "unfit-taken-again",                                                      \
+      "a node that failed its own check is taken again as soon as it is back")                   \
     X(BackoffMissing, "backoff-missing", "restarts follow each other without a pause")           \
     X(VerdictNotRepeated, "verdict-not-repeated",                                                \
       "a member that reconnects after the verdict is not told")                                  \

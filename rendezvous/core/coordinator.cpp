@@ -36,7 +36,7 @@ void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
                    [&](const Stopped& m) { stopped(step, connection, m); },
                    [&](const Leave& m) { leave(step, connection, m); },
                    [&](const Unkillable& m) { unkillable(step, connection, m); },
-                   [&](const Goodbye&) { goodbye(step, connection); },
+                   [&](const Goodbye& m) { goodbye(step, connection, m); },
                    [&](const Beat& m) { beat(step, connection, m); },
                },
                message);

@@ -132,7 +132,8 @@ void explain_waits(Step& step) {
         }
         const std::string mine =
             is_quarantined(run, node.info.node, step.now)
-                ? text + "; it keeps failing, so it is left out for a while when others suffice"
+                ? fmt::format("{}; this one {}, so it is left out for a while when others suffice",
+                              text, run.quarantined.at(node.info.node).why)
                 : text;
         if (node.said_waiting != mine) {
             node.said_waiting = mine;

@@ -161,7 +161,7 @@ void release(Step& step, const NodeId& id) {
     close_deserted(step, "stopped: every node was told to leave");
 }
 
-void goodbye(Step& step, ConnectionId connection) {
+void goodbye(Step& step, ConnectionId connection, const Goodbye& message) {
     Run& run = step.run;
     if (const auto departing = run.departing.find(connection); departing != run.departing.end()) {
         remember_departed(run, step.options.limits, departing->second.node);
@@ -174,7 +174,12 @@ void goodbye(Step& step, ConnectionId connection) {
     }
     const NodeId id = owner->second;
     remember_departed(run, step.options.limits, id);
-    lose_node(step, id, "gave up");
+    const bool is_unfit = !message.unfit.empty();
+    if (is_unfit && !is_closed(run) && !DDP_BUG(UnfitTakenAgain)) {
+        quarantine(step, id, run.nodes.at(id).info.hostname,
+                   fmt::format("is not fit ({})", message.unfit));
+    }
+    lose_node(step, id, is_unfit ? "is not fit" : "gave up");
     run.departing.erase(connection);
     close_deserted(step, "stopped: every node gave up");
 }

@@ -1,4 +1,4 @@
-// Nodes that keep failing are left out for a while, where others suffice.
+// Nodes that keep failing, or are not fit, are left out for a while where others suffice.
 #include <algorithm>
 #include <utility>
 
@@ -22,35 +22,44 @@ void blame(Step& step, const NodeId& id, const std::string& hostname) {
         blames.pop_front();
     }
     if (blames.size() >= enough) {
-        quarantine(step, id, hostname,
-                   fmt::format("began {} failures within {} s", blames.size(),
-                               limits.quarantine_window.count() / 1000));
+        quarantine_if_dispensable(step, id, hostname,
+                                  fmt::format("began {} failures within {} s", blames.size(),
+                                              limits.quarantine_window.count() / 1000));
+    }
+}
+
+void quarantine_if_dispensable(Step& step, const NodeId& id, const std::string& hostname,
+                               const std::string& why) {
+    // A node that has just been lost is not among them any more.
+    const std::size_t others = step.run.nodes.size() - (step.run.nodes.contains(id) ? 1 : 0);
+    if (others >= minimum(step.run)) {
+        quarantine(step, id, hostname, why);
     }
 }
 
 void quarantine(Step& step, const NodeId& id, const std::string& hostname, const std::string& why) {
     Run& run = step.run;
     const Limits& limits = step.options.limits;
-    std::erase_if(run.quarantined, [&](const auto& one) { return one.second <= step.now; });
-    // A node that has just been lost is not among them any more.
-    const std::size_t others = run.nodes.size() - (run.nodes.contains(id) ? 1 : 0);
-    if (others < minimum(run) || run.quarantined.size() >= limits.nodes_max) {
+    std::erase_if(run.quarantined, [&](const auto& one) { return one.second.until <= step.now; });
+    if (run.quarantined.size() >= limits.nodes_max) {
         return;
     }
     run.blames.erase(id);
-    run.quarantined[id] = step.now + limits.quarantine_cooldown;
+    run.quarantined[id] = Quarantine{.until = step.now + limits.quarantine_cooldown, .why = why};
+    persist(step, false);
     note(step, fmt::format("node {} {}: left out for {} s while others suffice", hostname, why,
                            limits.quarantine_cooldown.count() / 1000));
 }
 
 bool is_quarantined(const Run& run, const NodeId& id, Instant now) {
     const auto found = run.quarantined.find(id);
-    return found != run.quarantined.end() && found->second > now && !DDP_BUG(QuarantineIgnored);
+    return found != run.quarantined.end() && found->second.until > now &&
+           !DDP_BUG(QuarantineIgnored);
 }
 
 std::size_t healthy_count(const Run& run, Instant now) {
     const auto is_ready_and_ill = [&](const auto& one) {
-        return one.second > now && run.ready.contains(one.first);
+        return one.second.until > now && run.ready.contains(one.first);
     };
     return run.ready.size() -
            static_cast<std::size_t>(
@@ -64,9 +73,9 @@ std::size_t usable_count(const Run& run, Instant now) {
 
 std::optional<Instant> quarantine_end(const Run& run, Instant now) {
     std::optional<Instant> end;
-    for (const auto& [id, until] : run.quarantined) {
-        if (until > now && run.ready.contains(id) && (!end || until < *end)) {
-            end = until;
+    for (const auto& [id, one] : run.quarantined) {
+        if (one.until > now && run.ready.contains(id) && (!end || one.until < *end)) {
+            end = one.until;
         }
     }
     return end;

@@ -138,10 +138,12 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
     record.node_losses_used = run.node_losses_used;
     record.failed_step = run.failed_step;
     record.failures_at_step = run.failures_at_step;
-    for (const auto& [id, until] : run.quarantined) {
-        if (until > now) {
+    for (const auto& [id, one] : run.quarantined) {
+        if (one.until > now) {
             record.quarantined.push_back(RecordedQuarantine{
-                .node = id, .remaining = std::chrono::duration_cast<Milliseconds>(until - now)});
+                .node = id,
+                .remaining = std::chrono::duration_cast<Milliseconds>(one.until - now),
+                .why = one.why});
         }
     }
     record.timeline = run.timeline;
@@ -219,7 +221,7 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     run->failed_step = record.failed_step;
     run->failures_at_step = record.failures_at_step;
     for (const RecordedQuarantine& one : record.quarantined) {
-        run->quarantined[one.node] = now + one.remaining;
+        run->quarantined[one.node] = Quarantine{.until = now + one.remaining, .why = one.why};
     }
     run->timeline = record.timeline;
     // Of a closed one the verdict is kept: whoever comes late is told.

@@ -65,7 +65,8 @@ void learn_from(Step& step, const TimedFailure& first) {
     run.failed_step = evidence.progress;
     if (evidence.exec_errno) {
         // Others could execute the program: it is missing or broken on this node.
-        quarantine(step, first.report.node, first.report.hostname, "could not execute the program");
+        quarantine_if_dispensable(step, first.report.node, first.report.hostname,
+                                  "could not execute the program");
     } else if (!evidence.hung) {
         // Who of those that waited for each other is at fault, nobody knows.
         blame(step, first.report.node, first.report.hostname);

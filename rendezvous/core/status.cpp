@@ -71,8 +71,10 @@ NodeStatus status_of_node(const Run& run, const NodeId& id, const Node& node, In
     status.lease_left = between(now, node.lease_end);
     status.leaving = node.leaving;
     status.containment = node.info.containment;
-    if (const auto until = run.quarantined.find(id); until != run.quarantined.end()) {
-        status.quarantined = between(now, until->second);
+    if (const auto found = run.quarantined.find(id);
+        found != run.quarantined.end() && found->second.until > now) {
+        status.quarantined = between(now, found->second.until);
+        status.quarantine_why = found->second.why;
     }
     return status;
 }

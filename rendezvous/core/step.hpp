@@ -54,7 +54,7 @@ void learn_numbers(Run& run, const Join& message);
 // membership.cpp: who is here, and who goes.
 void beat(Step& step, ConnectionId connection, const Beat& message);
 void leave(Step& step, ConnectionId connection, const Leave& message);
-void goodbye(Step& step, ConnectionId connection);
+void goodbye(Step& step, ConnectionId connection, const Goodbye& message);
 void connection_ended(Step& step, const ConnectionEnded& input);
 void held_up(Step& step, Duration by);
 void judge_leases(Step& step);
@@ -90,8 +90,11 @@ void adopt_if_possible(Step& step);
 [[nodiscard]] std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits,
                                           Instant now);
 
-// quarantine.cpp: nodes that keep failing.
+// quarantine.cpp: nodes that keep failing, or are not fit.
 void blame(Step& step, const NodeId& id, const std::string& hostname);
+/// Nothing happens while the others would not suffice.
+void quarantine_if_dispensable(Step& step, const NodeId& id, const std::string& hostname,
+                               const std::string& why);
 void quarantine(Step& step, const NodeId& id, const std::string& hostname, const std::string& why);
 [[nodiscard]] bool is_quarantined(const Run& run, const NodeId& id, Instant now);
 /// Ready nodes that are not in quarantine.

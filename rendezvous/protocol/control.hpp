@@ -46,6 +46,7 @@ struct NodeStatus {
     Milliseconds lease_left{0};
     std::optional<int> leaving;   ///< the signal that told it to leave
     Milliseconds quarantined{0};  ///< left out so much longer, if others suffice
+    std::string quarantine_why;   ///< what it has done, after "it"
     std::string containment;      ///< of its workers, a word of --containment
 
     bool operator==(const NodeStatus&) const = default;

@@ -52,6 +52,7 @@ struct Fields<NodeStatus> {
         visit.duration("lease_left_ms", node.lease_left);
         visit.number("leaving_signal", node.leaving, 0, 127);
         visit.duration("quarantined_ms", node.quarantined);
+        visit.text("quarantine_why", node.quarantine_why);
         visit.name("containment", node.containment, false);
     }
 };

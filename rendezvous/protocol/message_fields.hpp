@@ -255,7 +255,9 @@ struct Fields<Goodbye> {
     static constexpr std::string_view type = "goodbye";
 
     template <typename Message, typename Visitor>
-    static void visit(Message& /*goodbye*/, Visitor& /*visit*/) {}
+    static void visit(Message& goodbye, Visitor& visit) {
+        visit.name("unfit", goodbye.unfit, false);
+    }
 };
 
 // ---------------------------------------------------------------------- rendezvous to the agent

@@ -184,6 +184,8 @@ struct Unkillable {
 
 /// The agent goes for good; the end of its connection is no death.
 struct Goodbye {
+    std::string unfit;  ///< what its own check found wrong with the machine; empty: nothing
+
     bool operator==(const Goodbye&) const = default;
 };
 

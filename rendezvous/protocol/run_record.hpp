@@ -41,10 +41,11 @@ struct RecordedNode {
     bool operator==(const RecordedNode&) const = default;
 };
 
-/// A node that keeps failing and is left out for a while.
+/// A node that is left out for a while.
 struct RecordedQuarantine {
     NodeId node;
     Milliseconds remaining{0};
+    std::string why = "keeps failing";  ///< after "it"
 
     bool operator==(const RecordedQuarantine&) const = default;
 };

@@ -47,6 +47,7 @@ struct Fields<RecordedQuarantine> {
     static void visit(Record& quarantine, Visitor& visit) {
         visit.name("node", quarantine.node, true);
         visit.duration("remaining_ms", quarantine.remaining);
+        visit.text("why", quarantine.why);
     }
 };
 

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <string>
 
 #include "tests/cluster/nodes.hpp"
@@ -50,10 +51,17 @@ TEST_CASE("a node that is not fit any more after a failure leaves, and a spare t
     CHECK(b.wait_exit() == 97);
     a.wait_for_line(place_in(2));
     spare.wait_for_line(place_in(2));
-    // It is looked at before it joins again, too.
+    a.wait_for_line("node .* is not fit$");
+    // It is looked at before it joins again, too; and fit again it is not trusted at once.
     Process& again = start("fault-b");
     CHECK(again.wait_exit() == 97);
+    std::filesystem::remove(cluster.dir() / "fault-b");
+    Process& cured = start("fault-b");
+    cured.wait_for_line(
+        "this one is not fit \\(its preflight command exited with code 1\\), so it is left out");
     touch(end);
+    CHECK(cured.wait_exit() == 0);
+    CHECK(cured.count_lines("^worker ") == 0);
     CHECK(a.wait_exit() == 0);
     CHECK(spare.wait_exit() == 0);
     CHECK(b.count_lines("^worker ") == 1);

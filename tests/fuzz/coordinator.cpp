@@ -248,7 +248,7 @@ private:
             case 5:
                 return Unkillable{generation};
             case 6:
-                return Goodbye{};
+                return Goodbye{choices_.flag() ? "its fan" : ""};
             case 7:
                 return Quiet{generation, Milliseconds(choices_.word())};
             default:

@@ -338,6 +338,11 @@ void Scenario::report(const std::string& command, Words& words) {
         message = rdzv::Leave{number_of(words.next())};
     } else if (command == "unkillable") {
         message = rdzv::Unkillable{generation};
+    } else if (command == "goodbye") {
+        if (const auto code = words.option("unfit")) {
+            message =
+                rdzv::Goodbye{fmt::format("its preflight command exited with code {}", *code)};
+        }
     } else if (command == "beat") {
         message = rdzv::Beat{static_cast<std::uint64_t>(number_of(words.next()))};
     }

@@ -67,6 +67,7 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
     is_stale_ = false;
     is_repeated_ = false;
     cut_off_.reset();
+    unfit_.reset();
     const rdzv::Run* run = coordinator.run();
     const rdzv::Received* received = std::get_if<rdzv::Received>(&input);
     if (received != nullptr && run != nullptr) {
@@ -82,6 +83,7 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
         }
         is_repeated_ = is_repeated(*run, *received);
         check_report(*run, *received, now);
+        unfit_ = unfit_of(*run, *received);
     }
     if (const rdzv::ConnectionEnded* ended = std::get_if<rdzv::ConnectionEnded>(&input)) {
         if (run != nullptr && has_leases_ && !ended->is_end_of_stream) {
@@ -98,6 +100,15 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
             newest_held_ = std::max(newest_held_, join.held ? join.held->generation : Generation());
         }
     }
+}
+
+std::optional<NodeId> Checker::unfit_of(const rdzv::Run& run, const rdzv::Received& received) {
+    const auto* goodbye = std::get_if<rdzv::Goodbye>(&received.message);
+    const auto owner = run.by_connection.find(received.connection);
+    if (goodbye == nullptr || goodbye->unfit.empty() || owner == run.by_connection.end()) {
+        return std::nullopt;
+    }
+    return owner->second;
 }
 
 /// A member tells of a rank what it has told before: agents do so after every reconnect.
@@ -164,6 +175,14 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
             check_charges(*run, after, input);
         }
         check_losses(*run, after, input);
+    }
+    if (unfit_ && !std::holds_alternative<rdzv::Closed>(run->phase)) {
+        const auto found = run->quarantined.find(*unfit_);
+        if (found == run->quarantined.end() ||
+            found->second.until < now + limits_.quarantine_cooldown) {
+            violate("quarantine", fmt::format("node {} is not fit, and may be taken again at once",
+                                              unfit_->value()));
+        }
     }
     if (run->timeline.size() > limits_.timeline_events_max + 1 ||
         after.failures > limits_.failures_kept_max || run->nodes.size() > limits_.nodes_max) {

@@ -107,6 +107,8 @@ private:
 
     void check_report(const rdzv::Run& run, const rdzv::Received& received, Instant now);
     [[nodiscard]] static bool is_repeated(const rdzv::Run& run, const rdzv::Received& received);
+    [[nodiscard]] static std::optional<NodeId> unfit_of(const rdzv::Run& run,
+                                                        const rdzv::Received& received);
     void check_cut_off(const rdzv::Run& run) const;
     void check_stop(const rdzv::Run& run, const rdzv::Stop& stop);
     void check_new_generation(const rdzv::Run& run, Instant now);
@@ -132,6 +134,7 @@ private:
     bool is_first_step_ = true;      ///< of this daemon
     Generation newest_held_;         ///< by those who wait to be adopted
     std::optional<NodeId> cut_off_;  ///< by this step's input, and not believed dead
+    std::optional<NodeId> unfit_;    ///< says this step's input, and goes
     std::map<std::string, GenerationTruth> truths_;  ///< by digest
     std::map<std::string, Generation> newest_told_;  ///< by run token
     std::map<std::string, int> restarts_told_;       ///< by run token

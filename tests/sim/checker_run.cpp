@@ -81,7 +81,7 @@ void Checker::check_places(const rdzv::Run& run, const GenerationTruth& old) {
 void Checker::check_choice(const rdzv::Run& run, Instant now) {
     const auto is_left_out = [&](const NodeId& id) {
         const auto found = run.quarantined.find(id);
-        return found != run.quarantined.end() && found->second > now;
+        return found != run.quarantined.end() && found->second.until > now;
     };
     std::size_t ill = 0;
     for (const rdzv::Place& place : run.places) {

@@ -141,6 +141,7 @@ private:
     void remember_report(Machine& machine, const rdzv::AgentMessage& message);
     void arm_agent(Machine& machine);
     void end_agent(Machine& machine, int code);
+    void run_preflight(Machine& machine);
     void open_store(Machine& machine, const std::string& host);
     /// Runs `action` after `delay` unless that process is gone by then.
     void later(Machine& machine, Duration delay, Action action);

@@ -105,6 +105,7 @@ void Simulation::boot(int index) {
     options.command = {"/bin/work"};
     options.rendezvous_lost_timeout = options_.rendezvous_lost_timeout;
     options.connect_timeout = options_.connect_timeout;
+    options.has_preflight_command = options_.has_preflight;
     machine.supervisor = std::make_unique<agent::Supervisor>(std::move(options));
     trace(name_of(machine), fmt::format("boots with {} slots", machine.slots));
     step_agent(machine, agent::Tick{});
@@ -188,6 +189,8 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
                                lose_link(same, why);
                            }
                        });
+    } else if (std::holds_alternative<agent::RunPreflight>(effect)) {
+        run_preflight(machine);
     } else if (const auto* open = std::get_if<agent::OpenStore>(&effect)) {
         open_store(machine, open->host);
     } else if (std::holds_alternative<agent::ServeStore>(effect)) {
@@ -258,6 +261,19 @@ void Simulation::remember_report(Machine& machine, const rdzv::AgentMessage& mes
     }
     machine.reports.push_back(
         OldReport{.generation = generation, .token = machine.token, .message = message});
+}
+
+/// The machine may be fit again the next time.
+void Simulation::run_preflight(Machine& machine) {
+    const bool is_unfit = has_faults() && machine.dice.percent(options_.unfit_percent);
+    later_in_agent(machine, local_delay(machine), [this, is_unfit](Machine& same) {
+        if (is_unfit) {
+            trace("fault", fmt::format("{} is not fit", name_of(same)));
+            checker_.note_leaving();
+            last_fault_at_ = events_.now();
+        }
+        step_agent(same, agent::PreflightDone{is_unfit ? "exited with code 1" : ""});
+    });
 }
 
 void Simulation::open_store(Machine& machine, const std::string& host) {

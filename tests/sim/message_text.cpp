@@ -32,8 +32,8 @@ std::string text_of(const rdzv::Quiet& m) {
 std::string text_of(const rdzv::Unkillable& m) {
     return fmt::format("Unkillable {}", m.generation.value());
 }
-std::string text_of(const rdzv::Goodbye& /*m*/) {
-    return "Goodbye";
+std::string text_of(const rdzv::Goodbye& m) {
+    return m.unfit.empty() ? "Goodbye" : fmt::format("Goodbye: {}", m.unfit);
 }
 std::string text_of(const rdzv::Beat& m) {
     return fmt::format("Beat {}", m.sequence);

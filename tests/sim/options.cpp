@@ -86,6 +86,13 @@ void draw_deaths(SimOptions& options) {
     options.slow_death_percent = dice.chance(1, 2) ? dice.between(20, 100) : 0;
 }
 
+/// The same with what each node runs before a generation.
+void draw_preflight(SimOptions& options) {
+    Dice dice(options.seed, 5);
+    options.has_preflight = dice.chance(1, 8);
+    options.unfit_percent = dice.between(0, 40);
+}
+
 }  // namespace
 
 SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
@@ -123,6 +130,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_weights(dice, options);
     draw_hangs(options);
     draw_deaths(options);
+    draw_preflight(options);
     return options;
 }
 
@@ -137,6 +145,9 @@ void make_consistent(SimOptions& options) {
     options.work_max = std::max(options.work_max, options.work_min);
     if (settings.hang_timeout == Milliseconds::zero()) {
         options.hang_percent = 0;  // nothing would end them
+    }
+    if (!options.has_preflight) {
+        options.unfit_percent = 0;
     }
 }
 

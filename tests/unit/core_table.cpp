@@ -69,7 +69,7 @@ Unkillable sample<Unkillable>() {
 }
 template <>
 Goodbye sample<Goodbye>() {
-    return {};
+    return {"its fan"};
 }
 template <>
 Beat sample<Beat>() {

@@ -202,7 +202,8 @@ JobStatus example() {
                   .is_suspect = true,
                   .last_heard = Milliseconds(1200),
                   .leaving = 15,
-                  .quarantined = Milliseconds(61000)}};
+                  .quarantined = Milliseconds(61000),
+                  .quarantine_why = "is not fit (its fan)"}};
     job.events = {{Milliseconds(900), "generation 1 started"},
                   {Milliseconds(7435000), "generation 4 started"}};
     return job;
@@ -217,7 +218,7 @@ TEST_CASE("people read first what a job waits for, then a table, and no control 
             "  HOST    STANDING  GROUP  RANKS  SLOTS  HEARD       LEASE   NOTES\n"
             "  gpu-7   member    0      0-7    8      104 ms ago  896 ms  2 of 8 ranks done\n"
             "  g?[31m  member    1      8      1      1.2 s ago   0 ms    cut off, leaving after "
-            "signal 15, left out for 1 min 1 s\n"
+            "signal 15, left out for 1 min 1 s: it is not fit (its fan)\n"
             "  after      900 ms  generation 1 started\n"
             "  after   2 h 3 min  generation 4 started\n");
     reply.jobs.push_back({.job = JobId("bert"),

@@ -78,7 +78,8 @@ TEST_CASE("each further generation is preceded by a check, whether or not the no
     SECTION("not fit: it goes") {
         rig.give(PreflightDone{"took longer than 60 s"});
         CHECK(rig.sent<rdzv::Stopped>().empty());
-        CHECK(rig.sent<rdzv::Goodbye>().size() == 1);
+        REQUIRE(rig.sent<rdzv::Goodbye>().size() == 1);
+        CHECK(rig.sent<rdzv::Goodbye>()[0].unfit == "its preflight command took longer than 60 s");
         CHECK(rig.exit_code() == rdzv::kExitUnfit);
     }
     SECTION("the connection breaks meanwhile: it joins when it is fit") {
