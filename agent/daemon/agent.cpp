@@ -12,12 +12,11 @@
 
 #include "agent/daemon/dying.hpp"
 #include "agent/daemon/evidence.hpp"
+#include "agent/daemon/helper_programs.hpp"
 #include "agent/daemon/kernel_log.hpp"
-#include "agent/daemon/preflight_command.hpp"
 #include "agent/daemon/shared_page.hpp"
 #include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/signs_of_life.hpp"
-#include "agent/daemon/stack_saver.hpp"
 #include "agent/daemon/store_host.hpp"
 #include "agent/process/cgroup.hpp"
 #include "rendezvous/base/check.hpp"
@@ -36,13 +35,11 @@ public:
                  [this](const std::string& line) {
                      hand_over([line](Impl& self) { self.say(line); });
                  }),
-          stacks_(io, options_.supervisor.limits,
-                  {.say = [this](const std::string& line) { say(line); },
-                   .on_child = [this](int pid) { keeper_->exclude(pid); },
-                   .on_done = [this](Generation generation) { feed(StacksSaved{generation}); }}),
-          preflight_(io, options_.preflight_command, options_.preflight_timeout,
-                     {.on_child = [this](int pid) { keeper_->exclude(pid); },
-                      .on_done = [this](std::string why) { feed(PreflightDone{std::move(why)}); }}),
+          helpers_(io, options_.supervisor.limits, options_.preflight_command,
+                   options_.preflight_timeout,
+                   {.say = [this](const std::string& line) { say(line); },
+                    .on_child = [this](int pid) { keeper_->exclude(pid); },
+                    .on_input = [this](Input input) { feed(std::move(input)); }}),
           timer_(io),
           signals_(io, [this](int signal) { feed(Signalled{signal}); }),
           workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
@@ -115,7 +112,7 @@ private:
     KeeperHandle::Events keeper_events() {
         KeeperHandle::Events events;
         events.on_started = [this](Generation, LocalRank local_rank, int pid) {
-            stacks_.worker_started(local_rank, pid);
+            helpers_.stacks.worker_started(local_rank, pid);
         };
         events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {
             worker_ended(generation, local_rank, end);
@@ -163,7 +160,7 @@ private:
         if (generation != generation_) {
             return;
         }
-        if (const auto end = bad_end_of(stacks_.pid_of(local_rank), told)) {
+        if (const auto end = bad_end_of(helpers_.stacks.pid_of(local_rank), told)) {
             collect_and_feed<WorkerDying>(local_rank, *end);
         }
     }
@@ -221,8 +218,8 @@ private:
                        [&](ForwardSignal& e) { keeper_->forward_signal(e.generation, e.signal); },
                        [&](AllowPublishing& e) { page_.carry_out(e); },
                        [&](LookAtWorkers& e) { look_at_workers(e.generation); },
-                       [&](RunPreflight&) { preflight_.run(shared_from_this()); },
-                       [&](SaveStacks& e) { stacks_.save(e, shared_from_this()); },
+                       [&](RunPreflight&) { helpers_.preflight.run(shared_from_this()); },
+                       [&](SaveStacks& e) { helpers_.stacks.save(e, shared_from_this()); },
                        [&](EmptyGeneration& e) { empty_generation(e.generation); },
                        [&](Say& e) { say(e.text); },
                        [&](ShowVerdict& e) { show(e.verdict); },
@@ -244,7 +241,7 @@ private:
     void start_workers(StartWorkers start) {
         generation_ = start.generation;
         kernel_log_.begin_generation();
-        stacks_.begin_generation();
+        helpers_.stacks.begin_generation();
         specs_.clear();
         if (const Result<void> made = page_.make(start); !made) {
             say(fmt::format("warning: {}; workers learn of a drain by signals alone",
@@ -304,9 +301,9 @@ private:
     /// Not answered while the disk holds up the workers' output: they may wait for that.
     void look_at_workers(Generation generation) {
         output_->measure([self = shared_from_this(), generation](OutputMeasure output) {
-            self->feed(
-                Looked{generation, signs_of_life(output, *self->keeper_, self->page_, self->stacks_,
-                                                 generation, self->specs_.size())});
+            self->feed(Looked{
+                generation, signs_of_life(output, *self->keeper_, self->page_,
+                                          self->helpers_.stacks, generation, self->specs_.size())});
         });
     }
 
@@ -323,7 +320,7 @@ private:
 
     void empty_generation(Generation generation) {
         is_spawn_pending_ = false;
-        stacks_.cancel();
+        helpers_.stacks.cancel();
         keeper_->empty_generation(generation);
     }
 
@@ -339,7 +336,7 @@ private:
         has_ended_ = true;
         inputs_.clear();
         timer_.cancel();
-        preflight_.cancel();
+        helpers_.preflight.cancel();
         workers_signals_.stop();
         signals_.stop();  // from here on a signal ends this process: nothing is left to lose
         store_.close();
@@ -354,8 +351,7 @@ private:
     std::unique_ptr<WorkerOutput> output_;
     StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;
-    StackSaver stacks_;
-    PreflightCommand preflight_;
+    HelperPrograms helpers_;
     boost::asio::steady_timer timer_;
     SignalWatch signals_;
     SignalWatch workers_signals_;
