@@ -42,6 +42,7 @@ void QuietWatch::begin(Instant now) {
     looked_at_ = now;
     alive_at_ = now;
     last_ = {};
+    is_looking_at_gpus_ = false;
     is_quiet_ = false;
 }
 
@@ -78,6 +79,27 @@ bool QuietWatch::take(Instant now, const SignsOfLife& seen, int workers) {
     }
     looked_at_ = now;
     last_ = seen;
+    const bool is_over = is_quiet_ && quiet_for(now) < timeout();
+    is_quiet_ = is_quiet_ && !is_over;
+    return is_over;
+}
+
+bool QuietWatch::take_due_gpu_look(Instant now) {
+    if (!next_look_ || is_looking_at_gpus_ || quiet_for(now) < timeout()) {
+        return false;
+    }
+    is_looking_at_gpus_ = true;
+    return true;
+}
+
+bool QuietWatch::take_gpus(Instant now, bool are_used) {
+    if (!next_look_ || !std::exchange(is_looking_at_gpus_, false)) {
+        return false;
+    }
+    if (are_used) {
+        // Since when is not known: nothing is learned from it.
+        return show_life(now);
+    }
     const bool was_quiet = is_quiet_;
     is_quiet_ = quiet_for(now) >= timeout();
     return is_quiet_ != was_quiet;

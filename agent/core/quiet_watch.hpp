@@ -30,6 +30,8 @@ struct SignsOfLife {
 /// shown a sign of life for the hang timeout. Looks at them every so often, a look late by more
 /// than its interval begins anew: this process was held up then, and its workers perhaps too.
 ///
+/// GPUs are looked at last, and only when nothing else shows life: that takes longer.
+///
 /// The timeout is what the settings say or, where it is to be learned, ten times the longest quiet
 /// stretch of this node that was none, and at least five minutes. What was learned stays for later
 /// generations.
@@ -51,8 +53,15 @@ public:
     /// A sign of life that no look would find. True if is_quiet() has changed.
     [[nodiscard]] bool show_life(Instant now);
 
-    /// What that look has found, with `workers` that still run. True if is_quiet() has changed.
+    /// What that look has found, with `workers` that still run. True if is_quiet() has changed:
+    /// it is over; that it begins needs take_gpus().
     [[nodiscard]] bool take(Instant now, const SignsOfLife& seen, int workers);
+
+    /// True, once until take_gpus(), when nothing but the use of GPUs is left to be looked at.
+    [[nodiscard]] bool take_due_gpu_look(Instant now);
+
+    /// What that has found. True if is_quiet() has changed.
+    [[nodiscard]] bool take_gpus(Instant now, bool are_used);
 
     [[nodiscard]] bool is_quiet() const { return is_quiet_; }
 
@@ -77,6 +86,7 @@ private:
     Instant looked_at_{};
     Instant alive_at_{};
     SignsOfLife last_;
+    bool is_looking_at_gpus_ = false;
     bool is_quiet_ = false;
 };
 

@@ -106,6 +106,12 @@ struct Looked {
     SignsOfLife seen;
 };
 
+/// Answers LookAtGpus; not for a generation that has been emptied meanwhile.
+struct GpusLooked {
+    Generation generation;
+    bool are_used = false;  ///< by our workers, as far as it can be told
+};
+
 /// Answers SaveStacks: they are saved, or cannot be, or not in time.
 struct StacksSaved {
     Generation generation;
@@ -132,8 +138,8 @@ struct WorkersSignalled {
 struct Tick {};
 
 using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerDying,
-                           WorkerExited, Emptied, NotEmptied, Looked, StacksSaved, PreflightDone,
-                           KeeperLost, Signalled, WorkersSignalled, Tick>;
+                           WorkerExited, Emptied, NotEmptied, Looked, GpusLooked, StacksSaved,
+                           PreflightDone, KeeperLost, Signalled, WorkersSignalled, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -216,6 +222,13 @@ struct LookAtWorkers {
     Generation generation;
 };
 
+/// Find out whether the workers have used their GPUs within `quiet_for`, in at most
+/// Limits::gpu_look_timeout; answered by GpusLooked.
+struct LookAtGpus {
+    Generation generation;
+    Milliseconds quiet_for{0};
+};
+
 /// Save the stacks of all threads of these workers in `folder`, within Limits::stacks_timeout;
 /// answered by StacksSaved. Orders for the workers that follow do not wait for it.
 struct SaveStacks {
@@ -249,10 +262,10 @@ struct Trace {
     std::string text;
 };
 
-using Effect =
-    std::variant<SendToRendezvous, DropLink, RunPreflight, OpenStore, ServeStore, CloseStore,
-                 StartWorkers, AskWorkersToLeave, SignalWorkers, ForwardSignal, AllowPublishing,
-                 LookAtWorkers, SaveStacks, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
+using Effect = std::variant<SendToRendezvous, DropLink, RunPreflight, OpenStore, ServeStore,
+                            CloseStore, StartWorkers, AskWorkersToLeave, SignalWorkers,
+                            ForwardSignal, AllowPublishing, LookAtWorkers, LookAtGpus, SaveStacks,
+                            EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is

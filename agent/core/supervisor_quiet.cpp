@@ -22,21 +22,42 @@ void Supervisor::State::look_if_due() {
     }
 }
 
+/// Workers that run here; none of another generation, or of one that is being stopped.
+int Supervisor::State::count_watched(Generation generation) const {
+    const bool is_watched =
+        holds_workers() && generation == group_->generation() && group_->is_in<WorkersRun>();
+    return is_watched ? static_cast<int>(group_->running().size()) : 0;
+}
+
 void Supervisor::State::take(const Looked& input) {
-    if (!holds_workers() || input.generation != group_->generation() ||
-        !group_->is_in<WorkersRun>()) {
+    const int running = count_watched(input.generation);
+    if (running == 0) {
         return;
     }
-    const auto running = static_cast<int>(group_->running().size());
-    if (running == 0 || !quiet_.take(now_, input.seen, running)) {
-        return;
+    if (quiet_.take(now_, input.seen, running)) {
+        tell_quiet();
     }
-    tell_quiet();
+    if (quiet_.take_due_gpu_look(now_)) {
+        emit(LookAtGpus{
+            .generation = input.generation,
+            .quiet_for = std::chrono::duration_cast<Milliseconds>(quiet_.quiet_for(now_))});
+    }
+}
+
+void Supervisor::State::take(const GpusLooked& input) {
+    if (count_watched(input.generation) > 0 && quiet_.take_gpus(now_, input.are_used)) {
+        tell_quiet();
+        say_quiet();
+    }
+}
+
+void Supervisor::State::say_quiet() {
     // On a single node the order to stop is next, and says more.
     if (quiet_.is_quiet() && group_->row().group_world_size > 1) {
         say(
-            fmt::format("the workers here have shown no sign of life for {} s: no output, CPU use "
-                        "or progress; they hang if those of all other nodes fall silent too",
+            fmt::format("the workers here have shown no sign of life for {} s: no output, CPU use, "
+                        "GPU use or progress; they hang if those of all other nodes fall silent "
+                        "too",
                         seconds_of(quiet_.quiet_for(now_))));
     }
 }

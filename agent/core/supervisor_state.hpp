@@ -78,6 +78,7 @@ public:
     void take(const Emptied& input);
     void take(const NotEmptied& input);
     void take(const Looked& input);
+    void take(const GpusLooked& input);
     void take(const StacksSaved& input);
     void take(const PreflightDone& input);
     void take(const KeeperLost& input);
@@ -140,6 +141,8 @@ private:
     void report_failure(LocalRank local_rank, const rdzv::Evidence& evidence, Instant at);
     void stop_workers(const StopOrder& order);
     void look_if_due();
+    [[nodiscard]] int count_watched(Generation generation) const;
+    void say_quiet();
     void tell_quiet();
     void begin_to_save_stacks(const rdzv::Stop& message);
     void end_failing_workers();

@@ -218,6 +218,9 @@ private:
                        [&](ForwardSignal& e) { keeper_->forward_signal(e.generation, e.signal); },
                        [&](AllowPublishing& e) { page_.carry_out(e); },
                        [&](LookAtWorkers& e) { look_at_workers(e.generation); },
+                       [&](LookAtGpus& e) {
+                           helpers_.gpus.look(e, helpers_.stacks.pids(), shared_from_this());
+                       },
                        [&](RunPreflight&) { helpers_.preflight.run(shared_from_this()); },
                        [&](SaveStacks& e) { helpers_.stacks.save(e, shared_from_this()); },
                        [&](EmptyGeneration& e) { empty_generation(e.generation); },
@@ -321,6 +324,7 @@ private:
     void empty_generation(Generation generation) {
         is_spawn_pending_ = false;
         helpers_.stacks.cancel();
+        helpers_.gpus.cancel();
         keeper_->empty_generation(generation);
     }
 

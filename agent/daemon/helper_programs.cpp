@@ -12,6 +12,9 @@ HelperPrograms::HelperPrograms(boost::asio::io_context& io, const rdzv::Limits& 
               .on_child = events.on_child,
               .on_done = [on_input = events.on_input](
                              Generation generation) { on_input(StacksSaved{generation}); }}),
+      gpus(io, limits,
+           {.on_child = events.on_child,
+            .on_done = [on_input = events.on_input](GpusLooked looked) { on_input(looked); }}),
       preflight(
           io, preflight_command, preflight_timeout,
           {.on_child = events.on_child, .on_done = [on_input = events.on_input](std::string why) {

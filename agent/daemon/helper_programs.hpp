@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/core/supervisor.hpp"
+#include "agent/daemon/gpu_look.hpp"
 #include "agent/daemon/preflight_command.hpp"
 #include "agent/daemon/stack_saver.hpp"
 #include "rendezvous/protocol/limits.hpp"
@@ -27,6 +28,7 @@ struct HelperPrograms {
                    const Events& events);
 
     StackSaver stacks;
+    GpuLook gpus;
     PreflightCommand preflight;
 };
 

@@ -34,6 +34,14 @@ int StackSaver::pid_of(LocalRank local_rank) const {
     return found == pids_.end() ? 0 : found->second;
 }
 
+std::vector<int> StackSaver::pids() const {
+    std::vector<int> pids;
+    for (const auto& [local_rank, pid] : pids_) {
+        pids.push_back(pid);
+    }
+    return pids;
+}
+
 void StackSaver::save(const SaveStacks& order, const std::shared_ptr<const void>& owner) {
     cancel();
     generation_ = order.generation;

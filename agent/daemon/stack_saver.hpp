@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
@@ -31,6 +32,7 @@ public:
     void worker_started(LocalRank local_rank, int pid);
     /// 0: it has not been started.
     [[nodiscard]] int pid_of(LocalRank local_rank) const;
+    [[nodiscard]] std::vector<int> pids() const;
 
     /// Answered by one on_done, perhaps at once. `owner` keeps this object alive until then.
     void save(const SaveStacks& order, const std::shared_ptr<const void>& owner);

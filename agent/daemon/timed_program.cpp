@@ -34,11 +34,13 @@ Result<bool> TimedProgram::start(const ProgramSpec& spec, Milliseconds timeout,
         return false;
     }
     // One that was given up is reaped, too, when it ends.
+    unreaped_ += 1;
     auto end = std::make_shared<stream_descriptor>(io_, started->pidfd.release());
     end->async_wait(stream_descriptor::wait_read,
                     [this, owner, end, pid](boost::system::error_code failure) {
                         siginfo_t info{};
                         (void)waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
+                        unreaped_ -= 1;
                         if (!failure && child_ == pid) {
                             child_ = 0;
                             deadline_.cancel();

@@ -36,11 +36,15 @@ public:
     /// Kills what runs; there is no on_end any more.
     void cancel();
 
+    /// True if one that was killed is still there: something in the kernel does not let it go.
+    [[nodiscard]] bool is_stuck() const { return child_ == 0 && unreaped_ > 0; }
+
 private:
     boost::asio::io_context& io_;
     boost::asio::steady_timer deadline_;
     Events events_;
-    int child_ = 0;  ///< 0: none runs
+    int child_ = 0;     ///< 0: none runs
+    int unreaped_ = 0;  ///< it, and those that were killed
 };
 
 }  // namespace ddprun::agent

@@ -155,6 +155,37 @@ std::vector<int> children_of(int pid) {
                                 : children_by_scan(pid);
 }
 
+std::vector<int> processes_of_worker(int pid) {
+    std::vector<int> found{pid};
+    const std::vector<int> below = descendants_of(pid);
+    found.insert(found.end(), below.begin(), below.end());
+    const std::optional<ProcessStat> worker = stat_of(pid);
+    if (!worker || worker->parent <= 1) {
+        return found;
+    }
+    for (const int other : descendants_of(worker->parent)) {
+        const std::optional<ProcessStat> stat = stat_of(other);
+        if (stat && stat->session == pid &&
+            std::find(found.begin(), found.end(), other) == found.end()) {
+            found.push_back(other);
+        }
+    }
+    return found;
+}
+
+std::optional<std::string> variable_of(int pid, std::string_view name) {
+    const std::optional<std::string> environment = read_whole(fmt::format("/proc/{}/environ", pid));
+    std::string_view rest = environment ? std::string_view(*environment) : std::string_view();
+    while (!rest.empty()) {
+        const std::string_view entry = rest.substr(0, rest.find('\0'));
+        if (entry.starts_with(name) && entry.substr(name.size()).starts_with('=')) {
+            return std::string(entry.substr(name.size() + 1));
+        }
+        rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
+    }
+    return std::nullopt;
+}
+
 std::vector<int> own_children() {
     return has_children_files() ? children_in("/proc/self/task") : children_by_scan(getpid());
 }

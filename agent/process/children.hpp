@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rendezvous/base/instant.hpp"
@@ -27,6 +28,14 @@ struct ProcessStat {
 [[nodiscard]] std::vector<int> children_of(int pid);
 [[nodiscard]] std::vector<int> descendants_of(int pid);
 [[nodiscard]] std::vector<int> threads_of(int pid);
+
+/// The processes of a worker: itself first, then its descendants, and what has left them and stayed
+/// in the worker's session.
+[[nodiscard]] std::vector<int> processes_of_worker(int pid);
+
+/// A variable of the environment that the process was started with; none also where that cannot be
+/// read.
+[[nodiscard]] std::optional<std::string> variable_of(int pid, std::string_view name);
 
 /// The children of this process, adopted ones and dead ones that nobody has reaped included.
 /// Complete as long as no other thread reaps.

@@ -69,24 +69,6 @@ std::string thread_text(int pid, int thread) {
 
 }  // namespace
 
-std::vector<int> processes_of_worker(int pid) {
-    std::vector<int> found{pid};
-    const std::vector<int> below = descendants_of(pid);
-    found.insert(found.end(), below.begin(), below.end());
-    const std::optional<ProcessStat> worker = stat_of(pid);
-    if (!worker || worker->parent <= 1) {
-        return found;
-    }
-    for (const int other : descendants_of(worker->parent)) {
-        const std::optional<ProcessStat> stat = stat_of(other);
-        if (stat && stat->session == pid &&
-            std::find(found.begin(), found.end(), other) == found.end()) {
-            found.push_back(other);
-        }
-    }
-    return found;
-}
-
 void write_kernel_stacks(int pid, const std::function<void(const std::string&)>& write) {
     const std::optional<ProcessStat> stat = stat_of(pid);
     if (!stat) {

@@ -6,10 +6,6 @@
 
 namespace ddprun::agent {
 
-/// The processes of a worker: itself first, then its descendants, and what has left them and stayed
-/// in the worker's session.
-[[nodiscard]] std::vector<int> processes_of_worker(int pid);
-
 /// What the kernel knows of all threads of `pid`: state, where each waits in the kernel, its system
 /// call, and its stack there where this user may see it. Handed to `write` a thread at a time, for
 /// the next one may never answer.

@@ -18,6 +18,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/process/children.hpp"
 #include "agent/process/read_files.hpp"
 #include "agent/stacks/kernel_stacks.hpp"
 #include "agent/stacks/tools.hpp"

@@ -92,7 +92,7 @@ constexpr std::array kFlags = {
           "give up after N restarts that failed at one training step,\nwhere workers tell theirs"
           " (default 3; 0: never)"),
     value("hang-timeout", "SECONDS|auto", Group::Failing,
-          "no output, CPU use or progress anywhere for so long: stacks\nare saved and all restart"
+          "no output, CPU or GPU use or progress anywhere for so long:\nstacks saved, all restart"
           " (default 0: never; auto: learned)"),
     value("grow", "auto|never", Group::Failing,
           "let a late node join a running group (default auto)"),

@@ -16,6 +16,15 @@ struct Gpu {
     bool operator==(const Gpu&) const = default;
 };
 
+/// Who has read or written the memory of one GPU lately. A kernel that only waits for another GPU
+/// does neither.
+struct GpuUse {
+    std::optional<std::vector<int>> pids;  ///< of the first process namespace; none: not told
+    bool is_memory_used = false;           ///< by anybody, in the driver's last sample period
+
+    bool operator==(const GpuUse&) const = default;
+};
+
 /// How one GPU is. What its driver does not tell, or does not have, is empty.
 struct GpuHealth {
     std::string uuid;

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -14,6 +15,8 @@ namespace {
 
 // NVML's ABI, as far as it is used; its header comes with the CUDA Toolkit only.
 constexpr int kSuccess = 0;
+constexpr int kNotFound = 6;
+constexpr int kTooSmall = 7;
 constexpr unsigned kMigIsOn = 1;
 constexpr int kUncorrected = 1;
 constexpr int kSinceDriverLoad = 0;
@@ -34,6 +37,21 @@ struct Memory {
     unsigned long long total;
     unsigned long long free;
     unsigned long long used;
+};
+
+struct Rates {
+    unsigned gpu;
+    unsigned memory;
+};
+
+/// In percent of a sample period.
+struct ProcessSample {
+    unsigned pid;
+    unsigned long long time;
+    unsigned sm;
+    unsigned memory;
+    unsigned encoder;
+    unsigned decoder;
 };
 
 struct LibraryClose {
@@ -59,6 +77,8 @@ public:
         find(memory_errors_, "nvmlDeviceGetTotalEccErrors");
         find(remapped_rows_, "nvmlDeviceGetRemappedRows");
         find(memory_, "nvmlDeviceGetMemoryInfo");
+        find(rates_, "nvmlDeviceGetUtilizationRates");
+        find(samples_, "nvmlDeviceGetProcessUtilization");
         is_started_ = start_ != nullptr && stop_ != nullptr && start_() == kSuccess;
     }
     ~Nvml() {
@@ -134,7 +154,45 @@ public:
         return health;
     }
 
+    [[nodiscard]] GpuUse use(unsigned index, std::uint64_t since) const {
+        GpuUse use;
+        Device device = nullptr;
+        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
+            return use;
+        }
+        use.pids = users_of(device, since);
+        Rates rates{};
+        use.is_memory_used =
+            rates_ != nullptr && rates_(device, &rates) == kSuccess && rates.memory > 0;
+        return use;
+    }
+
 private:
+    [[nodiscard]] std::optional<std::vector<int>> users_of(Device device,
+                                                           std::uint64_t since) const {
+        unsigned count = 0;
+        int result = samples_ == nullptr ? kTooSmall : samples_(device, nullptr, &count, since);
+        if (samples_ == nullptr ||
+            (result != kTooSmall && result != kNotFound && result != kSuccess)) {
+            return std::nullopt;
+        }
+        // More may have come in the meantime.
+        std::vector<ProcessSample> samples(std::min(count, 65536U) + 64);
+        count = static_cast<unsigned>(samples.size());
+        result = samples_(device, samples.data(), &count, since);
+        if (result != kSuccess && result != kNotFound) {
+            return std::nullopt;
+        }
+        samples.resize(result == kSuccess ? std::min<std::size_t>(count, samples.size()) : 0);
+        std::vector<int> pids;
+        for (const ProcessSample& sample : samples) {
+            if (sample.memory > 0) {
+                pids.push_back(static_cast<int>(sample.pid));
+            }
+        }
+        return pids;
+    }
+
     template <typename Function>
     void find(Function& function, const char* name) {
         function = reinterpret_cast<Function>(::dlsym(library_.get(), name));
@@ -162,19 +220,21 @@ private:
     int (*memory_errors_)(Device, int, int, unsigned long long*) = nullptr;
     int (*remapped_rows_)(Device, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
     int (*memory_)(Device, Memory*) = nullptr;
+    int (*rates_)(Device, Rates*) = nullptr;
+    int (*samples_)(Device, ProcessSample*, unsigned*, unsigned long long) = nullptr;
 };
 
-/// What `ask` answers of each GPU.
-template <typename Answer>
-std::optional<std::vector<Answer>> ask_all(Answer (Nvml::*ask)(unsigned) const) {
+/// What `ask`, called with the driver and a number, answers of each GPU.
+template <typename Ask>
+auto ask_all(const Ask& ask) {
     const Nvml nvml;
     const std::optional<unsigned> count = nvml.count();
-    if (!count) {
-        return std::nullopt;
+    std::optional<std::vector<decltype(ask(nvml, 0U))>> answers;
+    if (count) {
+        answers.emplace();
     }
-    std::vector<Answer> answers;
-    for (unsigned i = 0; i < *count; ++i) {
-        answers.push_back((nvml.*ask)(i));
+    for (unsigned i = 0; i < count.value_or(0); ++i) {
+        answers->push_back(ask(nvml, i));
     }
     return answers;
 }
@@ -182,11 +242,15 @@ std::optional<std::vector<Answer>> ask_all(Answer (Nvml::*ask)(unsigned) const) 
 }  // namespace
 
 std::optional<std::vector<Gpu>> gpus_of_nvml() {
-    return ask_all(&Nvml::gpu);
+    return ask_all([](const Nvml& nvml, unsigned index) { return nvml.gpu(index); });
 }
 
 std::optional<std::vector<GpuHealth>> gpu_health_of_nvml() {
-    return ask_all(&Nvml::health);
+    return ask_all([](const Nvml& nvml, unsigned index) { return nvml.health(index); });
+}
+
+std::optional<std::vector<GpuUse>> gpu_use_of_nvml(std::uint64_t since) {
+    return ask_all([since](const Nvml& nvml, unsigned index) { return nvml.use(index, since); });
 }
 
 }  // namespace ddprun::launcher

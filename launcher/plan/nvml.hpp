@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -13,5 +14,9 @@ namespace ddprun::launcher {
 
 /// How they are, in the same order.
 [[nodiscard]] std::optional<std::vector<GpuHealth>> gpu_health_of_nvml();
+
+/// How they are used, in the same order: by processes, as far as the driver remembers, since
+/// `since` microseconds of the wall clock. The driver may never answer.
+[[nodiscard]] std::optional<std::vector<GpuUse>> gpu_use_of_nvml(std::uint64_t since);
 
 }  // namespace ddprun::launcher

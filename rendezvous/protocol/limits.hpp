@@ -86,6 +86,7 @@ struct Limits {
 
     // Hangs.
     Milliseconds hang_timeout_min{1000};  ///< the least that may be asked for
+    Milliseconds gpu_look_timeout{5000};  ///< one look at GPUs; a driver may never answer
     Milliseconds stacks_timeout{2000};    ///< for the stacks of a node's workers to be saved
     std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker
 };

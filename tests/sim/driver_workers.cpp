@@ -97,6 +97,13 @@ void Simulation::look_at_workers(Machine& machine, Generation generation) {
     });
 }
 
+/// Nothing but waiting is hidden in a worker that shows no other sign of life.
+void Simulation::look_at_gpus(Machine& machine, Generation generation) {
+    later_in_agent(machine, local_delay(machine), [this, generation](Machine& same) {
+        step_agent(same, agent::GpusLooked{.generation = generation, .are_used = false});
+    });
+}
+
 void Simulation::save_stacks(Machine& machine, Generation generation) {
     trace(name_of(machine), fmt::format("saves the stacks of generation {}", generation.value()));
     later_in_agent(

@@ -1,11 +1,15 @@
 // What is asked of NVIDIA's library, with the library of plan_fake_nvml.cpp in its place: ctest
 // sets LD_LIBRARY_PATH to its folder.
 
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "launcher/plan/nvml.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
 
 using namespace ddprun::launcher;
 
@@ -46,4 +50,31 @@ TEST_CASE("how GPUs are is told as far as the driver knows") {
     CHECK((*gpus)[0] == GpuHealth{"GPU-11", {}, false, true, all, used});
     CHECK((*gpus)[1] == GpuHealth{"GPU-22", 7, true, false, all, used});
     CHECK((*gpus)[2] == GpuHealth{});
+}
+
+TEST_CASE("processes that use a GPU are told by their use of its memory, where the driver tells") {
+    if (!has_fake_driver()) {
+        return;
+    }
+    const ddprun::test::TempDir folder;
+    const std::string path = folder / "use";
+    REQUIRE(::setenv("DDPRUN_FAKE_GPU_USE", path.c_str(), 1) == 0);
+    std::string many;
+    for (int pid = 1; pid <= 3000; ++pid) {
+        many += "process 0 " + std::to_string(pid) + (pid == 2999 ? " 1 500\n" : " 0 500\n");
+    }
+    ddprun::test::write_file(path, many + "process 1 7 50 500\nmemory 1 50\n");
+    const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
+        std::chrono::system_clock::now().time_since_epoch());
+    const auto since = static_cast<std::uint64_t>(now.count() - 60'000'000);
+    const auto gpus = gpu_use_of_nvml(since);
+    REQUIRE(gpus.has_value());
+    REQUIRE(gpus->size() == 3);
+    CHECK((*gpus)[0] == GpuUse{std::vector<int>{2999}, false});
+    CHECK((*gpus)[1] == GpuUse{std::vector<int>{7}, true});
+    CHECK((*gpus)[2] == GpuUse{std::nullopt, false});
+    CHECK(gpu_use_of_nvml(static_cast<std::uint64_t>(now.count()))->at(0).pids->empty());
+    ddprun::test::write_file(path, "untold\nprocess 0 7 50 0\nmemory 0 50\n");
+    CHECK(gpu_use_of_nvml(since)->at(0) == GpuUse{std::nullopt, true});
+    ::unsetenv("DDPRUN_FAKE_GPU_USE");
 }

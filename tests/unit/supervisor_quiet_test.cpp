@@ -44,7 +44,10 @@ struct Watched {
     bool look_after(Duration time) {
         now += time;
         REQUIRE(watch.take_due_look(now));
-        return watch.take(now, seen, 2);
+        const bool is_over = watch.take(now, seen, 2);
+        const bool has_changed =
+            watch.take_due_gpu_look(now) && watch.take_gpus(now, are_gpus_used);
+        return is_over || has_changed;
     }
     /// Looks with nothing new until the watch calls the workers quiet: how long after `since`.
     Duration silence(Instant since) {
@@ -56,6 +59,7 @@ struct Watched {
 
     QuietWatch watch;
     SignsOfLife seen;
+    bool are_gpus_used = false;
     Instant now = Instant(seconds(1000));
 };
 
@@ -76,6 +80,9 @@ struct HangRig : Rig {
         pass(seconds(15));
         REQUIRE(effect<LookAtWorkers>().has_value());
         give(Looked{Generation(1), seen});
+        if (does<LookAtGpus>() && gpus_answer) {
+            give(GpusLooked{Generation(1), false});
+        }
     }
     void become_quiet() {
         for (int i = 0; i < 5; ++i) {
@@ -93,6 +100,7 @@ struct HangRig : Rig {
     }
 
     SignsOfLife seen;
+    bool gpus_answer = true;
 };
 
 }  // namespace
@@ -190,6 +198,56 @@ TEST_CASE("a learned timeout is ten times the longest quiet time that was no han
     CHECK(watched.watch.timeout() == 10 * quiet);
 }
 
+TEST_CASE("GPUs are looked at only when nothing else shows life, and once at a time") {
+    Watched watched;
+    watched.look();
+    const Instant alive_at = watched.now;
+    while (watched.now - alive_at < kTimeout - milliseconds(15000)) {
+        watched.look();
+        CHECK_FALSE(watched.watch.take_due_gpu_look(watched.now));
+    }
+    watched.now = *watched.watch.next_look();
+    REQUIRE(watched.watch.take_due_look(watched.now));
+    CHECK_FALSE(watched.watch.take(watched.now, watched.seen, 2));
+    CHECK(watched.watch.take_due_gpu_look(watched.now));
+    CHECK_FALSE(watched.watch.take_due_gpu_look(watched.now));
+    CHECK_FALSE(watched.watch.is_quiet());
+    watched.now += seconds(5);
+    CHECK(watched.watch.take_gpus(watched.now, false));
+    CHECK(watched.watch.is_quiet());
+    CHECK_FALSE(watched.watch.take_gpus(watched.now, true));  // nobody has asked
+    CHECK(watched.watch.quiet_for(watched.now) == kTimeout + seconds(5));
+}
+
+TEST_CASE("GPUs at work keep workers from being quiet, and end it; nothing is learned from them") {
+    const bool is_learned = GENERATE(false, true);
+    Watched watched(is_learned ? Milliseconds(0) : kTimeout, is_learned);
+    const Duration timeout = watched.watch.timeout();
+    watched.are_gpus_used = true;
+    for (int i = 0; i < 100; ++i) {
+        CHECK_FALSE(watched.look());
+    }
+    CHECK(watched.watch.timeout() == timeout);
+    watched.are_gpus_used = false;
+    watched.silence(watched.now);
+    watched.are_gpus_used = true;
+    CHECK(watched.look());
+    CHECK_FALSE(watched.watch.is_quiet());
+}
+
+TEST_CASE("a sign of life that comes while GPUs are looked at counts") {
+    Watched watched;
+    watched.look();
+    while (!watched.watch.take_due_gpu_look(watched.now)) {
+        watched.now = *watched.watch.next_look();
+        REQUIRE(watched.watch.take_due_look(watched.now));
+        CHECK_FALSE(watched.watch.take(watched.now, watched.seen, 2));
+    }
+    CHECK_FALSE(watched.watch.show_life(watched.now));
+    CHECK_FALSE(watched.watch.take_gpus(watched.now + seconds(1), false));
+    CHECK_FALSE(watched.watch.is_quiet());
+}
+
 TEST_CASE("a new generation begins with a sign of life") {
     Watched watched;
     watched.silence(watched.now);
@@ -234,6 +292,51 @@ TEST_CASE("Run, Looked: nothing is told of another generation, or once nobody ru
     CHECK_FALSE(rig.sends_anything());
     rig.pass(seconds(60));
     CHECK_FALSE(rig.does<LookAtWorkers>());
+}
+
+TEST_CASE("Run, GpusLooked: workers are quiet when their GPUs are idle, and not before") {
+    HangRig rig;
+    rig.gpus_answer = false;
+    rig.become_quiet();
+    REQUIRE(rig.effect<LookAtGpus>().has_value());
+    CHECK(rig.effect<LookAtGpus>()->quiet_for == kTimeout);
+    CHECK_FALSE(rig.sends_anything());
+    SECTION("idle") {
+        rig.give(GpusLooked{Generation(2), false});
+        CHECK_FALSE(rig.sends_anything());
+        rig.give(GpusLooked{Generation(1), false});
+        CHECK(rig.sent<rdzv::Quiet>().size() == 1);
+        CHECK(rig.said().find("no output, CPU use, GPU use or progress") != std::string::npos);
+        rig.look();
+        CHECK(rig.does<LookAtGpus>());
+        rig.give(GpusLooked{Generation(1), true});
+        REQUIRE(rig.sent<rdzv::Quiet>().size() == 1);
+        CHECK(rig.sent<rdzv::Quiet>()[0].quiet_for == Milliseconds(0));
+    }
+    SECTION("at work") {
+        rig.give(GpusLooked{Generation(1), true});
+        CHECK_FALSE(rig.sends_anything());
+        rig.look();
+        CHECK_FALSE(rig.does<LookAtGpus>());
+    }
+    SECTION("nobody runs any more") {
+        rig.exit(0, 0);
+        rig.exit(1, 0);
+        rig.give(GpusLooked{Generation(1), false});
+        CHECK_FALSE(rig.sends_anything());
+    }
+    SECTION("no group, Stop and Vanish: nothing") {
+        rig.hear(Rig::stop());
+        rig.give(GpusLooked{Generation(1), false});
+        CHECK(rig.effects.empty());
+        rig.exit(0, 143);
+        rig.exit(1, 143);
+        rig.give(GpusLooked{Generation(1), false});
+        CHECK(rig.effects.empty());
+        rig.give(Emptied{Generation(1)});
+        rig.give(GpusLooked{Generation(1), false});
+        CHECK(rig.effects.empty());
+    }
 }
 
 TEST_CASE("Run, Accepted: that workers are quiet is said again") {
