@@ -20,6 +20,7 @@
 
 #include "agent/process/children.hpp"
 #include "agent/process/read_files.hpp"
+#include "agent/stacks/flight_recorder.hpp"
 #include "agent/stacks/kernel_stacks.hpp"
 #include "agent/stacks/tools.hpp"
 #include "rendezvous/base/error.hpp"
@@ -69,14 +70,18 @@ std::string tracing_note() {
                      scope.substr(0, 1));
 }
 
-/// What the kernel knows, of all workers; then what their tools find out in the time that is left.
-void save(const std::vector<Worker>& workers, Instant deadline) {
+/// What the kernel knows, of all workers; then, in the time that is left, what their tools find out
+/// and what their flight recorders write meanwhile.
+void save(const std::vector<Worker>& workers, agent::FlightRecorders& recorders, Instant deadline) {
     for (const Worker& worker : workers) {
         write_text(worker.file, fmt::format("rank {}, process {}\n\n", worker.rank, worker.pid));
         for (const int pid : agent::processes_of_worker(worker.pid)) {
             agent::write_kernel_stacks(
                 pid, [&worker](const std::string& text) { write_text(worker.file, text); });
         }
+    }
+    for (const Worker& worker : workers) {
+        recorders.ask(worker.rank, agent::processes_of_worker(worker.pid), worker.file.get());
     }
     const std::string note = tracing_note();
     std::vector<agent::ToolQueue> queues;
@@ -87,6 +92,7 @@ void save(const std::vector<Worker>& workers, Instant deadline) {
         queues.push_back({.file = worker.file.get(), .tools = std::move(tools)});
     }
     agent::run_tools(std::move(queues), deadline);
+    recorders.collect(deadline);
 }
 
 int fail(const std::string& what) {
@@ -110,6 +116,7 @@ int main(int argc, char** argv) {
                        .rlim_max = static_cast<rlim_t>(*bytes_max)};
     (void)setrlimit(RLIMIT_FSIZE, &limit);
     (void)signal(SIGXFSZ, SIG_IGN);
+    (void)signal(SIGPIPE, SIG_IGN);  // a worker that goes while it is asked
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -132,6 +139,7 @@ int main(int argc, char** argv) {
         }
         workers.push_back(std::move(*worker));
     }
-    save(workers, begun + std::chrono::milliseconds(*milliseconds));
+    agent::FlightRecorders recorders(folder, *bytes_max);
+    save(workers, recorders, begun + std::chrono::milliseconds(*milliseconds));
     return rdzv::kExitSuccess;
 }

@@ -88,7 +88,7 @@ struct Limits {
     Milliseconds hang_timeout_min{1000};  ///< the least that may be asked for
     Milliseconds gpu_look_timeout{5000};  ///< one look at GPUs; a driver may never answer
     Milliseconds stacks_timeout{2000};    ///< for the stacks of a node's workers to be saved
-    std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker
+    std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker, and of its record
 };
 
 }  // namespace ddprun::rdzv

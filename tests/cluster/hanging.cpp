@@ -175,6 +175,74 @@ TEST_CASE("where nothing is installed the file says what is missing") {
     cluster.wait_all_gone();
 }
 
+TEST_CASE("a flight recorder that is on is asked, and its record is kept beside the stacks") {
+    const bool is_told_where = GENERATE(true, false);
+    CAPTURE(is_told_where);
+    Cluster cluster;
+    std::map<std::string, std::string> env = only_tools(cluster);
+    env["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = cluster.dir() / "ask";
+    if (is_told_where) {
+        env["TORCH_FR_DUMP_TEMP_FILE"] = cluster.dir() / "record_";
+    }
+    Process& node =
+        cluster.start_ddprun({"--nproc-per-node", "2", "--hang-timeout", "1", Cluster::worker(),
+                              "--flight-recorder", "70000", "--hang"},
+                             env);
+    CHECK(node.wait_exit() == 94);
+    const std::vector<std::string> folders = stacks_folders(node);
+    REQUIRE(folders.size() == 1);
+    for (const std::string rank : {"0", "1"}) {
+        const std::string record = read_file(folders[0] + "/nccl_trace_rank_" + rank);
+        CHECK(record == std::string(69999, 'r') + "\n");
+        const std::string text = read_file(folders[0] + "/rank" + rank + ".txt");
+        check_has(text, {"flight recorder\nsaved as nccl_trace_rank_" + rank});
+        // What hangs may lock the memory that holds its environment.
+        CHECK(text.find("state S") < text.find("flight recorder"));
+    }
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a flight recorder that does not answer, is not there, or is no pipe holds up nothing") {
+    const std::string what = GENERATE(as<std::string>{}, "silent", "too long", "none", "no reader",
+                                      "no pipe", "no folder");
+    CAPTURE(what);
+    Cluster cluster;
+    std::map<std::string, std::string> env = only_tools(cluster);
+    env["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = cluster.dir() / "ask";
+    env["TORCH_FR_DUMP_TEMP_FILE"] = cluster.dir() / (what == "no folder" ? "none/r" : "r");
+    std::vector<std::string> args = {"--hang-timeout", "1", Cluster::worker()};
+    std::string said;
+    if (what == "silent") {
+        args.insert(args.end(), {"--flight-recorder", "0"});
+        said = "it was asked and did not write";
+    } else if (what == "too long") {
+        args.insert(args.end(), {"--flight-recorder", "16777217"});
+        said = "has 16777217 bytes, more than the 16777216 that are kept";
+    } else if (what == "none") {
+        said = "cannot open ";
+    } else if (what == "no reader") {
+        REQUIRE(::mkfifo((cluster.dir() / "ask0.pipe").c_str(), 0600) == 0);
+        said = "nobody reads ";
+    } else if (what == "no pipe") {
+        write_file(cluster.dir() / "ask0.pipe", "mine\n");
+        said = "is no pipe";
+    } else {
+        said = "cannot be watched";
+    }
+    args.push_back("--hang");
+    Process& node = cluster.start_ddprun(args, env);
+    CHECK(node.wait_exit() == 94);
+    const std::vector<std::string> folders = stacks_folders(node);
+    REQUIRE(folders.size() == 1);
+    CHECK(list_folder(folders[0]) == std::vector<std::string>{"rank0.txt"});
+    check_has(read_file(folders[0] + "/rank0.txt"),
+              {"--- NCCL's flight recorder\n", said, "state S"});
+    if (what == "no pipe") {
+        CHECK(read_file(cluster.dir() / "ask0.pipe") == "mine\n");
+    }
+    cluster.wait_all_gone();
+}
+
 TEST_CASE("workers that sleep while their GPU computes do not hang") {
     Cluster cluster;
     const std::string use = cluster.dir() / "use";

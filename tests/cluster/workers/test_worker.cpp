@@ -25,6 +25,8 @@
 //     --leave-when-asked          until the page asks: says "asked signal=…", exits with 75
 //     --wait-for-isolation 0|1    until page and clock say that nothing (1) or something (0) may be
 //                                 published
+//     --flight-recorder SIZE      has a pipe as PyTorch's flight recorder, and writes so many bytes
+//                                 when a byte comes; 0: nothing
 //     --daemonize                 leaves a descendant behind in a session of its own that only
 //                                 SIGKILL ends; says "descendant pid=…"
 //     --error-file TEXT           writes TEXT to $TORCHELASTIC_ERROR_FILE
@@ -41,6 +43,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -253,6 +256,35 @@ void crash(int signal) {
     ::_exit(124);
 }
 
+/// What a recorder does that PyTorch started with these variables.
+void record_flight(std::size_t size) {
+    const std::string pipe =
+        variable("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") + variable("RANK") + ".pipe";
+    std::string record = variable("TORCH_FR_DUMP_TEMP_FILE");
+    if (record.empty()) {
+        const std::string folder = variable("HOME") + "/.cache/torch";
+        std::filesystem::create_directories(folder);
+        record = folder + "/comm_lib_trace_rank_";
+    }
+    record += variable("RANK");
+    ::unlink(pipe.c_str());
+    // Both ends: reading waits for bytes, not for somebody to write them.
+    const int fd =
+        ::mkfifo(pipe.c_str(), 0600) == 0 ? ::open(pipe.c_str(), O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0) {
+        write_all(2, "cannot make " + pipe + "\n");
+        ::_exit(127);
+    }
+    std::thread([fd, record, size] {
+        char byte = 0;
+        while (::read(fd, &byte, 1) == 1) {
+            if (size > 0) {
+                create(record, std::string(size - 1, 'r') + "\n");
+            }
+        }
+    }).detach();
+}
+
 /// A condition or an action, and how many arguments it takes.
 struct Word {
     std::size_t arguments = 0;
@@ -358,6 +390,8 @@ private:
                   const bool is_wanted = a[0] == "1";
                   step_until([is_wanted] { return page.is_isolated() == is_wanted; });
               }}},
+            {"--flight-recorder",
+             {1, [](Arguments a) { record_flight(static_cast<std::size_t>(number(a[0]))); }}},
             {"--daemonize", {0, [](Arguments) { daemonize(); }}},
             {"--error-file",
              {1, [](Arguments a) { create(variable("TORCHELASTIC_ERROR_FILE"), a[0]); }}},
