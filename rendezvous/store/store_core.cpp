@@ -77,6 +77,9 @@ Result<void> StoreCore::dispatch(StoreOpcode opcode, StoreClient client, FieldRe
                                  StoreReplies& replies, const std::shared_ptr<const void>& owner) {
     switch (opcode) {
         case StoreOpcode::Validate:
+        case StoreOpcode::Relay:  // These three concern connections, not what is stored.
+        case StoreOpcode::Enter:
+        case StoreOpcode::Leave:
             break;
         case StoreOpcode::Set:
             set(fields, owner);

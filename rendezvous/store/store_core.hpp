@@ -9,6 +9,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/store/store_backend.hpp"
 #include "rendezvous/store/store_protocol.hpp"
 #include "rendezvous/store/store_queues.hpp"
 #include "rendezvous/store/store_replies.hpp"
@@ -19,25 +20,18 @@ namespace ddprun::rdzv {
 
 /// The keys, queues and waiting clients of one generation's store, without time, threads or
 /// sockets. rendezvous/store/README.md specifies every operation.
-class StoreCore {
+class StoreCore final : public StoreBackend {
 public:
     /// `limits` outlives the core.
     explicit StoreCore(const Limits& limits) : limits_(&limits) {}
-    StoreCore(const StoreCore&) = delete;
-    StoreCore& operator=(const StoreCore&) = delete;
 
-    /// Carries out one complete `request`, as RequestSplitter delimits it, and appends what it
-    /// causes to be sent to `replies`, to this client or to others that waited. On failure the
-    /// store is unchanged, and the caller closes this client's connection: the protocol has no
-    /// other way to say no. The text says why, for people. When `owner` keeps the memory alive in
-    /// which `request` lies, a big value is not copied out of it.
     [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request,
                                       StoreReplies& replies,
-                                      const std::shared_ptr<const void>& owner = {});
+                                      const std::shared_ptr<const void>& owner = {}) override;
 
-    /// The client's connection is gone, and its number may be given to another. Elements of queues
-    /// of which it alone had been told are offered to those who still wait.
-    void disconnected(StoreClient client, StoreReplies& replies);
+    /// Elements of queues of which the client alone had been told are offered to those who still
+    /// wait.
+    void disconnected(StoreClient client, StoreReplies& replies) override;
 
     [[nodiscard]] std::size_t key_count() const { return values_.size(); }
     [[nodiscard]] std::size_t queue_count() const { return queues_.size(); }

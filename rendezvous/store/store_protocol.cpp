@@ -15,8 +15,8 @@ namespace ddprun::rdzv {
 
 namespace {
 
-/// Fields of a request: k key, v value, 4 and 8 integers of that many bytes, n a count: what
-/// follows it comes that many times.
+/// Fields of a request: o its opcode, k key, v value, 4 and 8 integers of that many bytes, n a
+/// count: what follows it comes that many times, c a list of clients.
 struct Layout {
     std::string_view name;
     const char* fields;
@@ -29,6 +29,22 @@ constexpr std::array<Layout, 19> kLayouts{{
     {"CANCEL_WAIT", ""}, {"PING", "4"},     {"QUEUE_PUSH", "kv"},   {"QUEUE_POP", "k"},
     {"QUEUE_LEN", "k"},  {"LIST_KEYS", ""}, {"BARRIER", "k8"},
 }};
+
+constexpr std::array<Layout, 3> kRelayLayouts{{{"RELAY", "4"}, {"ENTER", ""}, {"LEAVE", ""}}};
+constexpr std::size_t kFirstRelayLayout = static_cast<std::size_t>(StoreOpcode::Relay);
+
+/// Null when there is no such operation.
+const Layout* layout_of(std::size_t opcode) {
+    if (opcode < kLayouts.size()) {
+        return &kLayouts[opcode];
+    }
+    const bool is_relays =
+        opcode >= kFirstRelayLayout && opcode - kFirstRelayLayout < kRelayLayouts.size();
+    return is_relays ? &kRelayLayouts[opcode - kFirstRelayLayout] : nullptr;
+}
+
+constexpr const char* kRequest = "o";
+constexpr const char* kRelayedRequest = "co";
 
 constexpr std::size_t kLengthBytes = 8;
 
@@ -49,7 +65,9 @@ void append_integer(std::string& out, Integer value) {
 }  // namespace
 
 std::string_view name_of(StoreOpcode opcode) {
-    return kLayouts.at(static_cast<std::size_t>(opcode)).name;
+    const Layout* layout = layout_of(static_cast<std::size_t>(opcode));
+    DDP_CHECK(layout != nullptr, static_cast<int>(opcode));
+    return layout->name;
 }
 
 std::string printable(std::string_view bytes) {
@@ -70,9 +88,10 @@ Result<std::size_t> RequestSplitter::split(std::string_view bytes) {
         return std::size_t{0};
     }
     if (field_ == nullptr) {
-        if (Result<void> begun = begin(static_cast<std::uint8_t>(bytes.front())); !begun) {
-            return begun.error();
-        }
+        field_ = is_relay_ ? kRelayedRequest : kRequest;
+        position_ = 0;
+        announced_ = 1;
+        repeats_ = 0;
     }
     while (true) {
         if (*field_ == '\0') {
@@ -96,30 +115,51 @@ Result<std::size_t> RequestSplitter::split(std::string_view bytes) {
         }
         is_open_ = true;
     }
+    if (opcode_ == StoreOpcode::Relay) {
+        if (const auto version = read_integer<std::uint32_t>(bytes.substr(1));
+            version != kRelayVersion) {
+            return Error{ErrorCode::BadMessage,
+                         fmt::format("a relay of version {}, not {}; start the same ddprun on "
+                                     "every node",
+                                     version, kRelayVersion)};
+        }
+        is_relay_ = true;
+    }
+    may_become_relay_ = may_become_relay_ && opcode_ == StoreOpcode::Validate;
     field_ = nullptr;
     return position_;
 }
 
-Result<void> RequestSplitter::begin(std::uint8_t opcode) {
-    if (opcode >= kLayouts.size()) {
+/// Reads the opcode and goes on with its fields.
+Result<bool> RequestSplitter::begin(std::string_view bytes) {
+    if (position_ == bytes.size()) {
+        return false;
+    }
+    const auto opcode = static_cast<std::uint8_t>(bytes[position_]);
+    const Layout* layout = layout_of(opcode);
+    opcode_ = StoreOpcode{opcode};
+    const bool is_known = opcode_ < StoreOpcode::Relay ||
+                          (opcode_ == StoreOpcode::Relay ? may_become_relay_ : is_relay_);
+    if (layout == nullptr || !is_known) {
         return Error{ErrorCode::BadMessage, fmt::format("unknown operation {:#04x}", opcode)};
     }
-    opcode_ = StoreOpcode{opcode};
     if ((opcode_ == StoreOpcode::Validate) == is_open_) {
-        return Error{
-            ErrorCode::BadMessage,
-            is_open_ ? "a second VALIDATE" : fmt::format("{} before VALIDATE", name_of(opcode_))};
+        return Error{ErrorCode::BadMessage, is_open_
+                                                ? "a second VALIDATE"
+                                                : fmt::format("{} before VALIDATE", layout->name)};
     }
-    field_ = kLayouts[opcode].fields;
-    position_ = 1;
-    announced_ = 1;
-    repeats_ = 0;
-    return {};
+    field_ = layout->fields;
+    ++position_;
+    return true;
 }
 
 /// Passes over the next field; false when it is not all there.
 Result<bool> RequestSplitter::advance(std::string_view bytes) {
     switch (*field_) {
+        case 'o':
+            return begin(bytes);
+        case 'c':
+            return skip_clients(bytes);
         case 'k':
             return skip_string(bytes, limits_->store_key_bytes_max);
         case 'v':
@@ -180,6 +220,27 @@ Result<bool> RequestSplitter::skip_count(std::string_view bytes) {
     } else {
         repeats_ = count - 1;
     }
+    return true;
+}
+
+Result<bool> RequestSplitter::skip_clients(std::string_view bytes) {
+    constexpr std::size_t kNumberBytes = 4;
+    const std::size_t clients_max = frame_clients_max(*limits_);
+    if (bytes.size() - position_ < kNumberBytes) {
+        return false;
+    }
+    const auto count = read_integer<std::uint32_t>(bytes.substr(position_));
+    if (count == 0 || count > clients_max) {
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("a request of {} clients of a relay; there are 1 to {}", count,
+                                 clients_max)};
+    }
+    announced_ = position_ + kNumberBytes + count * kNumberBytes;
+    if (bytes.size() < announced_) {
+        return false;
+    }
+    position_ = announced_;
+    ++field_;
     return true;
 }
 

@@ -24,11 +24,18 @@ std::string& StoreReplies::begin_reply(StoreClient client) {
 
 void StoreReplies::end_reply() {
     const std::size_t size = bytes_.size() - begin_;
-    if (!pieces_.empty() && pieces_.back().client == client_ && !pieces_.back().shared.owner) {
+    if (!pieces_.empty() && pieces_.back().client == client_ && !pieces_.back().shared.owner &&
+        !pieces_.back().is_last) {
         pieces_.back().size += size;
     } else {
         pieces_.push_back({.client = client_, .size = size, .shared = {}});
     }
+}
+
+void StoreReplies::disconnect(StoreClient client) {
+    begin_reply(client);
+    end_reply();
+    pieces_.back().is_last = true;
 }
 
 void StoreReplies::reply_value(StoreClient client, StoreValue& value) {

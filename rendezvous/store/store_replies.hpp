@@ -17,6 +17,7 @@ public:
         StoreClient client;
         std::size_t size = 0;    ///< of bytes()
         SharedText shared = {};  ///< sent after those; often none
+        bool is_last = false;    ///< then the client is disconnected
     };
 
     [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
@@ -29,6 +30,8 @@ public:
     /// The buffer, to which the caller appends a reply for `client`; end_reply() follows.
     std::string& begin_reply(StoreClient client);
     void end_reply();
+    /// The client is disconnected, without being sent what it has not been sent before.
+    void disconnect(StoreClient client);
     /// A big value is sent by reference.
     void reply_value(StoreClient client, StoreValue& value);
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/store/store_core.hpp"
 #include "rendezvous/store/store_service.hpp"
 
 namespace ddprun::rdzv {
@@ -50,12 +51,18 @@ public:
     Impl(const Impl&) = delete;
     Impl& operator=(const Impl&) = delete;
 
-    void serve(UniqueFd socket, std::vector<std::string> admitted, std::size_t expected_clients) {
+    void serve(std::unique_ptr<StoreBackend> backend, UniqueFd socket,
+               std::vector<std::string> admitted, std::size_t expected_clients) {
         start_thread();
         leave(Order{.kind = Order::Kind::Serve,
+                    .backend = std::move(backend),
                     .socket = std::move(socket),
                     .admitted = std::move(admitted),
                     .expected_clients = expected_clients});
+    }
+
+    std::unique_ptr<StoreBackend> make_store() const {
+        return std::make_unique<StoreCore>(limits_);
     }
 
     void adopt(UniqueFd client, std::string first_bytes) {
@@ -90,6 +97,7 @@ private:
     struct Order {
         enum class Kind { Serve, Close, End };
         Kind kind;
+        std::unique_ptr<StoreBackend> backend = {};
         UniqueFd socket;  ///< to be served, if any
         std::vector<std::string> admitted;
         std::size_t expected_clients = 0;
@@ -218,8 +226,8 @@ private:
                     say_(std::move(line));
                 }
             }
-            service_.emplace(epoll_.get(), limits_, say_, counts_, std::move(order.socket),
-                             order.admitted, earlier_);
+            service_.emplace(epoll_.get(), limits_, say_, counts_, std::move(order.backend),
+                             std::move(order.socket), order.admitted, earlier_);
         }
         return order.kind != Order::Kind::End;
     }
@@ -248,11 +256,15 @@ StoreServer::~StoreServer() = default;
 
 void StoreServer::serve(UniqueFd socket, std::vector<std::string> admitted,
                         std::size_t expected_clients) {
-    impl_->serve(std::move(socket), std::move(admitted), expected_clients);
+    impl_->serve(impl_->make_store(), std::move(socket), std::move(admitted), expected_clients);
+}
+
+void StoreServer::serve_with(std::unique_ptr<StoreBackend> backend, UniqueFd socket) {
+    impl_->serve(std::move(backend), std::move(socket), {}, 0);
 }
 
 void StoreServer::serve_adopted(std::vector<std::string> admitted, std::size_t expected_clients) {
-    impl_->serve(UniqueFd(), std::move(admitted), expected_clients);
+    impl_->serve(impl_->make_store(), UniqueFd(), std::move(admitted), expected_clients);
 }
 
 void StoreServer::adopt(UniqueFd client, std::string first_bytes) {

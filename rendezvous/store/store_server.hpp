@@ -10,6 +10,7 @@
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/unique_fd.hpp"
 #include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/store/store_backend.hpp"
 
 namespace ddprun::rdzv {
 
@@ -34,10 +35,10 @@ struct StoreCounts {
     std::uint64_t connected = 0;  ///< clients of this moment
 };
 
-/// Serves one generation's store at a time on its own thread. Clients that connected to the socket
-/// before serve() wait in the kernel's backlog and are answered then. The thread is started by the
-/// first serve(). All methods are called by one (other) thread and return at once,
-/// except the destructor, which disconnects everybody and joins.
+/// Serves one generation's store, or what stands in for it, at a time on its own thread. Clients
+/// that connected to the socket before serve() wait in the kernel's backlog and are answered then.
+/// The thread is started by the first serve(). All methods are called by one (other) thread and
+/// return at once, except the destructor, which disconnects everybody and joins.
 class StoreServer {
 public:
     /// Takes one line for people. It is called on the store's thread, so it hands the line on and
@@ -60,6 +61,10 @@ public:
     /// process may have open, a line says what to do.
     void serve(UniqueFd socket, std::vector<std::string> admitted,
                std::size_t expected_clients = 0);
+
+    /// Has `backend` carry out what clients of `socket` ask for, in place of a store; all addresses
+    /// are admitted.
+    void serve_with(std::unique_ptr<StoreBackend> backend, UniqueFd socket);
 
     /// Starts a fresh, empty store without a socket of its own: its clients come through adopt().
     void serve_adopted(std::vector<std::string> admitted, std::size_t expected_clients = 0);

@@ -23,7 +23,8 @@ constexpr std::size_t kNamedMax = 64;   ///< refused addresses; who comes after 
 constexpr std::chrono::seconds kBetweenLines{1};
 constexpr Milliseconds kAcceptPause{100};
 constexpr std::uint64_t kListenerEvent = StoreService::kFirstEvent;
-constexpr std::uint64_t kFirstClientEvent = kListenerEvent + 1;
+constexpr std::uint64_t kBackendEvent = kListenerEvent + 1;
+constexpr std::uint64_t kFirstClientEvent = kBackendEvent + 1;
 
 /// epoll_ctl() without the struct.
 [[nodiscard]] bool control(int epoll_fd, int operation, int fd, std::uint32_t events,
@@ -48,8 +49,9 @@ UniqueFd accept_one(int listener, sockaddr_storage& peer) {
 }  // namespace
 
 StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
-                           SharedStoreCounts& counts, UniqueFd socket,
-                           const std::vector<std::string>& admitted, Admission earlier)
+                           SharedStoreCounts& counts, std::unique_ptr<StoreBackend> backend,
+                           UniqueFd socket, const std::vector<std::string>& admitted,
+                           Admission earlier)
     : epoll_fd_(epoll_fd),
       limits_(limits),
       say_(say),
@@ -58,9 +60,10 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
       spare_(open_spare()),
       admission_(admitted),
       earlier_(std::move(earlier)),
-      core_(limits),
+      backend_(std::move(backend)),
       greetings_(limits.hello_timeout),
       stalls_(limits.store_stall_timeout) {
+    backend_->attach(epoll_fd_, kBackendEvent);
     for (const std::string& text : admission_.unusable()) {
         this->say(
             fmt::format("store: {} in the list of admitted addresses is no numeric address "
@@ -87,9 +90,9 @@ StoreService::~StoreService() {
     static_cast<void>(control(epoll_fd_, EPOLL_CTL_DEL, listener_.get(), 0, 0));
     listener_.reset();
     counts_.connected = 0;
-    for (const std::unique_ptr<StoreSession>& session : sessions_) {
-        if (session) {
-            session->close();
+    for (const Client& client : clients_) {
+        if (client.session) {
+            client.session->close();
         }
     }
 }
@@ -102,17 +105,40 @@ void StoreService::on_turn(std::span<const epoll_event> events) {
         accept_clients();
     }
     for (const epoll_event& event : events) {
+        if (event.data.u64 == kBackendEvent) {
+            backend_->on_event(event.events, replies_);
+            settle();
+        }
         if (event.data.u64 < kFirstClientEvent) {
             continue;
         }
         // The client may have been disconnected, even replaced, by an earlier event of the same
         // turn. Then nobody is there, or nothing is found to read.
         const std::uint64_t client = event.data.u64 - kFirstClientEvent;
-        if (client < sessions_.size() && sessions_[client]) {
-            sessions_[client]->on_event(event.events);
+        if (client < clients_.size() && clients_[client].session) {
+            clients_[client].session->on_event(event.events);
         }
         closed_.clear();
     }
+    backend_->end_turn(replies_);
+    settle();
+    look_for_room();
+    closed_.clear();
+}
+
+/// When the backend has room again, the requests that were left lying get their turn.
+void StoreService::look_for_room() {
+    const bool had_room = std::exchange(has_room_, backend_->has_room());
+    if (had_room == has_room_) {
+        return;
+    }
+    for (std::size_t client = 0; client < clients_.size(); ++client) {
+        if (clients_[client].session) {
+            clients_[client].session->on_room();
+        }
+    }
+    backend_->end_turn(replies_);
+    settle();
 }
 
 void StoreService::watch(StoreClient client, int fd, std::uint32_t before, std::uint32_t wanted) {
@@ -180,8 +206,8 @@ void StoreService::pause_accepting() {
 
 std::optional<Instant> StoreService::next_deadline() const {
     std::optional<Instant> first = accept_again_;
-    for (const StoreStalls* stalls : {&greetings_, &stalls_}) {
-        const std::optional<Instant> deadline = stalls->next_deadline();
+    for (const std::optional<Instant>& deadline :
+         {greetings_.next_deadline(), stalls_.next_deadline(), backend_->next_deadline()}) {
         if (deadline && (!first || *deadline < *first)) {
             first = deadline;
         }
@@ -195,13 +221,16 @@ void StoreService::on_time(Instant now) {
     }
     for (const StoreStalls* stalls : {&greetings_, &stalls_}) {
         for (const StoreClient client : stalls->overdue(now)) {
-            cut_off(client,
-                    Error{ErrorCode::TimedOut,
-                          fmt::format("{}, for {} ms", sessions_[client.value()]->debt_text(),
-                                      stalls->patience().count())});
+            cut_off(client, Error{ErrorCode::TimedOut,
+                                  fmt::format("{}, for {} ms",
+                                              clients_[client.value()].session->debt_text(),
+                                              stalls->patience().count())});
         }
         settle();
     }
+    backend_->on_time(now, replies_);
+    backend_->end_turn(replies_);
+    settle();
     closed_.clear();
 }
 
@@ -240,24 +269,29 @@ StoreSession* StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
                            "the job (NAT, a sidecar), start with --store-admit any");
         return nullptr;
     }
-    const std::size_t connected = sessions_.size() - free_numbers_.size();
-    if (connected >= limits_.store_clients_max) {
-        refuse(peer, fmt::format("{} clients are connected, and that is the limit", connected));
+    if (connected() >= limits_.store_clients_max) {
+        refuse(peer, fmt::format("{} clients are connected, and that is the limit", connected()));
         return nullptr;
     }
+    const StoreClient client = take_number();
+    auto session = std::make_unique<StoreSession>(*this, client, std::move(fd), limits_);
+    StoreSession* const taken = session.get();
+    clients_[client.value()].session = std::move(session);
+    settle();
+    return taken;
+}
+
+/// Of a client that is admitted.
+StoreClient StoreService::take_number() {
     if (free_numbers_.empty()) {
-        free_numbers_.emplace_back(static_cast<std::uint32_t>(sessions_.size()));
-        sessions_.emplace_back();
+        free_numbers_.emplace_back(static_cast<std::uint32_t>(clients_.size()));
+        clients_.emplace_back();
     }
     const StoreClient client = free_numbers_.back();
     free_numbers_.pop_back();
     ++counts_.admitted;
     ++counts_.connected;
-    sessions_[client.value()] =
-        std::make_unique<StoreSession>(*this, client, std::move(fd), limits_);
-    StoreSession* const session = sessions_[client.value()].get();
-    settle();
-    return session;
+    return client;
 }
 
 void StoreService::refuse(const sockaddr_storage& peer, const std::string& reason) {
@@ -273,8 +307,10 @@ void StoreService::cut_off(StoreClient client, const Error& reason) {
     if (const Instant now = std::chrono::steady_clock::now(); now >= next_cut_off_said_) {
         const std::string more =
             cut_offs_unsaid_ == 0 ? "" : fmt::format(" (and {} before it)", cut_offs_unsaid_);
-        say(fmt::format("store: disconnected a client from {}: {}{}",
-                        sessions_[client.value()]->peer_text(), reason.what, more));
+        const Client& who = clients_[client.value()];
+        const StoreSession& session = who.session ? *who.session : *who.relay;
+        say(fmt::format("store: disconnected a client from {}: {}{}", session.peer_text(),
+                        reason.what, more));
         next_cut_off_said_ = now + kBetweenLines;
         cut_offs_unsaid_ = 0;
     } else {
@@ -284,26 +320,46 @@ void StoreService::cut_off(StoreClient client, const Error& reason) {
 }
 
 void StoreService::settle() {
-    while (!replies_.empty() || !dropped_.empty()) {
-        std::string_view bytes = replies_.bytes();
-        for (const StoreReplies::Piece& piece : replies_.pieces()) {
-            // None if the client was dropped in the last round, where others caused this reply.
-            const std::unique_ptr<StoreSession>& session = sessions_[piece.client.value()];
-            if (session && !session->send(bytes.substr(0, piece.size), piece.shared)) {
-                drop(piece.client);
-            }
-            bytes.remove_prefix(piece.size);
-        }
+    while (!replies_.empty() || !dropped_.empty() || !owed_frames_.empty()) {
+        send_replies();
+        send_frames();
         replies_.clear();
-        for (const StoreClient client : std::exchange(dropped_, {})) {
-            std::unique_ptr<StoreSession> session = std::move(sessions_[client.value()]);
-            if (session) {  // It may have been dropped twice.
-                session->close();
-                free_numbers_.push_back(client);
-                --counts_.connected;
-                core_.disconnected(client, replies_);
-                closed_.push_back(std::move(session));
-            }
+        disconnect_dropped();
+    }
+}
+
+void StoreService::send_replies() {
+    std::string_view bytes = replies_.bytes();
+    for (const StoreReplies::Piece& piece : replies_.pieces()) {
+        // Nobody if the client was dropped in the last round, where others caused this reply.
+        const Client& client = clients_[piece.client.value()];
+        if (client.session && !client.session->send(bytes.substr(0, piece.size), piece.shared)) {
+            drop(piece.client);
+        } else if (client.relay != nullptr) {
+            owe_frame(client, bytes.substr(0, piece.size), piece.shared);
+        }
+        if (piece.is_last) {
+            drop(piece.client);
+        }
+        bytes.remove_prefix(piece.size);
+    }
+}
+
+void StoreService::disconnect_dropped() {
+    for (const StoreClient number : std::exchange(dropped_, {})) {
+        Client client = std::exchange(clients_[number.value()], {});
+        if (!client.session && client.relay == nullptr) {
+            continue;  // It has been dropped twice.
+        }
+        free_numbers_.push_back(number);
+        --counts_.connected;
+        backend_->disconnected(number, replies_);
+        if (client.relay != nullptr) {
+            forget_relayed(client);
+        } else {
+            client.session->close();
+            forget_relay(*client.session);
+            closed_.push_back(std::move(client.session));
         }
     }
 }

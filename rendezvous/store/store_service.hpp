@@ -18,7 +18,8 @@
 #include "rendezvous/base/unique_fd.hpp"
 #include "rendezvous/protocol/limits.hpp"
 #include "rendezvous/store/admission.hpp"
-#include "rendezvous/store/store_core.hpp"
+#include "rendezvous/store/store_backend.hpp"
+#include "rendezvous/store/store_replies.hpp"
 #include "rendezvous/store/store_server.hpp"
 #include "rendezvous/store/store_stalls.hpp"
 
@@ -34,9 +35,9 @@ struct SharedStoreCounts {
     std::atomic<std::uint64_t> connected{0};
 };
 
-/// One generation's store on the store's thread: accepts and admits clients, carries bytes between
-/// them and the core. It registers its descriptors in an epoll set with numbers from kFirstEvent
-/// on, clients edge-triggered, and is told when one of them has something.
+/// One generation's store, or a relay to it, on the store's thread: accepts and admits clients,
+/// carries bytes between them and the backend. It registers its descriptors in an epoll set with
+/// numbers from kFirstEvent on, clients edge-triggered, and is told when one of them has something.
 class StoreService {
 public:
     static constexpr std::uint64_t kFirstEvent = 1;
@@ -44,7 +45,7 @@ public:
     /// The references outlive the service. Accepts on `socket`, if it is one, from the next event
     /// on.
     StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
-                 SharedStoreCounts& counts, UniqueFd socket,
+                 SharedStoreCounts& counts, std::unique_ptr<StoreBackend> backend, UniqueFd socket,
                  const std::vector<std::string>& admitted, Admission earlier);
     /// Closes the socket, then disconnects everybody.
     ~StoreService();
@@ -67,8 +68,13 @@ public:
     /// Carries out one request. Failure: the session calls cut_off().
     [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request,
                                       const std::shared_ptr<const void>& owner) {
-        return core_.handle(client, request, replies_, owner);
+        return backend_->handle(client, request, replies_, owner);
     }
+    /// The same for a request that begins with a list of clients of `relay`.
+    [[nodiscard]] Result<void> handle_relayed(StoreSession& relay, std::string_view request,
+                                              const std::shared_ptr<const void>& owner);
+    [[nodiscard]] bool takes_relays() const { return backend_->takes_relays(); }
+    [[nodiscard]] bool has_room() const { return has_room_; }
     [[nodiscard]] std::size_t reply_bytes() const { return replies_.size(); }
     /// Sends all replies and closes the sessions that drop() named or that failed meanwhile.
     /// Closed sessions live until the event is over.
@@ -86,10 +92,27 @@ public:
     [[nodiscard]] std::array<char, 65536>& scratch() { return scratch_; }
 
 private:
+    /// Who has a client number: a connection here, or a client of the relay on another one.
+    struct Client {
+        std::unique_ptr<StoreSession> session;
+        StoreSession* relay = nullptr;
+        std::uint32_t number = 0;  ///< the relay's for it
+    };
+
     void accept_clients();
     [[nodiscard]] bool refuse_with_spare();
     void pause_accepting();
     StoreSession* take(UniqueFd fd, const sockaddr_storage& peer);
+    [[nodiscard]] std::size_t connected() const { return clients_.size() - free_numbers_.size(); }
+    [[nodiscard]] StoreClient take_number();
+    [[nodiscard]] Result<void> enter(StoreSession& relay, std::uint32_t number);
+    void send_replies();
+    void owe_frame(const Client& client, std::string_view bytes, const SharedText& shared);
+    void send_frames();
+    void disconnect_dropped();
+    void forget_relayed(const Client& client);
+    void forget_relay(StoreSession& relay);
+    void look_for_room();
     void accept_again();
     void refuse(const sockaddr_storage& peer, const std::string& reason);
     void say(std::string line);
@@ -103,11 +126,13 @@ private:
     std::optional<Instant> accept_again_;  ///< accepting pauses until then
     Admission admission_;
     const Admission earlier_;  ///< who was admitted to the stores before this one
-    StoreCore core_;
+    const std::unique_ptr<StoreBackend> backend_;
+    bool has_room_ = true;  ///< of the backend, as it was last asked
     StoreReplies replies_;
-    std::vector<std::unique_ptr<StoreSession>> sessions_;  ///< by client number
+    std::vector<Client> clients_;  ///< by client number
     std::vector<StoreClient> free_numbers_;
     std::vector<StoreClient> dropped_;
+    std::vector<StoreSession*> owed_frames_;             ///< relays that are to be sent some
     std::vector<std::unique_ptr<StoreSession>> closed_;  ///< until the event is over
     std::set<std::string> named_;                        ///< addresses whose refusal was said
     Instant next_cut_off_said_;                          ///< a line a second

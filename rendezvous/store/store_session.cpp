@@ -26,7 +26,8 @@ StoreSession::StoreSession(StoreService& service, StoreClient client, UniqueFd s
       limits_(limits),
       socket_(std::move(socket)),
       client_(client),
-      splitter_(limits) {
+      splitter_(limits, service.takes_relays() ? RequestSplitter::Relays::Taken
+                                               : RequestSplitter::Relays::Refused) {
     update_watch();
     update_stall(false);
 }
@@ -64,9 +65,7 @@ void StoreSession::on_event(std::uint32_t events) {
             return;
         }
         // Requests may have been left lying when the client stopped reading.
-        if (!is_paused() && filled_ > 0) {
-            take_in({buffer_.get(), filled_});
-        }
+        on_room();
     }
     if (socket_.is_open() && !is_paused() && (events & ~std::uint32_t{EPOLLOUT}) != 0) {
         read((events & kEnding) != 0);
@@ -74,6 +73,16 @@ void StoreSession::on_event(std::uint32_t events) {
     if (socket_.is_open()) {
         update_watch();
         update_stall(unsent_.size() < owed);
+    }
+}
+
+void StoreSession::on_room() {
+    if (!is_paused() && filled_ > 0) {
+        take_in({buffer_.get(), filled_});
+    }
+    if (socket_.is_open()) {
+        update_watch();
+        update_stall(false);
     }
 }
 
@@ -134,7 +143,7 @@ std::size_t StoreSession::handle_requests(std::string_view bytes,
             capacity_ = 0;
         }
         const Result<void> done =
-            service_.handle(client_, bytes.substr(handled, *size), handled == 0 ? owner : nullptr);
+            handle(bytes.substr(handled, *size), handled == 0 ? owner : nullptr);
         handled += *size;
         if (!done) {
             service_.cut_off(client_, done.error());
@@ -146,6 +155,18 @@ std::size_t StoreSession::handle_requests(std::string_view bytes,
     }
     service_.settle();
     return handled;
+}
+
+Result<void> StoreSession::handle(std::string_view request,
+                                  const std::shared_ptr<const void>& owner) {
+    if (relayed_ != nullptr) {
+        return service_.handle_relayed(*this, request, owner);
+    }
+    if (splitter_.is_relay()) {  // As this request has said.
+        relayed_ = std::make_unique<RelayedClients>(frame_clients_max(limits_));
+        return {};
+    }
+    return service_.handle(client_, request, owner);
 }
 
 /// Keeps `rest`, which is in the buffer, in the service's scratch, or in memory given away.
@@ -178,11 +199,11 @@ std::size_t StoreSession::capacity_for(std::size_t arrived) const {
 }
 
 bool StoreSession::send(std::string_view bytes, const SharedText& shared) {
-    if (unsent_.size() + bytes.size() + shared.bytes.size() > limits_.store_reply_bytes_max &&
-        !unsent_.empty()) {
+    const std::size_t wanted = unsent_.size() + bytes.size() + shared.bytes.size();
+    if (wanted > unsent_bytes_max() && !unsent_.empty()) {
         service_.cut_off(client_, Error{ErrorCode::LimitExceeded,
                                         fmt::format("more than {} bytes of replies unread",
-                                                    limits_.store_reply_bytes_max)});
+                                                    unsent_bytes_max())});
         return true;
     }
     // Nearly always the kernel takes everything, and the bytes are never copied here.
@@ -202,6 +223,21 @@ bool StoreSession::send(std::string_view bytes, const SharedText& shared) {
     if (!is_behind && !unsent_.empty()) {
         update_watch();
         update_stall(false);
+    }
+    return true;
+}
+
+/// A relay is given another reply only when the ones before are nearly read, but on top of those
+/// come the ends of waits.
+std::size_t StoreSession::unsent_bytes_max() const {
+    return (relayed_ != nullptr ? 2 : 1) * limits_.store_reply_bytes_max;
+}
+
+bool StoreSession::send_frames() {
+    for (const RelayFrames& frames : relayed_->take_frames()) {
+        if (!send(frames.bytes, frames.shared)) {
+            return false;
+        }
     }
     return true;
 }

@@ -11,6 +11,7 @@
 #include "rendezvous/protocol/limits.hpp"
 #include "rendezvous/store/store_outbox.hpp"
 #include "rendezvous/store/store_protocol.hpp"
+#include "rendezvous/store/store_relayed.hpp"
 #include "rendezvous/store/store_service.hpp"
 
 namespace ddprun::rdzv {
@@ -28,6 +29,9 @@ public:
     /// The socket has something to read, or room, or failed.
     void on_event(std::uint32_t events);
 
+    /// The backend has room for requests, or has no more.
+    void on_room();
+
     /// Sends `bytes` and then `shared`, if there is any: now what the kernel takes, later the rest.
     /// False: the client is gone, and the caller drops it. One that has too much unsent is cut off.
     [[nodiscard]] bool send(std::string_view bytes, const SharedText& shared);
@@ -38,7 +42,16 @@ public:
     /// What the client owes, for people, when its time is over.
     [[nodiscard]] std::string debt_text() const;
 
-    [[nodiscard]] int fd() const { return socket_.get(); }
+    [[nodiscard]] bool is_open() const { return socket_.is_open(); }
+    [[nodiscard]] StoreClient client() const { return client_; }
+
+    /// It has said RELAY.
+    [[nodiscard]] bool is_relay() const { return relayed_ != nullptr; }
+    /// Of a relay.
+    [[nodiscard]] RelayedClients& relayed() { return *relayed_; }
+    /// Sends the frames that relayed() has collected; false as send().
+    [[nodiscard]] bool send_frames();
+
     /// The client's address, for people.
     [[nodiscard]] std::string peer_text() const;
 
@@ -57,8 +70,13 @@ private:
     [[nodiscard]] std::size_t capacity_for(std::size_t arrived) const;
     void update_watch();
     void update_stall(bool has_progressed);
+    [[nodiscard]] Result<void> handle(std::string_view request,
+                                      const std::shared_ptr<const void>& owner);
+    [[nodiscard]] std::size_t unsent_bytes_max() const;
     /// A client that does not read its replies is not read from either.
-    [[nodiscard]] bool is_paused() const { return unsent_.size() > limits_.send_queue_bytes_max; }
+    [[nodiscard]] bool is_paused() const {
+        return unsent_.size() > limits_.send_queue_bytes_max || !service_.has_room();
+    }
 
     StoreService& service_;
     const Limits& limits_;
@@ -71,7 +89,8 @@ private:
     std::size_t capacity_ = 0;
     std::size_t filled_ = 0;
     StoreOutbox unsent_;
-    StoreStalls* stalled_ = nullptr;  ///< where the client's time runs, if it does
+    std::unique_ptr<RelayedClients> relayed_;  ///< of a relay
+    StoreStalls* stalled_ = nullptr;           ///< where the client's time runs, if it does
     StoreStalls::Place stall_;
 };
 

@@ -29,8 +29,11 @@ public:
     }
 
     void serve(std::vector<std::string> admitted = {}) {
-        server_.serve(UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)), std::move(admitted));
+        server_.serve(duplicate(), std::move(admitted));
     }
+
+    /// Of the socket.
+    UniqueFd duplicate() { return UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)); }
 
     StoreClientSocket connect() { return StoreClientSocket(kLoopback, port_); }
 
@@ -56,12 +59,12 @@ public:
         return lines_;
     }
 
-private:
     void say(std::string line) {
         const std::lock_guard lock(mutex_);
         lines_.push_back(std::move(line));
     }
 
+private:
     UniqueFd socket_;
     std::uint16_t port_ = 0;
     std::mutex mutex_;
