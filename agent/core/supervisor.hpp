@@ -33,6 +33,7 @@ struct SupervisorOptions {
     std::string store_host;               ///< bind the store here; empty: the link's local address
     bool has_preflight_command = false;   ///< is run before this node says that it is ready
     bool is_store_at_rendezvous = false;  ///< it serves the workers' store, this node never
+    bool relays_store = false;            ///< workers reach another node's store through a relay
     Milliseconds rendezvous_lost_timeout{60000};
     Milliseconds lasting_rendezvous_lost_timeout{600000};  ///< of a daemon that is kept running
     Milliseconds connect_timeout{600000};                  ///< for the very first connection
@@ -168,7 +169,7 @@ struct ServeStore {
     int clients = 0;  ///< that will come: the world size
 };
 
-/// Stop serving: clients are disconnected, keys forgotten.
+/// Stop serving, or relaying: clients are disconnected, keys forgotten.
 struct CloseStore {};
 
 struct WorkerSpec {
@@ -186,6 +187,8 @@ struct StartWorkers {
     Rank base_rank;
     Instant publish_until = Instant::min();  ///< as AllowPublishing would say
     std::vector<WorkerSpec> workers;
+    /// Of another node: serve a relay to it, and tell the workers that this is their store.
+    std::optional<rdzv::StoreAddress> relayed_store = {};
 };
 
 /// Tell the workers that look at the shared page to save and leave before `deadline`. Comes again

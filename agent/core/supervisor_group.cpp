@@ -94,7 +94,11 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
                         row.why.empty() ? "" : "; ", row.why));
     }
     const rdzv::StoreAddress& store = row.store.port == 0 ? rendezvous_ : row.store;
-    emit(start_of(*group_, options_, store, store_address_.host));
+    StartWorkers start = start_of(*group_, options_, store, store_address_.host);
+    if (options_.relays_store && !group_->serves_store()) {
+        start.relayed_store = store;
+    }
+    emit(std::move(start));
 }
 
 // --------------------------------------------------------------------------------------- deaths
@@ -336,8 +340,10 @@ void Supervisor::State::take(const Emptied& input) {
         owed_ = std::max(owed_, group_->generation());
     }
     const bool has_served = store_ == StoreState::Serving;
-    if (has_served) {
+    if (has_served || options_.relays_store) {
         emit(CloseStore{});
+    }
+    if (has_served) {
         store_ = StoreState::None;
     }
     if (ending_.has_value()) {

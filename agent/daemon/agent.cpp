@@ -246,6 +246,9 @@ private:
         kernel_log_.begin_generation();
         helpers_.stacks.begin_generation();
         specs_.clear();
+        if (start.relayed_store) {
+            store_.relay(start);
+        }
         if (const Result<void> made = page_.make(start); !made) {
             say(fmt::format("warning: {}; workers learn of a drain by signals alone",
                             made.error().what));

@@ -5,13 +5,16 @@
 #include <cstddef>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/protocol/worker_environment.hpp"
+#include "rendezvous/relay/relay.hpp"
 
 namespace ddprun::agent {
 
-StoreHost::StoreHost(const rdzv::Limits& limits, std::uint16_t port,
-                     std::function<void(const std::string& line)> say)
-    : port_(port), server_(limits, std::move(say)) {}
+StoreHost::StoreHost(const rdzv::Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say)
+    : limits_(limits), port_(port), say_(std::move(say)), server_(limits, say_) {}
 
 Result<rdzv::StoreAddress> StoreHost::open(const std::string& host) {
     if (fixed_.is_open()) {
@@ -33,6 +36,28 @@ void StoreHost::serve(ServeStore order) {
     DDP_CHECK(next_.is_open());
     server_.serve(std::move(next_), std::move(order.admitted),
                   static_cast<std::size_t>(order.clients));
+}
+
+void StoreHost::relay(StartWorkers& start) {
+    namespace var = rdzv::worker_variable;
+    constexpr const char* kHost = "127.0.0.1";
+    Result<rdzv::StoreSocket> socket = rdzv::listen_for_store(kHost, 0);
+    if (!socket) {
+        say_(fmt::format("warning: no store relay: {}; workers dial the store itself",
+                         socket.error().what));
+        return;
+    }
+    for (WorkerSpec& worker : start.workers) {
+        for (auto& [key, value] : worker.environment) {
+            if (key == var::kMasterAddr.key) {
+                value = kHost;
+            } else if (key == var::kMasterPort.key) {
+                value = std::to_string(socket->port);
+            }
+        }
+    }
+    server_.serve_with(rdzv::make_relay(limits_, *start.relayed_store, say_),
+                       std::move(socket->fd));
 }
 
 }  // namespace ddprun::agent

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "agent/core/supervisor.hpp"
@@ -12,13 +11,13 @@
 
 namespace ddprun::agent {
 
-/// The workers' store on this node, and the socket that waits for the next generation's. Owned and
-/// called by the agent's thread; `say` is called on the store's.
+/// The workers' store on this node, or the relay to another node's, and the socket that waits for
+/// the next generation's store. Owned and called by the agent's thread; `say` is called on the
+/// store's, too.
 class StoreHost {
 public:
     /// `port`: 0, the kernel chooses one anew for each generation.
-    StoreHost(const rdzv::Limits& limits, std::uint16_t port,
-              std::function<void(const std::string& line)> say);
+    StoreHost(const rdzv::Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say);
 
     /// Answers OpenStore: where it listens. The error says address, port and reason.
     [[nodiscard]] Result<rdzv::StoreAddress> open(const std::string& host);
@@ -26,10 +25,17 @@ public:
     /// On the socket that open() made, which is used up by this.
     void serve(ServeStore order);
 
+    /// Serves a relay to the store of `start` (its relayed_store) on a port of the kernel's choice
+    /// on 127.0.0.1, and tells the workers that this is where their store is. Where there can be
+    /// none, a line says so, nothing has changed, and they dial the store itself.
+    void relay(StartWorkers& start);
+
     void close() { server_.close(); }
 
 private:
-    std::uint16_t port_;
+    const rdzv::Limits limits_;
+    const std::uint16_t port_;
+    const rdzv::StoreServer::Say say_;
     UniqueFd next_;   ///< for the next generation, should this node serve it
     UniqueFd fixed_;  ///< with a fixed port: kept for all generations
     rdzv::StoreServer server_;

@@ -68,6 +68,8 @@ constexpr std::array kFlags = {
     value("store-admit", "members|any", Group::Meeting,
           "whom it answers: addresses of the job's nodes (default),\nor whoever reaches it (NAT,"
           " sidecars)"),
+    value("store-relay", "on|off", Group::Meeting,
+          "this node's workers share a connection to it (default off)"),
     value("local-addr", "HOST", Group::Meeting,
           "this node's address (default: that of the way to HOST)"),
     value("topology", "KEY", Group::Meeting,

@@ -194,6 +194,17 @@ Result<void> choose_store(const CommandLine& line, LaunchPlan& plan) {
         }
         plan.settings.store_admits_any = *choice == 1;
     }
+    if (const std::optional<Given> given = value_if_any(line, "store-relay")) {
+        const Result<std::size_t> choice = parse_choice(*given, {"off", "on"});
+        if (!choice) {
+            return choice.error();
+        }
+        plan.relays_store = *choice == 1 && !plan.is_single_node;
+        if (*choice == 1 && plan.is_single_node) {
+            plan.warnings.push_back(
+                fmt::format("{} has no effect: a single node's store is its own", given->shown()));
+        }
+    }
     const std::optional<Given> given = value_if_any(line, "store");
     if (!given) {
         return {};

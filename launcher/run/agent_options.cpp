@@ -85,6 +85,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.store_host = plan.local_addr;
     supervisor.has_preflight_command = !plan.preflight_command.empty();
     supervisor.is_store_at_rendezvous = plan.is_store_at_rendezvous;
+    supervisor.relays_store = plan.relays_store;
     if (plan.rendezvous_lost_timeout) {
         supervisor.rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;
         supervisor.lasting_rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;

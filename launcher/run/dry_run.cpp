@@ -80,6 +80,13 @@ std::string_view unknown_of_several_nodes(std::string_view key) {
 std::string shown(const LaunchPlan& plan, const Pair& entry) {
     const auto& [key, value] = entry;
     const bool is_store = key == var::kMasterAddr.key || key == var::kMasterPort.key;
+    if (is_store && plan.relays_store) {
+        if (key == var::kMasterPort.key) {
+            return "<any free port>";
+        }
+        return plan.is_store_at_rendezvous ? "127.0.0.1"
+                                           : "<127.0.0.1; of the first node its address>";
+    }
     if (is_store && plan.is_store_at_rendezvous) {
         return quoted(value);
     }

@@ -2,10 +2,13 @@
 // workers of ddprun's nodes find their store at the rendezvous; who is refused is told on the
 // console of the first node.
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +56,17 @@ Process& start_torchrun(Cluster& cluster, int nodes, const std::string& endpoint
 
 std::uint16_t port_of(const std::string& endpoint) {
     return static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+}
+
+/// Somebody listens there.
+bool is_answered(std::uint16_t port) {
+    const ddprun::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const void* const generic = &address;
+    return ::connect(socket.get(), static_cast<const sockaddr*>(generic), sizeof address) == 0;
 }
 
 void stop(Cluster& cluster, const Cluster::Daemon& daemon) {
@@ -121,6 +135,43 @@ TEST_CASE("a static job has rendezvous and store at one port, also after a resta
         }
         // The second attempt's store knew nothing of the first one.
         CHECK(node->count_lines("^calls of others: False$") == 2);
+    }
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("workers that reach the store through a relay notice nothing but the address") {
+    if (!is_torch_python_there()) {
+        return;
+    }
+    const std::string store = GENERATE("agent", "daemon");
+    Cluster cluster;
+    const FreePort port;
+    const auto start = [&](const std::string& rank) -> Process& {
+        return cluster.start_ddprun(
+            {"--nnodes", "2", "--nproc-per-node", "2", "--rdzv-id", "relay", "--node-rank", rank,
+             "--max-restarts", "1", "--rdzv-endpoint", port.endpoint(), "--store", store,
+             "--store-relay", "on", kScripts + "all_reduce.py"},
+            {{"PYTHON_EXEC", DDPRUN_TORCH_PYTHON}});
+    };
+    Process& first = start("0");
+    Process& second = start("1");
+    std::set<std::string> addresses;
+    for (Process* node : {&first, &second}) {
+        CHECK(node->wait_exit() == 0);
+        for (const std::string attempt : {"0", "1"}) {
+            const std::string line =
+                node->wait_for_line("^sum 6 of 4 attempt=" + attempt + " at=127.0.0.1:");
+            CHECK(node->count_lines("^" + line + "$") == 2);
+            addresses.insert(line.substr(line.find("at=") + 3));
+        }
+        CHECK(node->count_lines("^calls of others: False$") == 4);
+        CHECK(node->text().find("relay:") == std::string::npos);
+    }
+    // Each node's own and another in each generation; nobody answers there any more.
+    CHECK(addresses.size() == 4);
+    CHECK(addresses.count(port.endpoint()) == 0);
+    for (const std::string& address : addresses) {
+        CHECK_FALSE(is_answered(port_of(address)));
     }
     cluster.wait_all_gone();
 }

@@ -81,6 +81,9 @@ TEST_CASE("--dry-run tells where the workers' store would be") {
                lines_with(plan, "  MASTER_PORT=").front();
     };
     CHECK(master({"--store", "agent"}) == "<address of the first node> <any free port>");
+    CHECK(master({"--store-relay", "on"}) ==
+          "<127.0.0.1; of the first node its address> <any free port>");
+    CHECK(master({"--store", "daemon", "--store-relay", "on"}) == "127.0.0.1 <any free port>");
     CHECK(master({"--store", "daemon"}) == "head 29400");
 }
 

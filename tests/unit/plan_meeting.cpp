@@ -205,6 +205,19 @@ TEST_CASE("the workers' store is where, and for whom, the flags say") {
           Arguments{"--store daemon has no effect: a single node has no rendezvous port"});
 }
 
+TEST_CASE("a node's workers share a connection to the store where that is asked for") {
+    const std::string flags = "--nnodes 2 --rdzv-id j --rdzv-endpoint head:29500 ";
+    CHECK_FALSE(plan_of(flags).relays_store);
+    CHECK_FALSE(plan_of(flags + "--store-relay off").relays_store);
+    CHECK(plan_of(flags + "--store-relay on").relays_store);
+    CHECK(plan_of(flags + "--store daemon --store-relay on").relays_store);
+    CHECK(refusal_of(flags + "--store-relay auto").starts_with("--store-relay auto: must be"));
+    const LaunchPlan alone = plan_of("--store-relay on");
+    CHECK_FALSE(alone.relays_store);
+    CHECK(alone.warnings ==
+          Arguments{"--store-relay on has no effect: a single node's store is its own"});
+}
+
 TEST_CASE("ports outside of their range are refused") {
     for (const std::string port : {"65536", "-1", "x", "29500x"}) {
         CHECK(refusal_of("--master-port " + port) ==

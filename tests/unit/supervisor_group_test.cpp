@@ -256,6 +256,25 @@ TEST_CASE("a stop signals, waits for the grace, kills, proves and answers") {
     CHECK_FALSE(rig.supervisor.held_generation().has_value());
 }
 
+TEST_CASE("workers reach another node's store through a relay where that is wanted") {
+    SupervisorOptions options = two_slot_options();
+    options.relays_store = GENERATE(false, true);
+    const int group_rank = GENERATE(0, 1);
+    Rig rig(options);
+    rig.become_waiting();
+    const rdzv::Start row = Rig::row(1, group_rank);
+    rig.hear(row);
+    REQUIRE(rig.effect<StartWorkers>().has_value());
+    const auto relayed = rig.effect<StartWorkers>()->relayed_store;
+    REQUIRE(relayed.has_value() == (options.relays_store && group_rank == 1));
+    CHECK(relayed.value_or(row.store) == row.store);
+    rig.exit(0, 0);
+    rig.exit(1, 0);
+    rig.hear(Rig::stop());
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.does<CloseStore>() == (options.relays_store || group_rank == 0));
+}
+
 TEST_CASE("a stop after all workers have ended goes straight to the proof") {
     Rig rig;
     rig.become_running();
