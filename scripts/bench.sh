@@ -13,7 +13,7 @@ usage: scripts/bench.sh [launch] [--runs N] [--only start|idle|crash-1|crash-2|l
                         agents-1000|agents-4000|signal|stall-daemon|stall-leader|stall-paused|
                         stall-etcd|silence|false-alarms|chaos|chaos-daemons]... [--seed S]
        scripts/bench.sh store [--runs N] [--only connects|resolver|barrier|relay|requests-1|
-                        requests-16|requests-64|memory|values]...
+                        requests-16|requests-64|memory|values|relays|relay-pytorch]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -33,7 +33,9 @@ control-plane
          where there are none. Writes build/bench/control-plane.json.
 store    the worker store and PyTorch's own server in turn: 10,000 connects, also with a slow name
          server, barriers of 10,000 directly and through relays, requests of 1, 16 and 64 clients,
-         memory, values of 8 MiB. Writes build/bench/store.json.
+         memory, values of 8 MiB; the store directly and through the real relays of 2, 16 and 100
+         nodes, and of one with PyTorch's clients. Writes build/bench/store.json and
+         store-relays.json.
 TEXT
 }
 

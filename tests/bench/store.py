@@ -18,13 +18,13 @@ import time
 
 from job import Peer, alternate, say
 from report import Table
+from store_relays import NODES, WORKERS_PER_NODE, RelaysBench
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OURS, THEIRS, PLAIN = "ddprun", "PyTorch", "loopback"
 MEASURES = ["connects", "resolver", "barrier", "relay", "requests-1", "requests-16", "requests-64",
-            "memory", "values"]
+            "memory", "values", "relays", "relay-pytorch"]
 CLIENTS = 10000
-WORKERS_PER_NODE = 8
 # Nobody on this machine asks a name server then; PyTorch asks about every client that connects.
 FILES_ONLY = "hosts: files\n"
 WITH_DNS = "hosts: files dns\n"
@@ -53,7 +53,8 @@ class Server:
             self.process.wait()
             self.log.seek(0)
             raise RuntimeError(f"the server did not start: {self.log.read().decode().strip()}")
-        self.port = int(line)
+        self.ports = line.decode().strip()  # of several, with commas
+        self.port = int(self.ports.split(",")[0])
 
     def __enter__(self):
         return self
@@ -115,7 +116,9 @@ class Bench:
                                             os.path.join(HERE, "store_pytorch.py")]))
         else:
             say(f"LEFT OUT: {THEIRS}: there is no {arguments.python}")
+        self.python = arguments.python
         self.table = Table([OURS, PLAIN, THEIRS])
+        self.relays = RelaysBench(self, Server)
         self.has_namespaces = subprocess.run(["unshare", "--mount", "true"], check=False,
                                              stderr=subprocess.DEVNULL).returncode == 0
         if not self.has_namespaces:
@@ -130,7 +133,8 @@ class Bench:
     def generate(self, server, measure, timeout_s=100, **options):
         command = [self.load, measure]
         if server:
-            command += ["--port", str(server.port), "--server-pid", str(server.process.pid)]
+            options.setdefault("ports", server.ports)
+            command += ["--server-pid", str(server.process.pid)]
         for name, value in options.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         try:
@@ -193,11 +197,11 @@ class Bench:
                  [one["server_cpu_us_per_operation"] for one in result])
 
     def relay(self, peer, server):
-        """Ours from connections that stand for eight workers each, PyTorch's without any."""
+        """Ours from 1,250 relays that the generator plays, PyTorch's without any."""
         is_ours = peer.name == OURS
         nodes = CLIENTS // WORKERS_PER_NODE
         result = self.generate(server, "barrier", rounds=3, clients=nodes if is_ours else CLIENTS,
-                               workers=WORKERS_PER_NODE if is_ours else 1)
+                               relayed_clients=WORKERS_PER_NODE if is_ours else 0)
         self.add(peer, "the same from 1,250 relays (PyTorch: direct)", "ms", ">= 5.0x",
                  [one["wall_ms"] for one in result])
 
@@ -251,6 +255,10 @@ class Bench:
             alternate("memory", self.peers, self.memory, 1, "the lines above")
         if is_wanted("values"):
             self.serve_both("values", self.values)
+        for nodes in NODES if is_wanted("relays") else []:
+            self.relays.nodes(nodes)
+        if is_wanted("relay-pytorch"):
+            self.relays.pytorch(self.python)
 
 
 def main():
@@ -268,7 +276,9 @@ def main():
     bench.all(arguments.only)
     bench.table.write_json(arguments.json, {
         "bench": "store", "runs": arguments.runs, "load_average": [load_before, os.getloadavg()]})
-    print(bench.table.text())
+    bench.relays.table.write_json(arguments.json.replace(".json", "-relays.json"), {
+        "bench": "store relays", "runs": arguments.runs})
+    print(bench.table.text() + "\n\n" + bench.relays.table.text())
     say(f"samples are in {arguments.json}; load average before {load_before[0]:.1f}, "
         f"after {os.getloadavg()[0]:.1f}")
     return 0

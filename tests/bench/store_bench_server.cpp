@@ -1,32 +1,52 @@
-// Our store in a process of its own, as store.py compares it with PyTorch's: says its port on
-// standard output and serves until standard input ends.
+// Our store, or relays to one, in a process of its own, as store.py compares it with PyTorch's:
+// says its ports on standard output and serves until standard input ends.
 
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdio>
+#include <list>
+#include <string>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "rendezvous/relay/relay.hpp"
 #include "rendezvous/store/store_server.hpp"
 
-int main() {
+int main(int argc, char** argv) {
     using namespace ddprun;
+    std::size_t servers_wanted = 1;
+    std::uint16_t store_port = 0;
+    CLI::App app{"A store, or relays, for tests/bench/store.py"};
+    app.add_option("--relays", servers_wanted, "how many, with --store-port");
+    app.add_option("--store-port", store_port, "of the store that the relays are of");
+    CLI11_PARSE(app, argc, argv);
     rlimit descriptors{};
     ::getrlimit(RLIMIT_NOFILE, &descriptors);
     descriptors.rlim_cur = descriptors.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &descriptors);
-    Result<rdzv::StoreSocket> socket = rdzv::listen_for_store("127.0.0.1", 0);
-    if (!socket) {
-        fmt::print(stderr, "store_bench_server: {}\n", socket.error().what);
-        return 1;
+    const auto say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+    std::list<rdzv::StoreServer> servers;
+    std::string ports;
+    for (std::size_t i = 0; i < servers_wanted; ++i) {
+        Result<rdzv::StoreSocket> socket = rdzv::listen_for_store("127.0.0.1", 0);
+        if (!socket) {
+            fmt::print(stderr, "store_bench_server: {}\n", socket.error().what);
+            return 1;
+        }
+        ports += (i == 0 ? "" : ",") + std::to_string(socket->port);
+        rdzv::StoreServer& server = servers.emplace_back(rdzv::Limits{}, say);
+        if (store_port == 0) {
+            server.serve(std::move(socket->fd), {});
+        } else {
+            server.serve_with(rdzv::make_relay(rdzv::Limits{}, {"127.0.0.1", store_port}, say),
+                              std::move(socket->fd));
+        }
     }
-    rdzv::StoreServer server(rdzv::Limits{},
-                             [](std::string line) { fmt::print(stderr, "{}\n", line); });
-    fmt::print("{}\n", socket->port);
+    fmt::print("{}\n", ports);
     std::fflush(stdout);
-    server.serve(std::move(socket->fd), {});
     std::array<char, 64> ignored;
     while (::read(STDIN_FILENO, ignored.data(), ignored.size()) > 0) {}
     return 0;

@@ -41,10 +41,10 @@ constexpr std::size_t kValueBytes = std::size_t{8} << 20;
 struct Flags {
     StoreTarget target;
     int server_pid = 0;
+    int relays_pid = 0;  ///< of the process with all relays; 0: there are none
     std::size_t clients = 1;
     std::size_t rounds = 1;
     std::size_t operations = 100000;
-    std::int64_t workers = 1;
 };
 
 double seconds(Clock::duration duration) {
@@ -75,11 +75,15 @@ json memory_of(int pid) {
     return memory;
 }
 
-/// Wall time, and CPU time of server and generator, of a stretch of operations.
+/// Wall time, and CPU time of server, relays and generator, of a stretch of operations.
 class Stretch {
 public:
-    explicit Stretch(int server_pid)
-        : pid_(server_pid), cpu_(cpu_seconds(pid_)), own_cpu_(cpu_seconds(::getpid())) {}
+    explicit Stretch(const Flags& flags)
+        : pid_(flags.server_pid),
+          relays_pid_(flags.relays_pid == 0 ? ::getpid() : flags.relays_pid),
+          cpu_(cpu_seconds(pid_)),
+          relays_cpu_(cpu_seconds(relays_pid_)),
+          own_cpu_(cpu_seconds(::getpid())) {}
 
     [[nodiscard]] json end(std::size_t operations) const {
         const double wall = seconds(Clock::now() - begin_);
@@ -89,13 +93,16 @@ public:
             {"operations", operations},
             {"operations_per_s", count / wall},
             {"server_cpu_ms", (cpu_seconds(pid_) - cpu_) * 1e3},
+            {"relays_cpu_ms", (cpu_seconds(relays_pid_) - relays_cpu_) * 1e3},
             {"server_cpu_us_per_operation", (cpu_seconds(pid_) - cpu_) * 1e6 / count},
             {"generator_cpu_us_per_operation", (cpu_seconds(::getpid()) - own_cpu_) * 1e6 / count}};
     }
 
 private:
     int pid_;
+    int relays_pid_;  ///< ours, where there are none
     double cpu_;
+    double relays_cpu_;
     double own_cpu_;
     Clock::time_point begin_ = Clock::now();
 };
@@ -117,7 +124,7 @@ void add_percentiles(json& result, std::vector<double> us) {
 /// All clients connect at once, until each is greeted.
 json connects(const Flags& flags) {
     StoreCrowd crowd(flags.target, flags.clients);
-    const Stretch stretch(flags.server_pid);
+    const Stretch stretch(flags);
     crowd.connect_all();
     json result = stretch.end(2 * flags.clients);
     result["lost"] = crowd.lost();
@@ -125,37 +132,47 @@ json connects(const Flags& flags) {
     return result;
 }
 
-/// Each client adds its workers and then waits for the last one's key: torchelastic's barrier. The
-/// first round is not counted.
+/// Each client adds 1 and then waits for the last one's key: torchelastic's barrier. The first
+/// round is not counted. Of a relay's clients the last one's number tells that all are there.
 json barrier(const Flags& flags) {
     StoreCrowd crowd(flags.target, flags.clients);
     crowd.connect_all();
     json rounds = json::array();
-    const std::int64_t all = static_cast<std::int64_t>(flags.clients) * flags.workers;
+    const std::uint32_t each = std::max(flags.target.relayed_clients, 1U);
+    const bool is_relays = flags.target.relayed_clients > 0;
+    const auto all = static_cast<std::int64_t>(flags.clients * each);
+    const auto asked = [&](const std::string& request) {
+        return is_relays ? relayed(each, request) : request;
+    };
+    const std::size_t add_bytes = is_relays ? each * relayed_bytes(1, kNumberBytes) : kNumberBytes;
+    const std::size_t wait_bytes = is_relays ? relayed_bytes(each, kByte) : kByte;
     for (std::size_t round = 0; round <= flags.rounds; ++round) {
         const std::string prefix = "/barrier/" + std::to_string(round);
         const std::string add =
-            wire::of_number(StoreOpcode::Add, prefix + "/num_members", flags.workers);
-        const std::string wait = wire::wait({prefix + "/last_member"});
-        const std::string last = wire::set(prefix + "/last_member", "<val_ignored>");
-        const Stretch stretch(flags.server_pid);
+            asked(wire::of_number(StoreOpcode::Add, prefix + "/num_members", 1));
+        const std::string wait = asked(wire::wait({prefix + "/last_member"}));
+        const std::string set = wire::set(prefix + "/last_member", "<val_ignored>");
+        const std::string last = is_relays ? relayed(1, set) : set;
+        std::vector<bool> waits(crowd.size());
+        const Stretch stretch(flags);
         for (std::size_t client = 0; client < crowd.size(); ++client) {
             crowd.set_now();
-            crowd.ask(client, add, kNumberBytes);
+            crowd.ask(client, add, add_bytes);
         }
         std::vector<double> us;
         us.reserve(crowd.size());
         crowd.run([&](std::size_t client, std::string_view reply) {
-            if (reply.size() == kByte) {
+            if (waits[client]) {
                 us.push_back(seconds(crowd.now() - crowd.asked_at(client)) * 1e6);
                 return;
             }
-            if (reply == wire::number(all)) {
+            if (reply.ends_with(wire::number(all))) {
                 crowd.ask(client, last, 0);
             }
-            crowd.ask(client, wait, kByte);
+            waits[client] = true;
+            crowd.ask(client, wait, wait_bytes);
         });
-        json result = stretch.end(2 * crowd.size());
+        json result = stretch.end(2 * crowd.size() * each);
         result["lost"] = crowd.lost();
         add_percentiles(result, std::move(us));
         if (round > 0) {
@@ -186,7 +203,7 @@ json requests(const Flags& flags) {
         std::vector<double> us;
         us.reserve(operations);
         std::size_t left = operations - crowd.size();
-        const Stretch stretch(flags.server_pid);
+        const Stretch stretch(flags);
         for (std::size_t client = 0; client < crowd.size(); ++client) {
             crowd.set_now();
             ask(client);
@@ -276,7 +293,7 @@ json plain_values(const Flags& flags) {
     DDP_CHECK(::bind(listener.get(), generic, size) == 0 && ::listen(listener.get(), 1) == 0 &&
                   ::getsockname(listener.get(), generic, &size) == 0,
               errno);
-    const UniqueFd fd = connect_to_store({.port = ntohs(address.sin_port), .source_addresses = 0});
+    const UniqueFd fd = connect_to_store({.ports = {ntohs(address.sin_port)}});
     const UniqueFd other(::accept(listener.get(), nullptr, nullptr));
     std::string memory(kValueBytes, 'v');
     const pid_t child = ::fork();
@@ -322,13 +339,15 @@ int main(int argc, char** argv) {
     using namespace ddprun::test;
     Flags flags;
     CLI::App app{"Load on a store, for tests/bench/store.py"};
-    app.add_option("--port", flags.target.port);
+    app.add_option("--ports", flags.target.ports)->delimiter(',');
     app.add_option("--source-addresses", flags.target.source_addresses);
     app.add_option("--server-pid", flags.server_pid);
+    app.add_option("--relays-pid", flags.relays_pid);
     app.add_option("--clients", flags.clients);
     app.add_option("--rounds", flags.rounds);
     app.add_option("--operations", flags.operations);
-    app.add_option("--workers", flags.workers, "that each client of a barrier stands for");
+    app.add_option("--relayed-clients", flags.target.relayed_clients,
+                   "that each connection of a barrier stands for");
     app.fallthrough();  // Options may stand behind the measure.
     app.require_subcommand(1);
     json result;

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/store/store_relayed.hpp"
 #include "tests/support/store_requests.hpp"
 
 namespace ddprun::test {
@@ -44,10 +46,10 @@ UniqueFd open_socket(const StoreTarget& target, int flags, std::size_t index) {
     return fd;
 }
 
-sockaddr_in address_of(const StoreTarget& target) {
+sockaddr_in address_of(const StoreTarget& target, std::size_t index) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_port = htons(target.port);
+    address.sin_port = htons(target.ports.at(index % target.ports.size()));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     return address;
 }
@@ -56,13 +58,25 @@ sockaddr_in address_of(const StoreTarget& target) {
 
 UniqueFd connect_to_store(const StoreTarget& target) {
     UniqueFd fd = open_socket(target, 0, 0);
-    const sockaddr_in address = address_of(target);
+    const sockaddr_in address = address_of(target, 0);
     DDP_CHECK(::connect(fd.get(), generic(address), sizeof address) == 0, errno);
     return fd;
 }
 
 std::string store_hello() {
     return wire::validate() + wire::ping(kNonce);
+}
+
+std::string relayed(std::uint32_t clients, std::string_view request) {
+    std::vector<std::uint32_t> numbers(clients);
+    std::iota(numbers.begin(), numbers.end(), 1U);
+    std::string out;
+    rdzv::append_clients(out, numbers);
+    return out.append(request);
+}
+
+std::size_t relayed_bytes(std::uint32_t clients, std::size_t reply_bytes) {
+    return relayed(clients, {}).size() + sizeof(std::uint64_t) + reply_bytes;
 }
 
 StoreCrowd::StoreCrowd(StoreTarget target, std::size_t clients)
@@ -109,7 +123,7 @@ void StoreCrowd::begin_connecting(std::size_t index) {
     Client& client = clients_[index];
     client.asked_at = Clock::now();
     client.fd = open_socket(target_, SOCK_NONBLOCK, index);
-    const sockaddr_in address = address_of(target_);
+    const sockaddr_in address = address_of(target_, index);
     ++busy_;
     client.is_connecting = true;
     if (::connect(client.fd.get(), generic(address), sizeof address) != 0 && errno != EINPROGRESS) {
@@ -127,7 +141,13 @@ void StoreCrowd::greet(std::size_t index) {
     Client& client = clients_[index];
     client.is_connecting = false;
     client.missing = kHelloReplyBytes;
-    const std::string ping = wire::ping(kNonce);
+    std::string ping = wire::ping(kNonce);
+    if (target_.relayed_clients > 0) {
+        client.missing = relayed_bytes(1, kHelloReplyBytes);
+        ping = wire::opcode(rdzv::StoreOpcode::Relay) + wire::nonce(rdzv::kRelayVersion) +
+               relayed(target_.relayed_clients, wire::opcode(rdzv::StoreOpcode::Enter)) +
+               relayed(1, ping);
+    }
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     event.data.u64 = index;

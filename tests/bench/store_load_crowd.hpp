@@ -16,11 +16,14 @@
 
 namespace ddprun::test {
 
-/// Where the server is, and how many loopback addresses the clients come from: 127.0.0.1, or
-/// 127.1.0.1 and following ones, which stand in no hosts file.
+/// Where the server is; of several, clients take one in turn.
 struct StoreTarget {
-    std::uint16_t port = 0;
+    std::vector<std::uint16_t> ports;
+    /// How many loopback addresses the clients come from: 127.0.0.1, or 127.1.0.1 and following
+    /// ones, which stand in no hosts file.
     int source_addresses = 0;
+    /// Each connection is a relay's that has so many clients, from number 1 on; 0: a client's.
+    std::uint32_t relayed_clients = 0;
 };
 
 /// A blocking connection that has done nothing yet. The program ends when it cannot be made.
@@ -29,6 +32,11 @@ struct StoreTarget {
 /// VALIDATE, then PING: what every PyTorch client sends first. Answered with the nonce.
 [[nodiscard]] std::string store_hello();
 inline constexpr std::size_t kHelloReplyBytes = 4;
+
+/// The same `request` of clients 1 to `clients` of a relay, and how long a reply is that is one for
+/// all of them.
+[[nodiscard]] std::string relayed(std::uint32_t clients, std::string_view request);
+[[nodiscard]] std::size_t relayed_bytes(std::uint32_t clients, std::size_t reply_bytes);
 
 /// Many clients of one store on one thread, each with one request at a time. How a reply looks is
 /// known beforehand, so only its bytes are counted.
