@@ -86,6 +86,8 @@
       "workers that ignore the request to leave are never killed")                               \
     X(HangOfOneNode, "hang-of-one-node",                                                         \
       "a generation hangs when the workers of one node show no sign of life")                    \
+    X(GpuUseIgnored, "gpu-use-ignored",                                                          \
+      "workers whose only sign of life is the use of their GPU are taken for hanging")           \
     X(QuietForgottenOnReconnect, "quiet-forgotten-on-reconnect",                                 \
       "an agent does not say again after a reconnect that its workers are quiet")                \
     X(DyingForgottenOnReconnect, "dying-forgotten-on-reconnect",                                 \

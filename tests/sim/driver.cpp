@@ -42,6 +42,8 @@ Simulation::Simulation(SimOptions options, bool keeps_trace)
         machine.node = NodeId(fmt::format("n{}", i));
         machine.dice = Dice(options_.seed, 100000 + static_cast<std::uint64_t>(i));
         machine.slots = machine.dice.between(1, options_.slots_max);
+        Dice gpu(options_.seed, 200000 + static_cast<std::uint64_t>(i));
+        machine.shows_by_gpu = gpu.percent(options_.gpu_percent);
         const int drift = options_.clock_drift_percent * 10;
         machine.clock_permille = 1000 + machine.dice.between(-drift, drift);
         machines_.push_back(std::move(machine));

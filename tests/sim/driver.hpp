@@ -160,7 +160,7 @@ private:
     enum class Course { Works, WaitsForOne, Hangs };
     [[nodiscard]] Course course_of(const std::string& digest) const;
     void look_at_workers(Machine& machine, Generation generation);
-    void look_at_gpus(Machine& machine, Generation generation);
+    void look_at_gpus(Machine& machine, const agent::LookAtGpus& effect);
     void save_stacks(Machine& machine, Generation generation);
     [[nodiscard]] bool dies_slowly(const FakeWorker& worker, const rdzv::Evidence& evidence) const;
     void begin_to_die(Machine& machine, FakeWorker& worker, const rdzv::Evidence& evidence);

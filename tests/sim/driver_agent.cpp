@@ -215,7 +215,7 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
     } else if (const auto* look = std::get_if<agent::LookAtWorkers>(&effect)) {
         look_at_workers(machine, look->generation);
     } else if (const auto* look_closer = std::get_if<agent::LookAtGpus>(&effect)) {
-        look_at_gpus(machine, look_closer->generation);
+        look_at_gpus(machine, *look_closer);
     } else if (const auto* save = std::get_if<agent::SaveStacks>(&effect)) {
         save_stacks(machine, save->generation);
     } else if (const auto* empty = std::get_if<agent::EmptyGeneration>(&effect)) {

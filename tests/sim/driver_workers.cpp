@@ -89,7 +89,8 @@ Simulation::Course Simulation::course_of(const std::string& digest) const {
 void Simulation::look_at_workers(Machine& machine, Generation generation) {
     agent::SignsOfLife seen;
     for (const FakeWorker& worker : machine.workers) {
-        seen.is_busy |= worker.quiet_from > machine.looked_at;  // at some time since
+        // At some time since.
+        seen.is_busy |= worker.quiet_from > machine.looked_at && !machine.shows_by_gpu;
     }
     machine.looked_at = events_.now();
     later_in_agent(machine, Duration{}, [this, generation, seen](Machine& same) {
@@ -97,11 +98,14 @@ void Simulation::look_at_workers(Machine& machine, Generation generation) {
     });
 }
 
-/// Nothing but waiting is hidden in a worker that shows no other sign of life.
-void Simulation::look_at_gpus(Machine& machine, Generation generation) {
-    later_in_agent(machine, local_delay(machine), [this, generation](Machine& same) {
-        step_agent(same, agent::GpusLooked{.generation = generation, .are_used = false});
-    });
+void Simulation::look_at_gpus(Machine& machine, const agent::LookAtGpus& effect) {
+    agent::GpusLooked looked{.generation = effect.generation};
+    for (const FakeWorker& worker : machine.workers) {
+        looked.are_used |=
+            machine.shows_by_gpu && worker.quiet_from > events_.now() - effect.quiet_for;
+    }
+    later_in_agent(machine, local_delay(machine),
+                   [this, looked](Machine& same) { step_agent(same, looked); });
 }
 
 void Simulation::save_stacks(Machine& machine, Generation generation) {

@@ -55,6 +55,7 @@ struct Machine {
     NodeId node;
     int slots = 1;
     Dice dice{0};
+    bool shows_by_gpu = false;                      ///< that its workers live, and by nothing else
     int clock_permille = 1000;                      ///< of the true time
     std::uint64_t incarnation = 0;                  ///< events of an older one are void
     std::unique_ptr<agent::Supervisor> supervisor;  ///< null: no ddprun runs here

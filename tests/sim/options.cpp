@@ -86,6 +86,12 @@ void draw_deaths(SimOptions& options) {
     options.slow_death_percent = dice.chance(1, 2) ? dice.between(20, 100) : 0;
 }
 
+/// The same with those whose GPU works while they sleep.
+void draw_gpus(SimOptions& options) {
+    Dice dice(options.seed, 6);
+    options.gpu_percent = dice.chance(1, 2) ? 0 : dice.between(0, 100);
+}
+
 /// The same with what each node runs before a generation.
 void draw_preflight(SimOptions& options) {
     Dice dice(options.seed, 5);
@@ -130,6 +136,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_weights(dice, options);
     draw_hangs(options);
     draw_deaths(options);
+    draw_gpus(options);
     draw_preflight(options);
     return options;
 }
@@ -145,6 +152,7 @@ void make_consistent(SimOptions& options) {
     options.work_max = std::max(options.work_max, options.work_min);
     if (settings.hang_timeout == Milliseconds::zero()) {
         options.hang_percent = 0;  // nothing would end them
+        options.gpu_percent = 0;   // nobody looks
     }
     if (!options.has_preflight) {
         options.unfit_percent = 0;
