@@ -35,7 +35,7 @@ public:
     /// Clients of relays may come. A relay has none.
     [[nodiscard]] virtual bool takes_relays() const { return true; }
 
-    /// While false, no request is given to handle(); asked again after each turn.
+    /// While false, no request is given to handle(); asked again after each turn and on_time().
     [[nodiscard]] virtual bool has_room() const { return true; }
 
     /// The backend's own descriptors go into this epoll set under the number `event`.

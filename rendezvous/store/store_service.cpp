@@ -231,6 +231,7 @@ void StoreService::on_time(Instant now) {
     backend_->on_time(now, replies_);
     backend_->end_turn(replies_);
     settle();
+    look_for_room();
     closed_.clear();
 }
 

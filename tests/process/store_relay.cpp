@@ -3,9 +3,16 @@
 // bytes.
 
 #include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/relay/relay.hpp"
@@ -58,6 +65,42 @@ std::string replied(const std::vector<std::uint32_t>& numbers, const std::string
 std::string receive_like(StoreClientSocket& client, const std::string& expected) {
     return client.receive(expected.size());
 }
+
+/// Answers PING, and has no room from the end of each turn in which it was asked until a moment
+/// later.
+class BusyBackend final : public StoreBackend {
+public:
+    explicit BusyBackend(std::atomic<int>& asked_in_vain) : asked_in_vain_(asked_in_vain) {}
+
+    Result<void> handle(StoreClient client, std::string_view request, StoreReplies& replies,
+                        const std::shared_ptr<const void>& /*owner*/) override {
+        asked_in_vain_ += full_until_ ? 1 : 0;
+        was_asked_ = true;
+        if (request.size() == ping(0).size() && request.front() == ping(0).front()) {
+            replies.begin_reply(client).append(request.substr(1));
+            replies.end_reply();
+        }
+        return {};
+    }
+    void disconnected(StoreClient /*client*/, StoreReplies& /*replies*/) override {}
+    bool has_room() const override { return !full_until_; }
+    void end_turn(StoreReplies& /*replies*/) override {
+        if (std::exchange(was_asked_, false)) {
+            full_until_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+        }
+    }
+    std::optional<Instant> next_deadline() const override { return full_until_; }
+    void on_time(Instant now, StoreReplies& /*replies*/) override {
+        if (full_until_ && *full_until_ <= now) {
+            full_until_.reset();
+        }
+    }
+
+private:
+    std::atomic<int>& asked_in_vain_;
+    bool was_asked_ = false;
+    std::optional<Instant> full_until_;
+};
 
 std::string repeated(int times, const std::string& request) {
     std::string out;
@@ -196,7 +239,53 @@ TEST_CASE("big values pass a relay, and who does not read them holds up nobody")
     CHECK(sleeps.receive(3 * (8 + value.size())) == text(value) + text(value) + text(value));
 }
 
-TEST_CASE("a relay reads no more from its clients than the store takes") {
+TEST_CASE("a backend without room is asked for nothing, and afterwards for what has waited") {
+    std::atomic<int> asked_in_vain = 0;
+    Server server;
+    server->serve_with(std::make_unique<BusyBackend>(asked_in_vain), server.duplicate());
+    StoreClientSocket one = server.enter();
+    StoreClientSocket two = server.enter();
+    for (std::uint32_t i = 0; i < 50; ++i) {
+        REQUIRE(one.send(ping(i) + ping(i + 1)));
+        REQUIRE(two.send(ping(i)));
+        CHECK(one.receive(8) == nonce(i) + nonce(i + 1));
+        CHECK(two.receive(4) == nonce(i));
+    }
+    CHECK(asked_in_vain == 0);
+}
+
+TEST_CASE("a relay has no room for more than the store takes, and has again when it takes it") {
+    Limits limits;
+    limits.send_queue_bytes_max = 100000;
+    Result<StoreSocket> store = listen_for_store(kLoopback, 0);
+    REQUIRE(store.has_value());
+    const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+    const std::unique_ptr<StoreBackend> relay = make_relay(limits, {kLoopback, store->port}, {});
+    StoreReplies replies;
+    relay->attach(epoll.get(), 7);
+    CHECK(relay->handle(StoreClient(1), validate(), replies, {}).has_value());
+    CHECK(relay->has_room());
+    const std::string request = set("k", std::string(1 << 20, 'v'));
+    CHECK(relay->handle(StoreClient(1), request, replies, {}).has_value());
+    CHECK_FALSE(relay->has_room());
+    relay->end_turn(replies);
+    CHECK_FALSE(relay->has_room());  // It connects still.
+    UniqueFd accepted;
+    while (!relay->has_room()) {
+        epoll_event event{};
+        REQUIRE(::epoll_wait(epoll.get(), &event, 1, 60000) == 1);
+        CHECK(event.data.u64 == 7);
+        relay->on_event(event.events, replies);
+        if (!accepted.is_open()) {
+            accepted.reset(::accept(store->fd.get(), nullptr, nullptr));
+        }
+        std::string bytes(1 << 20, 'x');
+        static_cast<void>(::recv(accepted.get(), bytes.data(), bytes.size(), MSG_DONTWAIT));
+    }
+    CHECK(replies.empty());
+}
+
+TEST_CASE("what a relay's clients send too fast arrives all the same") {
     Limits limits;
     limits.send_queue_bytes_max = 65536;
     RelayedStore stores(limits);  // Its store lets the relay wait in the backlog.
