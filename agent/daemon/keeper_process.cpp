@@ -1,5 +1,6 @@
 #include "agent/daemon/keeper_process.hpp"
 
+#include <poll.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -53,14 +54,25 @@ Result<void> KeeperProcess::start(const std::string& program, const SavedProcess
     pid_ = started->pid;
     if (started->pidfd.is_open()) {
         pidfd_ = std::make_unique<stream_descriptor>(io_, started->pidfd.release());
-        pidfd_->async_wait(stream_descriptor::wait_read,
-                           [this, kept = owner](const boost::system::error_code& error) {
-                               if (!error) {
-                                   events_.on_ended();
-                               }
-                           });
+        watch(owner);
     }
     return {};
+}
+
+void KeeperProcess::watch(const std::shared_ptr<const void>& owner) {
+    pidfd_->async_wait(stream_descriptor::wait_read,
+                       [this, kept = owner](const boost::system::error_code& error) {
+                           if (error) {
+                               return;
+                           }
+                           // The loop may wake us for what was here before in its tables.
+                           pollfd ended{pidfd_->native_handle(), POLLIN, 0};
+                           if (poll(&ended, 1, 0) == 0) {
+                               watch(kept);
+                               return;
+                           }
+                           events_.on_ended();
+                       });
 }
 
 void KeeperProcess::kill(const std::shared_ptr<const void>& owner) {

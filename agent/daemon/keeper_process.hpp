@@ -48,6 +48,7 @@ public:
     [[nodiscard]] bool reap();
 
 private:
+    void watch(const std::shared_ptr<const void>& owner);
     void forget();
 
     boost::asio::io_context& io_;

@@ -158,13 +158,7 @@ void Keeper::handle(const KeeperEmpty& empty) {
 
 void Keeper::watch(int pid, Worker& worker, UniqueFd exec_status) {
     worker.exec_status = std::make_unique<stream_descriptor>(io_, exec_status.release());
-    worker.exec_status->async_wait(stream_descriptor::wait_read,
-                                   [this, pid](const boost::system::error_code& error) {
-                                       const auto found = workers_.find(pid);
-                                       if (!error && found != workers_.end()) {
-                                           read_exec_status(found->second);
-                                       }
-                                   });
+    wait_for_exec(pid, worker);
     UniqueFd pidfd = open_pidfd(pid);
     if (!pidfd.is_open()) {
         if (!std::exchange(has_said_no_pidfd_, true)) {
@@ -185,8 +179,18 @@ void Keeper::watch(int pid, Worker& worker, UniqueFd exec_status) {
                              });
 }
 
-/// Called when the pipe has something to say, which an end of file is too.
-void Keeper::read_exec_status(Worker& worker) {
+void Keeper::wait_for_exec(int pid, Worker& worker) {
+    worker.exec_status->async_wait(stream_descriptor::wait_read,
+                                   [this, pid](const boost::system::error_code& error) {
+                                       const auto found = workers_.find(pid);
+                                       if (!error && found != workers_.end()) {
+                                           read_exec_status(pid, found->second);
+                                       }
+                                   });
+}
+
+/// Called when the pipe should have something to say, which an end of file is too.
+void Keeper::read_exec_status(int pid, Worker& worker) {
     if (!worker.exec_status) {
         return;
     }
@@ -195,6 +199,10 @@ void Keeper::read_exec_status(Worker& worker) {
     do {
         got = read(worker.exec_status->native_handle(), &error, sizeof error);
     } while (got < 0 && errno == EINTR);
+    if (got < 0 && errno == EAGAIN) {
+        wait_for_exec(pid, worker);  // The loop may wake us for what was here before in its tables.
+        return;
+    }
     worker.exec_status.reset();
     if (got == static_cast<ssize_t>(sizeof error)) {
         worker.exec_errno = error;  // Told when the child has been reaped, instead of an exit.
@@ -227,7 +235,7 @@ void Keeper::reap_worker(Workers::iterator worker) {
     if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) {
         return;
     }
-    read_exec_status(worker->second);
+    read_exec_status(pid, worker->second);
     WorkerEnd end = end_of(info, worker->second.outer_pid);
     if (worker->second.exec_errno) {
         end = WorkerEnd{};

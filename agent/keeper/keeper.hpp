@@ -55,7 +55,8 @@ private:
     void handle(const KeeperForward& forward);
     void handle(const KeeperEmpty& empty);
     void watch(int pid, Worker& worker, UniqueFd exec_status);
-    void read_exec_status(Worker& worker);
+    void wait_for_exec(int pid, Worker& worker);
+    void read_exec_status(int pid, Worker& worker);
     void reap_all();
     void reap_worker(Workers::iterator worker);
     void wait_for_orphans();
