@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/process/cgroup.hpp"
 #include "agent/process/start_program.hpp"
 #include "tests/support/catch.hpp"
 
@@ -82,6 +83,12 @@ TestAgent::TestAgent(std::size_t workers, const std::string& mode) {
     pid_ = started->pid;
     pipe.write_end.reset();
     told_.write_end.reset();
+}
+
+TestAgent::~TestAgent() {
+    if (allows_cgroup(wanted_containment())) {
+        (void)clear_stale_cgroups(kPatience);
+    }
 }
 
 void TestAgent::read_keeper() {

@@ -45,6 +45,10 @@ int cycles();
 class TestAgent {
 public:
     explicit TestAgent(std::size_t workers, const std::string& mode = "family");
+    /// As the next agent would, removes the cgroups of those that died with their keepers.
+    ~TestAgent();
+    TestAgent(const TestAgent&) = delete;
+    TestAgent& operator=(const TestAgent&) = delete;
 
     /// Blocks until it has asked for its workers.
     void read_keeper();
