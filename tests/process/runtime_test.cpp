@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "agent/process/worker_page.hpp"
 #include "rendezvous/protocol/worker_environment.hpp"
 #include "rendezvous/store/store_server.hpp"
