@@ -213,11 +213,8 @@ void Simulation::signal_workers(Machine& machine, const agent::SignalWorkers& ef
 }
 
 void Simulation::end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::Evidence evidence) {
-    if (worker.is_dying) {
-        return;
-    }
     worker.was_signalled = true;
-    if (worker.ignores_sigterm) {
+    if (worker.ignores_sigterm || worker.is_dying) {
         return;
     }
     later(machine, machine.dice.up_to(Milliseconds(500)),

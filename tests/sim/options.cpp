@@ -82,19 +82,19 @@ void draw_hangs(SimOptions& options) {
 
 /// The same for deaths that take their time.
 void draw_deaths(SimOptions& options) {
-    Dice dice(options.seed, 4);
+    Dice dice(options.seed, 7);
     options.slow_death_percent = dice.chance(1, 2) ? dice.between(20, 100) : 0;
 }
 
 /// The same with those whose GPU works while they sleep.
 void draw_gpus(SimOptions& options) {
     Dice dice(options.seed, 6);
-    options.gpu_percent = dice.chance(1, 2) ? 0 : dice.between(0, 100);
+    options.gpu_percent = dice.chance(3, 4) ? 0 : dice.between(0, 100);
 }
 
 /// The same with what each node runs before a generation.
 void draw_preflight(SimOptions& options) {
-    Dice dice(options.seed, 5);
+    Dice dice(options.seed, 4);
     options.has_preflight = dice.chance(1, 8);
     options.unfit_percent = dice.between(0, 40);
 }
