@@ -151,17 +151,18 @@ constexpr std::array kFlags = {
     value("duplicate-stderr-filters", "TEXTS", Group::Output, "the same for stderr"),
 
     value("containment", "LEVEL", Group::Other,
-          "how workers are held together so that none is left:\ncgroup, pid-namespace, keeper or "
-          "session (default: cgroup\nif it can be had, else keeper)"),
-    value("watch", "exit|preload", Group::Other,
-          "how the death of a worker is noticed: when its process is\ngone (default), or before its"
-          " memory is taken down, by a\nsmall library that is preloaded into it"),
+          "so that none is left: cgroup, pid-namespace, keeper or\nsession (default: cgroup if it "
+          "can "
+          "be had, else keeper)"),
+    value(
+        "watch", "exit|preload", Group::Other,
+        "notice deaths when the process is gone (default), or before\nits memory is taken down, by "
+        "a small preloaded library"),
     value("preflight-command", "CMD", Group::Other,
           "run CMD by the shell before each generation: a node where\n"
           "it fails is not fit and leaves with 97"),
     value("preflight-timeout", "SECONDS", Group::Other, "for CMD to end (default 60)"),
-    on_or_off("dry-run", Group::Other,
-              "print commands, environments and CPUs of the workers here,\nand start nothing"),
+    on_or_off("dry-run", Group::Other, "only print commands, environments and CPUs of the workers"),
     without_environment(on_or_off("version", Group::Other, "print the version")),
     without_environment(on_or_off("help", Group::Other, "print this text", 'h')),
 
