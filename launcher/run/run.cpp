@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "agent/daemon/agent.hpp"
+#include "agent/daemon/life_watch.hpp"
 #include "agent/process/start_program.hpp"
 #include "launcher/run/agent_options.hpp"
 #include "launcher/run/daemon_starter.hpp"
@@ -82,6 +83,11 @@ public:
             return exit_code_for(preload.error());
         }
         preload_path_ = std::move(*preload);
+        if (!preload_path_.empty() && !agent::LifeWatch::is_possible()) {
+            notes_.push_back(
+                "warning: --watch preload needs futex_waitv (Linux 5.16, and a sandbox that allows "
+                "it): deaths are noticed when the process is gone");
+        }
         agent_ = std::make_unique<agent::Agent>(io_, agent_options(), std::move(*link));
         for (const std::string& note : notes_) {
             agent_->say(note);
