@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <csignal>
 #include <utility>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/signals_blocked.hpp"
 
 namespace ddprun::agent {
 
@@ -40,14 +40,9 @@ LifeWatch::LifeWatch(WorkerPage& page, OnSign on_sign)
     : page_(page),
       on_sign_(std::move(on_sign)),
       told_(std::min(static_cast<std::size_t>(page.slot_count()), kSlotsMax)) {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    const int blocked = ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    DDP_CHECK(blocked == 0, blocked);
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), "life");
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 LifeWatch::~LifeWatch() {

@@ -19,6 +19,7 @@
 
 #include "agent/daemon/worker_output_thread.hpp"
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/signals_blocked.hpp"
 
 namespace ddprun::agent {
 
@@ -70,15 +71,10 @@ public:
           callbacks_(std::move(callbacks)),
           pump_(io_, options_),
           work_(io_.get_executor()) {
-        // Signals are for the main thread; and writing to a closed pipe is an errno here.
-        sigset_t all;
-        sigset_t before;
-        ::sigfillset(&all);
-        const int blocked = ::pthread_sigmask(SIG_SETMASK, &all, &before);
-        DDP_CHECK(blocked == 0, blocked);
+        // Writing to a closed pipe is an errno in there.
+        const SignalsBlocked blocked;
         thread_ = std::thread([this] { io_.run(); });
         ::pthread_setname_np(thread_.native_handle(), "output");
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
     ~Thread() {

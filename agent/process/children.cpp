@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/read_files.hpp"
+#include "rendezvous/base/whole_number.hpp"
 
 namespace ddprun::agent {
 
@@ -19,15 +20,6 @@ namespace {
 
 // More of one process are not looked for.
 constexpr std::size_t kDescendantsMax = 8192;
-
-std::optional<int> number_of(std::string_view text) {
-    int value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size()) {
-        return std::nullopt;
-    }
-    return value;
-}
 
 /// The numeric entries of a folder of /proc.
 std::vector<int> numbers_in(const std::string& path) {
@@ -37,7 +29,7 @@ std::vector<int> numbers_in(const std::string& path) {
         return numbers;
     }
     while (const dirent* entry = readdir(directory.get())) {
-        if (const std::optional<int> number = number_of(entry->d_name)) {
+        if (const std::optional<int> number = whole_number<int>(entry->d_name)) {
             numbers.push_back(*number);
         }
     }
@@ -47,7 +39,7 @@ std::vector<int> numbers_in(const std::string& path) {
 void append_pids(std::string_view text, std::vector<int>& pids) {
     while (!text.empty()) {
         const std::size_t space = text.find(' ');
-        if (const std::optional<int> pid = number_of(text.substr(0, space))) {
+        if (const std::optional<int> pid = whole_number<int>(text.substr(0, space))) {
             pids.push_back(*pid);
         }
         text.remove_prefix(space == std::string_view::npos ? text.size() : space + 1);
@@ -217,7 +209,7 @@ bool has_handler(int pid, int signal) {
 int own_number_of(int pid) {
     // One number for each namespace that it is in, from the outermost to its own.
     const std::string numbers = status_line(pid, "NSpid");
-    return number_of(std::string_view(numbers).substr(numbers.rfind('\t') + 1)).value_or(0);
+    return whole_number<int>(std::string_view(numbers).substr(numbers.rfind('\t') + 1)).value_or(0);
 }
 
 std::string describe_process(int pid, int shown) {

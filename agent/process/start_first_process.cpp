@@ -19,8 +19,8 @@
 #include <fmt/format.h>
 
 #include "agent/process/read_files.hpp"
-#include "agent/process/signals_blocked.hpp"
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/signals_blocked.hpp"
 
 namespace ddprun::agent {
 

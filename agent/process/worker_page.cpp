@@ -36,10 +36,6 @@ std::int64_t nanoseconds_of(Instant instant) {
     return std::chrono::duration_cast<nanoseconds>(instant.time_since_epoch()).count();
 }
 
-rdzv::WorkerPageSlot* slots_of(rdzv::WorkerPageHeader* header) {
-    return static_cast<rdzv::WorkerPageSlot*>(static_cast<void*>(header + 1));
-}
-
 /// To be taken by a worker, whose death the kernel then notes in it.
 void make_life_lock(rdzv::WorkerPageSlot& slot) {
     static_assert(sizeof(pthread_mutex_t) <= sizeof(slot.life_lock));
@@ -77,7 +73,7 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
     header->slot_count = slots;
     header->generation = generation.value();
     for (std::uint32_t i = 0; i < slots; ++i) {
-        make_life_lock(*std::construct_at(slots_of(header) + i));
+        make_life_lock(*std::construct_at(rdzv::worker_page_slots(header) + i));
     }
     auto page = std::make_unique<WorkerPage>(std::move(file), header);
     page->allow_publishing(publish_until);
@@ -131,7 +127,7 @@ rdzv::FatalSignal WorkerPage::fatal_signal(LocalRank local_rank) const {
 
 rdzv::WorkerPageSlot& WorkerPage::slot(LocalRank local_rank) const {
     DDP_CHECK(local_rank.value() >= 0 && local_rank.value() < slot_count_, local_rank.value());
-    return slots_of(header_)[local_rank.value()];
+    return rdzv::worker_page_slots(header_)[local_rank.value()];
 }
 
 }  // namespace ddprun::agent

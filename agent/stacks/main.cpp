@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -24,6 +23,7 @@
 #include "agent/stacks/kernel_stacks.hpp"
 #include "agent/stacks/tools.hpp"
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/base/whole_number.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
 namespace {
@@ -37,10 +37,8 @@ struct Worker {
 };
 
 std::optional<std::int64_t> number_of(std::string_view text) {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool is_number = error == std::errc{} && end == text.data() + text.size();
-    return is_number && value >= 0 ? std::optional(value) : std::nullopt;
+    const std::optional<std::int64_t> value = whole_number<std::int64_t>(text);
+    return value.value_or(-1) >= 0 ? value : std::nullopt;
 }
 
 /// RANK:PID

@@ -1,13 +1,14 @@
 #include "launcher/ctl/log_folder.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
+
+#include "rendezvous/base/whole_number.hpp"
 
 namespace ddprun::launcher {
 
@@ -43,13 +44,6 @@ std::optional<fs::file_time_type> last_start(const fs::path& run) {
     return failure ? std::nullopt : std::optional(time);
 }
 
-std::optional<int> number_of(std::string_view text) {
-    int number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool is_whole = error == std::errc{} && end == text.data() + text.size();
-    return is_whole ? std::optional(number) : std::nullopt;
-}
-
 }  // namespace
 
 Result<std::string> find_newest_run(const std::string& log_dir, const std::string& job) {
@@ -77,7 +71,7 @@ Result<std::string> find_newest_run(const std::string& log_dir, const std::strin
 std::vector<int> ranks_of_run(const std::string& run) {
     std::vector<int> ranks;
     for_each_in(run + "/by-rank", [&ranks](const fs::path& path) {
-        if (const std::optional<int> rank = number_of(path.filename().string())) {
+        if (const std::optional<int> rank = whole_number<int>(path.filename().string())) {
             ranks.push_back(*rank);
         }
     });

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include "agent/process/children.hpp"
 #include "launcher/plan/gpus.hpp"
 #include "launcher/plan/nvml.hpp"
+#include "rendezvous/base/whole_number.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 
 namespace {
@@ -27,14 +27,6 @@ using namespace ddprun;
 
 constexpr int kUsed = 0;
 constexpr int kNotUsed = 1;
-
-template <typename Number>
-std::optional<Number> number_of(std::string_view text) {
-    Number value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool is_number = error == std::errc{} && end == text.data() + text.size();
-    return is_number ? std::optional(value) : std::nullopt;
-}
 
 std::uint64_t microseconds_since_epoch() {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -102,10 +94,10 @@ bool are_used_by(const std::vector<int>& workers, std::uint64_t since) {
 int main(int argc, char** argv) {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     const auto milliseconds =
-        arguments.empty() ? std::nullopt : number_of<std::uint64_t>(arguments[0]);
+        arguments.empty() ? std::nullopt : whole_number<std::uint64_t>(arguments[0]);
     std::vector<int> workers;
     for (std::size_t i = 1; i < arguments.size(); ++i) {
-        workers.push_back(number_of<int>(arguments[i]).value_or(0));
+        workers.push_back(whole_number<int>(arguments[i]).value_or(0));
     }
     if (!milliseconds ||
         std::any_of(workers.begin(), workers.end(), [](int pid) { return pid < 1; })) {

@@ -1,7 +1,6 @@
 #include "launcher/plan/cores.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -13,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/placement.hpp"
+#include "rendezvous/base/whole_number.hpp"
 
 namespace ddprun::launcher {
 
@@ -37,13 +37,6 @@ int allowed_cores(const Surroundings& surroundings) {
     return static_cast<int>(cores.size());
 }
 
-std::optional<double> number(std::string_view text) {
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc{} && end == text.data() + text.size() ? std::optional{value}
-                                                                    : std::nullopt;
-}
-
 /// "200000 100000" is two CPUs, "max 100000" no bound.
 std::optional<double> quota_of(std::string_view cpu_max) {
     cpu_max = cpu_max.substr(0, cpu_max.find('\n'));
@@ -51,8 +44,8 @@ std::optional<double> quota_of(std::string_view cpu_max) {
     if (blank == std::string_view::npos) {
         return std::nullopt;
     }
-    const std::optional<double> share = number(cpu_max.substr(0, blank));
-    const std::optional<double> period = number(cpu_max.substr(blank + 1));
+    const std::optional<double> share = whole_number<double>(cpu_max.substr(0, blank));
+    const std::optional<double> period = whole_number<double>(cpu_max.substr(blank + 1));
     return share && period && *period > 0 ? std::optional{*share / *period} : std::nullopt;
 }
 

@@ -1,13 +1,14 @@
 #include "launcher/plan/gpus.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "rendezvous/base/whole_number.hpp"
 
 namespace ddprun::launcher {
 
@@ -35,14 +36,6 @@ std::vector<std::string_view> entries_of(std::string_view list) {
         }
         list.remove_prefix(comma + 1);
     }
-}
-
-template <typename Number>
-std::optional<Number> whole_number(std::string_view text) {
-    Number number{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool is_whole = error == std::errc{} && end == text.data() + text.size();
-    return is_whole ? std::optional<Number>{number} : std::nullopt;
 }
 
 /// The names by which a GPU can be asked for.

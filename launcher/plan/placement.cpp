@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -10,6 +9,8 @@
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "rendezvous/base/whole_number.hpp"
 
 namespace ddprun::launcher {
 
@@ -126,10 +127,8 @@ std::vector<int> cpus_under_cache(const std::vector<const Cpu*>& cpus, Turn turn
 }
 
 std::optional<int> cpu_number(std::string_view text) {
-    int number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool is_cpu = error == std::errc{} && end == text.data() + text.size() && number >= 0;
-    return is_cpu && number < kCpusMax ? std::optional<int>{number} : std::nullopt;
+    const std::optional<int> number = whole_number<int>(text);
+    return number && *number >= 0 && *number < kCpusMax ? number : std::nullopt;
 }
 
 }  // namespace

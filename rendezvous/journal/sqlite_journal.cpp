@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/signals_blocked.hpp"
 #include "rendezvous/journal/journal_folder.hpp"
 #include "rendezvous/journal/run_database.hpp"
 
@@ -57,15 +58,9 @@ public:
                 settle();
             }
         });
-        // Signals belong to the loop that decides.
-        sigset_t all;
-        sigset_t before;
-        ::sigfillset(&all);
-        const int blocked = ::pthread_sigmask(SIG_SETMASK, &all, &before);
-        DDP_CHECK(blocked == 0, blocked);
+        const SignalsBlocked blocked;
         thread_ = std::thread([this] { io_.run(); });
         ::pthread_setname_np(thread_.native_handle(), "ddprun-journal");
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
     ~Impl() {

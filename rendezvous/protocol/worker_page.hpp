@@ -67,6 +67,11 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<FatalSignal>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
+/// The slots behind the header of a mapped page, by local rank.
+[[nodiscard]] inline WorkerPageSlot* worker_page_slots(WorkerPageHeader* header) {
+    return static_cast<WorkerPageSlot*>(static_cast<void*>(header + 1));
+}
+
 [[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count) {
     return sizeof(WorkerPageHeader) + slot_count * sizeof(WorkerPageSlot);
 }

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/signals_blocked.hpp"
 #include "rendezvous/store/store_core.hpp"
 #include "rendezvous/store/store_service.hpp"
 
@@ -132,12 +133,8 @@ private:
         event.events = EPOLLIN;
         event.data.u64 = kWakeEvent;
         DDP_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0, errno);
-        sigset_t all;
-        sigset_t before;
-        ::sigfillset(&all);
-        ::pthread_sigmask(SIG_SETMASK, &all, &before);
+        const SignalsBlocked blocked;
         thread_ = std::thread([this] { run(); });
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
         ::pthread_setname_np(thread_.native_handle(), "ddprun-store");
     }
 

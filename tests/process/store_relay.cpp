@@ -52,16 +52,6 @@ StoreClientSocket enter_as_relay(Server& server) {
     return relay;
 }
 
-std::string clients(const std::vector<std::uint32_t>& numbers) {
-    std::string out;
-    append_clients(out, numbers);
-    return out;
-}
-
-std::string replied(const std::vector<std::uint32_t>& numbers, const std::string& reply) {
-    return clients(numbers) + number(static_cast<std::int64_t>(reply.size())) + reply;
-}
-
 std::string receive_like(StoreClientSocket& client, const std::string& expected) {
     return client.receive(expected.size());
 }

@@ -5,8 +5,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "rendezvous/store/store_protocol.hpp"
+#include "rendezvous/store/store_relayed.hpp"
 
 /// The bytes of store requests and replies, for tests.
 namespace ddprun::rdzv::store_test {
@@ -102,5 +104,17 @@ inline const std::string kStopWaiting = byte(0);
 inline const std::string kWaitCanceled = byte(1);
 inline const std::string kReady = byte(0);
 inline const std::string kNotReady = byte(1);
+
+/// Of a relay's frame: its list of clients.
+inline std::string clients(const std::vector<std::uint32_t>& numbers) {
+    std::string out;
+    append_clients(out, numbers);
+    return out;
+}
+
+/// A frame of replies for a relay.
+inline std::string replied(const std::vector<std::uint32_t>& numbers, const std::string& reply) {
+    return clients(numbers) + number(static_cast<std::int64_t>(reply.size())) + reply;
+}
 
 }  // namespace ddprun::rdzv::store_test

@@ -12,18 +12,6 @@ namespace ddprun::rdzv::store_test {
 
 namespace {
 
-/// A frame's list of clients.
-std::string clients(const std::vector<std::uint32_t>& numbers) {
-    std::string out;
-    append_clients(out, numbers);
-    return out;
-}
-
-/// A frame of replies.
-std::string replied(const std::vector<std::uint32_t>& numbers, const std::string& reply) {
-    return clients(numbers) + number(static_cast<std::int64_t>(reply.size())) + reply;
-}
-
 const std::string kEnter = opcode(StoreOpcode::Enter);
 const std::string kLeave = opcode(StoreOpcode::Leave);
 

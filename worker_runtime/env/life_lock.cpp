@@ -90,8 +90,7 @@ LastingPage map_lasting_page(const char* path, std::uint32_t local_rank) {
         munmap(memory, bytes);
         return {};
     }
-    auto* const slots = static_cast<rdzv::WorkerPageSlot*>(static_cast<void*>(header + 1));
-    return {.header = header, .slot = slots + local_rank};
+    return {.header = header, .slot = rdzv::worker_page_slots(header) + local_rank};
 }
 
 bool hold_life_lock(const LastingPage& page) {

@@ -66,9 +66,7 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
                                  path, header.version, header.generation, header.slot_count,
                                  rdzv::kWorkerPageVersion, generation.value(), local_world_size)};
     }
-    auto* const slots = static_cast<rdzv::WorkerPageSlot*>(
-        static_cast<void*>(static_cast<std::byte*>(memory) + sizeof(rdzv::WorkerPageHeader)));
-    page.slot_ = slots + local_rank.value();
+    page.slot_ = rdzv::worker_page_slots(page.header_) + local_rank.value();
     page.slot_->has_runtime.store(1);
     // Held longer than this object lives; ddprun-preload.so may hold it already.
     (void)hold_life_lock(
