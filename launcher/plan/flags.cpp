@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -54,7 +55,7 @@ const Flag* find_flag(std::string_view argument) {
         const bool is_letter = argument.size() == 2 && argument[0] == '-' && flag.letter != '\0' &&
                                argument[1] == flag.letter;
         const bool is_long =
-            argument.starts_with("--") &&
+            argument.starts_with("--") && argument.size() == 2 + flag.name.size() &&
             (argument.substr(2) == flag.name || argument.substr(2) == with_underscores(flag.name));
         if (is_letter || is_long) {
             return &flag;
@@ -119,6 +120,23 @@ std::size_t edit_distance(std::string_view left, std::string_view right) {
     return row[right.size()];
 }
 
+/// The flags that `arguments` could name. CLI11 gets no others: it compares each with all before
+/// it, which takes longer than all the rest of reading a command line.
+std::set<const Flag*> named_by(const std::vector<std::string>& arguments) {
+    std::set<const Flag*> named;
+    for (const Flag& flag : all_flags()) {
+        if (flag.letter != '\0') {
+            named.insert(&flag);  // "-mr" names two.
+        }
+    }
+    for (const std::string& argument : arguments) {
+        if (const Flag* flag = find_flag(flag_part(argument))) {
+            named.insert(flag);
+        }
+    }
+    return named;
+}
+
 /// What CLI11 found, before anything of ours is looked at.
 struct Cut {
     std::map<const Flag*, std::string> found;  ///< the last value of each flag on the line
@@ -130,10 +148,10 @@ Result<Cut> cut_with_cli11(const std::vector<std::string>& arguments) {
     app.set_help_flag();
     app.prefix_command();
     std::vector<std::pair<const Flag*, CLI::Option*>> options;
-    for (const Flag& flag : all_flags()) {
-        CLI::Option* option = flag.kind == FlagKind::Switch ? app.add_flag(cli11_names(flag))
-                                                            : app.add_option(cli11_names(flag));
-        options.emplace_back(&flag, option->take_last());
+    for (const Flag* flag : named_by(arguments)) {
+        CLI::Option* option = flag->kind == FlagKind::Switch ? app.add_flag(cli11_names(*flag))
+                                                             : app.add_option(cli11_names(*flag));
+        options.emplace_back(flag, option->take_last());
     }
     std::vector<std::string> reversed;
     for (auto argument = arguments.rbegin(); argument != arguments.rend(); ++argument) {
