@@ -69,7 +69,7 @@ case "$bench" in
             printf 'bench: no .venv/bin/python: run scripts/setup.sh to compare with torchrun\n' >&2
         ;;
     store)
-        programs=(store_load store_bench_server)
+        programs=(store_load store_bench_server store_plain_server)
         [ -x .venv/bin/python ] ||
             printf 'bench: no .venv/bin/python: run scripts/setup.sh to compare with PyTorch\n' >&2
         ;;

@@ -170,8 +170,9 @@ private:
     /// Sleeps until something happens. While one client alone asks again and again, looks a few
     /// times first: then waking up takes longer than the request.
     std::span<epoll_event> await_events(std::span<epoll_event> events) {
-        const Instant begin = std::chrono::steady_clock::now();
-        const Instant end = begin + kNap;
+        // The clock is read for them only, not for each of many.
+        const bool was_alone = last_only_ != kWakeEvent;
+        const Instant end = was_alone ? std::chrono::steady_clock::now() + kNap : Instant{};
         std::size_t count = 0;
         while (is_dialogue_ && count == 0 && std::chrono::steady_clock::now() < end) {
             count = look(events, 0);
@@ -180,7 +181,7 @@ private:
             count = look(events, patience_ms());
         }
         const std::uint64_t only = count == 1 ? events.front().data.u64 : kWakeEvent;
-        is_dialogue_ = has_other_cpus_ && only != kWakeEvent && only == last_only_ &&
+        is_dialogue_ = has_other_cpus_ && was_alone && only == last_only_ &&
                        std::chrono::steady_clock::now() < end;
         last_only_ = only;
         return events.first(count);

@@ -19,7 +19,10 @@ namespace ddprun::rdzv {
 namespace {
 
 constexpr int kAcceptedPerTurn = 1024;  ///< then the clients that are here get a turn
-constexpr std::size_t kNamedMax = 64;   ///< refused addresses; who comes after is only counted
+// What is sent together. More would drive out of the caches what receiving has brought there.
+constexpr std::size_t kRepliesAtOnce = 32;
+constexpr std::size_t kReplyBytesAtOnce = std::size_t{64} << 10;
+constexpr std::size_t kNamedMax = 64;  ///< refused addresses; who comes after is only counted
 constexpr std::chrono::seconds kBetweenLines{1};
 constexpr Milliseconds kAcceptPause{100};
 constexpr std::uint64_t kListenerEvent = StoreService::kFirstEvent;
@@ -255,6 +258,7 @@ void StoreService::adopt(UniqueFd fd, std::string_view first_bytes) {
     }
     if (StoreSession* session = take(std::move(fd), peer)) {
         session->on_first_bytes(first_bytes);
+        settle();
     }
     closed_.clear();
 }
@@ -326,6 +330,13 @@ void StoreService::settle() {
         send_frames();
         replies_.clear();
         disconnect_dropped();
+    }
+}
+
+void StoreService::settle_unless_few() {
+    if (!dropped_.empty() || replies_.pieces().size() >= kRepliesAtOnce ||
+        replies_.size() >= kReplyBytesAtOnce) {
+        settle();
     }
 }
 

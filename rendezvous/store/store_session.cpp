@@ -153,7 +153,7 @@ std::size_t StoreSession::handle_requests(std::string_view bytes,
             service_.settle();
         }
     }
-    service_.settle();
+    service_.settle_unless_few();
     return handled;
 }
 

@@ -116,6 +116,8 @@ class Bench:
                                             os.path.join(HERE, "store_pytorch.py")]))
         else:
             say(f"LEFT OUT: {THEIRS}: there is no {arguments.python}")
+        # What the kernel alone takes of both servers' work.
+        self.plain = Peer(PLAIN, [os.path.join(self.build, "tests", "store_plain_server")])
         self.python = arguments.python
         self.table = Table([OURS, PLAIN, THEIRS])
         self.relays = RelaysBench(self, Server)
@@ -152,12 +154,13 @@ class Bench:
     def add(self, peer, what, unit, goal, samples, **options):
         self.table.add(what, unit, goal, peer.name, samples, **options)
 
-    def serve_both(self, title, measure, runs=None):
-        """Both servers for the whole measure, asked in turn."""
-        servers = {peer.name: self.server(peer) for peer in self.peers}
+    def serve_both(self, title, measure, more_peers=()):
+        """Both servers, and those of `more_peers`, for the whole measure, asked in turn."""
+        peers = [*self.peers, *more_peers]
+        servers = {peer.name: self.server(peer) for peer in peers}
         try:
-            alternate(title, self.peers, lambda peer: measure(peer, servers[peer.name]),
-                      runs or self.runs, "the lines above")
+            alternate(title, peers, lambda peer: measure(peer, servers[peer.name]),
+                      self.runs, "the lines above")
         finally:
             for server in servers.values():
                 server.__exit__()
@@ -250,7 +253,7 @@ class Bench:
             if is_wanted(f"requests-{clients}"):
                 self.serve_both(f"requests of {clients}",
                                 lambda peer, server, clients=clients:
-                                self.requests(peer, server, clients))
+                                self.requests(peer, server, clients), [self.plain])
         if is_wanted("memory"):
             alternate("memory", self.peers, self.memory, 1, "the lines above")
         if is_wanted("values"):
