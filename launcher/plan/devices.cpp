@@ -83,6 +83,7 @@ Result<void> bind_to_cpus(const Given& given, const Surroundings& surroundings, 
 Result<void> take_placement(const CommandLine& line, const Surroundings& surroundings,
                             LaunchPlan& plan) {
     share_out_threads(surroundings, plan);
+    plan.may_see_gpus = may_see_nvidia_gpus(surroundings);
     const std::optional<Given> binding = line.value("numa-binding");
     const bool is_binding = binding && !binding->value.empty();
     if (!is_binding && !line.is_on("virtual-local-rank")) {

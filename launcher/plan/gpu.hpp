@@ -25,6 +25,22 @@ struct GpuUse {
     bool operator==(const GpuUse&) const = default;
 };
 
+/// A process that has memory of a GPU.
+struct GpuHolder {
+    int pid = 0;  ///< of the first process namespace
+    std::optional<std::uint64_t> bytes;
+
+    bool operator==(const GpuHolder&) const = default;
+};
+
+/// How much memory of one GPU is in use.
+struct GpuMemoryUse {
+    std::optional<std::uint64_t> bytes;
+    std::vector<GpuHolder> holders;  ///< as far as the driver tells, and was asked
+
+    bool operator==(const GpuMemoryUse&) const = default;
+};
+
 /// How one GPU is. What its driver does not tell, or does not have, is empty.
 struct GpuHealth {
     std::string uuid;

@@ -226,6 +226,44 @@ GpuSight see_gpus(const Surroundings& surroundings) {
             .is_evident = present.gpus.has_value()};
 }
 
+bool may_see_nvidia_gpus(const Surroundings& surroundings) {
+    const std::optional<std::string> devices = surroundings.variable("CUDA_VISIBLE_DEVICES");
+    if (devices && visible_gpus(std::nullopt, devices).empty()) {
+        return false;
+    }
+    for (const char* device : {"/dev/nvidiactl", "/dev/dxg"}) {  // Linux, and Linux in Windows
+        if (surroundings.exists(device)) {
+            return true;
+        }
+    }
+    std::string folders = surroundings.variable("LD_LIBRARY_PATH").value_or("");
+    std::replace(folders.begin(), folders.end(), ';', ':');
+    std::string_view rest = folders;
+    while (!rest.empty()) {
+        const std::string_view folder = rest.substr(0, rest.find(':'));
+        rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+        if (!folder.empty() && surroundings.exists(fmt::format("{}/libnvidia-ml.so.1", folder))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+std::optional<std::uint64_t> unheld_memory(const GpuMemoryUse& use,
+                                           const std::function<bool(int pid)>& is_living) {
+    std::optional<std::uint64_t> unheld = use.bytes;
+    for (const GpuHolder& holder : use.holders) {
+        if (!unheld || !is_living(holder.pid)) {
+            continue;
+        }
+        if (!holder.bytes) {
+            return std::nullopt;
+        }
+        unheld = *unheld - std::min(*unheld, *holder.bytes);
+    }
+    return unheld;
+}
+
 std::vector<int> nodes_of(const GpuSight& gpus, const Surroundings& surroundings) {
     std::vector<int> nodes;
     for (const VisibleGpu& gpu : gpus.visible) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +38,14 @@ struct GpuSight {
 /// Present are those that NVIDIA's driver tells; without it those that have device files; else
 /// those of ROCm's kernel driver.
 [[nodiscard]] GpuSight see_gpus(const Surroundings& surroundings);
+
+/// Whether programs that are started here may see GPUs of NVIDIA's driver. Without asking it: that
+/// takes longer than the start of a job.
+[[nodiscard]] bool may_see_nvidia_gpus(const Surroundings& surroundings);
+
+/// Of the memory in use, what no process of which `is_living` holds; none if that is not told.
+[[nodiscard]] std::optional<std::uint64_t> unheld_memory(
+    const GpuMemoryUse& use, const std::function<bool(int pid)>& is_living);
 
 /// The NUMA node of each visible GPU; 0 where nobody knows, as torchrun has it.
 [[nodiscard]] std::vector<int> nodes_of(const GpuSight& gpus, const Surroundings& surroundings);

@@ -76,6 +76,7 @@ struct LaunchPlan {
     Milliseconds preflight_timeout{60000};
     bool is_dry_run = false;                      ///< to be shown, not to be carried out
     std::optional<ContainmentLevel> containment;  ///< none: the highest that can be had
+    bool may_see_gpus = false;                    ///< workers, of NVIDIA's driver
     bool is_watched_by_preload = false;           ///< workers load ddprun-preload.so
     std::vector<int> signals_to_handle;           ///< drain on these
     bool ignores_hup = false;

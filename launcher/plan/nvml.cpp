@@ -20,6 +20,8 @@ constexpr int kTooSmall = 7;
 constexpr unsigned kMigIsOn = 1;
 constexpr int kUncorrected = 1;
 constexpr int kSinceDriverLoad = 0;
+constexpr unsigned kMostListed = 65536;
+constexpr unsigned kMoreListed = 64;  // may have come since they were counted
 using Device = struct NvmlDevice*;
 using Uuid = std::array<char, 96>;
 
@@ -38,6 +40,15 @@ struct Memory {
     unsigned long long free;
     unsigned long long used;
 };
+
+/// Of the functions that end in _v2; those in _v3 have had two different ones.
+struct ProcessInfo {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+};
+constexpr unsigned long long kNotTold = ~0ULL;
 
 struct Rates {
     unsigned gpu;
@@ -77,6 +88,9 @@ public:
         find(memory_errors_, "nvmlDeviceGetTotalEccErrors");
         find(remapped_rows_, "nvmlDeviceGetRemappedRows");
         find(memory_, "nvmlDeviceGetMemoryInfo");
+        find(computing_, "nvmlDeviceGetComputeRunningProcesses_v2");
+        find(drawing_, "nvmlDeviceGetGraphicsRunningProcesses_v2");
+        find(sharing_, "nvmlDeviceGetMPSComputeRunningProcesses_v2");
         find(rates_, "nvmlDeviceGetUtilizationRates");
         find(samples_, "nvmlDeviceGetProcessUtilization");
         is_started_ = start_ != nullptr && stop_ != nullptr && start_() == kSuccess;
@@ -146,12 +160,31 @@ public:
             health.has_pending_remap = pending != 0;
             health.has_failed_remap = failed != 0;
         }
-        Memory memory{};
-        if (memory_ != nullptr && memory_(device, &memory) == kSuccess) {
-            health.memory_bytes = memory.total;
-            health.memory_used_bytes = memory.used;
+        if (const std::optional<Memory> memory = memory_of(device)) {
+            health.memory_bytes = memory->total;
+            health.memory_used_bytes = memory->used;
         }
         return health;
+    }
+
+    template <typename IsSuspect>
+    [[nodiscard]] GpuMemoryUse memory_use(unsigned index, const IsSuspect& is_suspect) const {
+        GpuMemoryUse use;
+        Device device = nullptr;
+        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
+            return use;
+        }
+        const std::optional<Memory> memory = memory_of(device);
+        if (!memory) {
+            return use;
+        }
+        use.bytes = memory->used;
+        if (is_suspect(index, memory->used)) {
+            for (const ListProcesses list : {computing_, drawing_, sharing_}) {
+                add_holders(list, device, use.holders);
+            }
+        }
+        return use;
     }
 
     [[nodiscard]] GpuUse use(unsigned index, std::uint64_t since) const {
@@ -168,6 +201,39 @@ public:
     }
 
 private:
+    using ListProcesses = int (*)(Device, unsigned*, ProcessInfo*);
+
+    [[nodiscard]] std::optional<Memory> memory_of(Device device) const {
+        Memory memory{};
+        const bool is_told = memory_ != nullptr && memory_(device, &memory) == kSuccess;
+        return is_told ? std::optional{memory} : std::nullopt;
+    }
+
+    /// One that computes and draws is listed twice, with all of its memory.
+    static void add_holders(ListProcesses list, Device device, std::vector<GpuHolder>& holders) {
+        unsigned count = 0;
+        const int result = list == nullptr ? kNotFound : list(device, &count, nullptr);
+        if (result != kTooSmall && result != kSuccess) {
+            return;
+        }
+        std::vector<ProcessInfo> processes(std::min(count, kMostListed) + kMoreListed);
+        count = static_cast<unsigned>(processes.size());
+        if (list(device, &count, processes.data()) != kSuccess) {
+            return;
+        }
+        processes.resize(std::min<std::size_t>(count, processes.size()));
+        for (const ProcessInfo& process : processes) {
+            const int pid = static_cast<int>(process.pid);
+            const bool is_known = std::any_of(holders.begin(), holders.end(),
+                                              [pid](const auto& one) { return one.pid == pid; });
+            if (!is_known) {
+                holders.push_back({pid, process.bytes == kNotTold
+                                            ? std::nullopt
+                                            : std::optional<std::uint64_t>{process.bytes}});
+            }
+        }
+    }
+
     [[nodiscard]] std::optional<std::vector<int>> users_of(Device device,
                                                            std::uint64_t since) const {
         unsigned count = 0;
@@ -176,8 +242,7 @@ private:
             (result != kTooSmall && result != kNotFound && result != kSuccess)) {
             return std::nullopt;
         }
-        // More may have come in the meantime.
-        std::vector<ProcessSample> samples(std::min(count, 65536U) + 64);
+        std::vector<ProcessSample> samples(std::min(count, kMostListed) + kMoreListed);
         count = static_cast<unsigned>(samples.size());
         result = samples_(device, samples.data(), &count, since);
         if (result != kSuccess && result != kNotFound) {
@@ -220,6 +285,9 @@ private:
     int (*memory_errors_)(Device, int, int, unsigned long long*) = nullptr;
     int (*remapped_rows_)(Device, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
     int (*memory_)(Device, Memory*) = nullptr;
+    ListProcesses computing_ = nullptr;
+    ListProcesses drawing_ = nullptr;
+    ListProcesses sharing_ = nullptr;
     int (*rates_)(Device, Rates*) = nullptr;
     int (*samples_)(Device, ProcessSample*, unsigned*, unsigned long long) = nullptr;
 };
@@ -251,6 +319,17 @@ std::optional<std::vector<GpuHealth>> gpu_health_of_nvml() {
 
 std::optional<std::vector<GpuUse>> gpu_use_of_nvml(std::uint64_t since) {
     return ask_all([since](const Nvml& nvml, unsigned index) { return nvml.use(index, since); });
+}
+
+std::optional<std::vector<GpuMemoryUse>> gpu_memory_of_nvml(
+    const std::function<bool(unsigned number, std::uint64_t bytes)>& is_suspect) {
+    return ask_all([&is_suspect](const Nvml& nvml, unsigned index) {
+        return nvml.memory_use(index, is_suspect);
+    });
+}
+
+std::shared_ptr<const void> keep_nvml_started() {
+    return std::make_shared<const Nvml>();
 }
 
 }  // namespace ddprun::launcher

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -18,5 +20,13 @@ namespace ddprun::launcher {
 /// How they are used, in the same order: by processes, as far as the driver remembers, since
 /// `since` microseconds of the wall clock. The driver may never answer.
 [[nodiscard]] std::optional<std::vector<GpuUse>> gpu_use_of_nvml(std::uint64_t since);
+
+/// How much of their memory is in use, in the same order. Who holds it is asked, which takes
+/// longer, where `is_suspect(number, bytes)`.
+[[nodiscard]] std::optional<std::vector<GpuMemoryUse>> gpu_memory_of_nvml(
+    const std::function<bool(unsigned number, std::uint64_t bytes)>& is_suspect);
+
+/// As long as this is there the driver's library stays started, and answers the above at once.
+[[nodiscard]] std::shared_ptr<const void> keep_nvml_started();
 
 }  // namespace ddprun::launcher

@@ -2,14 +2,18 @@
 // nothing; in NVML's ABI. How they are used is said by the file that DDPRUN_FAKE_GPU_USE names, in
 // lines of
 //
-//   process GPU PID MEMORY AGE   a sample of so many milliseconds ago; PID 0 is the last argument
-//   of
-//                                the program that asks
+//   process GPU PID MEMORY AGE   a sample of so many milliseconds ago
 //   memory GPU PERCENT           used by anybody
 //   untold                       samples of processes are not supported
-//   block                        nothing is ever answered
+//   block                        samples of processes are never answered
+//   held GPU BYTES FROM TO       so much more memory is in use when a process asks for the FROMth
+//   to
+//                                the TOth time
+//   holder GPU PID BYTES         a process that computes there; - bytes: they are not told
+//   block-memory                 which memory is in use is never answered
 //
-// Who asks leaves the files <that>.asked1, .asked2, ….
+// Who asks for samples leaves the files <that>.asked1, .asked2, …, who is told how much memory is
+// in use <that>.memory1, …, and who is never answered <that>.blocked1, ….
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -60,15 +64,12 @@ struct Sample {
     unsigned decoder;
 };
 
-unsigned last_argument() {
-    std::ifstream file("/proc/self/cmdline");
-    std::string argument;
-    std::string last;
-    while (std::getline(file, argument, '\0')) {
-        last = argument;
-    }
-    return static_cast<unsigned>(std::stoul(last));
-}
+struct ProcessInfo {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+};
 
 /// The lines of the file that begin with `word`, without it.
 std::vector<std::istringstream> lines_of(const std::string& word) {
@@ -87,10 +88,10 @@ std::vector<std::istringstream> lines_of(const std::string& word) {
     return lines;
 }
 
-void leave_mark() {
+void leave_mark(const std::string& word) {
     const char* path = std::getenv("DDPRUN_FAKE_GPU_USE");
     for (int i = 1; path != nullptr; ++i) {
-        const std::string mark = std::string(path) + ".asked" + std::to_string(i);
+        const std::string mark = std::string(path) + "." + word + std::to_string(i);
         const int fd = open(mark.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd >= 0) {
             close(fd);
@@ -99,12 +100,19 @@ void leave_mark() {
     }
 }
 
+/// As long as the file says so.
+void block(const std::string& word) {
+    while (!lines_of(word).empty()) {
+        leave_mark("blocked");
+        pause();
+    }
+}
+
 }  // namespace
 
 extern "C" {
 
 int nvmlInit_v2() {
-    leave_mark();
     return kSuccess;
 }
 
@@ -169,10 +177,55 @@ int nvmlDeviceGetRemappedRows(Device* device, unsigned* corrected, unsigned* unc
 }
 
 int nvmlDeviceGetMemoryInfo(Device* device, unsigned long long* total_free_used) {
+    static int asked = 0;
+    if (device == &devices[0]) {
+        block("block-memory");
+        ++asked;
+    }
+    if (device == &devices[2]) {
+        leave_mark("memory");
+    }
     total_free_used[0] = 80ULL << 30;
-    total_free_used[1] = 60ULL << 30;
     total_free_used[2] = 20ULL << 30;
+    for (std::istringstream& line : lines_of("held")) {
+        std::size_t gpu = 0;
+        unsigned long long bytes = 0;
+        int from = 0;
+        int to = 0;
+        line >> gpu >> bytes >> from >> to;
+        const bool is_held = device == &devices.at(gpu) && from <= asked && asked <= to;
+        total_free_used[2] += is_held ? bytes : 0;
+    }
+    total_free_used[1] = total_free_used[0] - total_free_used[2];
     return device->uuid == nullptr ? kNotSupported : kSuccess;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(Device* device, unsigned* count,
+                                            ProcessInfo* processes) {
+    unsigned found = 0;
+    for (std::istringstream& line : lines_of("holder")) {
+        std::size_t gpu = 0;
+        ProcessInfo process{};
+        std::string bytes;
+        line >> gpu >> process.pid >> bytes;
+        process.bytes = bytes == "-" ? ~0ULL : std::stoull(bytes);
+        if (device != &devices.at(gpu)) {
+            continue;
+        }
+        if (processes != nullptr && found < *count) {
+            processes[found] = process;
+        }
+        ++found;
+    }
+    const bool do_fit = found == 0 || (processes != nullptr && found <= *count);
+    *count = found;
+    return do_fit ? kSuccess : kTooSmall;
+}
+
+/// The same ones.
+int nvmlDeviceGetGraphicsRunningProcesses_v2(Device* device, unsigned* count,
+                                             ProcessInfo* processes) {
+    return nvmlDeviceGetComputeRunningProcesses_v2(device, count, processes);
 }
 
 int nvmlDeviceGetUtilizationRates(Device* device, unsigned* gpu_memory) {
@@ -189,9 +242,10 @@ int nvmlDeviceGetUtilizationRates(Device* device, unsigned* gpu_memory) {
 
 int nvmlDeviceGetProcessUtilization(Device* device, Sample* samples, unsigned* count,
                                     unsigned long long since) {
-    while (!lines_of("block").empty()) {
-        pause();
+    if (device == &devices[0] && samples == nullptr) {
+        leave_mark("asked");
     }
+    block("block");
     if (device->uuid == nullptr || !lines_of("untold").empty()) {
         return kNotSupported;
     }
@@ -204,7 +258,6 @@ int nvmlDeviceGetProcessUtilization(Device* device, Sample* samples, unsigned* c
         Sample sample{};
         long age = 0;
         line >> gpu >> sample.pid >> sample.memory >> age;
-        sample.pid = sample.pid == 0 ? last_argument() : sample.pid;
         sample.sm = 100;
         sample.time = static_cast<unsigned long long>(now.count() - age * 1000);
         if (device != &devices.at(gpu) || sample.time <= since) {

@@ -78,3 +78,33 @@ TEST_CASE("processes that use a GPU are told by their use of its memory, where t
     CHECK(gpu_use_of_nvml(since)->at(0) == GpuUse{std::nullopt, true});
     ::unsetenv("DDPRUN_FAKE_GPU_USE");
 }
+
+TEST_CASE("memory in use is told, and who holds it where that is asked for") {
+    if (!has_fake_driver()) {
+        return;
+    }
+    const ddprun::test::TempDir folder;
+    const std::string path = folder / "use";
+    REQUIRE(::setenv("DDPRUN_FAKE_GPU_USE", path.c_str(), 1) == 0);
+    std::string many;
+    for (int pid = 1; pid <= 100; ++pid) {
+        many += "holder 1 " + std::to_string(pid) + (pid == 7 ? " -\n" : " 1024\n");
+    }
+    ddprun::test::write_file(path, many + "held 1 5 1 1000\nholder 0 7 1\n");
+    std::vector<std::uint64_t> asked;
+    const auto gpus = gpu_memory_of_nvml([&asked](unsigned number, std::uint64_t bytes) {
+        asked.push_back(bytes);
+        return number == 1;
+    });
+    ::unsetenv("DDPRUN_FAKE_GPU_USE");
+    const std::uint64_t used = std::uint64_t{20} << 30;
+    CHECK(asked == std::vector<std::uint64_t>{used, used + 5});
+    REQUIRE(gpus.has_value());
+    REQUIRE(gpus->size() == 3);
+    CHECK((*gpus)[0] == GpuMemoryUse{used, {}});
+    CHECK((*gpus)[1].bytes == used + 5);
+    REQUIRE((*gpus)[1].holders.size() == 100);
+    CHECK((*gpus)[1].holders[6] == GpuHolder{7, std::nullopt});
+    CHECK((*gpus)[1].holders[99] == GpuHolder{100, 1024});
+    CHECK((*gpus)[2] == GpuMemoryUse{});
+}

@@ -140,6 +140,39 @@ TEST_CASE("GPUs are what the driver tells, else device files, else those of ROCm
     CHECK(counted(machine) == "4");
 }
 
+TEST_CASE("whether workers may see GPUs of NVIDIA's driver is known without asking it") {
+    FakeSurroundings machine;
+    CHECK_FALSE(may_see_nvidia_gpus(machine));
+    SECTION("its device") {
+        machine.files.insert("/dev/nvidiactl");
+    }
+    SECTION("its device in Windows") {
+        machine.files.insert("/dev/dxg");
+    }
+    SECTION("its library") {
+        machine.variables["LD_LIBRARY_PATH"] = "/none::/opt/driver;/opt/other";
+        machine.files.insert("/opt/driver/libnvidia-ml.so.1");
+    }
+    CHECK(may_see_nvidia_gpus(machine));
+    machine.variables["CUDA_VISIBLE_DEVICES"] = "3,GPU-8e22";
+    CHECK(may_see_nvidia_gpus(machine));
+    for (const char* none : {"", "-1", "none"}) {
+        machine.variables["CUDA_VISIBLE_DEVICES"] = none;
+        CHECK_FALSE(may_see_nvidia_gpus(machine));
+    }
+    CHECK(machine.gpu_questions == 0);
+}
+
+TEST_CASE("memory that no living process holds is what is in use without theirs") {
+    const auto lives = [](int pid) { return pid < 10; };
+    CHECK(unheld_memory({100, {}}, lives) == 100U);
+    CHECK(unheld_memory({100, {{1, 30}, {11, 50}, {2, 7}}}, lives) == 63U);
+    CHECK(unheld_memory({100, {{1, 300}}}, lives) == 0U);
+    CHECK(unheld_memory({100, {{11, std::nullopt}}}, lives) == 100U);
+    CHECK_FALSE(unheld_memory({100, {{1, 30}, {2, std::nullopt}}}, lives).has_value());
+    CHECK_FALSE(unheld_memory({std::nullopt, {{1, 30}}}, lives).has_value());
+}
+
 TEST_CASE("cores are counted once, however many threads they have, and not above a quota") {
     FakeSurroundings machine;
     machine.cpus = {0, 1, 2, 4, 5, 6};
