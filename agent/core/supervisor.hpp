@@ -32,6 +32,7 @@ struct SupervisorOptions {
     std::string log_dir;                  ///< `<log-dir>/<job>_<8 hex>`; empty: no files
     std::string store_host;               ///< bind the store here; empty: the link's local address
     bool has_preflight_command = false;   ///< is run before this node says that it is ready
+    bool awaits_gpu_memory = false;       ///< workers may see GPUs whose driver tells of it
     bool is_store_at_rendezvous = false;  ///< it serves the workers' store, this node never
     bool relays_store = false;            ///< workers reach another node's store through a relay
     Milliseconds rendezvous_lost_timeout{60000};
@@ -118,6 +119,9 @@ struct StacksSaved {
     Generation generation;
 };
 
+/// Answers AwaitGpuMemory: it is freed, is held by others, or is waited for no longer.
+struct GpuMemoryAwaited {};
+
 /// Answers RunPreflight.
 struct PreflightDone {
     std::string why;  ///< this node is not fit; empty: it is
@@ -138,9 +142,10 @@ struct WorkersSignalled {
 
 struct Tick {};
 
-using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerDying,
-                           WorkerExited, Emptied, NotEmptied, Looked, GpusLooked, StacksSaved,
-                           PreflightDone, KeeperLost, Signalled, WorkersSignalled, Tick>;
+using Input =
+    std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerDying,
+                 WorkerExited, Emptied, NotEmptied, Looked, GpusLooked, StacksSaved,
+                 GpuMemoryAwaited, PreflightDone, KeeperLost, Signalled, WorkersSignalled, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -153,6 +158,10 @@ struct SendToRendezvous {
 struct DropLink {
     std::string why;
 };
+
+/// Nothing of a generation is left: wait until the driver has freed what it held on the GPUs, for
+/// at most Limits::gpu_memory_timeout; answered by GpuMemoryAwaited.
+struct AwaitGpuMemory {};
 
 /// Run the site's own check of this machine; answered by PreflightDone, and never at once.
 struct RunPreflight {};
@@ -265,8 +274,8 @@ struct Trace {
     std::string text;
 };
 
-using Effect = std::variant<SendToRendezvous, DropLink, RunPreflight, OpenStore, ServeStore,
-                            CloseStore, StartWorkers, AskWorkersToLeave, SignalWorkers,
+using Effect = std::variant<SendToRendezvous, DropLink, AwaitGpuMemory, RunPreflight, OpenStore,
+                            ServeStore, CloseStore, StartWorkers, AskWorkersToLeave, SignalWorkers,
                             ForwardSignal, AllowPublishing, LookAtWorkers, LookAtGpus, SaveStacks,
                             EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;

@@ -52,7 +52,10 @@ std::string Supervisor::State::explain() const {
                            lost_timeout().count() / 1000);
     }
     const LinkIsUp& up = std::get<LinkIsUp>(link_);
-    if (is_in_preflight_) {
+    if (preparation_ == Preparation::GpuMemory) {
+        return "waiting for the GPU memory of the last workers to be freed";
+    }
+    if (preparation_ == Preparation::Preflight) {
         return "waiting for the preflight command";
     }
     if (!up.join_sent_at.has_value()) {

@@ -357,7 +357,7 @@ void Supervisor::State::take(const Emptied& input) {
 
 void Supervisor::State::report_stopped() {
     if (owed_ != Generation() && !holds_workers() && store_ == StoreState::Listening &&
-        !is_in_preflight_ && is_accepted()) {
+        preparation_ == Preparation::None && is_accepted()) {
         tell(rdzv::Stopped{.generation = owed_, .store = store_address_});
         owed_ = Generation();
     }

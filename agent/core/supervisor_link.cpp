@@ -32,8 +32,8 @@ void Supervisor::State::take(const LinkUp& input) {
     if (ending_.has_value()) {
         return;
     }
-    if (store_ == StoreState::None && !is_in_preflight_) {
-        prepare_next();
+    if (store_ == StoreState::None && preparation_ == Preparation::None) {
+        check_fitness();
     }
     join_if_possible();
 }
@@ -68,10 +68,28 @@ void Supervisor::State::take(const FromRendezvous& input) {
     std::visit([this](const auto& message) { hear(message); }, input.message);
 }
 
-/// Nothing of an earlier generation is left; the next one needs a fit node and a socket.
+/// No process of an earlier generation is left; the next one needs free GPUs, a fit node and a
+/// socket.
 void Supervisor::State::prepare_next() {
+    if (options_.awaits_gpu_memory) {
+        preparation_ = Preparation::GpuMemory;
+        emit(AwaitGpuMemory{});
+    } else {
+        check_fitness();
+    }
+}
+
+void Supervisor::State::take(const GpuMemoryAwaited& /*input*/) {
+    DDP_CHECK(preparation_ == Preparation::GpuMemory);
+    preparation_ = Preparation::None;
+    if (!ending_.has_value()) {
+        check_fitness();
+    }
+}
+
+void Supervisor::State::check_fitness() {
     if (options_.has_preflight_command) {
-        is_in_preflight_ = true;
+        preparation_ = Preparation::Preflight;
         emit(RunPreflight{});
     } else {
         make_ready();
@@ -79,8 +97,8 @@ void Supervisor::State::prepare_next() {
 }
 
 void Supervisor::State::take(const PreflightDone& input) {
-    DDP_CHECK(is_in_preflight_);
-    is_in_preflight_ = false;
+    DDP_CHECK(preparation_ == Preparation::Preflight);
+    preparation_ = Preparation::None;
     if (ending_.has_value()) {
         return;
     }
@@ -143,7 +161,8 @@ void Supervisor::State::join_if_possible() {
     LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
     // A node with workers joins without a fresh socket: the next one comes with its Stopped.
     if (up == nullptr || up->join_sent_at.has_value() ||
-        ((store_ != StoreState::Listening || is_in_preflight_) && !holds_workers())) {
+        ((store_ != StoreState::Listening || preparation_ != Preparation::None) &&
+         !holds_workers())) {
         return;
     }
     rdzv::Join join = options_.identity;

@@ -39,6 +39,13 @@ enum class StoreState {
     Serving,    ///< used up by the current one
 };
 
+/// What is waited for before this node says that it is ready for a generation.
+enum class Preparation {
+    None,
+    GpuMemory,  ///< that of the last generation
+    Preflight,
+};
+
 /// The decision to go, with what is left to be said. Workers that may live go first.
 struct Ending {
     int exit_code = 0;
@@ -80,6 +87,7 @@ public:
     void take(const Looked& input);
     void take(const GpusLooked& input);
     void take(const StacksSaved& input);
+    void take(const GpuMemoryAwaited& input);
     void take(const PreflightDone& input);
     void take(const KeeperLost& input);
     void take(const Signalled& input);
@@ -119,6 +127,7 @@ private:
     /// Drops `message` unless the join was accepted: hear(Accepted) says again what matters.
     void tell(rdzv::AgentMessage message);
     void prepare_next();
+    void check_fitness();
     void make_ready();
     void open_store();
     void say_ready();
@@ -176,7 +185,7 @@ private:
     LeaseWatch lease_;
     std::uint64_t beats_ = 0;
     StoreState store_ = StoreState::None;
-    bool is_in_preflight_ = false;
+    Preparation preparation_ = Preparation::None;
     rdzv::StoreAddress store_address_;  ///< the last one opened
     rdzv::StoreAddress rendezvous_;     ///< where it was last found: its store, if it serves one
 

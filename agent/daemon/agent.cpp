@@ -35,8 +35,7 @@ public:
                  [this](const std::string& line) {
                      hand_over([line](Impl& self) { self.say(line); });
                  }),
-          helpers_(io, options_.supervisor.limits, options_.preflight_command,
-                   options_.preflight_timeout,
+          helpers_(io, options_.supervisor, options_.preflight_command, options_.preflight_timeout,
                    {.say = [this](const std::string& line) { say(line); },
                     .on_child = [this](int pid) { keeper_->exclude(pid); },
                     .on_input = [this](Input input) { feed(std::move(input)); }}),
@@ -221,6 +220,7 @@ private:
                        [&](LookAtGpus& e) {
                            helpers_.gpus.look(e, helpers_.stacks.pids(), shared_from_this());
                        },
+                       [&](AwaitGpuMemory&) { helpers_.gpu_memory.wait(shared_from_this()); },
                        [&](RunPreflight&) { helpers_.preflight.run(shared_from_this()); },
                        [&](SaveStacks& e) { helpers_.stacks.save(e, shared_from_this()); },
                        [&](EmptyGeneration& e) { empty_generation(e.generation); },
@@ -244,7 +244,7 @@ private:
     void start_workers(StartWorkers start) {
         generation_ = start.generation;
         kernel_log_.begin_generation();
-        helpers_.stacks.begin_generation();
+        helpers_.begin_generation(shared_from_this());
         specs_.clear();
         if (start.relayed_store) {
             store_.relay(start);
@@ -326,8 +326,7 @@ private:
 
     void empty_generation(Generation generation) {
         is_spawn_pending_ = false;
-        helpers_.stacks.cancel();
-        helpers_.gpus.cancel();
+        helpers_.end_generation();
         keeper_->empty_generation(generation);
     }
 
@@ -343,7 +342,7 @@ private:
         has_ended_ = true;
         inputs_.clear();
         timer_.cancel();
-        helpers_.preflight.cancel();
+        helpers_.stop();
         workers_signals_.stop();
         signals_.stop();  // from here on a signal ends this process: nothing is left to lose
         store_.close();

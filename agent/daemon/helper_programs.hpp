@@ -1,15 +1,17 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
 
 #include "agent/core/supervisor.hpp"
+#include "agent/daemon/gpu_helper.hpp"
 #include "agent/daemon/gpu_look.hpp"
+#include "agent/daemon/gpu_memory_wait.hpp"
 #include "agent/daemon/preflight_command.hpp"
 #include "agent/daemon/stack_saver.hpp"
-#include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::agent {
 
@@ -23,12 +25,24 @@ struct HelperPrograms {
         std::function<void(Input)> on_input;
     };
 
-    HelperPrograms(boost::asio::io_context& io, const rdzv::Limits& limits,
+    HelperPrograms(boost::asio::io_context& io, const SupervisorOptions& options,
                    const std::string& preflight_command, Milliseconds preflight_timeout,
                    const Events& events);
 
+    /// `owner` keeps this object alive as long as a program needs it.
+    void begin_generation(const std::shared_ptr<const void>& owner);
+
+    /// What is being found out about the workers is of no use any more.
+    void end_generation();
+
+    /// Nothing is answered any more.
+    void stop();
+
+    bool awaits_gpu_memory;
+    GpuHelper gpu_helper;
     StackSaver stacks;
     GpuLook gpus;
+    GpuMemoryWait gpu_memory;
     PreflightCommand preflight;
 };
 

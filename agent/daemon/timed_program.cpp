@@ -13,7 +13,7 @@ using boost::asio::posix::stream_descriptor;
 TimedProgram::TimedProgram(boost::asio::io_context& io, Events events)
     : io_(io), deadline_(io), events_(std::move(events)) {}
 
-Result<bool> TimedProgram::start(const ProgramSpec& spec, Milliseconds timeout,
+Result<bool> TimedProgram::start(const ProgramSpec& spec, std::optional<Milliseconds> timeout,
                                  const std::shared_ptr<const void>& owner) {
     cancel();
     Result<StartedProgram> started = start_program(spec);
@@ -23,13 +23,15 @@ Result<bool> TimedProgram::start(const ProgramSpec& spec, Milliseconds timeout,
     const int pid = started->pid;
     child_ = pid;
     events_.on_child(pid);
-    deadline_.expires_after(timeout);
-    deadline_.async_wait([this, owner, pid](boost::system::error_code failure) {
-        if (!failure && child_ == pid) {
-            cancel();
-            events_.on_end(std::nullopt);
-        }
-    });
+    if (timeout) {
+        deadline_.expires_after(*timeout);
+        deadline_.async_wait([this, owner, pid](boost::system::error_code failure) {
+            if (!failure && child_ == pid) {
+                cancel();
+                events_.on_end(std::nullopt);
+            }
+        });
+    }
     if (!started->pidfd.is_open()) {
         return false;
     }

@@ -15,7 +15,7 @@
 namespace ddprun::agent {
 
 /// One helper program at a time, as a child of this process that is no worker's; it is killed with
-/// all of its group when its time is up. Owned and called by the agent's thread.
+/// all of its group when its time, if it has one, is up. Owned and called by the agent's thread.
 class TimedProgram {
 public:
     struct Events {
@@ -30,7 +30,7 @@ public:
     /// Starts `spec`, which has a session of its own, in place of what runs; answered by one
     /// on_end, never at once. `owner` keeps this object alive until then. False: this kernel has no
     /// pidfd, so that all of its time is waited for.
-    [[nodiscard]] Result<bool> start(const ProgramSpec& spec, Milliseconds timeout,
+    [[nodiscard]] Result<bool> start(const ProgramSpec& spec, std::optional<Milliseconds> timeout,
                                      const std::shared_ptr<const void>& owner);
 
     /// Kills what runs; there is no on_end any more.

@@ -1,20 +1,36 @@
-// ddprun-gpu-use: whether workers have used GPUs lately. Exit code 0: they have; 1: they have not,
-// as far as can be told. A program of its own: the driver may never answer, and its library is
-// larger than the agent that asks.
+// ddprun-gpu-use: what an agent asks NVIDIA's driver. A program of its own: the driver may never
+// answer, and its library is larger than the agent. It stays, for that library takes long to start,
+// and answers a line on stdin with one on stdout until that is closed:
+//
+//   use MS PID...          "used" if these workers have used GPUs in the last MS milliseconds,
+//   else,
+//                          and if that cannot be told, "unused"
+//   memory GPU:BYTES...    of each GPU that is seen here and tells: its number and how many bytes
+//                          are in use for no process that lives. Where not more than BYTES are in
+//                          use at all that may be the answer, and is given sooner
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "agent/core/gpu_memory.hpp"
 #include "agent/process/children.hpp"
 #include "launcher/plan/gpus.hpp"
 #include "launcher/plan/nvml.hpp"
@@ -24,9 +40,6 @@
 namespace {
 
 using namespace ddprun;
-
-constexpr int kUsed = 0;
-constexpr int kNotUsed = 1;
 
 std::uint64_t microseconds_since_epoch() {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -43,16 +56,21 @@ bool is_in_first_namespace() {
            "pid:[4026531836]";
 }
 
+/// They stay the same while the driver's library is started.
+const std::optional<std::vector<launcher::Gpu>>& present_gpus() {
+    static const std::optional<std::vector<launcher::Gpu>> gpus = launcher::gpus_of_nvml();
+    return gpus;
+}
+
 /// The places of the GPUs that these workers see, as their environment says.
 std::set<std::size_t> seen_by(const std::vector<int>& workers) {
-    const std::optional<std::vector<launcher::Gpu>> present = launcher::gpus_of_nvml();
     std::set<std::size_t> seen;
     for (const int pid : workers) {
         if (!agent::stat_of(pid)) {
             continue;
         }
-        for (const launcher::VisibleGpu& gpu :
-             launcher::visible_gpus(present, agent::variable_of(pid, "CUDA_VISIBLE_DEVICES"))) {
+        for (const launcher::VisibleGpu& gpu : launcher::visible_gpus(
+                 present_gpus(), agent::variable_of(pid, "CUDA_VISIBLE_DEVICES"))) {
             if (gpu.number) {
                 seen.insert(*gpu.number);
             }
@@ -89,23 +107,93 @@ bool are_used_by(const std::vector<int>& workers, std::uint64_t since) {
     });
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-    const std::vector<std::string> arguments(argv + 1, argv + argc);
-    const auto milliseconds =
-        arguments.empty() ? std::nullopt : whole_number<std::uint64_t>(arguments[0]);
-    std::vector<int> workers;
-    for (std::size_t i = 1; i < arguments.size(); ++i) {
-        workers.push_back(whole_number<int>(arguments[i]).value_or(0));
+/// None: that is no question.
+std::optional<std::string> answer_to_use(std::string_view words) {
+    std::vector<std::uint64_t> numbers;
+    while (!words.empty()) {
+        const std::string_view word = words.substr(0, words.find(' '));
+        words.remove_prefix(std::min(word.size() + 1, words.size()));
+        const auto number = whole_number<std::uint64_t>(word);
+        if (!number) {
+            return std::nullopt;
+        }
+        numbers.push_back(*number);
     }
-    if (!milliseconds ||
-        std::any_of(workers.begin(), workers.end(), [](int pid) { return pid < 1; })) {
-        std::fputs("ddprun-gpu-use: this program is started by ddprun: ddprun-gpu-use MS PID...\n",
-                   stderr);
-        return rdzv::kExitUsage;
+    if (numbers.empty()) {
+        return std::nullopt;
+    }
+    std::vector<int> workers;
+    for (std::size_t i = 1; i < numbers.size(); ++i) {
+        workers.push_back(static_cast<int>(numbers[i]));
     }
     const std::uint64_t now = microseconds_since_epoch();
-    const std::uint64_t since = now - std::min(now, *milliseconds * 1000);
-    return are_used_by(workers, since) ? kUsed : kNotUsed;
+    return are_used_by(workers, now - std::min(now, numbers[0] * 1000)) ? "used" : "unused";
+}
+
+/// False also where numbers of processes mean others to the driver than to us: then what they hold
+/// counts as nobody's, before the workers and after them.
+bool is_living(int pid) {
+    return is_in_first_namespace() && pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
+}
+
+agent::GpuMemory memory_in_use(const agent::GpuMemory& allowed) {
+    const auto exceeds = [&allowed](unsigned number, std::uint64_t bytes) {
+        const auto found = allowed.find(static_cast<int>(number));
+        return found == allowed.end() || bytes > found->second;
+    };
+    const auto uses =
+        launcher::gpu_memory_of_nvml(exceeds).value_or(std::vector<launcher::GpuMemoryUse>{});
+    const char* devices = std::getenv("CUDA_VISIBLE_DEVICES");
+    agent::GpuMemory memory;
+    for (const launcher::VisibleGpu& gpu : launcher::visible_gpus(
+             present_gpus(),
+             devices == nullptr ? std::nullopt : std::optional<std::string>(devices))) {
+        const auto bytes = gpu.number && *gpu.number < uses.size()
+                               ? launcher::unheld_memory(uses[*gpu.number], is_living)
+                               : std::nullopt;
+        if (bytes) {
+            memory[static_cast<int>(*gpu.number)] = *bytes;
+        }
+    }
+    return memory;
+}
+
+std::optional<std::string> answer_to(std::string_view question) {
+    const std::string_view word = question.substr(0, question.find(' '));
+    question.remove_prefix(std::min(word.size() + 1, question.size()));
+    if (word == "use") {
+        return answer_to_use(question);
+    }
+    const auto allowed = agent::gpu_memory_from(question);
+    return word == "memory" && allowed ? std::optional(agent::text_of(memory_in_use(*allowed)))
+                                       : std::nullopt;
+}
+
+/// Until there are no more; false if one makes no sense.
+bool answer_questions() {
+    std::string question;
+    while (std::getline(std::cin, question)) {
+        const std::optional<std::string> answer = answer_to(question);
+        if (!answer) {
+            return false;
+        }
+        fmt::print("{}\n", *answer);
+        (void)std::fflush(stdout);  // Who is not there to read it does not ask again either.
+    }
+    return true;
+}
+
+}  // namespace
+
+int main(int argc, char** /*argv*/) {
+    // The driver may hold us up when the agent dies.
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const std::shared_ptr<const void> started = launcher::keep_nvml_started();
+    if (argc == 1 && answer_questions()) {
+        return 0;
+    }
+    fmt::print(stderr,
+               "ddprun-gpu-use: this program is started and asked by ddprun; its questions are "
+               "lines \"use MS PID...\" and \"memory GPU:BYTES...\" on stdin\n");
+    return rdzv::kExitUsage;
 }

@@ -84,6 +84,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.log_dir = facts.log_dir;
     supervisor.store_host = plan.local_addr;
     supervisor.has_preflight_command = !plan.preflight_command.empty();
+    supervisor.awaits_gpu_memory = plan.may_see_gpus;
     supervisor.is_store_at_rendezvous = plan.is_store_at_rendezvous;
     supervisor.relays_store = plan.relays_store;
     if (plan.rendezvous_lost_timeout) {

@@ -89,6 +89,11 @@ struct Limits {
     Milliseconds gpu_look_timeout{5000};  ///< one look at GPUs; a driver may never answer
     Milliseconds stacks_timeout{2000};    ///< for the stacks of a node's workers to be saved
     std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker, and of its record
+
+    // GPU memory that is waited for.
+    Milliseconds gpu_start_timeout{60000};  ///< the driver's library; it may have to wake all GPUs
+    Milliseconds gpu_memory_timeout{4000};  ///< to be freed; below stop_slack, for a node's answer
+    std::uint64_t gpu_memory_slack = std::uint64_t{64} << 20;  ///< bytes; a CUDA context has more
 };
 
 }  // namespace ddprun::rdzv

@@ -246,24 +246,25 @@ TEST_CASE("a flight recorder that does not answer, is not there, or is no pipe h
 TEST_CASE("workers that sleep while their GPU computes do not hang") {
     Cluster cluster;
     const std::string use = cluster.dir() / "use";
-    write_file(use, "process 0 0 40 0\n");
-    // They end once their GPU has been looked at three times.
-    Process& node = cluster.start_ddprun(
-        {"--hang-timeout", "1", Cluster::worker(), "--wait-for-file", use + ".asked3"},
-        {{"LD_LIBRARY_PATH", DDPRUN_FAKE_NVML}, {"DDPRUN_FAKE_GPU_USE", use}});
+    // They end once their GPU has been looked at three times. ddprun makes $$ of $$$$.
+    Process& node =
+        cluster.start_ddprun({"--hang-timeout", "1", "--no-python", "/bin/sh", "-c",
+                              "echo process 0 $$$$ 40 0 > " + use + "; exec \"$@\"", "sh",
+                              Cluster::worker(), "--wait-for-file", use + ".asked3"},
+                             {{"LD_LIBRARY_PATH", DDPRUN_FAKE_NVML}, {"DDPRUN_FAKE_GPU_USE", use}});
     CHECK(node.wait_exit() == 0);
     CHECK(node.count_lines("hung") == 0);
     cluster.wait_all_gone();
 }
 
 TEST_CASE("a GPU that only spins, and a driver that never answers, hide no hang") {
-    const std::string what = GENERATE(as<std::string>{}, "process 0 0 0 0", "block");
+    const std::string what = GENERATE(as<std::string>{}, "process 0 $$$$ 0 0", "block");
     CAPTURE(what);
     Cluster cluster;
     const std::string use = cluster.dir() / "use";
-    write_file(use, what + "\n");
     Process& node = cluster.start_ddprun(
-        {"--hang-timeout", "1", "--log-dir", "/dev/null", Cluster::worker(), "--hang"},
+        {"--hang-timeout", "1", "--log-dir", "/dev/null", "--no-python", "/bin/sh", "-c",
+         "echo " + what + " > " + use + "; exec \"$@\"", "sh", Cluster::worker(), "--hang"},
         {{"LD_LIBRARY_PATH", DDPRUN_FAKE_NVML}, {"DDPRUN_FAKE_GPU_USE", use}});
     CHECK(node.wait_exit() == 94);
     CHECK_FALSE(read_file(use).empty());
