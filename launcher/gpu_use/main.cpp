@@ -9,6 +9,7 @@
 //                          are in use for no process that lives. Where not more than BYTES are in
 //                          use at all that may be the answer, and is given sooner
 
+#include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -169,6 +170,14 @@ std::optional<std::string> answer_to(std::string_view question) {
                                        : std::nullopt;
 }
 
+/// The driver may hold us up when the agent dies. False: it has died already.
+bool die_with_agent() {
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pollfd questions{STDIN_FILENO, POLLIN, 0};
+    (void)poll(&questions, 1, 0);
+    return (questions.revents & (POLLIN | POLLHUP)) != POLLHUP;
+}
+
 /// Until there are no more; false if one makes no sense.
 bool answer_questions() {
     std::string question;
@@ -186,8 +195,9 @@ bool answer_questions() {
 }  // namespace
 
 int main(int argc, char** /*argv*/) {
-    // The driver may hold us up when the agent dies.
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!die_with_agent()) {
+        return 0;
+    }
     const std::shared_ptr<const void> started = launcher::keep_nvml_started();
     if (argc == 1 && answer_questions()) {
         return 0;

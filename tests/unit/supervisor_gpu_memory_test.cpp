@@ -45,6 +45,16 @@ TEST_CASE("a node says that it has stopped only when its GPU memory is no longer
     CHECK(rig.sent<rdzv::Stopped>().size() == 1);
 }
 
+TEST_CASE("a node that awaits GPU memory answers no stop of what never started until then") {
+    Rig rig(with_gpus());
+    become_empty(rig, 1);
+    rig.hear(Rig::stop(rdzv::StopCause::Failure, 2));
+    CHECK_FALSE(rig.sends_anything());
+    rig.give(GpuMemoryAwaited{});
+    REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
+    CHECK(rig.sent<rdzv::Stopped>()[0].generation == Generation(2));
+}
+
 TEST_CASE("a node's own check is run when its GPU memory is no longer awaited") {
     Rig rig(with_gpus(true));
     rig.give(LinkUp{"10.0.0.1"});
