@@ -16,7 +16,9 @@ void GpuLook::look(const LookAtGpus& order, const std::vector<int>& pids,
                    const std::shared_ptr<const void>& owner) {
     std::string question = fmt::format("use {}", order.quiet_for.count());
     for (const int pid : pids) {
-        question += fmt::format(" {}", pid);
+        if (pid != 0) {  // It is not known, for want of descriptors.
+            question += fmt::format(" {}", pid);
+        }
     }
     const std::uint64_t number = ++looks_;
     helper_.ask(question, limits_.gpu_look_timeout, owner,

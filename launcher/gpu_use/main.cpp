@@ -108,27 +108,29 @@ bool are_used_by(const std::vector<int>& workers, std::uint64_t since) {
     });
 }
 
+/// The first of the words, which is taken from them.
+std::string_view take_word(std::string_view& words) {
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(word.size() + 1, words.size()));
+    return word;
+}
+
 /// None: that is no question.
 std::optional<std::string> answer_to_use(std::string_view words) {
-    std::vector<std::uint64_t> numbers;
+    const auto milliseconds = whole_number<std::uint64_t>(take_word(words));
+    std::vector<int> workers;
     while (!words.empty()) {
-        const std::string_view word = words.substr(0, words.find(' '));
-        words.remove_prefix(std::min(word.size() + 1, words.size()));
-        const auto number = whole_number<std::uint64_t>(word);
-        if (!number) {
+        const int pid = whole_number<int>(take_word(words)).value_or(0);
+        if (pid < 1) {
             return std::nullopt;
         }
-        numbers.push_back(*number);
+        workers.push_back(pid);
     }
-    if (numbers.empty()) {
+    if (!milliseconds) {
         return std::nullopt;
     }
-    std::vector<int> workers;
-    for (std::size_t i = 1; i < numbers.size(); ++i) {
-        workers.push_back(static_cast<int>(numbers[i]));
-    }
     const std::uint64_t now = microseconds_since_epoch();
-    return are_used_by(workers, now - std::min(now, numbers[0] * 1000)) ? "used" : "unused";
+    return are_used_by(workers, now - std::min(now, *milliseconds * 1000)) ? "used" : "unused";
 }
 
 /// False also where numbers of processes mean others to the driver than to us: then what they hold
@@ -160,8 +162,7 @@ agent::GpuMemory memory_in_use(const agent::GpuMemory& allowed) {
 }
 
 std::optional<std::string> answer_to(std::string_view question) {
-    const std::string_view word = question.substr(0, question.find(' '));
-    question.remove_prefix(std::min(word.size() + 1, question.size()));
+    const std::string_view word = take_word(question);
     if (word == "use") {
         return answer_to_use(question);
     }

@@ -144,7 +144,7 @@ TEST_CASE("without a driver nothing is used, and without sense nothing is answer
     Cluster cluster;
     CHECK(answers(cluster, {"use 1000 " + std::to_string(::getpid()), "memory 0:1"}).out() ==
           "unused\n\n");
-    for (const char* nonsense : {"use 1000 1x", "use", "memory 0", "", "reset 0"}) {
+    for (const char* nonsense : {"use 1000 1x", "use 1000 0", "use", "memory 0", "", "reset 0"}) {
         CAPTURE(nonsense);
         Process& program = answers(cluster, {nonsense});
         CHECK(program.wait_exit() == 2);
