@@ -8,6 +8,7 @@
 #include <chrono>
 #include <string_view>
 
+#include <boost/asio/post.hpp>
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
@@ -148,12 +149,15 @@ void OutputPump::open_files(Worker& worker, Rank rank) {
     };
     open_one(*worker.out, "/stdout.log");
     open_one(*worker.err, "/stderr.log");
-    if (!options_.log_root.empty()) {
-        if (const Result<void> linked = link_by_rank(options_.log_root, rank, worker.log_dir);
-            !linked) {
+    if (options_.log_root.empty()) {
+        return;
+    }
+    // No worker that starts needs the link: it comes when all are open.
+    boost::asio::post(io_, [this, rank, log_dir = worker.log_dir] {
+        if (const Result<void> linked = link_by_rank(options_.log_root, rank, log_dir); !linked) {
             say_error(linked.error());
         }
-    }
+    });
 }
 
 void OutputPump::open_filters(Worker& worker, LocalRank local_rank, Rank rank) {

@@ -49,7 +49,7 @@ class Bench:
             launcher.wait(60)
             ended = time.monotonic_ns()
         if is_counted:
-            self.table.add("command to 8 workers in main", "ms", "<= 15", peer.name,
+            self.table.add("command to 8 workers in main", "ms", "<= 10", peer.name,
                            [(last - before) / MS])
             self.table.add("last worker in main (it exits) to launcher gone", "ms", "", peer.name,
                            [(ended - last) / MS])
