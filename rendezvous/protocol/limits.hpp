@@ -80,6 +80,7 @@ struct Limits {
     std::size_t store_value_bytes_max = std::size_t{8} << 20;    ///< one value, as PyTorch
     std::size_t store_keys_per_request_max = 131072;             ///< of one multi-key operation
     std::size_t store_request_bytes_max = std::size_t{1} << 30;  ///< one request as a whole
+    std::uint64_t store_bytes_max = std::uint64_t{16} << 30;     ///< keys, values, queues together
     std::size_t store_clients_max = 65536;                       ///< connections at once
     std::size_t store_reply_bytes_max = std::size_t{256} << 20;  ///< queued for one slow reader
     Milliseconds store_stall_timeout{60000};  ///< a begun request, a reader who reads nothing

@@ -1,7 +1,6 @@
 #include "rendezvous/store/store_core.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +16,8 @@ constexpr std::uint8_t kNotReady = 1;
 constexpr std::uint8_t kStopWaiting = 0;
 constexpr std::uint8_t kWaitCanceled = 1;
 constexpr std::size_t kLengthBytes = 8;
+/// What a key, or an element of a queue, takes besides its text.
+constexpr std::uint64_t kOverheadBytes = 128;
 
 void reply_u8(StoreReplies& replies, StoreClient client, std::uint8_t value) {
     append_u8(replies.begin_reply(client), value);
@@ -39,29 +40,16 @@ std::int64_t size_of(std::size_t size) {
 
 }  // namespace
 
-Result<std::int64_t> counter_value(std::string_view text) {
-    const std::size_t begin = std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size());
-    text.remove_prefix(begin);
-    if (text.starts_with('+') && !text.starts_with("+-")) {
-        text.remove_prefix(1);
-    }
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{}) {
-        return Error{ErrorCode::InvalidArgument, error == std::errc::result_out_of_range
-                                                     ? "does not fit into 64 bits"
-                                                     : "is no decimal number"};
-    }
-    return value;
-}
-
 Result<void> StoreCore::handle(StoreClient client, std::string_view request, StoreReplies& replies,
                                const std::shared_ptr<const void>& owner) {
     DDP_CHECK(!request.empty(), client.value());
     const std::vector<std::string> queues = queues_.retract(client);
+    const StoreOpcode opcode{static_cast<std::uint8_t>(request.front())};
     FieldReader fields(request.substr(1));
-    Result<void> done = dispatch(StoreOpcode{static_cast<std::uint8_t>(request.front())}, client,
-                                 fields, replies, owner);
+    Result<void> done = check_room(opcode, request.size());
+    if (done) {
+        done = dispatch(opcode, client, fields, replies, owner);
+    }
     offer_again(queues);
     release_waiters(replies);
     return done;
@@ -139,13 +127,32 @@ bool StoreCore::exists(std::string_view name) const {
     return values_.find(name) != values_.end() || queues_.has_elements(name);
 }
 
+/// A request adds no more than it carries.
+Result<void> StoreCore::check_room(StoreOpcode opcode, std::size_t request_bytes) const {
+    if (may_grow_store(opcode) && stored_bytes_ + request_bytes > limits_->store_bytes_max) {
+        return Error{
+            ErrorCode::LimitExceeded,
+            fmt::format("{} of {} bytes, and the store holds {} of at most {}", name_of(opcode),
+                        request_bytes, stored_bytes_, limits_->store_bytes_max)};
+    }
+    return {};
+}
+
+StoreValue& StoreCore::value_of(std::string_view key) {
+    const auto found = values_.find(key);
+    if (found != values_.end()) {
+        return found->second;
+    }
+    stored_bytes_ += key.size() + kOverheadBytes;
+    return values_.try_emplace(std::string(key)).first->second;
+}
+
 void StoreCore::store(std::string_view key, std::string_view value,
                       const std::shared_ptr<const void>& owner) {
-    auto found = values_.find(key);
-    if (found == values_.end()) {
-        found = values_.try_emplace(std::string(key)).first;
-    }
-    found->second.assign(value, owner);
+    StoreValue& stored = value_of(key);
+    stored_bytes_ -= stored.view().size();
+    stored.assign(value, owner);
+    stored_bytes_ += value.size();
     value_changed(key, value);
 }
 
@@ -280,6 +287,7 @@ void StoreCore::delete_key(StoreClient client, FieldReader& fields, StoreReplies
     const auto found = values_.find(fields.text());
     const bool is_there = found != values_.end();
     if (is_there) {
+        stored_bytes_ -= found->first.size() + found->second.view().size() + kOverheadBytes;
         values_.erase(found);
     }
     reply_i64(replies, client, is_there ? 1 : 0);
@@ -287,12 +295,11 @@ void StoreCore::delete_key(StoreClient client, FieldReader& fields, StoreReplies
 
 void StoreCore::append(FieldReader& fields) {
     const std::string_view key = fields.text();
-    auto found = values_.find(key);
-    if (found == values_.end()) {
-        found = values_.try_emplace(std::string(key)).first;
-    }
-    found->second.append(fields.text());
-    value_changed(key, found->second.view());
+    const std::string_view more = fields.text();
+    StoreValue& stored = value_of(key);
+    stored.append(more);
+    stored_bytes_ += more.size();
+    value_changed(key, stored.view());
 }
 
 Result<void> StoreCore::multi_get(StoreClient client, FieldReader& fields, StoreReplies& replies) {
@@ -327,15 +334,18 @@ void StoreCore::queue_push(FieldReader& fields, const std::shared_ptr<const void
     const std::string_view name = fields.text();
     StoreValue element;
     element.assign(fields.text(), owner);
+    stored_bytes_ += name.size() + element.view().size() + kOverheadBytes;
     queues_.push(name, std::move(element));
     queues_.offer(name, waiters_, released_);
 }
 
 void StoreCore::queue_pop(StoreClient client, FieldReader& fields, StoreReplies& replies) {
+    const std::string_view name = fields.text();
     StoreValue element;
-    const std::size_t length = queues_.pop(fields.text(), element);
+    const std::size_t length = queues_.pop(name, element);
     reply_i64(replies, client, size_of(length));
     if (length > 0) {
+        stored_bytes_ -= name.size() + element.view().size() + kOverheadBytes;
         replies.reply_value(client, element);
     }
 }

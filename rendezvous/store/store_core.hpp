@@ -55,6 +55,9 @@ private:
     Result<void> list_keys(StoreClient client, StoreReplies& replies);
     Result<void> barrier(StoreClient client, FieldReader& fields, StoreReplies& replies);
 
+    [[nodiscard]] Result<void> check_room(StoreOpcode opcode, std::size_t request_bytes) const;
+    /// A new one if there is none.
+    StoreValue& value_of(std::string_view key);
     [[nodiscard]] bool exists(std::string_view name) const;
     void store(std::string_view key, std::string_view value,
                const std::shared_ptr<const void>& owner = {});
@@ -66,14 +69,11 @@ private:
 
     const Limits* limits_;
     TextMap<StoreValue> values_;
+    std::uint64_t stored_bytes_ = 0;  ///< of keys, values and elements, with what each takes
     StoreQueues queues_;
     StoreWaiters waiters_;
     std::vector<StoreClient> released_;      ///< to be answered before the request ends
     std::vector<std::string_view> missing_;  ///< kept to save allocations
 };
-
-/// The number that a counter's text stands for: blanks, a sign and digits, then anything. Failure
-/// when there are no digits or the number does not fit.
-[[nodiscard]] Result<std::int64_t> counter_value(std::string_view text);
 
 }  // namespace ddprun::rdzv

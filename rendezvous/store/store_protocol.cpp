@@ -70,6 +70,21 @@ std::string_view name_of(StoreOpcode opcode) {
     return layout->name;
 }
 
+bool may_grow_store(StoreOpcode opcode) {
+    switch (opcode) {
+        case StoreOpcode::Set:
+        case StoreOpcode::CompareSet:
+        case StoreOpcode::Add:
+        case StoreOpcode::Append:
+        case StoreOpcode::MultiSet:
+        case StoreOpcode::QueuePush:
+        case StoreOpcode::Barrier:
+            return true;
+        default:
+            return false;
+    }
+}
+
 std::string printable(std::string_view bytes) {
     constexpr std::size_t kShown = 64;
     std::string text;

@@ -50,6 +50,9 @@ inline constexpr std::uint32_t kStoreMagic = 0x3C85F7CE;
 /// "GET" for StoreOpcode::Get; for messages to people.
 [[nodiscard]] std::string_view name_of(StoreOpcode opcode);
 
+/// Whether a request of it may make the store larger.
+[[nodiscard]] bool may_grow_store(StoreOpcode opcode);
+
 /// `bytes` as people can read it: unprintable bytes escaped, cut after 64.
 [[nodiscard]] std::string printable(std::string_view bytes);
 

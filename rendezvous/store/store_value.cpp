@@ -1,5 +1,7 @@
 #include "rendezvous/store/store_value.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <utility>
 
 namespace ddprun::rdzv {
@@ -40,6 +42,22 @@ SharedText StoreValue::share() {
         bytes_ = SharedText{.owner = std::move(owner), .bytes = bytes};
     }
     return std::get<SharedText>(bytes_);
+}
+
+Result<std::int64_t> counter_value(std::string_view text) {
+    const std::size_t begin = std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size());
+    text.remove_prefix(begin);
+    if (text.starts_with('+') && !text.starts_with("+-")) {
+        text.remove_prefix(1);
+    }
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{}) {
+        return Error{ErrorCode::InvalidArgument, error == std::errc::result_out_of_range
+                                                     ? "does not fit into 64 bits"
+                                                     : "is no decimal number"};
+    }
+    return value;
 }
 
 }  // namespace ddprun::rdzv

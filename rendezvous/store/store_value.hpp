@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
+
+#include "rendezvous/base/error.hpp"
 
 namespace ddprun::rdzv {
 
@@ -38,5 +41,9 @@ public:
 private:
     std::variant<std::string, SharedText> bytes_;
 };
+
+/// The number that a counter's text stands for: blanks, a sign and digits, then anything. Failure
+/// when there are no digits or the number does not fit.
+[[nodiscard]] Result<std::int64_t> counter_value(std::string_view text);
 
 }  // namespace ddprun::rdzv

@@ -428,4 +428,38 @@ TEST_CASE("a reply that would pass the limit closes the connection") {
     CHECK(store.refusal() == "the answer to LIST_KEYS would have 125 bytes, more than 100");
 }
 
+TEST_CASE(
+    "what would make the store larger than it may be closes the connection, until there is room") {
+    Limits limits;
+    limits.store_bytes_max = 1000;
+    Store store(limits);
+    store.ask(1, set("a", std::string(700, 'x')));
+    const std::string more =
+        GENERATE(set("b", std::string(700, 'x')), multi_set({{"b", std::string(700, 'x')}}),
+                 append("a", std::string(700, 'x')), compare_set("b", "", std::string(700, 'x')),
+                 of_value(StoreOpcode::QueuePush, "q", std::string(700, 'x')));
+    CHECK(store.ask(1, more) == "CLOSE");
+    CHECK(store.refusal().find("the store holds 829 of at most 1000") != std::string::npos);
+    CHECK(store.ask(1, opcode(StoreOpcode::GetNumKeys)) == number(1));
+    CHECK(store.ask(1, get("a")) == text(std::string(700, 'x')));
+    CHECK(store.ask(1, of_key(StoreOpcode::DeleteKey, "a")) == number(1));
+    CHECK(store.ask(1, more) != "CLOSE");
+}
+
+TEST_CASE("values that are replaced and elements that are popped leave their room to others") {
+    Limits limits;
+    limits.store_bytes_max = 1000;
+    Store store(limits);
+    for (int i = 0; i < 10; ++i) {
+        CHECK(store.ask(1, set("a", std::string(i % 2 == 0 ? 300 : 3, 'x'))).empty());
+        CHECK(store.ask(1, of_value(StoreOpcode::QueuePush, "q", std::string(200, 'y'))).empty());
+        CHECK(store.ask(1, of_key(StoreOpcode::QueuePop, "q")) ==
+              number(1) + text(std::string(200, 'y')));
+        CHECK(store.ask(1, of_number(StoreOpcode::Add, "n", 1)) == number(i + 1));
+        CHECK(store.ask(1, append("t", "z")).empty());
+        CHECK(store.ask(1, of_key(StoreOpcode::DeleteKey, "t")) == number(1));
+    }
+    CHECK(store.ask(1, set("b", std::string(900, 'x'))) == "CLOSE");
+}
+
 }  // namespace ddprun::rdzv::store_test
