@@ -22,7 +22,7 @@ endif()
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED)
 # Released programs carry OpenSSL: of the instructions until ddprun has a plan, the dynamic linker
-# took half, to look up 4,400 names in the shared libraries. -DOPENSSL_USE_STATIC_LIBS=OFF uses them.
+# took half, for 4,400 names of the shared libraries. -DOPENSSL_USE_STATIC_LIBS=OFF uses them.
 if(NOT DEFINED OPENSSL_USE_STATIC_LIBS AND CMAKE_BUILD_TYPE STREQUAL "Release")
     set(OPENSSL_USE_STATIC_LIBS ON)
     find_package(OpenSSL 3.0 QUIET)
