@@ -97,9 +97,9 @@ public:
 
     /// Pipes for a worker that is about to start. Its folder `log_dir` (made with its parents,
     /// 0700), stdout.log and stderr.log in it are made on the output thread: when_ready() tells
-    /// when. The link `<log_root>/by-rank/<rank>` to it follows. What exists is appended to;
-    /// nothing is ever truncated or deleted. An empty `log_dir` means no files. Fails only if no
-    /// descriptors are left, and leaves nothing then.
+    /// when. The link `<log_root>/by-rank/<rank>` to it follows, before the worker is collected.
+    /// What exists is appended to; nothing is ever truncated or deleted. An empty `log_dir` means
+    /// no files. Fails only if no descriptors are left, and leaves nothing then.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
                                            const std::string& log_dir);
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <string_view>
+#include <utility>
 
 #include <boost/asio/post.hpp>
 #include <boost/system/error_code.hpp>
@@ -152,12 +153,19 @@ void OutputPump::open_files(Worker& worker, Rank rank) {
     if (options_.log_root.empty()) {
         return;
     }
-    // No worker that starts needs the link: it comes when all are open.
-    boost::asio::post(io_, [this, rank, log_dir = worker.log_dir] {
+    // No worker that starts needs its link: all are made when all files are open.
+    if (unlinked_.empty()) {
+        boost::asio::post(io_, [this] { make_links(); });
+    }
+    unlinked_.emplace_back(rank, worker.log_dir);
+}
+
+void OutputPump::make_links() {
+    for (const auto& [rank, log_dir] : std::exchange(unlinked_, {})) {
         if (const Result<void> linked = link_by_rank(options_.log_root, rank, log_dir); !linked) {
             say_error(linked.error());
         }
-    });
+    }
 }
 
 void OutputPump::open_filters(Worker& worker, LocalRank local_rank, Rank rank) {
@@ -279,6 +287,7 @@ void OutputPump::finish_line(Stream& stream) {
 }
 
 Collected OutputPump::collect(Generation generation, LocalRank local_rank) {
+    make_links();
     const auto found = workers_.find(Key(generation, local_rank));
     if (found == workers_.end()) {
         return {};

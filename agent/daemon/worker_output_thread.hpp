@@ -57,6 +57,7 @@ private:
     using Key = std::pair<Generation, LocalRank>;
 
     void open_files(Worker& worker, Rank rank);
+    void make_links();
     void open_filters(Worker& worker, LocalRank local_rank, Rank rank);
     [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const;
     void set_console(Worker& worker, const WorkerPlace& place);
@@ -77,11 +78,12 @@ private:
     std::optional<ConsoleSink> err_console_;  ///< none if stderr is the same place as stdout
     const LineWriter own_line_;               ///< for what ddprun itself says
     std::map<Key, std::unique_ptr<Worker>> workers_;
-    std::vector<std::shared_ptr<Stream>> paused_;  ///< not read until the console has room
-    std::vector<char> buffer_;                     ///< of one read, shared by all streams
-    std::string lines_;                            ///< of one read, cut and prefixed
-    std::uint64_t bytes_read_ = 0;                 ///< of all streams there ever were
-    std::size_t dropped_lines_ = 0;                ///< own lines the console did not take
+    std::vector<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due
+    std::vector<std::shared_ptr<Stream>> paused_;         ///< not read until the console has room
+    std::vector<char> buffer_;                            ///< of one read, shared by all streams
+    std::string lines_;                                   ///< of one read, cut and prefixed
+    std::uint64_t bytes_read_ = 0;                        ///< of all streams there ever were
+    std::size_t dropped_lines_ = 0;                       ///< own lines the console did not take
     bool has_said_error_ = false;
 };
 
