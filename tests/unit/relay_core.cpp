@@ -271,13 +271,17 @@ TEST_CASE("a reply to a client that has left is dropped") {
     CHECK(relay.take(2) == kStopWaiting);
 }
 
-TEST_CASE("a frame of nobody, or of too many, is the end of the store's connection") {
+TEST_CASE("a frame of nobody, of too many or of one twice is the end of the store's connection") {
     Limits limits;
     limits.slots_max = 2;
     Relay relay(limits);
     CHECK_FALSE(relay.answer(clients({})));
     Relay another(limits);
     CHECK_FALSE(another.answer(clients({1, 2, 3})));
+    Relay third(limits);
+    third.enter(1);
+    CHECK_FALSE(third.answer(replied({1, 1}, kStopWaiting)));
+    CHECK(third.take(1).empty());
 }
 
 TEST_CASE("with the store everybody is lost, and the next one is begun anew") {
