@@ -130,7 +130,7 @@ if [ "$is_full" = yes ]; then
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     suite "cluster under the address sanitizer" asan -L cluster
-    export TSAN_OPTIONS="${TSAN_OPTIONS:-second_deadlock_stack=1}"
+    export TSAN_OPTIONS="${TSAN_OPTIONS:-second_deadlock_stack=1:die_after_fork=0}"
     step "build: tsan" scripts/build.sh tsan
     suite "thread sanitizer" tsan
 fi

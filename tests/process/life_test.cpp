@@ -159,7 +159,7 @@ private:
 };
 
 /// A sanitizer would see it before the processor does.
-[[gnu::no_sanitize("undefined", "address")]] void write_nowhere() {
+[[gnu::no_sanitize("undefined", "address", "thread")]] void write_nowhere() {
     volatile int* const nowhere = nullptr;
     *nowhere = 1;
 }
@@ -222,6 +222,10 @@ TEST_CASE("a signal that writes a core is told by the worker itself, and has its
 }
 
 TEST_CASE("an instruction that fails, or a stack that is used up, is told too") {
+#ifdef __SANITIZE_THREAD__
+    WARN("LEFT OUT: the thread sanitizer keeps SIGSEGV to itself");
+    return;
+#endif
     if (is_left_out()) {
         return;
     }
