@@ -2,9 +2,8 @@
 // answer, and its library is larger than the agent. It stays, for that library takes long to start,
 // and answers a line on stdin with one on stdout until that is closed:
 //
-//   use MS PID...          "used" if these workers have used GPUs in the last MS milliseconds,
-//   else,
-//                          and if that cannot be told, "unused"
+//   use MS PID...          "used" if these workers have used GPUs in the last MS milliseconds;
+//                          "unused" if not, or if that cannot be told
 //   memory GPU:BYTES...    of each GPU that is seen here and tells: its number and how many bytes
 //                          are in use for no process that lives. Where not more than BYTES are in
 //                          use at all that may be the answer, and is given sooner
@@ -136,7 +135,8 @@ std::optional<std::string> answer_to_use(std::string_view words) {
 /// False also where numbers of processes mean others to the driver than to us: then what they hold
 /// counts as nobody's, before the workers and after them.
 bool is_living(int pid) {
-    return is_in_first_namespace() && pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
+    static const bool are_numbers_alike = is_in_first_namespace();
+    return are_numbers_alike && pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
 }
 
 agent::GpuMemory memory_in_use(const agent::GpuMemory& allowed) {

@@ -199,10 +199,9 @@ Result<bool> RelayCore::read_header(std::string_view& bytes) {
     left_ = fields.u64();
     header_.clear();
     // It would get its bytes twice, in an order that depends on how they arrive.
-    std::vector<std::uint32_t> sorted = answered_;
-    std::sort(sorted.begin(), sorted.end());
-    const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-    if (twice != sorted.end()) {
+    std::sort(answered_.begin(), answered_.end());
+    const auto twice = std::adjacent_find(answered_.begin(), answered_.end());
+    if (twice != answered_.end()) {
         return Error{ErrorCode::BadMessage, fmt::format("a reply to client {} twice", *twice)};
     }
     return true;

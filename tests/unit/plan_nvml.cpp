@@ -24,6 +24,24 @@ bool has_fake_driver() {
     return true;
 }
 
+/// Says how the made-up driver's GPUs are used, as long as it lives.
+class FakeUse {
+public:
+    explicit FakeUse(const std::string& text) {
+        write(text);
+        REQUIRE(::setenv("DDPRUN_FAKE_GPU_USE", path_.c_str(), 1) == 0);
+    }
+    ~FakeUse() { ::unsetenv("DDPRUN_FAKE_GPU_USE"); }
+    FakeUse(const FakeUse&) = delete;
+    FakeUse& operator=(const FakeUse&) = delete;
+
+    void write(const std::string& text) const { ddprun::test::write_file(path_, text); }
+
+private:
+    const ddprun::test::TempDir folder_;
+    const std::string path_ = folder_ / "use";
+};
+
 }  // namespace
 
 TEST_CASE("GPUs are told with their names, places and divisions, as far as the driver knows") {
@@ -56,14 +74,11 @@ TEST_CASE("processes that use a GPU are told by their use of its memory, where t
     if (!has_fake_driver()) {
         return;
     }
-    const ddprun::test::TempDir folder;
-    const std::string path = folder / "use";
-    REQUIRE(::setenv("DDPRUN_FAKE_GPU_USE", path.c_str(), 1) == 0);
     std::string many;
     for (int pid = 1; pid <= 3000; ++pid) {
         many += "process 0 " + std::to_string(pid) + (pid == 2999 ? " 1 500\n" : " 0 500\n");
     }
-    ddprun::test::write_file(path, many + "process 1 7 50 500\nmemory 1 50\n");
+    const FakeUse use(many + "process 1 7 50 500\nmemory 1 50\n");
     const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
         std::chrono::system_clock::now().time_since_epoch());
     const auto since = static_cast<std::uint64_t>(now.count() - 60'000'000);
@@ -74,29 +89,24 @@ TEST_CASE("processes that use a GPU are told by their use of its memory, where t
     CHECK((*gpus)[1] == GpuUse{std::vector<int>{7}, true});
     CHECK((*gpus)[2] == GpuUse{std::nullopt, false});
     CHECK(gpu_use_of_nvml(static_cast<std::uint64_t>(now.count()))->at(0).pids->empty());
-    ddprun::test::write_file(path, "untold\nprocess 0 7 50 0\nmemory 0 50\n");
+    use.write("untold\nprocess 0 7 50 0\nmemory 0 50\n");
     CHECK(gpu_use_of_nvml(since)->at(0) == GpuUse{std::nullopt, true});
-    ::unsetenv("DDPRUN_FAKE_GPU_USE");
 }
 
 TEST_CASE("memory in use is told, and who holds it where that is asked for") {
     if (!has_fake_driver()) {
         return;
     }
-    const ddprun::test::TempDir folder;
-    const std::string path = folder / "use";
-    REQUIRE(::setenv("DDPRUN_FAKE_GPU_USE", path.c_str(), 1) == 0);
     std::string many;
     for (int pid = 1; pid <= 100; ++pid) {
         many += "holder 1 " + std::to_string(pid) + (pid == 7 ? " -\n" : " 1024\n");
     }
-    ddprun::test::write_file(path, many + "held 1 5 1 1000\nholder 0 7 1\n");
+    const FakeUse use(many + "held 1 5 1 1000\nholder 0 7 1\n");
     std::vector<std::uint64_t> asked;
     const auto gpus = gpu_memory_of_nvml([&asked](unsigned number, std::uint64_t bytes) {
         asked.push_back(bytes);
         return number == 1;
     });
-    ::unsetenv("DDPRUN_FAKE_GPU_USE");
     const std::uint64_t used = std::uint64_t{20} << 30;
     CHECK(asked == std::vector<std::uint64_t>{used, used + 5});
     REQUIRE(gpus.has_value());
