@@ -18,6 +18,7 @@
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include "rendezvous/base/open_files.hpp"
 #include "rendezvous/base/rng.hpp"
 #include "rendezvous/client/secret_file.hpp"
 #include "rendezvous/client/tls.hpp"
@@ -26,7 +27,6 @@
 #include "rendezvous/protocol/endpoint.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
 #include "rendezvous/server/listener.hpp"
-#include "rendezvous/server/open_files.hpp"
 #include "rendezvous/server/server.hpp"
 
 namespace {
@@ -38,6 +38,8 @@ using ddprun::Result;
 using namespace ddprun::rdzv;
 
 constexpr int kExitCannotStart = 1;
+// Agents, and workers where their store is here.
+constexpr std::size_t kConnectionsExpected = 16384;
 
 struct Flags {
     std::string listen;
@@ -331,7 +333,7 @@ int run(const Flags& flags) {
 int main(int argc, char** argv) {
     // Whoever read our output may be gone before us.
     std::signal(SIGPIPE, SIG_IGN);
-    raise_open_files();
+    ddprun::raise_open_files(kConnectionsExpected);
     CLI::App app;
     Flags flags;
     declare_flags(app, flags);

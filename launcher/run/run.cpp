@@ -21,11 +21,11 @@
 #include "launcher/run/local_link.hpp"
 #include "launcher/run/node_identity.hpp"
 #include "launcher/run/state_folder.hpp"
+#include "rendezvous/base/open_files.hpp"
 #include "rendezvous/base/rng.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
 #include "rendezvous/client/secret_file.hpp"
 #include "rendezvous/protocol/exit_codes.hpp"
-#include "rendezvous/server/open_files.hpp"
 
 namespace ddprun::launcher {
 
@@ -33,6 +33,7 @@ namespace {
 
 /// How long a head node waits for the daemon it started; another job may still use it.
 constexpr Milliseconds kDaemonPatience{1500};
+constexpr std::size_t kOtherDescriptors = 64;  ///< besides one for each client of the store
 
 void complain(const std::string& line) {
     fmt::print(stderr, "ddprun: {}\n", line);
@@ -249,7 +250,8 @@ int run(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
     if (plan.ignores_hup) {
         signal(SIGHUP, SIG_IGN);
     }
-    rdzv::raise_open_files();
+    raise_open_files(kOtherDescriptors + static_cast<std::size_t>(plan.settings.max_nodes) *
+                                             static_cast<std::size_t>(plan.slots));
     Launch launch(plan, saved);
     return launch.run();
 }

@@ -19,13 +19,14 @@
 #include "rendezvous/base/check.hpp"
 #include "rendezvous/base/signals_blocked.hpp"
 #include "rendezvous/store/store_core.hpp"
+#include "rendezvous/store/store_lookout.hpp"
 #include "rendezvous/store/store_service.hpp"
 
 namespace ddprun::rdzv {
 
 namespace {
 
-constexpr std::uint64_t kWakeEvent = 0;
+constexpr std::uint64_t kWakeEvent = StoreLookout::kNobody;
 static_assert(kWakeEvent < StoreService::kFirstEvent);
 
 constexpr std::size_t kAdoptedMax = 4096;      ///< handed over and not yet taken, as a full backlog
@@ -167,23 +168,20 @@ private:
         }
     }
 
-    /// Sleeps until something happens. While one client alone asks again and again, looks a few
-    /// times first: then waking up takes longer than the request.
+    /// Sleeps until something happens; looks first where that is quicker.
     std::span<epoll_event> await_events(std::span<epoll_event> events) {
-        // The clock is read for them only, not for each of many.
-        const bool was_alone = last_only_ != kWakeEvent;
-        const Instant end = was_alone ? std::chrono::steady_clock::now() + kNap : Instant{};
+        // The clock is read for a client that is alone, not for each of many.
+        const bool needs_time = lookout_.needs_time();
+        const Instant end = needs_time ? std::chrono::steady_clock::now() + kNap : Instant{};
         std::size_t count = 0;
-        while (is_dialogue_ && count == 0 && std::chrono::steady_clock::now() < end) {
+        while (lookout_.is_due() && count == 0 && std::chrono::steady_clock::now() < end) {
             count = look(events, 0);
         }
         if (count == 0) {
             count = look(events, patience_ms());
         }
-        const std::uint64_t only = count == 1 ? events.front().data.u64 : kWakeEvent;
-        is_dialogue_ = has_other_cpus_ && was_alone && only == last_only_ &&
-                       std::chrono::steady_clock::now() < end;
-        last_only_ = only;
+        lookout_.on_turn(count == 1 ? events.front().data.u64 : StoreLookout::kNobody,
+                         needs_time && std::chrono::steady_clock::now() < end);
         return events.first(count);
     }
 
@@ -240,10 +238,8 @@ private:
     std::vector<Adopted> adopted_;  ///< guarded by mutex_
     // Only the store's thread touches these.
     std::optional<StoreService> service_;
-    Admission earlier_;                     ///< of the stores before
-    bool is_dialogue_ = false;              ///< the last turns brought one event of one client
-    std::uint64_t last_only_ = kWakeEvent;  ///< which; kWakeEvent for none or several
-    const bool has_other_cpus_ = std::thread::hardware_concurrency() > 1;
+    Admission earlier_;  ///< of the stores before
+    StoreLookout lookout_{std::thread::hardware_concurrency() > 1};
     std::thread thread_;
 };
 

@@ -2,7 +2,6 @@
 // share of a restart is, and what the daemon costs while nothing happens. control_plane.py starts
 // the daemon and this; the result is one JSON object on standard output.
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/base/open_files.hpp"
 #include "rendezvous/base/rng.hpp"
 #include "rendezvous/client/secret_file.hpp"
 #include "rendezvous/protocol/endpoint.hpp"
@@ -280,10 +280,7 @@ int measure(const Flags& flags, const rdzv::Endpoint& endpoint, const rdzv::JobS
 }
 
 int run(const Flags& flags) {
-    rlimit descriptors{};
-    ::getrlimit(RLIMIT_NOFILE, &descriptors);
-    descriptors.rlim_cur = descriptors.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &descriptors);
+    raise_open_files();
     const Result<rdzv::Endpoint> endpoint = rdzv::parse_endpoint(flags.endpoint);
     const Result<rdzv::JobSecret> secret = rdzv::load_or_create_secret(flags.secret_file);
     if (!endpoint || !secret) {

@@ -110,7 +110,8 @@ class Bench:
         self.runs = arguments.runs
         self.build = arguments.build
         self.load = os.path.join(self.build, "tests", "store_load")
-        self.peers = [Peer(OURS, [os.path.join(self.build, "tests", "store_bench_server")])]
+        self.peers = [Peer(OURS, [os.path.join(self.build, "tests", "store_bench_server"),
+                                  "--clients-expected", str(CLIENTS)])]
         if os.access(arguments.python, os.X_OK):
             self.peers.append(Peer(THEIRS, [os.path.abspath(arguments.python),
                                             os.path.join(HERE, "store_pytorch.py")]))
@@ -167,13 +168,15 @@ class Bench:
 
     # ---------------------------------------------------------------------------------- measures
 
-    def connects(self, peer, server):
-        result = self.generate(server, "connects", clients=CLIENTS)
-        self.add(peer, "10,000 connects at once", "ms", ">= 1.0x", [result["wall_ms"]])
-        self.add(peer, "  connect to greeting, p99", "ms", "",
-                 [result["p99_us"] / 1e3])
-        self.add(peer, "  server CPU per connect", "us", "",
-                 [2 * result["server_cpu_us_per_operation"]])
+    def connects(self, peer):
+        """To a server that has had no client yet, as at the start of a job; then once more."""
+        with self.server(peer) as server:
+            for what, goal in (("10,000 connects at once", ">= 1.0x"), ("10,000 more", ">= 1.0x")):
+                result = self.generate(server, "connects", clients=CLIENTS)
+                self.add(peer, what, "ms", goal, [result["wall_ms"]])
+                self.add(peer, f"  {what}: to greeting, p99", "ms", "", [result["p99_us"] / 1e3])
+                self.add(peer, f"  {what}: server CPU per connect", "us", "",
+                         [2 * result["server_cpu_us_per_operation"]])
 
     def resolver(self):
         """Clients from addresses that stand in no hosts file, and a name server that is slow."""
@@ -242,7 +245,7 @@ class Bench:
             return not wanted or name in wanted
 
         if is_wanted("connects"):
-            self.serve_both("connects", self.connects)
+            alternate("connects", self.peers, self.connects, self.runs, "the lines above")
         if is_wanted("resolver"):
             self.resolver()
         if is_wanted("barrier"):

@@ -1,7 +1,6 @@
 // Our store, or relays to one, in a process of its own, as store.py compares it with PyTorch's:
 // says its ports on standard output and serves until standard input ends.
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "rendezvous/base/open_files.hpp"
 #include "rendezvous/relay/relay.hpp"
 #include "rendezvous/store/store_server.hpp"
 
@@ -19,14 +19,13 @@ int main(int argc, char** argv) {
     using namespace ddprun;
     std::size_t servers_wanted = 1;
     std::uint16_t store_port = 0;
+    std::size_t clients_expected = 0;
     CLI::App app{"A store, or relays, for tests/bench/store.py"};
     app.add_option("--relays", servers_wanted, "how many, with --store-port");
     app.add_option("--store-port", store_port, "of the store that the relays are of");
+    app.add_option("--clients-expected", clients_expected, "as of the job that a store is for");
     CLI11_PARSE(app, argc, argv);
-    rlimit descriptors{};
-    ::getrlimit(RLIMIT_NOFILE, &descriptors);
-    descriptors.rlim_cur = descriptors.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &descriptors);
+    raise_open_files(clients_expected);
     const auto say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
     std::list<rdzv::StoreServer> servers;
     std::string ports;

@@ -2,7 +2,6 @@
 // big values. store.py starts the servers and this; the result is one JSON object on standard
 // output.
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -23,6 +22,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rendezvous/base/check.hpp"
+#include "rendezvous/base/open_files.hpp"
 #include "tests/bench/store_load_crowd.hpp"
 #include "tests/support/store_requests.hpp"
 
@@ -325,13 +325,6 @@ json plain_values(const Flags& flags) {
     return {{"set_mib_per_s", mib_per_second(there_s)}, {"get_mib_per_s", mib_per_second(back_s)}};
 }
 
-void raise_open_files() {
-    rlimit descriptors{};
-    ::getrlimit(RLIMIT_NOFILE, &descriptors);
-    descriptors.rlim_cur = descriptors.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &descriptors);
-}
-
 }  // namespace
 }  // namespace ddprun::test
 
@@ -353,7 +346,7 @@ int main(int argc, char** argv) {
     json result;
     const auto measure = [&](const char* name, json (*function)(const Flags&)) {
         app.add_subcommand(name)->callback([&, function] {
-            raise_open_files();
+            ddprun::raise_open_files();
             result = function(flags);
         });
     };
