@@ -52,11 +52,11 @@ void PortStore::follow(const JobId& job, const Run* run) {
     }
     job_ = job;
     digest_ = run->digest;
-    std::size_t workers = 0;
+    clients_expected_ = 0;
     for (const Place& place : run->places) {
-        workers += static_cast<std::size_t>(place.slots);
+        clients_expected_ += static_cast<std::size_t>(place.slots);
     }
-    server_.serve_adopted(run->admitted, workers);
+    server_.serve_adopted(run->admitted, clients_expected_);
 }
 
 void PortStore::release() {
@@ -65,6 +65,7 @@ void PortStore::release() {
     }
     job_.reset();
     digest_.clear();
+    clients_expected_ = 0;
     server_.close();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -40,6 +41,9 @@ public:
     [[nodiscard]] bool is_served() const { return is_everybodys_ || !digest_.empty(); }
     [[nodiscard]] const std::optional<JobId>& job() const { return job_; }
 
+    /// How many clients may come at the same moment: the workers of the job that has a store here.
+    [[nodiscard]] std::size_t clients_expected() const { return clients_expected_; }
+
     /// Hands a client over, and what was read of it. Only if is_served().
     void adopt(UniqueFd client, std::string first_bytes);
 
@@ -48,6 +52,7 @@ private:
     bool is_everybodys_ = false;
     std::optional<JobId> job_;
     std::string digest_;  ///< of the generation that is served; empty: none
+    std::size_t clients_expected_ = 0;
 };
 
 }  // namespace ddprun::rdzv

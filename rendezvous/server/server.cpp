@@ -105,7 +105,8 @@ void Server::Impl::end_if_idle() {
 
 asio::awaitable<void> Server::Impl::accept_agents(Self self) {
     while (!self->is_stopped_) {
-        if (self->half_open_ >= self->options_.limits.half_open_max) {
+        if (self->half_open_ >=
+            self->options_.limits.half_open_max + self->store_.clients_expected()) {
             // The others wait in the kernel's queue until a handshake is over, one way or another.
             self->room_.expires_at(asio::steady_timer::time_point::max());
             const auto [woken] =
@@ -278,7 +279,13 @@ JobHooks Server::Impl::make_hooks(std::function<bool(Instant)> may_decide) {
     };
     hooks.log = [this](const std::string& line) { log(line); };
     hooks.read_ready = [this](const JobId& job) { read_ready(job); };
-    hooks.stepped = [this](const JobId& job, const Run* run) { store_.follow(job, run); };
+    hooks.stepped = [this](const JobId& job, const Run* run) {
+        const std::size_t before = store_.clients_expected();
+        store_.follow(job, run);
+        if (store_.clients_expected() > before) {
+            room_.cancel();
+        }
+    };
     hooks.time_passed = [this] { end_if_idle(); };
     return hooks;
 }

@@ -129,6 +129,37 @@ TEST_CASE("each generation of a job that wants it has a fresh store on the daemo
     REQUIRE(daemon.has_logged("which is not served here now"));
 }
 
+TEST_CASE("the workers of a job may all connect before one of them speaks") {
+    constexpr std::size_t kAnybody = 2;
+    constexpr std::size_t kWorkers = 2;
+    boost::asio::io_context io;
+    const Daemon daemon(
+        io, {.limits = {.hello_timeout = Milliseconds(60000), .half_open_max = kAnybody}});
+    const auto wait_for_half_open = [&](std::size_t count) {
+        run_until(io, [&] { return daemon.server->connection_count() == 1 + count; });
+        for (int turn = 0; turn < 10; ++turn) {
+            io.poll();
+        }
+        REQUIRE(daemon.server->connection_count() == 1 + count);
+    };
+    Agent::Options options = with_store_here(daemon, "train", "a");
+    options.joins = false;
+    Agent agent(io, options);
+    run_until(io, [&] { return agent.ups == 1; });
+    std::vector<std::unique_ptr<Stranger>> clients;
+    for (std::size_t i = 0; i < kAnybody + kWorkers; ++i) {
+        clients.push_back(std::make_unique<Stranger>(io, daemon.port));
+    }
+    Stranger beyond(io, daemon.port);
+    beyond.say(kHello);
+    wait_for_half_open(kAnybody);
+    agent.client->send(agent.join());
+    wait_for_half_open(kAnybody + kWorkers);
+    clients.back()->say(kHello);
+    wait_for_bytes(io, *clients.back(), nonce(1));
+    wait_for_bytes(io, beyond, nonce(1));
+}
+
 TEST_CASE("a new generation's store knows nothing of the last one and disconnects its clients") {
     boost::asio::io_context io;
     const Daemon daemon(io);
