@@ -73,6 +73,9 @@ void Supervisor::State::settle() {
             vanish();
         }
     }
+    if (is_telling_unfit() && now_ >= *ending_->tells_until) {
+        finish();
+    }
     const std::optional<Instant> lost_at = give_up_at();
     if (lost_at.has_value() && now_ >= *lost_at) {
         lose_rendezvous();
@@ -96,6 +99,9 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
         return std::nullopt;
     }
     std::optional<Instant> result = earlier(give_up_at(), notice_.next_deadline());
+    if (is_telling_unfit()) {
+        result = earlier(result, ending_->tells_until);
+    }
     if (group_.has_value()) {
         result = earlier(earlier(result, group_->next_deadline()), quiet_.next_look());
     }

@@ -41,6 +41,9 @@ std::string Supervisor::State::explain() const {
         return fmt::format("waiting for {} to end after {}", group_->running_text(),
                            signal_name(std::get<WorkersStop>(group_->phase).signal));
     }
+    if (is_telling_unfit()) {
+        return "telling the rendezvous that this node is not fit";
+    }
     if (const LinkIsDown* down = std::get_if<LinkIsDown>(&link_)) {
         if (run_token_.empty()) {
             return down->why.empty()

@@ -30,6 +30,7 @@ void Supervisor::State::take(const LinkUp& input) {
     local_address_ = input.local_address;
     rendezvous_ = {input.rendezvous.host, input.rendezvous.port};
     if (ending_.has_value()) {
+        tell_unfit();
         return;
     }
     if (store_ == StoreState::None && preparation_ == Preparation::None) {
@@ -51,6 +52,9 @@ void Supervisor::State::take(const LinkDown& input) {
     rendezvous_waits_.clear();
     owed_ = Generation();
     if (ending_.has_value()) {
+        if (is_telling_unfit() && input.is_final) {
+            finish();
+        }
         return;
     }
     if (input.is_final) {
@@ -62,6 +66,10 @@ void Supervisor::State::take(const LinkDown& input) {
 }
 
 void Supervisor::State::take(const FromRendezvous& input) {
+    if (is_telling_unfit() && std::holds_alternative<rdzv::Refused>(input.message)) {
+        finish();
+        return;
+    }
     if (ending_.has_value() || !is_link_up()) {
         return;
     }
@@ -105,12 +113,36 @@ void Supervisor::State::take(const PreflightDone& input) {
     if (!input.why.empty()) {
         say(fmt::format("the preflight command {}: this node is not fit and leaves the job",
                         input.why));
-        end_after_stop({.exit_code = rdzv::kExitUnfit,
-                        .verdict = {},
-                        .unfit = fmt::format("its preflight command {}", input.why)});
+        end_unfit(fmt::format("its preflight command {}", input.why));
     } else {
         make_ready();
     }
+}
+
+/// Where the join was not sent, a Goodbye would be nobody's.
+void Supervisor::State::end_unfit(const std::string& why) {
+    Ending ending{.exit_code = rdzv::kExitUnfit, .verdict = {}, .unfit = why};
+    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
+    if (up != nullptr && up->join_sent_at.has_value()) {
+        end_after_stop(std::move(ending));
+        return;
+    }
+    ending.tells_until = now_ + options_.limits.connect_timeout;
+    ending_ = std::move(ending);
+    tell_unfit();
+}
+
+void Supervisor::State::tell_unfit() {
+    if (!is_telling_unfit() || !is_link_up()) {
+        return;
+    }
+    const rdzv::Join& identity = options_.identity;
+    emit(SendToRendezvous{rdzv::Unfit{.job = identity.job,
+                                      .node = identity.node,
+                                      .process = identity.process,
+                                      .hostname = identity.hostname,
+                                      .run_token = run_token_,
+                                      .why = ending_->unfit}});
 }
 
 void Supervisor::State::make_ready() {

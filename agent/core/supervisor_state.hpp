@@ -52,6 +52,9 @@ struct Ending {
     std::optional<rdzv::Verdict> verdict;
     bool says_goodbye = true;
     std::string unfit = {};  ///< as Goodbye::unfit
+    /// Instead of a Goodbye, for this node has not joined: Unfit is said until it is answered, at
+    /// the longest until then.
+    std::optional<Instant> tells_until = {};
 };
 
 /// How workers are to go: by a signal, and killed after `grace`.
@@ -128,6 +131,8 @@ private:
     void tell(rdzv::AgentMessage message);
     void prepare_next();
     void check_fitness();
+    void end_unfit(const std::string& why);
+    void tell_unfit();
     void make_ready();
     void open_store();
     void say_ready();
@@ -163,6 +168,9 @@ private:
 
     // Ending.
     [[nodiscard]] bool is_leaving() const { return first_signal_.has_value(); }
+    [[nodiscard]] bool is_telling_unfit() const {
+        return !is_done_ && ending_.has_value() && ending_->tells_until.has_value();
+    }
     [[nodiscard]] int signal_exit_code() const;
     void abort_now();
     void leave_alone();

@@ -184,6 +184,13 @@ std::string job_text(const JobStatus& job) {
     if (job.nodes_left_out > 0) {
         text += fmt::format("  and {} more nodes\n", job.nodes_left_out);
     }
+    for (const rdzv::AbsentStatus& node : job.absent) {
+        text += fmt::format("  {} is not here; left out for {}: it {}\n", clean(node.hostname),
+                            duration_text(node.quarantined), clean(node.quarantine_why));
+    }
+    if (job.absent_left_out > 0) {
+        text += fmt::format("  and {} more that are not here\n", job.absent_left_out);
+    }
     return text + events_of(job);
 }
 

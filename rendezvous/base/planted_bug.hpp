@@ -72,6 +72,10 @@
       "a node that keeps failing is chosen although others suffice")                             \
     X(UnfitTakenAgain, "unfit-taken-again",                                                      \
       "a node that failed its own check is taken again as soon as it is back")                   \
+    X(UnfitStrangerForgotten, "unfit-stranger-forgotten",                                        \
+      "a node that failed its check before it joined is taken as soon as it is back")            \
+    X(UnfitStrangerBelieved, "unfit-stranger-believed",                                          \
+      "a member is lost when a ddprun that failed its check has its name")                       \
     X(BackoffMissing, "backoff-missing", "restarts follow each other without a pause")           \
     X(VerdictNotRepeated, "verdict-not-repeated",                                                \
       "a member that reconnects after the verdict is not told")                                  \

@@ -37,6 +37,7 @@ void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
                    [&](const Leave& m) { leave(step, connection, m); },
                    [&](const Unkillable& m) { unkillable(step, connection, m); },
                    [&](const Goodbye& m) { goodbye(step, connection, m); },
+                   [](const Unfit&) {},  // Coordinator::take_unfit()
                    [&](const Beat& m) { beat(step, connection, m); },
                },
                message);
@@ -140,9 +141,36 @@ void Coordinator::drop_unconfirmed(Effects& out) {
     }
 }
 
+/// Whoever is not fit has no part in a run, not even by opening it. What it says waits for one that
+/// can tell whom it concerns.
+void Coordinator::take_unfit(ConnectionId connection, const Unfit& message, Effects& out) {
+    if (run_ && (run_->by_connection.contains(connection) || run_->departing.contains(connection) ||
+                 run_->parked.contains(connection))) {
+        return;  // it has joined, and says Goodbye
+    }
+    if (unfit_.size() < options_.limits.nodes_max || unfit_.contains(message.node)) {
+        unfit_[message.node] = {.what = message,
+                                .until = now_ + options_.limits.quarantine_cooldown};
+    }
+    refuse(out, connection, fmt::format("node {} is not fit ({})", message.hostname, message.why),
+           kExitUnfit);
+}
+
+std::vector<Unfit> Coordinator::take_due_unfit() {
+    std::vector<Unfit> due;
+    if (run_ && !is_closed(*run_) && !std::holds_alternative<Adopting>(run_->phase) &&
+        !run_->is_unconfirmed) {
+        for (auto& [id, told] : std::exchange(unfit_, {})) {
+            due.push_back(std::move(told.what));
+        }
+    }
+    return due;
+}
+
 void Coordinator::step(Instant now, const Input& input, Effects& out) {
     DDP_CHECK(now >= now_);
     now_ = now;
+    std::erase_if(unfit_, [now](const auto& one) { return one.second.until <= now; });
     if (run_ && run_->is_unconfirmed && now >= run_->returns_until &&
         !std::holds_alternative<HeldUp>(input)) {
         if (const ConnectionEnded* ended = std::get_if<ConnectionEnded>(&input)) {
@@ -172,7 +200,12 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
             run_->opened_at = now;
             Step opening{job_, options_, rng_, now, *run_, out};
             enter_forming(opening, "");
+            judge_unfit(opening, take_due_unfit());  // before the joiner, which may be one of them
         }
+    }
+    if (const Unfit* unfit =
+            received != nullptr ? std::get_if<Unfit>(&received->message) : nullptr) {
+        take_unfit(received->connection, *unfit, out);
     }
     if (!run_) {
         return;  // nothing was ever joined: no connection of ours, no deadline
@@ -187,6 +220,7 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
                },
                input);
     adopt_if_possible(step);
+    judge_unfit(step, take_due_unfit());
     form_if_possible(step);
     grow_if_wanted(step);
     judge_hang(step);
@@ -198,15 +232,18 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
 }
 
 std::optional<Instant> Coordinator::next_deadline() const {
-    if (!run_) {
-        return std::nullopt;
-    }
     std::optional<Instant> deadline;
     const auto consider = [&deadline](std::optional<Instant> candidate) {
         if (candidate && (!deadline || *candidate < *deadline)) {
             deadline = candidate;
         }
     };
+    for (const auto& [id, told] : unfit_) {
+        consider(told.until);
+    }
+    if (!run_) {
+        return deadline;
+    }
     if (run_->is_unconfirmed) {
         consider(run_->returns_until);
     }
@@ -243,7 +280,7 @@ bool Coordinator::is_done() const {
 
 bool Coordinator::is_forgettable(Instant now) const {
     const Closed* closed = run_ ? std::get_if<Closed>(&run_->phase) : nullptr;
-    return is_done() && now - closed->at >= options_.limits.verdict_kept;
+    return is_done() && now - closed->at >= options_.limits.verdict_kept && unfit_.empty();
 }
 
 const Run* Coordinator::run() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,7 @@ namespace ddprun::rdzv {
 
 // ---------------------------------------------------------------------------------------- inputs
 
-/// A message of an authenticated agent. The first one of a connection is its Join.
+/// A message of an authenticated agent. The first one of a connection is its Join, or Unfit.
 struct Received {
     ConnectionId connection;
     AgentMessage message;
@@ -120,17 +121,30 @@ public:
     /// is_done(), and the verdict needs no longer be kept: this object can go.
     [[nodiscard]] bool is_forgettable(Instant now) const;
 
+    /// There is no run, nor is anything known that the next one must be told: the same.
+    [[nodiscard]] bool is_empty() const { return run_ == nullptr && unfit_.empty(); }
+
     /// The state for checkers, status pages and tests; null before the first join.
     [[nodiscard]] const Run* run() const;
 
 private:
+    /// Who said so, before a run could judge it.
+    struct Told {
+        Unfit what;
+        Instant until{};
+    };
+
     void drop_unconfirmed(Effects& out);
+    void take_unfit(ConnectionId connection, const Unfit& message, Effects& out);
+    /// Of unfit_; empty while the run cannot judge them, or there is none.
+    std::vector<Unfit> take_due_unfit();
 
     JobId job_;
     CoordinatorOptions options_;
     Rng rng_;
     Instant now_{};
     std::unique_ptr<Run> run_;
+    std::map<NodeId, Told> unfit_;  // at most nodes_max
 };
 
 }  // namespace ddprun::rdzv

@@ -27,11 +27,19 @@ std::string list_of(const std::vector<std::string>& names) {
     return list;
 }
 
-/// What the last generation had and is missing now; those that left are not missed.
-std::string names_missing(const Run& run) {
+bool is_absent_as_unfit(const Run& run, const NodeId& id, Instant now) {
+    const auto found = run.quarantined.find(id);
+    return found != run.quarantined.end() && found->second.is_unfit && found->second.until > now &&
+           !run.nodes.contains(id);
+}
+
+/// What the last generation had and is missing now; those that left are not missed, and those that
+/// are not fit are named with the reason.
+std::string names_missing(const Run& run, Instant now) {
     std::vector<std::string> names;
     for (const Place& place : run.places) {
-        if (!run.nodes.contains(place.node) && !run.departed.contains(place.node)) {
+        if (!run.nodes.contains(place.node) && !run.departed.contains(place.node) &&
+            !is_absent_as_unfit(run, place.node, now)) {
             names.push_back(place.hostname);
         }
     }
@@ -46,7 +54,9 @@ std::string names_cut_off(const Run& run) {
     return list_of(names);
 }
 
-std::string explain_forming(const Run& run, const Forming& forming) {
+std::string explain_forming(const Run& run, const Forming& forming, Instant now) {
+    const std::string unfit = names_unfit(run, now);
+    const std::string and_unfit = unfit.empty() ? "" : "; " + unfit;
     const std::size_t here = run.ready.size();
     const std::string range = nnodes_of(run.settings);
     if (here >= minimum(run)) {
@@ -56,8 +66,8 @@ std::string explain_forming(const Run& run, const Forming& forming) {
         if (!run.suspects.empty()) {
             return fmt::format("waiting for {}, cut off", names_cut_off(run));
         }
-        return fmt::format("{} of {} here ({}); starting soon unless more come", node_count(here),
-                           range, names_here(run));
+        return fmt::format("{} of {} here ({}); starting soon unless more come{}", node_count(here),
+                           range, names_here(run), and_unfit);
     }
     std::string text =
         fmt::format("waiting for {} more: {} of {} here ({})", node_count(minimum(run) - here),
@@ -65,10 +75,10 @@ std::string explain_forming(const Run& run, const Forming& forming) {
     if (!run.suspects.empty()) {
         text += fmt::format("; cut off: {}", names_cut_off(run));
     }
-    if (const std::string missing = names_missing(run); !missing.empty()) {
+    if (const std::string missing = names_missing(run, now); !missing.empty()) {
         text += fmt::format("; missing: {}", missing);
     }
-    return text;
+    return text + and_unfit;
 }
 
 std::string explain_running(const Run& run, const Running& running, Instant now) {
@@ -110,6 +120,26 @@ std::string names_here(const Run& run) {
         names.push_back(name_of(run.nodes.at(id)));
     }
     return list_of(names);
+}
+
+std::string names_unfit(const Run& run, Instant now) {
+    std::vector<std::string> names;
+    for (const auto& [id, one] : run.quarantined) {
+        if (is_absent_as_unfit(run, id, now)) {
+            names.push_back(fmt::format("{} {}", one.hostname, one.why));
+        }
+    }
+    return list_of(names);
+}
+
+void tell_head(Step& step, const std::string& text) {
+    const Run& run = step.run;
+    if (std::holds_alternative<Running>(run.phase) || std::holds_alternative<Stopping>(run.phase)) {
+        const auto head = run.nodes.find(run.places.front().node);
+        if (head != run.nodes.end()) {
+            send(step, head->second, Notice{text});
+        }
+    }
 }
 
 void explain_waits(Step& step) {
@@ -157,7 +187,7 @@ std::string explain_run(const Run& run, Instant now) {
                            names_cut_off(run));
     }
     if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
-        return explain_forming(run, *forming);
+        return explain_forming(run, *forming, now);
     }
     if (std::holds_alternative<Adopting>(run.phase)) {
         return fmt::format(

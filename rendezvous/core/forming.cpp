@@ -88,6 +88,7 @@ void send_rows(Step& step, const std::string& why) {
 
 void start_generation(Step& step, const std::string& why) {
     Run& run = step.run;
+    const bool is_first = run.places.empty();
     run.places = order_places(run.places, choose(run, step.now));
     run.generation = Generation(std::max(run.generation, run.generation_floor).value() + 1);
     run.digest = digest_of(run, step.rng.next());
@@ -116,6 +117,9 @@ void start_generation(Step& step, const std::string& why) {
     note(step, fmt::format("generation {} started: {}, {} worker{}", run.generation.value(),
                            node_count(run.places.size()), workers, workers == 1 ? "" : "s"));
     send_rows(step, why);
+    if (const std::string unfit = names_unfit(run, step.now); is_first && !unfit.empty()) {
+        tell_head(step, unfit);
+    }
     persist(step, true);
 }
 

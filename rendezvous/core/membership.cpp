@@ -172,15 +172,17 @@ void goodbye(Step& step, ConnectionId connection, const Goodbye& message) {
     if (owner == run.by_connection.end()) {
         return;
     }
-    const NodeId id = owner->second;
-    remember_departed(run, step.options.limits, id);
-    const bool is_unfit = !message.unfit.empty();
-    if (is_unfit && !is_closed(run) && !DDP_BUG(UnfitTakenAgain)) {
-        quarantine(step, id, run.nodes.at(id).info.hostname,
-                   fmt::format("is not fit ({})", message.unfit));
-    }
-    lose_node(step, id, is_unfit ? "is not fit" : "gave up");
+    gone_for_good(step, NodeId(owner->second), message.unfit);
     run.departing.erase(connection);
+}
+
+void gone_for_good(Step& step, const NodeId& id, const std::string& unfit) {
+    Run& run = step.run;
+    remember_departed(run, step.options.limits, id);
+    if (!unfit.empty() && !is_closed(run) && !DDP_BUG(UnfitTakenAgain)) {
+        quarantine_unfit(step, id, run.nodes.at(id).info.hostname, unfit);
+    }
+    lose_node(step, id, unfit.empty() ? "gave up" : "is not fit");
     close_deserted(step, "stopped: every node gave up");
 }
 

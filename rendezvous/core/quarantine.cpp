@@ -1,6 +1,7 @@
 // Nodes that keep failing, or are not fit, are left out for a while where others suffice.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -8,6 +9,33 @@
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
+
+namespace {
+
+std::string text_of(const Quarantine& one, const Limits& limits) {
+    return fmt::format("node {} {}: left out for {} s while others suffice", one.hostname, one.why,
+                       limits.quarantine_cooldown.count() / 1000);
+}
+
+/// False if there is no room.
+bool quarantine(Step& step, const NodeId& id, Quarantine one, bool is_news = true) {
+    Run& run = step.run;
+    const Limits& limits = step.options.limits;
+    std::erase_if(run.quarantined, [&](const auto& old) { return old.second.until <= step.now; });
+    if (run.quarantined.size() >= limits.nodes_max && !run.quarantined.contains(id)) {
+        return false;
+    }
+    one.until = step.now + limits.quarantine_cooldown;
+    if (is_news) {
+        note(step, text_of(one, limits));
+    }
+    run.blames.erase(id);
+    run.quarantined[id] = std::move(one);
+    persist(step, false);
+    return true;
+}
+
+}  // namespace
 
 void blame(Step& step, const NodeId& id, const std::string& hostname) {
     Run& run = step.run;
@@ -33,22 +61,38 @@ void quarantine_if_dispensable(Step& step, const NodeId& id, const std::string& 
     // A node that has just been lost is not among them any more.
     const std::size_t others = step.run.nodes.size() - (step.run.nodes.contains(id) ? 1 : 0);
     if (others >= minimum(step.run)) {
-        quarantine(step, id, hostname, why);
+        quarantine(step, id, Quarantine{.hostname = hostname, .why = why});
     }
 }
 
-void quarantine(Step& step, const NodeId& id, const std::string& hostname, const std::string& why) {
+bool quarantine_unfit(Step& step, const NodeId& id, const std::string& hostname,
+                      const std::string& why) {
+    Quarantine unfit{
+        .hostname = hostname, .why = fmt::format("is not fit ({})", why), .is_unfit = true};
+    // A ddprun that is started again and again until it is fit must not fill the timeline.
+    const bool is_news =
+        !is_quarantined(step.run, id, step.now) || step.run.quarantined.at(id).why != unfit.why;
+    return quarantine(step, id, std::move(unfit), is_news) && is_news;
+}
+
+void judge_unfit(Step& step, const std::vector<Unfit>& told) {
     Run& run = step.run;
-    const Limits& limits = step.options.limits;
-    std::erase_if(run.quarantined, [&](const auto& one) { return one.second.until <= step.now; });
-    if (run.quarantined.size() >= limits.nodes_max) {
-        return;
+    for (const Unfit& unfit : told) {
+        Node* known = find_node(run, unfit.node);
+        if (known == nullptr) {
+            if (!DDP_BUG(UnfitStrangerForgotten) &&
+                quarantine_unfit(step, unfit.node, unfit.hostname, unfit.why)) {
+                tell_head(step, text_of(run.quarantined.at(unfit.node), step.options.limits));
+            }
+        } else if ((unfit.run_token == run.token && unfit.process == known->info.process) ||
+                   DDP_BUG(UnfitStrangerBelieved)) {
+            drop_connection(step, *known, "this node is not fit");
+            gone_for_good(step, unfit.node, unfit.why);
+        } else {
+            trace(step, fmt::format("another ddprun with the name of node {} is not fit",
+                                    known->info.hostname));
+        }
     }
-    run.blames.erase(id);
-    run.quarantined[id] = Quarantine{.until = step.now + limits.quarantine_cooldown, .why = why};
-    persist(step, false);
-    note(step, fmt::format("node {} {}: left out for {} s while others suffice", hostname, why,
-                           limits.quarantine_cooldown.count() / 1000));
 }
 
 bool is_quarantined(const Run& run, const NodeId& id, Instant now) {

@@ -142,8 +142,10 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
         if (one.until > now) {
             record.quarantined.push_back(RecordedQuarantine{
                 .node = id,
+                .hostname = one.hostname,
                 .remaining = std::chrono::duration_cast<Milliseconds>(one.until - now),
-                .why = one.why});
+                .why = one.why,
+                .is_unfit = one.is_unfit});
         }
     }
     record.timeline = run.timeline;
@@ -221,7 +223,10 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     run->failed_step = record.failed_step;
     run->failures_at_step = record.failures_at_step;
     for (const RecordedQuarantine& one : record.quarantined) {
-        run->quarantined[one.node] = Quarantine{.until = now + one.remaining, .why = one.why};
+        run->quarantined[one.node] = Quarantine{.until = now + one.remaining,
+                                                .hostname = one.hostname,
+                                                .why = one.why,
+                                                .is_unfit = one.is_unfit};
     }
     run->timeline = record.timeline;
     // Of a closed one the verdict is kept: whoever comes late is told.

@@ -47,7 +47,9 @@ struct TimedFailure {
 /// Left out until then, if others suffice.
 struct Quarantine {
     Instant until{};
-    std::string why;  ///< "began 3 failures within 600 s"
+    std::string hostname;
+    std::string why;        ///< "began 3 failures within 600 s"
+    bool is_unfit = false;  ///< as it said itself
 };
 
 /// A connection whose node has nothing more to say but Goodbye.
@@ -129,10 +131,10 @@ struct Run {
     Milliseconds next_backoff{0};              ///< 0: the first one
     /// When each node began a failure, within Limits::quarantine_window; at most nodes_max.
     std::map<NodeId, std::deque<Instant>> blames;
-    std::map<NodeId, Quarantine> quarantined;
-    std::string not_durable;    ///< why the journal has not the last record; empty
-    Generation adopted_up_to;   ///< older generations that nodes hold are no news
-    bool may_be_older = false;  ///< this process knows of no earlier run of the job
+    std::map<NodeId, Quarantine> quarantined;  ///< here or not; at most nodes_max
+    std::string not_durable;                   ///< why the journal has not the last record; empty
+    Generation adopted_up_to;                  ///< older generations that nodes hold are no news
+    bool may_be_older = false;                 ///< this process knows of no earlier run of the job
     /// A restored run to which nobody has come back: perhaps it ended with everything. Others wait.
     bool is_unconfirmed = false;
     /// Joins that wait, unanswered, until it is known which run goes on: each node's last one.

@@ -94,6 +94,23 @@ int give_ranks(const Run& run, std::map<NodeId, NodeStatus>& nodes) {
     return base_rank;
 }
 
+/// Those that are left out and not here, which no other list has.
+void describe_absent(const Run& run, Instant now, std::size_t most, JobStatus& status) {
+    for (const auto& [id, one] : run.quarantined) {
+        if (one.until <= now || run.nodes.contains(id)) {
+            continue;
+        }
+        if (status.absent.size() >= most) {
+            ++status.absent_left_out;
+            continue;
+        }
+        status.absent.push_back(AbsentStatus{.node = id,
+                                             .hostname = one.hostname,
+                                             .quarantined = between(now, one.until),
+                                             .quarantine_why = one.why});
+    }
+}
+
 bool needs_attention(const NodeStatus& node) {
     return !node.is_connected || node.is_suspect || node.leaving ||
            node.quarantined > Milliseconds(0) || node.standing == NodeStanding::Unready;
@@ -136,6 +153,7 @@ JobStatus status_of(const JobId& job, const Run& run, Instant now, const StatusE
         status.nodes.resize(extent.nodes_max);
     }
     std::stable_sort(status.nodes.begin(), status.nodes.end(), is_listed_before);
+    describe_absent(run, now, extent.nodes_max - status.nodes.size(), status);
     const std::size_t events = std::min(run.timeline.size(), extent.events_max);
     status.events.assign(run.timeline.end() - static_cast<std::ptrdiff_t>(events),
                          run.timeline.end());

@@ -64,6 +64,8 @@ void depart(Step& step, ConnectionId connection, const NodeId& id);
 void renew_lease(Step& step, const NodeId& id, Node& node);
 /// The node's connection, if any, is no longer its voice and is closed; the caller reindexes.
 void drop_connection(Step& step, Node& node, const std::string& why);
+/// The node goes for good; `unfit` as in Goodbye.
+void gone_for_good(Step& step, const NodeId& id, const std::string& unfit);
 /// Removes a node that is dead or superseded; a member's loss stops the generation.
 void lose_node(Step& step, const NodeId& id, const std::string& how);
 /// The same for a silent one, which died when it was last heard.
@@ -95,7 +97,12 @@ void blame(Step& step, const NodeId& id, const std::string& hostname);
 /// Nothing happens while the others would not suffice.
 void quarantine_if_dispensable(Step& step, const NodeId& id, const std::string& hostname,
                                const std::string& why);
-void quarantine(Step& step, const NodeId& id, const std::string& hostname, const std::string& why);
+/// For `why`, which a node found wrong with itself. True if that is news.
+bool quarantine_unfit(Step& step, const NodeId& id, const std::string& hostname,
+                      const std::string& why);
+/// Nodes that said so instead of joining: a stranger goes into quarantine, a node of the run that
+/// said so itself is lost, and one that has its name from another ddprun stays what it is.
+void judge_unfit(Step& step, const std::vector<Unfit>& told);
 [[nodiscard]] bool is_quarantined(const Run& run, const NodeId& id, Instant now);
 /// Ready nodes that are not in quarantine.
 [[nodiscard]] std::size_t healthy_count(const Run& run, Instant now);
@@ -124,6 +131,10 @@ void judge_forming(Step& step);     ///< gives up when the minimum stayed missin
 void explain_waits(Step& step);  ///< tells the nodes that wait what has changed
 [[nodiscard]] std::string explain_run(const Run& run, Instant now);
 [[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes
+/// "c is not fit (...)", of those that said so and are not here; empty if there are none.
+[[nodiscard]] std::string names_unfit(const Run& run, Instant now);
+/// On the console of group rank 0's node, which waits for nothing while a generation is there.
+void tell_head(Step& step, const std::string& text);
 
 // running.cpp: from a generation to its end.
 /// The member that speaks on `connection`, if it speaks of the current generation; fencing (S4)

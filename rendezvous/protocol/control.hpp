@@ -52,6 +52,16 @@ struct NodeStatus {
     bool operator==(const NodeStatus&) const = default;
 };
 
+/// A node that is left out for a while, and is not here.
+struct AbsentStatus {
+    NodeId node;
+    std::string hostname;
+    Milliseconds quarantined{0};  ///< as in NodeStatus, as is the next
+    std::string quarantine_why;
+
+    bool operator==(const AbsentStatus&) const = default;
+};
+
 struct JobStatus {
     JobId job;
     JobPhase phase = JobPhase::Forming;
@@ -69,6 +79,8 @@ struct JobStatus {
     int max_node_losses = -1;           ///< -1: unbounded
     std::vector<NodeStatus> nodes;      ///< members by rank, then others
     int nodes_left_out = 0;             ///< those that need no attention first
+    std::vector<AbsentStatus> absent;   ///< by id
+    int absent_left_out = 0;            ///< the last ones of them
     std::vector<TimelineEvent> events;  ///< the last ones
     int events_left_out = 0;
     std::optional<int> exit_code;  ///< Closed

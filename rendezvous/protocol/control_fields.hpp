@@ -58,6 +58,17 @@ struct Fields<NodeStatus> {
 };
 
 template <>
+struct Fields<AbsentStatus> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& node, Visitor& visit) {
+        visit.name("node", node.node, true);
+        visit.name("hostname", node.hostname, false);
+        visit.duration("quarantined_ms", node.quarantined);
+        visit.text("quarantine_why", node.quarantine_why);
+    }
+};
+
+template <>
 struct Fields<JobStatus> {
     template <typename Message, typename Visitor>
     static void visit(Message& job, Visitor& visit) {
@@ -77,6 +88,8 @@ struct Fields<JobStatus> {
         visit.number("max_node_losses", job.max_node_losses, -1, kIntMax);
         visit.objects("nodes", job.nodes, visit.limits().nodes_max);
         visit.number("nodes_left_out", job.nodes_left_out, 0, kIntMax);
+        visit.objects("absent", job.absent, visit.limits().nodes_max);
+        visit.number("absent_left_out", job.absent_left_out, 0, kIntMax);
         visit.objects("events", job.events, visit.limits().timeline_events_max);
         visit.number("events_left_out", job.events_left_out, 0, kIntMax);
         visit.number("exit_code", job.exit_code, 0, 255);

@@ -260,6 +260,21 @@ struct Fields<Goodbye> {
     }
 };
 
+template <>
+struct Fields<Unfit> {
+    static constexpr std::string_view type = "unfit";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& unfit, Visitor& visit) {
+        visit.name("job", unfit.job, true);
+        visit.name("node", unfit.node, true);
+        visit.name("process", unfit.process, false);
+        visit.name("hostname", unfit.hostname, false);
+        visit.name("run_token", unfit.run_token, false);
+        visit.name("why", unfit.why, true);
+    }
+};
+
 // ---------------------------------------------------------------------- rendezvous to the agent
 
 template <>

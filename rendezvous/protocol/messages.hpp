@@ -113,7 +113,7 @@ enum class VerdictKind { Succeeded, Failed, Stopped, Incomplete };
 
 // ---------------------------------------------------------------------- agent to the rendezvous
 
-/// The first message of a connection.
+/// The first message of a connection, unless it is Unfit.
 struct Join {
     JobId job;
     NodeId node;
@@ -187,6 +187,20 @@ struct Goodbye {
     std::string unfit;  ///< what its own check found wrong with the machine; empty: nothing
 
     bool operator==(const Goodbye&) const = default;
+};
+
+/// The first and only message of a connection, instead of a Join: what runs before a node joins
+/// found it not fit, and it goes for good. Answered by Refused. Nothing of it is a part of a Join,
+/// for a rendezvous that does not know of it must not take the node.
+struct Unfit {
+    JobId job;
+    NodeId node;
+    std::string process;  ///< as in Join, as is the next
+    std::string hostname;
+    std::string run_token;  ///< as in Join: this ddprun had been in the run, and was cut off
+    std::string why;        ///< as Goodbye::unfit
+
+    bool operator==(const Unfit&) const = default;
 };
 
 struct Beat {
@@ -295,7 +309,7 @@ struct Acknowledge {
 };
 
 using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Quiet, Stopped, Leave,
-                                  Unkillable, Goodbye, Beat>;
+                                  Unkillable, Goodbye, Unfit, Beat>;
 using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Redirect, Start, Stop,
                                        Released, Verdict, Acknowledge>;
 

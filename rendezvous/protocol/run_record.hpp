@@ -44,8 +44,10 @@ struct RecordedNode {
 /// A node that is left out for a while.
 struct RecordedQuarantine {
     NodeId node;
+    std::string hostname;
     Milliseconds remaining{0};
     std::string why = "keeps failing";  ///< after "it"
+    bool is_unfit = false;              ///< as it said itself
 
     bool operator==(const RecordedQuarantine&) const = default;
 };

@@ -46,8 +46,10 @@ struct Fields<RecordedQuarantine> {
     template <typename Record, typename Visitor>
     static void visit(Record& quarantine, Visitor& visit) {
         visit.name("node", quarantine.node, true);
+        visit.name("hostname", quarantine.hostname, false);
         visit.duration("remaining_ms", quarantine.remaining);
         visit.text("why", quarantine.why);
+        visit.flag("is_unfit", quarantine.is_unfit);
     }
 };
 

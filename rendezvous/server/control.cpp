@@ -24,7 +24,7 @@ StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, Instant now, s
             return;
         }
         reply.jobs.push_back(status_of(id, *coordinator.run(), now, left));
-        left.nodes_max -= reply.jobs.back().nodes.size();
+        left.nodes_max -= reply.jobs.back().nodes.size() + reply.jobs.back().absent.size();
     });
     return reply;
 }

@@ -32,6 +32,7 @@ void Jobs::restore(const std::map<JobId, std::string>& records) {
             continue;
         }
         Job& job = add(id);
+        has_had_any_ = true;
         const Result<void> restored = job.coordinator.restore(now, *record);
         if (!restored) {
             hooks_.log(restored.error().what);
@@ -56,7 +57,6 @@ Jobs::Job& Jobs::add(const JobId& id) {
     hooks.durability = [this, id](const std::string& fault) { durability_changed(id, fault); };
     job->recorder =
         std::make_shared<Recorder>(io_, id, options_.limits, durable_, std::move(hooks));
-    has_had_any_ = true;
     return *(jobs_[id] = std::move(job));
 }
 
@@ -73,6 +73,9 @@ bool Jobs::open(const JobId& job) {
     }
     forget_closed(std::chrono::steady_clock::now());
     if (jobs_.size() >= options_.limits.jobs_max) {
+        forget_one_without_run();
+    }
+    if (jobs_.size() >= options_.limits.jobs_max) {
         return false;
     }
     add(job);
@@ -88,10 +91,12 @@ bool Jobs::step(const JobId& job, const Input& input) {
     if (!hooks_.may_decide(now)) {
         return true;
     }
+    const Received* received = std::get_if<Received>(&input);
+    has_had_any_ |= received != nullptr && std::holds_alternative<Join>(received->message);
     admit_hold_up(now, job, *found->second);
     step_at(now, job, *found->second, input);
     // A join that was refused opens no run: nothing of it is kept.
-    if (found->second->coordinator.run() == nullptr) {
+    if (found->second->coordinator.is_empty()) {
         forget(job);
     }
     return true;
@@ -103,8 +108,9 @@ const Run* Jobs::run(const JobId& job) const {
 }
 
 bool Jobs::are_all_done() const {
-    return std::all_of(jobs_.begin(), jobs_.end(),
-                       [](const auto& job) { return job.second->coordinator.is_done(); });
+    return std::all_of(jobs_.begin(), jobs_.end(), [](const auto& job) {
+        return job.second->coordinator.run() == nullptr || job.second->coordinator.is_done();
+    });
 }
 
 void Jobs::visit(const std::function<void(const JobId&, const Coordinator&)>& look) const {
@@ -192,8 +198,8 @@ void Jobs::timer_fired(const JobId& id, std::uint64_t number) {
         hooks_.read_ready(id);
         job.armed.reset();
         step_at(std::chrono::steady_clock::now(), id, job, Tick{});
-        if (job.coordinator.run() == nullptr) {
-            forget(id);  // nobody came back to it
+        if (job.coordinator.is_empty()) {
+            forget(id);  // nobody came, or came back to it
         }
     } else {
         job.armed.reset();
@@ -209,6 +215,16 @@ void Jobs::forget(const JobId& id) {
         durable_.journal->erase(id);
     }
     jobs_.erase(id);
+}
+
+/// Who was not fit for a job that nobody has joined is not worth turning another job away.
+void Jobs::forget_one_without_run() {
+    const auto found = std::find_if(jobs_.begin(), jobs_.end(), [](const auto& job) {
+        return job.second->coordinator.run() == nullptr;
+    });
+    if (found != jobs_.end()) {
+        forget(JobId(found->first));
+    }
 }
 
 void Jobs::forget_closed(Instant now) {

@@ -57,6 +57,7 @@ public:
     [[nodiscard]] const Run* run(const JobId& job) const;
 
     [[nodiscard]] std::size_t size() const { return jobs_.size(); }
+    /// Somebody has joined one; who is not fit has not.
     [[nodiscard]] bool has_had_any() const { return has_had_any_; }
     [[nodiscard]] bool are_all_done() const;
 
@@ -90,6 +91,7 @@ private:
     void timer_fired(const JobId& id, std::uint64_t number);
     void forget(const JobId& id);
     void forget_closed(Instant now);
+    void forget_one_without_run();
 
     boost::asio::io_context& io_;
     CoordinatorOptions options_;

@@ -191,6 +191,10 @@ void Server::Impl::take(Session& session, std::string_view body) {
         join(session, *joining);
         return;
     }
+    if (const Unfit* const unfit = std::get_if<Unfit>(&*message); unfit && !session.job) {
+        hear_unfit(session, *unfit);
+        return;
+    }
     if (!session.job) {
         if (!parked_.contains(session.id)) {
             session.connection->fail("it spoke before it joined");
@@ -247,6 +251,19 @@ void Server::Impl::join(Session& session, const Join& message) {
     }
     session.job = message.job;
     static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
+}
+
+void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
+    if (!session.handshake.is_for(message.job)) {
+        session.connection->fail("it is not fit for another job than it greeted for");
+    } else if (!is_leading_) {
+        send_to_leader(session);  // which may be none yet: it asks again
+    } else if (jobs_->open(message.job)) {
+        session.job = message.job;
+        static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
+    } else {
+        turn_away(session, Refused{.text = message.why, .exit_code = kExitUnfit});
+    }
 }
 
 void Server::Impl::turn_away(Session& session, const Refused& refused) {

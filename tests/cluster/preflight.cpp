@@ -67,3 +67,47 @@ TEST_CASE("a node that is not fit any more after a failure leaves, and a spare t
     CHECK(b.count_lines("^worker ") == 1);
     cluster.wait_all_gone();
 }
+
+TEST_CASE(
+    "nodes that wait learn which one is not fit at first, and why; back again it is left out") {
+    Cluster cluster;
+    const FreePort port;
+    const std::string end = cluster.dir() / "end";
+    Job job;
+    job.nnodes = "2:3";
+    job.endpoint = port.endpoint();
+    job.flags = {"--preflight-command", "test ! -e \"$FAULT\""};
+    job.script = {"--print", "--always", "--wait-for-file", end, "--exit-code", "0"};
+    const auto start = [&](const std::string& name) -> Process& {
+        return cluster.start_ddprun(node_args(job, {"--node-id", name}),
+                                    {{"FAULT", cluster.dir() / ("fault-" + name)}});
+    };
+    const std::string line = " is not fit \\(its preflight command exited with code 1\\)";
+    touch(cluster.dir() / "fault-c");
+    Process& a = start("a");
+    a.wait_for_line("^ddprun: waiting for 1 node more");
+    Process& early = start("c");
+    CHECK(early.wait_exit() == 97);
+    CHECK(early.count_lines("the preflight command exited with code 1: this node is not fit") == 1);
+    a.wait_for_line("^ddprun: waiting for 1 node more: 1 of 2:3 here \\(.*\\); .*" + line);
+    // The first generation begins without it, which its head says once more.
+    Process& b = start("b");
+    a.wait_for_line(place_in(1));
+    b.wait_for_line(place_in(1));
+    a.wait_for_line("^ddprun: [^ ]*" + line + "$");
+    // The head is told of one that comes while it runs, too.
+    touch(cluster.dir() / "fault-d");
+    Process& late = start("d");
+    CHECK(late.wait_exit() == 97);
+    a.wait_for_line("^ddprun: node .*" + line + ": left out for 600 s while others suffice");
+    std::filesystem::remove(cluster.dir() / "fault-c");
+    Process& cured = start("c");
+    cured.wait_for_line("this one" + line + ", so it is left out");
+    touch(end);
+    CHECK(cured.wait_exit() == 0);
+    CHECK(cured.count_lines("^worker ") == 0);
+    CHECK(a.wait_exit() == 0);
+    CHECK(b.wait_exit() == 0);
+    CHECK(a.count_lines("^worker ") == 1);
+    cluster.wait_all_gone();
+}

@@ -251,6 +251,16 @@ private:
                 return Goodbye{choices_.flag() ? "its fan" : ""};
             case 7:
                 return Quiet{generation, Milliseconds(choices_.word())};
+            case 8: {
+                const Join& join =
+                    agents_[choices_.below(static_cast<unsigned>(agents_.size()))].identity;
+                return Unfit{.job = kJob,
+                             .node = choices_.flag() ? join.node : NodeId("stranger"),
+                             .process = join.process,
+                             .hostname = join.hostname,
+                             .run_token = choices_.flag() ? token_ : std::string(),
+                             .why = "its fan"};
+            }
             default:
                 return Beat{generation.value()};
         }

@@ -12,6 +12,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/write.hpp>
 
+#include "rendezvous/protocol/exit_codes.hpp"
 #include "rendezvous/protocol/handshake.hpp"
 #include "tests/process/server_fixture.hpp"
 
@@ -222,6 +223,72 @@ TEST_CASE("a daemon refuses a job too many") {
     REQUIRE(second.last<Refused>()->text ==
             "the rendezvous serves 1 jobs already, its limit; use another one");
     run_until(io, [&] { return !second.downs.empty(); });
+}
+
+TEST_CASE("a node that is not fit is answered, named to those who join, and opens no run") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    const auto unfit_of = [](const Agent& agent) {
+        return Unfit{.job = JobId(agent.options.job),
+                     .node = NodeId(agent.options.node),
+                     .hostname = agent.options.node,
+                     .why = "its fan"};
+    };
+    const Agent early(io, {.port = daemon.port, .node = "early", .joins = false});
+    run_until(io, [&] { return early.ups == 1; });
+    early.client->send(unfit_of(early));
+    run_until(io, [&] { return !early.downs.empty(); });
+    REQUIRE(early.last<Refused>() != nullptr);
+    REQUIRE(early.last<Refused>()->exit_code == kExitUnfit);
+    const Agent agent(io, {.port = daemon.port, .nodes = 2});
+    run_until(io, [&] { return agent.last<Waiting>() != nullptr; });
+    REQUIRE(agent.last<Waiting>()->text.ends_with("; early is not fit (its fan)"));
+    // It is no member, though its Join would have made the run complete.
+    REQUIRE(agent.last<Start>() == nullptr);
+
+    const Agent liar(io, {.port = daemon.port, .node = "liar", .joins = false});
+    run_until(io, [&] { return liar.ups == 1; });
+    Unfit other = unfit_of(liar);
+    other.job = JobId("bert");
+    liar.client->send(other);
+    run_until(io, [&] { return !liar.downs.empty(); });
+    REQUIRE(liar.messages.empty());
+    REQUIRE(daemon.server->job_count() == 1);
+}
+
+TEST_CASE("who is not fit for a job that nobody joins keeps neither a daemon nor another job out") {
+    boost::asio::io_context io;
+    Limits limits;
+    limits.jobs_max = 1;
+    const Daemon daemon(io, {.limits = limits, .exits_when_idle = true});
+    // Connected all the time, or the daemon would be idle.
+    const Agent agent(io, {.port = daemon.port, .joins = false});
+    run_until(io, [&] { return agent.ups == 1; });
+    for (const char* const job : {"bert", "mistral"}) {
+        const Agent unfit(io, {.port = daemon.port, .job = job, .joins = false});
+        run_until(io, [&] { return unfit.ups == 1; });
+        unfit.client->send(Unfit{.job = JobId(job), .node = NodeId("n"), .why = "its fan"});
+        run_until(io, [&] { return unfit.last<Refused>() != nullptr; });
+        REQUIRE(unfit.last<Refused>()->exit_code == kExitUnfit);
+        REQUIRE(daemon.server->job_count() == 1);
+    }
+    agent.client->send(agent.join());
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    agent.client->send(Goodbye{});
+    agent.client->stop([] {});
+    run_until(io, [&] { return daemon.has_ended; });
+}
+
+TEST_CASE("a daemon to which only nodes come that are not fit waits for others as for the first") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.exits_when_idle = true, .idle_start_timeout = Milliseconds(1000)});
+    const Agent unfit(io, {.port = daemon.port, .joins = false});
+    run_until(io, [&] { return unfit.ups == 1; });
+    unfit.client->send(Unfit{.job = JobId("llama"), .node = NodeId("n"), .why = "its fan"});
+    run_until(io, [&] { return unfit.last<Refused>() != nullptr; });
+    unfit.client->stop([] {});
+    run_until(io, [&] { return daemon.has_ended; });
+    REQUIRE(daemon.has_logged("nobody came"));
 }
 
 TEST_CASE("an agent that stops has said all it was told to say") {

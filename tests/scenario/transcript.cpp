@@ -118,6 +118,7 @@ private:
     void read_settings(Words& words, rdzv::JobSettings& settings);
     void join(Words& words, bool is_same_process);
     void report(const std::string& command, Words& words);
+    void unfit(Words& words);
     void watch(const std::string& command, Words& words);
     void pass(Words& words);
     void say(std::string text) { out_.push_back("    " + std::move(text)); }
@@ -302,6 +303,26 @@ void Scenario::join(Words& words, bool is_same_process) {
     tell(agent, std::move(join));
 }
 
+/// On a connection of its own: the check of a new process failed before it joined, or that of the
+/// same one that had joined and was cut off since.
+void Scenario::unfit(Words& words) {
+    const std::string name = words.next();
+    const std::string exit = words.next();
+    const bool is_itself = words.option("process").value_or("new") == "same";
+    rdzv::Unfit message{.job = JobId("job"),
+                        .node = NodeId(name),
+                        .process = "another",
+                        .hostname = name,
+                        .why = fmt::format("its preflight command exited with code {}", exit)};
+    if (is_itself) {
+        const Agent& agent = agents_.at(name);
+        message.process = agent.identity.process;
+        message.run_token = agent.token;
+    }
+    words.expect_end();
+    step(rdzv::Received{ConnectionId(++connections_), std::move(message)});
+}
+
 /// What agents say about their workers and themselves.
 void Scenario::report(const std::string& command, Words& words) {
     Agent& agent = agent_of(words);
@@ -462,7 +483,7 @@ std::vector<std::string> Scenario::run(const std::string& line) {
         {"timeline", 2},   {"fin", 2},     {"reset", 2},    {"drop", 2},    {"again", 2},
         {"mute", 2},       {"unmute", 2},  {"deadline", 2}, {"budgets", 2}, {"settings", 3},
         {"join", 4},       {"rejoin", 5},  {"pass", 6},     {"held_up", 7}, {"tick", 8},
-        {"restart", 9},    {"save", 10},   {"journal", 11}};
+        {"restart", 9},    {"save", 10},   {"journal", 11}, {"unfit", 12}};
     const auto kind = kKinds.find(command);
     switch (kind == kKinds.end() ? 0 : kind->second) {
         case 1:
@@ -499,6 +520,9 @@ std::vector<std::string> Scenario::run(const std::string& line) {
             break;
         case 11:
             step(rdzv::Durability{words.next() == "fails" ? "the disk is full" : ""});
+            break;
+        case 12:
+            unfit(words);
             break;
         default:
             throw BadCommand{"no such command: " + command};

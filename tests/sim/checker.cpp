@@ -1,6 +1,7 @@
 #include "tests/sim/checker.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,6 +14,12 @@ namespace {
 bool is_proof_of_emptiness(const rdzv::Input& input) {
     const rdzv::Received* received = std::get_if<rdzv::Received>(&input);
     return received != nullptr && std::holds_alternative<rdzv::Stopped>(received->message);
+}
+
+/// Whom a word concerns that comes from outside of the run.
+bool can_judge_unfit(const rdzv::Run* run) {
+    return run != nullptr && !std::holds_alternative<rdzv::Closed>(run->phase) &&
+           !std::holds_alternative<rdzv::Adopting>(run->phase) && !run->is_unconfirmed;
 }
 
 bool is_for_failure(rdzv::StopCause cause) {
@@ -68,8 +75,13 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
     is_repeated_ = false;
     cut_off_.reset();
     unfit_.reset();
+    namesake_.reset();
+    is_strangers_word_ = false;
     const rdzv::Run* run = coordinator.run();
     const rdzv::Received* received = std::get_if<rdzv::Received>(&input);
+    if (received != nullptr && std::holds_alternative<rdzv::Unfit>(received->message)) {
+        note_unfit(coordinator, std::get<rdzv::Unfit>(received->message), now);
+    }
     if (received != nullptr && run != nullptr) {
         const bool is_report = std::holds_alternative<rdzv::WorkerFinished>(received->message) ||
                                std::holds_alternative<rdzv::WorkerFailed>(received->message) ||
@@ -83,7 +95,7 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
         }
         is_repeated_ = is_repeated(*run, *received);
         check_report(*run, *received, now);
-        unfit_ = unfit_of(*run, *received);
+        unfit_ = unfit_.has_value() ? unfit_ : unfit_of(*run, *received);
     }
     if (const rdzv::ConnectionEnded* ended = std::get_if<rdzv::ConnectionEnded>(&input)) {
         if (run != nullptr && has_leases_ && !ended->is_end_of_stream) {
@@ -109,6 +121,53 @@ std::optional<NodeId> Checker::unfit_of(const rdzv::Run& run, const rdzv::Receiv
         return std::nullopt;
     }
     return owner->second;
+}
+
+/// What becomes of who says so instead of joining: itself a node of the run it is lost as with a
+/// Goodbye. Else it changes nothing but who is in quarantine, and nothing for a node that is there.
+void Checker::note_unfit(const rdzv::Coordinator& coordinator, const rdzv::Unfit& message,
+                         Instant now) {
+    const rdzv::Run* run = coordinator.run();
+    const bool is_known = run != nullptr && run->nodes.contains(message.node);
+    const bool is_itself = is_known && message.run_token == run->token &&
+                           message.process == run->nodes.at(message.node).info.process;
+    const std::optional<Instant> due = coordinator.next_deadline();
+    is_strangers_word_ = !is_itself && (!due.has_value() || *due > now);
+    const bool is_judged = can_judge_unfit(run);
+    if (!is_judged) {
+        unfit_told_[message.node] = now + limits_.quarantine_cooldown;
+    } else if (is_known && !is_itself) {
+        namesake_ = message.node;
+        const auto found = run->quarantined.find(message.node);
+        namesake_until_ = found == run->quarantined.end() ? Instant() : found->second.until;
+    } else {
+        unfit_ = message.node;
+    }
+}
+
+void Checker::check_unfit(const rdzv::Run& run, Instant now) {
+    const auto until_of = [&run](const NodeId& id) {
+        const auto found = run.quarantined.find(id);
+        return found == run.quarantined.end() ? Instant() : found->second.until;
+    };
+    if (namesake_ && (!run.nodes.contains(*namesake_) || until_of(*namesake_) != namesake_until_)) {
+        violate("quarantine", fmt::format("node {} suffers from another ddprun with its name",
+                                          namesake_->value()));
+    }
+    if (unfit_ && !std::holds_alternative<rdzv::Closed>(run.phase) &&
+        until_of(*unfit_) < now + limits_.quarantine_cooldown) {
+        violate("quarantine",
+                fmt::format("node {} is not fit, and may be taken again at once", unfit_->value()));
+    }
+    if (!can_judge_unfit(&run)) {
+        return;
+    }
+    for (const auto& [id, until] : std::exchange(unfit_told_, {})) {
+        if (until > now && until_of(id) <= now && !run.nodes.contains(id)) {
+            violate("quarantine",
+                    fmt::format("node {} was not fit, which is forgotten", id.value()));
+        }
+    }
 }
 
 /// A member tells of a rank what it has told before: agents do so after every reconnect.
@@ -164,6 +223,9 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     if (is_stale_ && after != before_) {
         violate("S4", "a report of an older generation changed the run");
     }
+    if (is_strangers_word_ && after != before_) {
+        violate("S13", "who is not fit and has not joined changed the run");
+    }
     if (is_repeated_ && after != before_) {
         violate("S8", "a report that was said again counted again");
     }
@@ -176,14 +238,7 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
         }
         check_losses(*run, after, input);
     }
-    if (unfit_ && !std::holds_alternative<rdzv::Closed>(run->phase)) {
-        const auto found = run->quarantined.find(*unfit_);
-        if (found == run->quarantined.end() ||
-            found->second.until < now + limits_.quarantine_cooldown) {
-            violate("quarantine", fmt::format("node {} is not fit, and may be taken again at once",
-                                              unfit_->value()));
-        }
-    }
+    check_unfit(*run, now);
     if (run->timeline.size() > limits_.timeline_events_max + 1 ||
         after.failures > limits_.failures_kept_max || run->nodes.size() > limits_.nodes_max) {
         violate("S11", "a list of the run is longer than its limit");
@@ -357,6 +412,7 @@ void Checker::daemon_died(Memory next) {
         truth.finished_reports.clear();
     }
     starts_.clear();
+    unfit_told_.clear();
     startable_since_.reset();
     forming_since_.reset();
     is_first_step_ = true;
@@ -364,6 +420,7 @@ void Checker::daemon_died(Memory next) {
 
 void Checker::forget_run() {
     starts_.clear();
+    unfit_told_.clear();
     startable_since_.reset();
 }
 

@@ -109,6 +109,8 @@ private:
     [[nodiscard]] static bool is_repeated(const rdzv::Run& run, const rdzv::Received& received);
     [[nodiscard]] static std::optional<NodeId> unfit_of(const rdzv::Run& run,
                                                         const rdzv::Received& received);
+    void note_unfit(const rdzv::Coordinator& coordinator, const rdzv::Unfit& message, Instant now);
+    void check_unfit(const rdzv::Run& run, Instant now);
     void check_cut_off(const rdzv::Run& run) const;
     void check_stop(const rdzv::Run& run, const rdzv::Stop& stop);
     void check_new_generation(const rdzv::Run& run, Instant now);
@@ -129,12 +131,16 @@ private:
     rdzv::Limits limits_;
     bool has_leases_;
     Snapshot before_;
-    bool is_stale_ = false;          ///< this step's input: a report of an older generation
-    bool is_repeated_ = false;       ///< one that was said before
-    bool is_first_step_ = true;      ///< of this daemon
-    Generation newest_held_;         ///< by those who wait to be adopted
-    std::optional<NodeId> cut_off_;  ///< by this step's input, and not believed dead
-    std::optional<NodeId> unfit_;    ///< says this step's input, and goes
+    bool is_stale_ = false;                 ///< this step's input: a report of an older generation
+    bool is_repeated_ = false;              ///< one that was said before
+    bool is_first_step_ = true;             ///< of this daemon
+    Generation newest_held_;                ///< by those who wait to be adopted
+    std::optional<NodeId> cut_off_;         ///< by this step's input, and not believed dead
+    std::optional<NodeId> unfit_;           ///< says this step's input, and goes
+    bool is_strangers_word_ = false;        ///< this step's input: who has not joined is not fit
+    std::optional<NodeId> namesake_;        ///< of a node that is there
+    Instant namesake_until_{};              ///< its quarantine, if any
+    std::map<NodeId, Instant> unfit_told_;  ///< before any run could judge it, and until when
     std::map<std::string, GenerationTruth> truths_;  ///< by digest
     std::map<std::string, Generation> newest_told_;  ///< by run token
     std::map<std::string, int> restarts_told_;       ///< by run token

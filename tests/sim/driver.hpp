@@ -206,6 +206,7 @@ private:
     void replay_report(Machine& machine, Dice& dice);
     void let_stranger_speak(Dice& dice);
     void let_stranger_join(Daemon& daemon, bool is_larger, const std::string& name);
+    void let_unfit_speak(Daemon& daemon, std::uint64_t word, const std::string& name);
     void speak_without_joining(Daemon& daemon, std::uint64_t word);
     void maybe_return(Machine& machine, Dice& dice);
     [[nodiscard]] Machine* draw_machine(Dice& dice);

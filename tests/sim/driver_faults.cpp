@@ -623,6 +623,27 @@ void Simulation::let_stranger_speak(Dice& dice) {
     } else if (std::holds_alternative<rdzv::Running>(run->phase)) {
         let_stranger_join(*daemon, is_larger, name);  // else it would open a run of its own
     }
+    if (options_.has_preflight) {
+        let_unfit_speak(*daemon, word, name);
+    }
+}
+
+/// A second ddprun on a machine where one lives already, or one of no machine of ours.
+void Simulation::let_unfit_speak(Daemon& daemon, std::uint64_t word, const std::string& name) {
+    const rdzv::Run* const run = daemon.coordinator->run();
+    NodeId node(name);
+    if (run != nullptr && !run->nodes.empty() && word % 4 != 0) {
+        const auto known = static_cast<std::ptrdiff_t>(word / 4 % run->nodes.size());
+        node = std::next(run->nodes.begin(), known)->first;
+    }
+    trace("fault", fmt::format("a ddprun with the name of {} is not fit", node.value()));
+    const ConnectionId connection = network_.connect(0, daemon.index);
+    const rdzv::Unfit unfit{.job = JobId("sim"),
+                            .node = node,
+                            .process = "stranger",
+                            .hostname = node.value(),
+                            .why = "its fan"};
+    take_message(daemon, connection, rdzv::AgentMessage(unfit));
 }
 
 void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::string& name) {

@@ -333,7 +333,7 @@ void Simulation::judge_refusal(const rdzv::Run& run, const rdzv::Send& send,
     const bool is_odd = node.has_value()
                             ? settings_of(machine(*node)).max_restarts != run.settings.max_restarts
                             : options_.odd_nodes > 0;  // it is gone, who can tell?
-    if (!speaks_of("took the place") && !speaks_of("stranger") &&
+    if (!speaks_of("took the place") && !speaks_of("stranger") && !speaks_of("is not fit") &&
         !(is_odd && speaks_of("--max-restarts"))) {
         checker_.violate("S15", "refused: " + refused.text);
     }

@@ -304,7 +304,8 @@ void Simulation::follow(Daemon& daemon, std::optional<int> leader) {
 }
 
 void Simulation::send_to_leader(Daemon& daemon, ConnectionId connection) {
-    const rdzv::Redirect redirect{this->daemon(*daemon.seat.leader).name};
+    const std::optional<int>& leader = daemon.seat.leader;
+    const rdzv::Redirect redirect{leader.has_value() ? this->daemon(*leader).name : ""};
     network_.send_to_node(connection, rdzv::encode(rdzv::RendezvousMessage(redirect)));
     network_.close_at_rendezvous(connection);
 }
@@ -312,12 +313,15 @@ void Simulation::send_to_leader(Daemon& daemon, ConnectionId connection) {
 void Simulation::receive_as_follower(Daemon& daemon, ConnectionId connection,
                                      const rdzv::AgentMessage& message) {
     const rdzv::Join* join = std::get_if<rdzv::Join>(&message);
-    if (join == nullptr || !network_.node_of(connection).has_value()) {
+    const bool is_unfit = std::holds_alternative<rdzv::Unfit>(message);
+    if ((join == nullptr && !is_unfit) || !network_.node_of(connection).has_value()) {
         return;
     }
     trace(daemon.name, fmt::format("<- {} {}", connection.value(), message_text(message)));
     const std::optional<int> leader = daemon.seat.leader;
-    if (leader.has_value() && this->daemon(*leader).name != join->unreachable) {
+    const bool is_of_use =
+        leader.has_value() && (is_unfit || this->daemon(*leader).name != join->unreachable);
+    if (is_of_use || is_unfit) {
         send_to_leader(daemon, connection);
     } else {
         daemon.parked[connection] = *join;

@@ -141,13 +141,13 @@ void Simulation::follow_redirect(Machine& machine, const rdzv::Redirect& redirec
     const auto leader = std::find_if(daemons_.begin(), daemons_.end(), [&](const Daemon& one) {
         return one.name == redirect.endpoint;
     });
-    if (++choice.redirects <= kRedirectsMax) {
+    if (leader != daemons_.end() && ++choice.redirects <= kRedirectsMax) {
         choice.sent_to = leader->index;
         choice.silent.reset();  // our join told of it: so it leads anew
     } else {
         choice.redirects = 0;
     }
-    lose_link(machine, leader->name + " leads");
+    lose_link(machine, leader == daemons_.end() ? "nobody leads" : leader->name + " leads");
 }
 
 /// A daemon that knows no leader keeps us until there is one, but not for ever.

@@ -153,8 +153,9 @@ void Simulation::take_message(Daemon& daemon, ConnectionId connection,
         receive_as_follower(daemon, connection, message);
         return;
     }
-    const bool is_join = std::holds_alternative<rdzv::Join>(message);
-    if (is_join && network_.node_of(connection).has_value()) {
+    const bool is_first =
+        std::holds_alternative<rdzv::Join>(message) || std::holds_alternative<rdzv::Unfit>(message);
+    if (is_first && network_.node_of(connection).has_value()) {
         daemon.served.insert(connection);
     } else if (!daemon.served.contains(connection)) {
         return;  // closed meanwhile
@@ -186,7 +187,7 @@ void Simulation::step_rendezvous(Daemon& daemon, const rdzv::Input& input) {
         judge_losses_of_living(*coordinator.run(), nodes_before);
         judge_everybodys_publishing(*coordinator.run());
         judge_hang(*coordinator.run());
-    } else if (had_run) {
+    } else if (had_run && coordinator.is_empty()) {
         forget_run(daemon);
     }
     arm_rendezvous(daemon);

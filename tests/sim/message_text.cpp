@@ -35,6 +35,9 @@ std::string text_of(const rdzv::Unkillable& m) {
 std::string text_of(const rdzv::Goodbye& m) {
     return m.unfit.empty() ? "Goodbye" : fmt::format("Goodbye: {}", m.unfit);
 }
+std::string text_of(const rdzv::Unfit& m) {
+    return fmt::format("Unfit {} token '{}': {}", m.node.value(), m.run_token, m.why);
+}
 std::string text_of(const rdzv::Beat& m) {
     return fmt::format("Beat {}", m.sequence);
 }

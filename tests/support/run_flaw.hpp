@@ -87,6 +87,7 @@ inline std::string run_flaw(const Run& run, const CoordinatorOptions& options) {
     }
     if (run.nodes.size() > options.limits.nodes_max ||
         run.departed.size() > options.limits.nodes_max ||
+        run.quarantined.size() > options.limits.nodes_max ||
         run.timeline.size() > options.limits.timeline_events_max) {
         return "more is kept than Limits allow";
     }

@@ -290,6 +290,45 @@ TEST_CASE("what is remembered of those that have gone is bounded") {
     CHECK(driver.coordinator.run()->departing.empty());
 }
 
+TEST_CASE("whoever is not fit, and however many are, no more than the limit are kept") {
+    CoordinatorOptions options;
+    options.limits.nodes_max = 2;
+    Coordinator coordinator(JobId("job"), options, Rng(1));
+    Instant now{};
+    std::uint64_t connection = 1;
+    const auto say_unfit = [&](const std::string& name) {
+        const Unfit unfit{
+            .job = JobId("job"), .node = NodeId(name), .hostname = name, .why = "its fan"};
+        Effects effects;
+        coordinator.step(now, Received{ConnectionId(++connection), unfit}, effects);
+        REQUIRE(effects.size() >= 2);
+        CHECK(std::get<Refused>(std::get<Send>(effects[0]).message).exit_code == kExitUnfit);
+        CHECK(std::holds_alternative<CloseConnection>(effects[1]));
+    };
+    say_unfit("x0");
+    say_unfit("x1");
+    now += Milliseconds(1000);
+    say_unfit("x2");
+    CHECK(coordinator.run() == nullptr);
+    CHECK_FALSE(coordinator.is_empty());
+    // What was kept is over; x2, which came later and was not, would not be.
+    now += Limits().quarantine_cooldown - Milliseconds(500);
+    Effects effects;
+    coordinator.step(now, Received{ConnectionId(1), join_of("a", 2)}, effects);
+    CHECK(coordinator.run()->quarantined.empty());
+    say_unfit("y0");
+    say_unfit("y1");
+    say_unfit("y2");
+    CHECK(coordinator.run()->quarantined.size() == 2);
+    CHECK_FALSE(coordinator.run()->quarantined.contains(NodeId("y2")));
+    // Those that are known are renewed all the same.
+    now += Milliseconds(1000);
+    say_unfit("y1");
+    CHECK(coordinator.run()->quarantined.at(NodeId("y1")).until ==
+          now + Limits().quarantine_cooldown);
+    CHECK(coordinator.run()->nodes.size() == 1);
+}
+
 TEST_CASE("of very many missing and waiting nodes only the first are named") {
     Driver driver;
     for (int i = 1; i <= 20; ++i) {

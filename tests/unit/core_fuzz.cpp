@@ -254,6 +254,17 @@ private:
         }
     }
 
+    /// In the name of a node that may be there, or of one that never was.
+    Unfit lie_about_fitness(const FuzzAgent& agent) {
+        const Join& join = agents_[rng_.below(agents_.size())].identity;
+        return {.job = join.job,
+                .node = rng_.chance(1, 2) ? join.node : NodeId(fmt::format("x{}", rng_.next())),
+                .process = join.process,
+                .hostname = join.hostname,
+                .run_token = rng_.chance(1, 2) ? agent.token : "nonsense",
+                .why = "its fan"};
+    }
+
     AgentMessage garbage(FuzzAgent& agent) {
         const Generation generation(rng_.below(6));
         const LocalRank local_rank(static_cast<int>(rng_.below(6)) - 2);
@@ -286,7 +297,8 @@ private:
             case 5:
                 return Unkillable{generation};
             case 6:
-                return Goodbye{};
+                return generation.value() < 3 ? AgentMessage(Goodbye{})
+                                              : AgentMessage(lie_about_fitness(agent));
             case 7:
                 return Quiet{generation,
                              Milliseconds(static_cast<std::int64_t>(rng_.below(9000)) - 100)};

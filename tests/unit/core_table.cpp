@@ -31,7 +31,7 @@ Join join_of(const std::string& name) {
     return join;
 }
 
-/// A message as a member would send it; a stranger's for Join.
+/// A message as a member would send it; a stranger's for Join and Unfit.
 template <typename T>
 T sample() {
     static_assert(!std::is_same_v<T, T>, "a message without a row in the table");
@@ -72,6 +72,10 @@ Goodbye sample<Goodbye>() {
     return {"its fan"};
 }
 template <>
+Unfit sample<Unfit>() {
+    return {.job = JobId("job"), .node = NodeId("c"), .hostname = "c", .why = "its fan"};
+}
+template <>
 Beat sample<Beat>() {
     return {5};
 }
@@ -85,9 +89,9 @@ std::vector<AgentMessage> all_messages() {
     return all_messages(std::make_index_sequence<std::variant_size_v<AgentMessage>>());
 }
 
-constexpr std::array<const char*, 9> kMessageNames = {
+constexpr std::array<const char*, 10> kMessageNames = {
     "Join",  "WorkerFinished", "WorkerFailed", "Quiet", "Stopped",
-    "Leave", "Unkillable",     "Goodbye",      "Beat"};
+    "Leave", "Unkillable",     "Goodbye",      "Unfit", "Beat"};
 static_assert(std::variant_size_v<AgentMessage> == kMessageNames.size());
 constexpr std::array<const char*, 10> kAnswerNames = {
     "Accepted", "Refused", "Waiting",  "Notice",  "Redirect",
@@ -179,6 +183,9 @@ const std::map<std::string, Row> kTable = {
     {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
     {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-", "-"}},
     {"Goodbye", {"=Closed", "a<-Stop =Stopping", "-", "-", "-"}},
+    {"Unfit",
+     {"c<-Refused c closed", "c<-Refused c closed a<-Notice", "c<-Refused c closed a<-Notice",
+      "c<-Refused c closed", "c<-Refused c closed"}},
     {"Beat", {"a<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "-"}},
     {"ConnectionEnded, end of stream", {"-", "a<-Stop =Stopping", "-", "-", "-"}},
     {"ConnectionEnded, reset", {"-", "-", "-", "-", "-"}},
@@ -192,9 +199,10 @@ const std::map<std::string, Row> kTable = {
 std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {
     std::vector<std::pair<std::string, Input>> inputs;
     for (const AgentMessage& message : all_messages()) {
-        const bool is_join = std::holds_alternative<Join>(message);
+        const bool is_strangers =
+            std::holds_alternative<Join>(message) || std::holds_alternative<Unfit>(message);
         inputs.emplace_back(kMessageNames[message.index()],
-                            Received{is_join ? kC : speaker, message});
+                            Received{is_strangers ? kC : speaker, message});
     }
     inputs.emplace_back("ConnectionEnded, end of stream", ConnectionEnded{speaker, true});
     inputs.emplace_back("ConnectionEnded, reset", ConnectionEnded{speaker, false});
@@ -229,8 +237,8 @@ TEST_CASE("the last answer to a stop ends it") {
 TEST_CASE("whoever has not joined is not heard, in any phase") {
     for (const char* phase : kPhaseNames) {
         for (const auto& [name, input] : all_inputs(ConnectionId(99))) {
-            if (name == "Join" || name == "Durability") {
-                continue;  // the one is how to join, the other is nobody's word
+            if (name == "Join" || name == "Unfit" || name == "Durability") {
+                continue;  // how to join, what is said instead, and nobody's word
             }
             Table table(phase);
             INFO(phase << " x " << name);
@@ -241,7 +249,7 @@ TEST_CASE("whoever has not joined is not heard, in any phase") {
 
 TEST_CASE("before the first join nothing has an effect and nothing is awaited") {
     for (const auto& [name, input] : all_inputs(kA)) {
-        if (name == "Join") {
+        if (name == "Join" || name == "Unfit") {
             continue;
         }
         Coordinator coordinator(JobId("job"), {}, Rng(1));

@@ -177,6 +177,7 @@ TEST_CASE("every message of an agent survives encoding and decoding") {
     require_agent_round_trip<Leave>();
     require_agent_round_trip<Unkillable>();
     require_agent_round_trip<Goodbye>();
+    require_agent_round_trip<Unfit>();
     require_agent_round_trip<Beat>();
 }
 
@@ -234,6 +235,12 @@ TEST_CASE("a field of the wrong type or beyond its bounds is refused by name") {
     REQUIRE(refusal(R"({"type":"join","node":"n"})") == "join.job is missing");
     REQUIRE(refusal(R"({"type":"worker_failed","evidence":{"stderr_tail":"?"}})") ==
             "worker_failed.evidence.stderr_tail is not base64");
+    const std::string unfit = R"({"type":"unfit","job":"j","node":"n")";
+    REQUIRE(refusal(unfit + "}") == "unfit.why is missing");
+    REQUIRE(refusal(unfit + R"(,"why":"a\u0007b"})") == "unfit.why has a control character");
+    REQUIRE(refusal(unfit + ",\"why\":\"" + std::string(256, 'y') + "\"}") ==
+            "unfit.why has 256 bytes, allowed are 255");
+    REQUIRE(refusal(R"({"type":"unfit","job":"j","why":"w"})") == "unfit.node is missing");
     std::string addresses = "\"a\"";
     for (int i = 0; i < 64; ++i) {
         addresses += ",\"a\"";

@@ -106,6 +106,39 @@ TEST_CASE("a running job tells who holds which ranks, and who is cut off or a sp
     REQUIRE_FALSE(status.nodes[2].group_rank);
 }
 
+TEST_CASE("nodes that are left out and not here are told, as far as there is room beside nodes") {
+    Driver driver(2);
+    driver.join(1, "a");
+    const auto say_unfit = [&](const std::string& name) {
+        driver.hear(9, Unfit{.job = JobId("job"),
+                             .node = NodeId(name),
+                             .hostname = "host-" + name,
+                             .why = "its fan"});
+    };
+    say_unfit("x");
+    say_unfit("y");
+    driver.now += Milliseconds(1000);
+    const JobStatus status = driver.status();
+    REQUIRE(status.nodes.size() == 1);
+    REQUIRE(status.absent.size() == 2);
+    REQUIRE(status.absent[0] == AbsentStatus{.node = NodeId("x"),
+                                             .hostname = "host-x",
+                                             .quarantined = Milliseconds(599000),
+                                             .quarantine_why = "is not fit (its fan)"});
+    REQUIRE(
+        status.waits_for.ends_with("; host-x is not fit (its fan), host-y is not fit (its fan)"));
+    REQUIRE(driver.status({.nodes_max = 2}).absent.size() == 1);
+    REQUIRE(driver.status({.nodes_max = 2}).absent_left_out == 1);
+    const StatusReply reply{.jobs = {status}};
+    REQUIRE(decode_status_reply(encode(reply), Limits()).value() == reply);
+    // Back again it is here, and its row says so.
+    driver.join(2, "x");
+    REQUIRE(driver.status().absent.size() == 1);
+    REQUIRE(driver.status().nodes[1].quarantine_why == "is not fit (its fan)");
+    driver.now += Milliseconds(600000);
+    REQUIRE(driver.status().absent.empty());
+}
+
 TEST_CASE("a closed job tells its verdict") {
     Driver driver(1, 1);
     driver.join(1, "a");
@@ -204,6 +237,11 @@ JobStatus example() {
                   .leaving = 15,
                   .quarantined = Milliseconds(61000),
                   .quarantine_why = "is not fit (its fan)"}};
+    job.absent = {{.node = NodeId("z"),
+                   .hostname = "gpu-\x07",
+                   .quarantined = Milliseconds(599000),
+                   .quarantine_why = "is not fit (its disk)"}};
+    job.absent_left_out = 2;
     job.events = {{Milliseconds(900), "generation 1 started"},
                   {Milliseconds(7435000), "generation 4 started"}};
     return job;
@@ -219,6 +257,8 @@ TEST_CASE("people read first what a job waits for, then a table, and no control 
             "  gpu-7   member    0      0-7    8      104 ms ago  896 ms  2 of 8 ranks done\n"
             "  g?[31m  member    1      8      1      1.2 s ago   0 ms    cut off, leaving after "
             "signal 15, left out for 1 min 1 s: it is not fit (its fan)\n"
+            "  gpu-? is not here; left out for 9 min 59 s: it is not fit (its disk)\n"
+            "  and 2 more that are not here\n"
             "  after      900 ms  generation 1 started\n"
             "  after   2 h 3 min  generation 4 started\n");
     reply.jobs.push_back({.job = JobId("bert"),

@@ -51,14 +51,57 @@ TEST_CASE("a node joins only once its preflight command has found it fit") {
     CHECK(rig.sent<rdzv::Join>().size() == 1);
 }
 
-TEST_CASE("a node that is not fit at first never joins, and exits with 97") {
+TEST_CASE("a node that is not fit at first says so instead of joining, and exits with 97") {
     Rig rig(with_preflight());
     rig.give(LinkUp{"10.0.0.1"});
     rig.give(PreflightDone{"exited with code 3"});
-    CHECK_FALSE(rig.sends_anything());
+    const rdzv::Join& identity = with_preflight().identity;
+    REQUIRE(rig.sent<rdzv::Unfit>().size() == 1);
+    CHECK(rig.sent<rdzv::Unfit>()[0] == rdzv::Unfit{.job = identity.job,
+                                                    .node = identity.node,
+                                                    .process = identity.process,
+                                                    .hostname = identity.hostname,
+                                                    .why = "its preflight command exited with "
+                                                           "code 3"});
     CHECK(rig.said() ==
           "the preflight command exited with code 3: this node is not fit and leaves the job");
+    CHECK_FALSE(rig.does<OpenStore>());
+    CHECK(rig.exit_code() == -1);
+    CHECK(rig.supervisor.explain() == "telling the rendezvous that this node is not fit");
+    SECTION("the rendezvous has heard it") {
+        rig.hear(rdzv::Refused{.text = "node a is not fit", .exit_code = rdzv::kExitUnfit});
+        CHECK(rig.said().empty());
+        CHECK_FALSE(rig.sends_anything());
+    }
+    SECTION("one that does not decide sends it on") {
+        rig.give(LinkDown{"the daemon at b:1 leads"});
+        CHECK(rig.exit_code() == -1);
+        rig.give(LinkUp{"10.0.0.1"});
+        CHECK(rig.sent<rdzv::Unfit>().size() == 1);
+        CHECK(rig.sent<rdzv::Join>().empty());
+        rig.hear(rdzv::Refused{});
+    }
+    SECTION("nobody answers") {
+        rig.pass(rdzv::Limits().connect_timeout - Milliseconds(1));
+        CHECK(rig.exit_code() == -1);
+        rig.pass(Milliseconds(1));
+    }
+    SECTION("nobody ever will") {
+        rig.give(LinkDown{"another secret", true});
+    }
     CHECK(rig.exit_code() == rdzv::kExitUnfit);
+    CHECK(rig.sent<rdzv::Goodbye>().empty());
+}
+
+TEST_CASE("a node that is not fit and has no connection waits for one before it goes") {
+    Rig rig(with_preflight());
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(LinkDown{"reset"});
+    rig.give(PreflightDone{"exited with code 3"});
+    CHECK_FALSE(rig.sends_anything());
+    CHECK(rig.exit_code() == -1);
+    rig.give(LinkUp{"10.0.0.1"});
+    CHECK(rig.sent<rdzv::Unfit>().size() == 1);
 }
 
 TEST_CASE("each further generation is preceded by a check, whether or not the node had the store") {
@@ -91,6 +134,14 @@ TEST_CASE("each further generation is preceded by a check, whether or not the no
             rig.give(StoreOpened{{"10.0.0.1", 4002}});
         }
         CHECK(rig.sent<rdzv::Join>().size() == 1);
+    }
+    SECTION("the connection breaks meanwhile: not fit it says so as the one that had joined") {
+        rig.give(LinkDown{"reset"});
+        rig.give(LinkUp{"10.0.0.1"});
+        rig.give(PreflightDone{"exited with code 3"});
+        REQUIRE(rig.sent<rdzv::Unfit>().size() == 1);
+        CHECK(rig.sent<rdzv::Unfit>()[0].run_token == "t1");
+        CHECK(rig.sent<rdzv::Goodbye>().empty());
     }
 }
 
