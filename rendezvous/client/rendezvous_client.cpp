@@ -123,14 +123,17 @@ void RendezvousClient::Impl::send(const AgentMessage& message) {
     if (!is_up_ || is_stopping_) {
         return;
     }
-    const Join* join = std::get_if<Join>(&message);
-    if (join == nullptr || options_.endpoints.size() == 1) {
+    const bool asks_for_leader =
+        std::holds_alternative<Join>(message) || std::holds_alternative<Unfit>(message);
+    if (!asks_for_leader || options_.endpoints.size() == 1) {
         connection_->send(encode(message));
         return;
     }
-    Join telling = *join;
-    telling.unreachable = silent_ ? to_string(*silent_) : std::string();
-    connection_->send(encode(AgentMessage(std::move(telling))));
+    AgentMessage telling = message;
+    Join* const join = std::get_if<Join>(&telling);
+    (join != nullptr ? join->unreachable : std::get<Unfit>(telling).unreachable) =
+        silent_ ? to_string(*silent_) : std::string();
+    connection_->send(encode(telling));
     limit_wait();
 }
 

@@ -272,6 +272,7 @@ struct Fields<Unfit> {
         visit.name("hostname", unfit.hostname, false);
         visit.name("run_token", unfit.run_token, false);
         visit.name("why", unfit.why, true);
+        visit.name("unreachable", unfit.unreachable, false);
     }
 };
 

@@ -197,8 +197,9 @@ struct Unfit {
     NodeId node;
     std::string process;  ///< as in Join, as is the next
     std::string hostname;
-    std::string run_token;  ///< as in Join: this ddprun had been in the run, and was cut off
-    std::string why;        ///< as Goodbye::unfit
+    std::string run_token;    ///< as in Join: this ddprun had been in the run, and was cut off
+    std::string why;          ///< as Goodbye::unfit
+    std::string unreachable;  ///< as in Join
 
     bool operator==(const Unfit&) const = default;
 };

@@ -257,7 +257,10 @@ void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
     if (!session.handshake.is_for(message.job)) {
         session.connection->fail("it is not fit for another job than it greeted for");
     } else if (!is_leading_) {
-        send_to_leader(session);  // which may be none yet: it asks again
+        // Else it asks again, here or elsewhere, as long as it has patience.
+        if (!leader_.empty() && leader_ != message.unreachable) {
+            send_to_leader(session);
+        }
     } else if (jobs_->open(message.job)) {
         session.job = message.job;
         static_cast<void>(jobs_->step(message.job, Received{session.id, message}));

@@ -279,6 +279,39 @@ TEST_CASE("who is not fit for a job that nobody joins keeps neither a daemon nor
     run_until(io, [&] { return daemon.has_ended; });
 }
 
+TEST_CASE("one of several daemons sends a node that is not fit to the one that leads") {
+    boost::asio::io_context io;
+    const Daemon leader(io);
+    const Daemon follower(io, {.is_one_of_several = true});
+    follower.server->follow("127.0.0.1:" + std::to_string(leader.port));
+    const Agent unfit(io, {.port = follower.port, .joins = false});
+    const Unfit message{.job = JobId("llama"), .node = NodeId("n"), .why = "its fan"};
+    run_until(io, [&] { return unfit.ups == 1; });
+    unfit.client->send(message);
+    run_until(io, [&] { return unfit.ups == 2; });
+    unfit.client->send(message);
+    run_until(io, [&] { return unfit.last<Refused>() != nullptr; });
+    REQUIRE(unfit.last<Refused>()->exit_code == kExitUnfit);
+    REQUIRE(leader.server->job_count() == 1);
+    REQUIRE(follower.server->job_count() == 0);
+}
+
+TEST_CASE("a daemon ends with its last run, whoever was not fit for another job") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.exits_when_idle = true});
+    const Agent unfit(io, {.port = daemon.port, .job = "bert", .joins = false});
+    run_until(io, [&] { return unfit.ups == 1; });
+    unfit.client->send(Unfit{.job = JobId("bert"), .node = NodeId("n"), .why = "its fan"});
+    run_until(io, [&] { return unfit.last<Refused>() != nullptr; });
+    const Agent agent(io, {.port = daemon.port});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    REQUIRE(daemon.server->job_count() == 2);
+    unfit.client->stop([] {});
+    agent.client->send(Goodbye{});
+    agent.client->stop([] {});
+    run_until(io, [&] { return daemon.has_ended; });
+}
+
 TEST_CASE("a daemon to which only nodes come that are not fit waits for others as for the first") {
     boost::asio::io_context io;
     const Daemon daemon(io, {.exits_when_idle = true, .idle_start_timeout = Milliseconds(1000)});

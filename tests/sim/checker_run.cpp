@@ -87,8 +87,12 @@ void Checker::check_choice(const rdzv::Run& run, Instant now) {
     for (const rdzv::Place& place : run.places) {
         ill += is_left_out(place.node) ? 1 : 0;
     }
-    const bool has_better = std::any_of(run.ready.begin(), run.ready.end(),
-                                        [&](const NodeId& id) { return !is_left_out(id); });
+    // Those that waited for a run that nobody came back to join the next one by one, and it may
+    // begin before the last of them.
+    const bool is_in_turn = before_.parked > 0 && before_.token != run.token;
+    const bool has_better =
+        !is_in_turn && std::any_of(run.ready.begin(), run.ready.end(),
+                                   [&](const NodeId& id) { return !is_left_out(id); });
     const bool do_others_suffice =
         run.places.size() - ill >= static_cast<std::size_t>(run.settings.min_nodes);
     if (ill > 0 && (has_better || do_others_suffice)) {

@@ -130,7 +130,7 @@ private:
     void lose_link(Machine& machine, const std::string& why);
     void follow_redirect(Machine& machine, const rdzv::Redirect& redirect);
     void note_silent(Machine& machine);
-    void send_join(Machine& machine, rdzv::Join join);
+    void ask_for_leader(Machine& machine, rdzv::AgentMessage message);
     [[nodiscard]] rdzv::JobSettings settings_of(const Machine& machine) const;
     void node_receives(ConnectionId connection, int node, Packet packet);
     void agent_receives(Machine& machine, ConnectionId connection, const Packet& packet);

@@ -242,8 +242,10 @@ void Simulation::send_to_rendezvous(Machine& machine, const rdzv::AgentMessage& 
                                            message_text(message)));
         return;
     }
-    if (const rdzv::Join* join = std::get_if<rdzv::Join>(&message); join && has_several()) {
-        send_join(machine, *join);
+    const bool is_first =
+        std::holds_alternative<rdzv::Join>(message) || std::holds_alternative<rdzv::Unfit>(message);
+    if (is_first && has_several()) {
+        ask_for_leader(machine, message);
     } else {
         network_.send_to_rendezvous(*machine.connection, rdzv::encode(message));
     }

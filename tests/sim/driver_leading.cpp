@@ -304,8 +304,7 @@ void Simulation::follow(Daemon& daemon, std::optional<int> leader) {
 }
 
 void Simulation::send_to_leader(Daemon& daemon, ConnectionId connection) {
-    const std::optional<int>& leader = daemon.seat.leader;
-    const rdzv::Redirect redirect{leader.has_value() ? this->daemon(*leader).name : ""};
+    const rdzv::Redirect redirect{this->daemon(*daemon.seat.leader).name};
     network_.send_to_node(connection, rdzv::encode(rdzv::RendezvousMessage(redirect)));
     network_.close_at_rendezvous(connection);
 }
@@ -313,17 +312,16 @@ void Simulation::send_to_leader(Daemon& daemon, ConnectionId connection) {
 void Simulation::receive_as_follower(Daemon& daemon, ConnectionId connection,
                                      const rdzv::AgentMessage& message) {
     const rdzv::Join* join = std::get_if<rdzv::Join>(&message);
-    const bool is_unfit = std::holds_alternative<rdzv::Unfit>(message);
-    if ((join == nullptr && !is_unfit) || !network_.node_of(connection).has_value()) {
+    const rdzv::Unfit* unfit = std::get_if<rdzv::Unfit>(&message);
+    if ((join == nullptr && unfit == nullptr) || !network_.node_of(connection).has_value()) {
         return;
     }
     trace(daemon.name, fmt::format("<- {} {}", connection.value(), message_text(message)));
     const std::optional<int> leader = daemon.seat.leader;
-    const bool is_of_use =
-        leader.has_value() && (is_unfit || this->daemon(*leader).name != join->unreachable);
-    if (is_of_use || is_unfit) {
+    const std::string& unreachable = join != nullptr ? join->unreachable : unfit->unreachable;
+    if (leader.has_value() && this->daemon(*leader).name != unreachable) {
         send_to_leader(daemon, connection);
-    } else {
+    } else if (join != nullptr) {
         daemon.parked[connection] = *join;
     }
 }

@@ -141,21 +141,22 @@ void Simulation::follow_redirect(Machine& machine, const rdzv::Redirect& redirec
     const auto leader = std::find_if(daemons_.begin(), daemons_.end(), [&](const Daemon& one) {
         return one.name == redirect.endpoint;
     });
-    if (leader != daemons_.end() && ++choice.redirects <= kRedirectsMax) {
+    if (++choice.redirects <= kRedirectsMax) {
         choice.sent_to = leader->index;
         choice.silent.reset();  // our join told of it: so it leads anew
     } else {
         choice.redirects = 0;
     }
-    lose_link(machine, leader == daemons_.end() ? "nobody leads" : leader->name + " leads");
+    lose_link(machine, leader->name + " leads");
 }
 
 /// A daemon that knows no leader keeps us until there is one, but not for ever.
-void Simulation::send_join(Machine& machine, rdzv::Join join) {
+void Simulation::ask_for_leader(Machine& machine, rdzv::AgentMessage message) {
     const std::optional<int> silent = machine.choice.silent;
-    join.unreachable = silent.has_value() ? daemon(*silent).name : std::string();
-    network_.send_to_rendezvous(*machine.connection,
-                                rdzv::encode(rdzv::AgentMessage(std::move(join))));
+    rdzv::Join* const join = std::get_if<rdzv::Join>(&message);
+    (join != nullptr ? join->unreachable : std::get<rdzv::Unfit>(message).unreachable) =
+        silent.has_value() ? daemon(*silent).name : std::string();
+    network_.send_to_rendezvous(*machine.connection, rdzv::encode(message));
     later_in_agent(machine, leader_lease(), [this, asked = machine.connection](Machine& same) {
         if (same.connection == asked && !same.is_accepted) {
             same.choice.silent.reset();

@@ -84,6 +84,7 @@ TEST_CASE("a node that is not fit at first says so instead of joining, and exits
     SECTION("nobody answers") {
         rig.pass(rdzv::Limits().connect_timeout - Milliseconds(1));
         CHECK(rig.exit_code() == -1);
+        CHECK(rig.supervisor.next_deadline() == rig.now + Milliseconds(1));
         rig.pass(Milliseconds(1));
     }
     SECTION("nobody ever will") {
