@@ -295,6 +295,11 @@ void Supervisor::State::stop_workers(const StopOrder& order) {
                      .signal = order.signal,
                      .is_drain = order.is_drain,
                      .has_asked = order.is_drain};
+    if (const WorkersHang* hang = std::get_if<WorkersHang>(&group_->phase)) {
+        // They are being stopped already: no later order gives them longer, or asks them.
+        next.kill_at = std::min(next.kill_at, now_ + hang->grace);
+        next.is_drain = next.has_asked = false;
+    }
     bool is_deadline_new = true;
     bool is_signal_new = true;
     if (const WorkersStop* current = std::get_if<WorkersStop>(&group_->phase)) {

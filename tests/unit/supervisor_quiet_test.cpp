@@ -445,6 +445,17 @@ TEST_CASE("Hang, another order: the workers are stopped without waiting for thei
     CHECK_FALSE(rig.does<SignalWorkers>());
 }
 
+TEST_CASE("Hang, leaving without a link: the workers have the stop's grace, not the drain's") {
+    HangRig rig;
+    rig.become_hung();
+    rig.give(Signalled{SIGTERM});
+    rig.give(LinkDown{"reset"});
+    CHECK(rig.does<SignalWorkers>());
+    CHECK_FALSE(rig.does<AskWorkersToLeave>());
+    rig.pass(Rig::stop(rdzv::StopCause::Hang).grace);
+    CHECK(rig.does<EmptyGeneration>());
+}
+
 TEST_CASE("Hang, Verdict and a second Ctrl-C end the workers at once") {
     HangRig decided;
     decided.become_hung();
