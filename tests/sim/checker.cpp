@@ -424,4 +424,9 @@ void Checker::forget_run() {
     startable_since_.reset();
 }
 
+void Checker::run_was_given_up() {
+    newest_told_.clear();
+    restarts_told_.clear();
+}
+
 }  // namespace ddprun::sim

@@ -52,6 +52,8 @@ public:
     void daemon_died(Memory next);
     /// A verdict is kept no longer.
     void forget_run();
+    /// Nobody came back to it: what late ones still hold is all that is known of it.
+    void run_was_given_up();
 
     /// A message leaves the daemon.
     void told(const rdzv::Start& start);

@@ -59,6 +59,7 @@ struct Daemon {
         rdzv::Effect effect;
     };
     std::deque<Held> held;  ///< effects that wait for an order
+    Instant let_out_at{};   ///< the last that had waited
 };
 
 }  // namespace ddprun::sim

@@ -220,7 +220,7 @@ private:
     void judge_explanations(const Daemon& daemon);
     void judge_start_is_due(const Daemon& daemon);
     void judge_leaver(Machine& machine);
-    void judge_member(Machine& machine);
+    void judge_member(const Daemon& daemon, Machine& machine);
     void judge_publishing(const Machine& machine);
     void judge_everybodys_publishing(const rdzv::Run& run);
     void judge_leadership(const Daemon& daemon);

@@ -77,7 +77,7 @@ void Simulation::judge_regularly() {
         for (Machine& machine : machines_) {
             if (is_calm(machine)) {
                 judge_leaver(machine);
-                judge_member(machine);
+                judge_member(*daemon, machine);
             }
         }
     }
@@ -166,8 +166,8 @@ void Simulation::judge_leaver(Machine& machine) {
 }
 
 /// Whatever a member missed while it was away is said again.
-void Simulation::judge_member(Machine& machine) {
-    const rdzv::Run* run = decided_run();
+void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
+    const rdzv::Run* run = daemon.coordinator->run();
     if (run == nullptr || machine.token != run->token) {
         return;
     }
@@ -176,6 +176,9 @@ void Simulation::judge_member(Machine& machine) {
         return;
     }
     const Instant settled = events_.now() - kAtOnce - there_and_back(machine);
+    if (!daemon.held.empty() || daemon.let_out_at >= settled) {
+        return;  // told nobody before etcd had taken it
+    }
     const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase);
     const bool hangs = stopping != nullptr && stopping->order.cause == rdzv::StopCause::Hang;
     const Duration saving = hangs ? options_.limits.stacks_timeout : Milliseconds(0);

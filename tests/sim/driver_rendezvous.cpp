@@ -189,6 +189,7 @@ void Simulation::step_rendezvous(Daemon& daemon, const rdzv::Input& input) {
         judge_hang(*coordinator.run());
     } else if (had_run && coordinator.is_empty()) {
         forget_run(daemon);
+        checker_.run_was_given_up();
     }
     arm_rendezvous(daemon);
 }
@@ -317,6 +318,7 @@ void Simulation::let_out_what_waits(Daemon& daemon) {
     while (!daemon.held.empty() && daemon.held.front().order <= daemon.written) {
         const rdzv::Effect effect = std::move(daemon.held.front().effect);
         daemon.held.pop_front();
+        daemon.let_out_at = events_.now();
         carry_out(daemon, effect);
     }
 }

@@ -169,7 +169,10 @@ void Simulation::begin_to_die(Machine& machine, FakeWorker& worker,
                        step_agent(same, agent::WorkerDying{generation, local_rank, evidence});
                    });
     later(machine, dice.up_to(Milliseconds(10000)),
-          [this, id = worker.id, evidence](Machine& same) { bury_worker(same, id, evidence); });
+          [this, id = worker.id, evidence](Machine& same) {
+              last_fault_at_ = events_.now();  // until then it was under way
+              bury_worker(same, id, evidence);
+          });
 }
 
 void Simulation::bury_worker(Machine& machine, std::uint64_t id, rdzv::Evidence evidence) {
