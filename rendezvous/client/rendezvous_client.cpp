@@ -35,12 +35,21 @@ constexpr int kRedirectsMax = 4;
 constexpr int kSkipsMax = 8;
 
 /// Of several daemons one that is gone must not be waited for long.
-Limits patience_with(const ClientOptions& options) {
-    Limits limits = options.limits;
+DialOptions dialling(const ClientOptions& options) {
+    DialOptions dial{
+        .secret = options.secret, .tls = options.tls, .job = options.job, .limits = options.limits};
     if (options.endpoints.size() > 1) {
-        limits.connect_timeout = std::min(limits.connect_timeout, limits.leader_lease / 2);
+        dial.limits.connect_timeout =
+            std::min(options.limits.connect_timeout, options.limits.leader_lease / 2);
     }
-    return limits;
+    return dial;
+}
+
+/// The kernel takes connections for a process that is stopped, and nobody answers there.
+DialOptions dialling_again(const ClientOptions& options) {
+    DialOptions dial = dialling(options);
+    dial.limits.hello_timeout = std::min(dial.limits.hello_timeout, dial.limits.connect_timeout);
+    return dial;
 }
 
 }  // namespace
@@ -50,10 +59,8 @@ public:
     Impl(asio::io_context& io, ClientOptions options)
         : options_(std::move(options)),
           io_(io),
-          dialer_(std::make_shared<Dialer>(io, DialOptions{.secret = options_.secret,
-                                                           .tls = options_.tls,
-                                                           .job = options_.job,
-                                                           .limits = patience_with(options_)})),
+          dialer_(std::make_shared<Dialer>(io, dialling(options_))),
+          hasty_dialer_(std::make_shared<Dialer>(io, dialling_again(options_))),
           pause_(io),
           wait_(io),
           backoff_(options_.limits.reconnect_backoff_min) {
@@ -88,6 +95,7 @@ private:
     ClientOptions options_;
     asio::io_context& io_;
     const std::shared_ptr<Dialer> dialer_;
+    const std::shared_ptr<Dialer> hasty_dialer_;  ///< for the one that fell silent
     asio::steady_timer pause_;
     asio::steady_timer wait_;  ///< for the answer to a join
     LinkEvents events_;
@@ -95,10 +103,13 @@ private:
     std::shared_ptr<Connection> connection_;  ///< since it is up
     std::string peer_;                        ///< the endpoint of this attempt, for people
     std::size_t next_endpoint_ = 0;
-    std::optional<Endpoint> sent_to_;    ///< by a daemon that does not decide
+    std::optional<Endpoint> ask_next_;   ///< whatever the order: sent there, or silent just now
+    bool is_hasty_ = false;              ///< the next attempt, to the one that fell silent
+    Endpoint asked_early_;               ///< the silent one, out of turn
+    std::size_t others_left_ = 0;        ///< to be asked before it has its turn
     int redirects_ = 0;                  ///< in a row
     Endpoint current_;                   ///< of this attempt
-    bool was_sent_ = false;              ///< to it, by a daemon that does not decide
+    bool is_out_of_turn_ = false;        ///< it was ask_next_
     std::optional<Endpoint> silent_;     ///< does not answer: its daemon is stopped, or gone
     int skips_left_ = 0;                 ///< rounds in which it is not asked
     std::optional<Endpoint> waited_at_;  ///< in vain: another one is asked next
@@ -137,10 +148,17 @@ void RendezvousClient::Impl::send(const AgentMessage& message) {
     limit_wait();
 }
 
+// Of several daemons the one that fell silent is asked once more before the others. If it was only
+// stopped for a moment, too short to be noticed there, it still leads, and believes us alive for no
+// more than a lease: while we wait elsewhere for another leader it would give us up.
 void RendezvousClient::Impl::drop(const std::string& why) {
     if (is_up_ && !is_stopping_) {
-        silent_ = current_;
-        skips_left_ = kSkipsMax;
+        if (options_.endpoints.size() > 1) {
+            ask_next_ = current_;
+            is_hasty_ = true;
+            asked_early_ = current_;
+            others_left_ = options_.endpoints.size() - 1;
+        }
         connection_->fail(why);
     }
 }
@@ -161,6 +179,7 @@ void RendezvousClient::Impl::abandon() {
     is_stopping_ = true;
     done_ = nullptr;
     dialer_->cancel();
+    hasty_dialer_->cancel();
     pause_.cancel();
     wait_.cancel();
     if (connection_) {
@@ -208,10 +227,12 @@ asio::awaitable<RendezvousClient::Impl::Down> RendezvousClient::Impl::attempt(Se
     self->current_ = self->choose_endpoint();
     self->peer_ = to_string(self->current_);
     Down down;
+    const std::shared_ptr<Dialer> dialer =
+        std::exchange(self->is_hasty_, false) ? self->hasty_dialer_ : self->dialer_;
     const Result<std::shared_ptr<Connection>> dialled =
-        co_await Dialer::dial(self->dialer_, self->current_);
+        co_await Dialer::dial(dialer, self->current_);
     if (!dialled) {
-        if (self->was_sent_ || dialled.error().code == ErrorCode::TimedOut) {
+        if (self->is_out_of_turn_ || dialled.error().code == ErrorCode::TimedOut) {
             self->silent_ = self->current_;
             self->skips_left_ = kSkipsMax;
         }
@@ -257,6 +278,7 @@ void RendezvousClient::Impl::take(std::string_view body) {
     redirects_ = 0;
     wait_.cancel();
     silent_.reset();
+    others_left_ = 0;
     backoff_ = options_.limits.reconnect_backoff_min;
     if (!is_stopping_) {
         events_.on_message(*std::move(message));
@@ -266,7 +288,7 @@ void RendezvousClient::Impl::take(std::string_view body) {
 void RendezvousClient::Impl::follow(const Redirect& redirect) {
     const Result<Endpoint> endpoint = parse_endpoint(redirect.endpoint);
     if (endpoint && ++redirects_ <= kRedirectsMax) {
-        sent_to_ = *endpoint;
+        ask_next_ = *endpoint;
         silent_.reset();  // our join told of it: whoever is named nevertheless leads anew
     } else {
         redirects_ = 0;
@@ -290,22 +312,24 @@ void RendezvousClient::Impl::limit_wait() {
 }
 
 Endpoint RendezvousClient::Impl::choose_endpoint() {
-    was_sent_ = sent_to_.has_value();
-    if (was_sent_) {
-        return *std::exchange(sent_to_, std::nullopt);
+    is_out_of_turn_ = ask_next_.has_value();
+    if (is_out_of_turn_) {
+        return *std::exchange(ask_next_, std::nullopt);
     }
     const std::size_t count = options_.endpoints.size();
     const Endpoint& next = options_.endpoints[next_endpoint_ % count];
     const std::optional<Endpoint> waited_at = std::exchange(waited_at_, std::nullopt);
-    if (count > 1 && (next == waited_at || (next == silent_ && skips_left_-- > 0))) {
+    const bool was_early = others_left_ > 0 && next == asked_early_;
+    others_left_ -= std::min<std::size_t>(others_left_, 1);
+    if (count > 1 && (was_early || next == waited_at || (next == silent_ && skips_left_-- > 0))) {
         ++next_endpoint_;
     }
     return options_.endpoints[next_endpoint_++ % count];
 }
 
-// Whoever was sent on, or has others to ask, does so at once.
+// Whoever has somebody in particular to ask, or others, does so at once.
 bool RendezvousClient::Impl::is_pause_due() const {
-    return !sent_to_ && next_endpoint_ % options_.endpoints.size() == 0;
+    return !ask_next_ && next_endpoint_ % options_.endpoints.size() == 0;
 }
 
 void RendezvousClient::Impl::report(const Down& down) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <functional>
@@ -43,6 +44,7 @@ struct Daemon {
         std::optional<JobSecret> secret = secret_of(1);
         Limits limits;
         std::uint16_t port = 0;
+        bool is_one_of_several = false;
         bool serves_tcpstore = false;
         bool exits_when_idle = false;
         bool is_one_of_several = false;
@@ -59,6 +61,7 @@ struct Daemon {
         server_options.secret = options.secret;
         server_options.tls = options.tls;
         server_options.limits = options.limits;
+        server_options.is_one_of_several = options.is_one_of_several;
         server_options.serves_tcpstore = options.serves_tcpstore;
         server_options.exits_when_idle = options.exits_when_idle;
         server_options.is_one_of_several = options.is_one_of_several;
@@ -80,6 +83,8 @@ struct Daemon {
         return false;
     }
 
+    [[nodiscard]] std::string endpoint() const { return to_string(Endpoint{"127.0.0.1", port}); }
+
     std::uint16_t port = 0;
     std::vector<std::string> log;
     bool has_ended = false;
@@ -90,6 +95,7 @@ struct Daemon {
 struct Agent {
     struct Options {
         std::uint16_t port = 0;
+        std::uint16_t other_port = 0;  ///< of a second daemon; 0: there is none
         std::string job = "llama";
         std::string node = "n0";
         int nodes = 1;
@@ -105,6 +111,9 @@ struct Agent {
     Agent(boost::asio::io_context& io, Options chosen) : options(std::move(chosen)) {
         ClientOptions client_options;
         client_options.endpoints = {Endpoint{"127.0.0.1", options.port}};
+        if (options.other_port != 0) {
+            client_options.endpoints.push_back(Endpoint{"127.0.0.1", options.other_port});
+        }
         client_options.secret = options.secret;
         client_options.tls = options.tls;
         client_options.job = JobId(options.job);
@@ -154,6 +163,20 @@ struct Agent {
             }
         }
         return nullptr;
+    }
+
+    template <typename T>
+    [[nodiscard]] std::size_t count() const {
+        return static_cast<std::size_t>(std::count_if(
+            messages.begin(), messages.end(),
+            [](const RendezvousMessage& message) { return std::holds_alternative<T>(message); }));
+    }
+
+    /// It went down for that reason.
+    [[nodiscard]] bool has_lost(const std::string& why) const {
+        return std::any_of(downs.begin(), downs.end(), [&](const std::string& down) {
+            return down.find(why) != std::string::npos;
+        });
     }
 
     Options options;

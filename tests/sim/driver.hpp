@@ -128,6 +128,7 @@ private:
     void connect_again(Machine& machine);
     void choose_daemon(Machine& machine);
     void lose_link(Machine& machine, const std::string& why);
+    void drop_link(Machine& machine, const std::string& why);
     void follow_redirect(Machine& machine, const rdzv::Redirect& redirect);
     void note_silent(Machine& machine);
     void ask_for_leader(Machine& machine, rdzv::AgentMessage message);

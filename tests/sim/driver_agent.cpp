@@ -90,7 +90,7 @@ void Simulation::boot(int index) {
     machine.is_replaced = false;
     machine.silent_since.reset();
     machine.has_given_up = false;
-    machine.choice = Choice{.sent_to = {},
+    machine.choice = Choice{.ask_next = {},
                             .silent = {},
                             .waited_at = {},
                             .backoff = options_.limits.reconnect_backoff_min};
@@ -185,8 +185,7 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         later_in_agent(machine, Duration{},
                        [this, at = machine.connection, why = drop->why](Machine& same) {
                            if (same.connection.has_value() && same.connection == at) {
-                               note_silent(same);
-                               lose_link(same, why);
+                               drop_link(same, why);
                            }
                        });
     } else if (std::holds_alternative<agent::RunPreflight>(effect)) {

@@ -24,7 +24,7 @@ void Simulation::connect(Machine& machine) {
     choose_daemon(machine);
     const Daemon& asked = daemon(machine.choice.current);
     if (!asked.is_up) {
-        if (machine.choice.was_sent) {
+        if (machine.choice.is_out_of_turn) {
             note_silent(machine);
         }
         step_agent(machine, agent::LinkDown{.why = "connection refused"});
@@ -47,29 +47,31 @@ void Simulation::connect(Machine& machine) {
 void Simulation::choose_daemon(Machine& machine) {
     Choice& choice = machine.choice;
     const std::size_t count = daemons_.size();
-    choice.was_sent = choice.sent_to.has_value();
-    if (choice.was_sent) {
-        choice.current = *std::exchange(choice.sent_to, std::nullopt);
+    choice.is_out_of_turn = choice.ask_next.has_value();
+    if (choice.is_out_of_turn) {
+        choice.current = *std::exchange(choice.ask_next, std::nullopt);
         return;
     }
     const auto endpoint = [&] { return static_cast<int>(choice.next % count); };
     const std::optional<int> waited_at = std::exchange(choice.waited_at, std::nullopt);
-    if (count > 1 &&
-        (endpoint() == waited_at || (endpoint() == choice.silent && choice.skips_left-- > 0))) {
+    const bool was_early = choice.others_left > 0 && endpoint() == choice.asked_early;
+    choice.others_left = std::max(choice.others_left - 1, 0);
+    if (count > 1 && (was_early || endpoint() == waited_at ||
+                      (endpoint() == choice.silent && choice.skips_left-- > 0))) {
         ++choice.next;
     }
     choice.current = endpoint();
     ++choice.next;
 }
 
-/// An attempt is over. Whoever was sent on, or has others to ask, does so at once.
+/// An attempt is over. Whoever has somebody in particular to ask, or others, does so at once.
 void Simulation::connect_again(Machine& machine) {
     if (machine.supervisor == nullptr) {
         return;
     }
     Choice& choice = machine.choice;
     Duration pause{};
-    if (!choice.sent_to.has_value() && choice.next % daemons_.size() == 0) {
+    if (!choice.ask_next.has_value() && choice.next % daemons_.size() == 0) {
         const Milliseconds least = choice.backoff / 2;
         choice.backoff = std::min(choice.backoff * 2, options_.limits.reconnect_backoff_max);
         pause = least + machine.dice.up_to(least);
@@ -85,6 +87,18 @@ void Simulation::lose_link(Machine& machine, const std::string& why) {
     machine.is_accepted = false;
     step_agent(machine, agent::LinkDown{.why = why});
     connect_again(machine);
+}
+
+/// The one that fell silent is asked once more before the others: it may be awake again, and then
+/// it expects us within a lease.
+void Simulation::drop_link(Machine& machine, const std::string& why) {
+    if (has_several()) {
+        Choice& choice = machine.choice;
+        choice.ask_next = choice.current;
+        choice.asked_early = choice.current;
+        choice.others_left = static_cast<int>(daemons_.size()) - 1;
+    }
+    lose_link(machine, why);
 }
 
 void Simulation::note_silent(Machine& machine) {
@@ -132,6 +146,7 @@ void Simulation::agent_receives(Machine& machine, ConnectionId connection, const
     }
     machine.choice.redirects = 0;
     machine.choice.silent.reset();
+    machine.choice.others_left = 0;
     machine.choice.backoff = options_.limits.reconnect_backoff_min;
     hear(machine, message.value());
 }
@@ -142,7 +157,7 @@ void Simulation::follow_redirect(Machine& machine, const rdzv::Redirect& redirec
         return one.name == redirect.endpoint;
     });
     if (++choice.redirects <= kRedirectsMax) {
-        choice.sent_to = leader->index;
+        choice.ask_next = leader->index;
         choice.silent.reset();  // our join told of it: so it leads anew
     } else {
         choice.redirects = 0;

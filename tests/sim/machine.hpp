@@ -40,8 +40,10 @@ struct OldReport {
 struct Choice {
     std::size_t next = 0;          ///< endpoint to be asked, in the order in which they were given
     int current = 0;               ///< asked
-    bool was_sent = false;         ///< to it, by a daemon that does not decide
-    std::optional<int> sent_to;    ///< to be asked next
+    bool is_out_of_turn = false;   ///< it was ask_next
+    std::optional<int> ask_next;   ///< whatever the order: sent there, or silent just now
+    int asked_early = 0;           ///< the silent one, out of turn
+    int others_left = 0;           ///< to be asked before it has its turn
     int redirects = 0;             ///< in a row
     std::optional<int> silent;     ///< does not answer
     int skips_left = 0;            ///< rounds in which it is not asked
