@@ -33,9 +33,10 @@ struct ConnectionEnded {
     bool is_end_of_stream = false;
 };
 
-/// The loop of this process was held up: everybody's silence may be ours.
+/// The loop of this process was held up, or nothing it says goes out: everybody's silence may be
+/// ours.
 struct HeldUp {
-    Duration by{};
+    Duration by{};  ///< as far as it is over
 };
 
 /// Time passed; due deadlines are judged.

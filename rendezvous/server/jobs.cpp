@@ -64,6 +64,10 @@ void Jobs::durability_changed(const JobId& id, const std::string& fault) {
     if (!fault.empty()) {
         hooks_.log(fmt::format("job {} is not durable: {}", id.value(), fault));
     }
+    if (!fault.empty() && durable_.is_strict) {
+        // Nothing goes out until it is: who joins is not answered, and does not beat before.
+        static_cast<void>(step(id, HeldUp{}));
+    }
     static_cast<void>(step(id, Durability{fault}));
 }
 

@@ -327,6 +327,9 @@ void Simulation::let_out_what_waits(Daemon& daemon) {
 void Simulation::tell_durability(Daemon& daemon, const std::string& fault) {
     if (daemon.fault.empty() != fault.empty()) {
         daemon.fault = fault;
+        if (has_several() && !fault.empty()) {
+            step_rendezvous(daemon, rdzv::HeldUp{});  // who joins is not answered, so does not beat
+        }
         step_rendezvous(daemon, rdzv::Durability{fault});
     }
 }
