@@ -47,7 +47,6 @@ struct Daemon {
         bool is_one_of_several = false;
         bool serves_tcpstore = false;
         bool exits_when_idle = false;
-        bool is_one_of_several = false;
         Milliseconds idle_start_timeout{30000};
         std::shared_ptr<const TlsContext> tls;
     };
@@ -64,7 +63,6 @@ struct Daemon {
         server_options.is_one_of_several = options.is_one_of_several;
         server_options.serves_tcpstore = options.serves_tcpstore;
         server_options.exits_when_idle = options.exits_when_idle;
-        server_options.is_one_of_several = options.is_one_of_several;
         server_options.idle_start_timeout = options.idle_start_timeout;
         server_options.log = [this](const std::string& line) { log.push_back(line); };
         server = std::make_unique<Server>(io, std::move(server_options));
