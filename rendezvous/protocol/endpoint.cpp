@@ -31,6 +31,9 @@ Result<Endpoint> parse_endpoint(std::string_view text) {
     if (host.empty()) {
         return refuse("it has no host");
     }
+    if (host.find_first_of("[]") != std::string_view::npos) {
+        return refuse("brackets belong around an IPv6 address only");
+    }
     std::uint16_t port = 0;
     const char* const end = digits.data() + digits.size();
     const auto [stopped_at, failure] = std::from_chars(digits.data(), end, port);

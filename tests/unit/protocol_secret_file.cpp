@@ -160,7 +160,8 @@ TEST_CASE("an endpoint is a host and a port") {
     REQUIRE(to_string(Endpoint{"10.0.0.7", 5}) == "10.0.0.7:5");
     REQUIRE(parse_endpoint("head").error().what ==
             "endpoint 'head': it has no port; write HOST:PORT");
-    for (const char* text : {"", ":1", "h:", "h:x", "h:70000", "h:1x", "::1:5", "[]:1", "h:-1"}) {
+    for (const char* text : {"", ":1", "h:", "h:x", "h:70000", "h:1x", "::1:5", "[]:1", "h:-1",
+                             "[[]]:2", "[::1:2", "a]:3"}) {
         INFO(text);
         REQUIRE_FALSE(parse_endpoint(text));
     }
