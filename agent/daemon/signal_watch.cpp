@@ -22,6 +22,8 @@ void SignalWatch::start(const std::vector<int>& signals, std::shared_ptr<const v
 }
 
 void SignalWatch::stop() {
+    // Without signals the wait would never be over, nor be destroyed with the loop: it owns us.
+    signals_.cancel();
     signals_.clear();
 }
 
