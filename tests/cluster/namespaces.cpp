@@ -134,9 +134,11 @@ TEST_CASE("workers in a PID namespace look at the page and are reported by their
                                            "--attach-page",
                                            "--progress",
                                            "4812",
+                                           "--say",
+                                           "progress told",
                                            "--leave-when-asked"};
     Process& node = is_plain ? user.start("ddprun", args) : cluster.start_ddprun(args);
-    node.wait_for_line("^attached ");
+    node.wait_for_line("^progress told$");
     SECTION("a signal that is passed on, and a drain") {
         node.signal(SIGUSR1);
         node.wait_for_line("^got signal 10$");
