@@ -124,7 +124,8 @@ TEST_CASE("a thousand restarts leave no descriptor, no thread, no memory and no 
     REQUIRE(settled.keeper.kib > 0);
     CHECK(last.agent.descriptors == settled.agent.descriptors);
     CHECK(last.agent.threads == settled.agent.threads);
-    // At each of the two rank 1 may have gone already, and the descriptor that the keeper has of it.
+    // At each of the two rank 1 may have gone already, and the descriptor that the keeper has of
+    // it.
     CHECK(last.keeper.descriptors <= settled.keeper.descriptors + 1);
     CHECK(last.keeper.threads == 1);
 #ifdef __SANITIZE_ADDRESS__
