@@ -117,8 +117,10 @@ void start_generation(Step& step, const std::string& why) {
     note(step, fmt::format("generation {} started: {}, {} worker{}", run.generation.value(),
                            node_count(run.places.size()), workers, workers == 1 ? "" : "s"));
     send_rows(step, why);
-    if (const std::string unfit = names_unfit(run, step.now); is_first && !unfit.empty()) {
-        tell_head(step, unfit);
+    if (is_first) {
+        if (const std::string unfit = names_unfit(run, step.now); !unfit.empty()) {
+            tell_head(step, unfit);
+        }
     }
     persist(step, true);
 }

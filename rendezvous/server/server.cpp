@@ -227,8 +227,7 @@ void Server::Impl::join(Session& session, const Join& message) {
         return;
     }
     if (!is_leading_) {
-        const bool is_of_use = !leader_.empty() && leader_ != message.unreachable;
-        if (is_of_use || parked_.size() >= options_.limits.parked_max) {
+        if (can_send_on(message.unreachable) || parked_.size() >= options_.limits.parked_max) {
             send_to_leader(session);
         } else {
             parked_[session.id] = message;
@@ -258,7 +257,7 @@ void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
         session.connection->fail("it is not fit for another job than it greeted for");
     } else if (!is_leading_) {
         // Else it asks again, here or elsewhere, as long as it has patience.
-        if (!leader_.empty() && leader_ != message.unreachable) {
+        if (can_send_on(message.unreachable)) {
             send_to_leader(session);
         }
     } else if (jobs_->open(message.job)) {

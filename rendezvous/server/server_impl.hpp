@@ -50,6 +50,7 @@ private:
     void take(Session& session, std::string_view body);
     void answer(Session& session, std::string_view question);
     void join(Session& session, const Join& message);
+    [[nodiscard]] bool can_send_on(const std::string& unreachable) const;
     void hear_unfit(Session& session, const Unfit& message);
     void turn_away(Session& session, const Refused& refused);
     void ended(const Session& session, ConnectionEnd how);

@@ -39,6 +39,11 @@ void Server::Impl::follow(const std::string& leader) {
     }
 }
 
+/// Not to the one that the agent has just asked in vain.
+bool Server::Impl::can_send_on(const std::string& unreachable) const {
+    return !leader_.empty() && leader_ != unreachable;
+}
+
 void Server::Impl::send_to_leader(Session& session) {
     session.connection->send(encode(RendezvousMessage(Redirect{leader_})));
     session.connection->finish();
