@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "agent/process/saved_process_state.hpp"
+#include "launcher/machine/real_surroundings.hpp"
 #include "launcher/plan/make_plan.hpp"
-#include "launcher/plan/real_surroundings.hpp"
 #include "launcher/run/dry_run.hpp"
 #include "launcher/run/init_process.hpp"
 #include "launcher/run/run.hpp"

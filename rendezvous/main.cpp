@@ -18,16 +18,16 @@
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
-#include "rendezvous/base/open_files.hpp"
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/client/secret_file.hpp"
-#include "rendezvous/client/tls.hpp"
-#include "rendezvous/journal/leadership.hpp"
+#include "base/os/open_files.hpp"
+#include "base/rng.hpp"
+#include "rendezvous/election/leadership.hpp"
 #include "rendezvous/journal/sqlite_journal.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
-#include "rendezvous/server/listener.hpp"
 #include "rendezvous/server/server.hpp"
+#include "rendezvous/transport/listener.hpp"
+#include "rendezvous/transport/secret_file.hpp"
+#include "rendezvous/transport/tls.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace {
 

@@ -17,15 +17,15 @@ COLUMNS_MAX = 100
 FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
-PURE = ("rendezvous/base/", "rendezvous/protocol/", "rendezvous/core/", "agent/core/",
-        "launcher/plan/")
+PURE = ("base/", "worker_runtime/contract/", "rendezvous/wire/", "rendezvous/core/",
+        "rendezvous/store/protocol/", "rendezvous/store/core/", "agent/core/", "launcher/plan/")
 TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
-THREAD_FILES = ("rendezvous/store/store_server.cpp", "rendezvous/journal/sqlite_journal.cpp",
-                "agent/daemon/worker_output", "agent/daemon/life_watch", "tests/")
+THREAD_FILES = ("rendezvous/store/net/store_server.cpp", "rendezvous/journal/sqlite_journal.cpp",
+                "agent/output/worker_output", "agent/daemon/life_watch", "tests/")
 
 # (rule, pattern on code without comments and strings, what to do, where it applies)
 BANNED = [
-    ("random", r"\brandom_device\b", "use random_seed() of rendezvous/base/rng.hpp and pass an Rng",
+    ("random", r"\brandom_device\b", "use random_seed() of base/rng.hpp and pass an Rng",
      lambda path: True),
     ("clock", r"\b(system_clock|high_resolution_clock|steady_clock::now)\b",
      "pure code is given an Instant", lambda path: path.startswith(PURE)),
@@ -252,8 +252,8 @@ def check_co_await(source):
 # ---------------------------------------------------------------------------- documentation
 
 def check_documented(source):
-    wanted = {"rendezvous/base/error.hpp": (r"enum class ErrorCode\s*\{", r"^\s*(\w+)\s*[,=]"),
-              "rendezvous/protocol/limits.hpp":
+    wanted = {"base/error.hpp": (r"enum class ErrorCode\s*\{", r"^\s*(\w+)\s*[,=]"),
+              "base/limits.hpp":
                   (r"struct Limits\s*\{", r"^\s*[\w:]+ (\w+)\s*(?:=|\{)")}
     if source.path not in wanted:
         return

@@ -1,6 +1,6 @@
 #include "agent/core/lease_watch.hpp"
 
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/planted_bug.hpp"
 
 namespace ddprun::agent {
 

@@ -5,7 +5,7 @@
 #include <deque>
 #include <optional>
 
-#include "rendezvous/base/instant.hpp"
+#include "base/instant.hpp"
 
 namespace ddprun::agent {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/planted_bug.hpp"
 
 namespace ddprun::agent {
 

@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
 

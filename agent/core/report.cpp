@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "agent/core/printable.hpp"
-#include "rendezvous/protocol/limits.hpp"
+#include "base/limits.hpp"
+#include "base/printable.hpp"
 
 namespace ddprun::agent {
 
@@ -143,7 +143,7 @@ std::string headline_of(const rdzv::Verdict& verdict, const std::string& path) {
 
 std::string error_file_message(std::string_view content) {
     using nlohmann::json;
-    constexpr int kDepthMax = static_cast<int>(rdzv::Limits{}.json_depth_max);
+    constexpr int kDepthMax = static_cast<int>(Limits{}.json_depth_max);
     const json::parser_callback_t is_kept = [](int depth, json::parse_event_t /*event*/,
                                                json& /*parsed*/) { return depth <= kDepthMax; };
     const json file = json::parse(content, is_kept, false);

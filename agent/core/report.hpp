@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/protocol/messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
 

@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/core/report.hpp"
-#include "rendezvous/base/signal_name.hpp"
-#include "rendezvous/protocol/message_fields.hpp"
+#include "base/signal_name.hpp"
+#include "rendezvous/wire/message_fields.hpp"
 
 namespace ddprun::agent {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "agent/core/supervisor_state.hpp"
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/check.hpp"
+#include "base/planted_bug.hpp"
 
 namespace ddprun::agent {
 

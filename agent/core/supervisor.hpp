@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "agent/core/quiet_watch.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
 
@@ -25,7 +25,7 @@ struct WorkerPlacement {
 
 /// What one agent is told once, by the launcher.
 struct SupervisorOptions {
-    rdzv::Limits limits;
+    Limits limits;
     rdzv::Join identity;  ///< job, node, hostname, slots, role, settings, …; no store
     /// argv template; `${local_rank}` as torchrun substitutes it.
     std::vector<std::string> command;
@@ -67,7 +67,7 @@ struct FromRendezvous {
 
 /// Answers OpenStore: bound and listening.
 struct StoreOpened {
-    rdzv::StoreAddress address;
+    StoreAddress address;
 };
 
 /// Answers OpenStore: `why` says address, port and reason.
@@ -197,7 +197,7 @@ struct StartWorkers {
     Instant publish_until = Instant::min();  ///< as AllowPublishing would say
     std::vector<WorkerSpec> workers;
     /// Of another node: serve a relay to it, and tell the workers that this is their store.
-    std::optional<rdzv::StoreAddress> relayed_store = {};
+    std::optional<StoreAddress> relayed_store = {};
 };
 
 /// Tell the workers that look at the shared page to save and leave before `deadline`. Comes again

@@ -5,14 +5,14 @@
 #include <fmt/format.h>
 
 #include "agent/core/supervisor_state.hpp"
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/signal_name.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "base/check.hpp"
+#include "base/signal_name.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 
 int Supervisor::State::signal_exit_code() const {
-    return rdzv::kExitSignalBase + first_signal_.value_or(SIGTERM);
+    return kExitSignalBase + first_signal_.value_or(SIGTERM);
 }
 
 // -------------------------------------------------------------------------------------- signals
@@ -63,7 +63,7 @@ void Supervisor::State::abort_now() {
         vanish();
     }
     if (!ending_.has_value()) {
-        end_with({.exit_code = rdzv::kExitSignalBase + SIGINT, .verdict = {}});
+        end_with({.exit_code = kExitSignalBase + SIGINT, .verdict = {}});
     }
 }
 
@@ -85,7 +85,7 @@ void Supervisor::State::leave_alone() {
 // ------------------------------------------------------------------- what the rendezvous decides
 
 void Supervisor::State::hear(const rdzv::Released& /*message*/) {
-    const int code = is_leaving() ? signal_exit_code() : int{rdzv::kExitDrained};
+    const int code = is_leaving() ? signal_exit_code() : int{kExitDrained};
     end_after_stop({.exit_code = code, .verdict = {}});
 }
 
@@ -120,12 +120,12 @@ void Supervisor::State::lose_rendezvous() {
         say(fmt::format("rendezvous lost: out of reach for {} s{}", lost_timeout().count() / 1000,
                         reason));
     }
-    end_after_stop({.exit_code = rdzv::kExitRendezvousLost, .verdict = {}});
+    end_after_stop({.exit_code = kExitRendezvousLost, .verdict = {}});
 }
 
 void Supervisor::State::fail_internally(const std::string& what) {
     say(fmt::format("{}: this is a bug, please report it", what));
-    end_after_stop({.exit_code = rdzv::kExitInternal, .verdict = {}});
+    end_after_stop({.exit_code = kExitInternal, .verdict = {}});
 }
 
 void Supervisor::State::end_after_stop(Ending ending) {

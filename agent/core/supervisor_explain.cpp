@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "agent/core/supervisor_state.hpp"
-#include "rendezvous/base/signal_name.hpp"
+#include "base/signal_name.hpp"
 
 namespace ddprun::agent {
 

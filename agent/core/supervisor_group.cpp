@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "agent/core/supervisor_state.hpp"
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/planted_bug.hpp"
-#include "rendezvous/base/signal_name.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "base/check.hpp"
+#include "base/planted_bug.hpp"
+#include "base/signal_name.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 
@@ -93,7 +93,7 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
                         row.group_world_size, row.group_world_size == 1 ? "" : "s", ranks,
                         row.why.empty() ? "" : "; ", row.why));
     }
-    const rdzv::StoreAddress& store = row.store.port == 0 ? rendezvous_ : row.store;
+    const StoreAddress& store = row.store.port == 0 ? rendezvous_ : row.store;
     StartWorkers start = start_of(*group_, options_, store, store_address_.host);
     if (options_.relays_store && !group_->serves_store()) {
         start.relayed_store = store;
@@ -375,7 +375,7 @@ void Supervisor::State::take(const NotEmptied& input) {
     }
     say(fmt::format("{} could not be killed; this node is of no use until it is gone", input.what));
     tell(rdzv::Unkillable{group_->generation()});
-    ending_ = Ending{.exit_code = rdzv::kExitUnkillable,
+    ending_ = Ending{.exit_code = kExitUnkillable,
                      .verdict = ending_.has_value() ? ending_->verdict : std::nullopt};
     finish();
 }

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "agent/core/supervisor_state.hpp"
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/planted_bug.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "base/check.hpp"
+#include "base/planted_bug.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 
@@ -59,7 +59,7 @@ void Supervisor::State::take(const LinkDown& input) {
     }
     if (input.is_final) {
         say(input.why);
-        end_after_stop({.exit_code = rdzv::kExitRendezvousLost, .verdict = {}});
+        end_after_stop({.exit_code = kExitRendezvousLost, .verdict = {}});
     } else if (is_leaving()) {
         leave_alone();
     }
@@ -121,7 +121,7 @@ void Supervisor::State::take(const PreflightDone& input) {
 
 /// Where the join was not sent, a Goodbye would be nobody's.
 void Supervisor::State::end_unfit(const std::string& why) {
-    Ending ending{.exit_code = rdzv::kExitUnfit, .verdict = {}, .unfit = why};
+    Ending ending{.exit_code = kExitUnfit, .verdict = {}, .unfit = why};
     const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
     if (up != nullptr && up->join_sent_at.has_value()) {
         end_after_stop(std::move(ending));
@@ -186,7 +186,7 @@ void Supervisor::State::take(const StoreFailed& input) {
         return;
     }
     say(fmt::format("cannot open a socket for the workers' store: {}", input.why));
-    end_after_stop({.exit_code = rdzv::kExitUsage, .verdict = {}});
+    end_after_stop({.exit_code = kExitUsage, .verdict = {}});
 }
 
 void Supervisor::State::join_if_possible() {

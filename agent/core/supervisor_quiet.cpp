@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "agent/core/supervisor_state.hpp"
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 
 namespace ddprun::agent {
 

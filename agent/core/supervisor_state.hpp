@@ -194,8 +194,8 @@ private:
     std::uint64_t beats_ = 0;
     StoreState store_ = StoreState::None;
     Preparation preparation_ = Preparation::None;
-    rdzv::StoreAddress store_address_;  ///< the last one opened
-    rdzv::StoreAddress rendezvous_;     ///< where it was last found: its store, if it serves one
+    StoreAddress store_address_;  ///< the last one opened
+    StoreAddress rendezvous_;     ///< where it was last found: its store, if it serves one
 
     std::optional<WorkerGroup> group_;
     QuietWatch quiet_;

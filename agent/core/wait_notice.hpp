@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/protocol/limits.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
 
 namespace ddprun::agent {
 
@@ -12,7 +12,7 @@ namespace ddprun::agent {
 /// say_waiting_every, and on a change, but never two within say_waiting_after.
 class WaitNotice {
 public:
-    explicit WaitNotice(const rdzv::Limits& limits)
+    explicit WaitNotice(const Limits& limits)
         : first_after_(limits.say_waiting_after), every_(limits.say_waiting_every) {}
 
     /// What is waited for now; empty: nothing.

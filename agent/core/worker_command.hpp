@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/tagged.hpp"
+#include "base/tagged.hpp"
 
 namespace ddprun::agent {
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "agent/core/worker_command.hpp"
-#include "rendezvous/protocol/worker_environment.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
@@ -69,14 +69,14 @@ std::string stacks_dir(const std::string& log_dir, Generation generation) {
 }
 
 StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
-                      const rdzv::StoreAddress& store, const std::string& local_address) {
+                      const StoreAddress& store, const std::string& local_address) {
     const rdzv::Start& row = group.row();
     const int slots = options.identity.slots;
     StartWorkers start{.generation = row.generation,
                        .base_rank = Rank(row.base_rank),
                        .publish_until = group.publish_until,
                        .workers = {}};
-    rdzv::WorkerPlace place{
+    WorkerPlace place{
         .job = options.identity.job,
         .node = options.identity.node,
         .generation = row.generation,
@@ -117,7 +117,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
             place.only_device = placement.only_device;
             worker.cpus = placement.cpus;
         }
-        worker.environment = rdzv::worker_environment(place);
+        worker.environment = worker_environment(place);
         start.workers.push_back(std::move(worker));
     }
     return start;

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
 
@@ -120,7 +120,6 @@ private:
 /// All that the workers of `group` are started with, but for the page, which is the shell's to
 /// make. `store` is where they find theirs, `local_address` this node's towards the others.
 [[nodiscard]] StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
-                                    const rdzv::StoreAddress& store,
-                                    const std::string& local_address);
+                                    const StoreAddress& store, const std::string& local_address);
 
 }  // namespace ddprun::agent

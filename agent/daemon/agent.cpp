@@ -12,15 +12,15 @@
 
 #include "agent/daemon/dying.hpp"
 #include "agent/daemon/evidence.hpp"
-#include "agent/daemon/helper_programs.hpp"
 #include "agent/daemon/kernel_log.hpp"
 #include "agent/daemon/shared_page.hpp"
 #include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/signs_of_life.hpp"
 #include "agent/daemon/store_host.hpp"
+#include "agent/helpers/helper_programs.hpp"
 #include "agent/process/cgroup.hpp"
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/overloaded.hpp"
+#include "base/check.hpp"
+#include "base/overloaded.hpp"
 
 namespace ddprun::agent {
 
@@ -42,7 +42,7 @@ public:
           timer_(io),
           signals_(io, [this](int signal) { feed(Signalled{signal}); }),
           workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
-          page_([this](Generation generation, LocalRank local_rank, rdzv::FatalSignal told) {
+          page_([this](Generation generation, LocalRank local_rank, FatalSignal told) {
               hand_over([=](Impl& self) { self.worker_may_die(generation, local_rank, told); });
           }) {}
 
@@ -155,7 +155,7 @@ private:
             });
     }
 
-    void worker_may_die(Generation generation, LocalRank local_rank, rdzv::FatalSignal told) {
+    void worker_may_die(Generation generation, LocalRank local_rank, FatalSignal told) {
         if (generation != generation_) {
             return;
         }
@@ -233,7 +233,7 @@ private:
     }
 
     void open_store(const std::string& host) {
-        Result<rdzv::StoreAddress> opened = store_.open(host);
+        Result<StoreAddress> opened = store_.open(host);
         if (opened) {
             feed(StoreOpened{std::move(*opened)});
         } else {

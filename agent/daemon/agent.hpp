@@ -9,7 +9,7 @@
 
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/keeper_handle.hpp"
-#include "agent/daemon/worker_output.hpp"
+#include "agent/output/worker_output.hpp"
 #include "rendezvous/client/link.hpp"
 
 namespace ddprun::agent {

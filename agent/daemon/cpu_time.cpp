@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "agent/process/children.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "rendezvous/base/instant.hpp"
+#include "base/instant.hpp"
 
 namespace ddprun::agent {
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "agent/core/supervisor.hpp"
-#include "agent/daemon/worker_output.hpp"
+#include "agent/output/worker_output.hpp"
 #include "agent/process/keeper_protocol.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
 

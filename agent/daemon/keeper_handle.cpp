@@ -19,8 +19,8 @@
 #include "agent/process/containment.hpp"
 #include "agent/process/frame_channel.hpp"
 #include "agent/process/sweep.hpp"
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/protocol/worker_environment.hpp"
+#include "base/check.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
@@ -346,7 +346,7 @@ void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
     fds.push_back(std::move(out));
     fds.push_back(std::move(err));
     if (page.is_open()) {
-        spawn.page_variable = rdzv::worker_variable::kPage.key;
+        spawn.page_variable = worker_variable::kPage.key;
         fds.push_back(std::move(page));
     }
     impl_->start_worker(std::move(spawn), std::move(fds));

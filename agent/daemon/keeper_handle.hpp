@@ -12,17 +12,17 @@
 #include "agent/process/containment.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/protocol/limits.hpp"
+#include "base/limits.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
 
 namespace ddprun::agent {
 
 struct KeeperOptions {
     std::string path;                             ///< of the ddprun-keeper program
     std::optional<ContainmentLevel> containment;  ///< no other will do; none: the highest there is
-    rdzv::Limits limits;
+    Limits limits;
     SavedProcessState saved_state;
 };
 

@@ -11,7 +11,7 @@
 #include "agent/process/children.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/start_first_process.hpp"
-#include "agent/process/start_program.hpp"
+#include "base/os/start_program.hpp"
 
 namespace ddprun::agent {
 

@@ -10,9 +10,9 @@
 
 #include "agent/process/containment.hpp"
 #include "agent/process/saved_process_state.hpp"
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/instant.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::agent {
 

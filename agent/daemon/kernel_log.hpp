@@ -5,7 +5,7 @@
 
 #include "agent/core/kernel_notes.hpp"
 #include "agent/process/keeper_protocol.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 

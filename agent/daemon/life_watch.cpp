@@ -10,8 +10,8 @@
 #include <climits>
 #include <utility>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/signals_blocked.hpp"
+#include "base/check.hpp"
+#include "base/os/signals_blocked.hpp"
 
 namespace ddprun::agent {
 
@@ -75,7 +75,7 @@ void LifeWatch::run() {
 std::uint32_t LifeWatch::look_at(std::size_t index) {
     const LocalRank local_rank(static_cast<int>(index));
     Told& told = told_[index];
-    const rdzv::FatalSignal fatal = page_.fatal_signal(local_rank);
+    const FatalSignal fatal = page_.fatal_signal(local_rank);
     if (fatal.pid != 0 && !told.is_signal_told) {
         told.is_signal_told = true;
         on_sign_(local_rank, fatal);

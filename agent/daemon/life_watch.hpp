@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "agent/process/worker_page.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/worker_page.hpp"
+#include "base/tagged.hpp"
+#include "worker_runtime/contract/worker_page.hpp"
 
 namespace ddprun::agent {
 
@@ -19,7 +19,7 @@ class LifeWatch {
 public:
     /// `told` is the signal by which the worker said that it dies, or all zero: the holder of its
     /// lock has ended, or has become another program. At most once for each; on the watch's thread.
-    using OnSign = std::function<void(LocalRank, rdzv::FatalSignal told)>;
+    using OnSign = std::function<void(LocalRank, FatalSignal told)>;
 
     /// False on kernels before 5.16, where nobody can wait for several futexes.
     [[nodiscard]] static bool is_possible();

@@ -17,8 +17,7 @@ Result<void> SharedPage::make(const StartWorkers& start) {
     page_ = std::move(*made);
     if (LifeWatch::is_possible()) {
         watch_ = std::make_unique<LifeWatch>(
-            *page_,
-            [this, generation = start.generation](LocalRank local_rank, rdzv::FatalSignal told) {
+            *page_, [this, generation = start.generation](LocalRank local_rank, FatalSignal told) {
                 on_sign_(generation, local_rank, told);
             });
     }

@@ -10,9 +10,9 @@
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/life_watch.hpp"
 #include "agent/process/worker_page.hpp"
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
 
 namespace ddprun::agent {
 
@@ -22,7 +22,7 @@ namespace ddprun::agent {
 class SharedPage {
 public:
     /// What LifeWatch finds about a worker of this generation; on the watch's thread.
-    using OnSign = std::function<void(Generation, LocalRank, rdzv::FatalSignal told)>;
+    using OnSign = std::function<void(Generation, LocalRank, FatalSignal told)>;
 
     explicit SharedPage(OnSign on_sign) : on_sign_(std::move(on_sign)) {}
 

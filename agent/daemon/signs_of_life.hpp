@@ -5,9 +5,9 @@
 #include "agent/core/quiet_watch.hpp"
 #include "agent/daemon/keeper_handle.hpp"
 #include "agent/daemon/shared_page.hpp"
-#include "agent/daemon/stack_saver.hpp"
-#include "agent/daemon/worker_output.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "agent/helpers/stack_saver.hpp"
+#include "agent/output/worker_output.hpp"
+#include "base/tagged.hpp"
 
 namespace ddprun::agent {
 

@@ -7,25 +7,25 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/protocol/worker_environment.hpp"
-#include "rendezvous/relay/relay.hpp"
+#include "base/check.hpp"
+#include "rendezvous/store/relay/relay.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
-StoreHost::StoreHost(const rdzv::Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say)
+StoreHost::StoreHost(const Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say)
     : limits_(limits), port_(port), say_(std::move(say)), server_(limits, say_) {}
 
-Result<rdzv::StoreAddress> StoreHost::open(const std::string& host) {
+Result<StoreAddress> StoreHost::open(const std::string& host) {
     if (fixed_.is_open()) {
-        return rdzv::StoreAddress{host, port_};
+        return StoreAddress{host, port_};
     }
     Result<rdzv::StoreSocket> opened = rdzv::listen_for_store(host, port_);
     if (!opened) {
         return opened.error();
     }
     (port_ != 0 ? fixed_ : next_) = std::move(opened->fd);
-    return rdzv::StoreAddress{host, opened->port};
+    return StoreAddress{host, opened->port};
 }
 
 void StoreHost::serve(ServeStore order) {
@@ -39,7 +39,7 @@ void StoreHost::serve(ServeStore order) {
 }
 
 void StoreHost::relay(StartWorkers& start) {
-    namespace var = rdzv::worker_variable;
+    namespace var = worker_variable;
     constexpr const char* kHost = "127.0.0.1";
     Result<rdzv::StoreSocket> socket = rdzv::listen_for_store(kHost, 0);
     if (!socket) {

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/store/store_server.hpp"
+#include "base/limits.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "rendezvous/store/net/store_server.hpp"
 
 namespace ddprun::agent {
 
@@ -17,10 +17,10 @@ namespace ddprun::agent {
 class StoreHost {
 public:
     /// `port`: 0, the kernel chooses one anew for each generation.
-    StoreHost(const rdzv::Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say);
+    StoreHost(const Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say);
 
     /// Answers OpenStore: where it listens. The error says address, port and reason.
-    [[nodiscard]] Result<rdzv::StoreAddress> open(const std::string& host);
+    [[nodiscard]] Result<StoreAddress> open(const std::string& host);
 
     /// On the socket that open() made, which is used up by this.
     void serve(ServeStore order);
@@ -33,7 +33,7 @@ public:
     void close() { server_.close(); }
 
 private:
-    const rdzv::Limits limits_;
+    const Limits limits_;
     const std::uint16_t port_;
     const rdzv::StoreServer::Say say_;
     UniqueFd next_;   ///< for the next generation, should this node serve it

@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "agent/process/children.hpp"
-#include "agent/process/start_program.hpp"
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
+#include "base/os/start_program.hpp"
 
 namespace ddprun::agent {
 

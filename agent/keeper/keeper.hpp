@@ -16,8 +16,8 @@
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
 #include "agent/process/sweep.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/instant.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 

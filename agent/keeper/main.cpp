@@ -14,7 +14,7 @@
 #include "agent/keeper/keeper.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace {
 
@@ -24,7 +24,7 @@ int usage() {
     fmt::print(stderr,
                "ddprun-keeper: this program is started by ddprun, which gives it a socket; start "
                "ddprun instead\n");
-    return rdzv::kExitUsage;
+    return kExitUsage;
 }
 
 /// What the agent gave us is for no worker.
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
             cgroup = std::move(*given);
         } else if (*level == ContainmentLevel::Cgroup) {
             fmt::print(stderr, "ddprun-keeper: {}\n", given.error().what);
-            return rdzv::kExitInternal;
+            return kExitInternal;
         }
     }
     const bool is_first = *level == ContainmentLevel::PidNamespace;
@@ -72,5 +72,5 @@ int main(int argc, char** argv) {
     agent::Keeper keeper(io, std::move(socket), *saved, std::move(containment),
                          Milliseconds(unkillable_after));
     io.run();
-    return keeper.has_failed() ? rdzv::kExitInternal : rdzv::kExitSuccess;
+    return keeper.has_failed() ? kExitInternal : kExitSuccess;
 }

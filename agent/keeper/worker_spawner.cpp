@@ -17,7 +17,7 @@
 
 #include "agent/process/children.hpp"
 #include "agent/process/fork_into.hpp"
-#include "rendezvous/base/signals_blocked.hpp"
+#include "base/os/signals_blocked.hpp"
 
 namespace ddprun::agent {
 

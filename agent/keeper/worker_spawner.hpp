@@ -9,8 +9,8 @@
 #include "agent/process/containment.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/error.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 

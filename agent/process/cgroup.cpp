@@ -22,7 +22,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/fork_into.hpp"
-#include "agent/process/read_files.hpp"
+#include "base/os/read_files.hpp"
 
 namespace ddprun::agent {
 

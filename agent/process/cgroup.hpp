@@ -3,10 +3,10 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/protocol/containment_level.hpp"
+#include "base/instant.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "worker_runtime/contract/containment_level.hpp"
 
 namespace ddprun::agent {
 

@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "agent/process/read_files.hpp"
-#include "rendezvous/base/whole_number.hpp"
+#include "base/os/read_files.hpp"
+#include "base/whole_number.hpp"
 
 namespace ddprun::agent {
 

@@ -6,7 +6,7 @@
 
 #include "agent/process/cgroup.hpp"
 #include "agent/process/outer_pids.hpp"
-#include "rendezvous/protocol/containment_level.hpp"
+#include "worker_runtime/contract/containment_level.hpp"
 
 namespace ddprun::agent {
 

@@ -12,8 +12,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::agent {
 

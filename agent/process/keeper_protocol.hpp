@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
 
 /// What an agent and its keeper say to each other over their socketpair; agent/keeper/README.md is
 /// the table. Strings are bytes of any value. A frame is a native u32 length and so many bytes of

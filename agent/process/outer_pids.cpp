@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "agent/process/start_program.hpp"
+#include "base/os/start_program.hpp"
 
 namespace ddprun::agent {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 

@@ -5,7 +5,7 @@
 #include <bitset>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::agent {
 

@@ -18,9 +18,9 @@
 
 #include <fmt/format.h>
 
-#include "agent/process/read_files.hpp"
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/signals_blocked.hpp"
+#include "base/check.hpp"
+#include "base/os/read_files.hpp"
+#include "base/os/signals_blocked.hpp"
 
 namespace ddprun::agent {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "agent/process/start_program.hpp"
-#include "rendezvous/base/error.hpp"
+#include "base/os/start_program.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::agent {
 

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 
 namespace ddprun::agent {
 

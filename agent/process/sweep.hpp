@@ -9,7 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "agent/process/containment.hpp"
-#include "rendezvous/base/instant.hpp"
+#include "base/instant.hpp"
 
 namespace ddprun::agent {
 

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 
 namespace ddprun::agent {
 
@@ -37,7 +37,7 @@ std::int64_t nanoseconds_of(Instant instant) {
 }
 
 /// To be taken by a worker, whose death the kernel then notes in it.
-void make_life_lock(rdzv::WorkerPageSlot& slot) {
+void make_life_lock(WorkerPageSlot& slot) {
     static_assert(sizeof(pthread_mutex_t) <= sizeof(slot.life_lock));
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
@@ -53,7 +53,7 @@ void make_life_lock(rdzv::WorkerPageSlot& slot) {
 Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, int slot_count,
                                                        Instant publish_until) {
     const auto slots = static_cast<std::uint32_t>(slot_count);
-    const std::size_t bytes = rdzv::worker_page_bytes(slots);
+    const std::size_t bytes = worker_page_bytes(slots);
     UniqueFd file = unnamed_memory();
     if (!file.is_open()) {
         return system_error(errno, "no memory to share with the workers (memfd_create)");
@@ -69,25 +69,25 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
         return system_error(errno,
                             fmt::format("cannot map {} bytes to share with the workers", bytes));
     }
-    auto* const header = std::construct_at(static_cast<rdzv::WorkerPageHeader*>(memory));
+    auto* const header = std::construct_at(static_cast<WorkerPageHeader*>(memory));
     header->slot_count = slots;
     header->generation = generation.value();
     for (std::uint32_t i = 0; i < slots; ++i) {
-        make_life_lock(*std::construct_at(rdzv::worker_page_slots(header) + i));
+        make_life_lock(*std::construct_at(worker_page_slots(header) + i));
     }
     auto page = std::make_unique<WorkerPage>(std::move(file), header);
     page->allow_publishing(publish_until);
     return page;
 }
 
-WorkerPage::WorkerPage(UniqueFd file, rdzv::WorkerPageHeader* header)
+WorkerPage::WorkerPage(UniqueFd file, WorkerPageHeader* header)
     : file_(std::move(file)),
       header_(header),
       generation_(header->generation),
       slot_count_(static_cast<int>(header->slot_count)) {}
 
 WorkerPage::~WorkerPage() {
-    munmap(header_, rdzv::worker_page_bytes(static_cast<std::uint32_t>(slot_count_)));
+    munmap(header_, worker_page_bytes(static_cast<std::uint32_t>(slot_count_)));
 }
 
 void WorkerPage::ask_to_stop(int signal, Instant deadline) {
@@ -98,7 +98,7 @@ void WorkerPage::ask_to_stop(int signal, Instant deadline) {
 
 void WorkerPage::allow_publishing(Instant until) {
     header_->publish_until_ns.store(until == Instant::max()
-                                        ? rdzv::kPublishForEver
+                                        ? kPublishForEver
                                         : std::max(nanoseconds_of(until), std::int64_t{0}));
 }
 
@@ -108,7 +108,7 @@ bool WorkerPage::has_runtime(LocalRank local_rank) const {
 
 std::optional<std::uint64_t> WorkerPage::progress(LocalRank local_rank) const {
     const std::uint64_t step = slot(local_rank).progress.load();
-    return step == rdzv::kNoProgress ? std::nullopt : std::optional(step);
+    return step == kNoProgress ? std::nullopt : std::optional(step);
 }
 
 std::optional<Instant> WorkerPage::reached_main(LocalRank local_rank) const {
@@ -121,13 +121,13 @@ std::atomic<std::uint32_t>& WorkerPage::life_word(LocalRank local_rank) {
         static_cast<void*>(&slot(local_rank).life_lock));
 }
 
-rdzv::FatalSignal WorkerPage::fatal_signal(LocalRank local_rank) const {
+FatalSignal WorkerPage::fatal_signal(LocalRank local_rank) const {
     return slot(local_rank).fatal_signal.load();
 }
 
-rdzv::WorkerPageSlot& WorkerPage::slot(LocalRank local_rank) const {
+WorkerPageSlot& WorkerPage::slot(LocalRank local_rank) const {
     DDP_CHECK(local_rank.value() >= 0 && local_rank.value() < slot_count_, local_rank.value());
-    return rdzv::worker_page_slots(header_)[local_rank.value()];
+    return worker_page_slots(header_)[local_rank.value()];
 }
 
 }  // namespace ddprun::agent

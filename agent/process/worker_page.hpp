@@ -5,18 +5,18 @@
 #include <memory>
 #include <optional>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/protocol/worker_page.hpp"
+#include "base/instant.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
+#include "worker_runtime/contract/worker_page.hpp"
 
 namespace ddprun::agent {
 
 /// The agent's end of the page that it shares with the workers of one generation here
-/// (rendezvous/protocol/worker_page.hpp). The memory has no name: it is gone with this object and
-/// the workers that look at it, however the agent ends. What workers write is never trusted beyond
-/// being a number. Any thread; nothing blocks.
+/// (worker_runtime/contract/worker_page.hpp). The memory has no name: it is gone with this object
+/// and the workers that look at it, however the agent ends. What workers write is never trusted
+/// beyond being a number. Any thread; nothing blocks.
 class WorkerPage {
 public:
     /// Fails, leaving nothing, when the kernel gives no such memory.
@@ -24,7 +24,7 @@ public:
                                                                     int slot_count,
                                                                     Instant publish_until);
     /// For create(): `header` lies at the start of a mapping of `file`.
-    WorkerPage(UniqueFd file, rdzv::WorkerPageHeader* header);
+    WorkerPage(UniqueFd file, WorkerPageHeader* header);
     ~WorkerPage();
     WorkerPage(const WorkerPage&) = delete;
     WorkerPage& operator=(const WorkerPage&) = delete;
@@ -55,13 +55,13 @@ public:
     /// the death of the holder of this worker's lock, and the signal by which it said that it dies.
     [[nodiscard]] std::atomic<std::uint32_t>& bell() { return header_->bell; }
     [[nodiscard]] std::atomic<std::uint32_t>& life_word(LocalRank local_rank);
-    [[nodiscard]] rdzv::FatalSignal fatal_signal(LocalRank local_rank) const;
+    [[nodiscard]] FatalSignal fatal_signal(LocalRank local_rank) const;
 
 private:
-    [[nodiscard]] rdzv::WorkerPageSlot& slot(LocalRank local_rank) const;
+    [[nodiscard]] WorkerPageSlot& slot(LocalRank local_rank) const;
 
     UniqueFd file_;
-    rdzv::WorkerPageHeader* header_;
+    WorkerPageHeader* header_;
     Generation generation_;  ///< these two are not read back: the memory is not ours alone
     int slot_count_;
 };

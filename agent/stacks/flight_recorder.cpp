@@ -18,7 +18,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/children.hpp"
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::agent {
 

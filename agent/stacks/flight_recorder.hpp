@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/instant.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 

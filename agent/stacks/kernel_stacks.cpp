@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/children.hpp"
-#include "agent/process/read_files.hpp"
+#include "base/os/read_files.hpp"
 
 namespace ddprun::agent {
 

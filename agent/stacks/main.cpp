@@ -18,13 +18,13 @@
 #include <fmt/format.h>
 
 #include "agent/process/children.hpp"
-#include "agent/process/read_files.hpp"
 #include "agent/stacks/flight_recorder.hpp"
 #include "agent/stacks/kernel_stacks.hpp"
 #include "agent/stacks/tools.hpp"
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/whole_number.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "base/error.hpp"
+#include "base/os/read_files.hpp"
+#include "base/whole_number.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace {
 
@@ -59,7 +59,7 @@ void write_text(const UniqueFd& file, const std::string& text) {
 
 /// Debuggers are only for those whom the kernel lets trace others.
 std::string tracing_note() {
-    const std::string scope = agent::read_whole("/proc/sys/kernel/yama/ptrace_scope").value_or("0");
+    const std::string scope = read_whole("/proc/sys/kernel/yama/ptrace_scope").value_or("0");
     return scope.starts_with('0') || geteuid() == 0
                ? std::string()
                : fmt::format(
@@ -95,7 +95,7 @@ void save(const std::vector<Worker>& workers, agent::FlightRecorders& recorders,
 
 int fail(const std::string& what) {
     fmt::print(stderr, "ddprun-stacks: {}\n", what);
-    return rdzv::kExitUsage;
+    return kExitUsage;
 }
 
 }  // namespace
@@ -139,5 +139,5 @@ int main(int argc, char** argv) {
     }
     agent::FlightRecorders recorders(folder, *bytes_max);
     save(workers, recorders, begun + std::chrono::milliseconds(*milliseconds));
-    return rdzv::kExitSuccess;
+    return kExitSuccess;
 }

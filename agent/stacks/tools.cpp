@@ -14,8 +14,8 @@
 
 #include <fmt/format.h>
 
-#include "agent/process/start_program.hpp"
 #include "agent/stacks/kernel_stacks.hpp"
+#include "base/os/start_program.hpp"
 
 namespace ddprun::agent {
 

@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 
 namespace digits {
 

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/process/full_logs.hpp"
+#include "agent/output/full_logs.hpp"
 
 namespace ddprun::launcher {
 

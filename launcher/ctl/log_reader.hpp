@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::launcher {
 

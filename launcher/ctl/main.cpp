@@ -20,10 +20,10 @@
 #include "launcher/plan/rendezvous_port.hpp"
 #include "launcher/preflight/read_facts.hpp"
 #include "rendezvous/client/control_client.hpp"
-#include "rendezvous/client/secret_file.hpp"
-#include "rendezvous/protocol/control.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "rendezvous/transport/secret_file.hpp"
+#include "rendezvous/wire/control.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace {
 

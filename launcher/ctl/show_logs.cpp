@@ -14,11 +14,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "agent/core/line_splitter.hpp"
+#include "agent/output/line_splitter.hpp"
+#include "base/limits.hpp"
+#include "base/os/unique_fd.hpp"
 #include "launcher/ctl/log_folder.hpp"
 #include "launcher/ctl/log_reader.hpp"
-#include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::launcher {
 
@@ -30,7 +30,7 @@ public:
     Shown(const std::string& path, std::FILE* to, const std::optional<std::string>& prefix)
         : reader_(path), to_(to) {
         if (prefix) {
-            splitter_.emplace(agent::with_prefix(*prefix), rdzv::Limits{}.console_line_bytes_max);
+            splitter_.emplace(agent::with_prefix(*prefix), Limits{}.console_line_bytes_max);
         }
     }
 

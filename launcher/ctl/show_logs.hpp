@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::launcher {
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/protocol/containment_level.hpp"
+#include "worker_runtime/contract/containment_level.hpp"
 
 namespace ddprun::launcher {
 

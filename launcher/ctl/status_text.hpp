@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "rendezvous/protocol/control.hpp"
+#include "rendezvous/wire/control.hpp"
 
 namespace ddprun::launcher {
 

@@ -30,12 +30,12 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/gpu_memory.hpp"
+#include "agent/gpu/gpu_memory.hpp"
 #include "agent/process/children.hpp"
+#include "base/whole_number.hpp"
+#include "launcher/machine/nvml.hpp"
 #include "launcher/plan/gpus.hpp"
-#include "launcher/plan/nvml.hpp"
-#include "rendezvous/base/whole_number.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace {
 
@@ -206,5 +206,5 @@ int main(int argc, char** /*argv*/) {
     fmt::print(stderr,
                "ddprun-gpu-use: this program is started and asked by ddprun; its questions are "
                "lines \"use MS PID...\" and \"memory GPU:BYTES...\" on stdin\n");
-    return rdzv::kExitUsage;
+    return kExitUsage;
 }

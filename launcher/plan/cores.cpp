@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "base/whole_number.hpp"
 #include "launcher/plan/placement.hpp"
-#include "rendezvous/base/whole_number.hpp"
 
 namespace ddprun::launcher {
 

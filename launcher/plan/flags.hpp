@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.hpp"
 #include "launcher/plan/surroundings.hpp"
-#include "rendezvous/base/error.hpp"
 
 namespace ddprun::launcher {
 

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "base/error.hpp"
+#include "base/instant.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/protocol/containment_level.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/messages.hpp"
-#include "rendezvous/protocol/tls_files.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "rendezvous/wire/tls_files.hpp"
+#include "worker_runtime/contract/containment_level.hpp"
 
 namespace ddprun::launcher {
 

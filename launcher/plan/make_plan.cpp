@@ -5,16 +5,16 @@
 #include "launcher/plan/flags.hpp"
 #include "launcher/plan/help.hpp"
 #include "launcher/plan/sections.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
 
 UsageError as_usage_error(const Error& error) {
-    const int exit_code = error.code == ErrorCode::NotFound           ? rdzv::kExitNotFound
-                          : error.code == ErrorCode::PermissionDenied ? rdzv::kExitNotExecutable
-                                                                      : rdzv::kExitUsage;
+    const int exit_code = error.code == ErrorCode::NotFound           ? kExitNotFound
+                          : error.code == ErrorCode::PermissionDenied ? kExitNotExecutable
+                                                                      : kExitUsage;
     return UsageError{.line = printable(error.what), .exit_code = exit_code};
 }
 

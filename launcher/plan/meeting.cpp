@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
+#include "base/limits.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/limits.hpp"
+#include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::launcher {
 
@@ -228,7 +228,7 @@ Result<void> choose_store(const CommandLine& line, LaunchPlan& plan) {
 
 Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
     // Log folders are called <job>_<8 hex>.
-    const std::size_t bytes_max = rdzv::Limits{}.name_bytes_max - 9;
+    const std::size_t bytes_max = Limits{}.name_bytes_max - 9;
     if (const std::optional<Given> id = line.value("rdzv-id")) {
         const Result<std::string> name = parse_name(*id, bytes_max);
         if (!name) {
@@ -245,7 +245,7 @@ Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
 
 /// Slurm tells where in the network a node is, as `switch1.switch2.node`.
 void take_topology(const CommandLine& line, const Surroundings& surroundings, LaunchPlan& plan) {
-    const std::size_t most = rdzv::Limits{}.name_bytes_max;
+    const std::size_t most = Limits{}.name_bytes_max;
     if (const std::optional<Given> key = value_if_any(line, "topology")) {
         plan.topology_key = key->value.substr(0, most);
         return;
@@ -260,7 +260,7 @@ void take_topology(const CommandLine& line, const Surroundings& surroundings, La
 
 Result<void> name_node(const CommandLine& line, LaunchPlan& plan) {
     if (const std::optional<Given> id = value_if_any(line, "node-id")) {
-        const Result<std::string> name = parse_name(*id, rdzv::Limits{}.name_bytes_max);
+        const Result<std::string> name = parse_name(*id, Limits{}.name_bytes_max);
         if (!name) {
             return name.error();
         }
@@ -268,7 +268,7 @@ Result<void> name_node(const CommandLine& line, LaunchPlan& plan) {
     }
     if (const std::optional<Given> address = value_if_any(line, "local-addr")) {
         if (!is_plain(address->value) || address->value.find_first_of("/,") != std::string::npos ||
-            address->value.size() > rdzv::Limits{}.name_bytes_max) {
+            address->value.size() > Limits{}.name_bytes_max) {
             return bad_value(*address, "not a host name or address of this machine");
         }
         plan.local_addr = address->value;

@@ -6,12 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "base/limits.hpp"
 #include "launcher/plan/gpus.hpp"
 #include "launcher/plan/log_place.hpp"
 #include "launcher/plan/program.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
-#include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::launcher {
 
@@ -212,7 +212,7 @@ Result<void> take_slots(const CommandLine& line, const Surroundings& surrounding
         return {};
     }
     const std::string& wanted = given->value;
-    const int most = rdzv::Limits{}.slots_max;
+    const int most = Limits{}.slots_max;
     const auto cpus = static_cast<int>(surroundings.allowed_cpus().size());
     int slots = 0;
     if (wanted == "gpu" || wanted == "auto") {
@@ -291,7 +291,7 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
         return taken;
     }
     if (const std::optional<Given> given = line.value("role")) {
-        const Result<std::string> role = parse_name(*given, rdzv::Limits{}.name_bytes_max);
+        const Result<std::string> role = parse_name(*given, Limits{}.name_bytes_max);
         if (!role) {
             return role.error();
         }

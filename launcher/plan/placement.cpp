@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/whole_number.hpp"
+#include "base/whole_number.hpp"
 
 namespace ddprun::launcher {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.hpp"
 #include "launcher/plan/topology.hpp"
-#include "rendezvous/base/error.hpp"
 
 /// Which CPUs a worker is bound to. Pure: a topology and the places of GPUs in, lists of CPUs out.
 namespace ddprun::launcher {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.hpp"
 #include "launcher/plan/surroundings.hpp"
-#include "rendezvous/base/error.hpp"
 
 namespace ddprun::launcher {
 

@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "base/limits.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
-#include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::launcher {
 
@@ -108,7 +108,7 @@ Result<void> take_nodes(const CommandLine& line, LaunchPlan& plan) {
     if (!counts) {
         return counts.error();
     }
-    const auto nodes_max = static_cast<int>(rdzv::Limits{}.nodes_max);
+    const auto nodes_max = static_cast<int>(Limits{}.nodes_max);
     if (counts->most > nodes_max) {
         return bad_value(*given, fmt::format("at most {} nodes are possible", nodes_max));
     }
@@ -162,7 +162,7 @@ Result<void> take_hang_timeout(const CommandLine& line, LaunchPlan& plan) {
     if (!seconds) {
         return bad_value(*given, "it must be auto or a number of seconds; 0 is never");
     }
-    constexpr Milliseconds kLeast = rdzv::Limits{}.hang_timeout_min;
+    constexpr Milliseconds kLeast = Limits{}.hang_timeout_min;
     if (*seconds > Milliseconds::zero() && *seconds < kLeast) {
         return bad_value(*given, fmt::format("it must be at least {} s; 0 is never",
                                              std::chrono::duration<double>(kLeast).count()));

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.hpp"
 #include "launcher/plan/gpu.hpp"
 #include "launcher/plan/topology.hpp"
-#include "rendezvous/base/error.hpp"
 
 namespace ddprun::launcher {
 

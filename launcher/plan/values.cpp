@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/utf8.hpp"
+#include "base/utf8.hpp"
 
 namespace ddprun::launcher {
 

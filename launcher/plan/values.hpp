@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/instant.hpp"
+#include "base/error.hpp"
 #include "launcher/plan/flags.hpp"
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
 
 /// The grammars of single values. Each function takes a value with its source and fails with a
 /// line for the user that names both. None looks outside its arguments.

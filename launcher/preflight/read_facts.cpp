@@ -20,11 +20,11 @@
 
 #include "agent/process/cgroup.hpp"
 #include "agent/process/start_first_process.hpp"
+#include "base/os/unique_fd.hpp"
+#include "launcher/machine/nvml.hpp"
+#include "launcher/machine/real_surroundings.hpp"
 #include "launcher/plan/cores.hpp"
-#include "launcher/plan/nvml.hpp"
-#include "launcher/plan/real_surroundings.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
-#include "rendezvous/base/unique_fd.hpp"
 
 namespace ddprun::launcher {
 

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "agent/process/start_program.hpp"
-#include "rendezvous/base/signal_name.hpp"
+#include "base/os/start_program.hpp"
+#include "base/signal_name.hpp"
 
 namespace ddprun::launcher {
 
@@ -30,7 +30,7 @@ std::string signal_names(const std::vector<int>& signals) {
 }
 
 agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& facts,
-                                    const rdzv::Limits& limits) {
+                                    const Limits& limits) {
     agent::OutputOptions output;
     output.limits = limits;
     output.log_root = facts.log_dir;
@@ -63,7 +63,7 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
 }
 
 agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFacts& facts,
-                                            const rdzv::Limits& limits) {
+                                            const Limits& limits) {
     agent::SupervisorOptions supervisor;
     supervisor.limits = limits;
     rdzv::Join& identity = supervisor.identity;
@@ -120,7 +120,7 @@ Result<std::string> preload_path_of(const LaunchPlan& plan) {
     if (!plan.is_watched_by_preload) {
         return std::string();
     }
-    Result<std::string> path = agent::program_beside_us("ddprun-preload.so");
+    Result<std::string> path = program_beside_us("ddprun-preload.so");
     if (path && path->find_first_of(" :$") != std::string::npos) {
         return Error{ErrorCode::NotFound,
                      fmt::format("--watch preload: the dynamic linker cannot load {}: a blank, ':' "
@@ -131,8 +131,7 @@ Result<std::string> preload_path_of(const LaunchPlan& plan) {
 }
 
 agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,
-                                     const agent::SavedProcessState& saved,
-                                     const rdzv::Limits& limits) {
+                                     const agent::SavedProcessState& saved, const Limits& limits) {
     agent::AgentOptions options;
     options.supervisor = supervisor_options(plan, facts, limits);
     options.output = output_options(plan, facts, limits);

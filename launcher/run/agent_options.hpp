@@ -6,9 +6,9 @@
 
 #include "agent/daemon/agent.hpp"
 #include "agent/process/saved_process_state.hpp"
+#include "base/limits.hpp"
+#include "base/tagged.hpp"
 #include "launcher/plan/launch_plan.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::launcher {
 
@@ -34,6 +34,6 @@ struct NodeFacts {
 /// All that the agent of this node is told. Looks at this process's environment and console.
 [[nodiscard]] agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,
                                                    const agent::SavedProcessState& saved,
-                                                   const rdzv::Limits& limits);
+                                                   const Limits& limits);
 
 }  // namespace ddprun::launcher

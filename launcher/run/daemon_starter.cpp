@@ -12,9 +12,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
-#include "agent/process/start_program.hpp"
-#include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/server/listener.hpp"
+#include "base/os/start_program.hpp"
+#include "base/os/unique_fd.hpp"
+#include "rendezvous/transport/listener.hpp"
 
 namespace ddprun::launcher {
 
@@ -76,7 +76,7 @@ private:
             return ddprun::system_error(errno, fmt::format("cannot open {}", options_.log_file));
         }
         UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-        agent::ProgramSpec spec;
+        ProgramSpec spec;
         spec.command = {options_.program,   "--listen-fd", fmt::format("{}", kListenerFd),
                         "--exit-when-idle", "--state-dir", options_.state_folder};
         if (options_.is_insecure) {
@@ -91,7 +91,7 @@ private:
         }
         spec.fds = {
             {null.get(), 0}, {log.get(), 1}, {log.get(), 2}, {listener.fd.get(), kListenerFd}};
-        Result<agent::StartedProgram> started = agent::start_program(spec);
+        Result<StartedProgram> started = start_program(spec);
         if (!started) {
             return started.error();
         }

@@ -7,10 +7,10 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/tls_files.hpp"
+#include "base/instant.hpp"
+#include "base/error.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "rendezvous/wire/tls_files.hpp"
 
 namespace ddprun::launcher {
 

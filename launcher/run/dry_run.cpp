@@ -16,14 +16,14 @@
 #include "launcher/plan/placement.hpp"
 #include "launcher/run/agent_options.hpp"
 #include "launcher/run/node_identity.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/worker_environment.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
 
-namespace var = rdzv::worker_variable;
+namespace var = worker_variable;
 
 /// In place of what each start chooses anew.
 constexpr std::string_view kRandom = "<random>";
@@ -64,7 +64,7 @@ std::string quoted(const std::string& word) {
 
 /// What the places of a group decide is not known before it has formed.
 std::string_view unknown_of_several_nodes(std::string_view key) {
-    for (const rdzv::WorkerVariable& variable :
+    for (const WorkerVariable& variable :
          {var::kRank, var::kWorldSize, var::kGroupRank, var::kGroupWorldSize, var::kRoleRank,
           var::kRoleWorldSize}) {
         if (key == variable.key) {
@@ -167,16 +167,16 @@ std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
     const Result<std::string> preload = preload_path_of(plan);
     facts.preload_path = preload ? *preload : "(" + preload.error().what + ")";
     const agent::SupervisorOptions options =
-        options_of_agent(plan, facts, saved, rdzv::Limits{}).supervisor;
+        options_of_agent(plan, facts, saved, Limits{}).supervisor;
     rdzv::Start row;
     row.generation = Generation(1);
     row.world_size = plan.slots;
     row.role_world_size = plan.slots;
     row.max_restarts = plan.settings.max_restarts;
     const std::string own = plan.local_addr.empty() ? "127.0.0.1" : plan.local_addr;
-    const rdzv::StoreAddress store =
-        plan.is_store_at_rendezvous ? rdzv::StoreAddress{plan.endpoint_host, plan.endpoint_port}
-                                    : rdzv::StoreAddress{own, plan.master_port};
+    const StoreAddress store = plan.is_store_at_rendezvous
+                                   ? StoreAddress{plan.endpoint_host, plan.endpoint_port}
+                                   : StoreAddress{own, plan.master_port};
     const std::string address = plan.is_single_node ? "127.0.0.1" : "";
     return agent::start_of(agent::WorkerGroup(row, plan.slots), options, store, address).workers;
 }

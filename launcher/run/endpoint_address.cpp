@@ -12,8 +12,8 @@
 
 #include <fmt/format.h>
 
+#include "base/os/unique_fd.hpp"
 #include "launcher/run/node_identity.hpp"
-#include "rendezvous/base/unique_fd.hpp"
 
 namespace ddprun::launcher {
 

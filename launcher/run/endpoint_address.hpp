@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
+#include "base/error.hpp"
+#include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::launcher {
 

@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::launcher {
 
@@ -23,8 +23,7 @@ void reap(pid_t ddprun) {
             return;
         }
         if (pid == ddprun) {
-            ::_exit(WIFEXITED(status) ? WEXITSTATUS(status)
-                                      : rdzv::kExitSignalBase + WTERMSIG(status));
+            ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : kExitSignalBase + WTERMSIG(status));
         }
     }
 }

@@ -18,7 +18,7 @@ const ConnectionId kOnlyConnection{1};
 
 class LocalLink::Impl : public std::enable_shared_from_this<LocalLink::Impl> {
 public:
-    Impl(boost::asio::io_context& io, JobId job, rdzv::Limits limits, Rng rng)
+    Impl(boost::asio::io_context& io, JobId job, Limits limits, Rng rng)
         : io_(io),
           timer_(io),
           coordinator_(std::move(job), {.limits = limits, .has_leases = false}, rng) {}
@@ -83,7 +83,7 @@ private:
     bool is_running_ = false;
 };
 
-LocalLink::LocalLink(boost::asio::io_context& io, JobId job, rdzv::Limits limits, Rng rng)
+LocalLink::LocalLink(boost::asio::io_context& io, JobId job, Limits limits, Rng rng)
     : impl_(std::make_shared<Impl>(io, std::move(job), limits, rng)) {}
 
 LocalLink::~LocalLink() = default;

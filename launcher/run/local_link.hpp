@@ -5,10 +5,10 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/limits.hpp"
+#include "base/rng.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/client/link.hpp"
-#include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::launcher {
 
@@ -16,7 +16,7 @@ namespace ddprun::launcher {
 /// value. No socket, no secret, no lease, nothing to lose. One thread, that of `io`.
 class LocalLink final : public rdzv::Link {
 public:
-    LocalLink(boost::asio::io_context& io, JobId job, rdzv::Limits limits, Rng rng);
+    LocalLink(boost::asio::io_context& io, JobId job, Limits limits, Rng rng);
     ~LocalLink() override;
     LocalLink(const LocalLink&) = delete;
     LocalLink& operator=(const LocalLink&) = delete;

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
 
 namespace ddprun::launcher {
 

@@ -14,18 +14,18 @@
 
 #include "agent/daemon/agent.hpp"
 #include "agent/daemon/life_watch.hpp"
-#include "agent/process/start_program.hpp"
+#include "base/os/open_files.hpp"
+#include "base/os/start_program.hpp"
+#include "base/rng.hpp"
 #include "launcher/run/agent_options.hpp"
 #include "launcher/run/daemon_starter.hpp"
 #include "launcher/run/endpoint_address.hpp"
 #include "launcher/run/local_link.hpp"
 #include "launcher/run/node_identity.hpp"
 #include "launcher/run/state_folder.hpp"
-#include "rendezvous/base/open_files.hpp"
-#include "rendezvous/base/rng.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
-#include "rendezvous/client/secret_file.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "rendezvous/transport/secret_file.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::launcher {
 
@@ -45,11 +45,11 @@ int exit_code_for(const Error& error) {
         case ErrorCode::ConnectionLost:
         case ErrorCode::BadSecret:
         case ErrorCode::TimedOut:
-            return rdzv::kExitRendezvousLost;
+            return kExitRendezvousLost;
         case ErrorCode::InvalidArgument:
-            return rdzv::kExitUsage;
+            return kExitUsage;
         default:
-            return rdzv::kExitInternal;
+            return kExitInternal;
     }
 }
 
@@ -72,7 +72,7 @@ public:
             complain(link.error().what);
             return exit_code_for(link.error());
         }
-        Result<std::string> keeper = agent::program_beside_us("ddprun-keeper");
+        Result<std::string> keeper = program_beside_us("ddprun-keeper");
         if (!keeper) {
             complain(keeper.error().what);
             return exit_code_for(keeper.error());
@@ -162,7 +162,7 @@ private:
                 "this machine owns the endpoint, but starts no rendezvous there "
                 "without --tls-cert and --tls-key");
         } else if (may_serve) {
-            const Result<std::string> program = agent::program_beside_us("ddprun-rendezvous");
+            const Result<std::string> program = program_beside_us("ddprun-rendezvous");
             if (!program) {
                 return program.error();
             }
@@ -229,7 +229,7 @@ private:
 
     const LaunchPlan& plan_;
     const agent::SavedProcessState& saved_;
-    const rdzv::Limits limits_{};
+    const Limits limits_{};
     Rng rng_;
     JobId job_;
     boost::asio::io_context io_{1};
@@ -239,7 +239,7 @@ private:
     std::vector<std::string> notes_;
     std::unique_ptr<DaemonStarter> daemon_;
     std::unique_ptr<agent::Agent> agent_;
-    int exit_code_ = rdzv::kExitInternal;
+    int exit_code_ = kExitInternal;
 };
 
 }  // namespace

@@ -13,8 +13,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
-#include "rendezvous/client/dial.hpp"
-#include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/transport/dial.hpp"
+#include "rendezvous/wire/codec.hpp"
 
 namespace ddprun::rdzv {
 

@@ -4,13 +4,13 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/client/tls.hpp"
-#include "rendezvous/protocol/control.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/protocol/secret.hpp"
+#include "base/limits.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/transport/tls.hpp"
+#include "rendezvous/wire/control.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "rendezvous/wire/secret.hpp"
 
 namespace ddprun::rdzv {
 

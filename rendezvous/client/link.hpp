@@ -3,8 +3,8 @@
 #include <functional>
 #include <string>
 
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
 

@@ -15,10 +15,10 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/client/connection.hpp"
-#include "rendezvous/client/dial.hpp"
-#include "rendezvous/protocol/codec.hpp"
+#include "base/check.hpp"
+#include "rendezvous/transport/connection.hpp"
+#include "rendezvous/transport/dial.hpp"
+#include "rendezvous/wire/codec.hpp"
 
 namespace ddprun::rdzv {
 

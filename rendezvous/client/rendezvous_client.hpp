@@ -7,13 +7,13 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/limits.hpp"
+#include "base/rng.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/client/link.hpp"
-#include "rendezvous/client/tls.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/protocol/secret.hpp"
+#include "rendezvous/transport/tls.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "rendezvous/wire/secret.hpp"
 
 namespace ddprun::rdzv {
 

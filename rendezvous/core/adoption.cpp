@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/check.hpp"
+#include "base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {

@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/overloaded.hpp"
+#include "base/check.hpp"
+#include "base/overloaded.hpp"
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/core/step.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 

@@ -7,13 +7,13 @@
 #include <variant>
 #include <vector>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/protocol/messages.hpp"
-#include "rendezvous/protocol/run_record.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/error.hpp"
+#include "base/rng.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "rendezvous/wire/run_record.hpp"
 
 namespace ddprun::rdzv {
 

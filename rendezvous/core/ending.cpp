@@ -8,11 +8,11 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/planted_bug.hpp"
-#include "rendezvous/base/signal_name.hpp"
+#include "base/check.hpp"
+#include "base/planted_bug.hpp"
+#include "base/signal_name.hpp"
 #include "rendezvous/core/step.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/planted_bug.hpp"
 
 namespace ddprun::rdzv {
 

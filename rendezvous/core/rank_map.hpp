@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/run_record.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/run_record.hpp"
 
 namespace ddprun::rdzv {
 

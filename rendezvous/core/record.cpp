@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {

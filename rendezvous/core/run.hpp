@@ -9,10 +9,10 @@
 #include <variant>
 #include <vector>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/core/rank_map.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
 

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/check.hpp"
+#include "base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 

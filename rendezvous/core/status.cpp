@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "rendezvous/base/overloaded.hpp"
+#include "base/overloaded.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {

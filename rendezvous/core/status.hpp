@@ -2,10 +2,10 @@
 
 #include <cstddef>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/core/run.hpp"
-#include "rendezvous/protocol/control.hpp"
+#include "rendezvous/wire/control.hpp"
 
 namespace ddprun::rdzv {
 

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/planted_bug.hpp"
 
 namespace ddprun::rdzv {
 

@@ -11,8 +11,8 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/journal/etcd_client.hpp"
+#include "base/instant.hpp"
+#include "rendezvous/etcd/etcd_client.hpp"
 #include "rendezvous/journal/etcd_records.hpp"
 #include "rendezvous/journal/journal.hpp"
 

@@ -8,10 +8,10 @@
 
 #include <boost/asio/awaitable.hpp>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/journal/etcd_client.hpp"
+#include "base/instant.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/etcd/etcd_client.hpp"
 
 namespace ddprun::rdzv {
 

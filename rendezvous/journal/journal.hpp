@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
 
 namespace ddprun::rdzv {
 

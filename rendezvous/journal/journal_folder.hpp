@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::rdzv {
 

@@ -13,7 +13,7 @@
 #include <sqlite3.h>
 #include <xxhash.h>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::rdzv {
 

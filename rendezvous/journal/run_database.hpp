@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/limits.hpp"
+#include "base/limits.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
 
 struct sqlite3;
 struct sqlite3_stmt;

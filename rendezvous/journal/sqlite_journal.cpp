@@ -15,8 +15,8 @@
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/signals_blocked.hpp"
+#include "base/check.hpp"
+#include "base/os/signals_blocked.hpp"
 #include "rendezvous/journal/journal_folder.hpp"
 #include "rendezvous/journal/run_database.hpp"
 

@@ -6,8 +6,8 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "base/limits.hpp"
 #include "rendezvous/journal/journal.hpp"
-#include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::rdzv {
 

@@ -5,7 +5,7 @@
 
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/status.hpp"
-#include "rendezvous/protocol/control.hpp"
+#include "rendezvous/wire/control.hpp"
 
 namespace ddprun::rdzv {
 

@@ -3,10 +3,10 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/protocol/handshake.hpp"
-#include "rendezvous/protocol/limits.hpp"
+#include "base/limits.hpp"
+#include "base/error.hpp"
 #include "rendezvous/server/jobs.hpp"
+#include "rendezvous/wire/handshake.hpp"
 
 namespace ddprun::rdzv {
 

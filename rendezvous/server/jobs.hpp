@@ -10,10 +10,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/limits.hpp"
+#include "base/rng.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
-#include "rendezvous/protocol/limits.hpp"
 #include "rendezvous/server/recorder.hpp"
 
 namespace ddprun::rdzv {

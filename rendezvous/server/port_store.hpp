@@ -4,10 +4,10 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/store/store_server.hpp"
+#include "base/limits.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/store/net/store_server.hpp"
 
 namespace ddprun::rdzv {
 

@@ -11,10 +11,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "rendezvous/base/tagged.hpp"
+#include "base/limits.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/journal/journal.hpp"
-#include "rendezvous/protocol/limits.hpp"
 
 namespace ddprun::rdzv {
 

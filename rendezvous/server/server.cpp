@@ -16,13 +16,13 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/client/connection.hpp"
-#include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
-#include "rendezvous/protocol/handshake.hpp"
+#include "base/check.hpp"
 #include "rendezvous/server/control.hpp"
 #include "rendezvous/server/server_impl.hpp"
+#include "rendezvous/transport/connection.hpp"
+#include "rendezvous/wire/codec.hpp"
+#include "rendezvous/wire/handshake.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 

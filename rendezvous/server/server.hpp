@@ -9,13 +9,13 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/rng.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/journal/journal.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/protocol/secret.hpp"
+#include "rendezvous/wire/secret.hpp"
 
 namespace ddprun::rdzv {
 

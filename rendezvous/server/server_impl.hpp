@@ -12,11 +12,11 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "rendezvous/client/connection.hpp"
 #include "rendezvous/server/jobs.hpp"
 #include "rendezvous/server/port_store.hpp"
 #include "rendezvous/server/server.hpp"
 #include "rendezvous/server/session.hpp"
+#include "rendezvous/transport/connection.hpp"
 
 namespace ddprun::rdzv {
 

@@ -1,8 +1,8 @@
 // One of several daemons: deciding, or sending agents to the one that does.
 #include <utility>
 
-#include "rendezvous/protocol/codec.hpp"
 #include "rendezvous/server/server_impl.hpp"
+#include "rendezvous/wire/codec.hpp"
 
 namespace ddprun::rdzv {
 

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "rendezvous/core/run.hpp"
-#include "rendezvous/protocol/codec.hpp"
 #include "rendezvous/server/server_impl.hpp"
+#include "rendezvous/wire/codec.hpp"
 
 namespace ddprun::rdzv {
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/client/tls.hpp"
+#include "rendezvous/transport/tls.hpp"
 
 namespace ddprun::rdzv {
 

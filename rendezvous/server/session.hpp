@@ -8,12 +8,12 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/client/connection.hpp"
-#include "rendezvous/protocol/handshake.hpp"
-#include "rendezvous/protocol/limits.hpp"
+#include "base/error.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/transport/connection.hpp"
+#include "rendezvous/wire/handshake.hpp"
 
 namespace ddprun::rdzv {
 

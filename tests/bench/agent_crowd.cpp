@@ -21,10 +21,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/base/open_files.hpp"
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/client/secret_file.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
+#include "base/os/open_files.hpp"
+#include "base/rng.hpp"
+#include "rendezvous/transport/secret_file.hpp"
+#include "rendezvous/wire/endpoint.hpp"
 #include "tests/bench/agent_crowd_agent.hpp"
 
 namespace ddprun::test {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "rendezvous/base/overloaded.hpp"
+#include "base/overloaded.hpp"
 
 namespace ddprun::test {
 

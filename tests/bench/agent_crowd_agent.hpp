@@ -10,8 +10,8 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
 
 namespace ddprun::test {

@@ -11,9 +11,9 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "rendezvous/base/open_files.hpp"
-#include "rendezvous/relay/relay.hpp"
-#include "rendezvous/store/store_server.hpp"
+#include "base/os/open_files.hpp"
+#include "rendezvous/store/net/store_server.hpp"
+#include "rendezvous/store/relay/relay.hpp"
 
 int main(int argc, char** argv) {
     using namespace ddprun;
@@ -36,11 +36,11 @@ int main(int argc, char** argv) {
             return 1;
         }
         ports += (i == 0 ? "" : ",") + std::to_string(socket->port);
-        rdzv::StoreServer& server = servers.emplace_back(rdzv::Limits{}, say);
+        rdzv::StoreServer& server = servers.emplace_back(Limits{}, say);
         if (store_port == 0) {
             server.serve(std::move(socket->fd), {});
         } else {
-            server.serve_with(rdzv::make_relay(rdzv::Limits{}, {"127.0.0.1", store_port}, say),
+            server.serve_with(rdzv::make_relay(Limits{}, {"127.0.0.1", store_port}, say),
                               std::move(socket->fd));
         }
     }

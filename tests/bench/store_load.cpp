@@ -21,8 +21,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/open_files.hpp"
+#include "base/check.hpp"
+#include "base/os/open_files.hpp"
 #include "tests/bench/store_load_crowd.hpp"
 #include "tests/support/store_requests.hpp"
 

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/store/store_relayed.hpp"
+#include "base/check.hpp"
+#include "rendezvous/store/core/store_relayed.hpp"
 #include "tests/support/store_requests.hpp"
 
 namespace ddprun::test {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::test {
 

@@ -18,10 +18,10 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/store/store_protocol.hpp"
-#include "rendezvous/store/store_server.hpp"
+#include "base/check.hpp"
+#include "base/os/unique_fd.hpp"
+#include "rendezvous/store/net/store_server.hpp"
+#include "rendezvous/store/protocol/store_protocol.hpp"
 
 namespace ddprun::test {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/protocol/endpoint.hpp"
+#include "rendezvous/wire/endpoint.hpp"
 #include "tests/cluster/nodes.hpp"
 #include "tests/process/journal_etcds.hpp"
 #include "tests/support/catch.hpp"

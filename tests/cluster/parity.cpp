@@ -7,9 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/os/unique_fd.hpp"
 #include "launcher/plan/gpus.hpp"
 #include "launcher/plan/placement.hpp"
-#include "rendezvous/base/unique_fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 #include "tests/support/torch_python.hpp"

@@ -10,7 +10,7 @@
 #include <cctype>
 #include <cstdio>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 #include "tests/cluster/nodes.hpp"
 #include "tests/cluster/proc.hpp"
 #include "tests/support/catch.hpp"

@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/rng.hpp"
+#include "base/rng.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 #include "tests/fuzz/choices.hpp"
 #include "worker_runtime/checkpoint/hashing.hpp"
 #include "worker_runtime/checkpoint/manifest.hpp"

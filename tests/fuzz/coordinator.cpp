@@ -18,9 +18,9 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 #include "rendezvous/core/run.hpp"
-#include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "tests/fuzz/choices.hpp"
 #include "tests/support/run_flaw.hpp"
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/protocol/worker_environment.hpp"
+#include "base/check.hpp"
 #include "tests/fuzz/choices.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::worker {
 
@@ -39,7 +39,7 @@ void check_possible(const WorkerEnvironment& place) {
 
 /// What an agent would set for a worker in this place.
 Variables written(const WorkerEnvironment& place) {
-    rdzv::WorkerPlace told;
+    WorkerPlace told;
     told.job = place.job;
     told.node = place.node;
     told.generation = place.generation;
@@ -59,7 +59,7 @@ Variables written(const WorkerEnvironment& place) {
     told.restart_count = place.restart_count;
     told.max_restarts = place.max_restarts;
     Variables variables;
-    for (const auto& [key, value] : rdzv::worker_environment(told)) {
+    for (const auto& [key, value] : worker_environment(told)) {
         variables[key] = value;
     }
     return variables;
@@ -78,7 +78,7 @@ void run(fuzz::Choices& choices) {
     if (!place) {
         const Error& error = place.error();
         const bool names_a_key = std::any_of(
-            rdzv::kWorkerVariables.begin(), rdzv::kWorkerVariables.end(),
+            kWorkerVariables.begin(), kWorkerVariables.end(),
             [&error](const auto& it) { return error.what.find(it.key) != std::string::npos; });
         DDP_CHECK(error.code == ErrorCode::InvalidArgument && names_a_key, error.what);
         return;

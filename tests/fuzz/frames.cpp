@@ -1,14 +1,14 @@
 // Goal: a connection's frames do not depend on how the network cuts them, no more than one is ever
 // kept, and with keys nothing passes that was not sent. Method: one reader gets a stream whole, the
 // other in pieces; the stream is arbitrary, or made by a FrameWriter and damaged in one byte.
-#include "rendezvous/protocol/frames.hpp"
+#include "rendezvous/wire/frames.hpp"
 
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 #include "tests/fuzz/choices.hpp"
 
 namespace ddprun::rdzv {

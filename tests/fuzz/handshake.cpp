@@ -2,13 +2,13 @@
 // changing or repeating those of somebody who has it. Method: both ends play with each other; the
 // input is one side, or changes a byte in between, or puts the messages of another connection
 // there.
-#include "rendezvous/protocol/handshake.hpp"
+#include "rendezvous/wire/handshake.hpp"
 
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 #include "tests/fuzz/choices.hpp"
 
 namespace ddprun::rdzv {

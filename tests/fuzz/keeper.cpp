@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "agent/process/keeper_protocol.hpp"
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 #include "tests/fuzz/choices.hpp"
 
 namespace ddprun::agent {

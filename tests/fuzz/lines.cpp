@@ -4,10 +4,10 @@
 #include <string>
 #include <string_view>
 
-#include "agent/core/line_splitter.hpp"
-#include "agent/core/line_tail.hpp"
-#include "agent/core/printable.hpp"
-#include "rendezvous/base/check.hpp"
+#include "agent/output/line_splitter.hpp"
+#include "agent/output/line_tail.hpp"
+#include "base/check.hpp"
+#include "base/printable.hpp"
 #include "tests/fuzz/choices.hpp"
 
 namespace ddprun::agent {

@@ -14,10 +14,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/fixed_frames.hpp"
-#include "rendezvous/protocol/message_fields.hpp"
+#include "base/check.hpp"
+#include "rendezvous/wire/codec.hpp"
+#include "rendezvous/wire/fixed_frames.hpp"
+#include "rendezvous/wire/message_fields.hpp"
 #include "tests/fuzz/choices.hpp"
 
 namespace ddprun::rdzv {

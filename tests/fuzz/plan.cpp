@@ -9,12 +9,12 @@
 #include <variant>
 #include <vector>
 
+#include "base/check.hpp"
 #include "launcher/plan/make_plan.hpp"
 #include "launcher/plan/surroundings.hpp"
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "tests/fuzz/choices.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::launcher {
 
@@ -110,9 +110,8 @@ void run(fuzz::Choices& choices) {
     const PlanOutcome outcome = make_plan(arguments, surroundings);
     if (const auto* error = std::get_if<UsageError>(&outcome)) {
         DDP_CHECK(is_one_line(error->line), error->line);
-        DDP_CHECK(error->exit_code == rdzv::kExitUsage ||
-                      error->exit_code == rdzv::kExitNotExecutable ||
-                      error->exit_code == rdzv::kExitNotFound,
+        DDP_CHECK(error->exit_code == kExitUsage || error->exit_code == kExitNotExecutable ||
+                      error->exit_code == kExitNotFound,
                   error->exit_code);
     } else if (const auto* text = std::get_if<ShowText>(&outcome)) {
         DDP_CHECK(text->text.ends_with('\n'));

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/relay/relay_core.hpp"
-#include "rendezvous/store/store_core.hpp"
-#include "rendezvous/store/store_protocol.hpp"
+#include "base/check.hpp"
+#include "rendezvous/store/core/store_core.hpp"
+#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/relay/relay_core.hpp"
 #include "tests/fuzz/choices.hpp"
 #include "tests/fuzz/store_model.hpp"
 #include "tests/support/store_requests.hpp"

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/store/store_core.hpp"
+#include "base/check.hpp"
+#include "rendezvous/store/core/store_core.hpp"
 #include "tests/fuzz/choices.hpp"
 #include "tests/fuzz/store_model.hpp"
 #include "tests/support/store_requests.hpp"

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/store/store_protocol.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "rendezvous/store/protocol/store_protocol.hpp"
 #include "tests/fuzz/choices.hpp"
 
 namespace ddprun::fuzz {
@@ -106,7 +106,7 @@ public:
     /// Bytes to each client.
     using Sent = std::map<std::uint32_t, std::string>;
 
-    explicit StoreModel(const rdzv::Limits& limits) : limits_(limits) {}
+    explicit StoreModel(const Limits& limits) : limits_(limits) {}
 
     [[nodiscard]] std::size_t key_count() const { return values_.size(); }
     [[nodiscard]] std::size_t waiter_count() const { return waiting_.size(); }
@@ -184,7 +184,7 @@ private:
     void handle_queue(std::uint32_t client, const StoreRequest& request);
     bool barrier(std::uint32_t client, const StoreRequest& request);
 
-    const rdzv::Limits& limits_;
+    const Limits& limits_;
     std::map<std::string, std::string> values_;
     std::map<std::string, std::deque<std::string>> queues_;
     std::map<std::uint32_t, Waiter> waiting_;

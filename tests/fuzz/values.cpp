@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/check.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
+#include "base/check.hpp"
+#include "rendezvous/wire/endpoint.hpp"
 #include "tests/fuzz/choices.hpp"
 
 namespace ddprun::launcher {

@@ -14,8 +14,8 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/daemon/agent.hpp"
+#include "base/rng.hpp"
 #include "launcher/run/local_link.hpp"
-#include "rendezvous/base/rng.hpp"
 #include "tests/process/wanted_containment.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
@@ -65,7 +65,7 @@ Seen read_seen(const std::string& path) {
     return seen;
 }
 
-AgentOptions options_for(const test::TempDir& dir, const rdzv::Limits& limits, int console) {
+AgentOptions options_for(const test::TempDir& dir, const Limits& limits, int console) {
     AgentOptions options;
     rdzv::Join& identity = options.supervisor.identity;
     identity.job = JobId("restarts");
@@ -100,7 +100,7 @@ TEST_CASE("a thousand restarts leave no descriptor, no thread, no memory and no 
     }
     const UniqueFd console(::open((dir / "console").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     REQUIRE(console.is_open());
-    rdzv::Limits limits;
+    Limits limits;
     limits.restart_burst_max = 2 * kRestarts;
     limits.quarantine_after = 2 * kRestarts;
 

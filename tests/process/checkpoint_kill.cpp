@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/rng.hpp"
 #include "tests/unit/checkpoint_fixture.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
 

@@ -11,8 +11,8 @@
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
 
+#include "rendezvous/election/leadership.hpp"
 #include "rendezvous/journal/etcd_journal.hpp"
-#include "rendezvous/journal/leadership.hpp"
 #include "tests/process/journal_etcds.hpp"
 #include "tests/process/journal_fixture.hpp"
 

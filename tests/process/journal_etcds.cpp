@@ -16,7 +16,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::rdzv::test {

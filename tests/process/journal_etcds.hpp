@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/protocol/endpoint.hpp"
+#include "rendezvous/wire/endpoint.hpp"
 #include "tests/support/cluster.hpp"
 
 namespace ddprun::rdzv::test {

@@ -15,8 +15,8 @@
 #include <fstream>
 #include <memory>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/rng.hpp"
 #include "rendezvous/journal/sqlite_journal.hpp"
 #include "tests/process/journal_fixture.hpp"
 #include "tests/support/cluster.hpp"

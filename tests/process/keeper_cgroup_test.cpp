@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "agent/process/cgroup.hpp"
-#include "agent/process/start_program.hpp"
+#include "base/os/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
 

@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/process/start_program.hpp"
+#include "base/os/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
 

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/cgroup.hpp"
-#include "agent/process/start_program.hpp"
+#include "base/os/start_program.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {
@@ -146,7 +146,7 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
         ++lost;
         order.emplace_back("lost");
     };
-    rdzv::Limits limits;
+    Limits limits;
     limits.unkillable_after = unkillable_after;
     auto handle = KeeperHandle::start(io,
                                       {.path = program,

@@ -10,7 +10,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "agent/daemon/keeper_handle.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 #include "tests/process/wanted_containment.hpp"
 
 namespace ddprun::agent {

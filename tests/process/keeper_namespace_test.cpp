@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "agent/process/read_files.hpp"
 #include "agent/process/start_first_process.hpp"
+#include "base/os/read_files.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
 

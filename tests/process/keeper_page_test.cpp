@@ -33,7 +33,7 @@ private:
     rlimit before_{};
 };
 
-void no_sign(Generation /*generation*/, LocalRank /*worker*/, rdzv::FatalSignal /*told*/) {}
+void no_sign(Generation /*generation*/, LocalRank /*worker*/, FatalSignal /*told*/) {}
 
 /// Two workers of `generation`, as the Supervisor starts them.
 StartWorkers two_workers(Generation generation) {

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "agent/process/start_program.hpp"
+#include "base/os/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
 

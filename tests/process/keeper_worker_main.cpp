@@ -15,7 +15,7 @@
 
 #include "agent/process/children.hpp"
 #include "agent/process/saved_process_state.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace {
 

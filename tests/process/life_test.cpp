@@ -33,7 +33,7 @@ constexpr std::chrono::seconds kPatience{30};
 
 struct Sign {
     LocalRank local_rank;
-    rdzv::FatalSignal told;
+    FatalSignal told;
 };
 
 /// What a watch has found, for the test's thread.
@@ -69,7 +69,7 @@ class Life {
 public:
     Life()
         : page_(std::move(*WorkerPage::create(Generation(1), 2, Instant::max()))),
-          watch_(*page_, [this](LocalRank local_rank, rdzv::FatalSignal told) {
+          watch_(*page_, [this](LocalRank local_rank, FatalSignal told) {
               signs.add({local_rank, told});
           }) {}
     ~Life() { end(); }

@@ -28,8 +28,8 @@
 #include <boost/asio/io_context.hpp>
 #include <nlohmann/json.hpp>
 
-#include "agent/daemon/worker_output.hpp"
-#include "rendezvous/base/rng.hpp"
+#include "agent/output/worker_output.hpp"
+#include "base/rng.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 

@@ -18,10 +18,10 @@
 #include <fmt/format.h>
 
 #include "agent/process/worker_page.hpp"
-#include "rendezvous/protocol/worker_environment.hpp"
-#include "rendezvous/store/store_server.hpp"
+#include "rendezvous/store/net/store_server.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 using namespace ddprun;
 using namespace ddprun::test;
@@ -33,7 +33,7 @@ class Peers {
 public:
     Peers(Cluster& cluster, int world_size, const std::vector<std::string>& scenario,
           std::uint64_t generation = 1)
-        : store_(rdzv::Limits{}) {
+        : store_(Limits{}) {
         Result<rdzv::StoreSocket> socket = rdzv::listen_for_store("127.0.0.1", 0);
         REQUIRE(socket.has_value());
         const std::uint16_t port = socket->port;
@@ -43,7 +43,7 @@ public:
                 agent::WorkerPage::create(Generation(generation), 1, Instant::max());
             REQUIRE(page.has_value());
             pages.push_back(std::move(*page));
-            rdzv::WorkerPlace place;
+            WorkerPlace place;
             place.job = JobId("runtime");
             place.node = NodeId("node");
             place.generation = Generation(generation);
@@ -59,7 +59,7 @@ public:
             place.start_reason = generation == 1 ? "" : "rank 1 died";
             place.page = fmt::format("/proc/{}/fd/{}", getpid(), pages.back()->file());
             std::map<std::string, std::string> env;
-            for (const auto& [key, value] : rdzv::worker_environment(place)) {
+            for (const auto& [key, value] : worker_environment(place)) {
                 env[key] = value;
             }
             StartOptions options;

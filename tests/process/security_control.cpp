@@ -4,9 +4,9 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 
-#include "rendezvous/client/dial.hpp"
-#include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/control.hpp"
+#include "rendezvous/transport/dial.hpp"
+#include "rendezvous/wire/codec.hpp"
+#include "rendezvous/wire/control.hpp"
 #include "tests/process/server_fixture.hpp"
 
 namespace ddprun::rdzv {

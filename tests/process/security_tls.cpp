@@ -11,7 +11,7 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 
-#include "rendezvous/client/tls.hpp"
+#include "rendezvous/transport/tls.hpp"
 #include "tests/process/security_relay.hpp"
 #include "tests/process/server_fixture.hpp"
 #include "tests/support/certificates.hpp"

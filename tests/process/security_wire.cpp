@@ -8,7 +8,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "rendezvous/protocol/handshake.hpp"
+#include "rendezvous/wire/handshake.hpp"
 #include "tests/process/security_relay.hpp"
 #include "tests/process/server_fixture.hpp"
 

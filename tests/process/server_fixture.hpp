@@ -15,8 +15,8 @@
 #include <boost/asio/write.hpp>
 
 #include "rendezvous/client/rendezvous_client.hpp"
-#include "rendezvous/server/listener.hpp"
 #include "rendezvous/server/server.hpp"
+#include "rendezvous/transport/listener.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
 

@@ -12,9 +12,9 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/write.hpp>
 
-#include "rendezvous/protocol/exit_codes.hpp"
-#include "rendezvous/protocol/handshake.hpp"
+#include "rendezvous/wire/handshake.hpp"
 #include "tests/process/server_fixture.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 namespace {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 
-#include "rendezvous/store/admission.hpp"
+#include "rendezvous/store/core/admission.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::rdzv::store_test {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::rdzv::store_test {
 

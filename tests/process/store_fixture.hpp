@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/store/store_server.hpp"
+#include "rendezvous/store/net/store_server.hpp"
 #include "tests/process/store_client.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/store_requests.hpp"

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/relay/relay.hpp"
-#include "rendezvous/store/store_relayed.hpp"
+#include "rendezvous/store/core/store_relayed.hpp"
+#include "rendezvous/store/relay/relay.hpp"
 #include "tests/process/store_fixture.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/store_requests.hpp"

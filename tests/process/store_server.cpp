@@ -1,6 +1,6 @@
 // The store's server with real sockets on loopback.
 
-#include "rendezvous/store/store_server.hpp"
+#include "rendezvous/store/net/store_server.hpp"
 
 #include <fcntl.h>
 #include <netinet/in.h>

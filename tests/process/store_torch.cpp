@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/relay/relay.hpp"
-#include "rendezvous/store/store_server.hpp"
+#include "rendezvous/store/net/store_server.hpp"
+#include "rendezvous/store/relay/relay.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/torch_python.hpp"
 

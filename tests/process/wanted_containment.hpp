@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "rendezvous/protocol/containment_level.hpp"
+#include "worker_runtime/contract/containment_level.hpp"
 
 namespace ddprun::agent {
 

@@ -284,7 +284,7 @@ void Scenario::join(Words& words, bool is_same_process) {
         }
     }
     rdzv::Join join = agent.identity;
-    join.store = rdzv::StoreAddress{name, agent.next_port};
+    join.store = StoreAddress{name, agent.next_port};
     join.run_token = agent.token;
     join.held = agent.held;
     join.newest = agent.newest;
@@ -388,7 +388,7 @@ void Scenario::restart(Words& words) {
     if (record) {
         // Through the journal's own form.
         const Result<rdzv::RunRecord> read =
-            rdzv::decode_run_record(rdzv::encode(*record), rdzv::Limits());
+            rdzv::decode_run_record(rdzv::encode(*record), Limits());
         if (!read || *read != *record) {
             throw BadCommand{"the record did not survive its own encoding"};
         }
@@ -451,14 +451,14 @@ void Scenario::beat_all() {
 void Scenario::pass(Words& words) {
     const Instant end = now_ + duration_of(words.next());
     words.expect_end();
-    Instant beat_at = now_ + rdzv::Limits{}.beat_interval;
+    Instant beat_at = now_ + Limits{}.beat_interval;
     while (true) {
         const Instant due = coordinator_->next_deadline().value_or(end);
         now_ = std::min(std::max(due, now_), std::min(beat_at, end));
         at_ = fmt::format("    at {}", render_duration(now_ - start_));
         if (now_ == beat_at) {
             beat_all();
-            beat_at += rdzv::Limits{}.beat_interval;
+            beat_at += Limits{}.beat_interval;
         }
         if (coordinator_->next_deadline().value_or(end + Milliseconds(1)) <= now_) {
             step(rdzv::Tick{});

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::sim {
 

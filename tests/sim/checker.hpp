@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/rank_map.hpp"
 #include "rendezvous/core/run.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::sim {
 
@@ -42,7 +42,7 @@ enum class Memory { Whole, Older, None };
 /// violation is kept. checker.cpp: around a step; checker_run.cpp: what a run goes through.
 class Checker {
 public:
-    Checker(rdzv::Limits limits, bool has_leases) : limits_(limits), has_leases_(has_leases) {}
+    Checker(Limits limits, bool has_leases) : limits_(limits), has_leases_(has_leases) {}
 
     /// Around each step of the coordinator.
     void before_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input, Instant now);
@@ -130,7 +130,7 @@ private:
                         std::size_t named);
     void check_start_is_due(const rdzv::Run& run, Instant now);
 
-    rdzv::Limits limits_;
+    Limits limits_;
     bool has_leases_;
     Snapshot before_;
     bool is_stale_ = false;                 ///< this step's input: a report of an older generation

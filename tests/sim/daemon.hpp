@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
 
 namespace ddprun::sim {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "rendezvous/base/instant.hpp"
+#include "base/instant.hpp"
 
 namespace ddprun::sim {
 

@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/message_text.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::sim {
 
@@ -283,7 +283,7 @@ void Simulation::open_store(Machine& machine, const std::string& host) {
     if (machine.listening_port != 0) {
         checker_.violate("IO", "a second store socket is opened");
     }
-    const rdzv::StoreAddress address{.host = host, .port = ++last_port_};
+    const StoreAddress address{.host = host, .port = ++last_port_};
     later_in_agent(machine, local_delay(machine), [this, address](Machine& same) {
         same.listening_port = address.port;
         step_agent(same, agent::StoreOpened{address});
@@ -292,12 +292,12 @@ void Simulation::open_store(Machine& machine, const std::string& host) {
 
 void Simulation::end_agent(Machine& machine, int code) {
     trace(name_of(machine), fmt::format("exits {}", code));
-    if (!machine.workers.empty() && code != rdzv::kExitUnkillable) {
+    if (!machine.workers.empty() && code != kExitUnkillable) {
         checker_.violate("S3", fmt::format("{} exits and leaves workers", name_of(machine)));
     }
     const bool is_own_signal = machine.shown.has_value() && machine.signalled_at.has_value() &&
                                machine.shown->kind == rdzv::VerdictKind::Stopped;
-    if (machine.shown.has_value() && !is_own_signal && code != rdzv::kExitUnkillable &&
+    if (machine.shown.has_value() && !is_own_signal && code != kExitUnkillable &&
         code != machine.shown->exit_code) {
         checker_.violate("S10", fmt::format("{} exits {} after a verdict of {}", name_of(machine),
                                             code, machine.shown->exit_code));
@@ -311,12 +311,12 @@ void Simulation::end_agent(Machine& machine, int code) {
     machine.connection.reset();
     machine.is_connected = false;
     machine.is_accepted = false;
-    machine.is_broken = code == rdzv::kExitUnkillable;
+    machine.is_broken = code == kExitUnkillable;
     drop_workers(machine);
     // The supervisor is in the middle of step_agent(); its end is seen by the null pointer.
     machine.supervisor.reset();
     alive_ -= 1;
-    if (code == rdzv::kExitRendezvousLost || code == rdzv::kExitUnkillable) {
+    if (code == kExitRendezvousLost || code == kExitUnkillable) {
         checker_.note_leaving();
     }
     maybe_return(machine, machine.dice);

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/message_text.hpp"
 

@@ -131,7 +131,7 @@ void Simulation::judge_start_is_due(const Daemon& daemon) {
         due_since_.reset();
         return;
     }
-    const rdzv::Limits& limits = options_.limits;
+    const Limits& limits = options_.limits;
     const Duration most =
         limits.lease + limits.self_doubt + limits.reconnect_grace + limits.adoption_patience +
         limits.restart_backoff_max + limits.unkillable_after + limits.stop_slack +

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/planted_bug.hpp"
-#include "rendezvous/protocol/codec.hpp"
+#include "base/planted_bug.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/message_text.hpp"
 

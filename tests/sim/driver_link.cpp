@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/protocol/codec.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "tests/sim/driver.hpp"
 
 namespace ddprun::sim {

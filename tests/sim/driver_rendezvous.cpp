@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/run_record.hpp"
+#include "rendezvous/wire/codec.hpp"
+#include "rendezvous/wire/run_record.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/message_text.hpp"
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/protocol/run_record.hpp"
+#include "base/instant.hpp"
+#include "rendezvous/wire/run_record.hpp"
 
 namespace ddprun::sim {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/instant.hpp"
+#include "base/instant.hpp"
 #include "tests/sim/options.hpp"
 
 namespace ddprun::sim {

@@ -63,8 +63,8 @@ public:
     Forecast run();
 
 private:
-    static rdzv::Limits limits(const ForecastOptions& options) {
-        rdzv::Limits limits;
+    static Limits limits(const ForecastOptions& options) {
+        Limits limits;
         limits.lease = std::chrono::duration_cast<Milliseconds>(options.lease);
         limits.beat_interval = limits.lease / 5;
         return limits;

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
+#include "base/instant.hpp"
+#include "base/error.hpp"
 
 namespace ddprun::sim {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 #include "tests/sim/options.hpp"
 
 namespace ddprun::sim {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
 #include "tests/sim/dice.hpp"
 
 namespace ddprun::sim {

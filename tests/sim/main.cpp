@@ -12,7 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/planted_bug.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/fault_plan.hpp"
 #include "tests/sim/forecast.hpp"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "rendezvous/protocol/messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::sim {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
 #include "tests/sim/dice.hpp"
 #include "tests/sim/event_queue.hpp"
 #include "tests/sim/options.hpp"

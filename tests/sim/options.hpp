@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/protocol/limits.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::sim {
 
@@ -71,7 +71,7 @@ struct SimOptions {
     int bandwidth_kib = 0;       ///< of a node's link in a second, each way; 0: no limit
     bool is_in_process = false;  ///< one node, coordinator in the same process: no leases
     rdzv::JobSettings settings;
-    rdzv::Limits limits;
+    Limits limits;
     Milliseconds rendezvous_lost_timeout{20000};
     Milliseconds connect_timeout{20000};
     Milliseconds delay_max{5};        ///< of a message; each has its own, order is kept

@@ -9,10 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 #include "rendezvous/core/coordinator.hpp"
-#include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/run_record.hpp"
+#include "rendezvous/wire/codec.hpp"
+#include "rendezvous/wire/run_record.hpp"
 
 namespace ddprun::sim {
 
@@ -124,7 +124,7 @@ private:
         }
     }
 
-    rdzv::Limits limits_;
+    Limits limits_;
     rdzv::Coordinator coordinator_;
     int nodes_;
     std::uint64_t beats_ = 0;

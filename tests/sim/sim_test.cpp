@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/planted_bug.hpp"
+#include "base/planted_bug.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/forecast.hpp"
 #include "tests/sim/knobs.hpp"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 
 /// Support for tests that run real programs. Everything waits for events (poll), never for time;
 /// a deadline only ends a test that has gone wrong, and prints what all programs have said.

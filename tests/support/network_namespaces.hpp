@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 #include "tests/support/cluster.hpp"
 
 namespace ddprun::test {

@@ -15,7 +15,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "rendezvous/base/rng.hpp"
+#include "base/rng.hpp"
 
 namespace ddprun::test {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 #include "tests/support/catch.hpp"
 
 /// A failed check of a Result shows its error.

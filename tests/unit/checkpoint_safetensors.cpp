@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/rng.hpp"
+#include "base/rng.hpp"
 #include "tests/unit/checkpoint_fixture.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"
 

@@ -6,8 +6,8 @@
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/core/step.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
 #include "tests/support/catch.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/rng.hpp"
+#include "base/rng.hpp"
 #include "rendezvous/core/rank_map.hpp"
 #include "tests/support/catch.hpp"
 

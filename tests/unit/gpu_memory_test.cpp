@@ -1,6 +1,6 @@
 // Whether GPUs have back what ended workers had.
 
-#include "agent/core/gpu_memory.hpp"
+#include "agent/gpu/gpu_memory.hpp"
 
 #include <string>
 
@@ -12,7 +12,7 @@ using namespace ddprun::agent;
 namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
-const rdzv::Limits kLimits;
+const Limits kLimits;
 
 GpuMemoryWatch watch_of(GpuMemory before) {
     GpuMemoryWatch watch(kLimits);

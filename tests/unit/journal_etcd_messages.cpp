@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/journal/etcd_messages.hpp"
-#include "rendezvous/protocol/base64.hpp"
+#include "base/rng.hpp"
+#include "rendezvous/etcd/etcd_messages.hpp"
+#include "rendezvous/wire/base64.hpp"
 #include "tests/support/result_text.hpp"
 
 using namespace ddprun;

@@ -4,11 +4,11 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/core/json_line.hpp"
-#include "agent/core/line_prefix.hpp"
-#include "agent/core/line_splitter.hpp"
-#include "agent/core/line_tail.hpp"
-#include "rendezvous/base/rng.hpp"
+#include "agent/output/json_line.hpp"
+#include "agent/output/line_prefix.hpp"
+#include "agent/output/line_splitter.hpp"
+#include "agent/output/line_tail.hpp"
+#include "base/rng.hpp"
 #include "tests/support/catch.hpp"
 
 using ddprun::Generation;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/plan/nvml.hpp"
+#include "launcher/machine/nvml.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 

@@ -1,8 +1,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "launcher/machine/real_surroundings.hpp"
 #include "launcher/plan/flags.hpp"
-#include "launcher/plan/real_surroundings.hpp"
 #include "tests/unit/plan_fake_surroundings.hpp"
 
 using namespace ddprun;

@@ -2,9 +2,9 @@
 
 #include <numeric>
 
+#include "launcher/machine/hwloc_topology.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/gpus.hpp"
-#include "launcher/plan/hwloc_topology.hpp"
 #include "launcher/plan/placement.hpp"
 #include "tests/unit/plan_fake_surroundings.hpp"
 

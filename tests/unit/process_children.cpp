@@ -7,7 +7,7 @@
 #include <string>
 
 #include "agent/process/children.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {

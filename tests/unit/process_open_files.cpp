@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "rendezvous/base/open_files.hpp"
+#include "base/os/open_files.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace ddprun;

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/worker_page.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
 #include "worker_runtime/env/page.hpp"

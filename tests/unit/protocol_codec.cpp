@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/protocol/base64.hpp"
-#include "rendezvous/protocol/codec.hpp"
-#include "rendezvous/protocol/message_fields.hpp"
+#include "base/rng.hpp"
+#include "rendezvous/wire/base64.hpp"
+#include "rendezvous/wire/codec.hpp"
+#include "rendezvous/wire/message_fields.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
 

@@ -4,9 +4,9 @@
 #include <sstream>
 #include <type_traits>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/protocol/frames.hpp"
-#include "rendezvous/protocol/handshake.hpp"
+#include "base/rng.hpp"
+#include "rendezvous/wire/frames.hpp"
+#include "rendezvous/wire/handshake.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
 

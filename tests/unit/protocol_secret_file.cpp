@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "rendezvous/client/secret_file.hpp"
-#include "rendezvous/protocol/endpoint.hpp"
+#include "rendezvous/transport/secret_file.hpp"
+#include "rendezvous/wire/endpoint.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
 

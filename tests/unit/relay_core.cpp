@@ -1,4 +1,4 @@
-#include "rendezvous/relay/relay_core.hpp"
+#include "rendezvous/store/relay/relay_core.hpp"
 
 #include <map>
 #include <string>

@@ -10,7 +10,7 @@
 #include "launcher/ctl/status_text.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
-#include "rendezvous/protocol/control.hpp"
+#include "rendezvous/wire/control.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
 

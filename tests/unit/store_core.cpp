@@ -1,4 +1,4 @@
-#include "rendezvous/store/store_core.hpp"
+#include "rendezvous/store/core/store_core.hpp"
 
 #include <limits>
 #include <map>

@@ -1,5 +1,5 @@
 // When the store's thread looks before it sleeps.
-#include "rendezvous/store/store_lookout.hpp"
+#include "rendezvous/store/net/store_lookout.hpp"
 
 #include <catch2/catch.hpp>
 

@@ -1,11 +1,11 @@
-#include "rendezvous/store/store_protocol.hpp"
+#include "rendezvous/store/protocol/store_protocol.hpp"
 
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/rng.hpp"
+#include "base/rng.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/store_requests.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/store/store_core.hpp"
+#include "rendezvous/store/core/store_core.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::rdzv::store_test {

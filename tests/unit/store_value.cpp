@@ -1,11 +1,11 @@
 // Big values: in memory once, whoever has them.
 
-#include "rendezvous/store/store_value.hpp"
+#include "rendezvous/store/protocol/store_value.hpp"
 
 #include <memory>
 #include <string>
 
-#include "rendezvous/store/store_core.hpp"
+#include "rendezvous/store/core/store_core.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/store_requests.hpp"
 

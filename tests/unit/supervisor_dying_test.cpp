@@ -90,7 +90,7 @@ TEST_CASE("a signal that may be meant for all says nothing before the process is
     rig.give(dying_by(signal));
     CHECK_FALSE(rig.sends_anything());
     rig.die(0, signal);
-    rig.pass(rdzv::Limits{}.signal_death_patience);
+    rig.pass(Limits{}.signal_death_patience);
     CHECK(rig.sent<rdzv::WorkerFailed>().size() == 1);
 }
 

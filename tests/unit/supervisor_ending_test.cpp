@@ -3,9 +3,9 @@
 #include <csignal>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 
@@ -180,21 +180,21 @@ TEST_CASE("a failure stops living workers before it is shown") {
 TEST_CASE("a node without workers ends with the verdict at once, a spare too") {
     Rig rig;
     rig.become_waiting();
-    rig.hear(verdict_of(rdzv::VerdictKind::Incomplete, rdzv::kExitNodesMissing));
+    rig.hear(verdict_of(rdzv::VerdictKind::Incomplete, kExitNodesMissing));
     CHECK(rig.does<ShowVerdict>());
-    CHECK(rig.exit_code() == rdzv::kExitNodesMissing);
+    CHECK(rig.exit_code() == kExitNodesMissing);
 }
 
 TEST_CASE("a stopped run ends a signalled agent with its signal and others with 75") {
     Rig signalled;
     signalled.become_gone();
     signalled.give(Signalled{SIGTERM});
-    signalled.hear(verdict_of(rdzv::VerdictKind::Stopped, rdzv::kExitDrained));
+    signalled.hear(verdict_of(rdzv::VerdictKind::Stopped, kExitDrained));
     CHECK(signalled.exit_code() == 128 + SIGTERM);
     Rig other;
     other.become_gone();
-    other.hear(verdict_of(rdzv::VerdictKind::Stopped, rdzv::kExitDrained));
-    CHECK(other.exit_code() == rdzv::kExitDrained);
+    other.hear(verdict_of(rdzv::VerdictKind::Stopped, kExitDrained));
+    CHECK(other.exit_code() == kExitDrained);
 }
 
 TEST_CASE("a refused join ends the agent with the reason and without a goodbye") {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/base/instant.hpp"
+#include "base/instant.hpp"
 
 namespace ddprun::agent {
 
@@ -118,8 +118,8 @@ struct Rig {
         start.role_base_rank = start.base_rank;
         start.role_world_size = 4;
         start.max_restarts = 3;
-        start.store = group_rank == 0 ? rdzv::StoreAddress{"10.0.0.1", 4001}
-                                      : rdzv::StoreAddress{"10.0.0.9", 5001};
+        start.store =
+            group_rank == 0 ? StoreAddress{"10.0.0.1", 4001} : StoreAddress{"10.0.0.9", 5001};
         if (group_rank == 0) {
             start.admitted = {"10.0.0.1", "10.0.0.9"};
         }

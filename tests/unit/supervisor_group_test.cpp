@@ -4,9 +4,9 @@
 #include <csignal>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 
@@ -82,7 +82,7 @@ TEST_CASE("a start beside living workers ends the agent instead of mixing genera
     rig.exit(0, 143);
     rig.exit(1, 143);
     rig.give(Emptied{Generation(1)});
-    CHECK(rig.exit_code() == rdzv::kExitInternal);
+    CHECK(rig.exit_code() == kExitInternal);
 }
 
 TEST_CASE("a start with another store than ours for group rank 0 is not carried out") {
@@ -92,7 +92,7 @@ TEST_CASE("a start with another store than ours for group rank 0 is not carried 
     row.store.port = 9;
     rig.hear(row);
     CHECK_FALSE(rig.does<StartWorkers>());
-    CHECK(rig.exit_code() == rdzv::kExitInternal);
+    CHECK(rig.exit_code() == kExitInternal);
 }
 
 TEST_CASE("a start whose ranks do not fit is not carried out") {
@@ -102,7 +102,7 @@ TEST_CASE("a start whose ranks do not fit is not carried out") {
     row.base_rank = 3;
     rig.hear(row);
     CHECK_FALSE(rig.does<StartWorkers>());
-    CHECK(rig.exit_code() == rdzv::kExitInternal);
+    CHECK(rig.exit_code() == kExitInternal);
 }
 
 // ---------------------------------------------------------------------------------------- deaths
@@ -147,7 +147,7 @@ TEST_CASE("a death by a scheduler's signal is judged only after our own signals"
     rig.become_running();
     rig.die(0, signal);
     CHECK_FALSE(rig.sends_anything());
-    const rdzv::Limits limits;
+    const Limits limits;
     CHECK(rig.supervisor.next_deadline() == rig.now + limits.signal_death_patience);
     rig.pass(limits.signal_death_patience);
     REQUIRE(rig.sent<rdzv::WorkerFailed>().size() == 1);
@@ -252,7 +252,7 @@ TEST_CASE("a stop signals, waits for the grace, kills, proves and answers") {
     CHECK(rig.supervisor.held_generation().has_value());
     rig.give(Emptied{Generation(1)});
     REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
-    CHECK(rig.sent<rdzv::Stopped>()[0].store == rdzv::StoreAddress{"10.0.0.1", 4001});
+    CHECK(rig.sent<rdzv::Stopped>()[0].store == StoreAddress{"10.0.0.1", 4001});
     CHECK_FALSE(rig.supervisor.held_generation().has_value());
 }
 
@@ -401,7 +401,7 @@ TEST_CASE("a worker that nothing kills takes the agent out of the job") {
     rig.become_vanishing();
     rig.give(NotEmptied{Generation(1), "pid 4242 (train)"});
     CHECK(rig.sent<rdzv::Unkillable>().size() == 1);
-    CHECK(rig.exit_code() == rdzv::kExitUnkillable);
+    CHECK(rig.exit_code() == kExitUnkillable);
     CHECK(rig.said().find("pid 4242") != std::string::npos);
 }
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 
@@ -23,7 +23,7 @@ TEST_CASE("joining waits for a store socket on the link's own address") {
     const rdzv::Join join = rig.sent<rdzv::Join>()[0];
     CHECK(join.job == JobId("llama"));
     CHECK(join.slots == 2);
-    CHECK(join.store == rdzv::StoreAddress{"10.0.0.1", 4001});
+    CHECK(join.store == StoreAddress{"10.0.0.1", 4001});
     CHECK(join.run_token.empty());
     CHECK_FALSE(join.held.has_value());
 }
@@ -43,7 +43,7 @@ TEST_CASE("a store at the rendezvous needs no socket and workers find it there")
     rig.give(LinkUp{"10.0.0.1", {"10.0.0.9", 29400}});
     CHECK_FALSE(rig.does<OpenStore>());
     REQUIRE(rig.sent<rdzv::Join>().size() == 1);
-    CHECK(rig.sent<rdzv::Join>()[0].store == rdzv::StoreAddress{"10.0.0.1", 0});
+    CHECK(rig.sent<rdzv::Join>()[0].store == StoreAddress{"10.0.0.1", 0});
     rig.hear(rdzv::Accepted{.run_token = "t1", .lease = {}, .beat_interval = {}});
     rdzv::Start start = Rig::row();
     start.store = {"10.0.0.1", 0};
@@ -64,13 +64,13 @@ TEST_CASE("a store at the rendezvous needs no socket and workers find it there")
         rig.give(Emptied{Generation(1)});
         CHECK_FALSE(rig.does<OpenStore>());
         REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
-        CHECK(rig.sent<rdzv::Stopped>()[0].store == rdzv::StoreAddress{"10.0.0.1", 0});
+        CHECK(rig.sent<rdzv::Stopped>()[0].store == StoreAddress{"10.0.0.1", 0});
     }
     SECTION("a rejoin says what its Start said, not where this node found the store") {
         rig.give(LinkDown{"reset"});
         rig.give(LinkUp{"10.0.0.1", {"10.0.0.8", 29400}});
         REQUIRE(rig.sent<rdzv::Join>().size() == 1);
-        CHECK(rig.sent<rdzv::Join>()[0].held->store == rdzv::StoreAddress{"10.0.0.1", 0});
+        CHECK(rig.sent<rdzv::Join>()[0].held->store == StoreAddress{"10.0.0.1", 0});
     }
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("a store socket that cannot be opened ends the agent with the reason")
     Rig rig;
     rig.give(LinkUp{"10.0.0.1"});
     rig.give(StoreFailed{"10.0.0.1:29500: address already in use"});
-    CHECK(rig.exit_code() == rdzv::kExitUsage);
+    CHECK(rig.exit_code() == kExitUsage);
     CHECK(rig.said().find("29500") != std::string::npos);
 }
 
@@ -243,7 +243,7 @@ TEST_CASE("beats are sent while accepted, and only where they are wanted") {
 
     Rig local;
     local.become_waiting();
-    CHECK(local.supervisor.next_deadline() == local.now + rdzv::Limits{}.say_waiting_after);
+    CHECK(local.supervisor.next_deadline() == local.now + Limits{}.say_waiting_after);
 }
 
 TEST_CASE("an agent that never reached the rendezvous says so and gives up") {
@@ -260,7 +260,7 @@ TEST_CASE("an agent that never reached the rendezvous says so and gives up") {
     rig.pass(Milliseconds(57999));
     CHECK_FALSE(rig.does<Exit>());
     rig.pass(Milliseconds(1));
-    CHECK(rig.exit_code() == rdzv::kExitRendezvousLost);
+    CHECK(rig.exit_code() == kExitRendezvousLost);
     CHECK(rig.said() == "no rendezvous within 60 s (10.0.0.9:29400: connection refused)");
 }
 
@@ -268,7 +268,7 @@ TEST_CASE("a reason that trying again cannot help ends the agent at once") {
     Rig rig;
     rig.give(LinkDown{"the two sides hold different secrets", true});
     CHECK(rig.said() == "the two sides hold different secrets");
-    CHECK(rig.exit_code() == rdzv::kExitRendezvousLost);
+    CHECK(rig.exit_code() == kExitRendezvousLost);
 }
 
 TEST_CASE("workers go on without the rendezvous until its time is over") {
@@ -289,7 +289,7 @@ TEST_CASE("workers go on without the rendezvous until its time is over") {
     rig.exit(1, 143);
     CHECK(rig.does<EmptyGeneration>());
     rig.give(Emptied{Generation(1)});
-    CHECK(rig.exit_code() == rdzv::kExitRendezvousLost);
+    CHECK(rig.exit_code() == kExitRendezvousLost);
 }
 
 TEST_CASE("a wait is explained after two seconds, on change and every five") {

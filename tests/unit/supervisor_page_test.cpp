@@ -7,9 +7,9 @@
 
 #include "agent/core/lease_watch.hpp"
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 
@@ -185,8 +185,8 @@ TEST_CASE("workers that leave with 75 when asked are neither success nor failure
     Rig rig;
     rig.become_running();
     rig.hear(Rig::stop(rdzv::StopCause::Grow));
-    rig.exit(0, rdzv::kExitDrained);
-    rig.exit(1, rdzv::kExitDrained);
+    rig.exit(0, kExitDrained);
+    rig.exit(1, kExitDrained);
     CHECK_FALSE(rig.sends_anything());
     CHECK(rig.does<EmptyGeneration>());
     rig.give(Emptied{Generation(1)});
@@ -227,7 +227,7 @@ TEST_CASE("a connection on which nothing is answered is dropped, once") {
         rig.pass(kBeat);
         if (rig.does<DropLink>()) {
             ++drops;
-            CHECK(rig.now - heard_at >= rdzv::Limits{}.link_silence_max);
+            CHECK(rig.now - heard_at >= Limits{}.link_silence_max);
         }
     }
     CHECK(drops == 1);

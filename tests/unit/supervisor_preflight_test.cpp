@@ -1,8 +1,8 @@
 // A node's own check before each generation.
 
-#include "rendezvous/protocol/exit_codes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 using namespace ddprun;
 using namespace ddprun::agent;
@@ -69,7 +69,7 @@ TEST_CASE("a node that is not fit at first says so instead of joining, and exits
     CHECK(rig.exit_code() == -1);
     CHECK(rig.supervisor.explain() == "telling the rendezvous that this node is not fit");
     SECTION("the rendezvous has heard it") {
-        rig.hear(rdzv::Refused{.text = "node a is not fit", .exit_code = rdzv::kExitUnfit});
+        rig.hear(rdzv::Refused{.text = "node a is not fit", .exit_code = kExitUnfit});
         CHECK(rig.said().empty());
         CHECK_FALSE(rig.sends_anything());
     }
@@ -82,7 +82,7 @@ TEST_CASE("a node that is not fit at first says so instead of joining, and exits
         rig.hear(rdzv::Refused{});
     }
     SECTION("nobody answers") {
-        rig.pass(rdzv::Limits().connect_timeout - Milliseconds(1));
+        rig.pass(Limits().connect_timeout - Milliseconds(1));
         CHECK(rig.exit_code() == -1);
         CHECK(rig.supervisor.next_deadline() == rig.now + Milliseconds(1));
         rig.pass(Milliseconds(1));
@@ -90,7 +90,7 @@ TEST_CASE("a node that is not fit at first says so instead of joining, and exits
     SECTION("nobody ever will") {
         rig.give(LinkDown{"another secret", true});
     }
-    CHECK(rig.exit_code() == rdzv::kExitUnfit);
+    CHECK(rig.exit_code() == kExitUnfit);
     CHECK(rig.sent<rdzv::Goodbye>().empty());
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("each further generation is preceded by a check, whether or not the no
         CHECK(rig.sent<rdzv::Stopped>().empty());
         REQUIRE(rig.sent<rdzv::Goodbye>().size() == 1);
         CHECK(rig.sent<rdzv::Goodbye>()[0].unfit == "its preflight command took longer than 60 s");
-        CHECK(rig.exit_code() == rdzv::kExitUnfit);
+        CHECK(rig.exit_code() == kExitUnfit);
     }
     SECTION("the connection breaks meanwhile: it joins when it is fit") {
         rig.give(LinkDown{"reset"});

@@ -7,9 +7,9 @@
 
 #include "agent/core/quiet_watch.hpp"
 #include "agent/core/supervisor.hpp"
-#include "rendezvous/protocol/exit_codes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 

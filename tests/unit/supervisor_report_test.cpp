@@ -3,9 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "agent/core/printable.hpp"
 #include "agent/core/report.hpp"
-#include "rendezvous/base/signal_name.hpp"
+#include "base/printable.hpp"
+#include "base/signal_name.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {

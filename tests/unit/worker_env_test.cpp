@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/rng.hpp"
-#include "rendezvous/protocol/worker_environment.hpp"
+#include "base/rng.hpp"
 #include "tests/support/catch.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 #include "worker_runtime/env/environment.hpp"
 
 namespace ddprun::worker {
@@ -25,7 +25,7 @@ Lookup lookup_in(const Variables& variables) {
 
 /// What ddprun tells the sixth of eight workers.
 Variables told_by_ddprun() {
-    rdzv::WorkerPlace place;
+    WorkerPlace place;
     place.job = JobId("llama");
     place.node = NodeId("node-b");
     place.generation = Generation(3);
@@ -36,14 +36,14 @@ Variables told_by_ddprun() {
     place.group_rank = 1;
     place.group_world_size = 2;
     place.role_world_size = 8;
-    place.store = rdzv::StoreAddress{"10.0.0.9", 29511};
+    place.store = StoreAddress{"10.0.0.9", 29511};
     place.local_address = "10.0.0.10";
     place.start_reason = "rank 2 on node-a exited with code 1";
     place.page = "/proc/7/fd/9";
     place.restart_count = 1;
     place.max_restarts = 7;
     Variables variables;
-    for (const auto& [key, value] : rdzv::worker_environment(place)) {
+    for (const auto& [key, value] : worker_environment(place)) {
         variables[key] = value;
     }
     return variables;
@@ -79,7 +79,7 @@ TEST_CASE("a worker reads exactly what its agent has written") {
     expected.group_world_size = 2;
     expected.restart_count = 1;
     expected.max_restarts = 7;
-    expected.store = rdzv::StoreAddress{"10.0.0.9", 29511};
+    expected.store = StoreAddress{"10.0.0.9", 29511};
     expected.generation = Generation(3);
     expected.job = JobId("llama");
     expected.node = NodeId("node-b");

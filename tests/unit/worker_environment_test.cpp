@@ -1,4 +1,4 @@
-#include "rendezvous/protocol/worker_environment.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 #include <algorithm>
 #include <set>

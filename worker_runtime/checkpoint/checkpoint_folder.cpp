@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
 #include "worker_runtime/checkpoint/json_text.hpp"

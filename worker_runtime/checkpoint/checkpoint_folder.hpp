@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
 
 /// Checkpoints on disk, without LibTorch. Every function blocks and may be called from any thread;
 /// only one process of a job writes. One folder per checkpoint:

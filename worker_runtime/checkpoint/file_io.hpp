@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
 #include "worker_runtime/checkpoint/hashing.hpp"
 
 /// Whole files in and out, with their checksums. Blocking; for any one thread.

@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/rng.hpp"
+#include "base/rng.hpp"
 
 namespace ddprun::worker {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
 
 /// The names in a folder of checkpoints, and how one takes another's place. Blocking.
 namespace ddprun::worker {

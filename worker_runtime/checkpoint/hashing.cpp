@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 
 namespace ddprun::worker {
 

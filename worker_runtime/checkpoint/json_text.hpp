@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 
 /// JSON from and for files that may be damaged or hostile.
 namespace ddprun::worker {

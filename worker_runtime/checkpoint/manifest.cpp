@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/base/utf8.hpp"
+#include "base/utf8.hpp"
 #include "worker_runtime/checkpoint/hashing.hpp"
 #include "worker_runtime/checkpoint/json_text.hpp"
 

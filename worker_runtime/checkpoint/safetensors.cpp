@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/base/utf8.hpp"
+#include "base/utf8.hpp"
 #include "worker_runtime/checkpoint/json_text.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
 

@@ -10,13 +10,13 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/protocol/worker_environment.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::worker {
 
 namespace {
 
-namespace var = rdzv::worker_variable;
+namespace var = worker_variable;
 
 /// Any of these tells that a launcher has started this process.
 constexpr std::array kLauncherKeys{var::kRank,       var::kWorldSize,  var::kLocalRank,
@@ -29,7 +29,7 @@ public:
 
     [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
-    std::string text(const rdzv::WorkerVariable& variable) {
+    std::string text(const WorkerVariable& variable) {
         const std::string key(variable.key);
         std::optional<std::string> value = lookup_(key);
         if (!value.has_value()) {
@@ -42,18 +42,17 @@ public:
     }
 
     /// Like text(), but only ddprun must tell it.
-    std::string own_text(const rdzv::WorkerVariable& variable) {
+    std::string own_text(const WorkerVariable& variable) {
         return is_ddprun_ ? text(variable) : lookup_(std::string(variable.key)).value_or("");
     }
 
     template <typename Number>
-    Number number(const rdzv::WorkerVariable& variable, Number min, Number max) {
+    Number number(const WorkerVariable& variable, Number min, Number max) {
         return parse(variable, text(variable), min, max);
     }
 
     template <typename Number>
-    Number own_number(const rdzv::WorkerVariable& variable, Number min, Number max,
-                      Number otherwise) {
+    Number own_number(const WorkerVariable& variable, Number min, Number max, Number otherwise) {
         const std::optional<std::string> value = lookup_(std::string(variable.key));
         return !value && !is_ddprun_ ? otherwise : number(variable, min, max);
     }
@@ -66,8 +65,7 @@ public:
 
 private:
     template <typename Number>
-    Number parse(const rdzv::WorkerVariable& variable, const std::string& value, Number min,
-                 Number max) {
+    Number parse(const WorkerVariable& variable, const std::string& value, Number min, Number max) {
         Number parsed{};
         const char* const end = value.data() + value.size();
         const auto [stop, failure] = std::from_chars(value.data(), end, parsed);
@@ -129,7 +127,7 @@ Result<WorkerEnvironment> read_environment(const Lookup& lookup) {
     place.group_world_size = read.own_number(var::kGroupWorldSize, 1, kWorldMax, 1);
     place.restart_count = read.own_number(var::kRestartCount, 0, kWorldMax, 0);
     place.max_restarts = read.own_number(var::kMaxRestarts, 0, kWorldMax, 0);
-    rdzv::StoreAddress store;
+    StoreAddress store;
     store.host = read.text(var::kMasterAddr);
     store.port = read.number<std::uint16_t>(var::kMasterPort, 1, 65535);
     read.require(!store.host.empty(), "MASTER_ADDR is empty (host of the generation's store)");

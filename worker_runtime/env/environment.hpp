@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/messages.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
+#include "worker_runtime/contract/store_address.hpp"
 
 namespace ddprun::worker {
 
@@ -20,7 +20,7 @@ struct WorkerEnvironment {
     int group_world_size = 1;
     int restart_count = 0;
     int max_restarts = 0;
-    std::optional<rdzv::StoreAddress> store;  ///< none: a world of one that nobody launched
+    std::optional<StoreAddress> store;  ///< none: a world of one that nobody launched
 
     // Only ddprun tells these.
     Generation generation{1};   ///< from torchrun: one more than the restarts
@@ -37,10 +37,11 @@ struct WorkerEnvironment {
 /// The value of an environment variable; none if it is not set.
 using Lookup = std::function<std::optional<std::string>(const std::string& key)>;
 
-/// Reads the contract that rendezvous/protocol/worker_environment.hpp writes down. With none of its
-/// keys set this is a world of one. Started by ddprun, every key must be there; by another launcher
-/// that speaks torchrun's contract, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
-/// MASTER_PORT must. InvalidArgument names the key, its value and what is wrong with it.
+/// Reads the contract that worker_runtime/contract/worker_environment.hpp writes down. With none of
+/// its keys set this is a world of one. Started by ddprun, every key must be there; by another
+/// launcher that speaks torchrun's contract, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+/// MASTER_ADDR and MASTER_PORT must. InvalidArgument names the key, its value and what is wrong
+/// with it.
 [[nodiscard]] Result<WorkerEnvironment> read_environment(const Lookup& lookup);
 
 /// The same from this process's environment.

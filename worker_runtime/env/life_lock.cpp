@@ -18,7 +18,7 @@ namespace ddprun::worker {
 
 namespace {
 
-static_assert(sizeof(pthread_mutex_t) <= sizeof(rdzv::WorkerPageSlot::life_lock));
+static_assert(sizeof(pthread_mutex_t) <= sizeof(WorkerPageSlot::life_lock));
 
 // Of this process; its forked children inherit the values, and are none of them.
 LastingPage held_page;
@@ -27,7 +27,7 @@ pid_t holder = 0;
 /// What a handler runs on when the stack is used up. Enough for the largest vector registers.
 alignas(64) std::array<char, 64 * 1024> handler_stack;
 
-void ring(rdzv::WorkerPageHeader* header) {
+void ring(WorkerPageHeader* header) {
     header->bell.fetch_add(1);
     syscall(SYS_futex, &header->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
@@ -77,20 +77,20 @@ LastingPage map_lasting_page(const char* path, std::uint32_t local_rank) {
     struct stat status {};
     const bool is_known = fstat(file, &status) == 0;
     const auto bytes = static_cast<std::size_t>(status.st_size);
-    const bool fits = is_known && bytes >= rdzv::worker_page_bytes(local_rank + 1);
+    const bool fits = is_known && bytes >= worker_page_bytes(local_rank + 1);
     void* const memory =
         fits ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
     if (memory == MAP_FAILED) {
         return {};
     }
-    auto* const header = static_cast<rdzv::WorkerPageHeader*>(memory);
-    if (header->magic != rdzv::kWorkerPageMagic || header->version != rdzv::kWorkerPageVersion ||
+    auto* const header = static_cast<WorkerPageHeader*>(memory);
+    if (header->magic != kWorkerPageMagic || header->version != kWorkerPageVersion ||
         local_rank >= header->slot_count) {
         munmap(memory, bytes);
         return {};
     }
-    return {.header = header, .slot = rdzv::worker_page_slots(header) + local_rank};
+    return {.header = header, .slot = worker_page_slots(header) + local_rank};
 }
 
 bool hold_life_lock(const LastingPage& page) {

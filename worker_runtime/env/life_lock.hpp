@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "rendezvous/protocol/worker_page.hpp"
+#include "worker_runtime/contract/worker_page.hpp"
 
 /// How a worker lets its agent know at once that it dies: it holds a robust mutex in the page that
 /// it shares with the agent. The kernel marks the mutex when its holder dies and wakes the agent,
@@ -14,8 +14,8 @@ namespace ddprun::worker {
 
 /// A page that stays mapped for as long as this process lives.
 struct LastingPage {
-    rdzv::WorkerPageHeader* header = nullptr;  ///< null: there is none
-    rdzv::WorkerPageSlot* slot = nullptr;      ///< this worker's
+    WorkerPageHeader* header = nullptr;  ///< null: there is none
+    WorkerPageSlot* slot = nullptr;      ///< this worker's
 };
 
 /// Null if at `path` there is no page of this version that has a slot for `local_rank`.

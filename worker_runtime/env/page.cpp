@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "base/os/unique_fd.hpp"
 #include "worker_runtime/env/life_lock.hpp"
 
 namespace ddprun::worker {
@@ -40,7 +40,7 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
         return system_error(errno, fmt::format("cannot open the agent's page {}", path));
     }
     const auto slot_count = static_cast<std::uint32_t>(local_world_size);
-    const std::size_t bytes = rdzv::worker_page_bytes(slot_count);
+    const std::size_t bytes = worker_page_bytes(slot_count);
     struct stat status {};
     if (fstat(file.get(), &status) != 0) {
         return system_error(errno, fmt::format("cannot look at the agent's page {}", path));
@@ -55,18 +55,18 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
         return system_error(errno, fmt::format("cannot map the agent's page {}", path));
     }
     Page page;
-    page.header_ = static_cast<rdzv::WorkerPageHeader*>(memory);
+    page.header_ = static_cast<WorkerPageHeader*>(memory);
     page.bytes_ = bytes;
-    const rdzv::WorkerPageHeader& header = *page.header_;
-    if (header.magic != rdzv::kWorkerPageMagic || header.version != rdzv::kWorkerPageVersion ||
+    const WorkerPageHeader& header = *page.header_;
+    if (header.magic != kWorkerPageMagic || header.version != kWorkerPageVersion ||
         header.slot_count != slot_count || header.generation != generation.value()) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("the agent's page {} is of version {}, generation {}, {} workers; "
                                  "expected version {}, generation {}, {} workers",
                                  path, header.version, header.generation, header.slot_count,
-                                 rdzv::kWorkerPageVersion, generation.value(), local_world_size)};
+                                 kWorkerPageVersion, generation.value(), local_world_size)};
     }
-    page.slot_ = rdzv::worker_page_slots(page.header_) + local_rank.value();
+    page.slot_ = worker_page_slots(page.header_) + local_rank.value();
     page.slot_->has_runtime.store(1);
     // Held longer than this object lives; ddprun-preload.so may hold it already.
     (void)hold_life_lock(

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
-#include "rendezvous/base/tagged.hpp"
-#include "rendezvous/protocol/worker_page.hpp"
+#include "base/instant.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
+#include "worker_runtime/contract/worker_page.hpp"
 
 namespace ddprun::worker {
 
@@ -18,9 +18,9 @@ struct StopRequest {
     Instant deadline{};  ///< those that are still there are killed then
 };
 
-/// A worker's view of the page that it shares with its agent (rendezvous/protocol/worker_page.hpp).
-/// Without one (nobody launched it, or the agent has none) every answer is "no" and progress is
-/// kept by nobody. Any thread; nothing blocks.
+/// A worker's view of the page that it shares with its agent
+/// (worker_runtime/contract/worker_page.hpp). Without one (nobody launched it, or the agent has
+/// none) every answer is "no" and progress is kept by nobody. Any thread; nothing blocks.
 class Page {
 public:
     Page() = default;
@@ -46,8 +46,8 @@ public:
     void tell_progress(std::uint64_t step);
 
 private:
-    rdzv::WorkerPageHeader* header_ = nullptr;
-    rdzv::WorkerPageSlot* slot_ = nullptr;
+    WorkerPageHeader* header_ = nullptr;
+    WorkerPageSlot* slot_ = nullptr;
     std::size_t bytes_ = 0;
 };
 

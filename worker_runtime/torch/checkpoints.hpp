@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 #include "worker_runtime/torch/process_group.hpp"
 #include "worker_runtime/torch/training_state.hpp"
 #include "worker_runtime/torch/worker.hpp"

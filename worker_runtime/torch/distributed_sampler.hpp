@@ -7,7 +7,7 @@
 
 #include <torch/types.h>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 
 namespace ddprun {
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 
 namespace ddprun {
 

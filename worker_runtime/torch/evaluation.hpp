@@ -5,7 +5,7 @@
 
 #include <torch/types.h>
 
-#include "rendezvous/base/error.hpp"
+#include "base/error.hpp"
 #include "worker_runtime/torch/process_group.hpp"
 
 namespace ddprun {

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "rendezvous/base/check.hpp"
+#include "base/check.hpp"
 #include "worker_runtime/torch/exception_text.hpp"
 #include "worker_runtime/torch/optimizer_state.hpp"
 

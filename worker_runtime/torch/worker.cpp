@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/env/page.hpp"
 
 namespace ddprun {
@@ -191,7 +191,7 @@ int Worker::finish() {
         state_->warn(ended.error().what);
         return kExitFailure;
     }
-    return rdzv::kExitSuccess;
+    return kExitSuccess;
 }
 
 int Worker::leave(const Result<void>& saved) {
@@ -204,7 +204,7 @@ int Worker::leave(const Result<void>& saved) {
         state_->warn(ended.error().what);
         return kExitFailure;
     }
-    return rdzv::kExitDrained;
+    return kExitDrained;
 }
 
 }  // namespace ddprun

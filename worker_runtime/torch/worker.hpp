@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/error.hpp"
-#include "rendezvous/base/instant.hpp"
+#include "base/instant.hpp"
+#include "base/error.hpp"
 #include "worker_runtime/env/environment.hpp"
 #include "worker_runtime/torch/process_group.hpp"
 

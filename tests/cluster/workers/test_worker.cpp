@@ -58,7 +58,7 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/protocol/exit_codes.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/env/environment.hpp"
 #include "worker_runtime/env/page.hpp"
 
@@ -194,7 +194,7 @@ void step_until(const std::function<bool()>& is_true) {
 [[noreturn]] void leave_when_asked() {
     step_until([] { return page.stop_request().has_value(); });
     write_all(1, "asked signal=" + std::to_string(page.stop_request()->signal) + "\n");
-    ::_exit(ddprun::rdzv::kExitDrained);
+    ::_exit(ddprun::kExitDrained);
 }
 
 [[noreturn]] void hang() {

@@ -1,0 +1,134 @@
+#include "agent/gpu/gpu_helper.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read_until.hpp>
+
+#include "base/os/start_program.hpp"
+#include "base/os/unique_fd.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+/// A GPU's number and bytes take 30 at most.
+constexpr std::size_t kAnswerBytesMax = 65536;
+
+}  // namespace
+
+GpuHelper::GpuHelper(boost::asio::io_context& io, std::function<void(int pid)> on_child)
+    : io_(io),
+      program_(io, {.on_child = std::move(on_child),
+                    .on_end = [this](const std::optional<siginfo_t>& /*end*/) { fail(); }}) {}
+
+void GpuHelper::ask(const std::string& question, Milliseconds timeout,
+                    const std::shared_ptr<const void>& owner, Answer on_answer) {
+    if ((!connection_ && start(owner).has_error()) || !send(question + "\n")) {
+        fail();
+        on_answer(std::nullopt);
+        return;
+    }
+    const std::uint64_t number = ++asked_;
+    auto deadline = std::make_unique<boost::asio::steady_timer>(io_, timeout);
+    deadline->async_wait([this, owner, number](boost::system::error_code failure) {
+        // Its turn may have come between the end of its time and this.
+        const bool is_open = !questions_.empty() && questions_.front().number <= number;
+        if (!failure && is_open) {
+            fail();
+        }
+    });
+    questions_.push_back({number, std::move(deadline), std::move(on_answer)});
+    if (questions_.size() == 1) {
+        read(owner);
+    }
+}
+
+Result<void> GpuHelper::start(const std::shared_ptr<const void>& owner) {
+    Result<std::string> program = program_beside_us("ddprun-gpu-use");
+    if (!program) {
+        return program.error();
+    }
+    if (program_.is_stuck()) {
+        return Error{ErrorCode::System, "the last one does not end"};
+    }
+    std::array<int, 2> fds{};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()) != 0) {
+        return system_error(errno, "cannot make a socketpair");
+    }
+    UniqueFd ours(fds[0]);
+    const UniqueFd its(fds[1]);
+    ProgramSpec spec;
+    spec.command = {std::move(*program)};
+    spec.fds = {FdMapping{.from = its.get(), .to = STDIN_FILENO},
+                FdMapping{.from = its.get(), .to = STDOUT_FILENO}};
+    const Result<bool> is_watched = program_.start(spec, std::nullopt, owner);
+    if (!is_watched) {
+        return is_watched.error();
+    }
+    if (!*is_watched) {
+        program_.cancel();
+        return Error{ErrorCode::System, "this kernel has no pidfd"};
+    }
+    const boost::asio::local::stream_protocol protocol;
+    connection_ = std::make_shared<Connection>(Connection{Socket(io_, protocol, ours.release())});
+    return {};
+}
+
+/// A question has its place in the socket's buffer, unless the earlier ones are not read.
+bool GpuHelper::send(const std::string& line) {
+    const ssize_t sent = ::send(connection_->socket.native_handle(), line.data(), line.size(),
+                                MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sent == static_cast<ssize_t>(line.size());
+}
+
+void GpuHelper::read(const std::shared_ptr<const void>& owner) {
+    auto connection = connection_;
+    boost::asio::async_read_until(
+        connection->socket, boost::asio::dynamic_buffer(connection->received, kAnswerBytesMax),
+        '\n', [this, owner, connection](boost::system::error_code failure, std::size_t size) {
+            if (connection != connection_) {
+                return;
+            }
+            if (failure) {
+                fail();
+                return;
+            }
+            std::string line = connection->received.substr(0, size - 1);
+            connection->received.erase(0, size);
+            answer_first(std::move(line), owner);
+        });
+}
+
+void GpuHelper::answer_first(std::string line, const std::shared_ptr<const void>& owner) {
+    const Question question = std::move(questions_.front());
+    questions_.pop_front();
+    if (!questions_.empty()) {
+        read(owner);
+    }
+    question.on_answer(std::move(line));
+}
+
+void GpuHelper::fail() {
+    for (const Question& question : give_up()) {
+        question.on_answer(std::nullopt);
+    }
+}
+
+void GpuHelper::stop() {
+    (void)give_up();
+}
+
+std::deque<GpuHelper::Question> GpuHelper::give_up() {
+    program_.cancel();
+    connection_.reset();
+    return std::exchange(questions_, {});
+}
+
+}  // namespace ddprun::agent

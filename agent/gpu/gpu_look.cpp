@@ -1,0 +1,31 @@
+#include "agent/gpu/gpu_look.hpp"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddprun::agent {
+
+GpuLook::GpuLook(GpuHelper& helper, const Limits& limits, std::function<void(GpusLooked)> on_done)
+    : helper_(helper), limits_(limits), on_done_(std::move(on_done)) {}
+
+void GpuLook::look(const LookAtGpus& order, const std::vector<int>& pids,
+                   const std::shared_ptr<const void>& owner) {
+    std::string question = fmt::format("use {}", order.quiet_for.count());
+    for (const int pid : pids) {
+        if (pid != 0) {  // It is not known, for want of descriptors.
+            question += fmt::format(" {}", pid);
+        }
+    }
+    const std::uint64_t number = ++looks_;
+    helper_.ask(question, limits_.gpu_look_timeout, owner,
+                [this, number, generation = order.generation](std::optional<std::string> answer) {
+                    if (number == looks_) {
+                        on_done_({.generation = generation, .are_used = answer == "used"});
+                    }
+                });
+}
+
+}  // namespace ddprun::agent

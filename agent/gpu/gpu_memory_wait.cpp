@@ -1,0 +1,103 @@
+#include "agent/gpu/gpu_memory_wait.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace ddprun::agent {
+
+namespace {
+
+// The driver has no event for freed memory.
+constexpr Milliseconds kPauseMin{1};
+constexpr Milliseconds kPauseMax{128};
+
+std::optional<GpuMemory> memory_from(const std::optional<std::string>& answer) {
+    return answer ? gpu_memory_from(*answer) : std::nullopt;
+}
+
+}  // namespace
+
+GpuMemoryWait::GpuMemoryWait(boost::asio::io_context& io, GpuHelper& helper, const Limits& limits,
+                             Events events)
+    : helper_(helper), limits_(limits), events_(std::move(events)), watch_(limits), timer_(io) {}
+
+void GpuMemoryWait::remember(const std::shared_ptr<const void>& owner) {
+    if (std::exchange(is_remembered_, true)) {
+        return;
+    }
+    helper_.ask("memory", limits_.gpu_start_timeout, owner,
+                [this](const std::optional<std::string>& answer) {
+                    if (std::optional<GpuMemory> before = memory_from(answer)) {
+                        watch_.remember(std::move(*before));
+                    } else {
+                        say_unanswered();
+                    }
+                });
+}
+
+void GpuMemoryWait::wait(const std::shared_ptr<const void>& owner) {
+    if (is_unanswered_ || !watch_.can_tell()) {
+        // Workers that ended before the driver's library has even started had nothing there.
+        events_.on_done();
+        return;
+    }
+    is_waiting_ = true;
+    until_ = std::chrono::steady_clock::now() + limits_.gpu_memory_timeout;
+    pause_ = kPauseMin;
+    ask(owner);
+}
+
+void GpuMemoryWait::cancel() {
+    is_waiting_ = false;
+    timer_.cancel();
+}
+
+void GpuMemoryWait::ask(const std::shared_ptr<const void>& owner) {
+    const auto left = std::chrono::ceil<Milliseconds>(until_ - std::chrono::steady_clock::now());
+    helper_.ask("memory " + text_of(watch_.allowed()), std::max(left, kPauseMax), owner,
+                [this, owner](const std::optional<std::string>& answer) {
+                    if (is_waiting_) {
+                        take(memory_from(answer), owner);
+                    }
+                });
+}
+
+void GpuMemoryWait::take(const std::optional<GpuMemory>& now,
+                         const std::shared_ptr<const void>& owner) {
+    if (!now) {
+        say_unanswered();
+        finish();
+    } else if (watch_.is_freed(*now)) {
+        finish();
+    } else if (std::chrono::steady_clock::now() + pause_ > until_) {
+        events_.say(watch_.give_up());
+        finish();
+    } else {
+        pause(owner);
+    }
+}
+
+void GpuMemoryWait::pause(const std::shared_ptr<const void>& owner) {
+    timer_.expires_after(pause_);
+    pause_ = std::min(pause_ * 2, kPauseMax);
+    timer_.async_wait([this, owner](boost::system::error_code failure) {
+        if (!failure && is_waiting_) {
+            ask(owner);
+        }
+    });
+}
+
+void GpuMemoryWait::say_unanswered() {
+    is_unanswered_ = true;
+    events_.say(
+        "warning: NVIDIA's driver does not answer; generations start without knowing whether the "
+        "GPU memory of the last one is freed");
+}
+
+void GpuMemoryWait::finish() {
+    is_waiting_ = false;
+    events_.on_done();
+}
+
+}  // namespace ddprun::agent

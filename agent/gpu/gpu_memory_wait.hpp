@@ -1,0 +1,60 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "agent/gpu/gpu_helper.hpp"
+#include "agent/gpu/gpu_memory.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+
+namespace ddprun::agent {
+
+/// Waits until the driver has freed what ended workers had on the GPUs. A driver that does not
+/// answer is not asked again. Owned and called by the agent's thread.
+class GpuMemoryWait {
+public:
+    struct Events {
+        std::function<void(const std::string& line)> say;
+        std::function<void()> on_done;
+    };
+
+    GpuMemoryWait(boost::asio::io_context& io, GpuHelper& helper, const Limits& limits,
+                  Events events);
+
+    /// The first workers are about to start: what is in use now is not theirs. Only the first call
+    /// does something. `owner` keeps this object alive until it is known.
+    void remember(const std::shared_ptr<const void>& owner);
+
+    /// No process of the workers is left. Answered by one on_done, perhaps at once, and in
+    /// Limits::gpu_memory_timeout at most. `owner` keeps this object alive until then.
+    void wait(const std::shared_ptr<const void>& owner);
+
+    /// There is no on_done any more.
+    void cancel();
+
+private:
+    void ask(const std::shared_ptr<const void>& owner);
+    void take(const std::optional<GpuMemory>& now, const std::shared_ptr<const void>& owner);
+    void pause(const std::shared_ptr<const void>& owner);
+    void say_unanswered();
+    void finish();
+
+    GpuHelper& helper_;
+    Limits limits_;
+    Events events_;
+    GpuMemoryWatch watch_;
+    boost::asio::steady_timer timer_;
+    bool is_remembered_ = false;  ///< or asked for
+    bool is_unanswered_ = false;
+    bool is_waiting_ = false;
+    Instant until_{};
+    Milliseconds pause_{};
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+
+#include "agent/process/timed_program.hpp"
+#include "base/instant.hpp"
+#include "base/error.hpp"
+
+namespace ddprun::agent {
+
+/// Runs the site's own check of this machine (--preflight-command) by the shell, as a child of this
+/// process with its environment, stdout and stderr. It is killed when its time is up. Owned and
+/// called by the agent's thread.
+class PreflightCommand {
+public:
+    struct Events {
+        /// A child of this process that is no worker's was started.
+        std::function<void(int pid)> on_child;
+        /// `why` this machine is not fit; empty: it is. Never called by run() itself.
+        std::function<void(std::string why)> on_done;
+    };
+
+    PreflightCommand(boost::asio::io_context& io, std::string command, Milliseconds timeout,
+                     Events events);
+
+    /// Answered by one on_done. `owner` keeps this object alive until then.
+    void run(const std::shared_ptr<const void>& owner);
+
+    /// Kills what runs; there is no on_done any more.
+    void cancel() { program_.cancel(); }
+
+private:
+    [[nodiscard]] Result<void> start(const std::shared_ptr<const void>& owner);
+
+    boost::asio::io_context& io_;
+    TimedProgram program_;
+    std::string command_;
+    Milliseconds timeout_;
+    Events events_;
+};
+
+}  // namespace ddprun::agent

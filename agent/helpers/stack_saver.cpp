@@ -1,0 +1,78 @@
+#include "agent/helpers/stack_saver.hpp"
+
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddprun::agent {
+
+StackSaver::StackSaver(boost::asio::io_context& io, const Limits& limits, Events events)
+    : program_(io, {.on_child = [this](int pid) { events_.on_child(pid); },
+                    .on_end =
+                        [this](const std::optional<siginfo_t>& end) {
+                            if (!end) {
+                                events_.say(
+                                    "saving the workers' stacks took too long; what is there is "
+                                    "kept");
+                            }
+                            events_.on_done(generation_);
+                        }}),
+      limits_(limits),
+      events_(std::move(events)) {}
+
+void StackSaver::begin_generation() {
+    pids_.clear();
+}
+
+void StackSaver::worker_started(LocalRank local_rank, int pid) {
+    pids_[local_rank] = pid;
+}
+
+int StackSaver::pid_of(LocalRank local_rank) const {
+    const auto found = pids_.find(local_rank);
+    return found == pids_.end() ? 0 : found->second;
+}
+
+std::vector<int> StackSaver::pids() const {
+    std::vector<int> pids;
+    for (const auto& [local_rank, pid] : pids_) {
+        pids.push_back(pid);
+    }
+    return pids;
+}
+
+void StackSaver::save(const SaveStacks& order, const std::shared_ptr<const void>& owner) {
+    cancel();
+    generation_ = order.generation;
+    if (order.folder.empty()) {
+        events_.on_done(generation_);
+        return;
+    }
+    if (const Result<void> started = start(order, owner); !started) {
+        events_.say(fmt::format("no stacks are saved: {}", started.error().what));
+        events_.on_done(generation_);
+    }
+}
+
+Result<void> StackSaver::start(const SaveStacks& order, const std::shared_ptr<const void>& owner) {
+    Result<std::string> program = program_beside_us("ddprun-stacks");
+    if (!program) {
+        return program.error();
+    }
+    // What it gives up by itself is told in the files.
+    const Milliseconds own_timeout = limits_.stacks_timeout - limits_.stacks_timeout / 10;
+    ProgramSpec spec;
+    spec.command = {std::move(*program), order.folder, std::to_string(own_timeout.count()),
+                    std::to_string(limits_.stacks_bytes_max)};
+    for (const LocalRank local_rank : order.workers) {
+        if (const int pid = pid_of(local_rank); pid != 0) {
+            spec.command.push_back(
+                fmt::format("{}:{}", order.base_rank.value() + local_rank.value(), pid));
+        }
+    }
+    const Result<bool> started = program_.start(spec, limits_.stacks_timeout, owner);
+    return started ? Result<void>() : started.error();
+}
+
+}  // namespace ddprun::agent

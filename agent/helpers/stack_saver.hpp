@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+
+#include "agent/core/supervisor.hpp"
+#include "agent/process/timed_program.hpp"
+#include "base/limits.hpp"
+
+namespace ddprun::agent {
+
+/// Has the stacks of this node's workers saved by ddprun-stacks, a process of its own: what it asks
+/// the kernel may never be answered. It is killed when its time is up. Owned and called by the
+/// agent's thread.
+class StackSaver {
+public:
+    struct Events {
+        std::function<void(const std::string& line)> say;
+        /// A child of this process that is no worker's was started.
+        std::function<void(int pid)> on_child;
+        std::function<void(Generation)> on_done;
+    };
+
+    StackSaver(boost::asio::io_context& io, const Limits& limits, Events events);
+
+    void begin_generation();
+    void worker_started(LocalRank local_rank, int pid);
+    /// 0: it has not been started.
+    [[nodiscard]] int pid_of(LocalRank local_rank) const;
+    [[nodiscard]] std::vector<int> pids() const;
+
+    /// Answered by one on_done, perhaps at once. `owner` keeps this object alive until then.
+    void save(const SaveStacks& order, const std::shared_ptr<const void>& owner);
+
+    /// The generation is to be emptied: nothing more is saved of it.
+    void cancel() { program_.cancel(); }
+
+private:
+    [[nodiscard]] Result<void> start(const SaveStacks& order,
+                                     const std::shared_ptr<const void>& owner);
+
+    TimedProgram program_;
+    Limits limits_;
+    Events events_;
+    std::map<LocalRank, int> pids_;
+    Generation generation_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,32 @@
+#include "agent/output/full_logs.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+
+namespace ddprun::agent {
+
+std::vector<std::uint64_t> full_logs_of(const std::string& path) {
+    const std::filesystem::path log(path);
+    const std::string start = log.filename().string() + ".";
+    std::vector<std::uint64_t> numbers;
+    std::error_code failure;
+    for (std::filesystem::directory_iterator it(log.parent_path(), failure), end;
+         !failure && it != end; it.increment(failure)) {
+        const std::string name = it->path().filename().string();
+        if (!name.starts_with(start)) {
+            continue;
+        }
+        std::uint64_t number = 0;
+        const char* const last = name.data() + name.size();
+        const auto [rest, error] = std::from_chars(name.data() + start.size(), last, number);
+        if (error == std::errc{} && rest == last) {
+            numbers.push_back(number);
+        }
+    }
+    std::sort(numbers.begin(), numbers.end());
+    return numbers;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+
+namespace ddprun::agent {
+
+/// How large one log file may become, and how many full ones are kept.
+struct LogRotation {
+    std::uint64_t file_bytes_max = 0;  ///< 0: no limit
+    int kept_max = 0;                  ///< full files beside the one that is written; 0: all
+
+    bool operator==(const LogRotation&) const = default;
+};
+
+/// A file that is appended to. Where it would grow beyond its limit it becomes `<path>.1`, the next
+/// one `<path>.2` and so on, the highest number being the newest, and `path` begins anew. What
+/// comes in one piece is cut between its lines where that is possible. What existed before is
+/// appended to.
+class LogFile {
+public:
+    /// Makes the file if it is missing. Not through a symbolic link.
+    [[nodiscard]] static Result<LogFile> open(const std::string& path, const LogRotation& rotation);
+
+    /// Writes all of `bytes`; on failure some of them may be written. If the full file cannot be
+    /// given another name, it grows on, and this fails after having written everything.
+    [[nodiscard]] Result<void> append(std::string_view bytes);
+
+private:
+    LogFile(UniqueFd file, std::string path, const LogRotation& rotation);
+
+    /// How many of `bytes` still belong in this file; 0: it is full.
+    [[nodiscard]] std::size_t room_for(std::string_view bytes) const;
+    [[nodiscard]] Result<void> rotate();
+
+    UniqueFd file_;
+    std::string path_;
+    LogRotation rotation_;
+    std::uint64_t size_ = 0;
+    std::uint64_t last_number_ = 0;  ///< of the newest full file
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,187 @@
+#include "agent/output/worker_output.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/system/error_code.hpp>
+#include <fmt/format.h>
+
+#include "agent/output/worker_output_thread.hpp"
+#include "base/check.hpp"
+#include "base/os/signals_blocked.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+namespace asio = boost::asio;
+
+struct Pipe {
+    UniqueFd read;
+    UniqueFd write;
+};
+
+Result<Pipe> make_pipe() {
+    int ends[2] = {-1, -1};
+    if (::pipe2(ends, O_CLOEXEC) != 0) {
+        return system_error(errno, "making the pipes of a worker");
+    }
+    Pipe pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+    // Only our end: programs expect that writing waits.
+    if (::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK) != 0) {
+        return system_error(errno, "making a worker's pipe non-blocking");
+    }
+    return pipe;
+}
+
+/// A collect() under way: answered by the output thread or, if that is held up, by the timer;
+/// both on the callbacks' executor.
+struct Collecting {
+    Collecting(const asio::any_io_executor& executor, std::function<void(Collected)> callback)
+        : timer(executor), done(std::move(callback)) {}
+
+    void answer(Collected collected) {
+        if (done) {
+            timer.cancel();
+            std::exchange(done, nullptr)(std::move(collected));
+        }
+    }
+
+    asio::steady_timer timer;
+    std::function<void(Collected)> done;
+};
+
+}  // namespace
+
+class WorkerOutput::Thread {
+public:
+    Thread(OutputOptions options, asio::any_io_executor callbacks)
+        : options_(std::move(options)),
+          callbacks_(std::move(callbacks)),
+          pump_(io_, options_),
+          work_(io_.get_executor()) {
+        // Writing to a closed pipe is an errno in there.
+        const SignalsBlocked blocked;
+        thread_ = std::thread([this] { io_.run(); });
+        ::pthread_setname_np(thread_.native_handle(), "output");
+    }
+
+    ~Thread() {
+        post([this] {
+            pump_.finish();
+            work_.reset();
+        });
+        thread_.join();
+    }
+
+    template <typename Work>
+    void post(Work work) {
+        asio::post(io_, std::move(work));
+    }
+
+    const OutputOptions options_;
+    const asio::any_io_executor callbacks_;
+    asio::io_context io_{1};
+    OutputPump pump_;
+    std::atomic<std::size_t> lines_waiting_ = 0;  ///< said, and not yet taken by the thread
+    std::size_t lines_dropped_ = 0;               ///< of the caller's thread
+
+private:
+    asio::executor_work_guard<asio::io_context::executor_type> work_;
+    std::thread thread_;
+};
+
+WorkerOutput::WorkerOutput(OutputOptions options, asio::any_io_executor callbacks)
+    : thread_(std::make_unique<Thread>(std::move(options), std::move(callbacks))) {}
+
+WorkerOutput::~WorkerOutput() = default;
+
+Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_rank, Rank rank,
+                                       const std::string& log_dir) {
+    Result<Pipe> out = make_pipe();
+    if (!out) {
+        return out.error();
+    }
+    Result<Pipe> err = make_pipe();
+    if (!err) {
+        return err.error();
+    }
+    OpenedWorker opened{generation, local_rank,           rank,
+                        log_dir,    std::move(out->read), std::move(err->read)};
+    thread_->post([thread = thread_.get(), opened = std::move(opened)]() mutable {
+        thread->pump_.open(std::move(opened));
+    });
+    return OutputPipes{std::move(out->write), std::move(err->write)};
+}
+
+void WorkerOutput::when_ready(std::function<void()> done) {
+    thread_->post([callbacks = thread_->callbacks_, done = std::move(done)]() mutable {
+        asio::post(callbacks, std::move(done));
+    });
+}
+
+void WorkerOutput::collect(Generation generation, LocalRank local_rank,
+                           std::function<void(Collected)> done) {
+    const asio::any_io_executor& callbacks = thread_->callbacks_;
+    auto collecting = std::make_shared<Collecting>(callbacks, std::move(done));
+    collecting->timer.expires_after(thread_->options_.limits.evidence_timeout);
+    collecting->timer.async_wait([collecting](boost::system::error_code error) {
+        if (!error) {
+            collecting->answer({.stderr_tail = {}, .error_file = {}, .is_complete = false});
+        }
+    });
+    thread_->post([thread = thread_.get(), callbacks, generation, local_rank,
+                   collecting = std::move(collecting)]() mutable {
+        Collected collected = thread->pump_.collect(generation, local_rank);
+        asio::post(callbacks, [collecting = std::move(collecting),
+                               collected = std::move(collected)]() mutable {
+            collecting->answer(std::move(collected));
+        });
+    });
+}
+
+void WorkerOutput::measure(std::function<void(OutputMeasure)> done) {
+    thread_->post([thread = thread_.get(), done = std::move(done)]() mutable {
+        asio::post(thread->callbacks_, [done = std::move(done),
+                                        measured = thread->pump_.measure()] { done(measured); });
+    });
+}
+
+void WorkerOutput::close(Generation generation) {
+    thread_->post([thread = thread_.get(), generation] { thread->pump_.close(generation); });
+}
+
+void WorkerOutput::keep(std::string path, std::string content) {
+    thread_->post([thread = thread_.get(), path = std::move(path), content = std::move(content)] {
+        thread->pump_.keep(path, content);
+    });
+}
+
+void WorkerOutput::say(std::string line) {
+    if (thread_->lines_waiting_ >= thread_->options_.limits.say_lines_max) {
+        ++thread_->lines_dropped_;
+        return;
+    }
+    if (thread_->lines_dropped_ > 0) {
+        line = fmt::format("ddprun: {} lines were not shown: the log disk held them up\n{}",
+                           std::exchange(thread_->lines_dropped_, 0), line);
+    }
+    ++thread_->lines_waiting_;
+    thread_->post([thread = thread_.get(), line = std::move(line)] {
+        --thread->lines_waiting_;
+        thread->pump_.say(line);
+    });
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/any_io_executor.hpp>
+
+#include "agent/output/log_file.hpp"
+#include "base/limits.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
+
+namespace ddprun::agent {
+
+/// Where the streams of one local rank go besides their log files. A stream that is neither shown
+/// nor tee'd goes to its file only.
+struct OutputChoice {
+    bool shows_stdout = true;
+    bool shows_stderr = true;
+    bool is_teed_stdout = false;  ///< shown with torchrun's prefix even where `prefixes` is off
+    bool is_teed_stderr = false;
+};
+
+struct OutputOptions {
+    Limits limits;
+    LogRotation rotation;                 ///< of stdout.log and stderr.log
+    std::string log_root;                 ///< `<log-dir>/<job>_<8 hex>`; empty: no by-rank links
+    std::map<int, OutputChoice> console;  ///< by local rank; those not listed have the defaults
+    /// Tee'd lines with one of these texts are also kept in filtered_stdout.log or
+    /// filtered_stderr.log beside the workers' folders, with torchrun's prefix.
+    std::vector<std::string> stdout_filters;
+    std::vector<std::string> stderr_filters;
+    bool prefixes = false;  ///< every console line starts with `[hostname rank] `
+    bool is_json = false;   ///< console lines are JsonLine's instead, without any prefix
+    std::string hostname;
+    std::string role = "default";
+    /// torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE for tee'd streams; empty: its default,
+    /// `[${role_name}${local_rank}]:`.
+    std::string prefix_template;
+    int console_out = 1;  ///< duplicated by the constructor, never closed or changed
+    int console_err = 2;
+};
+
+/// The write ends of one worker's pipes: blocking, as programs expect. Close them once the worker
+/// (or the keeper) has its copies.
+struct OutputPipes {
+    UniqueFd out;
+    UniqueFd err;
+};
+
+/// What is known of a worker's last words.
+struct Collected {
+    std::string stderr_tail;  ///< its last bytes, at most Limits::stderr_tail_bytes_max
+    std::string error_file;   ///< content of its error.json, at most Limits::error_file_bytes_max
+    /// False if the disk held the output thread up for Limits::evidence_timeout: both are empty.
+    bool is_complete = true;
+};
+
+/// What all workers together have written so far.
+struct OutputMeasure {
+    std::uint64_t bytes = 0;
+    bool is_console_full = false;  ///< workers may wait for it to take what they write
+};
+
+/// Carries the workers' output to their log files and to the console, on a thread of its own that
+/// shares nothing with the caller but posted work, so that neither a slow disk nor a stopped
+/// terminal delays a beat. Every byte reaches the log file as it was written. On the console:
+///
+/// * without prefix the bytes pass as they are, at once;
+/// * with a prefix or as JSON only whole lines appear, one worker's at a time. An unfinished line
+/// is
+///   held until its end, until Limits::console_line_bytes_max, or until collect() or close(), and
+///   then gets a line end. A carriage return ends a line too (as in torchrun), so that progress
+///   bars show.
+///
+/// A console that takes its time loses nothing: its backlog is bounded, after that the workers'
+/// pipes fill up and the workers wait. A console that is gone (EPIPE, EIO) is forgotten. A log
+/// file that cannot be written is said once; the rest goes on.
+///
+/// All functions are to be called from one thread and none blocks, except the destructor.
+class WorkerOutput {
+public:
+    /// Callbacks run on `callbacks`, possibly after this object is gone.
+    WorkerOutput(OutputOptions options, boost::asio::any_io_executor callbacks);
+
+    /// Drains what is in the pipes, writes everything out and ends the thread. Waits for as long as
+    /// the console's reader does: give signals their default effect before.
+    ~WorkerOutput();
+
+    WorkerOutput(const WorkerOutput&) = delete;
+    WorkerOutput& operator=(const WorkerOutput&) = delete;
+
+    /// Pipes for a worker that is about to start. Its folder `log_dir` (made with its parents,
+    /// 0700), stdout.log and stderr.log in it are made on the output thread: when_ready() tells
+    /// when. The link `<log_root>/by-rank/<rank>` to it follows, before the worker is collected.
+    /// What exists is appended to; nothing is ever truncated or deleted. An empty `log_dir` means
+    /// no files. Fails only if no descriptors are left, and leaves nothing then.
+    [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
+                                           const std::string& log_dir);
+
+    /// Calls `done` once the folders and files of all earlier open() calls exist (or have failed,
+    /// which has been said). Spawn workers after it: they may write their error file at once.
+    void when_ready(std::function<void()> done);
+
+    /// After the worker has ended: everything it wrote is carried on, its unfinished lines are
+    /// shown, and `done` gets its last words. The pipes stay open for its descendants. A worker
+    /// that was never opened has no words.
+    void collect(Generation generation, LocalRank local_rank, std::function<void(Collected)> done);
+
+    /// `done` gets what all workers together have written so far. A disk that holds the thread up
+    /// holds up the answer.
+    void measure(std::function<void(OutputMeasure)> done);
+
+    /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
+    /// a stream is never awaited, for somebody else may hold a copy.
+    void close(Generation generation);
+
+    /// Writes the file `path` anew, whole or not at all; its folders are made. A failure is said.
+    void keep(std::string path, std::string content);
+
+    /// Writes `line` and a line end to stderr, whole, in order with the other calls. If more than
+    /// Limits::say_lines_max wait for a console that takes none, further ones are dropped and the
+    /// number of them is said later.
+    void say(std::string line);
+
+private:
+    class Thread;
+    std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace ddprun::agent

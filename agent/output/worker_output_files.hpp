@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
+
+namespace ddprun::agent {
+
+/// Makes `path` and its missing parents, 0700.
+[[nodiscard]] Result<void> make_folders(const std::string& path);
+
+/// Opens `path` to append to it, whatever is in it; makes it if it is missing. Not through a
+/// symbolic link.
+[[nodiscard]] Result<UniqueFd> open_log(const std::string& path);
+
+/// Writes all of `bytes`; on failure some of them may be written.
+[[nodiscard]] Result<void> append_to_log(int fd, std::string_view bytes, const std::string& path);
+
+/// Writes `content` beside `path` and gives it that name: others see all of it or what was there
+/// before. Missing folders are made.
+[[nodiscard]] Result<void> replace_file(const std::string& path, std::string_view content);
+
+/// Makes `<log_root>/by-rank/<rank>` a relative link to `log_dir`, in place of an older link.
+[[nodiscard]] Result<void> link_by_rank(const std::string& log_root, Rank rank,
+                                        const std::string& log_dir);
+
+/// The first `bytes_max` bytes of the regular file `path`; empty if there is none.
+[[nodiscard]] std::string read_error_file(const std::string& path, std::size_t bytes_max);
+
+}  // namespace ddprun::agent

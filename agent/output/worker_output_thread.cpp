@@ -1,0 +1,375 @@
+#include "agent/output/worker_output_thread.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <boost/system/error_code.hpp>
+#include <fmt/format.h>
+
+#include "agent/output/line_prefix.hpp"
+#include "agent/output/log_file.hpp"
+#include "agent/output/worker_output_files.hpp"
+#include "agent/output/worker_output_filter.hpp"
+#include "base/check.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+/// A pipe's usual capacity: one read empties it.
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+/// Full reads of one stream before the others have their turn.
+constexpr int kReadsPerTurn = 4;
+
+LineWriter json_lines(JsonLine json) {
+    return [json = std::move(json)](std::string_view line, std::string& out) {
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        json.append(std::chrono::floor<Milliseconds>(now), line, out);
+    };
+}
+
+/// Of what ddprun itself says. The stream of a JSON line tells already whose it is.
+LineWriter own_lines(const OutputOptions& options) {
+    if (!options.is_json) {
+        return with_prefix({});
+    }
+    return [write = json_lines(JsonLine(options.hostname, "ddprun", {}))](std::string_view line,
+                                                                          std::string& out) {
+        constexpr std::string_view kName = "ddprun: ";
+        write(line.starts_with(kName) ? line.substr(kName.size()) : line, out);
+    };
+}
+
+}  // namespace
+
+/// One pipe of a worker. Shared with the wait for its readiness, which may outlive it by a moment.
+struct OutputPump::Stream {
+    explicit Stream(boost::asio::io_context& io) : pipe(io) {}
+
+    boost::asio::posix::stream_descriptor pipe;
+    std::optional<LogFile> file;
+    ConsoleSink* console = nullptr;        ///< null: not shown
+    std::optional<LineSplitter> splitter;  ///< none: raw
+    std::optional<LineTail> tail;          ///< of stderr
+    std::optional<LineFilter> filter;      ///< keeps some lines apart
+    bool is_ended = false;                 ///< all write ends are closed
+};
+
+struct OutputPump::Worker {
+    std::shared_ptr<Stream> out;
+    std::shared_ptr<Stream> err;
+    std::string log_dir;
+};
+
+OutputPump::OutputPump(boost::asio::io_context& io, const OutputOptions& options)
+    : io_(io),
+      options_(options),
+      out_console_(io, options.console_out, [this] { resume_paused(); }),
+      own_line_(own_lines(options)),
+      buffer_(kReadBytes) {
+    if (!out_console_.is_same_place(options.console_err)) {
+        err_console_.emplace(io, options.console_err, [this] { resume_paused(); });
+    }
+}
+
+OutputPump::~OutputPump() = default;
+
+void OutputPump::open(OpenedWorker opened) {
+    auto worker = std::make_unique<Worker>();
+    worker->out = std::make_shared<Stream>(io_);
+    worker->err = std::make_shared<Stream>(io_);
+    worker->err->tail.emplace(options_.limits.stderr_tail_bytes_max);
+    worker->log_dir = std::move(opened.log_dir);
+    boost::system::error_code error;
+    worker->out->pipe.assign(opened.out.release(), error);
+    DDP_CHECK(!error, error.message());
+    worker->err->pipe.assign(opened.err.release(), error);
+    DDP_CHECK(!error, error.message());
+    set_console(*worker, {opened.rank, opened.local_rank, opened.generation});
+    if (!worker->log_dir.empty()) {
+        open_files(*worker, opened.rank);
+        open_filters(*worker, opened.local_rank, opened.rank);
+    }
+    wait(worker->out);
+    wait(worker->err);
+    const bool is_new =
+        workers_.emplace(Key(opened.generation, opened.local_rank), std::move(worker)).second;
+    DDP_CHECK(is_new, opened.generation.value(), opened.local_rank.value());
+}
+
+OutputChoice OutputPump::choice_of(LocalRank local_rank) const {
+    const auto found = options_.console.find(local_rank.value());
+    return found == options_.console.end() ? OutputChoice{} : found->second;
+}
+
+void OutputPump::set_console(Worker& worker, const WorkerPlace& place) {
+    const OutputChoice choice = choice_of(place.local_rank);
+    const auto set = [&](Stream& stream, ConsoleSink& console, const char* name, bool is_shown,
+                         bool is_teed) {
+        if (!is_shown && !is_teed) {
+            return;
+        }
+        stream.console = &console;
+        const std::size_t line_bytes_max = options_.limits.console_line_bytes_max;
+        if (options_.is_json) {
+            stream.splitter.emplace(json_lines(JsonLine(options_.hostname, name, place)),
+                                    line_bytes_max);
+        } else if (options_.prefixes) {
+            stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, place.rank)),
+                                    line_bytes_max);
+        } else if (is_teed) {
+            stream.splitter.emplace(
+                with_prefix(torchrun_prefix(options_.prefix_template, options_.role, place.rank,
+                                            place.local_rank)),
+                line_bytes_max);
+        }
+    };
+    set(*worker.out, out_console_, "stdout", choice.shows_stdout, choice.is_teed_stdout);
+    set(*worker.err, err_console(), "stderr", choice.shows_stderr, choice.is_teed_stderr);
+}
+
+void OutputPump::open_files(Worker& worker, Rank rank) {
+    if (const Result<void> made = make_folders(worker.log_dir); !made) {
+        say_error(made.error());
+        return;
+    }
+    const auto open_one = [&](Stream& stream, const char* name) {
+        Result<LogFile> file = LogFile::open(worker.log_dir + name, options_.rotation);
+        if (file) {
+            stream.file = std::move(*file);
+        } else {
+            say_error(file.error());
+        }
+    };
+    open_one(*worker.out, "/stdout.log");
+    open_one(*worker.err, "/stderr.log");
+    if (options_.log_root.empty()) {
+        return;
+    }
+    // No worker that starts needs its link: all are made when all files are open.
+    if (unlinked_.empty()) {
+        boost::asio::post(io_, [this] { make_links(); });
+    }
+    unlinked_.emplace_back(rank, worker.log_dir);
+}
+
+void OutputPump::make_links() {
+    for (const auto& [rank, log_dir] : std::exchange(unlinked_, {})) {
+        if (const Result<void> linked = link_by_rank(options_.log_root, rank, log_dir); !linked) {
+            say_error(linked.error());
+        }
+    }
+}
+
+void OutputPump::open_filters(Worker& worker, LocalRank local_rank, Rank rank) {
+    const OutputChoice choice = choice_of(local_rank);
+    const auto open_one = [&](Stream& stream, const std::vector<std::string>& texts, bool is_teed,
+                              const char* name) {
+        if (texts.empty() || !is_teed) {
+            return;
+        }
+        Result<LineFilter> filter = LineFilter::open(
+            worker.log_dir.substr(0, worker.log_dir.rfind('/')) + name, texts,
+            torchrun_prefix(options_.prefix_template, options_.role, rank, local_rank),
+            options_.limits.console_line_bytes_max);
+        if (filter) {
+            stream.filter = std::move(*filter);
+        } else {
+            say_error(filter.error());
+        }
+    };
+    open_one(*worker.out, options_.stdout_filters, choice.is_teed_stdout, "/filtered_stdout.log");
+    open_one(*worker.err, options_.stderr_filters, choice.is_teed_stderr, "/filtered_stderr.log");
+}
+
+void OutputPump::wait(const std::shared_ptr<Stream>& stream) {
+    stream->pipe.async_wait(boost::asio::posix::descriptor_base::wait_read,
+                            [this, stream](boost::system::error_code error) {
+                                // A wait that had ended just before close() reports no error.
+                                if (!error && stream->pipe.is_open()) {
+                                    on_readable(stream);
+                                }
+                            });
+}
+
+void OutputPump::on_readable(const std::shared_ptr<Stream>& stream) {
+    std::size_t count = kReadBytes;
+    for (int reads = 0; reads < kReadsPerTurn && count == kReadBytes; ++reads) {
+        if (!read_once(*stream, count)) {
+            return;
+        }
+    }
+    if (stream->console != nullptr &&
+        stream->console->backlog() >= options_.limits.console_backlog_bytes_max) {
+        paused_.push_back(stream);
+        return;
+    }
+    wait(stream);
+}
+
+/// Reads what one read gives and carries it on. False if nothing will ever come again.
+bool OutputPump::read_once(Stream& stream, std::size_t& count) {
+    count = 0;
+    const ssize_t got = ::read(stream.pipe.native_handle(), buffer_.data(), buffer_.size());
+    if (got < 0) {
+        return errno == EAGAIN || errno == EINTR;
+    }
+    if (got == 0) {
+        stream.is_ended = true;
+        return false;
+    }
+    count = static_cast<std::size_t>(got);
+    bytes_read_ += count;
+    carry(stream, std::string_view(buffer_.data(), count));
+    return true;
+}
+
+void OutputPump::carry(Stream& stream, std::string_view bytes) {
+    if (stream.file) {
+        if (const Result<void> written = stream.file->append(bytes); !written) {
+            say_error(written.error());
+        }
+    }
+    if (stream.tail) {
+        stream.tail->add(bytes);
+    }
+    if (stream.filter) {
+        if (const Result<void> kept = stream.filter->feed(bytes); !kept) {
+            say_error(kept.error());
+        }
+    }
+    if (stream.console == nullptr) {
+        return;
+    }
+    if (!stream.splitter) {
+        stream.console->write(bytes);
+        return;
+    }
+    lines_.clear();
+    stream.splitter->feed(bytes, lines_);
+    stream.console->write(lines_);
+}
+
+void OutputPump::drain(Stream& stream) {
+    // Only what is there now: a descendant that goes on writing must not hold us here for ever.
+    int available = 0;
+    if (stream.is_ended || ::ioctl(stream.pipe.native_handle(), FIONREAD, &available) != 0) {
+        return;
+    }
+    std::size_t left = static_cast<std::size_t>(available);
+    while (left > 0) {
+        std::size_t count = 0;
+        if (!read_once(stream, count) || count == 0) {
+            return;
+        }
+        left -= std::min(left, count);
+    }
+}
+
+void OutputPump::finish_line(Stream& stream) {
+    if (stream.filter) {
+        if (const Result<void> kept = stream.filter->finish(); !kept) {
+            say_error(kept.error());
+        }
+    }
+    if (stream.console != nullptr && stream.splitter) {
+        lines_.clear();
+        stream.splitter->finish(lines_);
+        stream.console->write(lines_);
+    }
+}
+
+Collected OutputPump::collect(Generation generation, LocalRank local_rank) {
+    make_links();
+    const auto found = workers_.find(Key(generation, local_rank));
+    if (found == workers_.end()) {
+        return {};
+    }
+    Worker& worker = *found->second;
+    for (Stream* stream : {worker.out.get(), worker.err.get()}) {
+        drain(*stream);
+        finish_line(*stream);
+    }
+    Collected collected;
+    collected.stderr_tail = worker.err->tail->text();
+    if (!worker.log_dir.empty()) {
+        collected.error_file =
+            read_error_file(worker.log_dir + "/error.json", options_.limits.error_file_bytes_max);
+    }
+    return collected;
+}
+
+void OutputPump::close(Generation generation) {
+    const auto first = workers_.lower_bound(Key(generation, LocalRank(0)));
+    auto last = first;
+    for (; last != workers_.end() && last->first.first == generation; ++last) {
+        close_worker(*last->second);
+    }
+    workers_.erase(first, last);
+}
+
+void OutputPump::close_worker(Worker& worker) {
+    for (const std::shared_ptr<Stream>& stream : {worker.out, worker.err}) {
+        drain(*stream);
+        finish_line(*stream);
+        boost::system::error_code ignored;
+        stream->pipe.close(ignored);
+        paused_.erase(std::remove(paused_.begin(), paused_.end(), stream), paused_.end());
+    }
+}
+
+void OutputPump::resume_paused() {
+    std::vector<std::shared_ptr<Stream>> resumed;
+    resumed.swap(paused_);
+    for (const std::shared_ptr<Stream>& stream : resumed) {
+        wait(stream);
+    }
+}
+
+void OutputPump::keep(const std::string& path, const std::string& content) {
+    if (const Result<void> kept = replace_file(path, content); !kept) {
+        say_error(kept.error());
+    }
+}
+
+void OutputPump::say(const std::string& line) {
+    ConsoleSink& console = err_console();
+    if (console.backlog() >= 2 * options_.limits.console_backlog_bytes_max) {
+        ++dropped_lines_;
+        return;
+    }
+    std::string text = console.is_in_line() ? "\n" : "";
+    if (dropped_lines_ > 0) {
+        own_line_(fmt::format("ddprun: {} lines were not shown: the console did not take them",
+                              std::exchange(dropped_lines_, 0)),
+                  text);
+    }
+    own_line_(line, text);
+    console.write(text);
+}
+
+void OutputPump::say_error(const Error& error) {
+    // One disk is full or one folder is forbidden for all workers alike.
+    if (!std::exchange(has_said_error_, true)) {
+        say(
+            fmt::format("ddprun: {}; the job goes on without what cannot be written; free space, "
+                        "or choose another --log-dir",
+                        error.what));
+    }
+}
+
+void OutputPump::finish() {
+    for (const auto& [key, worker] : workers_) {
+        close_worker(*worker);
+    }
+    workers_.clear();
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include "agent/output/json_line.hpp"
+#include "agent/output/line_splitter.hpp"
+#include "agent/output/line_tail.hpp"
+#include "agent/output/worker_output.hpp"
+#include "agent/output/worker_output_console.hpp"
+
+namespace ddprun::agent {
+
+/// A worker's pipes and place, on the way to the output thread.
+struct OpenedWorker {
+    Generation generation;
+    LocalRank local_rank;
+    Rank rank;
+    std::string log_dir;
+    UniqueFd out;
+    UniqueFd err;
+};
+
+/// The half of WorkerOutput that lives on the output thread: everything here is called there, by
+/// posted work or by readiness of a pipe.
+class OutputPump {
+public:
+    /// References outlive the pump; it uses `io` until finish() has been called and run() returns.
+    OutputPump(boost::asio::io_context& io, const OutputOptions& options);
+    ~OutputPump();
+    OutputPump(const OutputPump&) = delete;
+    OutputPump& operator=(const OutputPump&) = delete;
+
+    void open(OpenedWorker worker);
+    [[nodiscard]] Collected collect(Generation generation, LocalRank local_rank);
+    [[nodiscard]] OutputMeasure measure() const { return {bytes_read_, !paused_.empty()}; }
+    void close(Generation generation);
+    void keep(const std::string& path, const std::string& content);
+    void say(const std::string& line);
+
+    /// Drains and closes every pipe. `io` runs out of work once the console has taken everything.
+    void finish();
+
+private:
+    struct Stream;
+    struct Worker;
+    using Key = std::pair<Generation, LocalRank>;
+
+    void open_files(Worker& worker, Rank rank);
+    void make_links();
+    void open_filters(Worker& worker, LocalRank local_rank, Rank rank);
+    [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const;
+    void set_console(Worker& worker, const WorkerPlace& place);
+    void wait(const std::shared_ptr<Stream>& stream);
+    void on_readable(const std::shared_ptr<Stream>& stream);
+    [[nodiscard]] bool read_once(Stream& stream, std::size_t& count);
+    void carry(Stream& stream, std::string_view bytes);
+    void drain(Stream& stream);
+    void finish_line(Stream& stream);
+    void close_worker(Worker& worker);
+    void resume_paused();
+    void say_error(const Error& error);
+    [[nodiscard]] ConsoleSink& err_console() { return err_console_ ? *err_console_ : out_console_; }
+
+    boost::asio::io_context& io_;
+    const OutputOptions& options_;
+    ConsoleSink out_console_;
+    std::optional<ConsoleSink> err_console_;  ///< none if stderr is the same place as stdout
+    const LineWriter own_line_;               ///< for what ddprun itself says
+    std::map<Key, std::unique_ptr<Worker>> workers_;
+    std::vector<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due
+    std::vector<std::shared_ptr<Stream>> paused_;         ///< not read until the console has room
+    std::vector<char> buffer_;                            ///< of one read, shared by all streams
+    std::string lines_;                                   ///< of one read, cut and prefixed
+    std::uint64_t bytes_read_ = 0;                        ///< of all streams there ever were
+    std::size_t dropped_lines_ = 0;                       ///< own lines the console did not take
+    bool has_said_error_ = false;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "base/instant.hpp"
+#include "base/os/start_program.hpp"
+#include "base/error.hpp"
+
+namespace ddprun::agent {
+
+/// One helper program at a time, as a child of this process that is no worker's; it is killed with
+/// all of its group when its time, if it has one, is up. Owned and called by the agent's thread.
+class TimedProgram {
+public:
+    struct Events {
+        /// It was started.
+        std::function<void(int pid)> on_child;
+        /// How it has ended; none: its time was up.
+        std::function<void(std::optional<siginfo_t> end)> on_end;
+    };
+
+    TimedProgram(boost::asio::io_context& io, Events events);
+
+    /// Starts `spec`, which has a session of its own, in place of what runs; answered by one
+    /// on_end, never at once. `owner` keeps this object alive until then. False: this kernel has no
+    /// pidfd, so that all of its time is waited for.
+    [[nodiscard]] Result<bool> start(const ProgramSpec& spec, std::optional<Milliseconds> timeout,
+                                     const std::shared_ptr<const void>& owner);
+
+    /// Kills what runs; there is no on_end any more.
+    void cancel();
+
+    /// True if one that was killed is still there: something in the kernel does not let it go.
+    [[nodiscard]] bool is_stuck() const { return child_ == 0 && unreaped_ > 0; }
+
+private:
+    boost::asio::io_context& io_;
+    boost::asio::steady_timer deadline_;
+    Events events_;
+    int child_ = 0;     ///< 0: none runs
+    int unreaped_ = 0;  ///< it, and those that were killed
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/instant.hpp"
+
+namespace ddprun {
+
+/// Every bound of the project, in one place. A comment gives unit and reason; the README of
+/// rendezvous/ lists them for users.
+struct Limits {
+    // Wire.
+    std::size_t frame_bytes_max = std::size_t{1} << 20;       ///< body of one frame
+    std::size_t json_depth_max = 16;                          ///< nesting of a message
+    std::size_t send_queue_bytes_max = std::size_t{8} << 20;  ///< unsent bytes per connection
+    std::size_t hello_bytes_max = 256;  ///< read from a peer that has not proved itself
+    Milliseconds hello_timeout{3000};   ///< for the whole handshake
+    std::size_t half_open_max = 64;     ///< connections in the handshake at once
+    /// With TLS, read from a peer that has not proved itself: certificates and all.
+    std::size_t tls_hello_bytes_max = 65536;
+    std::size_t status_nodes_max = 1024;       ///< nodes listed in one status
+    Milliseconds connect_timeout{5000};        ///< one attempt to reach an endpoint
+    Milliseconds reconnect_backoff_min{20};    ///< first pause between attempts, then doubled
+    Milliseconds reconnect_backoff_max{1000};  ///< and at most
+    Milliseconds close_timeout{1000};          ///< flushing, and waiting for the peer's end
+
+    // Membership.
+    Milliseconds lease{1000};           ///< how long a silent node is still believed alive
+    Milliseconds beat_interval{200};    ///< five beats to a lease
+    int beats_per_second_max = 10'000;  ///< of one run: more nodes beat less often, thrice a lease
+    Milliseconds self_doubt{5000};      ///< half of the nodes fell silent at once: perhaps it is us
+    Milliseconds link_silence_max{1500};   ///< beats unanswered: the agent looks for another daemon
+    Milliseconds reconnect_grace{5000};    ///< a restarted daemon waits so long for each node
+    Milliseconds adoption_patience{3000};  ///< and so long, without a journal, for who agrees
+    Milliseconds verdict_kept{60000};      ///< a closed run answers late members this long
+    std::size_t nodes_max = 16384;         ///< members and spares of one run
+    std::size_t jobs_max = 1024;           ///< runs of one daemon
+    int slots_max = 1024;                  ///< workers of one node
+    std::size_t name_bytes_max = 255;      ///< job ids, node ids, host names, roles
+    std::size_t addresses_max = 64;        ///< interfaces one node may name
+
+    // Failing and ending.
+    Milliseconds unkillable_after{10000};     ///< SIGKILL sent and still there: given up
+    Milliseconds stop_slack{5000};            ///< on top of grace and unkillable_after, for a node
+    Milliseconds signal_death_patience{100};  ///< a worker's SIGTERM waits this long for our own
+    Milliseconds second_interrupt_after{1000};  ///< an earlier second Ctrl-C is the same one
+    int restart_burst_max = 10;                 ///< starts per restart_burst_window without pause
+    Milliseconds restart_burst_window{60000};   ///< counted over this long
+    Milliseconds restart_backoff{5000};         ///< first pause once the burst is used up, doubled
+    Milliseconds restart_backoff_max{60000};    ///< at most; over after a generation of this length
+    int quarantine_after = 3;                   ///< failures that a node began, within the window
+    Milliseconds quarantine_window{600000};     ///< they count together over this long
+    Milliseconds quarantine_cooldown{600000};   ///< then the node is left out if others suffice
+    std::size_t failures_kept_max = 64;         ///< reports kept of one generation
+    std::size_t timeline_events_max = 48;       ///< of the summary; the middle is dropped first
+
+    // Durability.
+    std::size_t record_bytes_max = std::size_t{64} << 20;  ///< of one run in the journal
+    Milliseconds journal_timeout{1000};  ///< a write that takes longer is waited for no more
+    int journal_crashes_max = 3;      ///< a journal that the daemon died on so often is set aside
+    Milliseconds leader_lease{2000};  ///< of etcd's leader key; etcd grants no less
+    std::size_t parked_max = 16384;   ///< agents that a daemon without a leader holds
+    Milliseconds etcd_timeout{1000};  ///< one request to one etcd
+
+    // Evidence and output.
+    std::size_t stderr_tail_bytes_max = std::size_t{64} << 10;   ///< kept per worker
+    std::size_t report_tail_bytes_max = std::size_t{4} << 10;    ///< shown in the verdict
+    std::size_t error_file_bytes_max = std::size_t{64} << 10;    ///< read of a worker's error file
+    std::size_t console_line_bytes_max = std::size_t{64} << 10;  ///< longer lines are cut in pieces
+    std::size_t console_backlog_bytes_max = std::size_t{256} << 10;  ///< then workers wait
+    std::size_t say_lines_max = 1024;      ///< own lines that wait for a stopped console
+    Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
+    Milliseconds explain_every{1000};      ///< the rendezvous tells those who wait why, on change
+    Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait on the console
+    Milliseconds say_waiting_every{5000};  ///< and the following ones
+
+    // Worker store: PyTorch's own bounds.
+    std::size_t store_key_bytes_max = 8192;                      ///< one key, as PyTorch
+    std::size_t store_value_bytes_max = std::size_t{8} << 20;    ///< one value, as PyTorch
+    std::size_t store_keys_per_request_max = 131072;             ///< of one multi-key operation
+    std::size_t store_request_bytes_max = std::size_t{1} << 30;  ///< one request as a whole
+    std::uint64_t store_bytes_max = std::uint64_t{16} << 30;     ///< keys, values, queues together
+    std::size_t store_clients_max = 65536;                       ///< connections at once
+    std::size_t store_reply_bytes_max = std::size_t{256} << 20;  ///< queued for one slow reader
+    Milliseconds store_stall_timeout{60000};  ///< a begun request, a reader who reads nothing
+
+    // Hangs.
+    Milliseconds hang_timeout_min{1000};  ///< the least that may be asked for
+    Milliseconds gpu_look_timeout{5000};  ///< one look at GPUs; a driver may never answer
+    Milliseconds stacks_timeout{2000};    ///< for the stacks of a node's workers to be saved
+    std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker, and of its record
+
+    // GPU memory that is waited for.
+    Milliseconds gpu_start_timeout{60000};  ///< the driver's library; it may have to wake all GPUs
+    Milliseconds gpu_memory_timeout{4000};  ///< to be freed; below stop_slack, for a node's answer
+    std::uint64_t gpu_memory_slack = std::uint64_t{64} << 20;  ///< bytes; a CUDA context has more
+};
+
+}  // namespace ddprun

@@ -1,0 +1,112 @@
+#include "launcher/machine/real_surroundings.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "base/os/unique_fd.hpp"
+#include "launcher/machine/hwloc_topology.hpp"
+#include "launcher/machine/nvml.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+constexpr int kCpusMax = 1 << 16;  // far above any kernel's NR_CPUS
+
+struct CpuSetFree {
+    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+};
+
+/// The kernel shows no more than a page of most of its files.
+constexpr std::size_t kFileBytesMax = 4096;
+
+}  // namespace
+
+std::optional<std::string> RealSurroundings::variable(const std::string& name) const {
+    const char* value = ::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>{value};
+}
+
+bool RealSurroundings::exists(const std::string& path) const {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0;
+}
+
+bool RealSurroundings::is_directory(const std::string& path) const {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+bool RealSurroundings::is_executable_file(const std::string& path) const {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+           ::access(path.c_str(), X_OK) == 0;
+}
+
+std::string RealSurroundings::working_directory() const {
+    std::error_code error;
+    const std::filesystem::path path = std::filesystem::current_path(error);
+    return error ? std::string{"/"} : path.string();
+}
+
+unsigned RealSurroundings::user_id() const {
+    return ::getuid();
+}
+
+std::vector<std::string> RealSurroundings::names_in(const std::string& folder) const {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry{folder, error}, end; !error && entry != end;
+         entry.increment(error)) {
+        names.push_back(entry->path().filename().string());
+    }
+    return names;
+}
+
+std::optional<std::string> RealSurroundings::read_file(const std::string& path) const {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.is_open()) {
+        return std::nullopt;
+    }
+    std::array<char, kFileBytesMax> text;
+    const ssize_t got = ::read(file.get(), text.data(), text.size());
+    return got < 0 ? std::nullopt
+                   : std::optional{std::string(text.data(), static_cast<std::size_t>(got))};
+}
+
+std::vector<int> RealSurroundings::allowed_cpus() const {
+    std::vector<int> allowed;
+    // The kernel refuses a mask smaller than its own, whose size it does not tell.
+    for (int cpus = CPU_SETSIZE; cpus <= kCpusMax && allowed.empty(); cpus *= 2) {
+        const std::unique_ptr<cpu_set_t, CpuSetFree> set{CPU_ALLOC(cpus)};
+        const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
+        if (!set || ::sched_getaffinity(0, bytes, set.get()) != 0) {
+            continue;
+        }
+        for (int cpu = 0; cpu < cpus; ++cpu) {
+            if (CPU_ISSET_S(cpu, bytes, set.get())) {
+                allowed.push_back(cpu);
+            }
+        }
+    }
+    return allowed.empty() ? std::vector<int>{0} : allowed;
+}
+
+std::optional<std::vector<Gpu>> RealSurroundings::gpus_of_nvml() const {
+    return launcher::gpus_of_nvml();
+}
+
+Result<Topology> RealSurroundings::topology() const {
+    return read_topology("", allowed_cpus());
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,326 @@
+#include "rendezvous/etcd/etcd_client.hpp"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <tuple>
+#include <utility>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+
+namespace ddprun::rdzv {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+/// g++ 12 takes a temporary one in a coroutine for uninitialised.
+const Result<void> kDone;
+
+/// One notification of a watch is far below this.
+constexpr std::size_t kLineBytesMax = std::size_t{64} << 10;
+/// Whatever is no event of a key; more is read piece by piece.
+constexpr std::size_t kBufferBytesMax = std::size_t{64} << 10;
+constexpr unsigned kOk = 200;
+
+/// Etcd's own word that asking another one, or again, will not help.
+bool is_final(unsigned status) {
+    constexpr unsigned kRequestTimeout = 408;
+    constexpr unsigned kTooManyRequests = 429;
+    return status >= 400 && status < 500 && status != kRequestTimeout && status != kTooManyRequests;
+}
+
+Instant now() {
+    return std::chrono::steady_clock::now();
+}
+
+}  // namespace
+
+struct EtcdClient::Stream {
+    boost::beast::flat_buffer buffer{kBufferBytesMax};
+    http::response_parser<http::string_body> parser;
+};
+
+EtcdClient::EtcdClient(asio::io_context& io, std::vector<Endpoint> etcds, const Limits& limits)
+    : etcds_(std::move(etcds)),
+      limits_(limits),
+      resolver_(io),
+      socket_(io),
+      deadline_(io),
+      resolved_(io) {
+    DDP_CHECK(!etcds_.empty());
+}
+
+EtcdClient::~EtcdClient() = default;
+
+void EtcdClient::close() {
+    is_closed_ = true;
+    disarm_deadline();
+    resolver_.cancel();
+    resolved_.cancel();
+    disconnect();
+}
+
+// ------------------------------------------------------------------------------------------- calls
+
+asio::awaitable<Result<std::string>> EtcdClient::call(EtcdRequest request, Milliseconds each,
+                                                      Instant until) {
+    Error problem{ErrorCode::TimedOut, "there is no time left to ask etcd"};
+    for (std::size_t tried = 0; tried < etcds_.size() && !is_closed_ && now() < until; ++tried) {
+        arm_deadline(std::min(now() + each, until));
+        Result<Answer> answer = co_await attempt(request);
+        disarm_deadline();
+        if (answer && answer->status == kOk) {
+            co_return std::move(answer->body);
+        }
+        if (answer) {
+            problem = not_done(*answer);
+            if (problem.code == ErrorCode::Refused) {
+                break;
+            }
+        } else {
+            problem = answer.error();
+        }
+        try_next();
+    }
+    co_return problem;
+}
+
+asio::awaitable<Result<EtcdClient::Answer>> EtcdClient::attempt(const EtcdRequest& request) {
+    const bool was_idle = socket_.is_open();
+    Result<Answer> answer = co_await exchange(request);
+    if (!answer && was_idle && !is_timed_out_ && !is_closed_) {
+        // The other side had closed it meanwhile.
+        disconnect();
+        answer = co_await exchange(request);
+    }
+    co_return answer;
+}
+
+asio::awaitable<Result<EtcdClient::Answer>> EtcdClient::exchange(const EtcdRequest& request) {
+    const Result<void> sent = co_await send(request);
+    if (!sent) {
+        co_return sent.error();
+    }
+    boost::beast::flat_buffer buffer(kBufferBytesMax);
+    http::response_parser<http::string_body> parser;
+    // Records come as base64, several to a page.
+    parser.body_limit(2 * limits_.record_bytes_max);
+    const auto [failure, count] =
+        co_await http::async_read(socket_, buffer, parser, asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost("reading from", failure);
+    }
+    if (!parser.get().keep_alive()) {
+        disconnect();
+    }
+    Answer answer;
+    answer.status = parser.get().result_int();
+    answer.body = std::move(parser.get().body());
+    co_return answer;
+}
+
+asio::awaitable<Result<void>> EtcdClient::send(const EtcdRequest& request) {
+    if (!socket_.is_open()) {
+        const Result<void> connected = co_await connect();
+        if (!connected) {
+            co_return connected.error();
+        }
+    }
+    http::request<http::string_body> message(http::verb::post, request.path, 11, request.body);
+    message.set(http::field::host, peer());
+    message.set(http::field::content_type, "application/json");
+    // An etcd that has lost the others then says so instead of being silent for ever.
+    message.set("Grpc-Metadata-hasleader", "true");
+    message.prepare_payload();
+    const auto [failure, count] =
+        co_await http::async_write(socket_, message, asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost("writing to", failure);
+    }
+    co_return kDone;
+}
+
+asio::awaitable<Result<void>> EtcdClient::connect() {
+    error_code failure = co_await resolve(etcds_[current_]);
+    if (failure) {
+        co_return lost("resolving the host of", failure);
+    }
+    tcp::endpoint address;
+    std::tie(failure, address) =
+        co_await asio::async_connect(socket_, addresses_, asio::as_tuple(asio::use_awaitable));
+    error_code ignored;
+    if (!failure && socket_.local_endpoint(ignored) == address) {
+        // A port that nobody listens on may be the one the kernel chose for us.
+        failure = asio::error::connection_refused;
+    }
+    if (failure) {
+        co_return lost("connecting to", failure);
+    }
+    // A watch is silent for hours, and a machine that lost its power is silent, too.
+    const int fd = socket_.native_handle();
+    const int seconds = 1;
+    const int probes = 3;
+    socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+    socket_.set_option(tcp::no_delay(true), ignored);
+    ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
+    ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));
+    ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+    co_return kDone;
+}
+
+/// Looking a name up cannot be interrupted: when it takes too long it goes on without us.
+asio::awaitable<error_code> EtcdClient::resolve(Endpoint etcd) {
+    addresses_.clear();
+    error_code failure;
+    const asio::ip::address address = asio::ip::make_address(etcd.host, failure);
+    if (!failure) {
+        addresses_.emplace_back(address, etcd.port);
+        co_return failure;
+    }
+    unresolved_ = asio::error::timed_out;
+    resolver_.async_resolve(
+        etcd.host, std::to_string(etcd.port),
+        [self = shared_from_this(), number = ++resolve_number_](
+            const error_code& unresolved, const tcp::resolver::results_type& found) {
+            if (number == self->resolve_number_) {
+                self->unresolved_ = unresolved;
+                for (const auto& entry : found) {
+                    self->addresses_.push_back(entry.endpoint());
+                }
+                self->resolved_.cancel();
+            }
+        });
+    resolved_.expires_at(deadline_.expiry());
+    const auto [cancelled] = co_await resolved_.async_wait(asio::as_tuple(asio::use_awaitable));
+    static_cast<void>(cancelled);  // unresolved_ tells
+    ++resolve_number_;
+    co_return unresolved_;
+}
+
+// ----------------------------------------------------------------------------------------- streams
+
+asio::awaitable<Result<void>> EtcdClient::open_stream(EtcdRequest request) {
+    Result<void> begun = Error{ErrorCode::ConnectionLost, "the stream was given up"};
+    for (std::size_t tried = 0; tried < etcds_.size() && !begun && !is_closed_; ++tried) {
+        disconnect();
+        arm_deadline(now() + limits_.etcd_timeout);
+        begun = co_await begin_stream(request);
+        disarm_deadline();
+        if (!begun) {
+            try_next();
+        }
+    }
+    co_return begun;
+}
+
+asio::awaitable<Result<void>> EtcdClient::begin_stream(const EtcdRequest& request) {
+    const Result<void> sent = co_await send(request);
+    if (!sent) {
+        co_return sent.error();
+    }
+    stream_ = std::make_unique<Stream>();
+    stream_->parser.body_limit(boost::none);
+    const auto [failure, count] = co_await http::async_read_header(
+        socket_, stream_->buffer, stream_->parser, asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost("reading from", failure);
+    }
+    if (stream_->parser.get().result_int() != kOk) {
+        Answer answer;
+        answer.status = stream_->parser.get().result_int();
+        co_return not_done(answer);
+    }
+    co_return kDone;
+}
+
+asio::awaitable<Result<std::string>> EtcdClient::next_line(Milliseconds patience) {
+    DDP_CHECK(is_closed_ || stream_ != nullptr);
+    Error problem{ErrorCode::ConnectionLost, "the stream was given up"};
+    arm_deadline(now() + patience);
+    while (!is_closed_) {
+        std::string& text = stream_->parser.get().body();
+        if (const std::size_t end = text.find('\n'); end != std::string::npos) {
+            std::string line = text.substr(0, end);
+            text.erase(0, end + 1);
+            disarm_deadline();
+            co_return line;
+        }
+        if (stream_->parser.is_done() || text.size() > kLineBytesMax) {
+            problem = lost("reading the stream of", asio::error::eof);
+            break;
+        }
+        const auto [failure, count] = co_await http::async_read_some(
+            socket_, stream_->buffer, stream_->parser, asio::as_tuple(asio::use_awaitable));
+        if (failure) {
+            problem = lost("reading the stream of", failure);
+            break;
+        }
+    }
+    disarm_deadline();
+    try_next();
+    co_return problem;
+}
+
+// ----------------------------------------------------------------------------------------- helpers
+
+void EtcdClient::arm_deadline(Instant at) {
+    is_timed_out_ = false;
+    deadline_.expires_at(at);
+    // A timer that has fired already cannot be cancelled; its number tells that it is an old one.
+    deadline_.async_wait([self = shared_from_this(), number = ++deadline_number_](error_code) {
+        if (number == self->deadline_number_) {
+            self->is_timed_out_ = true;
+            self->resolver_.cancel();
+            self->disconnect();
+        }
+    });
+}
+
+void EtcdClient::disarm_deadline() {
+    ++deadline_number_;
+    deadline_.cancel();
+}
+
+/// Leaves the stream's memory alone: its coroutine may be in the middle of it.
+void EtcdClient::disconnect() {
+    error_code ignored;
+    socket_.close(ignored);
+}
+
+void EtcdClient::try_next() {
+    disconnect();
+    current_ = (current_ + 1) % etcds_.size();
+}
+
+Error EtcdClient::lost(const std::string& doing, const error_code& why) const {
+    if (is_timed_out_) {
+        return Error{ErrorCode::TimedOut,
+                     fmt::format("{} etcd at {} took too long", doing, peer())};
+    }
+    const ErrorCode code =
+        why == asio::error::connection_refused ? ErrorCode::Unreachable : ErrorCode::ConnectionLost;
+    return Error{code, fmt::format("{} etcd at {} failed: {}", doing, peer(), why.message())};
+}
+
+Error EtcdClient::not_done(const Answer& answer) const {
+    const std::string said = read_error(answer.body).value_or("no reason");
+    return Error{
+        is_final(answer.status) ? ErrorCode::Refused : ErrorCode::System,
+        fmt::format("etcd at {} did not do it: {} (HTTP status {})", peer(), said, answer.status)};
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/error.hpp"
+#include "rendezvous/etcd/etcd_messages.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+
+namespace ddprun::rdzv {
+
+/// One HTTP connection to one of several etcds: the one that answered last, the next one if it does
+/// not. One call or one stream at a time; who wants several has several clients. One thread. The
+/// coroutines are used by owners who keep the client alive meanwhile.
+class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
+public:
+    EtcdClient(boost::asio::io_context& io, std::vector<Endpoint> etcds, const Limits& limits);
+    ~EtcdClient();
+    EtcdClient(const EtcdClient&) = delete;
+    EtcdClient& operator=(const EtcdClient&) = delete;
+
+    /// The body of an answer with status 200 from the first etcd that has one for us; each is given
+    /// `each`, all together until `until`. Failure is of the last that was tried; it may have done
+    /// what was asked all the same. Refused: etcd understood, and trying again will not help.
+    [[nodiscard]] boost::asio::awaitable<Result<std::string>> call(EtcdRequest request,
+                                                                   Milliseconds each,
+                                                                   Instant until);
+
+    /// Begins a stream of lines, at the first etcd that has one.
+    [[nodiscard]] boost::asio::awaitable<Result<void>> open_stream(EtcdRequest request);
+
+    /// Its next line. TimedOut: none came within `patience`. The stream is over after a failure,
+    /// and the next one begins at another etcd.
+    [[nodiscard]] boost::asio::awaitable<Result<std::string>> next_line(Milliseconds patience);
+
+    /// Ends what is under way, and every later call at once.
+    void close();
+
+private:
+    struct Answer {
+        unsigned status = 0;
+        std::string body;
+    };
+    struct Stream;
+
+    [[nodiscard]] boost::asio::awaitable<Result<Answer>> attempt(const EtcdRequest& request);
+    [[nodiscard]] boost::asio::awaitable<Result<Answer>> exchange(const EtcdRequest& request);
+    [[nodiscard]] boost::asio::awaitable<Result<void>> begin_stream(const EtcdRequest& request);
+    [[nodiscard]] boost::asio::awaitable<Result<void>> send(const EtcdRequest& request);
+    [[nodiscard]] boost::asio::awaitable<Result<void>> connect();
+    [[nodiscard]] boost::asio::awaitable<boost::system::error_code> resolve(Endpoint etcd);
+    void arm_deadline(Instant at);
+    void disarm_deadline();
+    void disconnect();
+    void try_next();
+    [[nodiscard]] Error lost(const std::string& doing, const boost::system::error_code& why) const;
+    [[nodiscard]] Error not_done(const Answer& answer) const;
+    [[nodiscard]] std::string peer() const { return to_string(etcds_[current_]); }
+
+    const std::vector<Endpoint> etcds_;
+    const Limits limits_;
+    boost::asio::ip::tcp::resolver resolver_;
+    boost::asio::ip::tcp::socket socket_;
+    boost::asio::steady_timer deadline_;
+    boost::asio::steady_timer resolved_;  ///< cancelled when addresses_ are there
+    std::vector<boost::asio::ip::tcp::endpoint> addresses_;
+    boost::system::error_code unresolved_;
+    std::uint64_t resolve_number_ = 0;
+    std::unique_ptr<Stream> stream_;
+    std::size_t current_ = 0;  ///< of etcds_
+    std::uint64_t deadline_number_ = 0;
+    bool is_timed_out_ = false;
+    bool is_closed_ = false;
+};
+
+}  // namespace ddprun::rdzv

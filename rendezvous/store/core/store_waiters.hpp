@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/tagged.hpp"
+
+namespace ddprun::rdzv {
+
+/// One connection of a store; the shell gives the numbers and may reuse them.
+using StoreClient = Tagged<struct StoreClientTag, std::uint32_t>;
+
+/// Lets maps keyed by std::string be searched with a view, without making a string.
+struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+        return std::hash<std::string_view>{}(text);
+    }
+};
+
+template <typename Value>
+using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
+
+/// Who waits for what. A client waits for at most one thing: a set of names, each counted once when
+/// it first appears, or a counter that reaches a number. Leaving costs time in the number of the
+/// client's own names only, so ten thousand clients giving up at once are cheap.
+class StoreWaiters {
+public:
+    /// `client`, which waits for nothing, waits until each of `names` (at least one) has appeared.
+    void wait_for_names(StoreClient client, const std::vector<std::string_view>& names);
+
+    /// `client`, which waits for nothing, waits until the counter `name` is at least `number`.
+    void wait_for_count(StoreClient client, std::string_view name, std::int64_t number);
+
+    /// `client` waits no longer; nothing happens when it did not.
+    void forget(StoreClient client);
+
+    /// The key `name` has a value: adds to `released` those who now wait for nothing more.
+    void key_appeared(std::string_view name, std::vector<StoreClient>& released);
+
+    /// An element of the queue `name` is free: tells the client that waits longest, and adds it to
+    /// `released` if it waits for nothing more. None when nobody waits for the name.
+    std::optional<StoreClient> element_appeared(std::string_view name,
+                                                std::vector<StoreClient>& released);
+
+    [[nodiscard]] bool has_count_waiters(std::string_view name) const;
+
+    /// The counter `name` is `count` now: adds to `released` those who waited for no more.
+    void count_changed(std::string_view name, std::int64_t count,
+                       std::vector<StoreClient>& released);
+
+    [[nodiscard]] bool is_waiting(StoreClient client) const { return waiters_.contains(client); }
+    [[nodiscard]] std::size_t size() const { return waiters_.size(); }
+
+private:
+    struct Waiter;
+    /// A waiter in a name's list, and which of its places that is.
+    struct NameEntry {
+        Waiter* waiter;
+        std::size_t place;
+    };
+    struct Name {
+        std::list<NameEntry> entries;                 ///< oldest first
+        std::multimap<std::int64_t, Waiter*> counts;  ///< by the number waited for
+    };
+    using Names = TextMap<Name>;
+    /// Elements of an unordered_map stay where they are, so pointers to them are kept.
+    struct Place {
+        Names::value_type* name = nullptr;  ///< null once the name has appeared
+        std::list<NameEntry>::iterator entry;
+    };
+    struct Waiter {
+        StoreClient client;
+        std::size_t missing = 0;  ///< places whose name has not appeared
+        std::vector<Place> places;
+        Names::value_type* counter = nullptr;
+        std::multimap<std::int64_t, Waiter*>::iterator count;
+    };
+    struct ClientHash {
+        std::size_t operator()(StoreClient client) const { return client.value(); }
+    };
+
+    Waiter& add_waiter(StoreClient client);
+    void satisfy(const NameEntry& entry, std::vector<StoreClient>& released);
+    void erase_if_unused(const Names::value_type& name);
+
+    Names names_;
+    std::unordered_map<StoreClient, Waiter, ClientHash> waiters_;
+};
+
+}  // namespace ddprun::rdzv

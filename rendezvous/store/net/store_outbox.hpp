@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/store/protocol/store_value.hpp"
+
+namespace ddprun::rdzv {
+
+/// What one client has not been sent yet, in order. Costs no memory while empty.
+class StoreOutbox {
+public:
+    [[nodiscard]] bool empty() const { return chunks_.empty(); }
+    /// Bytes that are not sent.
+    [[nodiscard]] std::size_t size() const { return size_; }
+
+    /// Copies `bytes`, at least one.
+    void add(std::string_view bytes);
+    /// Keeps `text`, at least one byte, without copying it.
+    void add(SharedText text);
+
+    /// Sends what the kernel takes without waiting, on a socket that is ready or not. False: the
+    /// peer is gone.
+    [[nodiscard]] bool send(int fd);
+
+private:
+    struct Chunk {
+        std::string own;
+        SharedText shared;
+
+        [[nodiscard]] std::string_view bytes() const {
+            return shared.owner != nullptr ? shared.bytes : std::string_view(own);
+        }
+    };
+
+    std::list<Chunk> chunks_;
+    std::size_t sent_ = 0;  ///< bytes of the first chunk
+    std::size_t size_ = 0;
+};
+
+/// Sends what the kernel takes of `bytes` without waiting and removes it from them. False: the peer
+/// is gone.
+[[nodiscard]] bool send_some(int fd, std::string_view& bytes);
+
+}  // namespace ddprun::rdzv

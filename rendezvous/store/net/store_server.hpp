@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/error.hpp"
+#include "rendezvous/store/core/store_backend.hpp"
+
+namespace ddprun::rdzv {
+
+/// A bound and listening TCP socket and the port the kernel gave it.
+struct StoreSocket {
+    UniqueFd fd;
+    std::uint16_t port = 0;
+};
+
+/// Binds and listens on the numeric address `host` (never a name: no look-ups) with the kernel's
+/// largest backlog. Port 0 lets the kernel choose. Failure names host, port and reason.
+[[nodiscard]] Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port);
+
+/// One line for each limit of this machine or process that `clients` connections would meet.
+[[nodiscard]] std::vector<std::string> store_capacity_warnings(std::size_t clients);
+
+/// What a server's stores have seen since the server was made.
+struct StoreCounts {
+    std::uint64_t admitted = 0;   ///< clients
+    std::uint64_t refused = 0;    ///< clients that came from elsewhere, or were too many
+    std::uint64_t cut_off = 0;    ///< clients that broke the protocol or a limit
+    std::uint64_t connected = 0;  ///< clients of this moment
+};
+
+/// Serves one generation's store, or what stands in for it, at a time on its own thread. Clients
+/// that connected to the socket before serve() wait in the kernel's backlog and are answered then.
+/// The thread is started by the first serve(). All methods are called by one (other) thread and
+/// return at once, except the destructor, which disconnects everybody and joins.
+class StoreServer {
+public:
+    /// Takes one line for people. It is called on the store's thread, so it hands the line on and
+    /// returns; what it uses outlives the server.
+    using Say = std::function<void(std::string line)>;
+
+    explicit StoreServer(Limits limits, Say say = {});
+    ~StoreServer();
+    StoreServer(const StoreServer&) = delete;
+    StoreServer& operator=(const StoreServer&) = delete;
+
+    /// Starts a fresh, empty store on `socket`, a listening descriptor; an earlier one is closed
+    /// first. Clients from addresses outside `admitted` (numeric; an IPv4 address and its
+    /// IPv4-mapped IPv6 form are one) are disconnected, counted, and named once per address
+    /// through `say`, apart from each other those that an earlier store has admitted; an empty list
+    /// admits all. Others may hold duplicates of the descriptor: the socket itself is never shut
+    /// down, only this descriptor is closed.
+    ///
+    /// When `expected_clients`, the world size, is more than this machine lets in at once or this
+    /// process may have open, a line says what to do.
+    void serve(UniqueFd socket, std::vector<std::string> admitted,
+               std::size_t expected_clients = 0);
+
+    /// Has `backend` carry out what clients of `socket` ask for, in place of a store; all addresses
+    /// are admitted.
+    void serve_with(std::unique_ptr<StoreBackend> backend, UniqueFd socket);
+
+    /// Starts a fresh, empty store without a socket of its own: its clients come through adopt().
+    void serve_adopted(std::vector<std::string> admitted, std::size_t expected_clients = 0);
+
+    /// Hands over a connected client of the store that was last served, on whatever port it came
+    /// in, and what has been read from it. It is admitted or not as others are; it is disconnected
+    /// when nothing is served.
+    void adopt(UniqueFd client, std::string first_bytes);
+
+    /// Disconnects all clients, closes the socket, forgets all keys.
+    void close();
+
+    /// May be called by any thread.
+    [[nodiscard]] StoreCounts counts() const;
+
+private:
+    class Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,379 @@
+#include "rendezvous/store/net/store_service.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/store/net/store_session.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+constexpr int kAcceptedPerTurn = 1024;  ///< then the clients that are here get a turn
+// What is sent together. More would drive out of the caches what receiving has brought there.
+constexpr std::size_t kRepliesAtOnce = 32;
+constexpr std::size_t kReplyBytesAtOnce = std::size_t{64} << 10;
+constexpr std::size_t kNamedMax = 64;  ///< refused addresses; who comes after is only counted
+constexpr std::chrono::seconds kBetweenLines{1};
+constexpr Milliseconds kAcceptPause{100};
+constexpr std::uint64_t kListenerEvent = StoreService::kFirstEvent;
+constexpr std::uint64_t kBackendEvent = kListenerEvent + 1;
+constexpr std::uint64_t kFirstClientEvent = kBackendEvent + 1;
+
+/// epoll_ctl() without the struct.
+[[nodiscard]] bool control(int epoll_fd, int operation, int fd, std::uint32_t events,
+                           std::uint64_t number) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = number;
+    return ::epoll_ctl(epoll_fd, operation, fd, &event) == 0;
+}
+
+UniqueFd open_spare() {
+    return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+UniqueFd accept_one(int listener, sockaddr_storage& peer) {
+    peer = {};
+    socklen_t size = sizeof peer;
+    return UniqueFd(::accept4(listener, static_cast<sockaddr*>(static_cast<void*>(&peer)), &size,
+                              SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+}  // namespace
+
+StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
+                           SharedStoreCounts& counts, std::unique_ptr<StoreBackend> backend,
+                           UniqueFd socket, const std::vector<std::string>& admitted,
+                           Admission earlier)
+    : epoll_fd_(epoll_fd),
+      limits_(limits),
+      say_(say),
+      counts_(counts),
+      listener_(std::move(socket)),
+      spare_(open_spare()),
+      admission_(admitted),
+      earlier_(std::move(earlier)),
+      backend_(std::move(backend)),
+      greetings_(limits.hello_timeout),
+      stalls_(limits.store_stall_timeout) {
+    backend_->attach(epoll_fd_, kBackendEvent);
+    for (const std::string& text : admission_.unusable()) {
+        this->say(
+            fmt::format("store: {} in the list of admitted addresses is no numeric address "
+                        "and admits nobody",
+                        text));
+    }
+    if (!listener_.is_open()) {
+        return;
+    }
+    // accept4() must never block, whoever made the socket. Its clients inherit TCP_NODELAY.
+    const int flags = ::fcntl(listener_.get(), F_GETFL);
+    ::fcntl(listener_.get(), F_SETFL, flags | O_NONBLOCK);
+    const int on = 1;
+    ::setsockopt(listener_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (!control(epoll_fd_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent)) {
+        this->say(
+            fmt::format("store: {}", system_error(errno, "its socket cannot be watched").what));
+    }
+}
+
+StoreService::~StoreService() {
+    // The socket before the clients: who sees its connection end finds nobody listening. Others may
+    // hold a duplicate of it, so closing alone would leave it in the epoll set.
+    static_cast<void>(control(epoll_fd_, EPOLL_CTL_DEL, listener_.get(), 0, 0));
+    listener_.reset();
+    counts_.connected = 0;
+    for (const Client& client : clients_) {
+        if (client.session) {
+            client.session->close();
+        }
+    }
+}
+
+void StoreService::on_turn(std::span<const epoll_event> events) {
+    // First of all who wants to come in: the kernel's queue for them is short, and whom it has no
+    // room for tries again only after a second.
+    const auto is_listener = [](const epoll_event& e) { return e.data.u64 == kListenerEvent; };
+    if (std::any_of(events.begin(), events.end(), is_listener)) {
+        accept_clients();
+    }
+    for (const epoll_event& event : events) {
+        if (event.data.u64 == kBackendEvent) {
+            backend_->on_event(event.events, replies_);
+            settle();
+        }
+        if (event.data.u64 < kFirstClientEvent) {
+            continue;
+        }
+        // The client may have been disconnected, even replaced, by an earlier event of the same
+        // turn. Then nobody is there, or nothing is found to read.
+        const std::uint64_t client = event.data.u64 - kFirstClientEvent;
+        if (client < clients_.size() && clients_[client].session) {
+            clients_[client].session->on_event(event.events);
+        }
+        closed_.clear();
+    }
+    backend_->end_turn(replies_);
+    settle();
+    look_for_room();
+    closed_.clear();
+}
+
+/// When the backend has room again, the requests that were left lying get their turn.
+void StoreService::look_for_room() {
+    const bool had_room = std::exchange(has_room_, backend_->has_room());
+    if (had_room == has_room_) {
+        return;
+    }
+    for (std::size_t client = 0; client < clients_.size(); ++client) {
+        if (clients_[client].session) {
+            clients_[client].session->on_room();
+        }
+    }
+    backend_->end_turn(replies_);
+    settle();
+}
+
+void StoreService::watch(StoreClient client, int fd, std::uint32_t before, std::uint32_t wanted) {
+    const int operation = wanted == 0 ? EPOLL_CTL_DEL : before == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    if (!control(epoll_fd_, operation, fd, wanted, kFirstClientEvent + client.value())) {
+        drop(client);
+    }
+}
+
+void StoreService::say(std::string line) {
+    if (say_) {
+        say_(std::move(line));
+    }
+}
+
+void StoreService::accept_clients() {
+    for (int accepted = 0; accepted < kAcceptedPerTurn; ++accepted) {
+        sockaddr_storage peer;
+        UniqueFd fd = accept_one(listener_.get(), peer);
+        if (fd.is_open()) {
+            take(std::move(fd), peer);
+            continue;
+        }
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            break;
+        }
+        if (errno == ENOBUFS || errno == ENOMEM) {
+            pause_accepting();
+            return;
+        }
+        if (errno == EMFILE || errno == ENFILE) {
+            const bool was_somebody_there = refuse_with_spare();
+            if (!spare_.is_open()) {
+                pause_accepting();
+                return;
+            }
+            if (!was_somebody_there) {
+                break;
+            }
+        }
+        // Anything else concerns the one connection, which is gone already.
+    }
+}
+
+/// A PyTorch client that is neither answered nor closed waits for ever. So when there are no
+/// descriptors left, the spare one is given up for a moment, to take the connection and close it;
+/// the client tries again later.
+bool StoreService::refuse_with_spare() {
+    spare_.reset();
+    sockaddr_storage peer;
+    UniqueFd fd = accept_one(listener_.get(), peer);
+    const bool was_somebody_there = fd.is_open();
+    if (was_somebody_there) {
+        refuse(peer, "this process may open no more files; raise its limit (ulimit -n)");
+    }
+    fd.reset();
+    spare_ = open_spare();
+    return was_somebody_there;
+}
+
+void StoreService::pause_accepting() {
+    static_cast<void>(control(epoll_fd_, EPOLL_CTL_MOD, listener_.get(), 0, kListenerEvent));
+    accept_again_ = std::chrono::steady_clock::now() + kAcceptPause;
+}
+
+std::optional<Instant> StoreService::next_deadline() const {
+    std::optional<Instant> first = accept_again_;
+    for (const std::optional<Instant>& deadline :
+         {greetings_.next_deadline(), stalls_.next_deadline(), backend_->next_deadline()}) {
+        if (deadline && (!first || *deadline < *first)) {
+            first = deadline;
+        }
+    }
+    return first;
+}
+
+void StoreService::on_time(Instant now) {
+    if (accept_again_ && *accept_again_ <= now) {
+        accept_again();
+    }
+    for (const StoreStalls* stalls : {&greetings_, &stalls_}) {
+        for (const StoreClient client : stalls->overdue(now)) {
+            cut_off(client, Error{ErrorCode::TimedOut,
+                                  fmt::format("{}, for {} ms",
+                                              clients_[client.value()].session->debt_text(),
+                                              stalls->patience().count())});
+        }
+        settle();
+    }
+    backend_->on_time(now, replies_);
+    backend_->end_turn(replies_);
+    settle();
+    look_for_room();
+    closed_.clear();
+}
+
+void StoreService::accept_again() {
+    accept_again_.reset();
+    if (!spare_.is_open()) {
+        spare_ = open_spare();
+    }
+    static_cast<void>(control(epoll_fd_, EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListenerEvent));
+}
+
+void StoreService::adopt(UniqueFd fd, std::string_view first_bytes) {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    const int on = 1;
+    const int flags = ::fcntl(fd.get(), F_GETFL);
+    if (::getpeername(fd.get(), static_cast<sockaddr*>(static_cast<void*>(&peer)), &size) != 0 ||
+        ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0 ||
+        ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+        return;  // The client is gone.
+    }
+    if (StoreSession* session = take(std::move(fd), peer)) {
+        session->on_first_bytes(first_bytes);
+        settle();
+    }
+    closed_.clear();
+}
+
+/// The session of a client who is admitted. It may be closed at once, but is there until closed_ is
+/// cleared.
+StoreSession* StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
+    if (!admission_.admits(peer)) {
+        refuse(peer, earlier_.admits(peer)
+                         ? "it is the address of a node of an earlier generation, not of this one; "
+                           "end what still runs there, or start ddprun there again"
+                         : "it is not the address of a node of this generation; if it belongs to "
+                           "the job (NAT, a sidecar), start with --store-admit any");
+        return nullptr;
+    }
+    if (connected() >= limits_.store_clients_max) {
+        refuse(peer, fmt::format("{} clients are connected, and that is the limit", connected()));
+        return nullptr;
+    }
+    const StoreClient client = take_number();
+    auto session = std::make_unique<StoreSession>(*this, client, std::move(fd), limits_);
+    StoreSession* const taken = session.get();
+    clients_[client.value()].session = std::move(session);
+    settle();
+    return taken;
+}
+
+/// Of a client that is admitted.
+StoreClient StoreService::take_number() {
+    if (free_numbers_.empty()) {
+        free_numbers_.emplace_back(static_cast<std::uint32_t>(clients_.size()));
+        clients_.emplace_back();
+    }
+    const StoreClient client = free_numbers_.back();
+    free_numbers_.pop_back();
+    ++counts_.admitted;
+    ++counts_.connected;
+    return client;
+}
+
+void StoreService::refuse(const sockaddr_storage& peer, const std::string& reason) {
+    ++counts_.refused;
+    const std::string address = address_text(peer);
+    if (named_.size() < kNamedMax && named_.insert(address).second) {
+        say(fmt::format("store: refused a client from {}: {}", address, reason));
+    }
+}
+
+void StoreService::cut_off(StoreClient client, const Error& reason) {
+    ++counts_.cut_off;
+    if (const Instant now = std::chrono::steady_clock::now(); now >= next_cut_off_said_) {
+        const std::string more =
+            cut_offs_unsaid_ == 0 ? "" : fmt::format(" (and {} before it)", cut_offs_unsaid_);
+        const Client& who = clients_[client.value()];
+        const StoreSession& session = who.session ? *who.session : *who.relay;
+        say(fmt::format("store: disconnected a client from {}: {}{}", session.peer_text(),
+                        reason.what, more));
+        next_cut_off_said_ = now + kBetweenLines;
+        cut_offs_unsaid_ = 0;
+    } else {
+        ++cut_offs_unsaid_;
+    }
+    drop(client);
+}
+
+void StoreService::settle() {
+    while (!replies_.empty() || !dropped_.empty() || !owed_frames_.empty()) {
+        send_replies();
+        send_frames();
+        replies_.clear();
+        disconnect_dropped();
+    }
+}
+
+void StoreService::settle_unless_few() {
+    if (!dropped_.empty() || replies_.pieces().size() >= kRepliesAtOnce ||
+        replies_.size() >= kReplyBytesAtOnce) {
+        settle();
+    }
+}
+
+void StoreService::send_replies() {
+    std::string_view bytes = replies_.bytes();
+    for (const StoreReplies::Piece& piece : replies_.pieces()) {
+        // Nobody if the client was dropped in the last round, where others caused this reply.
+        const Client& client = clients_[piece.client.value()];
+        if (client.session && !client.session->send(bytes.substr(0, piece.size), piece.shared)) {
+            drop(piece.client);
+        } else if (client.relay != nullptr) {
+            owe_frame(client, bytes.substr(0, piece.size), piece.shared);
+        }
+        if (piece.is_last) {
+            drop(piece.client);
+        }
+        bytes.remove_prefix(piece.size);
+    }
+}
+
+void StoreService::disconnect_dropped() {
+    for (const StoreClient number : std::exchange(dropped_, {})) {
+        Client client = std::exchange(clients_[number.value()], {});
+        if (!client.session && client.relay == nullptr) {
+            continue;  // It has been dropped twice.
+        }
+        free_numbers_.push_back(number);
+        --counts_.connected;
+        backend_->disconnected(number, replies_);
+        if (client.relay != nullptr) {
+            forget_relayed(client);
+        } else {
+            client.session->close();
+            forget_relay(*client.session);
+            closed_.push_back(std::move(client.session));
+        }
+    }
+}
+
+}  // namespace ddprun::rdzv

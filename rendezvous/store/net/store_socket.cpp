@@ -1,0 +1,118 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "rendezvous/store/core/admission.hpp"
+#include "rendezvous/store/net/store_server.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+sockaddr* generic(sockaddr_storage& address) {
+    return static_cast<sockaddr*>(static_cast<void*>(&address));
+}
+
+Result<std::uint16_t> port_of(int fd) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    if (::getsockname(fd, generic(address), &size) != 0) {
+        return system_error(errno, "the store's socket does not tell its port");
+    }
+    if (address.ss_family == AF_INET) {
+        sockaddr_in v4{};
+        std::memcpy(&v4, &address, sizeof v4);
+        return ntohs(v4.sin_port);
+    }
+    sockaddr_in6 v6{};
+    std::memcpy(&v6, &address, sizeof v6);
+    return ntohs(v6.sin6_port);
+}
+
+bool is_loopback(const sockaddr_storage& address) {
+    if (address.ss_family == AF_INET) {
+        sockaddr_in v4{};
+        std::memcpy(&v4, &address, sizeof v4);
+        return (ntohl(v4.sin_addr.s_addr) >> IN_CLASSA_NSHIFT) == IN_LOOPBACKNET;
+    }
+    sockaddr_in6 v6{};
+    std::memcpy(&v6, &address, sizeof v6);
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+/// Within a machine nothing is congested, and the control that costs least serves best: those that
+/// measure the path, or pace what is sent, do so for every reply. Clients' sockets inherit it.
+void control_no_congestion(int listener) {
+    constexpr std::string_view kCheapest = "reno";  // Every kernel has it.
+    (void)::setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, kCheapest.data(), kCheapest.size());
+}
+
+}  // namespace
+
+Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port) {
+    sockaddr_storage address{};
+    socklen_t size = 0;
+    if (!parse_address(host, port, address, size)) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("the store cannot listen on {}: that is no numeric address; give "
+                                 "an address of this machine, 0.0.0.0 or ::",
+                                 host)};
+    }
+    const std::string what = fmt::format("the store cannot listen on {} port {}", host, port);
+    UniqueFd fd(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd.is_open()) {
+        return system_error(errno, what);
+    }
+    // A port just left is free again; that "::" takes IPv4 too must not depend on a sysctl.
+    const int on = 1;
+    const int off = 0;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address.ss_family == AF_INET6) {
+        ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    }
+    if (is_loopback(address)) {
+        control_no_congestion(fd.get());
+    }
+    // The kernel cuts the backlog down to its own limit.
+    if (::bind(fd.get(), generic(address), size) != 0 ||
+        ::listen(fd.get(), std::numeric_limits<int>::max()) != 0) {
+        return system_error(errno, what);
+    }
+    const Result<std::uint16_t> bound = port_of(fd.get());
+    if (!bound) {
+        return bound.error();
+    }
+    return StoreSocket{std::move(fd), *bound};
+}
+
+std::vector<std::string> store_capacity_warnings(std::size_t clients) {
+    std::vector<std::string> lines;
+    std::size_t backlog = 0;
+    if (std::ifstream("/proc/sys/net/core/somaxconn") >> backlog && backlog < clients) {
+        lines.push_back(
+            fmt::format("store: warning: {} workers will connect and this machine lets {} wait; if "
+                        "some are slow to start, raise it: sysctl -w net.core.somaxconn={}",
+                        clients, backlog, clients));
+    }
+    constexpr std::size_t kOthers = 64;  // What else this process has open.
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < clients + kOthers) {
+        lines.push_back(
+            fmt::format("store: warning: {} workers will connect and this process may open {} "
+                        "files; raise the hard limit: ulimit -Hn {}",
+                        clients, files.rlim_cur, clients + kOthers));
+    }
+    return lines;
+}
+
+}  // namespace ddprun::rdzv

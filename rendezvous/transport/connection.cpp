@@ -1,0 +1,371 @@
+#include "rendezvous/transport/connection.hpp"
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+
+namespace ddprun::rdzv {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr std::size_t kReadBytes = 16384;
+constexpr std::size_t kUnprovedReadBytes = 4096;
+// After so many full reads the others get their turn.
+constexpr int kReadsPerTurn = 64;
+
+Error lost(const error_code& failure) {
+    return {ErrorCode::ConnectionLost,
+            failure == asio::error::eof ? "it closed the connection" : failure.message()};
+}
+
+}  // namespace
+
+Connection::Connection(Socket socket, const Limits& limits)
+    : socket_(std::move(socket)), close_timer_(socket_.get_executor()), limits_(limits) {
+    // Asio 1.81 does not ask for this when it makes the descriptor.
+    DDP_CHECK(::fcntl(socket_.native_handle(), F_SETFD, FD_CLOEXEC) == 0, errno);
+}
+
+void Connection::tune() {
+    // None of these matters enough to refuse a connection over.
+    error_code ignored;
+    socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+    const int fd = socket_.native_handle();
+    // A beat that is lost twice would be sent for the third time only when most of the lease is
+    // over. For streams as thin as ours the kernel can leave the time between tries as it is.
+    const int on = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
+    // Beats are always under way, so unanswered bytes mean a dead machine or network.
+    const auto timeout = static_cast<unsigned int>((3 * limits_.lease).count());
+    ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
+    socket_.non_blocking(true, ignored);
+}
+
+// --------------------------------------------------------------------------------- the handshake
+
+asio::awaitable<Result<void>> Connection::shake_tls(std::shared_ptr<Connection> self,
+                                                    std::shared_ptr<const TlsContext> context,
+                                                    std::string_view seen) {
+    self->tls_ = std::make_unique<TlsChannel>(std::move(context));
+    self->unproved_bytes_ = seen.size();
+    self->tls_->feed(seen);
+    for (;;) {
+        const Result<bool> is_over = self->tls_->shake_hands();
+        // An alert, too, must reach the other side.
+        Result<void> moved = co_await flush_tls(self);
+        if (!is_over) {
+            co_return is_over.error();
+        }
+        if (!moved || *is_over) {
+            co_return moved;
+        }
+        moved = co_await feed_tls(self);
+        if (!moved) {
+            co_return moved;
+        }
+    }
+}
+
+asio::awaitable<Result<void>> Connection::read_exactly(std::shared_ptr<Connection> self, char* to,
+                                                       std::size_t size) {
+    if (!self->tls_) {
+        const auto [failure, count] = co_await asio::async_read(
+            self->socket_, asio::buffer(to, size), asio::as_tuple(asio::use_awaitable));
+        if (failure) {
+            co_return lost(failure);
+        }
+        co_return Result<void>();
+    }
+    for (;;) {
+        const Result<std::size_t> count = self->tls_->read(to, size);
+        if (!count) {
+            co_return count.error();
+        }
+        to += *count;
+        size -= *count;
+        if (size == 0) {
+            co_return Result<void>();
+        }
+        if (*count == 0) {
+            const Result<void> fed = co_await feed_tls(self);
+            if (!fed) {
+                co_return fed.error();
+            }
+        }
+    }
+}
+
+asio::awaitable<Result<void>> Connection::write_whole(std::shared_ptr<Connection> self,
+                                                      std::string_view bytes) {
+    if (self->tls_) {
+        const Result<void> written = self->tls_->write(bytes);
+        if (!written) {
+            co_return written.error();
+        }
+        co_return co_await flush_tls(self);
+    }
+    const auto [failure, count] = co_await asio::async_write(self->socket_, asio::buffer(bytes),
+                                                             asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost(failure);
+    }
+    co_return Result<void>();
+}
+
+asio::awaitable<Result<void>> Connection::feed_tls(std::shared_ptr<Connection> self) {
+    std::string buffer(kUnprovedReadBytes, '\0');
+    const auto [failure, count] = co_await self->socket_.async_read_some(
+        asio::buffer(buffer), asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost(failure);
+    }
+    const std::string_view arrived(buffer.data(), count);
+    if (self->unproved_bytes_ == 0 && arrived.starts_with(kMagic)) {
+        co_return Error{ErrorCode::Refused,
+                        "it was started without TLS; start it with --tls-cert and --tls-key, or "
+                        "leave --tls-ca out here"};
+    }
+    self->unproved_bytes_ += count;
+    if (self->unproved_bytes_ > self->limits_.tls_hello_bytes_max) {
+        co_return Error{ErrorCode::LimitExceeded,
+                        fmt::format("more than {} bytes of TLS before it has proved itself",
+                                    self->limits_.tls_hello_bytes_max)};
+    }
+    self->tls_->feed(arrived);
+    co_return Result<void>();
+}
+
+asio::awaitable<Result<void>> Connection::flush_tls(std::shared_ptr<Connection> self) {
+    const std::string bytes = self->tls_->take_output();
+    const auto [failure, count] = co_await asio::async_write(self->socket_, asio::buffer(bytes),
+                                                             asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return lost(failure);
+    }
+    co_return Result<void>();
+}
+
+// ---------------------------------------------------------------------------------------- frames
+
+void Connection::secure(const SessionKeys& keys) {
+    writer_.emplace(keys.outgoing);
+    reader_.emplace(keys.incoming, limits_.frame_bytes_max);
+}
+
+asio::awaitable<ConnectionEnd> Connection::carry(std::shared_ptr<Connection> self,
+                                                 std::function<void(std::string_view)> on_body) {
+    DDP_CHECK(self->reader_.has_value());
+    self->on_body_ = std::move(on_body);
+    if (self->tls_) {
+        self->take_tls();  // frames may have come with the proof
+    }
+    while (!self->end_) {
+        const auto [failure] = co_await self->socket_.async_wait(
+            Socket::wait_read, asio::as_tuple(asio::use_awaitable));
+        if (failure) {
+            self->end(ConnectionEnd::Lost, failure.message());
+        } else {
+            self->read_ready();
+        }
+    }
+    self->on_body_ = nullptr;
+    co_return *self->end_;
+}
+
+void Connection::read_ready() {
+    std::array<char, kReadBytes> buffer;
+    for (int i = 0; i < kReadsPerTurn && !end_; ++i) {
+        error_code failure;
+        const std::size_t count = socket_.read_some(asio::buffer(buffer), failure);
+        if (failure == asio::error::would_block || failure == asio::error::interrupted) {
+            return;
+        }
+        if (failure == asio::error::eof) {
+            end(ConnectionEnd::EndOfStream, "it closed the connection");
+            return;
+        }
+        if (failure) {
+            end(ConnectionEnd::Lost, failure.message());
+            return;
+        }
+        take(std::string_view(buffer.data(), count));
+        if (count < buffer.size()) {
+            return;
+        }
+    }
+}
+
+void Connection::take(std::string_view bytes) {
+    if (is_finishing_) {
+        return;
+    }
+    if (!tls_) {
+        take_plain(bytes);
+        return;
+    }
+    tls_->feed(bytes);
+    take_tls();
+}
+
+void Connection::take_tls() {
+    std::array<char, kReadBytes> buffer;
+    while (!end_ && !is_finishing_) {
+        const Result<std::size_t> count = tls_->read(buffer.data(), buffer.size());
+        if (!count) {
+            fail(count.error().what);
+            return;
+        }
+        if (*count == 0) {
+            break;
+        }
+        take_plain(std::string_view(buffer.data(), *count));
+    }
+    if (!end_) {
+        write_queued();  // TLS may have something to answer by itself
+    }
+}
+
+void Connection::take_plain(std::string_view bytes) {
+    reader_->feed(bytes);
+    while (!end_ && !is_finishing_) {
+        const Result<std::optional<std::string_view>> body = reader_->next();
+        if (!body) {
+            fail(body.error().what);
+            return;
+        }
+        if (!body->has_value()) {
+            return;
+        }
+        on_body_(**body);
+    }
+}
+
+void Connection::send(std::string_view body) {
+    if (end_ || is_finishing_) {
+        return;
+    }
+    if (body.size() > limits_.frame_bytes_max) {
+        fail(fmt::format("a message of {} bytes does not fit into a frame of {}", body.size(),
+                         limits_.frame_bytes_max));
+        return;
+    }
+    writer_->append(body, queued_);
+    if (queued_.size() > limits_.send_queue_bytes_max) {
+        fail(fmt::format("it does not read: {} bytes wait for it, allowed are {}", queued_.size(),
+                         limits_.send_queue_bytes_max));
+        return;
+    }
+    write_queued();
+}
+
+void Connection::write_queued() {
+    if (is_writing_ || (queued_.empty() && !(tls_ && tls_->has_output()))) {
+        return;
+    }
+    in_flight_ = std::exchange(queued_, {});
+    if (tls_) {
+        const Result<void> hidden = tls_->write(in_flight_);
+        if (!hidden) {
+            fail(hidden.error().what);
+            return;
+        }
+        in_flight_ = tls_->take_output();
+    }
+    is_writing_ = true;
+    asio::async_write(socket_, asio::buffer(in_flight_),
+                      [self = shared_from_this()](error_code failure, std::size_t) {
+                          self->is_writing_ = false;
+                          self->in_flight_ = {};
+                          if (self->end_) {
+                              return;
+                          }
+                          if (failure) {
+                              self->end(ConnectionEnd::Lost, failure.message());
+                              return;
+                          }
+                          self->write_queued();
+                          self->shut_down_if_flushed();
+                      });
+}
+
+void Connection::shut_down_if_flushed() {
+    if (!is_finishing_ || is_writing_ || !queued_.empty()) {
+        return;
+    }
+    if (tls_ && !has_said_end_) {
+        has_said_end_ = true;
+        tls_->say_end();
+        write_queued();
+    }
+    if (!is_writing_) {
+        error_code ignored;
+        socket_.shutdown(Socket::shutdown_send, ignored);
+    }
+}
+
+void Connection::fail(const std::string& why) {
+    if (end_) {
+        return;
+    }
+    error_code ignored;
+    socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+    end(ConnectionEnd::Failed, why);
+}
+
+void Connection::finish() {
+    if (end_ || is_finishing_) {
+        return;
+    }
+    is_finishing_ = true;
+    // Closing with unread input would turn our end of stream into a reset, and the peer might lose
+    // what was sent last: so the peer's end is awaited.
+    close_timer_.expires_after(limits_.close_timeout);
+    close_timer_.async_wait([self = shared_from_this()](error_code cancelled) {
+        if (!cancelled) {
+            self->end(ConnectionEnd::Finished, "closed");
+        }
+    });
+    shut_down_if_flushed();
+}
+
+UniqueFd Connection::release() {
+    DDP_CHECK(!is_secured());
+    error_code ignored;  // None is given away then, as after the end.
+    UniqueFd fd(socket_.release(ignored));
+    end(ConnectionEnd::Finished, "handed over");
+    return fd;
+}
+
+void Connection::close() {
+    end(ConnectionEnd::Finished, "closed");
+}
+
+void Connection::end(ConnectionEnd how, const std::string& why) {
+    if (end_) {
+        return;
+    }
+    end_ = is_finishing_ ? ConnectionEnd::Finished : how;
+    why_ended_ = why;
+    queued_ = {};
+    close_timer_.cancel();
+    error_code ignored;
+    socket_.close(ignored);
+}
+
+}  // namespace ddprun::rdzv

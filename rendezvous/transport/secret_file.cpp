@@ -1,0 +1,218 @@
+#include "rendezvous/transport/secret_file.hpp"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/os/unique_fd.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+constexpr std::size_t kHexDigits = 2 * JobSecret::kBytes;
+
+std::string environment_value(const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? std::string() : std::string(value);
+}
+
+std::string named_secret_file(const std::string& given) {
+    return given.empty() ? environment_value("DDPRUN_SECRET_FILE") : given;
+}
+
+std::optional<unsigned char> hex_value(char digit) {
+    if (digit >= '0' && digit <= '9') {
+        return static_cast<unsigned char>(digit - '0');
+    }
+    if (digit >= 'a' && digit <= 'f') {
+        return static_cast<unsigned char>(digit - 'a' + 10);
+    }
+    if (digit >= 'A' && digit <= 'F') {
+        return static_cast<unsigned char>(digit - 'A' + 10);
+    }
+    return std::nullopt;
+}
+
+Result<JobSecret> parse_secret(std::string_view text, const std::string& path) {
+    const Error bad{ErrorCode::BadSecret,
+                    fmt::format("secret file {} does not hold {} hexadecimal digits; copy it from "
+                                "another node, or make one with: openssl rand -hex {} > {}",
+                                path, kHexDigits, JobSecret::kBytes, path)};
+    while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) {
+        text.remove_suffix(1);
+    }
+    if (text.size() != kHexDigits) {
+        return bad;
+    }
+    JobSecret::Bytes bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+        const std::optional<unsigned char> high = hex_value(text[2 * i]);
+        const std::optional<unsigned char> low = hex_value(text[2 * i + 1]);
+        if (!high || !low) {
+            return bad;
+        }
+        bytes[i] = static_cast<unsigned char>(*high * 16 + *low);
+    }
+    return JobSecret(bytes, path);
+}
+
+std::optional<Error> check_privacy(int fd, const std::string& path) {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0) {
+        return system_error(errno, "secret file " + path + " cannot be examined");
+    }
+    constexpr mode_t kOfOthers = S_IRWXG | S_IRWXO;
+    if ((status.st_mode & kOfOthers) != 0) {
+        return Error{ErrorCode::PermissionDenied,
+                     fmt::format("secret file {} is open to other users (mode {:04o}); run: "
+                                 "chmod 600 {}",
+                                 path, status.st_mode & 07777U, path)};
+    }
+    if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+        return Error{ErrorCode::PermissionDenied,
+                     fmt::format("secret file {} belongs to user {}, not to you (user {}); name "
+                                 "your own with --secret-file",
+                                 path, status.st_uid, ::geteuid())};
+    }
+    return std::nullopt;
+}
+
+Result<JobSecret> read_secret(const std::string& path) {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+    if (!file.is_open()) {
+        return system_error(errno, "secret file " + path + " cannot be opened");
+    }
+    if (std::optional<Error> problem = check_privacy(file.get(), path)) {
+        return *std::move(problem);
+    }
+    std::string text(kHexDigits + 8, '\0');
+    std::size_t filled = 0;
+    while (filled < text.size()) {
+        const ssize_t count = ::read(file.get(), text.data() + filled, text.size() - filled);
+        if (count < 0 && errno == EINTR) {
+            continue;
+        }
+        if (count < 0) {
+            return system_error(errno, "secret file " + path + " cannot be read");
+        }
+        if (count == 0) {
+            break;
+        }
+        filled += static_cast<std::size_t>(count);
+    }
+    text.resize(filled);
+    return parse_secret(text, path);
+}
+
+std::string random_hex(std::size_t byte_count) {
+    std::string bytes(byte_count, '\0');
+    std::size_t filled = 0;
+    while (filled < bytes.size()) {
+        const ssize_t count = ::getrandom(bytes.data() + filled, bytes.size() - filled, 0);
+        if (count > 0) {
+            filled += static_cast<std::size_t>(count);
+        }
+    }
+    std::string hex;
+    for (const char byte : bytes) {
+        hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    }
+    return hex;
+}
+
+std::optional<Error> write_whole(int fd, std::string_view text, const std::string& path) {
+    while (!text.empty()) {
+        const ssize_t count = ::write(fd, text.data(), text.size());
+        if (count < 0 && errno != EINTR) {
+            return system_error(errno, "secret file " + path + " cannot be written");
+        }
+        if (count > 0) {
+            text.remove_prefix(static_cast<std::size_t>(count));
+        }
+    }
+    if (::fsync(fd) != 0) {
+        return system_error(errno, "secret file " + path + " cannot be written");
+    }
+    return std::nullopt;
+}
+
+// The whole file appears at once under its name, and never replaces one that is there: link() does
+// both, on network file systems too. Its result is not asked: a retried NFS request may report
+// EEXIST for the link it made itself. What counts is what is there afterwards.
+std::optional<Error> create_secret(const std::string& path) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    std::error_code failure;
+    std::filesystem::create_directories(folder.parent_path(), failure);
+    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+        return system_error(errno, "folder " + folder.string() +
+                                       " for the job secret cannot be made (name a file with "
+                                       "--secret-file)");
+    }
+    const std::string temporary = path + "." + random_hex(8);
+    const UniqueFd file(
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0600));
+    if (!file.is_open()) {
+        return system_error(
+            errno, "secret file " + temporary + " cannot be made (name one with --secret-file)");
+    }
+    const std::string text = random_hex(JobSecret::kBytes) + "\n";
+    std::optional<Error> problem = write_whole(file.get(), text, temporary);
+    if (!problem && ::link(temporary.c_str(), path.c_str()) != 0) {
+        const int link_errno = errno;
+        if (::access(path.c_str(), F_OK) != 0) {
+            problem = system_error(link_errno, "secret file " + path + " cannot be linked");
+        }
+    }
+    ::unlink(temporary.c_str());
+    return problem;
+}
+
+}  // namespace
+
+std::string secret_file_path(const std::string& given) {
+    if (std::string named = named_secret_file(given); !named.empty()) {
+        return named;
+    }
+    if (const std::string config = environment_value("XDG_CONFIG_HOME"); !config.empty()) {
+        return config + "/ddprun/secret";
+    }
+    const std::string home = environment_value("HOME");
+    return home.empty() ? std::string() : home + "/.config/ddprun/secret";
+}
+
+Result<JobSecret> load_secret(const std::string& given) {
+    const std::string path = secret_file_path(given);
+    if (path.empty()) {
+        return Error{ErrorCode::NotFound,
+                     "no job secret: HOME is not set; name a file with --secret-file"};
+    }
+    return read_secret(path);
+}
+
+Result<JobSecret> load_or_create_secret(const std::string& given) {
+    Result<JobSecret> secret = load_secret(given);
+    const bool is_default_place = named_secret_file(given).empty();
+    if (secret || !is_default_place || secret.error().code != ErrorCode::NotFound) {
+        return secret;
+    }
+    const std::string path = secret_file_path(given);
+    if (path.empty()) {
+        return secret;
+    }
+    if (std::optional<Error> problem = create_secret(path)) {
+        return *std::move(problem);
+    }
+    return read_secret(path);
+}
+
+}  // namespace ddprun::rdzv

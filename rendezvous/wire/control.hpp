@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/error.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+/// What is said on a connection whose role is PeerRole::Control: one question, one answer. Nothing
+/// here changes a job. No token travels: it is what members prove themselves with.
+namespace ddprun::rdzv {
+
+/// How things stand with the job of the connection's hello.
+struct AskStatus {
+    JobId job;  ///< empty: all jobs
+
+    bool operator==(const AskStatus&) const = default;
+};
+
+enum class JobPhase { Forming, Running, Stopping, Closed, Adopting };
+
+enum class NodeStanding {
+    Member,   ///< of the current generation
+    Ready,    ///< may be taken into the next one
+    Spare,    ///< ready, beyond the maximum
+    Unready,  ///< came back with workers of a generation that is over
+};
+
+struct NodeStatus {
+    NodeId node;
+    std::string hostname;
+    NodeStanding standing = NodeStanding::Ready;
+    std::optional<int> group_rank;  ///< of members, as base_rank
+    std::optional<int> base_rank;   ///< its first rank; the others follow
+    int slots = 1;
+    int finished = 0;  ///< ranks of the current generation that exited 0
+    bool is_connected = false;
+    bool is_suspect = false;  ///< cut off, and believed alive until its lease ends
+    Milliseconds last_heard{0};
+    Milliseconds lease_left{0};
+    std::optional<int> leaving;   ///< the signal that told it to leave
+    Milliseconds quarantined{0};  ///< left out so much longer, if others suffice
+    std::string quarantine_why;   ///< what it has done, after "it"
+    std::string containment;      ///< of its workers, a word of --containment
+
+    bool operator==(const NodeStatus&) const = default;
+};
+
+/// A node that is left out for a while, and is not here.
+struct AbsentStatus {
+    NodeId node;
+    std::string hostname;
+    Milliseconds quarantined{0};  ///< as in NodeStatus, as is the next
+    std::string quarantine_why;
+
+    bool operator==(const AbsentStatus&) const = default;
+};
+
+struct JobStatus {
+    JobId job;
+    JobPhase phase = JobPhase::Forming;
+    Milliseconds age{0};       ///< since the first join
+    Milliseconds in_phase{0};  ///< since the phase began
+    Generation generation;     ///< the current one, or the last while forming
+    std::string waits_for;     ///< empty when nothing is awaited
+    std::string not_durable;  ///< why a restart of the daemon would lose news of this run; or empty
+    int min_nodes = 1;
+    int max_nodes = 1;
+    int world_size = 0;  ///< of the generation, 0 before the first
+    int restarts_used = 0;
+    int max_restarts = 0;
+    int node_losses_used = 0;
+    int max_node_losses = -1;           ///< -1: unbounded
+    std::vector<NodeStatus> nodes;      ///< members by rank, then others
+    int nodes_left_out = 0;             ///< those that need no attention first
+    std::vector<AbsentStatus> absent;   ///< by id
+    int absent_left_out = 0;            ///< the last ones of them
+    std::vector<TimelineEvent> events;  ///< the last ones
+    int events_left_out = 0;
+    std::optional<int> exit_code;  ///< Closed
+    std::string verdict;           ///< Closed
+
+    bool operator==(const JobStatus&) const = default;
+};
+
+struct StatusReply {
+    std::vector<JobStatus> jobs;  ///< by id
+    int jobs_left_out = 0;
+
+    bool operator==(const StatusReply&) const = default;
+};
+
+[[nodiscard]] std::string encode(const AskStatus& question);
+[[nodiscard]] std::string encode(const StatusReply& reply);
+
+/// Failure is BadMessage and names the field.
+[[nodiscard]] Result<AskStatus> decode_ask_status(std::string_view body, const Limits& limits);
+[[nodiscard]] Result<StatusReply> decode_status_reply(std::string_view body, const Limits& limits);
+
+}  // namespace ddprun::rdzv

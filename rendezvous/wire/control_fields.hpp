@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "rendezvous/wire/control.hpp"
+#include "rendezvous/wire/message_fields.hpp"
+
+/// The fields of questions and answers, as message_fields.hpp holds those of messages.
+namespace ddprun::rdzv {
+
+inline constexpr std::array<std::pair<std::string_view, JobPhase>, 5> kJobPhaseNames = {{
+    {"forming", JobPhase::Forming},
+    {"running", JobPhase::Running},
+    {"stopping", JobPhase::Stopping},
+    {"closed", JobPhase::Closed},
+    {"adopting", JobPhase::Adopting},
+}};
+
+inline constexpr std::array<std::pair<std::string_view, NodeStanding>, 4> kNodeStandingNames = {{
+    {"member", NodeStanding::Member},
+    {"ready", NodeStanding::Ready},
+    {"spare", NodeStanding::Spare},
+    {"unready", NodeStanding::Unready},
+}};
+
+template <>
+struct Fields<AskStatus> {
+    static constexpr std::string_view type = "ask_status";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& question, Visitor& visit) {
+        visit.name("job", question.job, false);
+    }
+};
+
+template <>
+struct Fields<NodeStatus> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& node, Visitor& visit) {
+        visit.name("node", node.node, true);
+        visit.name("hostname", node.hostname, false);
+        visit.choice("standing", node.standing, kNodeStandingNames);
+        visit.number("group_rank", node.group_rank, 0, kIntMax);
+        visit.number("base_rank", node.base_rank, 0, kIntMax);
+        visit.number("slots", node.slots, 1, visit.limits().slots_max);
+        visit.number("finished", node.finished, 0, kIntMax);
+        visit.flag("is_connected", node.is_connected);
+        visit.flag("is_suspect", node.is_suspect);
+        visit.duration("last_heard_ms", node.last_heard);
+        visit.duration("lease_left_ms", node.lease_left);
+        visit.number("leaving_signal", node.leaving, 0, 127);
+        visit.duration("quarantined_ms", node.quarantined);
+        visit.text("quarantine_why", node.quarantine_why);
+        visit.name("containment", node.containment, false);
+    }
+};
+
+template <>
+struct Fields<AbsentStatus> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& node, Visitor& visit) {
+        visit.name("node", node.node, true);
+        visit.name("hostname", node.hostname, false);
+        visit.duration("quarantined_ms", node.quarantined);
+        visit.text("quarantine_why", node.quarantine_why);
+    }
+};
+
+template <>
+struct Fields<JobStatus> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& job, Visitor& visit) {
+        visit.name("job", job.job, true);
+        visit.choice("phase", job.phase, kJobPhaseNames);
+        visit.duration("age_ms", job.age);
+        visit.duration("in_phase_ms", job.in_phase);
+        visit_generation(visit, job.generation);
+        visit.text("waits_for", job.waits_for);
+        visit.text("not_durable", job.not_durable);
+        visit.number("min_nodes", job.min_nodes, 1, kIntMax);
+        visit.number("max_nodes", job.max_nodes, 1, kIntMax);
+        visit.number("world_size", job.world_size, 0, kIntMax);
+        visit.number("restarts_used", job.restarts_used, 0, kIntMax);
+        visit.number("max_restarts", job.max_restarts, 0, kIntMax);
+        visit.number("node_losses_used", job.node_losses_used, 0, kIntMax);
+        visit.number("max_node_losses", job.max_node_losses, -1, kIntMax);
+        visit.objects("nodes", job.nodes, visit.limits().nodes_max);
+        visit.number("nodes_left_out", job.nodes_left_out, 0, kIntMax);
+        visit.objects("absent", job.absent, visit.limits().nodes_max);
+        visit.number("absent_left_out", job.absent_left_out, 0, kIntMax);
+        visit.objects("events", job.events, visit.limits().timeline_events_max);
+        visit.number("events_left_out", job.events_left_out, 0, kIntMax);
+        visit.number("exit_code", job.exit_code, 0, 255);
+        visit.text("verdict", job.verdict);
+    }
+};
+
+template <>
+struct Fields<StatusReply> {
+    static constexpr std::string_view type = "status";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& reply, Visitor& visit) {
+        visit.objects("jobs", reply.jobs, visit.limits().jobs_max);
+        visit.number("jobs_left_out", reply.jobs_left_out, 0, kIntMax);
+    }
+};
+
+}  // namespace ddprun::rdzv

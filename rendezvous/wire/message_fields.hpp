@@ -1,0 +1,396 @@
+#pragma once
+
+#include <array>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "base/limits.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+/// The fields of every struct that travels as JSON, listed once. A visitor is called with each
+/// field's name, the field and its bounds; the codec's two visitors write and read them, tests
+/// fill them with made-up values. What a visitor must offer:
+///
+///     limits()                          the Limits that bounds come from
+///     flag(name, bool)
+///     number(name, integer, least, most)           also Tagged<…, integer>
+///     number(name, optional<integer>, least, most) left out when it is not set
+///     duration(name, Milliseconds)                 0 to kDurationMax
+///     name(name, string, is_required)              printable, at most name_bytes_max
+///     names(name, vector<string>, count_max)       each as above
+///     text(name, string)                           any UTF-8
+///     bytes(name, string, bytes_max)               any bytes, as base64
+///     choice(name, enumerator, names)
+///     object(name, struct)  object(name, optional<struct>)
+///     objects(name, vector<struct>, count_max)
+namespace ddprun::rdzv {
+
+/// No setting means anything beyond ten years, and sums of such durations cannot overflow.
+inline constexpr Milliseconds kDurationMax = std::chrono::hours(24 * 3650);
+
+inline constexpr std::array kStopCauseNames = {
+    std::pair{std::string_view("failure"), StopCause::Failure},
+    std::pair{std::string_view("hang"), StopCause::Hang},
+    std::pair{std::string_view("grow"), StopCause::Grow},
+    std::pair{std::string_view("leave"), StopCause::Leave},
+    std::pair{std::string_view("fenced"), StopCause::Fenced},
+};
+
+inline constexpr std::array kVerdictKindNames = {
+    std::pair{std::string_view("succeeded"), VerdictKind::Succeeded},
+    std::pair{std::string_view("failed"), VerdictKind::Failed},
+    std::pair{std::string_view("stopped"), VerdictKind::Stopped},
+    std::pair{std::string_view("incomplete"), VerdictKind::Incomplete},
+};
+
+/// `Message` below is T or const T.
+template <typename T>
+struct Fields;
+
+inline constexpr int kIntMax = std::numeric_limits<int>::max();
+
+template <typename Visitor, typename Field>
+void visit_generation(Visitor& visit, Field& generation) {
+    visit.number("generation", generation, std::uint64_t{0},
+                 std::numeric_limits<std::uint64_t>::max());
+}
+
+template <typename Visitor, typename Field>
+void visit_local_rank(Visitor& visit, Field& local_rank) {
+    visit.number("local_rank", local_rank, 0, visit.limits().slots_max - 1);
+}
+
+// ---------------------------------------------------------------------------------------- values
+
+template <>
+struct Fields<JobSettings> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& settings, Visitor& visit) {
+        const int nodes_max = static_cast<int>(visit.limits().nodes_max);
+        visit.number("min_nodes", settings.min_nodes, 1, nodes_max);
+        visit.number("max_nodes", settings.max_nodes, 1, nodes_max);
+        visit.number("max_restarts", settings.max_restarts, 0, kIntMax);
+        visit.number("max_node_losses", settings.max_node_losses, -1, kIntMax);
+        visit.number("max_restarts_at_step", settings.max_restarts_at_step, 0, kIntMax);
+        visit.flag("grow", settings.grow);
+        visit.duration("patience_ms", settings.patience);
+        visit.duration("join_timeout_ms", settings.join_timeout);
+        visit.duration("grow_delay_ms", settings.grow_delay);
+        visit.duration("failure_grace_ms", settings.failure_grace);
+        visit.duration("shutdown_timeout_ms", settings.shutdown_timeout);
+        visit.duration("hang_timeout_ms", settings.hang_timeout);
+        visit.flag("learns_hang_timeout", settings.learns_hang_timeout);
+        visit.flag("store_admits_any", settings.store_admits_any);
+    }
+};
+
+template <>
+struct Fields<StoreAddress> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& address, Visitor& visit) {
+        visit.name("host", address.host, false);
+        visit.number("port", address.port, 0, 65535);
+    }
+};
+
+template <>
+struct Fields<HeldGeneration> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& held, Visitor& visit) {
+        visit_generation(visit, held.generation);
+        visit.name("digest", held.digest, false);
+        visit.number("group_rank", held.group_rank, 0, kIntMax);
+        visit.number("group_world_size", held.group_world_size, 1, kIntMax);
+        visit.number("base_rank", held.base_rank, 0, kIntMax);
+        visit.number("world_size", held.world_size, 1, kIntMax);
+        visit.number("restart_count", held.restart_count, 0, kIntMax);
+        visit.number("node_losses", held.node_losses, 0, kIntMax);
+        visit.object("store", held.store);
+    }
+};
+
+template <>
+struct Fields<Evidence> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& evidence, Visitor& visit) {
+        visit.number("pid", evidence.pid, 0, kIntMax);
+        visit.number("exit_code", evidence.exit_code, 0, 255);
+        visit.number("signal", evidence.signal, 1, 127);
+        visit.number("exec_errno", evidence.exec_errno, 1, 4095);
+        visit.flag("core_dumped", evidence.core_dumped);
+        visit.flag("keeper_lost", evidence.keeper_lost);
+        visit.flag("hung", evidence.hung);
+        visit.duration("quiet_for_ms", evidence.quiet_for);
+        visit.duration("age_ms", evidence.age);
+        visit.text("program", evidence.program);
+        visit.bytes("stderr_tail", evidence.stderr_tail, visit.limits().stderr_tail_bytes_max);
+        visit.bytes("error_file", evidence.error_file, visit.limits().error_file_bytes_max);
+        visit.text("log_dir", evidence.log_dir);
+        visit.text("kernel_note", evidence.kernel_note);
+        visit.text("stacks", evidence.stacks);
+        visit.number("progress", evidence.progress, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+    }
+};
+
+template <>
+struct Fields<FailureReport> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& report, Visitor& visit) {
+        visit_generation(visit, report.generation);
+        visit.number("rank", report.rank, 0, kIntMax);
+        visit_local_rank(visit, report.local_rank);
+        visit.name("hostname", report.hostname, false);
+        visit.name("node", report.node, false);
+        visit.object("evidence", report.evidence);
+    }
+};
+
+template <>
+struct Fields<TimelineEvent> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& event, Visitor& visit) {
+        visit.duration("at_ms", event.at);
+        visit.text("text", event.text);
+    }
+};
+
+// ---------------------------------------------------------------------- agent to the rendezvous
+
+template <>
+struct Fields<Join> {
+    static constexpr std::string_view type = "join";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& join, Visitor& visit) {
+        visit.name("job", join.job, true);
+        visit.name("node", join.node, true);
+        visit.name("process", join.process, false);
+        visit.name("hostname", join.hostname, false);
+        visit.number("slots", join.slots, 1, visit.limits().slots_max);
+        visit.name("role", join.role, false);
+        visit.number("node_rank", join.node_rank, 0,
+                     static_cast<int>(visit.limits().nodes_max) - 1);
+        visit.name("topology_key", join.topology_key, false);
+        visit.name("containment", join.containment, false);
+        visit.names("addresses", join.addresses, visit.limits().addresses_max);
+        visit.object("store", join.store);
+        visit.object("settings", join.settings);
+        visit.name("run_token", join.run_token, false);
+        visit.object("held", join.held);
+        visit.number("newest", join.newest, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+        visit.name("unreachable", join.unreachable, false);
+    }
+};
+
+template <>
+struct Fields<WorkerFinished> {
+    static constexpr std::string_view type = "worker_finished";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& finished, Visitor& visit) {
+        visit_generation(visit, finished.generation);
+        visit_local_rank(visit, finished.local_rank);
+    }
+};
+
+template <>
+struct Fields<WorkerFailed> {
+    static constexpr std::string_view type = "worker_failed";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& failed, Visitor& visit) {
+        visit_generation(visit, failed.generation);
+        visit_local_rank(visit, failed.local_rank);
+        visit.object("evidence", failed.evidence);
+    }
+};
+
+template <>
+struct Fields<Quiet> {
+    static constexpr std::string_view type = "quiet";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& quiet, Visitor& visit) {
+        visit_generation(visit, quiet.generation);
+        visit.duration("quiet_for_ms", quiet.quiet_for);
+    }
+};
+
+template <>
+struct Fields<Stopped> {
+    static constexpr std::string_view type = "stopped";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& stopped, Visitor& visit) {
+        visit_generation(visit, stopped.generation);
+        visit.object("store", stopped.store);
+    }
+};
+
+template <>
+struct Fields<Leave> {
+    static constexpr std::string_view type = "leave";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& leave, Visitor& visit) {
+        visit.number("signal", leave.signal, 0, 127);
+    }
+};
+
+template <>
+struct Fields<Unkillable> {
+    static constexpr std::string_view type = "unkillable";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& unkillable, Visitor& visit) {
+        visit_generation(visit, unkillable.generation);
+    }
+};
+
+template <>
+struct Fields<Goodbye> {
+    static constexpr std::string_view type = "goodbye";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& goodbye, Visitor& visit) {
+        visit.name("unfit", goodbye.unfit, false);
+    }
+};
+
+template <>
+struct Fields<Unfit> {
+    static constexpr std::string_view type = "unfit";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& unfit, Visitor& visit) {
+        visit.name("job", unfit.job, true);
+        visit.name("node", unfit.node, true);
+        visit.name("process", unfit.process, false);
+        visit.name("hostname", unfit.hostname, false);
+        visit.name("run_token", unfit.run_token, false);
+        visit.name("why", unfit.why, true);
+        visit.name("unreachable", unfit.unreachable, false);
+    }
+};
+
+// ---------------------------------------------------------------------- rendezvous to the agent
+
+template <>
+struct Fields<Accepted> {
+    static constexpr std::string_view type = "accepted";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& accepted, Visitor& visit) {
+        visit.name("run_token", accepted.run_token, false);
+        visit.duration("lease_ms", accepted.lease);
+        visit.duration("beat_interval_ms", accepted.beat_interval);
+        visit.flag("is_lasting", accepted.is_lasting);
+    }
+};
+
+template <>
+struct Fields<Refused> {
+    static constexpr std::string_view type = "refused";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& refused, Visitor& visit) {
+        visit.text("text", refused.text);
+        visit.number("exit_code", refused.exit_code, 0, 255);
+    }
+};
+
+template <>
+struct Fields<Waiting> {
+    static constexpr std::string_view type = "waiting";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& waiting, Visitor& visit) {
+        visit.text("text", waiting.text);
+    }
+};
+
+template <>
+struct Fields<Notice> {
+    static constexpr std::string_view type = "notice";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& notice, Visitor& visit) {
+        visit.text("text", notice.text);
+    }
+};
+
+template <>
+struct Fields<Redirect> {
+    static constexpr std::string_view type = "redirect";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& redirect, Visitor& visit) {
+        visit.name("endpoint", redirect.endpoint, false);
+    }
+};
+
+template <>
+struct Fields<Start> {
+    static constexpr std::string_view type = "start";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& start, Visitor& visit) {
+        const std::size_t admitted_max = visit.limits().nodes_max * visit.limits().addresses_max;
+        visit_generation(visit, start.generation);
+        visit.name("digest", start.digest, false);
+        visit.number("group_rank", start.group_rank, 0, kIntMax);
+        visit.number("group_world_size", start.group_world_size, 1, kIntMax);
+        visit.number("base_rank", start.base_rank, 0, kIntMax);
+        visit.number("world_size", start.world_size, 1, kIntMax);
+        visit.number("role_base_rank", start.role_base_rank, 0, kIntMax);
+        visit.number("role_world_size", start.role_world_size, 1, kIntMax);
+        visit.number("restart_count", start.restart_count, 0, kIntMax);
+        visit.number("max_restarts", start.max_restarts, 0, kIntMax);
+        visit.number("node_losses", start.node_losses, 0, kIntMax);
+        visit.object("store", start.store);
+        visit.names("admitted", start.admitted, admitted_max);
+        visit.text("why", start.why);
+    }
+};
+
+template <>
+struct Fields<Stop> {
+    static constexpr std::string_view type = "stop";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& stop, Visitor& visit) {
+        visit_generation(visit, stop.generation);
+        visit.choice("cause", stop.cause, kStopCauseNames);
+        visit.number("signal", stop.signal, 0, 127);
+        visit.duration("grace_ms", stop.grace);
+        visit.text("why", stop.why);
+    }
+};
+
+template <>
+struct Fields<Released> {
+    static constexpr std::string_view type = "released";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& /*released*/, Visitor& /*visit*/) {}
+};
+
+template <>
+struct Fields<Verdict> {
+    static constexpr std::string_view type = "verdict";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& verdict, Visitor& visit) {
+        visit.choice("kind", verdict.kind, kVerdictKindNames);
+        visit.number("exit_code", verdict.exit_code, 0, 255);
+        visit.text("text", verdict.text);
+        visit.object("first_failure", verdict.first_failure);
+        visit.number("failure_count", verdict.failure_count, 0, kIntMax);
+        visit.objects("timeline", verdict.timeline, visit.limits().timeline_events_max);
+    }
+};
+
+}  // namespace ddprun::rdzv

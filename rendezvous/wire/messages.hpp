@@ -1,0 +1,310 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
+#include "worker_runtime/contract/store_address.hpp"
+
+/// What agents and the rendezvous tell each other. Plain values; how they travel is codec.hpp.
+/// A field that a peer leaves out keeps its default; a field nobody knows is ignored.
+namespace ddprun::rdzv {
+
+// ---------------------------------------------------------------------------------------- values
+
+/// How the user wants the job run. The first joiner's settings become the run's.
+struct JobSettings {
+    int min_nodes = 1;
+    int max_nodes = 1;
+    int max_restarts = 0;               ///< budget of worker failures, for the whole run
+    int max_node_losses = -1;           ///< budget of lost nodes; -1 is no bound
+    int max_restarts_at_step = 3;       ///< that get no further end the run; 0: never
+    bool grow = true;                   ///< a newcomer makes a running smaller group re-form
+    Milliseconds patience{30000};       ///< from the minimum reached to the start, first generation
+    Milliseconds join_timeout{600000};  ///< waiting for the minimum
+    Milliseconds grow_delay{30000};     ///< least time from a start to growing
+    Milliseconds failure_grace{5000};   ///< SIGTERM to SIGKILL after a failure
+    Milliseconds shutdown_timeout{30000};  ///< SIGTERM to SIGKILL when draining
+    Milliseconds hang_timeout{0};          ///< workers quiet for so long hang; 0: never
+    bool learns_hang_timeout = false;      ///< each agent finds it out; then the above is 0
+    bool store_admits_any = false;         ///< the workers' store answers who is no member, too
+
+    bool operator==(const JobSettings&) const = default;
+};
+
+/// A generation whose workers (may) live on a node that joins: it was cut off, not restarted. With
+/// what its Start said, from which a rendezvous without memory learns of the run.
+struct HeldGeneration {
+    Generation generation;
+    std::string digest;
+    int group_rank = 0;
+    int group_world_size = 1;
+    int base_rank = 0;
+    int world_size = 1;
+    int restart_count = 0;
+    int node_losses = 0;
+    StoreAddress store;
+
+    bool operator==(const HeldGeneration&) const = default;
+};
+
+/// How a worker ended. Exactly one of exit_code, signal, exec_errno says it; the others are unset,
+/// and all of them of one that hung.
+struct Evidence {
+    int pid = 0;
+    std::optional<int> exit_code;
+    std::optional<int> signal;
+    std::optional<int> exec_errno;  ///< the program could not be started at all
+    bool core_dumped = false;
+    bool keeper_lost = false;   ///< it died with the keeper, not by itself
+    bool hung = false;          ///< it was ended because its generation hung
+    Milliseconds quiet_for{0};  ///< of one that hung: since its node's last sign of life
+    Milliseconds age{0};        ///< from the death to the sending of the report
+    std::string program;        ///< argv[0], for the exec case
+    std::string stderr_tail;    ///< any bytes
+    std::string error_file;     ///< content of the worker's error.json, any bytes
+    std::string log_dir;        ///< on the node
+    std::string kernel_note;    ///< what the node's kernel logged about it, a line
+    std::string stacks;         ///< on the node: the folder with its workers' stacks
+    std::optional<std::uint64_t> progress;  ///< the last step that it told through its page
+
+    bool operator==(const Evidence&) const = default;
+};
+
+struct FailureReport {
+    Generation generation;
+    Rank rank;
+    LocalRank local_rank;
+    std::string hostname;
+    NodeId node;
+    Evidence evidence;
+
+    bool operator==(const FailureReport&) const = default;
+};
+
+/// One line of the summary of a run.
+struct TimelineEvent {
+    Milliseconds at{0};  ///< since the first join
+    std::string text;
+
+    bool operator==(const TimelineEvent&) const = default;
+};
+
+enum class StopCause {
+    Failure,  ///< a worker or a node died: failure_grace
+    Hang,     ///< all workers are quiet: their stacks are saved, then as for a failure
+    Grow,     ///< newcomers wait: workers are asked to save
+    Leave,    ///< a node was told to leave: workers are asked to save
+    Fenced,   ///< the generation is no longer the run's: its workers must go at once
+};
+
+enum class VerdictKind { Succeeded, Failed, Stopped, Incomplete };
+
+// ---------------------------------------------------------------------- agent to the rendezvous
+
+/// The first message of a connection, unless it is Unfit.
+struct Join {
+    JobId job;
+    NodeId node;
+    std::string process;  ///< names this ddprun: another one on the same node has another name
+    std::string hostname;
+    int slots = 1;
+    std::string role = "default";
+    std::optional<int> node_rank;        ///< explicit place wish; duplicates are refused
+    std::string topology_key;            ///< sorts nodes that are near each other together
+    std::string containment;             ///< of its workers, a word of kContainmentNames
+    std::vector<std::string> addresses;  ///< of all interfaces, for the store's admission
+    StoreAddress store;                  ///< bound and listening already, for the next generation
+    JobSettings settings;
+    std::string run_token;  ///< of the run this node belongs to; empty for a stranger
+    std::optional<HeldGeneration> held;
+    Generation newest;  ///< the highest number this ddprun has heard of, in any life of the job
+    std::string unreachable;  ///< a daemon that did not answer: no use in being sent there
+
+    bool operator==(const Join&) const = default;
+};
+
+/// A worker exited 0 before its agent was told to stop.
+struct WorkerFinished {
+    Generation generation;
+    LocalRank local_rank;
+
+    bool operator==(const WorkerFinished&) const = default;
+};
+
+struct WorkerFailed {
+    Generation generation;
+    LocalRank local_rank;
+    Evidence evidence;
+
+    bool operator==(const WorkerFailed&) const = default;
+};
+
+/// No process of `generation` is left on this node, and `store` listens for the next one.
+struct Stopped {
+    Generation generation;
+    StoreAddress store;
+
+    bool operator==(const Stopped&) const = default;
+};
+
+/// No worker that runs here has shown a sign of life for so long that it hangs, as far as this node
+/// can tell. Sent when it begins and when it is over.
+struct Quiet {
+    Generation generation;
+    Milliseconds quiet_for{0};  ///< 0: one shows signs of life again
+
+    bool operator==(const Quiet&) const = default;
+};
+
+/// This node was told by `signal` to leave the job.
+struct Leave {
+    int signal = 0;
+
+    bool operator==(const Leave&) const = default;
+};
+
+/// A worker of `generation` could not be killed: this node is of no use any more.
+struct Unkillable {
+    Generation generation;
+
+    bool operator==(const Unkillable&) const = default;
+};
+
+/// The agent goes for good; the end of its connection is no death.
+struct Goodbye {
+    std::string unfit;  ///< what its own check found wrong with the machine; empty: nothing
+
+    bool operator==(const Goodbye&) const = default;
+};
+
+/// The first and only message of a connection, instead of a Join: what runs before a node joins
+/// found it not fit, and it goes for good. Answered by Refused. Nothing of it is a part of a Join,
+/// for a rendezvous that does not know of it must not take the node.
+struct Unfit {
+    JobId job;
+    NodeId node;
+    std::string process;  ///< as in Join, as is the next
+    std::string hostname;
+    std::string run_token;    ///< as in Join: this ddprun had been in the run, and was cut off
+    std::string why;          ///< as Goodbye::unfit
+    std::string unreachable;  ///< as in Join
+
+    bool operator==(const Unfit&) const = default;
+};
+
+struct Beat {
+    std::uint64_t sequence = 0;
+
+    bool operator==(const Beat&) const = default;
+};
+
+// ---------------------------------------------------------------------- rendezvous to the agent
+
+/// The join counts. `lease` 0 means that no beats are wanted (same process).
+struct Accepted {
+    std::string run_token;
+    Milliseconds lease{0};
+    Milliseconds beat_interval{0};
+    /// Somebody keeps this daemon running: it comes back by itself, and no ddprun needs to start
+    /// one.
+    bool is_lasting = false;
+
+    bool operator==(const Accepted&) const = default;
+};
+
+/// The join does not count; the connection is closed next.
+struct Refused {
+    std::string text;
+    int exit_code = 1;
+
+    bool operator==(const Refused&) const = default;
+};
+
+/// Why this node waits, sent when the reason changes. `text` has no trailing punctuation.
+struct Waiting {
+    std::string text;
+
+    bool operator==(const Waiting&) const = default;
+};
+
+/// A line for the console of a node that need not wait: what the run can no longer promise.
+struct Notice {
+    std::string text;
+
+    bool operator==(const Notice&) const = default;
+};
+
+/// This daemon does not lead: join at `endpoint` (HOST:PORT; empty: try any). The connection is
+/// closed next.
+struct Redirect {
+    std::string endpoint;
+
+    bool operator==(const Redirect&) const = default;
+};
+
+/// The member's own row of the rank map. Nothing here grows with the number of nodes, except
+/// `admitted`, which only group rank 0 gets.
+struct Start {
+    Generation generation;
+    std::string digest;
+    int group_rank = 0;
+    int group_world_size = 1;
+    int base_rank = 0;
+    int world_size = 1;
+    int role_base_rank = 0;
+    int role_world_size = 1;
+    int restart_count = 0;  ///< the run's charged worker restarts
+    int max_restarts = 0;
+    int node_losses = 0;  ///< the run's charged node losses
+    StoreAddress store;   ///< MASTER_ADDR and MASTER_PORT; port 0: where the rendezvous is
+    std::vector<std::string> admitted;
+    std::string why;  ///< one line for the console, empty for the first
+
+    bool operator==(const Start&) const = default;
+};
+
+/// Stop the workers of `generation`, prove that none is left, answer Stopped.
+struct Stop {
+    Generation generation;
+    StopCause cause = StopCause::Failure;
+    int signal = 15;           ///< to be sent first
+    Milliseconds grace{5000};  ///< from that signal to SIGKILL
+    std::string why;
+
+    bool operator==(const Stop&) const = default;
+};
+
+/// The node that asked to leave may go; its workers are gone and the run goes on without it.
+struct Released {
+    bool operator==(const Released&) const = default;
+};
+
+/// The run is closed. Members without workers left say Goodbye and exit with `exit_code`.
+struct Verdict {
+    VerdictKind kind = VerdictKind::Succeeded;
+    int exit_code = 0;
+    std::string text;
+    std::optional<FailureReport> first_failure;
+    int failure_count = 0;  ///< all failures reported in the last generation
+    std::vector<TimelineEvent> timeline;
+
+    bool operator==(const Verdict&) const = default;
+};
+
+struct Acknowledge {
+    std::uint64_t sequence = 0;
+
+    bool operator==(const Acknowledge&) const = default;
+};
+
+using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Quiet, Stopped, Leave,
+                                  Unkillable, Goodbye, Unfit, Beat>;
+using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Redirect, Start, Stop,
+                                       Released, Verdict, Acknowledge>;
+
+}  // namespace ddprun::rdzv

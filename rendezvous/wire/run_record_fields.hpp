@@ -1,0 +1,93 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "rendezvous/wire/message_fields.hpp"
+#include "rendezvous/wire/run_record.hpp"
+
+/// The fields of a run's record, as message_fields.hpp holds those of messages.
+namespace ddprun::rdzv {
+
+inline constexpr std::array<std::pair<std::string_view, RecordedPhase>, 4> kRecordedPhaseNames = {{
+    {"forming", RecordedPhase::Forming},
+    {"running", RecordedPhase::Running},
+    {"stopping", RecordedPhase::Stopping},
+    {"closed", RecordedPhase::Closed},
+}};
+
+template <>
+struct Fields<Place> {
+    template <typename Record, typename Visitor>
+    static void visit(Record& place, Visitor& visit) {
+        visit.name("node", place.node, true);
+        visit.number("slots", place.slots, 1, visit.limits().slots_max);
+        visit.name("hostname", place.hostname, false);
+        visit.name("role", place.role, false);
+        visit.name("topology_key", place.topology_key, false);
+    }
+};
+
+template <>
+struct Fields<RecordedNode> {
+    template <typename Record, typename Visitor>
+    static void visit(Record& node, Visitor& visit) {
+        visit.name("node", node.node, true);
+        visit.name("process", node.process, false);
+        visit.name("hostname", node.hostname, false);
+        visit.number("slots", node.slots, 1, visit.limits().slots_max);
+        visit.flag("is_member", node.is_member);
+    }
+};
+
+template <>
+struct Fields<RecordedQuarantine> {
+    template <typename Record, typename Visitor>
+    static void visit(Record& quarantine, Visitor& visit) {
+        visit.name("node", quarantine.node, true);
+        visit.name("hostname", quarantine.hostname, false);
+        visit.duration("remaining_ms", quarantine.remaining);
+        visit.text("why", quarantine.why);
+        visit.flag("is_unfit", quarantine.is_unfit);
+    }
+};
+
+template <>
+struct Fields<RunRecord> {
+    static constexpr std::string_view type = "run";
+
+    template <typename Record, typename Visitor>
+    static void visit(Record& record, Visitor& visit) {
+        const std::size_t nodes_max = visit.limits().nodes_max;
+        visit.name("job", record.job, true);
+        visit.name("token", record.token, true);
+        visit.object("settings", record.settings);
+        visit.duration("age_ms", record.age);
+        visit.choice("phase", record.phase, kRecordedPhaseNames);
+        visit_generation(visit, record.generation);
+        visit.name("digest", record.digest, false);
+        visit.object("store", record.store);
+        visit.names("admitted", record.admitted, nodes_max * visit.limits().addresses_max);
+        visit.objects("places", record.places, nodes_max);
+        visit.objects("nodes", record.nodes, nodes_max);
+        visit.names("departed", record.departed, nodes_max);
+        visit.number("restarts_used", record.restarts_used, 0, kIntMax);
+        visit.number("node_losses_used", record.node_losses_used, 0, kIntMax);
+        visit.number("failed_step", record.failed_step, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+        visit.number("failures_at_step", record.failures_at_step, 0, kIntMax);
+        visit.objects("quarantined", record.quarantined, nodes_max);
+        visit.text("why", record.why);
+        visit.object("order", record.order);
+        visit.flag("is_failure", record.is_failure);
+        visit.names("unfinished", record.unfinished, nodes_max);
+        visit.names("lost_nodes", record.lost_nodes, nodes_max);
+        visit.text("loss_why", record.loss_why);
+        visit.flag("is_explained_by_loss", record.is_explained_by_loss);
+        visit.object("verdict", record.verdict);
+        visit.objects("timeline", record.timeline, visit.limits().timeline_events_max);
+    }
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,16 @@
+#include "rendezvous/wire/secret.hpp"
+
+#include <utility>
+
+#include <openssl/crypto.h>
+
+namespace ddprun::rdzv {
+
+JobSecret::JobSecret(const Bytes& bytes, std::string origin)
+    : bytes_(bytes), origin_(std::move(origin)) {}
+
+JobSecret::~JobSecret() {
+    OPENSSL_cleanse(bytes_.data(), bytes_.size());
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+/// The memory that an agent shares with those of its workers that have the worker runtime, or were
+/// started with `--watch preload`: one page per generation and node, a header written by the agent
+/// and one slot per worker written by that worker. Nobody is woken but for a death: a worker looks
+/// at each step, the agent when it needs to know. The agent passes a path to it in DDPRUN_PAGE;
+/// agent and worker may come from different builds, so layout and version are a contract
+/// (agent/README.md holds the table).
+namespace ddprun {
+
+inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
+inline constexpr std::uint32_t kWorkerPageVersion = 3;
+inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
+inline constexpr std::int64_t kPublishForEver = std::numeric_limits<std::int64_t>::max();
+
+/// Written by the agent, before the workers start unless a comment says otherwise.
+struct alignas(64) WorkerPageHeader {
+    std::uint64_t magic = kWorkerPageMagic;
+    std::uint32_t version = kWorkerPageVersion;
+    std::uint32_t slot_count = 0;  ///< slots that follow, one per local rank
+    std::uint64_t generation = 0;
+
+    /// A worker may publish while its own CLOCK_MONOTONIC is before this: an agent that is held up
+    /// need not wake for its workers to fall silent. kPublishForEver: no end; 0: nothing may be
+    /// published. Changes at any time.
+    std::atomic<std::int64_t> publish_until_ns{0};
+    /// When those that are still there will be killed, on CLOCK_MONOTONIC.
+    std::atomic<std::int64_t> stop_deadline_ns{0};
+    /// The signal by which the workers are asked to save and leave; 0: they are not. Set once,
+    /// after stop_deadline_ns.
+    std::atomic<std::uint32_t> stop_signal{0};
+    /// A futex: raised, and woken, when there is something new about a worker's death or its lock.
+    std::atomic<std::uint32_t> bell{0};
+};
+
+/// A signal that ends a worker, told by its own handler before the kernel begins to write a core.
+struct FatalSignal {
+    std::int32_t pid = 0;  ///< as the worker knows itself; 0: none told
+    std::int32_t signal = 0;
+};
+
+/// Written by its worker, at any time.
+struct alignas(64) WorkerPageSlot {
+    /// 1 from the moment when the worker looks at the page: it needs no signal to learn of a stop.
+    std::atomic<std::uint32_t> has_runtime{0};
+    /// The last step the worker has told; kNoProgress before the first.
+    std::atomic<std::uint64_t> progress{kNoProgress};
+    std::atomic<FatalSignal> fatal_signal{FatalSignal{}};
+    /// When its main() began, on CLOCK_MONOTONIC; 0: it has not, or nobody watches for it.
+    std::atomic<std::int64_t> reached_main_ns{0};
+    /// A pthread_mutex_t, robust and shared between processes, made by the agent and held by the
+    /// worker as long as it lives. glibc has the owner's thread id in its first word, a futex in
+    /// which the kernel notes and tells the owner's death, before it takes down its memory.
+    alignas(64) std::array<std::byte, 64> life_lock{};
+};
+
+static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128);
+static_assert(offsetof(WorkerPageSlot, life_lock) == 64);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+              std::atomic<std::int64_t>::is_always_lock_free &&
+              std::atomic<FatalSignal>::is_always_lock_free &&
+              std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// The slots behind the header of a mapped page, by local rank.
+[[nodiscard]] inline WorkerPageSlot* worker_page_slots(WorkerPageHeader* header) {
+    return static_cast<WorkerPageSlot*>(static_cast<void*>(header + 1));
+}
+
+[[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count) {
+    return sizeof(WorkerPageHeader) + slot_count * sizeof(WorkerPageSlot);
+}
+
+}  // namespace ddprun
