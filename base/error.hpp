@@ -1,10 +1,6 @@
 #pragma once
 
-#include <stdexcept>
 #include <string>
-#include <utility>
-
-#include <boost/system/result.hpp>
 
 namespace ddprun {
 
@@ -29,15 +25,6 @@ struct Error {
     ErrorCode code = ErrorCode::System;
     std::string what;
 };
-
-template <typename T>
-using Result = boost::system::result<T, Error>;
-
-/// Found by argument-dependent lookup when value() of a failed Result is called, which is a bug.
-[[noreturn]] inline void throw_exception_from_error(const Error& error,
-                                                    const boost::source_location& /*where*/) {
-    throw std::logic_error("value() of a failed Result: " + error.what);
-}
 
 /// "<what>: <text of errno_value>" as an Error whose code fits the errno.
 [[nodiscard]] Error system_error(int errno_value, const std::string& what);

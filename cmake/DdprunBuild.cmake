@@ -16,7 +16,9 @@ set_property(CACHE DDPRUN_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 find_program(DDPRUN_CCACHE ccache)
 if(DDPRUN_CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${DDPRUN_CCACHE}")
+    # Paths relative to the tree, so that what one checkout has compiled serves another.
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+        "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${DDPRUN_CCACHE}")
 endif()
 
 find_package(Threads REQUIRED)

@@ -14,7 +14,7 @@
 #include "agent/process/saved_process_state.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::agent {

@@ -12,7 +12,7 @@
 #include "agent/process/saved_process_state.hpp"
 #include "base/instant.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::agent {
 

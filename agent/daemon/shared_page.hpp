@@ -11,7 +11,7 @@
 #include "agent/daemon/life_watch.hpp"
 #include "agent/process/worker_page.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::agent {

@@ -6,7 +6,7 @@
 #include "agent/core/supervisor.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/store/net/store_server.hpp"
 
 namespace ddprun::agent {

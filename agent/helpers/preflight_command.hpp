@@ -8,7 +8,7 @@
 
 #include "agent/process/timed_program.hpp"
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::agent {
 

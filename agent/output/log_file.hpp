@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::agent {
 

@@ -12,7 +12,7 @@
 #include "agent/output/log_file.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::agent {

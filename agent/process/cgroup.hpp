@@ -5,7 +5,7 @@
 
 #include "base/instant.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/contract/containment_level.hpp"
 
 namespace ddprun::agent {

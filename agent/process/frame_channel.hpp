@@ -13,7 +13,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::agent {
 

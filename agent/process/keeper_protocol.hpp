@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 /// What an agent and its keeper say to each other over their socketpair; agent/keeper/README.md is

@@ -5,7 +5,7 @@
 #include <bitset>
 #include <string>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::agent {
 

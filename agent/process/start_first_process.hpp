@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/os/start_program.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::agent {
 

@@ -10,7 +10,7 @@
 
 #include "base/instant.hpp"
 #include "base/os/start_program.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::agent {
 

@@ -7,7 +7,7 @@
 
 #include "base/instant.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "worker_runtime/contract/worker_page.hpp"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun {
 

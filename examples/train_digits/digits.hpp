@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace digits {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::launcher {
 

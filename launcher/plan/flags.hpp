@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "launcher/plan/surroundings.hpp"
 
 namespace ddprun::launcher {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "launcher/plan/topology.hpp"
 
 /// Which CPUs a worker is bound to. Pure: a topology and the places of GPUs in, lists of CPUs out.

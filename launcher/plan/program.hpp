@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "launcher/plan/surroundings.hpp"
 
 namespace ddprun::launcher {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "launcher/plan/flags.hpp"
 #include "launcher/plan/launch_plan.hpp"
 #include "launcher/plan/surroundings.hpp"

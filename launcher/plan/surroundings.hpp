@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "launcher/plan/gpu.hpp"
 #include "launcher/plan/topology.hpp"
 

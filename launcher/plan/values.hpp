@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "launcher/plan/flags.hpp"
 
 /// The grammars of single values. Each function takes a value with its source and fails with a

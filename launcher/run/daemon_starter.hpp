@@ -8,7 +8,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 #include "rendezvous/wire/tls_files.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::launcher {

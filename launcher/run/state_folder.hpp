@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::launcher {
 

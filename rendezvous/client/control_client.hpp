@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/transport/tls.hpp"
 #include "rendezvous/wire/control.hpp"

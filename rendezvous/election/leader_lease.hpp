@@ -9,7 +9,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/etcd/etcd_client.hpp"
 
 namespace ddprun::rdzv {

@@ -6,7 +6,7 @@
 
 #include <boost/asio/awaitable.hpp>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/election/leader_lease.hpp"
 #include "rendezvous/etcd/etcd_messages.hpp"
 

@@ -14,7 +14,7 @@
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/etcd/etcd_messages.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 /// The requests to etcd's v3 JSON gateway and what it answers. Pure: text in, text out. Keys and
 /// values travel as base64, 64-bit numbers as text, and what is zero, false or empty is left out.

@@ -9,7 +9,7 @@
 #include <boost/asio/awaitable.hpp>
 
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/etcd/etcd_client.hpp"
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::rdzv {

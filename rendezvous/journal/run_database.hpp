@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 struct sqlite3;

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/server/jobs.hpp"
 #include "rendezvous/wire/handshake.hpp"
 

@@ -12,7 +12,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/transport/connection.hpp"
 #include "rendezvous/transport/tls.hpp"

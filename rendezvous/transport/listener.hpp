@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::rdzv {
 

@@ -8,7 +8,7 @@
 
 #include <openssl/ssl.h>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/wire/tls_files.hpp"
 
 /// TLS 1.3 around everything that a connection says. It hides; who may speak is decided by the

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 /// Messages as the bodies of frames. A body is a JSON object with the field "type" and those of

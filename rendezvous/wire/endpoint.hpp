@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::rdzv {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/wire/mac.hpp"
 
 /// A frame is: u32 big-endian length of the body, the body, and, if the connection has keys, the

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/wire/mac.hpp"
 #include "rendezvous/wire/secret.hpp"

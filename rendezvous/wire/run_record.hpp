@@ -8,7 +8,7 @@
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
 

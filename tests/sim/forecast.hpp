@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::sim {
 

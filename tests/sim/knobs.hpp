@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "tests/sim/options.hpp"
 
 namespace ddprun::sim {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 /// Checkpoints on disk, without LibTorch. Every function blocks and may be called from any thread;

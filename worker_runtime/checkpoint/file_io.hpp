@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/checkpoint/hashing.hpp"
 
 /// Whole files in and out, with their checksums. Blocking; for any one thread.

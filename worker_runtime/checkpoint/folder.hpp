@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 /// The names in a folder of checkpoints, and how one takes another's place. Blocking.
 namespace ddprun::worker {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 /// JSON from and for files that may be damaged or hostile.
 namespace ddprun::worker {

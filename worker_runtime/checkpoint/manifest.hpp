@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 
 /// What a checkpoint consists of, as JSON: pure functions on text.

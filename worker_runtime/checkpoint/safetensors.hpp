@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 
 /// The safetensors file format: eight bytes with the header's size (little-endian), a JSON header

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 /// The JSON header of a safetensors file, read event by event: a hostile one of a hundred million
 /// bytes never becomes a tree.

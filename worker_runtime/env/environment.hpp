@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "worker_runtime/contract/store_address.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "worker_runtime/contract/worker_page.hpp"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/torch/process_group.hpp"
 #include "worker_runtime/torch/training_state.hpp"
 #include "worker_runtime/torch/worker.hpp"

@@ -7,7 +7,7 @@
 
 #include <torch/types.h>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun {
 

@@ -5,7 +5,7 @@
 
 #include <torch/types.h>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/torch/process_group.hpp"
 
 namespace ddprun {

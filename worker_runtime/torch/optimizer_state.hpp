@@ -10,7 +10,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 /// What LibTorch's optimizers remember, as named tensors: `optimizer.<parameter>.<field>`, with
 /// step counts as int64 scalars, and the learning rate of each group as `optimizer.lr.<group>`, a

@@ -7,7 +7,7 @@
 
 #include <torch/types.h>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/env/environment.hpp"
 #include "worker_runtime/torch/stop_ballot.hpp"
 

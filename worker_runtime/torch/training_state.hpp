@@ -11,7 +11,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/torch/distributed_sampler.hpp"
 #include "worker_runtime/torch/process_group.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "worker_runtime/env/environment.hpp"
 #include "worker_runtime/torch/process_group.hpp"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/instant.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/store/core/store_replies.hpp"
 
 namespace ddprun::rdzv {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/store/core/store_backend.hpp"
 #include "rendezvous/store/core/store_queues.hpp"
 #include "rendezvous/store/core/store_replies.hpp"

@@ -9,7 +9,7 @@
 
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/store/core/store_backend.hpp"
 
 namespace ddprun::rdzv {

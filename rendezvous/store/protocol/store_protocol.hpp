@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::rdzv {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <variant>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::rdzv {
 

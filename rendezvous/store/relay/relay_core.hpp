@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/limits.hpp"
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "rendezvous/store/core/store_relayed.hpp"
 #include "rendezvous/store/core/store_replies.hpp"
 #include "rendezvous/store/protocol/store_value.hpp"
