@@ -31,10 +31,7 @@
 
 namespace {
 
-using ddprun::Error;
-using ddprun::Instant;
-using ddprun::JobId;
-using ddprun::Result;
+using namespace ddprun;
 using namespace ddprun::rdzv;
 
 constexpr int kExitCannotStart = 1;

@@ -27,9 +27,7 @@
 
 namespace {
 
-using ddprun::Error;
-using ddprun::ErrorCode;
-using ddprun::Result;
+using namespace ddprun;
 using namespace ddprun::rdzv;
 
 constexpr int kExitNoSuchJob = 1;

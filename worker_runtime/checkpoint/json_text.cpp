@@ -59,7 +59,7 @@ Result<Json> parse_json(std::string_view text, int depth_max) {
     if (value.is_discarded()) {
         return Error{ErrorCode::BadMessage, "it is not JSON"};
     }
-    return Result<Json>(boost::system::in_place_value, std::move(value));
+    return value;
 }
 
 }  // namespace ddprun::worker
