@@ -8,6 +8,7 @@
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 #include "tests/support/network_namespaces.hpp"
+#include "tests/support/places.hpp"
 
 using namespace ddprun::test;
 
@@ -23,7 +24,7 @@ bool has_network() {
 
 Process& start_node_in(Cluster& cluster, const Network& network, int node, const Job& job) {
     StartOptions options;
-    options.argv = {DDPRUN_BIN_DIR "/ddprun", "--log-dir", cluster.dir() / "logs"};
+    options.argv = {bin_dir() + "/ddprun", "--log-dir", cluster.dir() / "logs"};
     const std::vector<std::string> args = node_args(job);
     options.argv.insert(options.argv.end(), args.begin(), args.end());
     options.name = "ddprun of node " + std::to_string(node);
@@ -33,8 +34,7 @@ Process& start_node_in(Cluster& cluster, const Network& network, int node, const
 /// The daemon at the switch, where the nodes' cables end.
 Cluster::Daemon start_daemon_at_switch(Cluster& cluster) {
     StartOptions options;
-    options.argv = {DDPRUN_BIN_DIR "/ddprun-rendezvous", "--listen",
-                    Network::switch_address() + ":0"};
+    options.argv = {bin_dir() + "/ddprun-rendezvous", "--listen", Network::switch_address() + ":0"};
     Process& process = cluster.start(options);
     const std::string line = process.wait_for_line("listening on ");
     return {process, line.substr(line.rfind(' ') + 1)};

@@ -10,6 +10,7 @@
 #include "tests/cluster/nodes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/places.hpp"
 
 using namespace ddprun::test;
 
@@ -22,7 +23,7 @@ public:
         REQUIRE(::mkfifo(fifo_.c_str(), 0600) == 0);
         const std::size_t colon = server.rfind(':');
         StartOptions options;
-        options.argv = {DDPRUN_BIN_DIR "/../tests/ddprun_network_proxy", "127.0.0.1",
+        options.argv = {bin_dir() + "/../tests/ddprun_network_proxy", "127.0.0.1",
                         server.substr(0, colon), server.substr(colon + 1), fifo_};
         process_ = &cluster.start(options);
         const std::string line = process_->wait_for_line("listening on ");

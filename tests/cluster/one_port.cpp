@@ -15,6 +15,7 @@
 #include "tests/cluster/nodes.hpp"
 #include "tests/process/store_client.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/places.hpp"
 #include "tests/support/store_requests.hpp"
 #include "tests/support/torch_python.hpp"
 
@@ -23,7 +24,7 @@ using ddprun::rdzv::store_test::StoreClientSocket;
 
 namespace {
 
-const std::string kScripts = DDPRUN_SOURCE_DIR "/tests/cluster/workers/";
+const std::string kScripts = source_dir() + "/tests/cluster/workers/";
 
 /// PyTorch's launcher, from the same folder as its Python.
 std::string torchrun() {

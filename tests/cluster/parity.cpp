@@ -12,6 +12,7 @@
 #include "launcher/plan/placement.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/places.hpp"
 #include "tests/support/torch_python.hpp"
 
 using namespace ddprun;
@@ -56,7 +57,7 @@ void check_binding(const nlohmann::json& it) {
 TEST_CASE("a worker sees the same under ddprun as under torchrun but for what the README names") {
     if (is_torch_python_there()) {
         CHECK(run_torch_python("cluster/parity.py",
-                               {DDPRUN_BIN_DIR, DDPRUN_SOURCE_DIR "/launcher/README.md"}, "") == 0);
+                               {bin_dir(), source_dir() + "/launcher/README.md"}, "") == 0);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "tests/cluster/nodes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/places.hpp"
 
 namespace ddprun::test {
 
@@ -22,7 +23,7 @@ inline constexpr unsigned kNobodysUser = 64123;
 class PlainUser {
 public:
     explicit PlainUser(Cluster& cluster) : cluster_(cluster), is_root_(::geteuid() == 0) {
-        bin_ = is_root_ ? cluster.dir() / "bin" : DDPRUN_BIN_DIR;
+        bin_ = is_root_ ? cluster.dir() / "bin" : bin_dir();
         worker_ = is_root_ ? bin_ + "/ddprun_test_worker" : Cluster::worker();
         if (!is_root_) {
             return;
@@ -30,8 +31,7 @@ public:
         // The build may lie where nobody else may look.
         std::filesystem::create_directory(bin_);
         for (const char* program : {"ddprun", "ddprun-keeper", "ddprun-rendezvous", "ddpctl"}) {
-            std::filesystem::copy_file(std::string(DDPRUN_BIN_DIR "/") + program,
-                                       bin_ + "/" + program);
+            std::filesystem::copy_file(bin_dir() + "/" + program, bin_ + "/" + program);
         }
         std::filesystem::copy_file(Cluster::worker(), worker_);
         REQUIRE(::chown(cluster.dir().path().c_str(), kNobodysUser, kNobodysUser) == 0);

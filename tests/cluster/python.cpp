@@ -8,6 +8,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/places.hpp"
 
 using namespace ddprun::test;
 
@@ -30,7 +31,7 @@ TEST_CASE("a PyTorch training survives the loss of a node and goes on from its c
                                            port.endpoint(),
                                            "--rdzv-conf",
                                            "last_call_timeout=10,grow_delay=0",
-                                           DDPRUN_SOURCE_DIR "/examples/python_ddp/train.py",
+                                           source_dir() + "/examples/python_ddp/train.py",
                                            "--epochs",
                                            "6",
                                            "--min-epoch-seconds",

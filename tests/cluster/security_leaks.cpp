@@ -15,6 +15,7 @@
 #include "tests/cluster/proc.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/places.hpp"
 
 using namespace ddprun::test;
 
@@ -155,7 +156,7 @@ TEST_CASE("the secret is nowhere but in its file") {
     CHECK(stranger.wait_exit() == 69);
     programs.push_back(&stranger);
     Process& asking =
-        cluster.start({.argv = {DDPRUN_BIN_DIR "/ddpctl", "status", "--rdzv-endpoint", job.endpoint,
+        cluster.start({.argv = {bin_dir() + "/ddpctl", "status", "--rdzv-endpoint", job.endpoint,
                                 "--json", "--secret-file", secret_file}});
     CHECK(asking.wait_exit() == 0);
     programs.push_back(&asking);

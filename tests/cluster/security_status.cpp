@@ -9,6 +9,7 @@
 #include "tests/cluster/nodes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/places.hpp"
 
 using namespace ddprun::test;
 
@@ -17,7 +18,7 @@ namespace {
 Process& ask(Cluster& cluster, const std::string& endpoint,
              const std::vector<std::string>& flags = {}) {
     StartOptions options;
-    options.argv = {DDPRUN_BIN_DIR "/ddpctl", "status", "--rdzv-endpoint", endpoint};
+    options.argv = {bin_dir() + "/ddpctl", "status", "--rdzv-endpoint", endpoint};
     options.argv.insert(options.argv.end(), flags.begin(), flags.end());
     return cluster.start(options);
 }
@@ -122,7 +123,7 @@ TEST_CASE("ddpctl says what keeps it from answering, each with its exit code") {
     CHECK(missing.wait_exit() == 2);
     Process& typo = ask(cluster, daemon.endpoint, {"--jsn"});
     CHECK(typo.wait_exit() == 2);
-    Process& help = cluster.start({.argv = {DDPRUN_BIN_DIR "/ddpctl", "--help"}});
+    Process& help = cluster.start({.argv = {bin_dir() + "/ddpctl", "--help"}});
     CHECK(help.wait_exit() == 0);
     CHECK(help.out().find("exit codes:") != std::string::npos);
     daemon.process.signal(SIGTERM);

@@ -7,6 +7,7 @@
 #include "tests/support/catch.hpp"
 #include "tests/support/certificates.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/places.hpp"
 
 using namespace ddprun::test;
 
@@ -48,7 +49,7 @@ TEST_CASE("a job runs through TLS with a daemon that its head starts") {
     head.wait_for_line("^worker .* world=2 .* generation=1 ");
     other.wait_for_line("^worker .* world=2 .* generation=1 ");
 
-    std::vector<std::string> argv = {DDPRUN_BIN_DIR "/ddpctl", "status", "--rdzv-endpoint",
+    std::vector<std::string> argv = {bin_dir() + "/ddpctl", "status", "--rdzv-endpoint",
                                      job.endpoint};
     Process& open = cluster.start({.argv = argv});
     CHECK(open.wait_exit() == 69);

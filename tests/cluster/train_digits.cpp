@@ -17,6 +17,7 @@
 #include "base/rng.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/places.hpp"
 
 using namespace ddprun;
 using namespace ddprun::test;
@@ -54,8 +55,8 @@ public:
                         {"--nnodes", nnodes, "--rdzv-id", "digits", "--rdzv-endpoint",
                          port_.endpoint(), "--rdzv-conf", "last_call_timeout=0,grow_delay=0"});
         }
-        args.insert(args.end(), {DDPRUN_BIN_DIR "/train_digits", "--epochs",
-                                 std::to_string(kEpochs), "--checkpoint-dir", checkpoint_dir_});
+        args.insert(args.end(), {bin_dir() + "/train_digits", "--epochs", std::to_string(kEpochs),
+                                 "--checkpoint-dir", checkpoint_dir_});
         args.insert(args.end(), shape_.flags.begin(), shape_.flags.end());
         return cluster_.start_ddprun(args);
     }

@@ -12,12 +12,13 @@
 #include "agent/daemon/keeper_handle.hpp"
 #include "base/os/unique_fd.hpp"
 #include "tests/process/wanted_containment.hpp"
+#include "tests/support/places.hpp"
 
 namespace ddprun::agent {
 
-inline const std::string kKeeperProgram = DDPRUN_BIN_DIR "/ddprun-keeper";
-inline const std::string kWorkerProgram = DDPRUN_BIN_DIR "/../tests/keeper_test_worker";
-inline const std::string kAgentProgram = DDPRUN_BIN_DIR "/../tests/keeper_test_agent";
+inline const std::string kKeeperProgram = bin_dir() + "/ddprun-keeper";
+inline const std::string kWorkerProgram = bin_dir() + "/../tests/keeper_test_worker";
+inline const std::string kAgentProgram = bin_dir() + "/../tests/keeper_test_agent";
 
 struct TestPipe {
     TestPipe();

@@ -23,6 +23,7 @@
 #include "agent/process/worker_page.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/places.hpp"
 #include "worker_runtime/env/life_lock.hpp"
 
 namespace ddprun::agent {
@@ -91,7 +92,7 @@ public:
     /// Starts a shell as worker 1, which preloads the library and whose stdout is from_worker.
     void start_shell(const std::string& script) {
         run([&] {
-            setenv("LD_PRELOAD", DDPRUN_BIN_DIR "/ddprun-preload.so", 1);
+            setenv("LD_PRELOAD", (bin_dir() + "/ddprun-preload.so").c_str(), 1);
             setenv("DDPRUN_PAGE", path.c_str(), 1);
             setenv("DDPRUN_SLOT", "1", 1);
             dup2(from_worker.write_end.get(), STDOUT_FILENO);

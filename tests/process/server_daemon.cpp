@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "tests/process/server_fixture.hpp"
+#include "tests/support/places.hpp"
 
 extern char** environ;
 
@@ -24,7 +25,7 @@ public:
         REQUIRE(::pipe2(fds, O_CLOEXEC) == 0);
         output_.reset(fds[0]);
         UniqueFd write_end(fds[1]);
-        flags.insert(flags.begin(), DDPRUN_BIN_DIR "/ddprun-rendezvous");
+        flags.insert(flags.begin(), bin_dir() + "/ddprun-rendezvous");
         std::vector<char*> argv;
         for (std::string& flag : flags) {
             argv.push_back(flag.data());

@@ -6,6 +6,7 @@
 
 #include "tests/scenario/transcript.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/places.hpp"
 
 namespace ddprun::sim {
 
@@ -25,7 +26,7 @@ std::string read(const std::filesystem::path& path) {
 // run with DDPRUN_REWRITE_TRANSCRIPTS=1 and read the diff.
 TEST_CASE("every transcript of the coordinator holds") {
     const std::filesystem::path folder =
-        std::filesystem::path(DDPRUN_SOURCE_DIR) / "tests/scenario/transcripts";
+        std::filesystem::path(source_dir()) / "tests/scenario/transcripts";
     std::set<std::filesystem::path> files;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
         files.insert(entry.path());

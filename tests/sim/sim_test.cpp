@@ -17,6 +17,7 @@
 #include "tests/sim/scale.hpp"
 #include "tests/sim/shrink.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/places.hpp"
 
 namespace ddprun::sim {
 
@@ -29,7 +30,7 @@ double seconds_allowed() {
 
 /// Lines of a file beside this one, without comments.
 std::vector<std::string> lines_of(const std::string& name) {
-    std::ifstream file(DDPRUN_SOURCE_DIR "/tests/sim/" + name);
+    std::ifstream file(source_dir() + "/tests/sim/" + name);
     REQUIRE(file.is_open());
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {

@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "tests/support/catch.hpp"
+#include "tests/support/places.hpp"
 
 namespace ddprun::test {
 
@@ -338,7 +339,7 @@ Process& Cluster::start(const StartOptions& options) {
 Process& Cluster::start_ddprun(const std::vector<std::string>& args,
                                const std::map<std::string, std::string>& env) {
     StartOptions options;
-    options.argv = {DDPRUN_BIN_DIR "/ddprun", "--log-dir", dir_ / "logs"};
+    options.argv = {bin_dir() + "/ddprun", "--log-dir", dir_ / "logs"};
     options.argv.insert(options.argv.end(), args.begin(), args.end());
     options.env = env;
     options.name = "ddprun " + std::to_string(processes_.size());
@@ -347,7 +348,7 @@ Process& Cluster::start_ddprun(const std::vector<std::string>& args,
 
 Cluster::Daemon Cluster::start_daemon(const std::vector<std::string>& args) {
     StartOptions options;
-    options.argv = {DDPRUN_BIN_DIR "/ddprun-rendezvous", "--port", "0"};
+    options.argv = {bin_dir() + "/ddprun-rendezvous", "--port", "0"};
     options.argv.insert(options.argv.end(), args.begin(), args.end());
     Process& process = start(options);
     const std::string line = process.wait_for_line("listening on 127\\.0\\.0\\.1:[0-9]+");
@@ -357,7 +358,7 @@ Cluster::Daemon Cluster::start_daemon(const std::vector<std::string>& args) {
 }
 
 std::string Cluster::program(const std::string& name) {
-    return DDPRUN_BIN_DIR "/" + name;
+    return bin_dir() + "/" + name;
 }
 
 pid_t Cluster::daemon_at(std::uint16_t port) {
@@ -377,7 +378,7 @@ pid_t Cluster::daemon_at(std::uint16_t port) {
 }
 
 std::string Cluster::worker() {
-    return DDPRUN_BIN_DIR "/../tests/ddprun_test_worker";
+    return bin_dir() + "/../tests/ddprun_test_worker";
 }
 
 bool Cluster::turn(Clock::time_point deadline, int extra) {

@@ -2,13 +2,13 @@
 
 #include <string>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 #include "tests/support/catch.hpp"
 
 /// A failed check of a Result shows its error.
 template <typename T>
-struct Catch::StringMaker<boost::system::result<T, ddprun::Error>> {
-    static std::string convert(const boost::system::result<T, ddprun::Error>& result) {
+struct Catch::StringMaker<ddprun::Result<T>> {
+    static std::string convert(const ddprun::Result<T>& result) {
         return result ? "a value" : "error: " + result.error().what;
     }
 };

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/places.hpp"
+
 /// The exchanges of tests/support/transcripts/tcpstore.json, whose README explains the fields.
 namespace ddprun::rdzv::store_test {
 
@@ -48,7 +50,7 @@ inline std::string from_hex(const std::string& hex) {
 }
 
 inline std::vector<Transcript> load_transcripts() {
-    std::ifstream file(DDPRUN_SOURCE_DIR "/tests/support/transcripts/tcpstore.json");
+    std::ifstream file(source_dir() + "/tests/support/transcripts/tcpstore.json");
     std::vector<Transcript> transcripts;
     for (const nlohmann::json& from : nlohmann::json::parse(file)) {
         Transcript& to = transcripts.emplace_back();

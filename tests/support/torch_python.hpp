@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/catch.hpp"
+#include "tests/support/places.hpp"
 
 /// The project's Python with torch, for tests whose target defines DDPRUN_TORCH_PYTHON.
 namespace ddprun::test {
@@ -26,7 +27,7 @@ inline bool is_torch_python_there() {
 /// its stdout; empty: ours does.
 inline int run_torch_python(const std::string& script, std::vector<std::string> args,
                             const std::string& out = {}) {
-    args.insert(args.begin(), {DDPRUN_TORCH_PYTHON, DDPRUN_SOURCE_DIR "/tests/" + script});
+    args.insert(args.begin(), {DDPRUN_TORCH_PYTHON, source_dir() + "/tests/" + script});
     std::vector<char*> argv;
     for (std::string& arg : args) {
         argv.push_back(arg.data());

@@ -3,6 +3,7 @@
 
 #include "launcher/machine/real_surroundings.hpp"
 #include "launcher/plan/flags.hpp"
+#include "tests/support/places.hpp"
 #include "tests/unit/plan_fake_surroundings.hpp"
 
 using namespace ddprun;
@@ -220,7 +221,7 @@ TEST_CASE("--help and --version answer before anything else is judged") {
 }
 
 TEST_CASE("the launcher's README has every flag") {
-    std::ifstream file{DDPRUN_SOURCE_DIR "/launcher/README.md"};
+    std::ifstream file{source_dir() + "/launcher/README.md"};
     std::stringstream readme;
     readme << file.rdbuf();
     for (const Flag& flag : all_flags()) {
