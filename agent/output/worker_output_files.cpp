@@ -1,6 +1,7 @@
 #include "agent/output/worker_output_files.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,6 +36,17 @@ Result<void> make_folders(const std::string& path) {
         return system_error(ENOTDIR, "making the log folder " + path);
     }
     return {};
+}
+
+Result<UniqueFd> hold_folder(const std::string& path) {
+    if (const Result<void> made = make_folders(path); !made) {
+        return made.error();
+    }
+    UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.is_open() || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+        return system_error(errno, "locking the log folder " + path);
+    }
+    return folder;
 }
 
 Result<UniqueFd> open_log(const std::string& path) {

@@ -13,6 +13,10 @@ namespace ddprun::agent {
 /// Makes `path` and its missing parents, 0700.
 [[nodiscard]] Result<void> make_folders(const std::string& path);
 
+/// Locks the folder `path` (made if it is missing) for as long as the result lives: who waits for
+/// the lock, as `ddpctl logs --follow` does, knows then that this process writes nothing more.
+[[nodiscard]] Result<UniqueFd> hold_folder(const std::string& path);
+
 /// Opens `path` to append to it, whatever is in it; makes it if it is missing. Not through a
 /// symbolic link.
 [[nodiscard]] Result<UniqueFd> open_log(const std::string& path);

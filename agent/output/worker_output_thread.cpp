@@ -161,6 +161,14 @@ void OutputPump::open_files(Worker& worker, Rank rank) {
 }
 
 void OutputPump::make_links() {
+    // Held before the first link: a run with links and without a lock has lost its ddprun.
+    if (!held_root_.is_open()) {
+        if (Result<UniqueFd> held = hold_folder(options_.log_root); held) {
+            held_root_ = *std::move(held);
+        } else {
+            say_error(held.error());
+        }
+    }
     for (const auto& [rank, log_dir] : std::exchange(unlinked_, {})) {
         if (const Result<void> linked = link_by_rank(options_.log_root, rank, log_dir); !linked) {
             say_error(linked.error());

@@ -78,6 +78,7 @@ private:
     std::optional<ConsoleSink> err_console_;  ///< none if stderr is the same place as stdout
     const LineWriter own_line_;               ///< for what ddprun itself says
     std::map<Key, std::unique_ptr<Worker>> workers_;
+    UniqueFd held_root_;  ///< the lock on log_root, from the first worker to the end
     std::vector<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due
     std::vector<std::shared_ptr<Stream>> paused_;         ///< not read until the console has room
     std::vector<char> buffer_;                            ///< of one read, shared by all streams

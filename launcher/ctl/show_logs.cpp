@@ -1,5 +1,6 @@
 #include "launcher/ctl/show_logs.hpp"
 
+#include <poll.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "base/os/unique_fd.hpp"
 #include "launcher/ctl/log_folder.hpp"
 #include "launcher/ctl/log_reader.hpp"
+#include "launcher/ctl/run_writer.hpp"
 
 namespace ddprun::launcher {
 
@@ -85,6 +87,7 @@ public:
             }
             watch(run_);
             watch(run_ + "/by-rank");
+            writer_.emplace(run_);
         }
         // Whether the run is over is asked before its logs are read, so that nothing is missed.
         bool is_over = !question_.follows || is_run_over(run_);
@@ -92,10 +95,13 @@ public:
             open(rank, question_.last_lines);
         }
         show_all();
-        while (!is_over && is_read()) {
-            if (!wait()) {
-                return system_error(errno, "watching the logs in " + run_);
+        bool has_writer = true;
+        while (!is_over && has_writer && is_read()) {
+            const Result<Woken> woken = wait();
+            if (!woken) {
+                return woken.error();
             }
+            has_writer = *woken != Woken::WriterGone;
             is_over = is_run_over(run_);
             take_new_workers();
             show_all();
@@ -105,10 +111,18 @@ public:
             logs->err.finish();
         }
         std::fflush(out_);
+        if (!is_over && !has_writer) {
+            fmt::print(err_,
+                       "ddpctl: {} ends here: the ddprun that wrote it has ended without a verdict "
+                       "on the job; it was killed, or its node has left the job\n",
+                       run_);
+        }
         return {};
     }
 
 private:
+    enum class Woken { LogsChanged, WriterGone };
+
     [[nodiscard]] std::vector<int> wanted_ranks() const {
         return question_.ranks.empty() ? ranks_of_run(run_) : question_.ranks;
     }
@@ -166,13 +180,23 @@ private:
     }
 
     /// Until something has changed; how much does not matter.
-    [[nodiscard]] bool wait() {
+    [[nodiscard]] Result<Woken> wait() {
         alignas(inotify_event) std::array<char, 16384> events;
-        ssize_t count = 0;
-        do {
-            count = ::read(inotify_.get(), events.data(), events.size());
-        } while (count < 0 && errno == EINTR);
-        return count > 0;
+        for (;;) {
+            std::array<pollfd, 2> sources{pollfd{inotify_.get(), POLLIN, 0},
+                                          pollfd{writer_->descriptor(), POLLIN, 0}};
+            const bool is_woken = ::poll(sources.data(), sources.size(), -1) > 0;
+            if (is_woken && sources[1].revents != 0 && writer_->is_gone()) {
+                return Woken::WriterGone;
+            }
+            if (is_woken && sources[0].revents != 0 &&
+                ::read(inotify_.get(), events.data(), events.size()) > 0) {
+                return Woken::LogsChanged;
+            }
+            if (!is_woken && errno != EINTR) {
+                return system_error(errno, "watching the logs in " + run_);
+            }
+        }
     }
 
     const std::string run_;
@@ -180,6 +204,7 @@ private:
     std::FILE* const out_;
     std::FILE* const err_;
     UniqueFd inotify_;
+    std::optional<RunWriter> writer_;  ///< only of a run that is followed
     std::map<int, std::unique_ptr<RankLogs>> ranks_;
 };
 

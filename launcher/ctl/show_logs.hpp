@@ -16,13 +16,15 @@ struct LogsQuestion {
     std::string job;                        ///< empty: the newest run, whichever job's
     std::vector<int> ranks;                 ///< empty: all of this node
     std::optional<std::size_t> last_lines;  ///< of each log, to begin with; none: all
-    bool follows = false;                   ///< goes on until the run is over or the reader is gone
+    bool follows = false;  ///< until the run is over, or its writer or our reader is gone
 };
 
 /// Writes what the newest workers of a run on this node have written: their stdout to `out`, their
 /// stderr to `err`; of several ranks in whole lines behind `[rank] `. When it follows, a rank that
-/// is started again is followed to its new logs. Woken by the kernel (inotify), so a log on a
-/// network file system that another machine writes is seen only when something here changes, too.
+/// is started again is followed to its new logs, until the run has its verdict or the ddprun that
+/// writes it is gone; then a line on `err` says so. The kernel wakes it (inotify, a lock on the
+/// run's folder), so a run is followed on the machine that writes it, not over a network file
+/// system.
 /// Fails with NotFound if there is no such run or rank.
 [[nodiscard]] Result<void> show_logs(const LogsQuestion& question, std::FILE* out, std::FILE* err);
 

@@ -118,6 +118,28 @@ TEST_CASE("whoever follows sees what comes, the next generation too, and the end
     cluster.wait_all_gone();
 }
 
+TEST_CASE("following ends with a line that says why when ddprun is gone without a verdict") {
+    Cluster cluster;
+    Process& node =
+        cluster.start_ddprun({"--rdzv-id", "job-1", Cluster::worker(), "--say", "begun", "--hang"});
+    node.wait_for_line("^begun$");
+    Process& following = start_logs(cluster, {"-f"});
+    Process& beside = start_logs(cluster, {"-f", "--rank", "0"});
+    following.wait_for_line("^\\[0\\] begun$");
+    beside.wait_for_line("^begun$");
+    node.signal(SIGKILL);
+    const std::string why = "job-1_[0-9a-f]{8} ends here: .*ddprun .*without a verdict";
+    for (Process* each : {&following, &beside, &start_logs(cluster, {"-f"})}) {
+        CHECK(each->wait_exit() == 0);
+        CHECK(each->count_lines("begun$") == 1);
+        CHECK(each->count_lines(why) == 1);
+    }
+    Process& whole = start_logs(cluster, {});
+    CHECK(whole.wait_exit() == 0);
+    CHECK(whole.err().empty());
+    cluster.wait_all_gone();
+}
+
 TEST_CASE("full logs are read as one, also while they are set aside") {
     Cluster cluster;
     const std::string go = cluster.dir() / "go";
