@@ -213,11 +213,11 @@ class Documents(unittest.TestCase):
         self.assertEqual(rules({"a.md": "# A\n[b](b.md)\n"}), ["link"])
 
     def test_error_codes_and_limits_have_comments(self):
-        path = "rendezvous/base/error.hpp"
+        path = "base/error.hpp"
         good = "#pragma once\nenum class ErrorCode {\n    A,  ///< a\n    B,  ///< b\n};\n"
         self.assertEqual(rules({path: good}), [])
         self.assertEqual(rules({path: good.replace("  ///< b", "")}), ["documented"])
-        path = "rendezvous/protocol/limits.hpp"
+        path = "base/limits.hpp"
         good = "#pragma once\nstruct Limits {\n    int a = 1;  ///< a\n    /// b\n    T b{1};\n};\n"
         self.assertEqual(rules({path: good}), [])
         self.assertEqual(rules({path: good.replace("/// b", "")}), ["documented"])
