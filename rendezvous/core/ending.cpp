@@ -99,6 +99,16 @@ Evidence trimmed(Evidence evidence, const Limits& limits) {
     return evidence;
 }
 
+void complete(Evidence& known, Evidence later) {
+    known.core_dumped |= later.core_dumped;
+    for (std::string Evidence::*text :
+         {&Evidence::stderr_tail, &Evidence::error_file, &Evidence::kernel_note}) {
+        if (!(later.*text).empty()) {
+            known.*text = std::move(later.*text);
+        }
+    }
+}
+
 const TimedFailure& first_of(const Stopping& stopping) {
     DDP_CHECK(!stopping.failures.empty());
     if (DDP_BUG(FirstFailureByArrival)) {

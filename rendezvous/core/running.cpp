@@ -147,15 +147,15 @@ void no_longer_pending(Step& step, const NodeId& id) {
     }
 }
 
-/// A failure may be told while the core is still being written.
-void learn_of_core(Run& run, const NodeId& id, const WorkerFailed& message) {
-    Stopping* stopping = std::get_if<Stopping>(&run.phase);
-    if (stopping == nullptr || !message.evidence.core_dumped) {
+/// A failure is reported as soon as it is known; what the worker left behind follows.
+void complete_evidence(Step& step, const NodeId& id, const WorkerFailed& message) {
+    Stopping* stopping = std::get_if<Stopping>(&step.run.phase);
+    if (stopping == nullptr) {
         return;
     }
     for (TimedFailure& failure : stopping->failures) {
         if (failure.report.node == id && failure.report.local_rank == message.local_rank) {
-            failure.report.evidence.core_dumped = true;
+            complete(failure.report.evidence, trimmed(message.evidence, step.options.limits));
         }
     }
 }
@@ -216,7 +216,7 @@ void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& mess
     }
     const NodeId id = step.run.by_connection.at(connection);
     if (node->failed.contains(message.local_rank)) {
-        learn_of_core(step.run, id, message);
+        complete_evidence(step, id, message);
         return;
     }
     const Rank rank(base_rank_of(step.run, id).value() + message.local_rank.value());

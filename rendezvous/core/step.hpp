@@ -169,5 +169,8 @@ void close_without_progress(Step& step, const Stopping& stopping);
 [[nodiscard]] bool is_earlier(const TimedFailure& left, const TimedFailure& right);
 /// The evidence as it may be kept and sent on: every field within Limits.
 [[nodiscard]] Evidence trimmed(Evidence evidence, const Limits& limits);
+/// Adds what a later report of the same end knows more: last words, error file, core, the kernel's
+/// line. How and when the worker ended stay; nothing known is lost to a report that knows less.
+void complete(Evidence& known, Evidence later);
 
 }  // namespace ddprun::rdzv

@@ -91,7 +91,8 @@ std::string text_of(const Verdict& m) {
     if (m.first_failure) {
         text += fmt::format("; first of {}: rank {} (local {}) on {}", m.failure_count,
                             m.first_failure->rank.value(), m.first_failure->local_rank.value(),
-                            m.first_failure->hostname);
+                            m.first_failure->hostname) +
+                quoted("last words", m.first_failure->evidence.stderr_tail);
     }
     return text;
 }

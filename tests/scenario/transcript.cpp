@@ -348,6 +348,8 @@ void Scenario::report(const std::string& command, Words& words) {
             failed.evidence.progress = static_cast<std::uint64_t>(*at);
         }
         failed.evidence.program = "./train";
+        failed.evidence.core_dumped = words.option("core").has_value();
+        failed.evidence.stderr_tail = words.option("words").value_or("");
         failed.evidence.age = duration_of(words.option("age").value_or("0ms"));
         message = failed;
     } else if (command == "quiet") {
