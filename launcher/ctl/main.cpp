@@ -13,12 +13,12 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "launcher/ctl/doctor_text.hpp"
 #include "launcher/ctl/show_logs.hpp"
 #include "launcher/ctl/status_text.hpp"
+#include "launcher/doctor/doctor_text.hpp"
+#include "launcher/machine/read_machine_facts.hpp"
 #include "launcher/plan/log_place.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
-#include "launcher/preflight/read_facts.hpp"
 #include "rendezvous/client/control_client.hpp"
 #include "rendezvous/transport/secret_file.hpp"
 #include "rendezvous/wire/control.hpp"

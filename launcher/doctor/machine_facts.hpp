@@ -16,7 +16,7 @@ struct InterfaceFact {
     bool is_loopback = false;
 };
 
-/// What preflight checks look at. What could not be read is none.
+/// What the checks of `ddpctl doctor` look at. What could not be read is none.
 struct MachineFacts {
     std::optional<std::uint64_t> open_files;       ///< soft limit, which workers get
     std::optional<std::uint64_t> open_files_most;  ///< hard limit, to which ddprun raises its own

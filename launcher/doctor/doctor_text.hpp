@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/preflight/checks.hpp"
+#include "launcher/doctor/checks.hpp"
 
 namespace ddprun::launcher {
 

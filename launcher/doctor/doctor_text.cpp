@@ -1,4 +1,4 @@
-#include "launcher/ctl/doctor_text.hpp"
+#include "launcher/doctor/doctor_text.hpp"
 
 #include <algorithm>
 

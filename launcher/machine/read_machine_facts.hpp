@@ -1,6 +1,6 @@
 #pragma once
 
-#include "launcher/preflight/machine_facts.hpp"
+#include "launcher/doctor/machine_facts.hpp"
 
 namespace ddprun::launcher {
 

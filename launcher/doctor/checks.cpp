@@ -1,4 +1,4 @@
-#include "launcher/preflight/checks.hpp"
+#include "launcher/doctor/checks.hpp"
 
 #include <algorithm>
 

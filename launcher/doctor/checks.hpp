@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/preflight/machine_facts.hpp"
+#include "launcher/doctor/machine_facts.hpp"
 
 namespace ddprun::launcher {
 

@@ -1,8 +1,8 @@
 #include <map>
 #include <string>
 
-#include "launcher/preflight/checks.hpp"
-#include "launcher/preflight/read_facts.hpp"
+#include "launcher/doctor/checks.hpp"
+#include "launcher/machine/read_machine_facts.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace ddprun::launcher;

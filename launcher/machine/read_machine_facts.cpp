@@ -1,4 +1,4 @@
-#include "launcher/preflight/read_facts.hpp"
+#include "launcher/machine/read_machine_facts.hpp"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
