@@ -68,6 +68,21 @@ class Tokens(unittest.TestCase):
         self.assertEqual(rules_of_cpp(text, "rendezvous/core/a.cpp"), ["clock"])
         self.assertEqual(rules_of_cpp(text), [])
 
+    def test_pure_code_asks_the_machine_nothing(self):
+        for text in ['auto home = std::getenv("HOME");', "::stat(path, &status);",
+                     "access(path, X_OK);", 'std::ifstream file("/proc/stat");',
+                     'auto* library = ::dlopen("x.so", 0);', "if (std::filesystem::exists(p)) {}",
+                     "#include <unistd.h>",
+                     "const int fd = open(path, 0);"]:
+            with self.subTest(text):
+                self.assertEqual(rules_of_cpp(text, "launcher/plan/a.cpp"), ["machine_call"])
+                self.assertEqual(rules_of_cpp(text, "base/os/a.cpp"), [])
+                self.assertEqual(rules_of_cpp(text), [])
+        self.assertEqual(rules_of_cpp(
+            "file.open(1); link->access(2); surroundings.stat(3); reopen(4); Store::open(5);\n"
+            'const std::filesystem::path folder{"a"}; // getenv("HOME")\n',
+            "launcher/plan/a.cpp"), [])
+
     def test_some_files_may(self):
         self.assertEqual(rules_of_cpp("p.detach();", "agent/process/a.cpp"), [])
         self.assertEqual(rules_of_cpp("std::thread t;", "tests/a.cpp"), [])
@@ -96,11 +111,17 @@ class Size(unittest.TestCase):
         self.assertEqual(rules_of_cpp("// " + "x" * 98 + "\n"), ["columns"])
         self.assertEqual(rules_of_cpp("// " + "é" * 97 + "\n"), [])
 
-    def test_file_length(self):
-        self.assertEqual(rules_of_cpp("\n" * 400), [])
-        self.assertEqual(rules_of_cpp("\n" * 401), ["length"])
-        self.assertEqual(rules_of_cpp("\n" * 800, "tests/a.cpp"), [])
-        self.assertEqual(rules_of_cpp("\n" * 801, "tests/a.cpp"), ["length"])
+    def test_long_files_are_named_and_no_finding(self):
+        lengths = {"rendezvous/a.cpp": 400, "rendezvous/b.cpp": 401, "tests/c.cpp": 800,
+                   "tests/d.cpp": 801, "README.md": 900}
+        with tempfile.TemporaryDirectory() as root:
+            for path, lines in lengths.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write("\n" * lines)
+            self.assertEqual(list(tidy.long_files(root, sorted(lengths))),
+                             [("rendezvous/b.cpp", 401), ("tests/d.cpp", 801)])
+        self.assertEqual(rules_of_cpp("\n" * 401), [])
 
     def test_function_length(self):
         long, short = "\n" * 70, "\n" * 60
