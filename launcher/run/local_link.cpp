@@ -39,7 +39,8 @@ public:
         }
         rdzv::Effects effects;
         coordinator_.step(std::chrono::steady_clock::now(), input, effects);
-        for (rdzv::Effect& effect : effects) {
+        // Nothing of it is recorded: nothing waits for a record.
+        for (rdzv::Effect& effect : effects.now) {
             if (rdzv::Send* send = std::get_if<rdzv::Send>(&effect)) {
                 deliver(std::move(send->message));
             }

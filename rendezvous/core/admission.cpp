@@ -93,9 +93,9 @@ void answer_with_verdict(Step& step, ConnectionId connection, const Join& messag
         lose_node(step, message.node, "reconnected");
     }
     depart(step, connection, message.node);
-    step.out.push_back(Send{connection, Accepted{.run_token = step.run.token}});
+    step.out.add(Send{connection, Accepted{.run_token = step.run.token}});
     if (!DDP_BUG(VerdictNotRepeated)) {
-        step.out.push_back(Send{connection, std::get<Closed>(step.run.phase).verdict});
+        step.out.add(Send{connection, std::get<Closed>(step.run.phase).verdict});
     }
 }
 
@@ -188,7 +188,7 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
         attach(step, id, node, connection);
         reindex(step, id);
         if (was_restored) {
-            persist(step, false);  // what was restored has proved to be of use
+            write_behind(step);  // what was restored has proved to be of use
         }
         catch_up(step, id, node, message);
         return true;
@@ -210,7 +210,7 @@ void park(Step& step, ConnectionId connection, const Join& message) {
         return one.second.node == message.node;
     });
     if (earlier != parked.end()) {
-        step.out.push_back(CloseConnection{earlier->first, "this node reconnected"});
+        step.out.add(CloseConnection{earlier->first, "this node reconnected"});
         parked.erase(earlier);
     }
     parked.emplace(connection, message);
@@ -233,7 +233,7 @@ void take_in(Step& step, ConnectionId connection, const Join& message) {
         }
         const std::string how = "was replaced by a new ddprun on the same node";
         if (known->connection) {
-            step.out.push_back(Send{*known->connection, Refused{kReplaced, kExitRendezvousLost}});
+            step.out.add(Send{*known->connection, Refused{kReplaced, kExitRendezvousLost}});
             drop_connection(step, *known, how);
         }
         lose_node(step, message.node, how);
@@ -303,8 +303,8 @@ void learn_numbers(Run& run, const Join& message) {
 }
 
 void refuse(Effects& out, ConnectionId connection, const std::string& text, int exit_code) {
-    out.push_back(Send{connection, Refused{text, exit_code}});
-    out.push_back(CloseConnection{connection, text});
+    out.add(Send{connection, Refused{text, exit_code}});
+    out.add(CloseConnection{connection, text});
 }
 
 void join(Step& step, ConnectionId connection, const Join& message) {

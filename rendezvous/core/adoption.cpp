@@ -123,7 +123,7 @@ void take_over(Step& step, const Holders& holders) {
     run.admitted = admitted_addresses(run, step.options.limits);
     note(step, fmt::format("generation {} goes on: {} came back to a rendezvous without a journal",
                            run.generation.value(), node_count(holders.joins.size())));
-    persist(step, false);
+    write_behind(step);
 }
 
 /// The others did not come in time: their loss ends the generation like any other.

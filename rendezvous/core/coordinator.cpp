@@ -1,7 +1,6 @@
 #include "rendezvous/core/coordinator.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -63,26 +62,6 @@ void check_invariants(const Run& run, const Limits& limits) {
     }
 }
 
-/// Of one step's effects only those wait for its record that tell of what is in it: a member whose
-/// join made a start possible is answered at once, so that it can beat.
-void put_before_what_waits(const Persist& persist, std::size_t first_effect, Effects& out) {
-    const auto waits = [](const Effect& effect) {
-        const Send* send = std::get_if<Send>(&effect);
-        return send != nullptr && (std::holds_alternative<Start>(send->message) ||
-                                   std::holds_alternative<Verdict>(send->message));
-    };
-    const auto begin = out.begin() + static_cast<std::ptrdiff_t>(first_effect);
-    auto first = std::find_if(begin, out.end(), waits);
-    if (first == out.end()) {
-        first = begin;
-    }
-    // Nor does the log say so before it is.
-    while (first != begin && std::holds_alternative<Trace>(*std::prev(first))) {
-        --first;
-    }
-    out.insert(first, persist);
-}
-
 /// Whether records can be relied on has changed: everybody who works here should know.
 void judge_durability(Step& step, const std::string& fault) {
     Run& run = step.run;
@@ -130,7 +109,7 @@ std::optional<RunRecord> Coordinator::record(Instant now) const {
 
 /// Everything of it ended with the daemon, or goes on elsewhere: whoever came since begins anew.
 void Coordinator::drop_unconfirmed(Effects& out) {
-    out.push_back(
+    out.add(
         Trace{fmt::format("nobody of the run that was in the journal came back: it is "
                           "forgotten at generation {}",
                           run_->generation.value())});
@@ -178,7 +157,6 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
         }
         drop_unconfirmed(out);
     }
-    const std::size_t first_effect = out.size();
     const Received* received = std::get_if<Received>(&input);
     const Join* joining = received != nullptr ? std::get_if<Join>(&received->message) : nullptr;
     if (joining != nullptr) {
@@ -188,7 +166,7 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
                                                                    options_.limits.verdict_kept));
         if (opens) {
             if (const std::string fault = fault_of(*joining, options_.limits); !fault.empty()) {
-                out.push_back(Trace{fault});
+                out.add(Trace{fault});
                 refuse(out, received->connection, fault, kExitUsage);
                 return;
             }
@@ -226,9 +204,6 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
     judge_hang(step);
     explain_waits(step);
     check_invariants(*run_, options_.limits);
-    if (step.persist) {
-        put_before_what_waits(*step.persist, first_effect, out);
-    }
 }
 
 std::optional<Instant> Coordinator::next_deadline() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -62,21 +63,53 @@ struct CloseConnection {
     std::string reason;
 };
 
-/// The run has changed in a way that must survive this process: record() is to be written. Comes
-/// before the other effects of a step.
-struct Persist {
-    /// Nothing that follows may be told before the record of now is durable, or given up.
-    /// Acknowledgements may. Else any later record will do.
-    bool is_awaited = false;
-};
-
 /// A line for the log; the simulator hashes it.
 struct Trace {
     std::string text;
 };
 
-using Effect = std::variant<Send, CloseConnection, Persist, Trace>;
-using Effects = std::vector<Effect>;
+using Effect = std::variant<Send, CloseConnection, Trace>;
+
+/// It says only that a beat has arrived: no record delays it, or a slow disk would cost leases.
+[[nodiscard]] inline bool is_acknowledgement(const Effect& effect) {
+    const Send* send = std::get_if<Send>(&effect);
+    return send != nullptr && std::holds_alternative<Acknowledge>(send->message);
+}
+
+/// Whether Coordinator::record() is to be written after a step.
+enum class RecordWrite {
+    None,     ///< nothing has changed that must survive this process
+    Behind,   ///< written behind: a later record will do as well
+    Awaited,  ///< this one must be durable, or given up, before anybody is told
+};
+
+/// What a step wants done: `now` in order, then the write of the record, then, in order,
+/// `after_record`, which only an awaited record has.
+struct Effects {
+    std::vector<Effect> now;
+    RecordWrite record = RecordWrite::None;
+    std::vector<Effect> after_record;
+
+    /// Decided next: it waits for the record once that is awaited.
+    void add(Effect effect) {
+        (record == RecordWrite::Awaited ? after_record : now).push_back(std::move(effect));
+    }
+
+    /// Calls `visit` with each of both lists, in order.
+    template <typename Visit>
+    void for_each(Visit visit) const {
+        for (const Effect& effect : now) {
+            visit(effect);
+        }
+        for (const Effect& effect : after_record) {
+            visit(effect);
+        }
+    }
+
+    [[nodiscard]] bool is_empty() const {
+        return now.empty() && record == RecordWrite::None && after_record.empty();
+    }
+};
 
 struct CoordinatorOptions {
     Limits limits;
@@ -106,8 +139,7 @@ public:
     /// What restore() takes; none while there is nothing that must survive.
     [[nodiscard]] std::optional<RunRecord> record(Instant now) const;
 
-    /// Takes one input at `now`, which never goes backwards, and appends what must be done to
-    /// `out`, in order.
+    /// Takes one input at `now`, which never goes backwards, and adds what must be done to `out`.
     void step(Instant now, const Input& input, Effects& out);
 
     /// When step() wants a Tick at the latest; none while only inputs can change anything.

@@ -133,6 +133,7 @@ void close_without_progress(Step& step, const Stopping& stopping) {
 
 void close_run(Step& step, Verdict verdict) {
     Run& run = step.run;
+    await_record(step);
     note(step, fmt::format("closed: {}", verdict.text));
     verdict.timeline = run.timeline;
     for (const auto& [id, node] : run.nodes) {
@@ -142,7 +143,6 @@ void close_run(Step& step, Verdict verdict) {
         }
     }
     run.explain_at.reset();
-    persist(step, true);
     run.phase = Closed{.verdict = std::move(verdict), .at = step.now};
 }
 

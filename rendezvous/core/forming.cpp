@@ -110,6 +110,7 @@ void start_generation(Step& step, const std::string& why) {
     run.recent_starts.push_back(step.now);
     run.phase = std::move(running);
     run.explain_at = run.ready.empty() ? std::optional<Instant>() : step.now;
+    await_record(step);
     int workers = 0;
     for (const Place& place : run.places) {
         workers += place.slots;
@@ -122,7 +123,6 @@ void start_generation(Step& step, const std::string& why) {
             tell_head(step, unfit);
         }
     }
-    persist(step, true);
 }
 
 /// When the next generation may start, if nobody else comes or goes; none: not as things are.
@@ -174,7 +174,7 @@ void enter_forming(Step& step, std::string why) {
     }
     run.phase = std::move(forming);
     run.explain_at = step.now + step.options.limits.explain_every;
-    persist(step, false);
+    write_behind(step);
 }
 
 std::vector<std::string> admitted_addresses(const Run& run, const Limits& limits) {

@@ -106,7 +106,7 @@ void drop_connection(Step& step, Node& node, const std::string& why) {
     }
     step.run.by_connection.erase(*node.connection);
     step.run.departing.erase(*node.connection);
-    step.out.push_back(CloseConnection{*node.connection, why});
+    step.out.add(CloseConnection{*node.connection, why});
     node.connection.reset();
 }
 
@@ -147,6 +147,10 @@ void leave(Step& step, ConnectionId connection, const Leave& message) {
 void release(Step& step, const NodeId& id) {
     Run& run = step.run;
     Node& node = run.nodes.at(id);
+    if (run.nodes.size() == 1 && !is_closed(run)) {
+        await_record(
+            step);  // the last one to go ends the run: nobody would come back to an older one
+    }
     send(step, node, Released{});
     trace(step, fmt::format("node {} released", node.info.hostname));
     if (node.connection) {
@@ -266,7 +270,7 @@ void judge_departures(Step& step) {
         it = run.departing.erase(it);
         const auto owner = run.by_connection.find(connection);
         if (owner == run.by_connection.end()) {
-            step.out.push_back(CloseConnection{connection, why});
+            step.out.add(CloseConnection{connection, why});
             continue;
         }
         // A member of a closed run: nothing is left to be decided about it.

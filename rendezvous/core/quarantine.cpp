@@ -31,7 +31,7 @@ bool quarantine(Step& step, const NodeId& id, Quarantine one, bool is_news = tru
     }
     run.blames.erase(id);
     run.quarantined[id] = std::move(one);
-    persist(step, false);
+    write_behind(step);
     return true;
 }
 

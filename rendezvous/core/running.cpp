@@ -194,7 +194,7 @@ void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& 
             running->hangs_at.reset();
         }
         if (is_whole && running->unfinished.erase(id) > 0) {
-            persist(step, false);
+            write_behind(step);
             forget_quiet(step.run, id);
             if (running->unfinished.empty() || DDP_BUG(SuccessOnFirstExit)) {
                 succeed(step);
@@ -202,7 +202,7 @@ void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& 
         }
     } else if (Stopping* stopping = std::get_if<Stopping>(&step.run.phase)) {
         if (is_whole && stopping->unfinished.erase(id) > 0) {
-            persist(step, false);
+            write_behind(step);
         }
     }
 }
@@ -254,7 +254,7 @@ void member_lost(Step& step, const Node& node, Instant died_at, const std::strin
     const bool serves_store = takes_store_along(run, id);
     if (Running* running = std::get_if<Running>(&run.phase)) {
         if (!running->unfinished.contains(id) && !serves_store && !DDP_BUG(FinishedNodeMissed)) {
-            persist(step, false);
+            write_behind(step);
             return;  // all its ranks exited 0: nothing is missed
         }
         begin_stopping(step, StopCause::Failure, 15,
@@ -273,7 +273,7 @@ void member_lost(Step& step, const Node& node, Instant died_at, const std::strin
             stopping->is_explained_by_loss |=
                 died_at <= stopping->since + step.options.limits.lease;
         }
-        persist(step, false);
+        write_behind(step);
         no_longer_pending(step, id);
     }
 }
@@ -369,7 +369,7 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
     for (const NodeId& id : stopping.pending) {
         send(step, run.nodes.at(id), stopping.order);
     }
-    persist(step, false);
+    write_behind(step);
 }
 
 Duration time_to_stop(const Stop& order, const Limits& limits) {

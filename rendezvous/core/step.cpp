@@ -1,5 +1,6 @@
 #include "rendezvous/core/step.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,8 +9,17 @@
 
 namespace ddprun::rdzv {
 
+namespace {
+
+/// False inside a single-node ddprun, and before there is anything to lose.
+bool is_recorded(const Step& step) {
+    return step.options.has_leases && step.run.generation != Generation();
+}
+
+}  // namespace
+
 void trace(Step& step, std::string text) {
-    step.out.push_back(Trace{std::move(text)});
+    step.out.add(Trace{std::move(text)});
 }
 
 void note(Step& step, std::string text) {
@@ -26,7 +36,7 @@ void note(Step& step, std::string text) {
 
 void send(Step& step, const Node& node, RendezvousMessage message) {
     if (node.connection) {
-        step.out.push_back(Send{*node.connection, std::move(message)});
+        step.out.add(Send{*node.connection, std::move(message)});
     }
 }
 
@@ -50,12 +60,18 @@ void reindex(Step& step, const NodeId& id) {
     }
 }
 
-void persist(Step& step, bool is_awaited) {
-    if (!step.options.has_leases || step.run.generation == Generation()) {
-        return;  // in process, or nothing to lose yet
+void write_behind(Step& step) {
+    if (is_recorded(step)) {
+        step.out.record = std::max(step.out.record, RecordWrite::Behind);
     }
-    is_awaited = is_awaited && !DDP_BUG(ToldBeforeDurable);
-    step.persist = Persist{.is_awaited = is_awaited || (step.persist && step.persist->is_awaited)};
+}
+
+void await_record(Step& step) {
+    if (is_recorded(step)) {
+        step.out.record =
+            std::max(step.out.record,
+                     DDP_BUG(ToldBeforeDurable) ? RecordWrite::Behind : RecordWrite::Awaited);
+    }
 }
 
 Node* find_node(Run& run, const NodeId& id) {

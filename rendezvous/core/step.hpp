@@ -20,7 +20,6 @@ struct Step {
     Instant now;
     Run& run;
     Effects& out;
-    std::optional<Persist> persist = {};  ///< to be put before all other effects
 };
 
 // step.cpp: small things that every transition uses.
@@ -28,8 +27,10 @@ void trace(Step& step, std::string text);
 void note(Step& step, std::string text);  ///< an event of the summary, traced too
 void send(Step& step, const Node& node, RendezvousMessage message);
 void reindex(Step& step, const NodeId& id);  ///< after any change to a node's standing
-/// This step's change must survive the process. `is_awaited`: before anybody is told.
-void persist(Step& step, bool is_awaited);
+/// This step's change must survive the process; what a record misses, agents say again.
+void write_behind(Step& step);
+/// This step's change must be durable before anybody is told: what is sent from here on waits.
+void await_record(Step& step);
 [[nodiscard]] Node* find_node(Run& run, const NodeId& id);
 [[nodiscard]] bool is_closed(const Run& run);
 [[nodiscard]] std::size_t minimum(const Run& run);                 ///< --nnodes MIN

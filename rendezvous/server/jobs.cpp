@@ -143,7 +143,7 @@ void Jobs::step_at(Instant now, const JobId& id, Job& job, const Input& input) {
     Effects effects;
     job.coordinator.step(now, input, effects);
     hooks_.stepped(id, job.coordinator.run());
-    job.recorder->take(effects);
+    job.recorder->take(std::move(effects));
     arm(now, id, job);
 }
 

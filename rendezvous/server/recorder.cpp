@@ -2,20 +2,10 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 #include <fmt/format.h>
 
 namespace ddprun::rdzv {
-
-namespace {
-
-bool is_acknowledgement(const Effect& effect) {
-    const Send* send = std::get_if<Send>(&effect);
-    return send != nullptr && std::holds_alternative<Acknowledge>(send->message);
-}
-
-}  // namespace
 
 Recorder::Recorder(boost::asio::io_context& io, JobId job, const Limits& limits, Durable durable,
                    RecorderHooks hooks)
@@ -26,17 +16,23 @@ Recorder::Recorder(boost::asio::io_context& io, JobId job, const Limits& limits,
       patience_(io),
       retry_(io) {}
 
-void Recorder::take(const Effects& effects) {
-    for (const Effect& effect : effects) {
-        if (const Persist* asked = std::get_if<Persist>(&effect)) {
-            persist(asked->is_awaited);
-        } else if (is_acknowledgement(effect)) {
+void Recorder::take(Effects effects) {
+    hold(std::move(effects.now));
+    if (effects.record != RecordWrite::None) {
+        persist(effects.record == RecordWrite::Awaited);
+    }
+    hold(std::move(effects.after_record));
+    release();
+}
+
+void Recorder::hold(std::vector<Effect> effects) {
+    for (Effect& effect : effects) {
+        if (is_acknowledgement(effect)) {
             hooks_.carry_out(effect);
         } else {
-            held_.emplace_back(gate_, effect);
+            held_.emplace_back(gate_, std::move(effect));
         }
     }
-    release();
 }
 
 void Recorder::stop() {

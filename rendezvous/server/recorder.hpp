@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -33,20 +34,21 @@ struct RecorderHooks {
     std::function<void(const std::string& fault)> durability;
 };
 
-/// Carries out a coordinator's effects in order, those after an awaited Persist only when the
-/// record is durable. Acknowledgements wait for nothing: a slow disk costs no lease. A record that
-/// failed is written again, as it is by then, until one is taken. Lives on the thread of `io`.
+/// Carries out a coordinator's effects in order, those after an awaited record only when it is
+/// durable. Acknowledgements wait for nothing: a slow disk costs no lease. A record that failed is
+/// written again, as it is by then, until one is taken. Lives on the thread of `io`.
 class Recorder : public std::enable_shared_from_this<Recorder> {
 public:
     Recorder(boost::asio::io_context& io, JobId job, const Limits& limits, Durable durable,
              RecorderHooks hooks);
 
-    void take(const Effects& effects);
+    void take(Effects effects);
 
     /// Nothing that waits is carried out any more and no hook is called.
     void stop();
 
 private:
+    void hold(std::vector<Effect> effects);
     void persist(bool is_awaited);
     void write();
     void written(std::uint64_t number, const Result<void>& result);

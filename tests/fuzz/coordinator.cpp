@@ -102,7 +102,7 @@ private:
         Effects effects;
         coordinator_.step(now_, input, effects);
         std::vector<Start> starts;
-        for (const Effect& effect : effects) {
+        effects.for_each([&](const Effect& effect) {
             if (const Send* const send = std::get_if<Send>(&effect)) {
                 take(*send, starts);
             } else if (const auto* const close = std::get_if<CloseConnection>(&effect)) {
@@ -112,7 +112,7 @@ private:
                     }
                 }
             }
-        }
+        });
         check_starts(starts);
         if (const Run* const run = coordinator_.run()) {
             const std::string flaw = run_flaw(*run, options_);

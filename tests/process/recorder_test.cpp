@@ -54,8 +54,18 @@ Effect acknowledge() {
     return Send{ConnectionId(1), Acknowledge{.sequence = 7}};
 }
 
-const Effect kAwaited = Persist{.is_awaited = true};
-const Effect kLater = Persist{};
+/// Nothing of it needs a record.
+Effects plain(std::vector<Effect> now) {
+    return {.now = std::move(now), .after_record = {}};
+}
+
+Effects written_behind(std::vector<Effect> now = {}) {
+    return {.now = std::move(now), .record = RecordWrite::Behind, .after_record = {}};
+}
+
+Effects awaited(std::vector<Effect> after_record) {
+    return {.now = {}, .record = RecordWrite::Awaited, .after_record = std::move(after_record)};
+}
 
 class Fixture {
 public:
@@ -110,13 +120,15 @@ public:
 
 TEST_CASE("what follows an awaited record waits; acknowledgements and what is before do not") {
     Fixture all;
-    all.recorder->take({tell(1), kAwaited, tell(2), acknowledge(), tell(3)});
+    Effects first = awaited({tell(2), acknowledge(), tell(3)});
+    first.now = {tell(1)};
+    all.recorder->take(first);
     CHECK(all.done == "a1");
-    all.recorder->take({tell(4), acknowledge()});
+    all.recorder->take(plain({tell(4), acknowledge()}));
     CHECK(all.done == "a1a");
     all.journal.answer_well();
     CHECK(all.done == "a1a234");
-    all.recorder->take({tell(5)});
+    all.recorder->take(plain({tell(5)}));
     CHECK(all.done == "a1a2345");
     CHECK(all.journal.records.size() == 1);
     CHECK(all.faults.empty());
@@ -124,17 +136,17 @@ TEST_CASE("what follows an awaited record waits; acknowledgements and what is be
 
 TEST_CASE("a record that nobody waits for holds nothing up") {
     Fixture all;
-    all.recorder->take({kLater, tell(1)});
+    all.recorder->take(written_behind({tell(1)}));
     CHECK(all.done == "1");
     CHECK(all.journal.unanswered() == 1);
 }
 
 TEST_CASE("while a record is under way changes are gathered, and the newest state follows") {
     Fixture all;
-    all.recorder->take({kLater});
+    all.recorder->take(written_behind());
     for (const char* state : {"s1", "s2", "s3"}) {
         all.state = state;
-        all.recorder->take({kLater});
+        all.recorder->take(written_behind());
     }
     CHECK(all.journal.records == std::vector<std::string>{"s0"});
     all.journal.answer_well();
@@ -145,11 +157,11 @@ TEST_CASE("while a record is under way changes are gathered, and the newest stat
 
 TEST_CASE("an awaited record is written at once, and what follows each waits for that one") {
     Fixture all;
-    all.recorder->take({kLater});
+    all.recorder->take(written_behind());
     all.state = "s1";
-    all.recorder->take({kAwaited, tell(1)});
+    all.recorder->take(awaited({tell(1)}));
     all.state = "s2";
-    all.recorder->take({kAwaited, tell(2)});
+    all.recorder->take(awaited({tell(2)}));
     CHECK(all.journal.records == std::vector<std::string>{"s0", "s1", "s2"});
     all.journal.answer_well();
     CHECK(all.done.empty());
@@ -165,23 +177,23 @@ TEST_CASE("without a journal, and with nothing to record, nothing waits") {
     RecorderHooks hooks;
     hooks.carry_out = [&](const Effect& /*effect*/) { ++count; };
     std::make_shared<Recorder>(io, JobId("test"), Limits(), Durable(), hooks)
-        ->take({kAwaited, tell(1), kLater, tell(2)});
+        ->take(awaited({tell(1), tell(2)}));
     CHECK(count == 2);
     Fixture all;
     all.state.clear();
-    all.recorder->take({kAwaited, tell(1)});
+    all.recorder->take(awaited({tell(1)}));
     CHECK(all.done == "1");
     CHECK(all.journal.records.empty());
 }
 
 TEST_CASE("a failure is told once and holds nothing up; the record is tried until it is taken") {
     Fixture all;
-    all.recorder->take({kAwaited, tell(1)});
+    all.recorder->take(awaited({tell(1)}));
     all.journal.answer_badly();
     CHECK(all.done == "1");
     CHECK(all.faults == std::vector<std::string>{"no space left"});
     // Known to fail: the next one is not waited for.
-    all.recorder->take({kAwaited, tell(2)});
+    all.recorder->take(awaited({tell(2)}));
     CHECK(all.done == "12");
     all.journal.answer_badly();
     all.state = "s1";
@@ -193,7 +205,7 @@ TEST_CASE("a failure is told once and holds nothing up; the record is tried unti
     all.journal.answer_well();
     CHECK(all.faults == std::vector<std::string>{"no space left", ""});
     // Then it is waited for again, and nothing is tried any more.
-    all.recorder->take({kAwaited, tell(3)});
+    all.recorder->take(awaited({tell(3)}));
     CHECK(all.done == "12");
     CHECK(all.journal.unanswered() == 1);
     all.journal.answer_well();
@@ -202,11 +214,11 @@ TEST_CASE("a failure is told once and holds nothing up; the record is tried unti
 
 TEST_CASE("a journal that hangs is given up after its timeout, and counts again when it answers") {
     Fixture all;
-    all.recorder->take({kAwaited, tell(1)});
+    all.recorder->take(awaited({tell(1)}));
     all.run_until([&] { return !all.faults.empty(); });
     CHECK(all.done == "1");
     CHECK(all.faults.at(0) == "the journal has not answered for 20 ms");
-    all.recorder->take({kAwaited, tell(2), kLater, tell(3)});
+    all.recorder->take(awaited({tell(2), tell(3)}));
     CHECK(all.done == "123");
     all.journal.answer_well();
     CHECK(all.faults == std::vector<std::string>{"the journal has not answered for 20 ms", ""});
@@ -214,11 +226,11 @@ TEST_CASE("a journal that hangs is given up after its timeout, and counts again 
 
 TEST_CASE("one timeout holds for all that wait, however many more come") {
     Fixture all;
-    all.recorder->take({kAwaited, tell(0)});
+    all.recorder->take(awaited({tell(0)}));
     // Each of them comes before the patience with the one before is over.
     all.run_until([&] {
         if (all.faults.empty()) {
-            all.recorder->take({kAwaited, tell(1)});
+            all.recorder->take(awaited({tell(1)}));
         }
         return !all.faults.empty();
     });
@@ -228,8 +240,8 @@ TEST_CASE("one timeout holds for all that wait, however many more come") {
 
 TEST_CASE("a journal that answers, if late, is waited for anew") {
     Fixture all;
-    all.recorder->take({kAwaited, tell(1)});
-    all.recorder->take({kAwaited, tell(2)});
+    all.recorder->take(awaited({tell(1)}));
+    all.recorder->take(awaited({tell(2)}));
     all.journal.answer_well();
     CHECK(all.done == "1");
     all.run_until([&] { return !all.faults.empty(); });
@@ -238,8 +250,8 @@ TEST_CASE("a journal that answers, if late, is waited for anew") {
 
 TEST_CASE("a notice that a fault causes comes behind what waited") {
     Fixture all;
-    all.on_fault = [&] { all.recorder->take({tell(9)}); };
-    all.recorder->take({kAwaited, tell(1), tell(2)});
+    all.on_fault = [&] { all.recorder->take(plain({tell(9)})); };
+    all.recorder->take(awaited({tell(1), tell(2)}));
     all.journal.answer_badly();
     CHECK(all.done == "129");
 }
@@ -248,17 +260,17 @@ TEST_CASE("effects that cause effects stay in order") {
     Fixture all;
     all.on_effect = [&] {
         if (all.done == "1") {
-            all.recorder->take({tell(8)});
+            all.recorder->take(plain({tell(8)}));
         }
     };
-    all.recorder->take({kAwaited, tell(1), tell(2)});
+    all.recorder->take(awaited({tell(1), tell(2)}));
     all.journal.answer_well();
     CHECK(all.done == "128");
 }
 
 TEST_CASE("one of several daemons tells nothing that was not taken, however long that takes") {
     Fixture all(true);
-    all.recorder->take({kAwaited, tell(1)});
+    all.recorder->take(awaited({tell(1)}));
     all.journal.answer_badly();
     all.state = "s1";
     for (int i = 0; i < 3; ++i) {
@@ -267,7 +279,7 @@ TEST_CASE("one of several daemons tells nothing that was not taken, however long
         all.journal.answer_badly();
     }
     CHECK(all.faults == std::vector<std::string>{"no space left"});
-    all.recorder->take({tell(2), acknowledge()});
+    all.recorder->take(plain({tell(2), acknowledge()}));
     CHECK(all.done == "a");
     all.run_until([&] { return all.journal.unanswered() == 1; });
     CHECK(all.journal.records.back() == "s1");
@@ -279,8 +291,8 @@ TEST_CASE("one of several daemons tells nothing that was not taken, however long
 TEST_CASE("after its end nothing that waits is carried out and nobody is called") {
     const bool is_strict = GENERATE(false, true);
     Fixture all(is_strict);
-    all.recorder->take({kAwaited, tell(1)});
-    all.recorder->take({kAwaited, tell(2)});
+    all.recorder->take(awaited({tell(1)}));
+    all.recorder->take(awaited({tell(2)}));
     all.journal.answer_badly();
     const std::string done = all.done;
     all.recorder->stop();
@@ -294,13 +306,13 @@ TEST_CASE("after its end nothing that waits is carried out and nobody is called"
 TEST_CASE("it may be ended by what it calls") {
     Fixture all;
     all.on_fault = [&] { all.recorder->stop(); };
-    all.recorder->take({kAwaited, tell(1), tell(2)});
+    all.recorder->take(awaited({tell(1), tell(2)}));
     all.journal.answer_badly();
     all.io.run();
     CHECK(all.done.empty());
     Fixture other;
     other.on_effect = [&] { other.recorder->stop(); };
-    other.recorder->take({kAwaited, tell(1), tell(2)});
+    other.recorder->take(awaited({tell(1), tell(2)}));
     other.journal.answer_well();
     other.io.run();
     CHECK(other.done == "1");

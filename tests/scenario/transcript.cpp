@@ -216,9 +216,7 @@ void Scenario::step(const rdzv::Input& input, bool hides_acknowledge) {
     rdzv::Effects effects;
     coordinator_->step(now_, input, effects);
     const std::size_t before = out_.size();
-    for (const rdzv::Effect& effect : effects) {
-        show(effect, hides_acknowledge);
-    }
+    effects.for_each([&](const rdzv::Effect& effect) { show(effect, hides_acknowledge); });
     const std::string phase =
         coordinator_->run() == nullptr ? "none" : render(coordinator_->run()->phase);
     if (phase != phase_) {

@@ -256,15 +256,14 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     } else if (!run->digest.empty()) {
         check_new_generation(*run, now);
     }
-    for (const rdzv::Effect& effect : effects) {
+    effects.for_each([&](const rdzv::Effect& effect) {
         const rdzv::Send* send = std::get_if<rdzv::Send>(&effect);
-        if (send == nullptr) {
-            continue;
-        }
-        if (const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&send->message)) {
+        const rdzv::Stop* stop =
+            send == nullptr ? nullptr : std::get_if<rdzv::Stop>(&send->message);
+        if (stop != nullptr) {
             check_stop(*run, *stop);
         }
-    }
+    });
     const rdzv::Closed* closed = std::get_if<rdzv::Closed>(&run->phase);
     const bool was_closed = before_.token == after.token && before_.phase == after.phase;
     if (closed != nullptr && !was_closed && !is_first_step_) {

@@ -68,6 +68,7 @@ private:
     void rendezvous_receives(Daemon& daemon, ConnectionId connection, const Packet& packet);
     void take_message(Daemon& daemon, ConnectionId connection, const rdzv::AgentMessage& message);
     void carry_out(Daemon& daemon, const rdzv::Effects& effects);
+    void take(Daemon& daemon, const std::vector<rdzv::Effect>& effects);
     void carry_out(Daemon& daemon, const rdzv::Effect& effect);
     void let_out(Daemon& daemon, const rdzv::Send& send);
     void note_replacement(const rdzv::CloseConnection& close);

@@ -12,15 +12,6 @@
 
 namespace ddprun::sim {
 
-namespace {
-
-bool is_acknowledgement(const rdzv::Effect& effect) {
-    const rdzv::Send* send = std::get_if<rdzv::Send>(&effect);
-    return send != nullptr && std::holds_alternative<rdzv::Acknowledge>(send->message);
-}
-
-}  // namespace
-
 /// A process of its own.
 void Simulation::open_daemon(Daemon& daemon) {
     daemon.is_up = true;
@@ -197,6 +188,15 @@ void Simulation::step_rendezvous(Daemon& daemon, const rdzv::Input& input) {
 // --------------------------------------------------------------------------------------- effects
 
 void Simulation::carry_out(Daemon& daemon, const rdzv::Effects& effects) {
+    take(daemon, effects.now);
+    if (effects.record != rdzv::RecordWrite::None) {
+        persist(daemon, effects.record == rdzv::RecordWrite::Awaited);
+    }
+    take(daemon, effects.after_record);
+}
+
+/// In order, behind what waits for an earlier record.
+void Simulation::take(Daemon& daemon, const std::vector<rdzv::Effect>& effects) {
     for (const rdzv::Effect& effect : effects) {
         const rdzv::Send* send = std::get_if<rdzv::Send>(&effect);
         if (send != nullptr && !daemon.served.contains(send->connection)) {
@@ -207,11 +207,9 @@ void Simulation::carry_out(Daemon& daemon, const rdzv::Effects& effects) {
         if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
             note_replacement(*close);
         }
-        if (const rdzv::Persist* order = std::get_if<rdzv::Persist>(&effect)) {
-            persist(daemon, order->is_awaited);
-        } else if (const rdzv::Trace* line = std::get_if<rdzv::Trace>(&effect)) {
+        if (const rdzv::Trace* line = std::get_if<rdzv::Trace>(&effect)) {
             trace(daemon.name, line->text);
-        } else if (daemon.awaited > daemon.written && !is_acknowledgement(effect)) {
+        } else if (daemon.awaited > daemon.written && !rdzv::is_acknowledgement(effect)) {
             if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
                 daemon.served.erase(close->connection);
             }

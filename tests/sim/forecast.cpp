@@ -144,19 +144,19 @@ void Job::step(const rdzv::Input& input) {
     coordinator_.step(events_.now(), input, effects);
     note_phase();
     Duration delay = kMessageTakes;
-    for (rdzv::Effect& effect : effects) {
-        if (const auto* persist = std::get_if<rdzv::Persist>(&effect)) {
-            delay += persist->is_awaited ? kJournalTakes : Duration{};
-        } else if (auto* send = std::get_if<rdzv::Send>(&effect)) {
-            const std::size_t host = host_of_connection_[send->connection.value()];
-            if (std::holds_alternative<rdzv::Acknowledge>(send->message)) {
-                continue;
-            }
-            later(host, delay, [this, host, message = std::move(send->message)] {
-                step(host, agent::FromRendezvous{message});
-            });
+    const auto carry_out = [&](const rdzv::Effect& effect) {
+        const auto* send = std::get_if<rdzv::Send>(&effect);
+        if (send == nullptr || rdzv::is_acknowledgement(effect)) {
+            return;
         }
-    }
+        const std::size_t host = host_of_connection_[send->connection.value()];
+        later(host, delay, [this, host, message = send->message] {
+            step(host, agent::FromRendezvous{message});
+        });
+    };
+    std::for_each(effects.now.begin(), effects.now.end(), carry_out);
+    delay += kJournalTakes;
+    std::for_each(effects.after_record.begin(), effects.after_record.end(), carry_out);
 }
 
 void Job::step(std::size_t host, const agent::Input& input) {

@@ -62,13 +62,12 @@ public:
     void step(const rdzv::Input& input) {
         rdzv::Effects effects;
         coordinator_.step(now, input, effects);
-        for (const rdzv::Effect& effect : effects) {
+        persists += effects.record != rdzv::RecordWrite::None ? 1 : 0;
+        effects.for_each([&](const rdzv::Effect& effect) {
             if (const rdzv::Send* send = std::get_if<rdzv::Send>(&effect)) {
                 deliver(*send);
-            } else if (std::holds_alternative<rdzv::Persist>(effect)) {
-                ++persists;
             }
-        }
+        });
     }
 
     /// Everybody's workers exit 0, and everybody goes. One spare has become a member.

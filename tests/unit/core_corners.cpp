@@ -37,14 +37,14 @@ struct Driver {
     template <typename T>
     [[nodiscard]] std::vector<T> sent(std::uint64_t connection) const {
         std::vector<T> found;
-        for (const Effect& effect : effects) {
+        effects.for_each([&](const Effect& effect) {
             const Send* send = std::get_if<Send>(&effect);
             if (send != nullptr && send->connection == ConnectionId(connection)) {
                 if (const T* message = std::get_if<T>(&send->message)) {
                     found.push_back(*message);
                 }
             }
-        }
+        });
         return found;
     }
 
@@ -232,6 +232,50 @@ TEST_CASE("the same seed gives the same tokens and digests, another seed others"
     CHECK(digest(1) != digest(2));
 }
 
+TEST_CASE("a start and a verdict wait for their record, what was decided before them does not") {
+    Driver driver;
+    driver.hear(1, join_of("a", 2));
+    CHECK(driver.effects.record == RecordWrite::None);
+    driver.effects = {};
+    // Who made the start possible is answered at once, so that it can beat.
+    driver.hear(2, join_of("b", 2));
+    const auto send = [](const Effect& effect) { return std::get<Send>(effect).message; };
+    const Effects start = std::exchange(driver.effects, {});
+    REQUIRE(start.now.size() == 2);
+    CHECK(std::get<Trace>(start.now.at(0)).text == "node b joined");
+    CHECK(std::holds_alternative<Accepted>(send(start.now.at(1))));
+    CHECK(start.record == RecordWrite::Awaited);
+    REQUIRE(start.after_record.size() == 3);
+    CHECK(std::get<Trace>(start.after_record.at(0)).text ==
+          "generation 1 started: 2 nodes, 2 workers");
+    CHECK(std::holds_alternative<Start>(send(start.after_record.at(1))));
+
+    // A stop is written behind.
+    driver.hear(1, failure(0, exit_with(1)));
+    CHECK(driver.effects.record == RecordWrite::Behind);
+    CHECK(driver.effects.after_record.empty());
+    driver.hear(1, Stopped{.generation = Generation(1)});
+    driver.effects = {};
+    driver.hear(2, Stopped{.generation = Generation(1)});
+    REQUIRE(driver.effects.now.size() == 1);
+    CHECK(std::get<Trace>(driver.effects.now.at(0)).text == "node b is empty");
+    CHECK(driver.effects.record == RecordWrite::Awaited);
+    CHECK(std::holds_alternative<Verdict>(send(driver.effects.after_record.at(1))));
+}
+
+TEST_CASE("the last node that is released waits for the record of its run's end") {
+    Driver driver;
+    driver.hear(1, join_of("a", 1));
+    driver.hear(1, Leave{15});
+    driver.effects = {};
+    driver.hear(1, Stopped{.generation = Generation(1)});
+    CHECK(driver.effects.record == RecordWrite::Awaited);
+    CHECK(driver.sent<Released>(1).size() == 1);
+    for (const Effect& effect : driver.effects.now) {
+        CHECK(std::holds_alternative<Trace>(effect));
+    }
+}
+
 TEST_CASE("the timeline keeps its beginning and its end") {
     Limits limits;
     limits.timeline_events_max = 4;
@@ -301,9 +345,9 @@ TEST_CASE("whoever is not fit, and however many are, no more than the limit are 
             .job = JobId("job"), .node = NodeId(name), .hostname = name, .why = "its fan"};
         Effects effects;
         coordinator.step(now, Received{ConnectionId(++connection), unfit}, effects);
-        REQUIRE(effects.size() >= 2);
-        CHECK(std::get<Refused>(std::get<Send>(effects[0]).message).exit_code == kExitUnfit);
-        CHECK(std::holds_alternative<CloseConnection>(effects[1]));
+        REQUIRE(effects.now.size() >= 2);
+        CHECK(std::get<Refused>(std::get<Send>(effects.now[0]).message).exit_code == kExitUnfit);
+        CHECK(std::holds_alternative<CloseConnection>(effects.now[1]));
     };
     say_unfit("x0");
     say_unfit("x1");

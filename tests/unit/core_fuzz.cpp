@@ -131,7 +131,7 @@ private:
         Effects effects;
         coordinator_.step(now_, input, effects);
         std::map<Generation, std::vector<Start>> starts;
-        for (const Effect& effect : effects) {
+        effects.for_each([&](const Effect& effect) {
             if (const Send* send = std::get_if<Send>(&effect)) {
                 if (const Start* start = std::get_if<Start>(&send->message)) {
                     starts[start->generation].push_back(*start);
@@ -148,7 +148,7 @@ private:
                     }
                 }
             }
-        }
+        });
         check_starts(starts);
         check_run();
         if (std::holds_alternative<Tick>(input)) {

@@ -137,14 +137,14 @@ public:
         Effects effects;
         coordinator_.step(now_, input, effects);
         std::string text;
-        for (const Effect& effect : effects) {
+        effects.for_each([&](const Effect& effect) {
             if (const Send* send = std::get_if<Send>(&effect)) {
                 text +=
                     name_of(send->connection) + "<-" + kAnswerNames[send->message.index()] + " ";
             } else if (const auto* close = std::get_if<CloseConnection>(&effect)) {
                 text += name_of(close->connection) + " closed ";
             }
-        }
+        });
         text += phase_name() == before ? "" : "=" + phase_name() + " ";
         return text.empty() ? "-" : text.substr(0, text.size() - 1);
     }
@@ -256,7 +256,7 @@ TEST_CASE("before the first join nothing has an effect and nothing is awaited") 
         Effects effects;
         coordinator.step(Instant{}, input, effects);
         INFO(name);
-        CHECK(effects.empty());
+        CHECK(effects.is_empty());
         CHECK(coordinator.run() == nullptr);
         CHECK_FALSE(coordinator.next_deadline());
         CHECK(coordinator.explain().empty());
