@@ -129,6 +129,8 @@ if [ "$is_full" = yes ]; then
         -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
+    step "configure: asan with whole jobs" cmake --preset asan -DDDPRUN_WITH_CLUSTER_TESTS=ON
+    step "build: asan with whole jobs" scripts/build.sh asan
     # Its library must come first, so nothing can be preloaded; signals are the tests'.
     left_out+=("cluster_watching under the address sanitizer: it needs LD_PRELOAD")
     ASAN_OPTIONS="$ASAN_OPTIONS:handle_segv=0:handle_abort=0" \
