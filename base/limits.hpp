@@ -14,9 +14,11 @@ struct Limits {
     std::size_t frame_bytes_max = std::size_t{1} << 20;       ///< body of one frame
     std::size_t json_depth_max = 16;                          ///< nesting of a message
     std::size_t send_queue_bytes_max = std::size_t{8} << 20;  ///< unsent bytes per connection
-    std::size_t hello_bytes_max = 256;  ///< read from a peer that has not proved itself
-    Milliseconds hello_timeout{3000};   ///< for the whole handshake
-    std::size_t half_open_max = 64;     ///< connections in the handshake at once
+    std::size_t hello_bytes_max = 256;           ///< read from a peer that has not proved itself
+    Milliseconds hello_timeout{3000};            ///< for the whole handshake
+    std::size_t half_open_max = 2048;            ///< connections in the handshake at once
+    std::size_t half_open_per_source_max = 512;  ///< of these, from one address
+    Milliseconds half_open_grace{250};  ///< no younger one is closed to make room for another
     /// With TLS, read from a peer that has not proved itself: certificates and all.
     std::size_t tls_hello_bytes_max = 65536;
     std::size_t status_nodes_max = 1024;       ///< nodes listed in one status
@@ -24,6 +26,9 @@ struct Limits {
     Milliseconds reconnect_backoff_min{20};    ///< first pause between attempts, then doubled
     Milliseconds reconnect_backoff_max{1000};  ///< and at most
     Milliseconds close_timeout{1000};          ///< flushing, and waiting for the peer's end
+    std::size_t log_backlog_bytes_max = std::size_t{1} << 20;  ///< of the daemon, for a slow reader
+    Milliseconds log_flush_timeout{1000};  ///< at the daemon's end, for a reader that has stopped
+    int daemon_starts_max = 3;             ///< of a daemon that has not said once that it listens
 
     // Membership.
     Milliseconds lease{1000};           ///< how long a silent node is still believed alive

@@ -5,19 +5,21 @@
 
 #include <fmt/format.h>
 
+#include "base/check.hpp"
 #include "rendezvous/core/run.hpp"
 
 namespace ddprun::rdzv {
 
 PortStore::PortStore(const Limits& limits, StoreServer::Say say)
-    : server_(limits, std::move(say)) {}
+    : clients_max_(limits.store_clients_max), server_(limits, std::move(say)) {}
 
 void PortStore::serve_everybody() {
     is_everybodys_ = true;
+    clients_expected_ = clients_max_;
     server_.serve_adopted({});
 }
 
-std::optional<std::string> PortStore::claim(const JobId& job) {
+std::optional<std::string> PortStore::refusal(const JobId& job) const {
     if (is_everybodys_) {
         return fmt::format(
             "join refused: job {} wants its workers' store on the rendezvous port, where "
@@ -31,8 +33,16 @@ std::optional<std::string> PortStore::claim(const JobId& job) {
             "rendezvous",
             job.value(), job_->value());
     }
-    job_ = job;
     return std::nullopt;
+}
+
+void PortStore::claim(const JobId& job) {
+    DDP_CHECK(!refusal(job), job.value());
+    job_ = job;
+}
+
+bool PortStore::expects(const sockaddr_storage& address) const {
+    return is_everybodys_ || (!digest_.empty() && admission_.admits(address));
 }
 
 void PortStore::follow(const JobId& job, const Run* run) {
@@ -56,6 +66,7 @@ void PortStore::follow(const JobId& job, const Run* run) {
     for (const Place& place : run->places) {
         clients_expected_ += static_cast<std::size_t>(place.slots);
     }
+    admission_ = Admission(run->admitted);
     server_.serve_adopted(run->admitted, clients_expected_);
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -7,6 +9,7 @@
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/tagged.hpp"
+#include "rendezvous/store/core/admission.hpp"
 #include "rendezvous/store/net/store_server.hpp"
 
 namespace ddprun::rdzv {
@@ -24,9 +27,12 @@ public:
     /// One store for whoever reaches the port, until close(); none for any job.
     void serve_everybody();
 
-    /// Before a node joins `job` with a store here. Nothing: the port is that job's until its run
-    /// is over. Else why it is not.
-    [[nodiscard]] std::optional<std::string> claim(const JobId& job);
+    /// Why no node may join `job` with a store here; nothing: it may.
+    [[nodiscard]] std::optional<std::string> refusal(const JobId& job) const;
+
+    /// A node has joined `job` with a store here: the port is that job's until its run is over.
+    /// Only where there is no refusal().
+    void claim(const JobId& job);
 
     /// After each step of `job`, whose run is null when there is none: each generation that wants
     /// it has a fresh store, for its members, and the last one's goes with the run.
@@ -41,18 +47,23 @@ public:
     [[nodiscard]] bool is_served() const { return is_everybodys_ || !digest_.empty(); }
     [[nodiscard]] const std::optional<JobId>& job() const { return job_; }
 
-    /// How many clients may come at the same moment: the workers of the job that has a store here.
+    /// How many clients may come at the same moment: the workers of the job that has a store here,
+    /// or as many as everybody's store admits.
     [[nodiscard]] std::size_t clients_expected() const { return clients_expected_; }
+    /// They may come from there.
+    [[nodiscard]] bool expects(const sockaddr_storage& address) const;
 
     /// Hands a client over, and what was read of it. Only if is_served().
     void adopt(UniqueFd client, std::string first_bytes);
 
 private:
+    const std::size_t clients_max_;
     StoreServer server_;
     bool is_everybodys_ = false;
     std::optional<JobId> job_;
     std::string digest_;  ///< of the generation that is served; empty: none
     std::size_t clients_expected_ = 0;
+    Admission admission_;  ///< of the generation that is served
 };
 
 }  // namespace ddprun::rdzv

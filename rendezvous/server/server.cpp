@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "rendezvous/core/run.hpp"
 #include "rendezvous/server/control.hpp"
 #include "rendezvous/server/server_impl.hpp"
 #include "rendezvous/transport/connection.hpp"
@@ -38,6 +39,7 @@ Server::Impl::Impl(asio::io_context& io, ServerOptions options)
       acceptor_(io),
       room_(io),
       start_timer_(io),
+      half_open_(options_.limits),
       store_(options_.limits, store_say()),
       jobs_(make_jobs(Durable{.journal = options_.journal.get()}, [](Instant) { return true; })),
       is_leading_(!options_.is_one_of_several) {}
@@ -63,6 +65,7 @@ void Server::Impl::start(std::function<void()> on_ended) {
     }
     if (options_.serves_tcpstore) {
         store_.serve_everybody();
+        expect_store_clients();
     }
     jobs_->restore(options_.records);
     options_.records.clear();
@@ -101,62 +104,16 @@ void Server::Impl::end_if_idle() {
     }
 }
 
-// --------------------------------------------------------------------------------------- accepting
-
-asio::awaitable<void> Server::Impl::accept_agents(Self self) {
-    while (!self->is_stopped_) {
-        if (self->half_open_ >=
-            self->options_.limits.half_open_max + self->store_.clients_expected()) {
-            // The others wait in the kernel's queue until a handshake is over, one way or another.
-            self->room_.expires_at(asio::steady_timer::time_point::max());
-            const auto [woken] =
-                co_await self->room_.async_wait(asio::as_tuple(asio::use_awaitable));
-            static_cast<void>(woken);
-            continue;
-        }
-        auto [failure, socket] =
-            co_await self->acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
-        if (self->is_stopped_) {
-            break;
-        }
-        if (!failure) {
-            self->admit(std::move(socket));
-        } else if (failure == asio::error::no_descriptors || failure == asio::error::no_memory ||
-                   failure == asio::error::no_buffer_space) {
-            // Trying again at once would only burn the CPU.
-            self->log(fmt::format("cannot accept a connection: {}", failure.message()));
-            self->room_.expires_after(self->options_.limits.reconnect_backoff_max);
-            const auto [woken] =
-                co_await self->room_.async_wait(asio::as_tuple(asio::use_awaitable));
-            static_cast<void>(woken);
-        }
-    }
-}
-
-void Server::Impl::admit(tcp::socket socket) {
-    error_code gone;
-    const tcp::endpoint peer = socket.remote_endpoint(gone);
-    if (gone) {
-        return;
-    }
-    const ConnectionId id(++last_id_);
-    const auto session = std::make_shared<Session>(
-        id, std::move(socket), options_.limits,
-        fmt::format("{} port {}", peer.address().to_string(), peer.port()),
-        RendezvousHandshake(options_.secret, random_nonce()));
-    session->tls = options_.tls;
-    sessions_.emplace(id, session);
-    ++half_open_;
-    asio::co_spawn(io_, serve(shared_from_this(), session), asio::detached);
-}
+// ------------------------------------------------------------------------------------- connections
 
 asio::awaitable<void> Server::Impl::serve(Self self, SessionPtr session) {
     const std::optional<Error> refused =
         co_await greet(session, self->options_.limits.hello_timeout);
-    --self->half_open_;
+    self->half_open_.leave(session->id);
     self->room_.cancel();
     if (refused) {
-        self->refuse(*session, refused->what);
+        self->refuse(session->peer,
+                     session->why_closed.empty() ? refused->what : session->why_closed);
     } else if (!session->store_bytes.empty()) {
         self->hand_to_store(*session);
     } else if (!self->is_stopped_) {
@@ -220,6 +177,16 @@ void Server::Impl::answer(Session& session, std::string_view question) {
     session.connection->finish();
 }
 
+namespace {
+
+/// The join on that connection was accepted, or is kept until it is known which run goes on.
+bool has_joined(const Run* run, ConnectionId connection) {
+    return run != nullptr && !std::holds_alternative<Closed>(run->phase) &&
+           (run->by_connection.contains(connection) || run->parked.contains(connection));
+}
+
+}  // namespace
+
 void Server::Impl::join(Session& session, const Join& message) {
     // The hello named one job, and this connection is good for no other.
     if (!session.handshake.is_for(message.job)) {
@@ -235,13 +202,12 @@ void Server::Impl::join(Session& session, const Join& message) {
         return;
     }
     if (message.store.port == 0) {
-        if (const std::optional<std::string> why = store_.claim(message.job)) {
+        if (const std::optional<std::string> why = store_.refusal(message.job)) {
             turn_away(session, Refused{.text = *why, .exit_code = kExitUsage});
             return;
         }
     }
     if (!jobs_->open(message.job)) {
-        store_.follow(message.job, nullptr);  // The claim is void: there is no such job.
         const std::string why =
             fmt::format("the rendezvous serves {} jobs already, its limit; use another one",
                         options_.limits.jobs_max);
@@ -250,6 +216,9 @@ void Server::Impl::join(Session& session, const Join& message) {
     }
     session.job = message.job;
     static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
+    if (message.store.port == 0 && has_joined(jobs_->run(message.job), session.id)) {
+        store_.claim(message.job);
+    }
 }
 
 void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
@@ -299,11 +268,8 @@ JobHooks Server::Impl::make_hooks(std::function<bool(Instant)> may_decide) {
     hooks.log = [this](const std::string& line) { log(line); };
     hooks.read_ready = [this](const JobId& job) { read_ready(job); };
     hooks.stepped = [this](const JobId& job, const Run* run) {
-        const std::size_t before = store_.clients_expected();
         store_.follow(job, run);
-        if (store_.clients_expected() > before) {
-            room_.cancel();
-        }
+        expect_store_clients();
     };
     hooks.time_passed = [this] { end_if_idle(); };
     return hooks;
@@ -326,8 +292,8 @@ void Server::Impl::read_ready(const JobId& job) {
 
 // ----------------------------------------------------------------------------------------- logging
 
-void Server::Impl::refuse(Session& session, const std::string& why) {
-    const std::string text = fmt::format("turned {} away: {}", session.peer, why);
+void Server::Impl::refuse(const std::string& peer, const std::string& why) {
+    const std::string text = fmt::format("turned {} away: {}", peer, why);
     if (const auto line = refusals_.note(std::chrono::steady_clock::now(), text)) {
         log(*line);
     }

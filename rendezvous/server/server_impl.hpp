@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "rendezvous/server/half_open.hpp"
 #include "rendezvous/server/jobs.hpp"
 #include "rendezvous/server/port_store.hpp"
 #include "rendezvous/server/server.hpp"
@@ -21,9 +23,10 @@
 namespace ddprun::rdzv {
 
 /// What a Server is made of, one file per concern:
-/// server.cpp          starting, accepting, messages, the end
-/// server_leading.cpp  one of several daemons: deciding or sending agents on
-/// server_store.cpp    the store on its port
+/// server.cpp            starting, messages, the end
+/// server_accepting.cpp  who is accepted, and who makes room
+/// server_leading.cpp    one of several daemons: deciding or sending agents on
+/// server_store.cpp      the store on its port
 class Server::Impl : public std::enable_shared_from_this<Impl> {
 public:
     Impl(boost::asio::io_context& io, ServerOptions options);
@@ -46,7 +49,10 @@ private:
     JobHooks make_hooks(std::function<bool(Instant)> may_decide);
     std::shared_ptr<Jobs> make_jobs(Durable durable, std::function<bool(Instant)> may_decide);
     void send_to_leader(Session& session);
+    [[nodiscard]] std::optional<Instant> make_room(const HalfOpen::Room& room);
+    [[nodiscard]] std::optional<Instant> cannot_accept(const boost::system::error_code& failure);
     void admit(boost::asio::ip::tcp::socket socket);
+    void expect_store_clients();
     void take(Session& session, std::string_view body);
     void answer(Session& session, std::string_view question);
     void join(Session& session, const Join& message);
@@ -56,7 +62,7 @@ private:
     void ended(const Session& session, ConnectionEnd how);
     void close_for_job(ConnectionId id);
     void read_ready(const JobId& job);
-    void refuse(Session& session, const std::string& why);
+    void refuse(const std::string& peer, const std::string& why);
     void log(const std::string& line) const;
     void end_if_idle();
     StoreServer::Say store_say();
@@ -69,6 +75,7 @@ private:
     boost::asio::steady_timer room_;         ///< cancelled when there is room for another handshake
     boost::asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
     std::function<void()> on_ended_;
+    HalfOpen half_open_;
     PortStore store_;
     std::shared_ptr<Jobs> jobs_;
     std::map<ConnectionId, SessionPtr> sessions_;
@@ -76,7 +83,6 @@ private:
     std::string leader_;                   ///< while not leading; empty: nobody is known
     std::map<ConnectionId, Join> parked_;  ///< agents that wait until somebody is
     std::uint64_t last_id_ = 0;
-    std::size_t half_open_ = 0;
     RefusalLog refusals_;
     bool has_waited_for_start_ = false;
     bool is_stopped_ = false;

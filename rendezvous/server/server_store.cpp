@@ -21,12 +21,17 @@ StoreServer::Say Server::Impl::store_say() {
     };
 }
 
+void Server::Impl::expect_store_clients() {
+    half_open_.expect(store_.clients_expected());
+    room_.cancel();
+}
+
 void Server::Impl::hand_to_store(Session& session) {
     if (store_.is_served()) {
         store_.adopt(session.connection->release(), std::move(session.store_bytes));
         return;
     }
-    refuse(session,
+    refuse(session.peer,
            "it speaks PyTorch's TCPStore, which is not served here now; for torchrun start the "
            "rendezvous with --serve-tcpstore, for workers of a job its nodes with --store daemon");
 }

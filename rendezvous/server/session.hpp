@@ -35,6 +35,7 @@ struct Session {
     std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here
     std::optional<JobId> job;               ///< since its Join
     bool is_closed_by_job = false;
+    std::string why_closed;   ///< by us in the handshake, if so
     std::string store_bytes;  ///< all that was read of a client of the TCPStore; else empty
 };
 

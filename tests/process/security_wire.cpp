@@ -131,8 +131,8 @@ TEST_CASE("a handshake that is cut short anywhere changes nothing") {
 
 TEST_CASE("as many silent strangers as are listened to keep no member waiting, and leave in time") {
     boost::asio::io_context io;
-    const Limits limits{.hello_timeout = Milliseconds(400), .lease = Milliseconds(60000)};
-    REQUIRE(limits.half_open_max == 64);
+    const Limits limits{
+        .hello_timeout = Milliseconds(400), .half_open_max = 64, .lease = Milliseconds(60000)};
     const Daemon daemon(io, {.limits = limits});
     Agent member(io, {.port = daemon.port});
     run_until(io, [&] { return member.last<Start>() != nullptr; });

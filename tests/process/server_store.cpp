@@ -268,6 +268,18 @@ TEST_CASE("a join that is refused leaves the port to others") {
     run_until(io, [&] { return agent.last<Start>() != nullptr; });
 }
 
+TEST_CASE("a join that an open job refuses claims nothing for that job") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    const Agent waiting(io, {.port = daemon.port, .job = "llama", .node = "a", .nodes = 2});
+    run_until(io, [&] { return daemon.server->job_count() == 1; });
+    const Agent refused(io, with_store_here(daemon, "llama", "b", 3));
+    run_until(io, [&] { return refused.last<Refused>() != nullptr; });
+    const Agent agent(io, with_store_here(daemon, "bert", "c"));
+    run_until(io, [&] { return agent.last<Start>() || agent.last<Refused>(); });
+    REQUIRE(agent.last<Refused>() == nullptr);
+}
+
 TEST_CASE("torchrun's store leaves no room for that of a job") {
     boost::asio::io_context io;
     const Daemon daemon(io, {.serves_tcpstore = true});

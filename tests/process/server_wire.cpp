@@ -195,6 +195,50 @@ TEST_CASE("only so many strangers are listened to at once and agents get in afte
     REQUIRE(most == 2);
 }
 
+/// Silent connections from one address that the daemon has no room for.
+std::vector<std::unique_ptr<Stranger>> flood(boost::asio::io_context& io, const Daemon& daemon,
+                                             const char* from) {
+    std::vector<std::unique_ptr<Stranger>> strangers;
+    for (int i = 0; i < 30; ++i) {
+        strangers.push_back(std::make_unique<Stranger>(io, daemon.port, from));
+    }
+    return strangers;
+}
+
+TEST_CASE("silent strangers keep out nobody from another address, and close only each other") {
+    boost::asio::io_context io;
+    // They may be silent for ever, and are too young to make room for each other, or old enough.
+    const auto grace = GENERATE(Milliseconds(60000), Milliseconds(0));
+    const Daemon daemon(io, {.limits = {.hello_timeout = Milliseconds(60000),
+                                        .half_open_max = 8,
+                                        .half_open_per_source_max = 4,
+                                        .half_open_grace = grace}});
+    Stranger neighbour(io, daemon.port);
+    const auto strangers = flood(io, daemon, "127.0.0.2");
+    Agent agent(io, {.port = daemon.port});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    REQUIRE(agent.attempts == 1);
+    REQUIRE_FALSE(neighbour.is_closed);
+    const auto closed = [&] {
+        return std::count_if(strangers.begin(), strangers.end(),
+                             [](const auto& stranger) { return stranger->is_closed; });
+    };
+    run_until(io, [&] { return closed() == 26; });
+    REQUIRE(strangers.front()->is_closed == (grace == Milliseconds(0)));
+    REQUIRE(daemon.has_logged("turned 127.0.0.2 port "));
+}
+
+TEST_CASE("who speaks at once gets in beside silent strangers of his own address") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.limits = {.hello_timeout = Milliseconds(60000),
+                                        .half_open_per_source_max = 4,
+                                        .half_open_grace = Milliseconds(0)}});
+    const auto strangers = flood(io, daemon, "127.0.0.1");
+    Agent agent(io, {.port = daemon.port});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    REQUIRE(agent.attempts == 1);
+}
+
 TEST_CASE("who speaks before it joined, or joins another job than it greeted for, is reset") {
     boost::asio::io_context io;
     const Daemon daemon(io);
