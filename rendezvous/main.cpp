@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
@@ -15,13 +17,15 @@
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
+#include <spdlog/details/null_mutex.h>
 #include <spdlog/logger.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 
 #include "base/os/open_files.hpp"
 #include "base/rng.hpp"
 #include "rendezvous/election/leadership.hpp"
 #include "rendezvous/journal/sqlite_journal.hpp"
+#include "rendezvous/server/log_writer.hpp"
 #include "rendezvous/server/server.hpp"
 #include "rendezvous/transport/listener.hpp"
 #include "rendezvous/transport/secret_file.hpp"
@@ -107,6 +111,23 @@ public:
                           CLI::AppFormatMode /*mode*/) const override {
         return kHelp;
     }
+};
+
+/// Formats lines here and has them written elsewhere.
+class LogSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+public:
+    /// `log` outlives the sink.
+    explicit LogSink(LogWriter& log) : log_(log) {}
+
+private:
+    void sink_it_(const spdlog::details::log_msg& message) override {
+        spdlog::memory_buf_t text;
+        formatter_->format(message, text);
+        log_.write(std::string_view(text.data(), text.size()));
+    }
+    void flush_() override {}
+
+    LogWriter& log_;
 };
 
 void declare_flags(CLI::App& app, Flags& flags) {
@@ -297,8 +318,10 @@ int run(const Flags& flags) {
         }
         options.tls = *std::move(tls);
     }
-    const auto sink = std::make_shared<spdlog::sinks::stderr_sink_st>();
-    const auto logger = std::make_shared<spdlog::logger>("ddprun-rendezvous", sink);
+    LogWriter log(STDERR_FILENO, options.limits);
+    flush_at_abort(log);
+    const auto logger =
+        std::make_shared<spdlog::logger>("ddprun-rendezvous", std::make_shared<LogSink>(log));
     logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %n: %v");
     if (flags.is_insecure && !is_loopback(listener->host)) {
         logger->info("--insecure: everybody who reaches {} can run and end jobs here",

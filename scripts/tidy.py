@@ -23,7 +23,8 @@ PURE = ("base/", "worker_runtime/contract/", "rendezvous/wire/", "rendezvous/cor
         "launcher/doctor/")
 TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/net/store_server.cpp", "rendezvous/journal/sqlite_journal.cpp",
-                "agent/output/worker_output", "agent/daemon/life_watch", "tests/")
+                "rendezvous/server/log_writer", "agent/output/worker_output",
+                "agent/daemon/life_watch", "tests/")
 
 # (rule, pattern on code without comments and strings, what to do, where it applies)
 BANNED = [
@@ -43,7 +44,7 @@ BANNED = [
     ("sleep", r"\b(sleep_for|sleep_until|usleep|nanosleep|(?<![.\w])sleep)\s*\(",
      "wait for the event itself, with a deadline", lambda path: True),
     ("thread", r"\bstd::(thread|jthread|async)\b|\bpthread_create\b",
-     "threads are only the store's, the journal's, the output's and the life watch's",
+     "threads are only the store's, the journal's, the logs' and the life watch's",
      lambda path: not path.startswith(THREAD_FILES)),
     ("detach", r"\bdetach\s*\(", "own it and wait for it; only where workers are spawned",
      # Tensors have a detach(), too.

@@ -20,7 +20,8 @@ namespace {
 /// The program with its output in a pipe; killed if it is still there at the end.
 class Program {
 public:
-    explicit Program(std::vector<std::string> flags, int inherited_fd = -1) {
+    /// Its log goes to `log_fd`, or with the output.
+    explicit Program(std::vector<std::string> flags, int inherited_fd = -1, int log_fd = -1) {
         int fds[2];
         REQUIRE(::pipe2(fds, O_CLOEXEC) == 0);
         output_.reset(fds[0]);
@@ -34,7 +35,7 @@ public:
         posix_spawn_file_actions_t actions;
         ::posix_spawn_file_actions_init(&actions);
         ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), 1);
-        ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), 2);
+        ::posix_spawn_file_actions_adddup2(&actions, log_fd >= 0 ? log_fd : write_end.get(), 2);
         if (inherited_fd >= 0) {
             ::posix_spawn_file_actions_adddup2(&actions, inherited_fd, 9);
         }
@@ -95,6 +96,33 @@ TEST_CASE("the daemon says where it listens, serves, and ends cleanly when asked
     program.send(SIGTERM);
     REQUIRE(program.exit_code() == 0);
     run_until(io, [&] { return agent.downs.size() == 1; });
+}
+
+/// A pipe that takes no more.
+struct FullPipe {
+    FullPipe() {
+        int fds[2];
+        REQUIRE(::pipe2(fds, O_CLOEXEC) == 0);
+        read_end.reset(fds[0]);
+        write_end.reset(fds[1]);
+        REQUIRE(::fcntl(write_end.get(), F_SETFL, O_NONBLOCK) == 0);
+        const std::string chunk(4096, '.');
+        while (::write(write_end.get(), chunk.data(), chunk.size()) > 0) {}
+        REQUIRE(::fcntl(write_end.get(), F_SETFL, 0) == 0);
+    }
+    UniqueFd read_end;
+    UniqueFd write_end;
+};
+
+TEST_CASE("who has stopped reading the daemon's log stops no job and no end") {
+    FullPipe log;
+    Program program({"--port", "0", "--insecure"}, -1, log.write_end.get());
+    boost::asio::io_context io;
+    Agent first(io, {.port = program.port(), .job = "one", .secret = std::nullopt});
+    Agent second(io, {.port = program.port(), .job = "two", .secret = std::nullopt});
+    run_until(io, [&] { return first.last<Start>() && second.last<Start>(); });
+    program.send(SIGTERM);
+    REQUIRE(program.exit_code() == 0);
 }
 
 TEST_CASE("the daemon serves a socket that it was given and goes with its last run") {
