@@ -80,15 +80,27 @@ struct Limits {
     Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait on the console
     Milliseconds say_waiting_every{5000};  ///< and the following ones
 
-    // Worker store: PyTorch's own bounds.
-    std::size_t store_key_bytes_max = 8192;                      ///< one key, as PyTorch
-    std::size_t store_value_bytes_max = std::size_t{8} << 20;    ///< one value, as PyTorch
-    std::size_t store_keys_per_request_max = 131072;             ///< of one multi-key operation
-    std::size_t store_request_bytes_max = std::size_t{1} << 30;  ///< one request as a whole
+    // Worker store. Its clients are authenticated by nothing but their address.
+    std::size_t store_key_bytes_max = 8192;                    ///< one key, as PyTorch
+    std::size_t store_value_bytes_max = std::size_t{8} << 20;  ///< one value, as PyTorch
+    std::size_t store_keys_per_request_max = 131072;           ///< of one multi-key operation
+    /// One request as a whole, so also what one client has sent of one; COMPARE_SET needs 16 MiB.
+    std::size_t store_request_bytes_max = std::size_t{64} << 20;
+    /// Buffers of incomplete requests, all clients together: 64 of the largest values.
+    std::uint64_t store_partial_bytes_max = std::uint64_t{512} << 20;
+    /// What one client's WAIT takes: 131,072 names of 250 bytes.
+    std::size_t store_wait_bytes_max = std::size_t{64} << 20;
+    /// What all clients' WAITs take: 4,000 clients that each wait for 4,000 names.
+    std::uint64_t store_waits_bytes_max = std::uint64_t{512} << 20;
     std::uint64_t store_bytes_max = std::uint64_t{16} << 30;     ///< keys, values, queues together
     std::size_t store_clients_max = 65536;                       ///< connections at once
     std::size_t store_reply_bytes_max = std::size_t{256} << 20;  ///< queued for one slow reader
+    /// Copies of replies that all slow readers together leave unread; big values are not copied.
+    std::uint64_t store_unread_bytes_max = std::uint64_t{2} << 30;
     Milliseconds store_stall_timeout{60000};  ///< a begun request, a reader who reads nothing
+    std::size_t store_adopted_max = 4096;     ///< handed over and not yet taken, as a full backlog
+    std::size_t store_refusals_named_max = 64;        ///< addresses; others are only counted
+    std::size_t store_earlier_addresses_max = 65536;  ///< of earlier generations, remembered
 
     // Hangs.
     Milliseconds hang_timeout_min{1000};  ///< the least that may be asked for

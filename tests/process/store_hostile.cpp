@@ -196,4 +196,78 @@ TEST_CASE("clients that never read are disconnected, and share one copy of what 
           "store: disconnected a client from 127.0.0.1: it does not read its replies, for 2000 ms");
 }
 
+TEST_CASE("incomplete requests are bounded together, and who is over is disconnected") {
+    Limits limits;
+    limits.store_partial_bytes_max = std::uint64_t{4} << 20;
+    Server server(kLoopback, limits);
+    server.serve();
+    StoreClientSocket other = server.enter();
+    const std::string part = set("k", std::string(1 << 20, 'v')).substr(0, 900'000);
+    constexpr std::size_t kClients = 20;
+    std::vector<StoreClientSocket> clients;
+    for (std::size_t index = 0; index < kClients; ++index) {
+        clients.push_back(server.enter());
+        clients.back().send(part);
+    }
+    while (server->counts().connected > 5) {
+        CHECK(ask(other, ping(5), 4) == nonce(5));
+    }
+    CHECK(server->counts().cut_off >= kClients - 4);
+    CHECK(server.lines().front() ==
+          "store: disconnected a client from 127.0.0.1: its request is incomplete, and incomplete "
+          "requests of all clients take more than 4194304 bytes");
+    // Their room goes to others.
+    clients.clear();
+    while (server->counts().connected > 1) {
+        CHECK(ask(other, ping(6), 4) == nonce(6));
+    }
+    REQUIRE(other.send(set("k", std::string(1 << 20, 'v'))));
+    CHECK(ask(other, get("k"), 8 + (1 << 20)) == text(std::string(1 << 20, 'v')));
+}
+
+TEST_CASE("the largest requests of PyTorch's clients arrive, and larger ones are refused") {
+    Server server;
+    server.serve();
+    StoreClientSocket client = server.enter();
+    const std::string value(8 << 20, 'v');
+    REQUIRE(client.send(set("k", value)));
+    CHECK(ask(client, compare_set("k", value, value), 8 + value.size()) == text(value));
+    const std::string pair = text("k") + text(value);
+    std::string large = opcode(StoreOpcode::MultiSet) + number(8);
+    while (large.size() <= Limits{}.store_request_bytes_max) {
+        large += pair;
+    }
+    client.send(large);
+    CHECK(client.receive_all().empty());
+    CHECK(server.lines() == std::vector<std::string>{"store: disconnected a client from 127.0.0.1: "
+                                                     "MULTI_SET of more than 67108864 bytes"});
+}
+
+TEST_CASE("replies that nobody reads are bounded together, and who is over is disconnected") {
+    Limits limits;
+    limits.store_unread_bytes_max = std::uint64_t{40} << 20;
+    Server server(kLoopback, limits);
+    server.serve();
+    StoreClientSocket other = server.enter();
+    REQUIRE(other.send(set("k", std::string(60'000, 'v'))));
+    CHECK(ask(other, ping(5), 4) == nonce(5));
+    std::string request = opcode(StoreOpcode::MultiGet) + number(350);
+    for (int index = 0; index < 350; ++index) {
+        request += text("k");
+    }
+    constexpr std::size_t kClients = 20;  // Of 21 MB each, of which the kernel takes some.
+    std::vector<StoreClientSocket> clients;
+    for (std::size_t index = 0; index < kClients; ++index) {
+        clients.push_back(server.enter());
+        REQUIRE(clients.back().send(request));
+    }
+    while (server->counts().connected > 10) {
+        CHECK(ask(other, ping(6), 4) == nonce(6));
+    }
+    CHECK(server.lines().front() ==
+          "store: disconnected a client from 127.0.0.1: it does not read its replies, and those "
+          "that all clients leave unread take more than 41943040 bytes");
+    CHECK(ask(other, get("k"), 60'008) == text(std::string(60'000, 'v')));
+}
+
 }  // namespace ddprun::rdzv::store_test

@@ -28,7 +28,8 @@ namespace {
 /// A store and a relay to it, each with its server.
 class RelayedStore {
 public:
-    explicit RelayedStore(Limits limits = {}) : store_(kLoopback), relay_(kLoopback, limits) {
+    explicit RelayedStore(Limits limits = {})
+        : store_(kLoopback, limits), relay_(kLoopback, limits) {
         relay_->serve_with(make_relay(limits, {kLoopback, store_.port()},
                                       [this](std::string line) { relay_.say(std::move(line)); }),
                            relay_.duplicate());
@@ -374,6 +375,33 @@ TEST_CASE("a client of a relay that is one too many is disconnected alone") {
     REQUIRE(relay.send(clients({1, 2, 3}) + kEnter + clients({3, 2}) + ping(3)));
     const std::string expected = replied({2}, nonce(3)) + replied({3}, "");
     CHECK(receive_like(relay, expected) == expected);
+}
+
+TEST_CASE("what a relay's client waits for, and what it has sent of a request, is bounded") {
+    Limits limits;
+    limits.store_wait_bytes_max = 10'000;
+    limits.store_partial_bytes_max = std::uint64_t{4} << 20;
+    RelayedStore stores(limits);
+    stores.store().serve();
+    StoreClientSocket good = stores.relay().enter();
+    REQUIRE(good.send(wait({"go"})));
+    StoreClientSocket waits = stores.relay().enter();
+    REQUIRE(waits.send(wait({std::string(8'000, 'a'), std::string(8'000, 'b')})));
+    CHECK(waits.receive_all().empty());
+    CHECK(stores.store()->counts().cut_off == 1);
+    const std::string part = set("k", std::string(1 << 20, 'v')).substr(0, 900'000);
+    std::vector<StoreClientSocket> clients;
+    for (int index = 0; index < 20; ++index) {
+        clients.push_back(stores.relay().enter());
+        clients.back().send(part);
+    }
+    while (stores.relay()->counts().connected > 5) {
+        CHECK(ask(good, ping(5), 4) == nonce(5));
+    }
+    CHECK(stores.relay()->counts().cut_off >= 16);
+    CHECK(stores.store()->counts().cut_off == 1);
+    REQUIRE(good.send(set("go", "")));
+    CHECK(good.receive(1) == kStopWaiting);
 }
 
 }  // namespace ddprun::rdzv::store_test

@@ -462,4 +462,61 @@ TEST_CASE("values that are replaced and elements that are popped leave their roo
     CHECK(store.ask(1, set("b", std::string(900, 'x'))) == "CLOSE");
 }
 
+TEST_CASE("what one client waits for is bounded, and so is what all of them wait for") {
+    const auto names = [](std::string_view prefix, int count) {
+        std::string out = opcode(StoreOpcode::Wait) + number(count);
+        for (int i = 0; i < count; ++i) {
+            out += text(std::string(prefix) + std::to_string(i));
+        }
+        return out;
+    };
+    Limits limits;
+    limits.store_wait_bytes_max = 10'000;
+    limits.store_waits_bytes_max = 25'000;
+    Store store(limits);
+    SECTION("one client") {
+        CHECK(store.ask(1, names("k", 1000)) == "CLOSE");
+        CHECK(store.refusal().starts_with("WAIT for 1000 names takes "));
+        CHECK(store.refusal().ends_with(" bytes, more than 10000"));
+        CHECK(store.ask(1, wait({std::string(9'990, 'k')})) == "CLOSE");
+        CHECK(store.core().waiter_count() == 0);
+        CHECK(store.core().waiting_bytes() == 0);
+        CHECK(store.ask(1, names("k", 20)).empty());
+        CHECK(store.core().waiter_count() == 1);
+    }
+    SECTION("all clients") {
+        std::uint32_t client = 0;
+        while (store.ask(client, names(std::to_string(client) + ".", 20)).empty()) {
+            ++client;
+            REQUIRE(client < 100);
+        }
+        CHECK(store.refusal().find("all clients wait for take more than 25000 bytes") !=
+              std::string::npos);
+        CHECK(client > 2);
+        CHECK(store.core().waiter_count() == client);
+        const std::uint64_t most = store.core().waiting_bytes();
+        CHECK(most <= 25'000);
+        CHECK(store.ask(100, barrier(std::string(8'000, 'b'), 2)) == "CLOSE");
+        CHECK(store.ask(101, opcode(StoreOpcode::GetNumKeys)) == number(0));
+        // Who goes, and who is released, leaves the room to others.
+        store.leave(0);
+        store.ask(101, multi_set({{"1.0", ""}}));
+        CHECK(store.core().waiting_bytes() < most);
+        CHECK(store.ask(102, names("late", 20)).empty());
+        for (std::uint32_t i = 1; i <= 102; ++i) {
+            store.leave(i);
+        }
+        CHECK(store.core().waiting_bytes() == 0);
+    }
+    SECTION("a name that many wait for is counted once") {
+        for (std::uint32_t client = 0; client < 50; ++client) {
+            CHECK(store.ask(client, wait({std::string(8'000, 'k')})).empty());
+        }
+        CHECK(store.core().waiting_bytes() < 25'000);
+        store.ask(50, set(std::string(8'000, 'k'), ""));
+        CHECK(store.core().waiting_bytes() == 0);
+        CHECK(store.take(49) == kStopWaiting);
+    }
+}
+
 }  // namespace ddprun::rdzv::store_test

@@ -84,11 +84,11 @@ Admission::Admission(const std::vector<std::string>& addresses) : admits_all_(ad
     std::sort(addresses_.begin(), addresses_.end());
 }
 
-void Admission::include(const Admission& other) {
+void Admission::include(const Admission& other, std::size_t addresses_max) {
     std::vector<Bytes> both;
     std::set_union(addresses_.begin(), addresses_.end(), other.addresses_.begin(),
                    other.addresses_.end(), std::back_inserter(both));
-    if (both.size() <= kIncludedMax) {
+    if (both.size() <= addresses_max) {
         addresses_ = std::move(both);
     }
 }

@@ -20,8 +20,9 @@ public:
     /// address admits nobody and is kept in unusable(). A scope ("%eth0") is ignored.
     explicit Admission(const std::vector<std::string>& addresses);
 
-    /// Admits also the addresses that `other` has listed, if there are then at most kIncludedMax.
-    void include(const Admission& other);
+    /// Admits also the addresses that `other` has listed, if there are then at most
+    /// `addresses_max`.
+    void include(const Admission& other, std::size_t addresses_max);
 
     [[nodiscard]] bool admits(const sockaddr_storage& address) const;
     [[nodiscard]] const std::vector<std::string>& unusable() const { return unusable_; }
@@ -29,8 +30,6 @@ public:
 private:
     /// IPv6, or IPv4 in its mapped form.
     using Bytes = std::array<unsigned char, 16>;
-
-    static constexpr std::size_t kIncludedMax = 65536;
 
     bool admits_all_ = false;
     std::vector<Bytes> addresses_;  ///< sorted

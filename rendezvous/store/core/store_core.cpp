@@ -82,8 +82,7 @@ Result<void> StoreCore::dispatch(StoreOpcode opcode, StoreClient client, FieldRe
             check(client, fields, replies);
             break;
         case StoreOpcode::Wait:
-            wait(client, fields, replies);
-            break;
+            return wait(client, fields, replies);
         case StoreOpcode::GetNumKeys:
             reply_i64(replies, client, size_of(values_.size()));
             break;
@@ -267,7 +266,7 @@ void StoreCore::check(StoreClient client, FieldReader& fields, StoreReplies& rep
     reply_u8(replies, client, is_ready ? kReady : kNotReady);
 }
 
-void StoreCore::wait(StoreClient client, FieldReader& fields, StoreReplies& replies) {
+Result<void> StoreCore::wait(StoreClient client, FieldReader& fields, StoreReplies& replies) {
     waiters_.forget(client);  // The last WAIT of a connection counts.
     missing_.clear();
     for (std::uint64_t left = fields.u64(); left > 0; --left) {
@@ -278,9 +277,9 @@ void StoreCore::wait(StoreClient client, FieldReader& fields, StoreReplies& repl
     }
     if (missing_.empty()) {
         reply_u8(replies, client, kStopWaiting);
-    } else {
-        waiters_.wait_for_names(client, missing_);
+        return {};
     }
+    return waiters_.wait_for_names(client, missing_);
 }
 
 void StoreCore::delete_key(StoreClient client, FieldReader& fields, StoreReplies& replies) {
@@ -379,6 +378,9 @@ Result<void> StoreCore::barrier(StoreClient client, FieldReader& fields, StoreRe
     const std::string_view key = fields.text();
     const std::int64_t world_size = fields.i64();
     waiters_.forget(client);  // As in wait().
+    if (Result<void> fits = waiters_.check_room(key); !fits) {
+        return fits;
+    }
     const Result<std::int64_t> count = increase(StoreOpcode::Barrier, key, 1);
     if (!count) {
         return count.error();

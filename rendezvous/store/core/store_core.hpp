@@ -23,7 +23,7 @@ namespace ddprun::rdzv {
 class StoreCore final : public StoreBackend {
 public:
     /// `limits` outlives the core.
-    explicit StoreCore(const Limits& limits) : limits_(&limits) {}
+    explicit StoreCore(const Limits& limits) : limits_(&limits), waiters_(limits) {}
 
     [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request,
                                       StoreReplies& replies,
@@ -36,6 +36,8 @@ public:
     [[nodiscard]] std::size_t key_count() const { return values_.size(); }
     [[nodiscard]] std::size_t queue_count() const { return queues_.size(); }
     [[nodiscard]] std::size_t waiter_count() const { return waiters_.size(); }
+    /// Memory that the names they wait for take.
+    [[nodiscard]] std::uint64_t waiting_bytes() const { return waiters_.bytes(); }
 
 private:
     Result<void> dispatch(StoreOpcode opcode, StoreClient client, FieldReader& fields,
@@ -45,7 +47,7 @@ private:
     Result<void> get(StoreClient client, FieldReader& fields, StoreReplies& replies);
     Result<void> add(StoreClient client, FieldReader& fields, StoreReplies& replies);
     void check(StoreClient client, FieldReader& fields, StoreReplies& replies);
-    void wait(StoreClient client, FieldReader& fields, StoreReplies& replies);
+    Result<void> wait(StoreClient client, FieldReader& fields, StoreReplies& replies);
     void delete_key(StoreClient client, FieldReader& fields, StoreReplies& replies);
     void append(FieldReader& fields);
     Result<void> multi_get(StoreClient client, FieldReader& fields, StoreReplies& replies);

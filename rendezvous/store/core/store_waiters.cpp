@@ -1,8 +1,20 @@
 #include "rendezvous/store/core/store_waiters.hpp"
 
+#include <utility>
+
+#include <fmt/format.h>
+
 #include "base/check.hpp"
 
 namespace ddprun::rdzv {
+
+namespace {
+
+/// What the allocator and the maps take for a name, besides its text, and for a waiter.
+constexpr std::uint64_t kNameBytes = 192;
+constexpr std::uint64_t kWaiterBytes = 192;
+
+}  // namespace
 
 StoreWaiters::Waiter& StoreWaiters::add_waiter(StoreClient client) {
     const auto [found, is_new] = waiters_.try_emplace(client);
@@ -11,33 +23,77 @@ StoreWaiters::Waiter& StoreWaiters::add_waiter(StoreClient client) {
     return found->second;
 }
 
-void StoreWaiters::wait_for_names(StoreClient client, const std::vector<std::string_view>& names) {
+void StoreWaiters::erase_waiter(const Waiter& waiter) {
+    bytes_ -= bytes_of(waiter);
+    waiters_.erase(waiter.client);
+}
+
+std::uint64_t StoreWaiters::bytes_of(const Waiter& waiter) {
+    return kWaiterBytes + waiter.places.capacity() * sizeof(Place);
+}
+
+StoreWaiters::Names::value_type& StoreWaiters::name_of(std::string_view text) {
+    auto found = names_.find(text);
+    if (found == names_.end()) {
+        found = names_.try_emplace(std::string(text)).first;
+        bytes_ += kNameBytes + text.size();
+    }
+    return *found;
+}
+
+Result<void> StoreWaiters::wait_for_names(StoreClient client,
+                                          const std::vector<std::string_view>& names) {
     DDP_CHECK(!names.empty(), client.value());
+    std::uint64_t wanted = kWaiterBytes;
+    for (const std::string_view text : names) {
+        wanted += sizeof(Place) + kNameBytes + text.size();
+    }
+    if (wanted > limits_->store_wait_bytes_max) {
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("WAIT for {} names takes {} bytes, more than {}", names.size(),
+                                 wanted, limits_->store_wait_bytes_max)};
+    }
     Waiter& waiter = add_waiter(client);
     waiter.places.reserve(names.size());
-    for (std::string_view text : names) {
-        auto found = names_.find(text);
-        if (found == names_.end()) {
-            found = names_.try_emplace(std::string(text)).first;
-        }
-        std::list<NameEntry>& entries = found->second.entries;
-        if (!entries.empty() && entries.back().waiter == &waiter) {
+    bytes_ += bytes_of(waiter);
+    for (const std::string_view text : names) {
+        Names::value_type& name = name_of(text);
+        Place* const newest = name.second.newest;
+        if (newest != nullptr && newest->waiter == &waiter) {
             continue;  // A name given twice is one name.
         }
-        entries.push_back({&waiter, waiter.places.size()});
-        waiter.places.push_back({&*found, std::prev(entries.end())});
+        Place& place = waiter.places.emplace_back(
+            Place{.name = &name, .waiter = &waiter, .older = newest, .newer = nullptr});
+        (newest != nullptr ? newest->newer : name.second.oldest) = &place;
+        name.second.newest = &place;
     }
     waiter.missing = waiter.places.size();
+    if (bytes_ > limits_->store_waits_bytes_max) {
+        forget(client);
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("WAIT for {} names, and the names that all clients wait for take "
+                                 "more than {} bytes",
+                                 names.size(), limits_->store_waits_bytes_max)};
+    }
+    return {};
+}
+
+Result<void> StoreWaiters::check_room(std::string_view name) const {
+    if (bytes_ + kWaiterBytes + kNameBytes + name.size() > limits_->store_waits_bytes_max) {
+        return Error{
+            ErrorCode::LimitExceeded,
+            fmt::format("BARRIER, and the names that all clients wait for take {} bytes of "
+                        "at most {}",
+                        bytes_, limits_->store_waits_bytes_max)};
+    }
+    return {};
 }
 
 void StoreWaiters::wait_for_count(StoreClient client, std::string_view name, std::int64_t number) {
     Waiter& waiter = add_waiter(client);
-    auto found = names_.find(name);
-    if (found == names_.end()) {
-        found = names_.try_emplace(std::string(name)).first;
-    }
-    waiter.counter = &*found;
-    waiter.count = found->second.counts.emplace(number, &waiter);
+    bytes_ += bytes_of(waiter);
+    waiter.counter = &name_of(name);
+    waiter.count = waiter.counter->second.counts.emplace(number, &waiter);
 }
 
 void StoreWaiters::forget(StoreClient client) {
@@ -46,9 +102,9 @@ void StoreWaiters::forget(StoreClient client) {
         return;
     }
     Waiter& waiter = found->second;
-    for (const Place& place : waiter.places) {
+    for (Place& place : waiter.places) {
         if (place.name != nullptr) {
-            place.name->second.entries.erase(place.entry);
+            unlink(place);
             erase_if_unused(*place.name);
         }
     }
@@ -56,7 +112,7 @@ void StoreWaiters::forget(StoreClient client) {
         waiter.counter->second.counts.erase(waiter.count);
         erase_if_unused(*waiter.counter);
     }
-    waiters_.erase(found);
+    erase_waiter(waiter);
 }
 
 void StoreWaiters::key_appeared(std::string_view name, std::vector<StoreClient>& released) {
@@ -64,22 +120,24 @@ void StoreWaiters::key_appeared(std::string_view name, std::vector<StoreClient>&
     if (found == names_.end()) {
         return;
     }
-    for (const NameEntry& entry : found->second.entries) {
-        satisfy(entry, released);
+    Place* place = std::exchange(found->second.oldest, nullptr);
+    found->second.newest = nullptr;
+    while (place != nullptr) {
+        satisfy(*std::exchange(place, place->newer), released);
     }
-    found->second.entries.clear();
     erase_if_unused(*found);
 }
 
 std::optional<StoreClient> StoreWaiters::element_appeared(std::string_view name,
                                                           std::vector<StoreClient>& released) {
     const auto found = names_.find(name);
-    if (found == names_.end() || found->second.entries.empty()) {
+    if (found == names_.end() || found->second.oldest == nullptr) {
         return std::nullopt;
     }
-    const StoreClient told = found->second.entries.front().waiter->client;
-    satisfy(found->second.entries.front(), released);
-    found->second.entries.pop_front();
+    Place& oldest = *found->second.oldest;
+    const StoreClient told = oldest.waiter->client;
+    unlink(oldest);
+    satisfy(oldest, released);
     erase_if_unused(*found);
     return told;
 }
@@ -99,26 +157,34 @@ void StoreWaiters::count_changed(std::string_view name, std::int64_t count,
     const auto end = counts.upper_bound(count);
     for (auto reached = counts.begin(); reached != end; ++reached) {
         released.push_back(reached->second->client);
-        waiters_.erase(reached->second->client);
+        erase_waiter(*reached->second);
     }
     counts.erase(counts.begin(), end);
     erase_if_unused(*found);
 }
 
-/// Ticks one place off; the caller removes the entry from its list. A waiter with nothing missing
-/// has no places left, so it can go.
-void StoreWaiters::satisfy(const NameEntry& entry, std::vector<StoreClient>& released) {
-    Waiter& waiter = *entry.waiter;
-    waiter.places[entry.place].name = nullptr;
+/// Ticks one place off, which is in its name's list no more. A waiter with nothing missing has no
+/// places in lists left, so it can go.
+void StoreWaiters::satisfy(Place& place, std::vector<StoreClient>& released) {
+    Waiter& waiter = *place.waiter;
+    place.name = nullptr;
     --waiter.missing;
     if (waiter.missing == 0) {
         released.push_back(waiter.client);
-        waiters_.erase(waiter.client);
+        erase_waiter(waiter);
     }
 }
 
+/// Out of the list of its name.
+void StoreWaiters::unlink(Place& place) {
+    Name& name = place.name->second;
+    (place.older != nullptr ? place.older->newer : name.oldest) = place.newer;
+    (place.newer != nullptr ? place.newer->older : name.newest) = place.older;
+}
+
 void StoreWaiters::erase_if_unused(const Names::value_type& name) {
-    if (name.second.entries.empty() && name.second.counts.empty()) {
+    if (name.second.oldest == nullptr && name.second.counts.empty()) {
+        bytes_ -= kNameBytes + name.first.size();
         names_.erase(names_.find(name.first));
     }
 }

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/limits.hpp"
+#include "base/result.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::rdzv {
@@ -34,10 +35,21 @@ using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>
 /// client's own names only, so ten thousand clients giving up at once are cheap.
 class StoreWaiters {
 public:
+    /// `limits` outlives the waiters.
+    explicit StoreWaiters(const Limits& limits) : limits_(&limits) {}
+    StoreWaiters(const StoreWaiters&) = delete;
+    StoreWaiters& operator=(const StoreWaiters&) = delete;
+
     /// `client`, which waits for nothing, waits until each of `names` (at least one) has appeared.
-    void wait_for_names(StoreClient client, const std::vector<std::string_view>& names);
+    /// Failure: that takes more memory than one client, or all of them, may use; it does not wait.
+    [[nodiscard]] Result<void> wait_for_names(StoreClient client,
+                                              const std::vector<std::string_view>& names);
+
+    /// Whether there is room for one more to wait for the counter `name`.
+    [[nodiscard]] Result<void> check_room(std::string_view name) const;
 
     /// `client`, which waits for nothing, waits until the counter `name` is at least `number`.
+    /// check_room() has succeeded.
     void wait_for_count(StoreClient client, std::string_view name, std::int64_t number);
 
     /// `client` waits no longer; nothing happens when it did not.
@@ -59,28 +71,30 @@ public:
 
     [[nodiscard]] bool is_waiting(StoreClient client) const { return waiters_.contains(client); }
     [[nodiscard]] std::size_t size() const { return waiters_.size(); }
+    /// Memory that all of them take; a name that many wait for is counted once.
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
 private:
     struct Waiter;
-    /// A waiter in a name's list, and which of its places that is.
-    struct NameEntry {
-        Waiter* waiter;
-        std::size_t place;
-    };
+    struct Place;
     struct Name {
-        std::list<NameEntry> entries;                 ///< oldest first
+        Place* oldest = nullptr;  ///< of those who wait for it to appear
+        Place* newest = nullptr;
         std::multimap<std::int64_t, Waiter*> counts;  ///< by the number waited for
     };
-    using Names = TextMap<Name>;
     /// Elements of an unordered_map stay where they are, so pointers to them are kept.
+    using Names = TextMap<Name>;
+    /// One waiter's place in the list of one name.
     struct Place {
         Names::value_type* name = nullptr;  ///< null once the name has appeared
-        std::list<NameEntry>::iterator entry;
+        Waiter* waiter = nullptr;
+        Place* older = nullptr;
+        Place* newer = nullptr;
     };
     struct Waiter {
         StoreClient client;
-        std::size_t missing = 0;  ///< places whose name has not appeared
-        std::vector<Place> places;
+        std::size_t missing = 0;    ///< places whose name has not appeared
+        std::vector<Place> places;  ///< they stay where they are, too
         Names::value_type* counter = nullptr;
         std::multimap<std::int64_t, Waiter*>::iterator count;
     };
@@ -88,12 +102,18 @@ private:
         std::size_t operator()(StoreClient client) const { return client.value(); }
     };
 
+    [[nodiscard]] static std::uint64_t bytes_of(const Waiter& waiter);
     Waiter& add_waiter(StoreClient client);
-    void satisfy(const NameEntry& entry, std::vector<StoreClient>& released);
+    void erase_waiter(const Waiter& waiter);
+    Names::value_type& name_of(std::string_view text);
+    void satisfy(Place& place, std::vector<StoreClient>& released);
+    void unlink(Place& place);
     void erase_if_unused(const Names::value_type& name);
 
+    const Limits* limits_;
     Names names_;
     std::unordered_map<StoreClient, Waiter, ClientHash> waiters_;
+    std::uint64_t bytes_ = 0;
 };
 
 }  // namespace ddprun::rdzv

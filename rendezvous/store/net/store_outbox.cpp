@@ -12,6 +12,7 @@ void StoreOutbox::add(std::string_view bytes) {
         chunks_.emplace_back();
     }
     chunks_.back().own.append(bytes);
+    copied_ += bytes.size();
     size_ += bytes.size();
 }
 
@@ -32,6 +33,7 @@ bool StoreOutbox::send(int fd) {
             sent_ += before - rest.size();
             return true;
         }
+        copied_ -= chunks_.front().own.size();
         chunks_.pop_front();
         sent_ = 0;
     }

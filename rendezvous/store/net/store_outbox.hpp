@@ -15,6 +15,8 @@ public:
     [[nodiscard]] bool empty() const { return chunks_.empty(); }
     /// Bytes that are not sent.
     [[nodiscard]] std::size_t size() const { return size_; }
+    /// Memory that copies take. What is partly sent counts as a whole.
+    [[nodiscard]] std::size_t copied() const { return copied_; }
 
     /// Copies `bytes`, at least one.
     void add(std::string_view bytes);
@@ -38,6 +40,7 @@ private:
     std::list<Chunk> chunks_;
     std::size_t sent_ = 0;  ///< bytes of the first chunk
     std::size_t size_ = 0;
+    std::size_t copied_ = 0;
 };
 
 /// Sends what the kernel takes of `bytes` without waiting and removes it from them. False: the peer

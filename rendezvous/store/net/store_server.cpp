@@ -29,7 +29,6 @@ namespace {
 constexpr std::uint64_t kWakeEvent = StoreLookout::kNobody;
 static_assert(kWakeEvent < StoreService::kFirstEvent);
 
-constexpr std::size_t kAdoptedMax = 4096;      ///< handed over and not yet taken, as a full backlog
 constexpr std::chrono::microseconds kNap{50};  ///< a shorter sleep is not worth it
 
 }  // namespace
@@ -73,7 +72,7 @@ public:
         }
         {
             const std::lock_guard lock(mutex_);
-            if (adopted_.size() >= kAdoptedMax) {
+            if (adopted_.size() >= limits_.store_adopted_max) {
                 ++counts_.refused;
                 return;
             }
@@ -213,7 +212,7 @@ private:
     /// False at the end.
     bool carry_out(Order order) {
         if (service_) {
-            earlier_.include(service_->admission());
+            earlier_.include(service_->admission(), limits_.store_earlier_addresses_max);
         }
         service_.reset();
         if (order.kind == Order::Kind::Serve) {

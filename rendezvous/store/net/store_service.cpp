@@ -22,7 +22,6 @@ constexpr int kAcceptedPerTurn = 1024;  ///< then the clients that are here get 
 // What is sent together. More would drive out of the caches what receiving has brought there.
 constexpr std::size_t kRepliesAtOnce = 32;
 constexpr std::size_t kReplyBytesAtOnce = std::size_t{64} << 10;
-constexpr std::size_t kNamedMax = 64;  ///< refused addresses; who comes after is only counted
 constexpr std::chrono::seconds kBetweenLines{1};
 constexpr Milliseconds kAcceptPause{100};
 constexpr std::uint64_t kListenerEvent = StoreService::kFirstEvent;
@@ -61,6 +60,8 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
       counts_(counts),
       listener_(std::move(socket)),
       spare_(open_spare()),
+      partial_(limits.store_partial_bytes_max),
+      unread_(limits.store_unread_bytes_max),
       admission_(admitted),
       earlier_(std::move(earlier)),
       backend_(std::move(backend)),
@@ -302,7 +303,7 @@ StoreClient StoreService::take_number() {
 void StoreService::refuse(const sockaddr_storage& peer, const std::string& reason) {
     ++counts_.refused;
     const std::string address = address_text(peer);
-    if (named_.size() < kNamedMax && named_.insert(address).second) {
+    if (named_.size() < limits_.store_refusals_named_max && named_.insert(address).second) {
         say(fmt::format("store: refused a client from {}: {}", address, reason));
     }
 }

@@ -18,6 +18,7 @@
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "rendezvous/store/core/admission.hpp"
+#include "rendezvous/store/core/byte_budget.hpp"
 #include "rendezvous/store/core/store_backend.hpp"
 #include "rendezvous/store/core/store_replies.hpp"
 #include "rendezvous/store/net/store_server.hpp"
@@ -92,6 +93,9 @@ public:
     /// The time that clients have to say VALIDATE, and to go on when they have stopped.
     [[nodiscard]] StoreStalls& greetings() { return greetings_; }
     [[nodiscard]] StoreStalls& stalls() { return stalls_; }
+    /// Memory of all sessions for incomplete requests, and for copies of replies that are not sent.
+    [[nodiscard]] ByteBudget& partial() { return partial_; }
+    [[nodiscard]] ByteBudget& unread() { return unread_; }
     /// Where sessions read to. Good until the session returns.
     [[nodiscard]] std::array<char, 65536>& scratch() { return scratch_; }
 
@@ -128,6 +132,8 @@ private:
     UniqueFd listener_;
     UniqueFd spare_;                       ///< given up to refuse a client when descriptors run out
     std::optional<Instant> accept_again_;  ///< accepting pauses until then
+    ByteBudget partial_;
+    ByteBudget unread_;
     Admission admission_;
     const Admission earlier_;  ///< who was admitted to the stores before this one
     const std::unique_ptr<StoreBackend> backend_;

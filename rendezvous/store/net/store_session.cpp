@@ -18,6 +18,11 @@ namespace {
 
 constexpr std::uint32_t kEnding = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 
+/// `text` names the limit.
+Error over(const char* text, std::uint64_t max) {
+    return Error{ErrorCode::LimitExceeded, fmt::format(fmt::runtime(text), max)};
+}
+
 }  // namespace
 
 StoreSession::StoreSession(StoreService& service, StoreClient client, UniqueFd socket,
@@ -30,6 +35,11 @@ StoreSession::StoreSession(StoreService& service, StoreClient client, UniqueFd s
                                                : RequestSplitter::Relays::Refused) {
     update_watch();
     update_stall(false);
+}
+
+StoreSession::~StoreSession() {
+    service_.partial().give_back(capacity_);
+    service_.unread().give_back(unsent_.copied());
 }
 
 void StoreSession::close() {
@@ -59,7 +69,10 @@ void StoreSession::on_first_bytes(std::string_view bytes) {
 void StoreSession::on_event(std::uint32_t events) {
     const std::size_t owed = unsent_.size();
     if (!unsent_.empty()) {
-        if (!unsent_.send(socket_.get())) {
+        const std::size_t copied = unsent_.copied();
+        const bool is_there = unsent_.send(socket_.get());
+        service_.unread().give_back(copied - unsent_.copied());
+        if (!is_there) {
             service_.drop(client_);
             service_.settle();
             return;
@@ -140,7 +153,7 @@ std::size_t StoreSession::handle_requests(std::string_view bytes,
             handled == 0 && buffer_ != nullptr && bytes.data() == buffer_.get();
         if (is_first_in_buffer && *size >= kSharedValueBytesMin && capacity_ <= 2 * *size) {
             owner = std::shared_ptr<const void>(buffer_.release(), std::free);
-            capacity_ = 0;
+            give_back_buffer();
         }
         const Result<void> done =
             handle(bytes.substr(handled, *size), handled == 0 ? owner : nullptr);
@@ -172,13 +185,20 @@ Result<void> StoreSession::handle(std::string_view request,
 /// Keeps `rest`, which is in the buffer, in the service's scratch, or in memory given away.
 void StoreSession::keep(std::string_view rest) {
     if (rest.empty()) {
-        buffer_.reset();
-        capacity_ = 0;
+        give_back_buffer();
     } else if (rest.size() < capacity_) {
         std::memmove(buffer_.get(), rest.data(), rest.size());
     } else {
         const bool is_in_buffer = buffer_ != nullptr;
-        capacity_ = capacity_for(rest.size());
+        const std::size_t wanted = capacity_for(rest.size());
+        if (!service_.partial().change(capacity_, wanted)) {
+            service_.cut_off(client_, over("its request is incomplete, and incomplete requests of "
+                                           "all clients take more than {} bytes",
+                                           service_.partial().max()));
+            service_.settle();
+            return;
+        }
+        capacity_ = wanted;
         buffer_.reset(static_cast<char*>(std::realloc(buffer_.release(), capacity_)));
         DDP_CHECK(buffer_ != nullptr, capacity_);
         if (!is_in_buffer) {
@@ -188,22 +208,27 @@ void StoreSession::keep(std::string_view rest) {
     filled_ = rest.size();
 }
 
+void StoreSession::give_back_buffer() {
+    buffer_.reset();
+    service_.partial().give_back(std::exchange(capacity_, 0));
+}
+
 /// Room for the rest of the request, but in proportion to what has arrived: an announced length
-/// alone gets no memory.
+/// alone gets no memory. No request needs more than the limit.
 std::size_t StoreSession::capacity_for(std::size_t arrived) const {
     constexpr std::size_t kBytesMin = 1024;
     constexpr std::size_t kGrowthMax = 16;
     constexpr std::size_t kNextRequestBytes = 512;  // What follows is read with it.
-    const std::size_t wanted = splitter_.announced() + kNextRequestBytes;
-    return std::max(kBytesMin, std::clamp(wanted, 2 * arrived, kGrowthMax * arrived));
+    const std::size_t wanted =
+        std::clamp(splitter_.announced() + kNextRequestBytes, 2 * arrived, kGrowthMax * arrived);
+    const std::size_t most = std::max<std::size_t>(limits_.store_request_bytes_max, arrived);
+    return std::max(kBytesMin, std::min(wanted, most + kNextRequestBytes));
 }
 
 bool StoreSession::send(std::string_view bytes, const SharedText& shared) {
     const std::size_t wanted = unsent_.size() + bytes.size() + shared.bytes.size();
     if (wanted > unsent_bytes_max() && !unsent_.empty()) {
-        service_.cut_off(client_, Error{ErrorCode::LimitExceeded,
-                                        fmt::format("more than {} bytes of replies unread",
-                                                    unsent_bytes_max())});
+        service_.cut_off(client_, over("more than {} bytes of replies unread", unsent_bytes_max()));
         return true;
     }
     // Nearly always the kernel takes everything, and the bytes are never copied here.
@@ -212,6 +237,12 @@ bool StoreSession::send(std::string_view bytes, const SharedText& shared) {
         return false;
     }
     if (!bytes.empty()) {
+        if (!service_.unread().change(0, bytes.size())) {
+            service_.cut_off(client_, over("it does not read its replies, and those that all "
+                                           "clients leave unread take more than {} bytes",
+                                           service_.unread().max()));
+            return true;
+        }
         unsent_.add(bytes);
     }
     if (shared.owner != nullptr) {

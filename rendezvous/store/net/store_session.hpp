@@ -22,6 +22,9 @@ class StoreSession {
 public:
     /// `socket` does not block. The references outlive the session.
     StoreSession(StoreService& service, StoreClient client, UniqueFd socket, const Limits& limits);
+    ~StoreSession();
+    StoreSession(const StoreSession&) = delete;
+    StoreSession& operator=(const StoreSession&) = delete;
 
     /// What had been read from the socket before it came here.
     void on_first_bytes(std::string_view bytes);
@@ -68,6 +71,7 @@ private:
                                               std::shared_ptr<const void>& owner);
     void keep(std::string_view rest);
     [[nodiscard]] std::size_t capacity_for(std::size_t arrived) const;
+    void give_back_buffer();
     void update_watch();
     void update_stall(bool has_progressed);
     [[nodiscard]] Result<void> handle(std::string_view request,
@@ -85,8 +89,8 @@ private:
     std::uint32_t watched_ = 0;
     bool is_behind_ = false;  ///< there is perhaps more to read than one turn allows
     RequestSplitter splitter_;
-    Buffer buffer_;  ///< an incomplete request and what follows; null for none
-    std::size_t capacity_ = 0;
+    Buffer buffer_;             ///< an incomplete request and what follows; null for none
+    std::size_t capacity_ = 0;  ///< of the service's partial()
     std::size_t filled_ = 0;
     StoreOutbox unsent_;
     std::unique_ptr<RelayedClients> relayed_;  ///< of a relay

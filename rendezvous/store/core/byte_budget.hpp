@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+namespace ddprun::rdzv {
+
+/// Memory that all clients of a store hold together for one purpose, and the most it may be.
+class ByteBudget {
+public:
+    explicit ByteBudget(std::uint64_t max) : max_(max) {}
+    ByteBudget(const ByteBudget&) = delete;
+    ByteBudget& operator=(const ByteBudget&) = delete;
+
+    /// Somebody who holds `held` bytes is to hold `wanted`. False, and nothing has changed: that is
+    /// more than there is for all. Less is always granted.
+    [[nodiscard]] bool change(std::uint64_t held, std::uint64_t wanted) {
+        if (wanted > held && wanted - held > max_ - used_) {
+            return false;
+        }
+        used_ += wanted - held;
+        return true;
+    }
+    void give_back(std::uint64_t held) { used_ -= held; }
+
+    [[nodiscard]] std::uint64_t used() const { return used_; }
+    [[nodiscard]] std::uint64_t max() const { return max_; }
+
+private:
+    const std::uint64_t max_;
+    std::uint64_t used_ = 0;
+};
+
+}  // namespace ddprun::rdzv
