@@ -23,19 +23,20 @@ void StoreOutbox::add(SharedText text) {
 
 bool StoreOutbox::send(int fd) {
     while (!chunks_.empty()) {
-        std::string_view rest = chunks_.front().bytes().substr(sent_);
+        std::string_view rest = chunks_.front().bytes().substr(begin_);
         const std::size_t before = rest.size();
         if (!send_some(fd, rest)) {
             return false;
         }
         size_ -= before - rest.size();
+        sent_ += before - rest.size();
         if (!rest.empty()) {
-            sent_ += before - rest.size();
+            begin_ += before - rest.size();
             return true;
         }
         copied_ -= chunks_.front().own.size();
         chunks_.pop_front();
-        sent_ = 0;
+        begin_ = 0;
     }
     return true;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@ public:
     [[nodiscard]] std::size_t size() const { return size_; }
     /// Memory that copies take. What is partly sent counts as a whole.
     [[nodiscard]] std::size_t copied() const { return copied_; }
+    /// Bytes that were here and have been sent.
+    [[nodiscard]] std::uint64_t sent() const { return sent_; }
 
     /// Copies `bytes`, at least one.
     void add(std::string_view bytes);
@@ -38,9 +41,10 @@ private:
     };
 
     std::list<Chunk> chunks_;
-    std::size_t sent_ = 0;  ///< bytes of the first chunk
+    std::size_t begin_ = 0;  ///< of what is left of the first chunk
     std::size_t size_ = 0;
     std::size_t copied_ = 0;
+    std::uint64_t sent_ = 0;
 };
 
 /// Sends what the kernel takes of `bytes` without waiting and removes it from them. False: the peer

@@ -65,8 +65,7 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
       admission_(admitted),
       earlier_(std::move(earlier)),
       backend_(std::move(backend)),
-      greetings_(limits.hello_timeout),
-      stalls_(limits.store_stall_timeout) {
+      stalls_(limits) {
     backend_->attach(epoll_fd_, kBackendEvent);
     for (const std::string& text : admission_.unusable()) {
         this->say(
@@ -211,7 +210,7 @@ void StoreService::pause_accepting() {
 std::optional<Instant> StoreService::next_deadline() const {
     std::optional<Instant> first = accept_again_;
     for (const std::optional<Instant>& deadline :
-         {greetings_.next_deadline(), stalls_.next_deadline(), backend_->next_deadline()}) {
+         {stalls_.next_deadline(), backend_->next_deadline()}) {
         if (deadline && (!first || *deadline < *first)) {
             first = deadline;
         }
@@ -223,15 +222,12 @@ void StoreService::on_time(Instant now) {
     if (accept_again_ && *accept_again_ <= now) {
         accept_again();
     }
-    for (const StoreStalls* stalls : {&greetings_, &stalls_}) {
-        for (const StoreClient client : stalls->overdue(now)) {
-            cut_off(client, Error{ErrorCode::TimedOut,
-                                  fmt::format("{}, for {} ms",
-                                              clients_[client.value()].session->debt_text(),
-                                              stalls->patience().count())});
-        }
-        settle();
+    for (const StoreStalls::Overdue& overdue : stalls_.overdue(now)) {
+        cut_off(overdue.client,
+                Error{ErrorCode::TimedOut, fmt::format("{}, for {} ms", text_of(overdue.kind),
+                                                       overdue.patience.count())});
     }
+    settle();
     backend_->on_time(now, replies_);
     backend_->end_turn(replies_);
     settle();

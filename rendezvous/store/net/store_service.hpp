@@ -21,8 +21,8 @@
 #include "rendezvous/store/core/byte_budget.hpp"
 #include "rendezvous/store/core/store_backend.hpp"
 #include "rendezvous/store/core/store_replies.hpp"
+#include "rendezvous/store/core/store_stalls.hpp"
 #include "rendezvous/store/net/store_server.hpp"
-#include "rendezvous/store/net/store_stalls.hpp"
 
 namespace ddprun::rdzv {
 
@@ -91,7 +91,6 @@ public:
     /// Changes what the epoll set reports of `client` from `before` to `wanted`; 0 is nothing.
     void watch(StoreClient client, int fd, std::uint32_t before, std::uint32_t wanted);
     /// The time that clients have to say VALIDATE, and to go on when they have stopped.
-    [[nodiscard]] StoreStalls& greetings() { return greetings_; }
     [[nodiscard]] StoreStalls& stalls() { return stalls_; }
     /// Memory of all sessions for incomplete requests, and for copies of replies that are not sent.
     [[nodiscard]] ByteBudget& partial() { return partial_; }
@@ -147,7 +146,6 @@ private:
     std::set<std::string> named_;                        ///< addresses whose refusal was said
     Instant next_cut_off_said_;                          ///< a line a second
     std::uint64_t cut_offs_unsaid_ = 0;
-    StoreStalls greetings_;
     StoreStalls stalls_;
     std::array<char, 65536> scratch_;
 };

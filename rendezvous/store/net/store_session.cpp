@@ -34,7 +34,7 @@ StoreSession::StoreSession(StoreService& service, StoreClient client, UniqueFd s
       splitter_(limits, service.takes_relays() ? RequestSplitter::Relays::Taken
                                                : RequestSplitter::Relays::Refused) {
     update_watch();
-    update_stall(false);
+    update_stall();
 }
 
 StoreSession::~StoreSession() {
@@ -43,9 +43,7 @@ StoreSession::~StoreSession() {
 }
 
 void StoreSession::close() {
-    if (stalled_ != nullptr) {
-        std::exchange(stalled_, nullptr)->end(stall_);
-    }
+    service_.stalls().owe(stall_, client_, {}, {});
     // Closing alone is not enough while a child that was just forked holds a duplicate.
     service_.watch(client_, socket_.get(), watched_, 0);
     socket_.reset();
@@ -62,12 +60,11 @@ void StoreSession::on_first_bytes(std::string_view bytes) {
     take_in(bytes);
     if (socket_.is_open()) {
         update_watch();
-        update_stall(false);
+        update_stall();
     }
 }
 
 void StoreSession::on_event(std::uint32_t events) {
-    const std::size_t owed = unsent_.size();
     if (!unsent_.empty()) {
         const std::size_t copied = unsent_.copied();
         const bool is_there = unsent_.send(socket_.get());
@@ -85,7 +82,7 @@ void StoreSession::on_event(std::uint32_t events) {
     }
     if (socket_.is_open()) {
         update_watch();
-        update_stall(unsent_.size() < owed);
+        update_stall();
     }
 }
 
@@ -95,7 +92,7 @@ void StoreSession::on_room() {
     }
     if (socket_.is_open()) {
         update_watch();
-        update_stall(false);
+        update_stall();
     }
 }
 
@@ -158,6 +155,7 @@ std::size_t StoreSession::handle_requests(std::string_view bytes,
         const Result<void> done =
             handle(bytes.substr(handled, *size), handled == 0 ? owner : nullptr);
         handled += *size;
+        ++requests_;
         if (!done) {
             service_.cut_off(client_, done.error());
             break;
@@ -253,7 +251,7 @@ bool StoreSession::send(std::string_view bytes, const SharedText& shared) {
     }
     if (!is_behind && !unsent_.empty()) {
         update_watch();
-        update_stall(false);
+        update_stall();
     }
     return true;
 }
@@ -273,29 +271,18 @@ bool StoreSession::send_frames() {
     return true;
 }
 
-/// The time of who has not said VALIDATE, of a part of a request, of replies that wait to be read;
-/// it begins again when some of those are read.
-void StoreSession::update_stall(bool has_progressed) {
-    StoreStalls* const wanted = !splitter_.is_open()              ? &service_.greetings()
-                                : filled_ > 0 || !unsent_.empty() ? &service_.stalls()
-                                                                  : nullptr;
-    if (wanted == stalled_ && !has_progressed) {
-        return;
-    }
-    if (stalled_ != nullptr) {
-        stalled_->end(stall_);
-    }
-    stalled_ = wanted;
-    if (stalled_ != nullptr) {
-        stall_ = stalled_->begin(client_, std::chrono::steady_clock::now());
-    }
-}
-
-std::string StoreSession::debt_text() const {
+void StoreSession::update_stall() {
+    StoreDebt debt;
     if (!splitter_.is_open()) {
-        return "it has not said VALIDATE";
+        debt.kind = StoreDebt::Kind::Greeting;
+    } else if (!unsent_.empty()) {
+        debt = {.kind = StoreDebt::Kind::Replies, .number = unsent_.sent()};
+    } else if (filled_ > 0) {
+        debt = {.kind = StoreDebt::Kind::Request, .number = requests_};
     }
-    return unsent_.empty() ? "its request is incomplete" : "it does not read its replies";
+    if (debt != stall_.debt()) {  // The clock is read only then.
+        service_.stalls().owe(stall_, client_, debt, std::chrono::steady_clock::now());
+    }
 }
 
 /// Every change makes the epoll set look anew, so nothing that came meanwhile is missed.

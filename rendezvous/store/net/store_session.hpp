@@ -42,9 +42,6 @@ public:
     /// Disconnects; nothing happens to the session any more.
     void close();
 
-    /// What the client owes, for people, when its time is over.
-    [[nodiscard]] std::string debt_text() const;
-
     [[nodiscard]] bool is_open() const { return socket_.is_open(); }
     [[nodiscard]] StoreClient client() const { return client_; }
 
@@ -73,7 +70,7 @@ private:
     [[nodiscard]] std::size_t capacity_for(std::size_t arrived) const;
     void give_back_buffer();
     void update_watch();
-    void update_stall(bool has_progressed);
+    void update_stall();
     [[nodiscard]] Result<void> handle(std::string_view request,
                                       const std::shared_ptr<const void>& owner);
     [[nodiscard]] std::size_t unsent_bytes_max() const;
@@ -94,8 +91,8 @@ private:
     std::size_t filled_ = 0;
     StoreOutbox unsent_;
     std::unique_ptr<RelayedClients> relayed_;  ///< of a relay
-    StoreStalls* stalled_ = nullptr;           ///< where the client's time runs, if it does
-    StoreStalls::Place stall_;
+    std::uint64_t requests_ = 0;               ///< complete ones
+    StoreStalls::Stall stall_;
 };
 
 }  // namespace ddprun::rdzv
