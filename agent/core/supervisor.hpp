@@ -96,7 +96,8 @@ struct Emptied {
     Generation generation;
 };
 
-/// Answers EmptyGeneration: something survived SIGKILL for Limits::unkillable_after.
+/// Answers EmptyGeneration, or comes at any time when the keeper has died: something survived
+/// SIGKILL for Limits::unkillable_after. KeeperLost does not come before that is gone.
 struct NotEmptied {
     Generation generation;
     std::string what;

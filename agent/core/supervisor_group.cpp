@@ -368,13 +368,13 @@ void Supervisor::State::report_stopped() {
     }
 }
 
+/// In every phase: a keeper that has died leaves nobody behind that could be asked again.
 void Supervisor::State::take(const NotEmptied& input) {
-    if (!holds_workers() || input.generation != group_->generation() ||
-        !group_->is_in<WorkersVanish>()) {
-        return;
-    }
     say(fmt::format("{} could not be killed; this node is of no use until it is gone", input.what));
-    tell(rdzv::Unkillable{group_->generation()});
+    if (holds_workers()) {
+        quiet_.end();
+        tell(rdzv::Unkillable{group_->generation()});
+    }
     ending_ = Ending{.exit_code = kExitUnkillable,
                      .verdict = ending_.has_value() ? ending_->verdict : std::nullopt};
     finish();

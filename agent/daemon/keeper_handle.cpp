@@ -44,16 +44,12 @@ public:
           containment_(children_before_us(), std::move(cgroup), options_.containment),
           sweep_(io, containment_,
                  {.reap = [this] { reap_orphans(); },
-                  .on_empty = [this] { finish_sweep(std::nullopt); },
-                  .on_stuck = [this](std::string rest) { finish_sweep(std::move(rest)); }}),
+                  .on_empty = [this] { on_swept(); },
+                  .on_stuck = [this](const std::string& rest) { tell_unkillable(rest); }}),
           child_signals_(io),
           process_(io, options_.limits.unkillable_after,
                    {.on_ended = [this] { reap_keeper(); },
-                    .on_stuck =
-                        [this](std::string rest) {
-                            channel_->close();
-                            finish_sweep(std::move(rest));
-                        }}) {}
+                    .on_stuck = [this](const std::string& rest) { on_keeper_stuck(rest); }}) {}
 
     Result<void> launch();
     void start_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds);
@@ -72,9 +68,12 @@ private:
     void on_frame(std::string_view body);
     void on_channel_closed();
     void reap_keeper();
+    void on_keeper_stuck(const std::string& rest);
+    void sweep_what_it_left();
     void kill_groups_of_workers();
     void reap_orphans();
-    void finish_sweep(std::optional<std::string> rest);
+    void on_swept();
+    void tell_unkillable(const std::string& rest);
     void finish_stop();
     void refuse_later(const KeeperSpawn& spawn, int error);
 
@@ -105,6 +104,7 @@ private:
     Generation held_;                 ///< whose workers may live
     std::set<int> running_;           ///< workers, as far as the keeper has told
     bool has_keeper_worked_ = false;  ///< this one has said something
+    bool is_rest_stuck_ = false;      ///< of what is being swept; the owner has been told
     bool is_stopping_ = false;
     std::function<void()> on_stopped_;
 };
@@ -217,12 +217,14 @@ void KeeperHandle::Impl::stop(std::function<void()> done) {
     }
     // The keeper does so too, unless it dies with us before.
     containment_.release();
-    if (process_.pid() == 0 && !sweep_.is_running()) {
+    // What nothing can kill is not waited for any longer.
+    if (process_.pid() == 0 && (!sweep_.is_running() || is_rest_stuck_)) {
         boost::asio::post(io_, [self = shared_from_this()] { self->finish_stop(); });
     }
 }
 
 void KeeperHandle::Impl::finish_stop() {
+    sweep_.cancel();
     leave_child_signals();
     containment_.release();
     if (const std::function<void()> done = std::exchange(on_stopped_, {})) {
@@ -252,6 +254,17 @@ void KeeperHandle::Impl::reap_keeper() {
         return;
     }
     channel_->close();
+    sweep_what_it_left();
+}
+
+/// It is a child of ours like those that it leaves behind: the sweep waits for it too.
+void KeeperHandle::Impl::on_keeper_stuck(const std::string& rest) {
+    channel_->close();
+    tell_unkillable(rest);
+    sweep_what_it_left();
+}
+
+void KeeperHandle::Impl::sweep_what_it_left() {
     if (containment_.level() == ContainmentLevel::Session) {
         kill_groups_of_workers();
     }
@@ -265,6 +278,7 @@ void KeeperHandle::Impl::reap_keeper() {
 void KeeperHandle::Impl::kill_groups_of_workers() {
     for (const int pid : running_) {
         DDP_CHECK(pid > 1, pid);
+        sweep_.await_other(pid, shared_from_this());
         (void)kill(-pid, SIGKILL);
     }
 }
@@ -276,32 +290,40 @@ void KeeperHandle::Impl::reap_orphans() {
     }
 }
 
-void KeeperHandle::Impl::finish_sweep(std::optional<std::string> rest) {
+/// Nobody is left, by the kernel's word: only now may another keeper answer for the generation.
+void KeeperHandle::Impl::on_swept() {
     const auto self = shared_from_this();
-    sweep_.cancel();
     leave_child_signals();
-    if (!rest) {
-        containment_.end_generation();
-    }
+    containment_.end_generation();
     if (is_stopping_) {
         finish_stop();
         return;
     }
-    const Generation held = std::exchange(held_, Generation());
+    is_rest_stuck_ = false;
+    held_ = Generation();
     running_.clear();
     // One that dies before it has done anything would do so again: the next worker, whose number is
     // bounded, tries again. So is one that cannot be started now.
     if (has_keeper_worked_) {
         (void)launch();
     }
-    if (rest) {
-        events_.on_not_emptied(
-            held, fmt::format("{} is still there {} ms after SIGKILL (the keeper had died)", *rest,
-                              options_.limits.unkillable_after.count()));
+    events_.on_lost();
+}
+
+/// The sweep goes on, and no other keeper is started: it would know nothing of what is left, and
+/// would take the generation for empty.
+void KeeperHandle::Impl::tell_unkillable(const std::string& rest) {
+    const auto self = shared_from_this();
+    if (std::exchange(is_rest_stuck_, true)) {
+        return;
     }
-    if (!is_stopping_) {
-        events_.on_lost();
+    if (is_stopping_) {
+        finish_stop();
+        return;
     }
+    events_.on_not_emptied(
+        held_, fmt::format("{} is still there {} ms after SIGKILL (the keeper had died)", rest,
+                           options_.limits.unkillable_after.count()));
 }
 
 void KeeperHandle::Impl::refuse_later(const KeeperSpawn& spawn, int error) {

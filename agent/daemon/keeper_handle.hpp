@@ -44,11 +44,12 @@ public:
         std::function<void(Generation, LocalRank, WorkerEnd)> on_exited;
         /// Answers empty_generation(), after on_exited of every worker.
         std::function<void(Generation)> on_emptied;
-        /// Answers empty_generation(), or precedes on_lost: this could not be killed.
+        /// Answers empty_generation(), or comes when the keeper has died: this could not be killed.
+        /// In that case nothing else is answered until it is gone, which on_lost tells.
         std::function<void(Generation, std::string what)> on_not_emptied;
-        /// The keeper died: its workers are dead and swept, without on_exited of their own, and
-        /// another keeper runs, or is started by the next start_worker(). An empty_generation()
-        /// that was not answered is answered by that.
+        /// The keeper died: its workers are dead and swept, without on_exited of their own: nothing
+        /// is left of them, by the kernel's word. Another keeper runs, or is started by the next
+        /// start_worker(). An empty_generation() that was not answered is answered by that.
         std::function<void()> on_lost;
     };
 

@@ -1,16 +1,24 @@
 #include "agent/process/sweep.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "agent/process/children.hpp"
 #include "base/check.hpp"
+#include "base/os/start_program.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 
 Sweep::Sweep(boost::asio::io_context& io, Containment& containment, Events events)
-    : containment_(containment), events_(std::move(events)), deadline_(io), cgroup_events_(io) {
+    : containment_(containment),
+      events_(std::move(events)),
+      io_(io),
+      deadline_(io),
+      cgroup_events_(io) {
     if (containment.events() >= 0) {
         const int copy = fcntl(containment.events(), F_DUPFD_CLOEXEC, 0);
         DDP_CHECK(copy >= 0, errno);
@@ -24,7 +32,7 @@ void Sweep::begin(Milliseconds allowed, std::shared_ptr<const void> owner) {
         deadline_.expires_after(allowed);
         deadline_.async_wait([this, kept = owner](const boost::system::error_code& error) {
             if (!error && is_running_) {
-                events_.on_stuck(containment_.describe_rest());
+                events_.on_stuck(describe_rest());
             }
         });
         wait_for_cgroup(std::move(owner));
@@ -32,9 +40,45 @@ void Sweep::begin(Milliseconds allowed, std::shared_ptr<const void> owner) {
     step();
 }
 
+void Sweep::await_other(int pid, std::shared_ptr<const void> owner) {
+    UniqueFd pidfd = open_pidfd(pid);
+    if (pidfd.is_open()) {
+        others_.emplace(pid, boost::asio::posix::stream_descriptor(io_, pidfd.release()));
+        wait_for_other(pid, std::move(owner));
+    }
+}
+
+void Sweep::wait_for_other(int pid, std::shared_ptr<const void> owner) {
+    others_.at(pid).async_wait(
+        boost::asio::posix::descriptor_base::wait_read,
+        [this, pid, kept = std::move(owner)](const boost::system::error_code& error) {
+            const auto other = others_.find(pid);
+            if (error || other == others_.end()) {
+                return;
+            }
+            // The loop may wake us for what was here before in its tables.
+            pollfd ended{other->second.native_handle(), POLLIN, 0};
+            if (poll(&ended, 1, 0) == 0) {
+                wait_for_other(pid, kept);
+                return;
+            }
+            others_.erase(other);
+            step();
+        });
+}
+
+std::string Sweep::describe_rest() const {
+    std::string text = containment_.describe_rest();
+    for (const auto& [pid, pidfd] : others_) {
+        text += (text.empty() ? "process " : ", ") + describe_process(pid, pid);
+    }
+    return text;
+}
+
 void Sweep::cancel() {
     is_running_ = false;
     deadline_.cancel();
+    others_.clear();
     if (cgroup_events_.is_open()) {
         cgroup_events_.cancel();
     }
@@ -64,7 +108,7 @@ void Sweep::on_child_died() {
 void Sweep::step() {
     containment_.kill_all();
     events_.reap();
-    if (!containment_.is_empty()) {
+    if (!containment_.is_empty() || !others_.empty()) {
         return;  // Who is left is dying, and each death that frees others to be found is announced.
     }
     cancel();

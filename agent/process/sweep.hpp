@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -31,6 +32,11 @@ public:
     Sweep(const Sweep&) = delete;
     Sweep& operator=(const Sweep&) = delete;
 
+    /// The sweep that runs also waits until `pid` has ended, which is no child of this process and
+    /// is killed by somebody else; called before begin(), with the same owner. A number that nobody
+    /// has, or a kernel without pidfd: it does not.
+    void await_other(int pid, std::shared_ptr<const void> owner);
+
     /// Starts, or goes on with the first deadline when it runs already. May call any event before
     /// it returns. `owner` is kept alive as long as the deadline may call: null when this outlives
     /// the io_context's run.
@@ -46,11 +52,16 @@ public:
 
 private:
     void step();
+    void wait_for_other(int pid, std::shared_ptr<const void> owner);
+    [[nodiscard]] std::string describe_rest() const;
     void wait_for_cgroup(std::shared_ptr<const void> owner);
 
     Containment& containment_;
     Events events_;
+    boost::asio::io_context& io_;
     boost::asio::steady_timer deadline_;
+    /// By number: those that await_other() was told of and that live.
+    std::map<int, boost::asio::posix::stream_descriptor> others_;
     boost::asio::posix::stream_descriptor cgroup_events_;  ///< open where there is a cgroup
     bool is_running_ = false;
 };

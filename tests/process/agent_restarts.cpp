@@ -2,16 +2,22 @@
 // in its keeper or in the kernel.
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "agent/daemon/agent.hpp"
 #include "base/rng.hpp"
@@ -19,6 +25,8 @@
 #include "tests/process/wanted_containment.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/debugger.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 using namespace ddprun;
 using namespace ddprun::agent;
@@ -43,6 +51,13 @@ if [ "$LOCAL_RANK" = 0 ] && { [ "$n" = "$SETTLED" ] || [ "$n" = "$RESTARTS" ]; }
     done > "$OUT.$n"
 fi
 [ "$n" = "$RESTARTS" ]
+)";
+
+/// Generation 1 is to be held by a debugger; another one would make the job succeed.
+constexpr const char* kHeldScript = R"(
+[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || exit 0
+echo "$$$$ $PPID" > "$PIDS"
+exec sleep 1000
 )";
 
 struct Held {
@@ -145,4 +160,59 @@ TEST_CASE("a thousand restarts leave no descriptor, no thread, no memory and no 
     CHECK(children <= 1);
     CHECK(std::distance(std::filesystem::directory_iterator(dir / "logs"),
                         std::filesystem::directory_iterator()) >= kRestarts);
+}
+
+TEST_CASE("no generation starts beside a process of the last one that nothing can end") {
+    // Before the agent, which leaves alone the children that are there already.
+    test::Debugger debugger;
+    const test::TempDir dir;
+    REQUIRE(::setenv("PIDS", (dir / "pids").c_str(), 1) == 0);
+    REQUIRE(::mkfifo((dir / "pids").c_str(), 0600) == 0);
+    const UniqueFd pids(::open((dir / "pids").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+    const UniqueFd console(::open((dir / "console").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    REQUIRE(pids.is_open());
+    Limits limits;
+    limits.unkillable_after = Milliseconds(20);
+    AgentOptions options = options_for(dir, limits, console.get());
+    options.supervisor.identity.slots = 1;
+    options.supervisor.identity.settings.max_restarts = 1;
+    options.supervisor.command = {"/bin/sh", "-c", kHeldScript};
+
+    int exit_code = -1;
+    bool is_seized = false;
+    std::array<char, 64> text{};
+    {
+        boost::asio::io_context io(1);
+        boost::asio::posix::stream_descriptor told(io, ::dup(pids.get()));
+        auto link = std::make_unique<launcher::LocalLink>(io, JobId("restarts"), limits, Rng(1));
+        Agent agent(io, std::move(options), std::move(link));
+        REQUIRE(agent
+                    .start([&](int code) {
+                        exit_code = code;
+                        io.stop();
+                    })
+                    .has_value());
+        const auto hold_worker_and_kill_keeper = [&](const boost::system::error_code& failure,
+                                                     std::size_t size) {
+            REQUIRE_FALSE(failure);
+            std::istringstream words(std::string(text.data(), size));
+            int worker = 0;
+            int keeper = 0;
+            words >> worker >> keeper;
+            REQUIRE(keeper > 1);
+            is_seized = debugger.seize(worker);
+            REQUIRE(::kill(keeper, SIGKILL) == 0);
+        };
+        told.async_read_some(boost::asio::buffer(text), hold_worker_and_kill_keeper);
+        io.run();
+    }
+    if (!is_seized) {
+        WARN("LEFT OUT: this machine allows no ptrace");
+        return;
+    }
+    INFO(test::read_file(dir / "console"));
+    CHECK(exit_code == kExitUnkillable);
+    CHECK(std::filesystem::exists(dir / "logs/attempt_0"));
+    CHECK_FALSE(std::filesystem::exists(dir / "logs/attempt_1"));
+    debugger.let_go();
 }

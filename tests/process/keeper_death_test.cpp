@@ -3,7 +3,6 @@
 // the moment of the kill is given by how many of the processes have said that they are there.
 
 #include <sys/prctl.h>
-#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "base/os/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/debugger.hpp"
 
 namespace ddprun::agent {
 namespace {
@@ -26,41 +26,6 @@ int wait_for(int pid) {
     REQUIRE(waitpid(pid, &status, __WALL) == pid);
     return status;
 }
-
-/// Another process that holds `pid` so that, once dead, nobody but it can reap it.
-class Debugger {
-public:
-    explicit Debugger(int pid) {
-        pid_ = fork();
-        if (pid_ == 0) {
-            const bool is_done = ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0;
-            char answer = is_done ? 'y' : 'n';
-            (void)!write(answer_.write_end.get(), &answer, 1);
-            command_.write_end.reset();
-            (void)!read(command_.read_end.get(), &answer, 1);
-            _exit(0);  // That lets go.
-        }
-        has_seized_ = read_exactly(answer_.read_end, 1) == "y";
-    }
-    ~Debugger() { let_go(); }
-    Debugger(const Debugger&) = delete;
-    Debugger& operator=(const Debugger&) = delete;
-
-    [[nodiscard]] int pid() const { return pid_; }
-    [[nodiscard]] bool has_seized() const { return has_seized_; }
-    void let_go() {
-        if (command_.write_end.is_open()) {
-            command_.write_end.reset();
-            (void)wait_for(pid_);
-        }
-    }
-
-private:
-    TestPipe answer_;
-    TestPipe command_;
-    int pid_ = 0;
-    bool has_seized_ = false;
-};
 
 }  // namespace
 
@@ -184,13 +149,14 @@ TEST_CASE("a keeper that dies at once is not started again and again") {
 
 TEST_CASE("what cannot be removed is named after the time allowed, and waited for") {
     // Somebody's debugger holds the dead worker: nobody else can reap it, so it is still there.
+    test::Debugger debugger;
     KeeperFixture fixture(SavedProcessState::capture(), Milliseconds(20));
     fixture.start(0, {"wait"});
     fixture.run_until([&] { return fixture.started.contains(0); });
-    int pid = fixture.started[0];
-    Debugger debugger(pid);
-    fixture.keeper->exclude(debugger.pid());
-    if (!debugger.has_seized()) {
+    const int worker = fixture.started[0];
+    const int keeper = fixture.keeper->keeper_pid();
+    bool is_seen_from_here = false;
+    if (!debugger.seize(worker)) {
         WARN("LEFT OUT: this machine allows no ptrace");
         return;
     }
@@ -202,20 +168,34 @@ TEST_CASE("what cannot be removed is named after the time allowed, and waited fo
         fixture.run_until([&] { return !fixture.emptied.empty(); });
         CHECK(fixture.ended[0].signal == SIGKILL);
     }
-    SECTION("by the agent") {
-        const int keeper = fixture.keeper->keeper_pid();
+    SECTION("by the agent, which has no other keeper until then") {
+        is_seen_from_here = true;
         REQUIRE(kill(keeper, SIGKILL) == 0);
-        fixture.run_until([&] { return fixture.lost == 1; });
-        CHECK(fixture.order.front() == "started 0");
-        CHECK(fixture.order[1] == "not emptied");
-        CHECK(fixture.order[2] == "lost");
+        fixture.run_until([&] { return !fixture.not_emptied.empty(); });
+        CHECK(fixture.keeper->keeper_pid() == 0);
+        // No keeper that knows nothing of the generation says that it is empty.
+        fixture.keeper->empty_generation(Generation(1));
+        fixture.start(0, {"exit", "0"}, {}, Generation(2));
+        fixture.io.restart();
+        fixture.io.poll();
+        CHECK(fixture.order == std::vector<std::string>{"started 0", "not emptied"});
         debugger.let_go();
-        // It is our child by now, unless the keeper waits for it: that ends last in its namespace.
-        const bool is_namespace = wanted_containment() == ContainmentLevel::PidNamespace;
-        pid = is_namespace ? keeper : pid;
-        CHECK(wait_for(pid) == SIGKILL);
+        fixture.run_until([&] { return fixture.lost == 1; });
+        CHECK(fixture.keeper->keeper_pid() != 0);
+        fixture.empty();
+        CHECK(fixture.order ==
+              std::vector<std::string>{"started 0", "not emptied", "lost", "emptied"});
+    }
+    SECTION("but not by an agent that stops") {
+        is_seen_from_here = true;
+        REQUIRE(kill(keeper, SIGKILL) == 0);
+        fixture.run_until([&] { return !fixture.not_emptied.empty(); });
+        // The fixture's end waits until the handle has stopped.
     }
     REQUIRE(fixture.not_emptied.size() == 1);
+    // The keeper of a PID namespace ends last of all in there, and is what the agent sees.
+    const bool is_namespace = wanted_containment() == ContainmentLevel::PidNamespace;
+    const int pid = is_seen_from_here && is_namespace ? keeper : worker;
     CHECK(fixture.not_emptied[0].find(fmt::format("process {} (", pid)) == 0);
     CHECK(fixture.not_emptied[0].find("20 ms after SIGKILL") != std::string::npos);
 }

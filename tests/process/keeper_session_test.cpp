@@ -4,12 +4,20 @@
 
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
+#include <string>
 
+#include <boost/asio/io_context.hpp>
+#include <fmt/format.h>
+
+#include "agent/process/containment.hpp"
+#include "agent/process/sweep.hpp"
 #include "base/os/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
@@ -86,6 +94,35 @@ TEST_CASE("nothing but what has left its session outlives the agent at the lowes
     agent.kill_alone();
     (void)syscall(SYS_pidfd_send_signal, escaped.get(), SIGKILL, nullptr, 0);
     CHECK(read_to_end(agent.pipe.read_end).empty());
+}
+
+TEST_CASE("a sweep waits for a process that it neither owns nor kills", "[session]") {
+    TestPipe pipe;
+    ProgramSpec spec;
+    spec.command = {kWorkerProgram, "wait"};
+    spec.fds = {FdMapping{.from = pipe.write_end.get(), .to = STDOUT_FILENO}};
+    const Result<StartedProgram> other = start_program(spec);
+    REQUIRE(!other.has_error());
+    boost::asio::io_context io(1);
+    Containment containment({other->pid}, std::nullopt, ContainmentLevel::Session);
+    std::string stuck;
+    bool is_empty = false;
+    Sweep sweep(io, containment,
+                {.reap = [] {},
+                 .on_empty = [&is_empty] { is_empty = true; },
+                 .on_stuck =
+                     [&](const std::string& rest) {
+                         stuck = rest;
+                         REQUIRE(kill(other->pid, SIGKILL) == 0);
+                     }});
+    sweep.await_other(other->pid, nullptr);
+    sweep.begin(Milliseconds(1), nullptr);
+    CHECK_FALSE(is_empty);
+    io.run();
+    CHECK(is_empty);
+    CHECK(stuck.find(fmt::format("process {} (", other->pid)) == 0);
+    int status = 0;
+    CHECK(waitpid(other->pid, &status, 0) == other->pid);
 }
 
 }  // namespace ddprun::agent

@@ -405,4 +405,33 @@ TEST_CASE("a worker that nothing kills takes the agent out of the job") {
     CHECK(rig.said().find("pid 4242") != std::string::npos);
 }
 
+// The keeper has died, and its workers cannot be swept: there is no other keeper to ask.
+TEST_CASE("what a lost keeper leaves unkillable takes the agent out of the job at any time") {
+    Rig rig;
+    SECTION("while the workers run") {
+        rig.become_running();
+    }
+    SECTION("while they are stopped") {
+        rig.become_stopping();
+    }
+    SECTION("while their stacks are saved") {
+        rig.become_running();
+        rig.hear(Rig::stop(rdzv::StopCause::Hang));
+        REQUIRE(rig.does<SaveStacks>());
+    }
+    rig.give(NotEmptied{Generation(1), "process 4242 (train)"});
+    CHECK(rig.sent<rdzv::Unkillable>().size() == 1);
+    CHECK(rig.exit_code() == kExitUnkillable);
+    CHECK_FALSE(rig.does<EmptyGeneration>());
+    CHECK(rig.said().find("process 4242") != std::string::npos);
+}
+
+TEST_CASE("an agent that holds no generation ends too when what is left cannot be killed") {
+    Rig rig;
+    rig.become_gone();
+    rig.give(NotEmptied{Generation(), "process 4242 (train)"});
+    CHECK(rig.sent<rdzv::Unkillable>().empty());
+    CHECK(rig.exit_code() == kExitUnkillable);
+}
+
 }  // namespace ddprun::agent
