@@ -7,8 +7,8 @@
 
 namespace ddprun {
 
-/// Every bound of the project, in one place. A comment gives unit and reason; the README of
-/// rendezvous/ lists them for users.
+/// Every bound of the project, in one place. A comment gives unit and reason; docs/limits.md is
+/// made from them for users (scripts/limits_table.py).
 struct Limits {
     // Wire.
     std::size_t frame_bytes_max = std::size_t{1} << 20;       ///< body of one frame
@@ -19,12 +19,12 @@ struct Limits {
     std::size_t half_open_max = 2048;            ///< connections in the handshake at once
     std::size_t half_open_per_source_max = 512;  ///< of these, from one address
     Milliseconds half_open_grace{250};  ///< no younger one is closed to make room for another
-    /// With TLS, read from a peer that has not proved itself: certificates and all.
+    /// with TLS, read from a peer that has not proved itself: certificates and all
     std::size_t tls_hello_bytes_max = 65536;
     std::size_t status_nodes_max = 1024;       ///< nodes listed in one status
     Milliseconds connect_timeout{5000};        ///< one attempt to reach an endpoint
     Milliseconds reconnect_backoff_min{20};    ///< first pause between attempts, then doubled
-    Milliseconds reconnect_backoff_max{1000};  ///< and at most
+    Milliseconds reconnect_backoff_max{1000};  ///< the longest of these pauses
     Milliseconds close_timeout{1000};          ///< flushing, and waiting for the peer's end
     std::size_t log_backlog_bytes_max = std::size_t{1} << 20;  ///< of the daemon, for a slow reader
     Milliseconds log_flush_timeout{1000};  ///< at the daemon's end, for a reader that has stopped
@@ -37,11 +37,12 @@ struct Limits {
     Milliseconds self_doubt{5000};      ///< half of the nodes fell silent at once: perhaps it is us
     Milliseconds link_silence_max{1500};   ///< beats unanswered: the agent looks for another daemon
     Milliseconds reconnect_grace{5000};    ///< a restarted daemon waits so long for each node
-    Milliseconds adoption_patience{3000};  ///< and so long, without a journal, for who agrees
+    Milliseconds adoption_patience{3000};  ///< without a journal: for nodes that agree
     Milliseconds verdict_kept{60000};      ///< a closed run answers late members this long
     std::size_t nodes_max = 16384;         ///< members and spares of one run
     std::size_t jobs_max = 1024;           ///< runs of one daemon
-    int slots_max = 1024;                  ///< workers of one node
+    int slots_max = 1024;                  ///< workers of one node; clients in one relay frame
+    int cpus_max = 1 << 16;                ///< of one machine; far above any kernel's NR_CPUS
     std::size_t name_bytes_max = 255;      ///< job ids, node ids, host names, roles
     std::size_t addresses_max = 64;        ///< interfaces one node may name
 
@@ -51,18 +52,19 @@ struct Limits {
     Milliseconds signal_death_patience{100};  ///< a worker's SIGTERM waits this long for our own
     Milliseconds second_interrupt_after{1000};  ///< an earlier second Ctrl-C is the same one
     int restart_burst_max = 10;                 ///< starts per restart_burst_window without pause
-    Milliseconds restart_burst_window{60000};   ///< counted over this long
+    Milliseconds restart_burst_window{60000};   ///< restart_burst_max counts over this long
     Milliseconds restart_backoff{5000};         ///< first pause once the burst is used up, doubled
-    Milliseconds restart_backoff_max{60000};    ///< at most; over after a generation of this length
+    Milliseconds restart_backoff_max{60000};    ///< its longest; a generation this long resets it
     int quarantine_after = 3;                   ///< failures that a node began, within the window
-    Milliseconds quarantine_window{600000};     ///< they count together over this long
-    Milliseconds quarantine_cooldown{600000};   ///< then the node is left out if others suffice
+    Milliseconds quarantine_window{600000};     ///< quarantine_after counts over this long
+    Milliseconds quarantine_cooldown{600000};   ///< the node is left out so long if others suffice
     std::size_t failures_kept_max = 64;         ///< reports kept of one generation
     std::size_t timeline_events_max = 48;       ///< of the summary; the middle is dropped first
 
     // Durability.
     std::size_t record_bytes_max = std::size_t{64} << 20;  ///< of one run in the journal
-    Milliseconds journal_timeout{1000};  ///< a write that takes longer is waited for no more
+    Milliseconds journal_timeout{1000};      ///< a write that takes longer is waited for no more
+    std::size_t journal_answers_max = 1024;  ///< writes of one run that a hung journal holds
     int journal_crashes_max = 3;      ///< a journal that the daemon died on so often is set aside
     Milliseconds leader_lease{2000};  ///< of etcd's leader key; etcd grants no less
     std::size_t parked_max = 16384;   ///< agents that a daemon without a leader holds
@@ -78,7 +80,7 @@ struct Limits {
     Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
     Milliseconds explain_every{1000};      ///< the rendezvous tells those who wait why, on change
     Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait on the console
-    Milliseconds say_waiting_every{5000};  ///< and the following ones
+    Milliseconds say_waiting_every{5000};  ///< between two explanations of one wait
 
     // Worker store. Its clients are authenticated by nothing but their address.
     std::size_t store_key_bytes_max = 8192;                    ///< one key, as PyTorch
@@ -103,15 +105,16 @@ struct Limits {
     std::size_t store_earlier_addresses_max = 65536;  ///< of earlier generations, remembered
 
     // Hangs.
-    Milliseconds hang_timeout_min{1000};  ///< the least that may be asked for
+    Milliseconds hang_timeout_min{1000};  ///< the least that --hang-timeout may be
     Milliseconds gpu_look_timeout{5000};  ///< one look at GPUs; a driver may never answer
     Milliseconds stacks_timeout{2000};    ///< for the stacks of a node's workers to be saved
-    std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker, and of its record
+    std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker; of its flight record
 
     // GPU memory that is waited for.
     Milliseconds gpu_start_timeout{60000};  ///< the driver's library; it may have to wake all GPUs
-    Milliseconds gpu_memory_timeout{4000};  ///< to be freed; below stop_slack, for a node's answer
-    std::uint64_t gpu_memory_slack = std::uint64_t{64} << 20;  ///< bytes; a CUDA context has more
+    Milliseconds gpu_memory_timeout{4000};  ///< for ended workers' memory; below stop_slack
+    /// bytes above the first look that still count as freed; a CUDA context has more
+    std::uint64_t gpu_memory_slack = std::uint64_t{64} << 20;
 };
 
 }  // namespace ddprun

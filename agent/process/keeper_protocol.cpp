@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/limits.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -211,7 +213,7 @@ KeeperSpawn read_spawn(Reader& in) {
     for (std::uint32_t i = 0; i < cpus; ++i) {
         spawn.cpus.push_back(in.number<int>());
         // What no kernel has would only ask for memory.
-        if (spawn.cpus.back() < 0 || spawn.cpus.back() >= kCpusMax) {
+        if (spawn.cpus.back() < 0 || spawn.cpus.back() >= Limits{}.cpus_max) {
             in.fail();
         }
     }

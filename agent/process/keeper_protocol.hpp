@@ -115,8 +115,6 @@ inline constexpr int kKeeperSocket = 3;
 inline constexpr int kKeeperCgroup = 4;
 /// In a PID namespace: the keeper's /proc/self/fdinfo in the agent's /proc.
 inline constexpr int kKeeperOuterDescriptors = 5;
-/// Far above any kernel's number of CPUs.
-inline constexpr int kCpusMax = 1 << 16;
 /// Body of one frame. The kernel allows a program 6 MiB of arguments and environment at most.
 inline constexpr std::size_t kKeeperFrameBytesMax = std::size_t{8} << 20;
 /// Unsent bytes of one side. A spawn beyond it is answered with ENOBUFS.

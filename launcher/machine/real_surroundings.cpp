@@ -12,6 +12,7 @@
 #include <memory>
 #include <system_error>
 
+#include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/hwloc_topology.hpp"
 #include "launcher/machine/nvml.hpp"
@@ -19,8 +20,6 @@
 namespace ddprun::launcher {
 
 namespace {
-
-constexpr int kCpusMax = 1 << 16;  // far above any kernel's NR_CPUS
 
 struct CpuSetFree {
     void operator()(cpu_set_t* set) const { CPU_FREE(set); }
@@ -86,7 +85,7 @@ std::optional<std::string> RealSurroundings::read_file(const std::string& path) 
 std::vector<int> RealSurroundings::allowed_cpus() const {
     std::vector<int> allowed;
     // The kernel refuses a mask smaller than its own, whose size it does not tell.
-    for (int cpus = CPU_SETSIZE; cpus <= kCpusMax && allowed.empty(); cpus *= 2) {
+    for (int cpus = CPU_SETSIZE; cpus <= Limits{}.cpus_max && allowed.empty(); cpus *= 2) {
         const std::unique_ptr<cpu_set_t, CpuSetFree> set{CPU_ALLOC(cpus)};
         const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
         if (!set || ::sched_getaffinity(0, bytes, set.get()) != 0) {

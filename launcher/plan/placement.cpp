@@ -10,13 +10,12 @@
 
 #include <fmt/format.h>
 
+#include "base/limits.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
-
-constexpr int kCpusMax = 1 << 16;  // far above any kernel's NR_CPUS
 
 Error cannot_bind(std::string why) {
     return Error{ErrorCode::InvalidArgument, std::move(why)};
@@ -128,7 +127,7 @@ std::vector<int> cpus_under_cache(const std::vector<const Cpu*>& cpus, Turn turn
 
 std::optional<int> cpu_number(std::string_view text) {
     const std::optional<int> number = whole_number<int>(text);
-    return number && *number >= 0 && *number < kCpusMax ? number : std::nullopt;
+    return number && *number >= 0 && *number < Limits{}.cpus_max ? number : std::nullopt;
 }
 
 }  // namespace

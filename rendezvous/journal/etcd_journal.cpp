@@ -19,8 +19,6 @@ namespace {
 /// g++ 12 takes a temporary one in a coroutine for uninitialised.
 const Result<void> kDone;
 
-/// Writes of one run that wait for an etcd that hangs.
-constexpr std::size_t kAnswersWaitingMax = 1024;
 /// A slow etcd, or one on a busy machine, takes in a record at least this fast.
 constexpr std::size_t kBytesPerMillisecond = 1024;
 /// Each is an earlier request of this term that arrived late; there are only so many.
@@ -78,7 +76,7 @@ void EtcdJournal::write(const JobId& job, std::string record, Written written) {
     }
     const auto found = changes_.find(job);
     if (found == changes_.end() ? changes_.size() >= limits_.jobs_max
-                                : found->second.answers.size() >= kAnswersWaitingMax) {
+                                : found->second.answers.size() >= limits_.journal_answers_max) {
         answer_later(Error{ErrorCode::LimitExceeded,
                            "etcd does not keep up: too many writes of the journal wait for it"},
                      std::move(written));

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "base/os/signals_blocked.hpp"
 #include "rendezvous/journal/journal_folder.hpp"
 #include "rendezvous/journal/run_database.hpp"
@@ -28,9 +29,6 @@ namespace {
 
 using WorkGuard = asio::executor_work_guard<asio::io_context::executor_type>;
 using Answers = std::vector<Journal::Written>;
-
-/// Writes of one run that wait for a disk that hangs; who writes again and again is told.
-constexpr std::size_t kAnswersWaitingMax = 1024;
 
 /// On the owner's thread: ends with the journal, while answers may still be on their way.
 struct Life {
@@ -89,7 +87,7 @@ public:
             const std::lock_guard lock(mutex_);
             const auto found = changes_.find(job);
             if ((found == changes_.end() && changes_.size() >= limits_.jobs_max) ||
-                answers_[job].size() >= kAnswersWaitingMax) {
+                answers_[job].size() >= limits_.journal_answers_max) {
                 refuse(fmt::format("the journal {} does not keep up: too many writes wait for its "
                                    "disk",
                                    folder_.database_path()),

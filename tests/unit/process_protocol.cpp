@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "agent/process/keeper_protocol.hpp"
+#include "base/limits.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {
@@ -19,7 +20,7 @@ std::vector<KeeperRequest> some_requests() {
         KeeperSpawn{
             Generation(7), LocalRank(3), {"prog", "", bytes}, {{"K", bytes}, {"", ""}}, {}, "PAGE"},
         KeeperSpawn{Generation(1), LocalRank(0), {"prog"}, {}, {}, {}},
-        KeeperSpawn{Generation(1), LocalRank(1), {"prog"}, {}, {0, 3, kCpusMax - 1}, {}},
+        KeeperSpawn{Generation(1), LocalRank(1), {"prog"}, {}, {0, 3, Limits{}.cpus_max - 1}, {}},
         KeeperSignal{Generation(~std::uint64_t{0}), {LocalRank(0), LocalRank(7)}, 15},
         KeeperSignal{Generation(1), {}, 9},
         KeeperForward{Generation(3), 10},

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""The table of limits, docs/limits.md, made from the comments in base/limits.hpp.
+
+usage: scripts/limits_table.py [--write | --check]
+
+Prints the document; --write puts it where it belongs; --check exits 1 if what is there is older.
+"""
+
+import os
+import re
+import sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+SOURCE = "base/limits.hpp"
+DOCUMENT = "docs/limits.md"
+INTRODUCTION = f"""# Limits
+
+Every queue, message, loop and wait has a bound. Each is a field of `Limits`
+([{SOURCE}](../{SOURCE})); this table is made from it by `scripts/limits_table.py --write`.
+"""
+FIELD = re.compile(r"\s*(?P<type>[\w:]+) (?P<name>\w+)\s*(?:=\s*(?P<value>[^;]+)|"
+                   r"\{(?P<braced>[^}]*)\});\s*(?:///<\s*(?P<what>.*))?$")
+BYTES = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
+
+
+class Unreadable(Exception):
+    """A line of the header that this script does not understand."""
+
+
+def number_of(expression):
+    """The value of an integer constant: digits, their separators, `T{n}`, `<<`, `*` and `+`."""
+    plain = re.sub(r"[\w:]+\{([^}]*)\}", r"(\1)", expression).replace("'", "")
+    if not re.fullmatch(r"[\d\s()<*+]+", plain):
+        raise Unreadable(f"`{expression}` is no integer constant")
+    return eval(plain)  # Digits and operators only.
+
+
+def text_of(kind, name, what, number):
+    """A value as people read it, with its unit."""
+    if kind == "Milliseconds":
+        return f"{number / 1000:g} s" if number >= 1000 else f"{number} ms"
+    if "bytes" in name or what.startswith("bytes"):
+        for shift, unit in BYTES:
+            if number >= 1 << shift and number % (1 << shift) == 0:
+                return f"{number >> shift} {unit}"
+        return f"{number:,} bytes"
+    return f"{number:,}" if number >= 10000 else str(number)
+
+
+def read_limits(header):
+    """[(section, [(name, value, what)])] in the order of the header."""
+    body = re.search(r"^struct Limits \{\n(.*?)^\};", header, re.DOTALL | re.MULTILINE)
+    if not body:
+        raise Unreadable("no `struct Limits`")
+    # A comment that goes on in the next line is one comment.
+    text = re.sub(r"(///<[^\n]*)\n\s*///<\s*", r"\1 ", body.group(1))
+    text = re.sub(r"(///(?!<)[^\n]*)\n\s*///(?!<)\s*", r"\1 ", text)
+    text = re.sub(r"=\n\s*", "= ", text)
+    sections, above = [], ""
+    for line in filter(None, map(str.strip, text.split("\n"))):
+        if line.startswith("///"):
+            above = line[3:].strip()
+        elif line.startswith("//"):
+            sections.append((line[2:].strip().rstrip("."), []))
+        else:
+            found = FIELD.match(line)
+            if not found or not sections:
+                raise Unreadable(f"`{line}` is neither a field with a value nor below a section")
+            what = found["what"] or above
+            number = number_of(found["value"] or found["braced"])
+            sections[-1][1].append((found["name"],
+                                    text_of(found["type"], found["name"], what, number), what))
+            above = ""
+    return sections
+
+
+def document(header):
+    """The whole of docs/limits.md."""
+    parts = [INTRODUCTION]
+    for title, limits in read_limits(header):
+        rows = "".join(f"| `{name}` | {value} | {what} |\n" for name, value, what in limits)
+        parts.append(f"## {title}\n\n| field | value | what |\n| --- | --- | --- |\n{rows}")
+    return "\n".join(parts)
+
+
+def main():
+    mode = sys.argv[1] if len(sys.argv) == 2 else ""
+    if len(sys.argv) > 2 or mode not in ("", "--write", "--check"):
+        print(__doc__.split("\n\n")[1], file=sys.stderr)
+        return 2
+    with open(os.path.join(ROOT, SOURCE), encoding="utf-8") as file:
+        try:
+            wanted = document(file.read())
+        except Unreadable as error:
+            print(f"limits_table: {SOURCE}: {error}", file=sys.stderr)
+            return 1
+    path = os.path.join(ROOT, DOCUMENT)
+    if mode == "--write":
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(wanted)
+    elif mode == "--check":
+        there = ""
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                there = file.read()
+        if there != wanted:
+            print(f"limits_table: {DOCUMENT} is older than {SOURCE}; "
+                  "run scripts/limits_table.py --write", file=sys.stderr)
+            return 1
+    else:
+        print(wanted, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
