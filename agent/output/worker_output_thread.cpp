@@ -161,6 +161,9 @@ void OutputPump::open_files(Worker& worker, Rank rank) {
 }
 
 void OutputPump::make_links() {
+    if (unlinked_.empty()) {
+        return;
+    }
     // Held before the first link: a run with links and without a lock has lost its ddprun.
     if (!held_root_.is_open()) {
         if (Result<UniqueFd> held = hold_folder(options_.log_root); held) {
