@@ -83,12 +83,21 @@ struct WorkerDying {
     rdzv::Evidence evidence;  ///< as of WorkerExited
 };
 
-/// A worker process ended (or could not be started: exec_errno). The evidence is complete except
-/// `age`: its output up to the end is in its logs and its tail.
+/// A worker process ended (or could not be started: exec_errno). Given at once: the evidence says
+/// how it ended, not what it left behind, for which CollectLastWords asks.
 struct WorkerExited {
     Generation generation;
     LocalRank local_rank;
     rdzv::Evidence evidence;
+};
+
+/// Answers CollectLastWords, within Limits::evidence_timeout: both are empty if the disk took
+/// longer.
+struct LastWords {
+    Generation generation;
+    LocalRank local_rank;
+    std::string stderr_tail;
+    std::string error_file;
 };
 
 /// Answers EmptyGeneration: proof that no process of that generation is left here.
@@ -145,7 +154,7 @@ struct Tick {};
 
 using Input =
     std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerDying,
-                 WorkerExited, Emptied, NotEmptied, Looked, GpusLooked, StacksSaved,
+                 WorkerExited, LastWords, Emptied, NotEmptied, Looked, GpusLooked, StacksSaved,
                  GpuMemoryAwaited, PreflightDone, KeeperLost, Signalled, WorkersSignalled, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
@@ -251,6 +260,13 @@ struct SaveStacks {
     std::vector<LocalRank> workers;
 };
 
+/// Carry on what this worker, which failed, has written so far, and read its last words and its
+/// error file; answered by LastWords.
+struct CollectLastWords {
+    Generation generation;
+    LocalRank local_rank;
+};
+
 /// SIGKILL whatever is left of the generation, descendants too, and prove that nothing is.
 struct EmptyGeneration {
     Generation generation;
@@ -278,7 +294,7 @@ struct Trace {
 using Effect = std::variant<SendToRendezvous, DropLink, AwaitGpuMemory, RunPreflight, OpenStore,
                             ServeStore, CloseStore, StartWorkers, AskWorkersToLeave, SignalWorkers,
                             ForwardSignal, AllowPublishing, LookAtWorkers, LookAtGpus, SaveStacks,
-                            EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
+                            CollectLastWords, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is

@@ -61,6 +61,9 @@ std::string Supervisor::State::explain() const {
     if (preparation_ == Preparation::Preflight) {
         return "waiting for the preflight command";
     }
+    if (owed_ != Generation() && group_.has_value() && !group_->words_awaited.empty()) {
+        return "waiting for the log disk: the last words of a failed worker are being read";
+    }
     if (!up.join_sent_at.has_value()) {
         return "waiting for a socket for the workers' store";
     }

@@ -134,7 +134,30 @@ void Supervisor::State::take(const WorkerDying& input) {
     if (is_own_failure) {
         report_failure(input.local_rank, input.evidence, now_);
         fate = Failing{.evidence = input.evidence, .at = now_};
+        collect_last_words(input.local_rank);
     }
+}
+
+/// The report does not wait for a slow disk: it is sent first, and completed later.
+void Supervisor::State::collect_last_words(LocalRank local_rank) {
+    group_->words_awaited.insert(local_rank);
+    emit(CollectLastWords{.generation = group_->generation(), .local_rank = local_rank});
+}
+
+void Supervisor::State::take(const LastWords& input) {
+    if (!group_.has_value() || input.generation != group_->generation() ||
+        group_->words_awaited.erase(input.local_rank) == 0) {
+        return;
+    }
+    rdzv::Evidence* evidence = group_->evidence(input.local_rank);
+    if (evidence != nullptr && !(input.stderr_tail.empty() && input.error_file.empty())) {
+        evidence->stderr_tail = input.stderr_tail;
+        evidence->error_file = input.error_file;
+        if (group_token_ == run_token_) {
+            report_again(input.local_rank);
+        }
+    }
+    report_stopped();
 }
 
 void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
@@ -160,10 +183,15 @@ void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence
         fate = HeldBack{.evidence = std::move(evidence),
                         .at = now_,
                         .judged_at = now_ + options_.limits.signal_death_patience};
+        collect_last_words(local_rank);
     } else {
+        const bool has_words = !evidence.keeper_lost;
         Failed failed{.evidence = std::move(evidence), .at = now_};
         report_failure(local_rank, failed.evidence, failed.at);
         fate = std::move(failed);
+        if (has_words) {
+            collect_last_words(local_rank);
+        }
     }
 }
 
@@ -173,6 +201,16 @@ void Supervisor::State::report_failure(LocalRank local_rank, const rdzv::Evidenc
         .generation = group_->generation(), .local_rank = local_rank, .evidence = evidence};
     report.evidence.age = std::chrono::duration_cast<Milliseconds>(now_ - at);
     tell(std::move(report));
+}
+
+/// One that was reported before; the rendezvous counts it once.
+void Supervisor::State::report_again(LocalRank local_rank) {
+    const WorkerFate& fate = group_->fates.at(static_cast<std::size_t>(local_rank.value()));
+    if (const Failed* failed = std::get_if<Failed>(&fate)) {
+        report_failure(local_rank, failed->evidence, failed->at);
+    } else if (const Failing* failing = std::get_if<Failing>(&fate)) {
+        report_failure(local_rank, failing->evidence, failing->at);
+    }
 }
 
 void Supervisor::State::judge_held_back(bool is_all) {
@@ -194,9 +232,10 @@ void Supervisor::State::forgive_held_back() {
     if (!group_.has_value()) {
         return;
     }
-    for (WorkerFate& fate : group_->fates) {
-        if (std::holds_alternative<HeldBack>(fate)) {
-            fate = Left{};
+    for (std::size_t i = 0; i < group_->fates.size(); ++i) {
+        if (std::holds_alternative<HeldBack>(group_->fates[i])) {
+            group_->fates[i] = Left{};
+            group_->words_awaited.erase(LocalRank(static_cast<int>(i)));
         }
     }
 }
@@ -361,8 +400,9 @@ void Supervisor::State::take(const Emptied& input) {
 }
 
 void Supervisor::State::report_stopped() {
-    if (owed_ != Generation() && !holds_workers() && store_ == StoreState::Listening &&
-        preparation_ == Preparation::None && is_accepted()) {
+    const bool is_failure_told = !group_.has_value() || group_->words_awaited.empty();
+    if (owed_ != Generation() && !holds_workers() && is_failure_told &&
+        store_ == StoreState::Listening && preparation_ == Preparation::None && is_accepted()) {
         tell(rdzv::Stopped{.generation = owed_, .store = store_address_});
         owed_ = Generation();
     }

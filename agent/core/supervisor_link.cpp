@@ -244,14 +244,12 @@ void Supervisor::State::say_again() {
     if (group_.has_value() && group_token_ == run_token_) {
         for (std::size_t i = 0; i < group_->fates.size(); ++i) {
             const LocalRank local_rank(static_cast<int>(i));
-            if (const Failed* failed = std::get_if<Failed>(&group_->fates[i])) {
-                report_failure(local_rank, failed->evidence, failed->at);
-            } else if (const Failing* failing = std::get_if<Failing>(&group_->fates[i]);
-                       failing != nullptr && !DDP_BUG(DyingForgottenOnReconnect)) {
-                report_failure(local_rank, failing->evidence, failing->at);
-            } else if (std::holds_alternative<Finished>(group_->fates[i]) && holds_workers()) {
+            const bool is_dying = std::holds_alternative<Failing>(group_->fates[i]);
+            if (std::holds_alternative<Finished>(group_->fates[i]) && holds_workers()) {
                 tell(rdzv::WorkerFinished{.generation = group_->generation(),
                                           .local_rank = local_rank});
+            } else if (!is_dying || !DDP_BUG(DyingForgottenOnReconnect)) {
+                report_again(local_rank);
             }
         }
     }

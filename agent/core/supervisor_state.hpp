@@ -85,6 +85,7 @@ public:
     void take(const StoreFailed& input);
     void take(const WorkerDying& input);
     void take(const WorkerExited& input);
+    void take(const LastWords& input);
     void take(const Emptied& input);
     void take(const NotEmptied& input);
     void take(const Looked& input);
@@ -150,6 +151,8 @@ private:
     [[nodiscard]] std::string flaw_of(const rdzv::Start& row) const;
     void begin_generation(const rdzv::Start& row);
     void end_worker(LocalRank local_rank, rdzv::Evidence evidence);
+    void report_again(LocalRank local_rank);
+    void collect_last_words(LocalRank local_rank);
     void judge_held_back(bool is_all);
     void forgive_held_back();
     void report_failure(LocalRank local_rank, const rdzv::Evidence& evidence, Instant at);

@@ -42,6 +42,17 @@ std::string WorkerGroup::running_text() const {
     return fmt::format("local rank{} {}", ranks.size() == 1 ? "" : "s", list);
 }
 
+rdzv::Evidence* WorkerGroup::evidence(LocalRank local_rank) {
+    const auto evidence_in = [](auto& fate) -> rdzv::Evidence* {
+        if constexpr (requires { fate.evidence; }) {
+            return &fate.evidence;
+        } else {
+            return nullptr;
+        }
+    };
+    return std::visit(evidence_in, fates.at(static_cast<std::size_t>(local_rank.value())));
+}
+
 std::optional<Instant> WorkerGroup::next_deadline() const {
     std::optional<Instant> result;
     if (const WorkersStop* stop = std::get_if<WorkersStop>(&phase)) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -88,6 +89,7 @@ public:
 
     GroupPhase phase;
     std::vector<WorkerFate> fates;           ///< by local rank
+    std::set<LocalRank> words_awaited;       ///< failed ones whose last words are being read
     bool is_superseded = false;              ///< the run goes on without it
     Instant publish_until = Instant::min();  ///< as its workers were told
 
@@ -102,6 +104,9 @@ public:
 
     /// "local ranks 0, 2" of those that run, for people.
     [[nodiscard]] std::string running_text() const;
+
+    /// The evidence of a worker that failed or may have; null of any other.
+    [[nodiscard]] rdzv::Evidence* evidence(LocalRank local_rank);
 
     /// The earliest held-back death or the kill of a stop.
     [[nodiscard]] std::optional<Instant> next_deadline() const;

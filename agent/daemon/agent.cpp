@@ -128,31 +128,25 @@ private:
         return events;
     }
 
-    /// A worker that failed is judged with its last words; one that exited 0 needs none.
     void worker_ended(Generation generation, LocalRank local_rank, const WorkerEnd& end) {
-        if (generation != generation_) {
-            return;
+        if (generation == generation_) {
+            feed(WorkerExited{generation, local_rank, what_is_known(local_rank, end)});
         }
-        if (end.exit_code == 0) {
-            feed(WorkerExited{generation, local_rank,
-                              evidence_of(end, specs_.at(local_rank),
-                                          page_.progress(generation, local_rank), {})});
-            return;
-        }
-        collect_and_feed<WorkerExited>(local_rank, end);
     }
 
-    /// Ending is WorkerDying or WorkerExited, of the current generation.
-    template <typename Ending>
-    void collect_and_feed(LocalRank local_rank, const WorkerEnd& end) {
-        output_->collect(
-            generation_, local_rank,
-            [self = shared_from_this(), generation = generation_, local_rank, end,
-             spec = specs_.at(local_rank), progress = page_.progress(generation_, local_rank),
-             note = kernel_log_.about(end)](Collected collected) {
-                self->feed(Ending{generation, local_rank,
-                                  evidence_of(end, spec, progress, std::move(collected), note)});
-            });
+    /// Of a worker of the current generation.
+    [[nodiscard]] rdzv::Evidence what_is_known(LocalRank local_rank, const WorkerEnd& end) {
+        return evidence_of(end, specs_.at(local_rank), page_.progress(generation_, local_rank),
+                           end.exit_code == 0 ? std::string() : kernel_log_.about(end));
+    }
+
+    void collect_last_words(const CollectLastWords& effect) {
+        output_->collect(effect.generation, effect.local_rank,
+                         [self = shared_from_this(), effect](Collected collected) {
+                             self->feed(LastWords{effect.generation, effect.local_rank,
+                                                  std::move(collected.stderr_tail),
+                                                  std::move(collected.error_file)});
+                         });
     }
 
     void worker_may_die(Generation generation, LocalRank local_rank, FatalSignal told) {
@@ -160,7 +154,7 @@ private:
             return;
         }
         if (const auto end = bad_end_of(helpers_.stacks.pid_of(local_rank), told)) {
-            collect_and_feed<WorkerDying>(local_rank, *end);
+            feed(WorkerDying{generation, local_rank, what_is_known(local_rank, *end)});
         }
     }
 
@@ -223,6 +217,7 @@ private:
                        [&](AwaitGpuMemory&) { helpers_.gpu_memory.wait(shared_from_this()); },
                        [&](RunPreflight&) { helpers_.preflight.run(shared_from_this()); },
                        [&](SaveStacks& e) { helpers_.stacks.save(e, shared_from_this()); },
+                       [&](CollectLastWords& e) { collect_last_words(e); },
                        [&](EmptyGeneration& e) { empty_generation(e.generation); },
                        [&](Say& e) { say(e.text); },
                        [&](ShowVerdict& e) { show(e.verdict); },

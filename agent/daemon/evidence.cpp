@@ -8,8 +8,7 @@
 namespace ddprun::agent {
 
 rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
-                           std::optional<std::uint64_t> progress, Collected collected,
-                           std::string kernel_note) {
+                           std::optional<std::uint64_t> progress, std::string kernel_note) {
     rdzv::Evidence evidence;
     evidence.pid = end.pid;
     evidence.exit_code = end.exit_code;
@@ -19,8 +18,6 @@ rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
     evidence.program = spec.command.front();
     evidence.log_dir = spec.log_dir;
     evidence.progress = progress;
-    evidence.stderr_tail = std::move(collected.stderr_tail);
-    evidence.error_file = std::move(collected.error_file);
     evidence.kernel_note = std::move(kernel_note);
     return evidence;
 }

@@ -11,10 +11,10 @@
 
 namespace ddprun::agent {
 
-/// All that is known of the end of a worker: how, its last words, what the kernel says of it.
+/// What is known of the end of a worker at once: how it ended, and what the kernel logged about it.
 [[nodiscard]] rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
-                                         std::optional<std::uint64_t> progress, Collected collected,
-                                         std::string kernel_note = {});
+                                         std::optional<std::uint64_t> progress,
+                                         std::string kernel_note);
 
 /// A closed run on the console, in `<log_root>/report.json` and, if it failed, in `error_file`.
 /// Empty paths: not there. An undisturbed success says nothing. Does not block.

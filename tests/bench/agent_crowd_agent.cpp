@@ -40,7 +40,6 @@ void CrowdAgent::fail_worker() {
     rdzv::Evidence evidence;
     evidence.exit_code = 1;
     evidence.program = "worker";
-    evidence.stderr_tail = "something went wrong\n";
     end_worker(generation_, LocalRank(0), evidence);
 }
 
@@ -88,6 +87,9 @@ void CrowdAgent::carry_out(const agent::Effect& effect) {
                        for (const LocalRank local_rank : std::set<LocalRank>(living_)) {
                            end_worker(e.generation, local_rank, evidence);
                        }
+                   },
+                   [this](const agent::CollectLastWords& e) {
+                       feed(agent::LastWords{e.generation, e.local_rank, "went wrong\n", {}});
                    },
                    [this](const agent::EmptyGeneration& e) {
                        living_.clear();

@@ -170,6 +170,7 @@ private:
     void ask_workers(Machine& machine, const agent::AskWorkersToLeave& effect);
     void signal_workers(Machine& machine, const agent::SignalWorkers& effect);
     void end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::Evidence evidence);
+    void collect_last_words(Machine& machine, const agent::CollectLastWords& effect);
     void empty_generation(Machine& machine, Generation generation);
     void end_worker(Machine& machine, std::uint64_t worker, rdzv::Evidence evidence);
     void drop_workers(Machine& machine);

@@ -217,6 +217,8 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         look_at_gpus(machine, *look_closer);
     } else if (const auto* save = std::get_if<agent::SaveStacks>(&effect)) {
         save_stacks(machine, save->generation);
+    } else if (const auto* words = std::get_if<agent::CollectLastWords>(&effect)) {
+        collect_last_words(machine, *words);
     } else if (const auto* empty = std::get_if<agent::EmptyGeneration>(&effect)) {
         empty_generation(machine, empty->generation);
     } else if (const auto* say = std::get_if<agent::Say>(&effect)) {

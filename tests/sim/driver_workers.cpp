@@ -15,7 +15,6 @@ namespace {
 rdzv::Evidence exited_with(int code) {
     rdzv::Evidence evidence;
     evidence.exit_code = code;
-    evidence.stderr_tail = std::string("last \xff words\n");
     return evidence;
 }
 
@@ -224,6 +223,18 @@ void Simulation::end_stopped_worker(Machine& machine, FakeWorker& worker, rdzv::
           [this, id = worker.id, evidence = std::move(evidence)](Machine& same) {
               end_worker(same, id, evidence);
           });
+}
+
+/// Some disks take their time.
+void Simulation::collect_last_words(Machine& machine, const agent::CollectLastWords& effect) {
+    Dice dice(options_.seed, effect.generation.value() * 1000 +
+                                 static_cast<std::uint64_t>(effect.local_rank.value()));
+    const bool is_slow = has_faults() && dice.percent(10);
+    const Duration delay =
+        is_slow ? dice.up_to(options_.limits.evidence_timeout) : Duration::zero();
+    agent::LastWords words{effect.generation, effect.local_rank, "last \xff words\n", {}};
+    later_in_agent(machine, delay,
+                   [this, words = std::move(words)](Machine& same) { step_agent(same, words); });
 }
 
 void Simulation::empty_generation(Machine& machine, Generation generation) {

@@ -191,6 +191,11 @@ void Job::carry_out(std::size_t index, const agent::Effect& effect) {
     } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
         later(index, std::min(options_.stop_takes, Duration(settings_.failure_grace)),
               [this, index, generation = signal->generation] { end_workers(index, generation); });
+    } else if (const auto* words = std::get_if<agent::CollectLastWords>(&effect)) {
+        later(index, Duration::zero(),
+              [this, index, generation = words->generation, local_rank = words->local_rank] {
+                  step(index, agent::LastWords{generation, local_rank, {}, {}});
+              });
     } else if (const auto* empty = std::get_if<agent::EmptyGeneration>(&effect)) {
         later(index, kProofTakes, [this, index, generation = empty->generation] {
             step(index, agent::Emptied{generation});

@@ -135,4 +135,108 @@ TEST_CASE("when the keeper dies with one that was on its way out, that one stays
     CHECK(rig.sent<rdzv::WorkerFailed>()[0].evidence.keeper_lost);
 }
 
+// ------------------------------------------------------------------------- what a worker left
+// behind
+
+namespace {
+
+LastWords words_of(int local_rank, std::string stderr_tail = "dying words\n") {
+    return {Generation(1), LocalRank(local_rank), std::move(stderr_tail), {}};
+}
+
+}  // namespace
+
+TEST_CASE("a failure is reported before its last words are read, and again with them") {
+    Rig rig;
+    rig.is_disk_slow = true;
+    rig.become_running();
+    rig.exit(0, 3);
+    REQUIRE(rig.sent<rdzv::WorkerFailed>().size() == 1);
+    CHECK(rig.effect<CollectLastWords>()->local_rank == LocalRank(0));
+    rig.pass(Milliseconds(1500));
+    rig.give(words_of(0));
+    REQUIRE(rig.sent<rdzv::WorkerFailed>().size() == 1);
+    const rdzv::Evidence evidence = rig.sent<rdzv::WorkerFailed>()[0].evidence;
+    CHECK(evidence.exit_code == 3);
+    CHECK(evidence.stderr_tail == "dying words\n");
+    CHECK(evidence.age == Milliseconds(1500));
+    rig.give(words_of(0));
+    CHECK_FALSE(rig.sends_anything());
+}
+
+TEST_CASE("a stop does not hide the failure of a worker whose last words are still being read") {
+    Rig rig;
+    rig.is_disk_slow = true;
+    rig.become_running();
+    rig.exit(0, 3);
+    rig.hear(Rig::stop(rdzv::StopCause::Grow));
+    rig.give(words_of(0));
+    REQUIRE(rig.sent<rdzv::WorkerFailed>().size() == 1);
+    CHECK(rig.sent<rdzv::WorkerFailed>()[0].evidence.stderr_tail == "dying words\n");
+}
+
+TEST_CASE("a node says that it has stopped once the last words of its failed workers are read") {
+    Rig rig;
+    rig.is_disk_slow = true;
+    rig.become_running();
+    rig.exit(0, 3);
+    rig.hear(Rig::stop());
+    rig.exit(1, 143);
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.sent<rdzv::Stopped>().empty());
+    CHECK(rig.supervisor.explain().find("last words") != std::string::npos);
+    const bool has_words = GENERATE(true, false);
+    rig.give(words_of(0, has_words ? "dying words\n" : ""));
+    CHECK(rig.sent<rdzv::WorkerFailed>().size() == (has_words ? 1 : 0));
+    CHECK(rig.sent<rdzv::Stopped>().size() == 1);
+    CHECK(std::holds_alternative<SendToRendezvous>(rig.effects.front()));
+}
+
+TEST_CASE("a dying worker's last words are read when it dies, and only then") {
+    Rig rig;
+    rig.is_disk_slow = true;
+    rig.become_running();
+    rig.give(dying_by(SIGSEGV));
+    CHECK(rig.does<CollectLastWords>());
+    rig.give(words_of(0));
+    CHECK(rig.sent<rdzv::WorkerFailed>()[0].evidence.stderr_tail == "dying words\n");
+    rig.die(0, SIGSEGV);
+    CHECK_FALSE(rig.does<CollectLastWords>());
+}
+
+TEST_CASE("who is ended by a signal for all has its last words read while it is held back") {
+    Rig rig;
+    rig.is_disk_slow = true;
+    rig.become_running();
+    rig.die(0, SIGTERM);
+    CHECK(rig.does<CollectLastWords>());
+    rig.give(words_of(0));
+    CHECK_FALSE(rig.sends_anything());
+    rig.pass(Limits{}.signal_death_patience);
+    REQUIRE(rig.sent<rdzv::WorkerFailed>().size() == 1);
+    CHECK(rig.sent<rdzv::WorkerFailed>()[0].evidence.stderr_tail == "dying words\n");
+}
+
+TEST_CASE("nobody waits for the last words of a worker that was forgiven, or of no failure") {
+    Rig rig;
+    rig.is_disk_slow = true;
+    rig.become_running();
+    rig.exit(1, 0);
+    CHECK_FALSE(rig.does<CollectLastWords>());
+    rig.die(0, SIGTERM);
+    rig.hear(Rig::stop(rdzv::StopCause::Leave));
+    rig.give(Emptied{Generation(1)});
+    CHECK(rig.sent<rdzv::Stopped>().size() == 1);
+}
+
+TEST_CASE("last words that come with the next generation belong to nobody") {
+    Rig rig;
+    rig.is_disk_slow = true;
+    rig.become_running();
+    rig.give(words_of(0));
+    CHECK_FALSE(rig.sends_anything());
+    rig.give(LastWords{Generation(2), LocalRank(0), "x", {}});
+    CHECK_FALSE(rig.sends_anything());
+}
+
 }  // namespace ddprun::agent

@@ -1,0 +1,152 @@
+// A failure is reported when it is known, whatever the disk does; what the worker left behind
+// follows. Method: an agent with real processes, and a rendezvous that is this test. The log of the
+// worker's stderr is a FIFO that nobody reads: the output thread stands still in a write to it.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+
+#include "agent/daemon/agent.hpp"
+#include "rendezvous/client/link.hpp"
+#include "tests/process/wanted_containment.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun;
+using namespace ddprun::agent;
+
+namespace {
+
+// More than a FIFO holds, less than the FIFO, one read of the output thread and the worker's pipe.
+constexpr const char* kScript =
+    R"(head -c 100000 /dev/zero | tr '\0' x >&2; echo done >&2; exit 3)";
+
+/// What the agent says, in order; what it is told is up to the test.
+class TestLink final : public rdzv::Link {
+public:
+    using OnMessage = std::function<void(const rdzv::AgentMessage&)>;
+
+    TestLink(boost::asio::io_context& io, OnMessage on_message)
+        : io_(io), on_message_(std::move(on_message)) {}
+
+    void start(rdzv::LinkEvents events) override {
+        events_ = std::move(events);
+        boost::asio::post(io_, [this] { events_.on_up("127.0.0.1", {}); });
+    }
+    void send(const rdzv::AgentMessage& message) override { on_message_(message); }
+    void drop(const std::string& /*why*/) override {}
+    void stop(std::function<void()> done) override { boost::asio::post(io_, std::move(done)); }
+
+    void tell(rdzv::RendezvousMessage message) {
+        boost::asio::post(io_,
+                          [this, message = std::move(message)] { events_.on_message(message); });
+    }
+
+private:
+    boost::asio::io_context& io_;
+    OnMessage on_message_;
+    rdzv::LinkEvents events_;
+};
+
+/// A FIFO in the place of a log; takes nothing until read_all().
+class StuckLog {
+public:
+    StuckLog(boost::asio::io_context& io, const std::string& path) : reader_(io) {
+        REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+        reader_.assign(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    }
+    void read_all() {
+        reader_.async_read_some(boost::asio::buffer(bytes_),
+                                [this](boost::system::error_code error, std::size_t) {
+                                    if (!error) {
+                                        read_all();
+                                    }
+                                });
+    }
+
+private:
+    boost::asio::posix::stream_descriptor reader_;
+    std::array<char, 65536> bytes_{};
+};
+
+AgentOptions options_for(const test::TempDir& dir, int console) {
+    AgentOptions options;
+    rdzv::Join& identity = options.supervisor.identity;
+    identity.job = JobId("failure");
+    identity.node = NodeId("node");
+    identity.hostname = "node";
+    options.supervisor.command = {"/bin/sh", "-c", kScript};
+    options.supervisor.log_dir = dir / "logs";
+    options.supervisor.is_store_at_rendezvous = true;
+    options.output.log_root = dir / "logs";
+    options.output.console = {{0, {.shows_stdout = false, .shows_stderr = false}}};
+    options.output.console_out = console;
+    options.output.console_err = console;
+    options.keeper.path = test::Cluster::program("ddprun-keeper");
+    options.keeper.containment = wanted_containment();
+    options.keeper.saved_state = SavedProcessState::capture();
+    return options;
+}
+
+}  // namespace
+
+TEST_CASE("a failure is reported while the disk holds up the last words, which follow") {
+    const test::TempDir dir;
+    const UniqueFd console(::open((dir / "console").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    REQUIRE(console.is_open());
+    std::filesystem::create_directories(dir / "logs/attempt_0/0");
+    int exit_code = -1;
+    std::vector<rdzv::WorkerFailed> reports;
+    std::size_t reports_before_stopped = 0;
+    {
+        boost::asio::io_context io(1);
+        StuckLog log(io, dir / "logs/attempt_0/0/stderr.log");
+        TestLink* link = nullptr;
+        const auto on_message = [&](const rdzv::AgentMessage& message) {
+            if (std::holds_alternative<rdzv::Join>(message)) {
+                link->tell(rdzv::Accepted{.run_token = "run"});
+                rdzv::Start start{.generation = Generation(1), .digest = "d"};
+                start.store = {"127.0.0.1", 0};
+                link->tell(start);
+            } else if (const auto* failed = std::get_if<rdzv::WorkerFailed>(&message)) {
+                reports.push_back(*failed);
+                log.read_all();
+                link->tell(rdzv::Stop{.generation = Generation(1)});
+            } else if (std::holds_alternative<rdzv::Stopped>(message)) {
+                reports_before_stopped = reports.size();
+                link->tell(rdzv::Verdict{.kind = rdzv::VerdictKind::Failed, .exit_code = 3});
+            }
+        };
+        auto owned = std::make_unique<TestLink>(io, on_message);
+        link = owned.get();
+        Agent agent(io, options_for(dir, console.get()), std::move(owned));
+        REQUIRE(agent
+                    .start([&](int code) {
+                        exit_code = code;
+                        io.stop();
+                    })
+                    .has_value());
+        io.run();
+    }
+    INFO(test::read_file(dir / "console").substr(0, 2000));
+    CHECK(exit_code == 3);
+    REQUIRE(reports_before_stopped == 2);
+    CHECK(reports[0].evidence.exit_code == 3);
+    CHECK(reports[0].evidence.stderr_tail.empty());
+    CHECK(reports[1].evidence.exit_code == 3);
+    CHECK(reports[1].evidence.stderr_tail.ends_with("xdone\n"));
+}
