@@ -1,14 +1,20 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "base/instant.hpp"
+#include "base/limits.hpp"
 #include "base/result.hpp"
+#include "launcher/run/daemon_starts.hpp"
+#include "rendezvous/transport/listener.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 #include "rendezvous/wire/tls_files.hpp"
 
@@ -22,21 +28,24 @@ struct DaemonStarterOptions {
     rdzv::TlsFiles tls;        ///< all of them, or none
     std::string state_folder;  ///< where the daemon keeps its runs
     std::string log_file;      ///< what the daemon says is appended here
+    Limits limits;
 };
 
 /// Has a rendezvous daemon run at an endpoint that this machine owns: binds and listens there, and
 /// hands the socket to a daemon of its own session, outside any worker's containment. Whoever
 /// listens first serves; everybody else gets EADDRINUSE and connects. The daemon outlives this
-/// process if need be, and ends by itself after the last run. One thread, that of `io`.
+/// process if need be, and ends by itself after the last run. One thread, that of `io`; no handler
+/// of `io` runs after the starter is gone.
 class DaemonStarter {
 public:
     DaemonStarter(boost::asio::io_context& io, DaemonStarterOptions options);
-    ~DaemonStarter();
     DaemonStarter(const DaemonStarter&) = delete;
     DaemonStarter& operator=(const DaemonStarter&) = delete;
 
-    /// Starts a daemon unless somebody listens there. Success: there is one. To be called before
-    /// each attempt to connect, so that a daemon that died is replaced.
+    /// Starts a daemon unless somebody listens there. To be called before each attempt to connect,
+    /// so that a daemon that died is replaced. Failure: none could be started. The one that says
+    /// that it is given up, because none of Limits::daemon_starts_max in a row has listened, comes
+    /// once; claim() does nothing then.
     [[nodiscard]] Result<void> claim();
 
     /// The daemon started last, if it still lives: a child of this process that no sweep may touch.
@@ -47,8 +56,21 @@ public:
     void wait_until_ended(Milliseconds patience, std::function<void()> done);
 
 private:
-    class Impl;
-    std::shared_ptr<Impl> impl_;
+    [[nodiscard]] Result<void> start(const rdzv::Listener& listener);
+    void wait_for_exit();
+    void reap();
+    void ended(int status);
+    void finish();
+
+    const DaemonStarterOptions options_;
+    boost::asio::io_context& io_;
+    DaemonStarts starts_;
+    pid_t pid_ = 0;                               ///< 0: none lives
+    off_t log_begin_ = 0;                         ///< of what that daemon says
+    boost::asio::posix::stream_descriptor exit_;  ///< its pidfd, where there are pidfds
+    boost::asio::steady_timer patience_;
+    std::function<void()> done_;
+    std::string given_up_;  ///< why, until it is said
 };
 
 }  // namespace ddprun::launcher

@@ -186,6 +186,7 @@ private:
         options.state_folder = fmt::format("{}/rendezvous-{}-{}", state_folder,
                                            address.endpoint.host, address.endpoint.port);
         options.log_file = fmt::format("{}/rendezvous-{}.log", state_folder, address.endpoint.port);
+        options.limits = limits_;
         daemon_ = std::make_unique<DaemonStarter>(io_, std::move(options));
         return [this] {
             const Result<void> claimed = daemon_->claim();

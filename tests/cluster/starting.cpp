@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
@@ -63,6 +64,34 @@ TEST_CASE("thirty-two nodes that start at the same instant agree on one daemon")
     }
     CHECK(ranks.size() == kNodes);
     CHECK(ports.size() == 1);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a daemon that cannot start is given up, with what it says and where") {
+    Cluster cluster;
+    const FreePort port;
+    for (const char* name : {"ddprun", "ddprun-keeper"}) {
+        std::filesystem::copy_file(Cluster::program(name), cluster.dir() / name);
+    }
+    const std::string daemon = cluster.dir() / "ddprun-rendezvous";
+    write_file(daemon, "#!/bin/sh\necho start >> " + cluster.dir() / "starts" +
+                           "\necho 'libssl.so.3: cannot open' >&2\nexit 127\n");
+    std::filesystem::permissions(daemon, std::filesystem::perms::owner_all);
+    Job job;
+    job.endpoint = port.endpoint();
+    std::vector<std::string> argv = node_args(job);
+    argv.insert(argv.begin(), cluster.dir() / "ddprun");
+    Process& node = cluster.start({.argv = argv});
+    node.wait_for_line(
+        "cannot start a rendezvous at 127\\.0\\.0\\.1:[0-9]+: .*/ddprun-rendezvous has ended with "
+        "exit code 127 3 times before it listened, its last line: libssl\\.so\\.3: cannot open; no "
+        "other is started\\. Its log is /.*/rendezvous-[0-9]+\\.log$");
+    // It still meets whom somebody else starts there.
+    Process& other = start_node(cluster, job);
+    CHECK(node.wait_exit() == 0);
+    CHECK(other.wait_exit() == 0);
+    CHECK(read_file(cluster.dir() / "starts") == "start\nstart\nstart\n");
+    CHECK(node.count_lines("cannot start a rendezvous") == 1);
     cluster.wait_all_gone();
 }
 
