@@ -17,7 +17,7 @@ namespace ddprun::agent {
 /// happened on the way, otherwise the result is empty. `program` is what the user called it.
 [[nodiscard]] std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program);
 
-/// The same as one JSON object for programs: `<log-dir>/<job>/report.json`. agent/README.md lists
+/// The same as one JSON object for programs: `<log-dir>/<job>/report.json`. docs/logs.md lists
 /// its fields. Bytes that are no UTF-8 are replaced.
 [[nodiscard]] std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program);
 

@@ -11,7 +11,7 @@
 /// and one slot per worker written by that worker. Nobody is woken but for a death: a worker looks
 /// at each step, the agent when it needs to know. The agent passes a path to it in DDPRUN_PAGE;
 /// agent and worker may come from different builds, so layout and version are a contract
-/// (agent/README.md holds the table).
+/// (README.md here holds the table).
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
