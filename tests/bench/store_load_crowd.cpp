@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "base/check.hpp"
-#include "rendezvous/store/core/store_relayed.hpp"
+#include "rendezvous/store/core/relayed_clients.hpp"
 #include "tests/support/store_requests.hpp"
 
 namespace ddprun::test {

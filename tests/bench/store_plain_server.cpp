@@ -21,7 +21,7 @@
 #include "base/check.hpp"
 #include "base/os/unique_fd.hpp"
 #include "rendezvous/store/net/store_server.hpp"
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 
 namespace ddprun::test {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/check.hpp"
 #include "rendezvous/store/core/store_core.hpp"
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 #include "rendezvous/store/relay/relay_core.hpp"
 #include "tests/fuzz/choices.hpp"
 #include "tests/fuzz/store_model.hpp"

@@ -13,7 +13,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 #include "tests/fuzz/choices.hpp"
 
 namespace ddprun::fuzz {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/store/core/store_relayed.hpp"
+#include "rendezvous/store/core/relayed_clients.hpp"
 #include "rendezvous/store/relay/relay.hpp"
 #include "tests/process/store_fixture.hpp"
 #include "tests/support/catch.hpp"

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/store/core/store_relayed.hpp"
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/core/relayed_clients.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 
 /// The bytes of store requests and replies, for tests.
 namespace ddprun::rdzv::store_test {

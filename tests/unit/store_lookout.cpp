@@ -1,7 +1,7 @@
 // When the store's thread looks before it sleeps.
-#include "rendezvous/store/net/store_lookout.hpp"
-
 #include <catch2/catch.hpp>
+
+#include "rendezvous/store/net/lookout.hpp"
 
 using namespace ddprun::rdzv;
 

@@ -1,11 +1,10 @@
-#include "rendezvous/store/protocol/store_protocol.hpp"
-
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/rng.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/store_requests.hpp"
 

@@ -1,8 +1,7 @@
 // Whose time is over, by a clock that the test sets.
-#include "rendezvous/store/core/store_stalls.hpp"
-
 #include <vector>
 
+#include "rendezvous/store/core/stalls.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::rdzv::store_test {

@@ -1,11 +1,10 @@
 // Big values: in memory once, whoever has them.
 
-#include "rendezvous/store/protocol/store_value.hpp"
-
 #include <memory>
 #include <string>
 
 #include "rendezvous/store/core/store_core.hpp"
+#include "rendezvous/store/protocol/value.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/store_requests.hpp"
 

@@ -9,12 +9,11 @@
 
 #include "base/limits.hpp"
 #include "base/result.hpp"
-#include "rendezvous/store/core/store_backend.hpp"
-#include "rendezvous/store/core/store_queues.hpp"
-#include "rendezvous/store/core/store_replies.hpp"
-#include "rendezvous/store/core/store_waiters.hpp"
-#include "rendezvous/store/protocol/store_protocol.hpp"
-#include "rendezvous/store/protocol/store_value.hpp"
+#include "rendezvous/store/core/backend.hpp"
+#include "rendezvous/store/core/waiting.hpp"
+#include "rendezvous/store/protocol/replies.hpp"
+#include "rendezvous/store/protocol/request.hpp"
+#include "rendezvous/store/protocol/value.hpp"
 
 namespace ddprun::rdzv {
 

@@ -19,8 +19,8 @@
 #include "base/check.hpp"
 #include "base/os/signals_blocked.hpp"
 #include "rendezvous/store/core/store_core.hpp"
-#include "rendezvous/store/net/store_lookout.hpp"
-#include "rendezvous/store/net/store_service.hpp"
+#include "rendezvous/store/net/lookout.hpp"
+#include "rendezvous/store/net/service.hpp"
 
 namespace ddprun::rdzv {
 

@@ -10,22 +10,10 @@
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
-#include "rendezvous/store/core/store_backend.hpp"
+#include "rendezvous/store/core/backend.hpp"
+#include "rendezvous/store/net/socket.hpp"
 
 namespace ddprun::rdzv {
-
-/// A bound and listening TCP socket and the port the kernel gave it.
-struct StoreSocket {
-    UniqueFd fd;
-    std::uint16_t port = 0;
-};
-
-/// Binds and listens on the numeric address `host` (never a name: no look-ups) with the kernel's
-/// largest backlog. Port 0 lets the kernel choose. Failure names host, port and reason.
-[[nodiscard]] Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port);
-
-/// One line for each limit of this machine or process that `clients` connections would meet.
-[[nodiscard]] std::vector<std::string> store_capacity_warnings(std::size_t clients);
 
 /// What a server's stores have seen since the server was made.
 struct StoreCounts {

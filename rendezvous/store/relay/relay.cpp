@@ -16,8 +16,8 @@
 
 #include "base/os/unique_fd.hpp"
 #include "rendezvous/store/core/admission.hpp"
-#include "rendezvous/store/net/store_outbox.hpp"
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/net/socket.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 #include "rendezvous/store/relay/relay_core.hpp"
 
 namespace ddprun::rdzv {

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "base/limits.hpp"
-#include "rendezvous/store/core/store_backend.hpp"
+#include "rendezvous/store/core/backend.hpp"
 #include "rendezvous/store/net/store_server.hpp"
 #include "rendezvous/wire/messages.hpp"
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 
 namespace ddprun::rdzv {
 

@@ -11,15 +11,15 @@
 
 #include "base/limits.hpp"
 #include "base/result.hpp"
-#include "rendezvous/store/core/store_relayed.hpp"
-#include "rendezvous/store/core/store_replies.hpp"
-#include "rendezvous/store/protocol/store_value.hpp"
+#include "rendezvous/store/core/relayed_clients.hpp"
+#include "rendezvous/store/protocol/replies.hpp"
+#include "rendezvous/store/protocol/value.hpp"
 
 namespace ddprun::rdzv {
 
 /// What a relay makes of its clients' requests: frames for the store, and of the store's frames
-/// replies to its clients; without time, threads or sockets. rendezvous/relay/README.md says what
-/// is combined and why nobody can tell.
+/// replies to its clients; without time, threads or sockets. rendezvous/store/relay/README.md says
+/// what is combined.
 class RelayCore {
 public:
     /// `limits` outlives the core.

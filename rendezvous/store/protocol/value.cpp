@@ -1,4 +1,4 @@
-#include "rendezvous/store/protocol/store_value.hpp"
+#include "rendezvous/store/protocol/value.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "rendezvous/store/core/store_stalls.hpp"
+#include "rendezvous/store/core/stalls.hpp"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
-#include "rendezvous/store/core/store_replies.hpp"
+#include "rendezvous/store/protocol/replies.hpp"
 
 namespace ddprun::rdzv {
 

@@ -1,4 +1,4 @@
-#include "rendezvous/store/net/store_session.hpp"
+#include "rendezvous/store/net/session.hpp"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,23 +12,10 @@
 
 #include "base/limits.hpp"
 #include "base/result.hpp"
-#include "base/tagged.hpp"
+#include "rendezvous/store/protocol/replies.hpp"
+#include "rendezvous/store/protocol/value.hpp"
 
 namespace ddprun::rdzv {
-
-/// One connection of a store; the shell gives the numbers and may reuse them.
-using StoreClient = Tagged<struct StoreClientTag, std::uint32_t>;
-
-/// Lets maps keyed by std::string be searched with a view, without making a string.
-struct TextHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-        return std::hash<std::string_view>{}(text);
-    }
-};
-
-template <typename Value>
-using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 
 /// Who waits for what. A client waits for at most one thing: a set of names, each counted once when
 /// it first appears, or a counter that reaches a number. Leaving costs time in the number of the
@@ -114,6 +101,42 @@ private:
     Names names_;
     std::unordered_map<StoreClient, Waiter, ClientHash> waiters_;
     std::uint64_t bytes_ = 0;
+};
+
+/// The queues of a store. A waiting client that is told of an element does not have it yet: it
+/// still has to ask. So the queues remember who was told, tell one client per element, and offer
+/// the element to the next one when the told client does something else or goes away.
+class StoreQueues {
+public:
+    void push(std::string_view name, StoreValue element);
+
+    /// Moves the oldest element into `element` and returns how many there were before; 0 for none.
+    std::size_t pop(std::string_view name, StoreValue& element);
+
+    /// Elements of a queue; 0 also when it was never used.
+    [[nodiscard]] std::size_t length(std::string_view name) const;
+    [[nodiscard]] bool has_elements(std::string_view name) const {
+        return queues_.find(name) != queues_.end();
+    }
+    /// Queues that have elements.
+    [[nodiscard]] std::size_t size() const { return queues_.size(); }
+
+    /// Tells waiting clients of the elements nobody was told of, oldest client first, and adds
+    /// those who now wait for nothing more to `released`.
+    void offer(std::string_view name, StoreWaiters& waiters, std::vector<StoreClient>& released);
+
+    /// The client acts or is gone: forgets what it was told. Returns the queues concerned, which
+    /// the caller offers again once the client's request is carried out.
+    [[nodiscard]] std::vector<std::string> retract(StoreClient client);
+
+private:
+    struct Queue {
+        std::deque<StoreValue> elements;  ///< at least one
+        std::deque<StoreClient> told;     ///< oldest first; never more than there are elements
+    };
+
+    TextMap<Queue> queues_;
+    std::multimap<StoreClient, std::string> told_;  ///< the same, by client
 };
 
 }  // namespace ddprun::rdzv

@@ -1,8 +1,8 @@
-#include "rendezvous/store/core/store_replies.hpp"
+#include "rendezvous/store/protocol/replies.hpp"
 
 #include <cstdint>
 
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 
 namespace ddprun::rdzv {
 

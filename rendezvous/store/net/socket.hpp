@@ -5,10 +5,26 @@
 #include <list>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "rendezvous/store/protocol/store_value.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/result.hpp"
+#include "rendezvous/store/protocol/value.hpp"
 
 namespace ddprun::rdzv {
+
+/// A bound and listening TCP socket and the port the kernel gave it.
+struct StoreSocket {
+    UniqueFd fd;
+    std::uint16_t port = 0;
+};
+
+/// Binds and listens on the numeric address `host` (never a name: no look-ups) with the kernel's
+/// largest backlog. Port 0 lets the kernel choose. Failure names host, port and reason.
+[[nodiscard]] Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port);
+
+/// One line for each limit of this machine or process that `clients` connections would meet.
+[[nodiscard]] std::vector<std::string> store_capacity_warnings(std::size_t clients);
 
 /// What one client has not been sent yet, in order. Costs no memory while empty.
 class StoreOutbox {

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "rendezvous/store/core/store_waiters.hpp"
-#include "rendezvous/store/protocol/store_value.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/store/protocol/value.hpp"
 
 namespace ddprun::rdzv {
+
+/// One connection of a store; the shell gives the numbers and may reuse them.
+using StoreClient = Tagged<struct StoreClientTag, std::uint32_t>;
 
 /// Bytes to send, in this order: the first `size` of `bytes` to the first piece's client, and so
 /// on. One growing buffer, so that answering costs no allocation; big values lie elsewhere.

@@ -18,11 +18,11 @@
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "rendezvous/store/core/admission.hpp"
+#include "rendezvous/store/core/backend.hpp"
 #include "rendezvous/store/core/byte_budget.hpp"
-#include "rendezvous/store/core/store_backend.hpp"
-#include "rendezvous/store/core/store_replies.hpp"
-#include "rendezvous/store/core/store_stalls.hpp"
+#include "rendezvous/store/core/stalls.hpp"
 #include "rendezvous/store/net/store_server.hpp"
+#include "rendezvous/store/protocol/replies.hpp"
 
 namespace ddprun::rdzv {
 

@@ -9,10 +9,10 @@
 
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
-#include "rendezvous/store/core/store_relayed.hpp"
-#include "rendezvous/store/net/store_outbox.hpp"
-#include "rendezvous/store/net/store_service.hpp"
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/core/relayed_clients.hpp"
+#include "rendezvous/store/net/service.hpp"
+#include "rendezvous/store/net/socket.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 
 namespace ddprun::rdzv {
 

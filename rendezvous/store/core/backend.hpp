@@ -7,7 +7,7 @@
 
 #include "base/instant.hpp"
 #include "base/result.hpp"
-#include "rendezvous/store/core/store_replies.hpp"
+#include "rendezvous/store/protocol/replies.hpp"
 
 namespace ddprun::rdzv {
 

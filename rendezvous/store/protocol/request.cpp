@@ -1,4 +1,4 @@
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 
 #include <array>
 #include <bit>

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <variant>
 
 #include "base/result.hpp"
@@ -45,5 +47,16 @@ private:
 /// The number that a counter's text stands for: blanks, a sign and digits, then anything. Failure
 /// when there are no digits or the number does not fit.
 [[nodiscard]] Result<std::int64_t> counter_value(std::string_view text);
+
+/// Lets maps keyed by std::string be searched with a view, without making a string.
+struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const {
+        return std::hash<std::string_view>{}(text);
+    }
+};
+
+template <typename Value>
+using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 
 }  // namespace ddprun::rdzv

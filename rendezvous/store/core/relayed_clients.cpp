@@ -1,8 +1,8 @@
-#include "rendezvous/store/core/store_relayed.hpp"
+#include "rendezvous/store/core/relayed_clients.hpp"
 
 #include <utility>
 
-#include "rendezvous/store/protocol/store_protocol.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 
 namespace ddprun::rdzv {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/store/core/store_replies.hpp"
-#include "rendezvous/store/protocol/store_value.hpp"
+#include "rendezvous/store/protocol/replies.hpp"
+#include "rendezvous/store/protocol/value.hpp"
 
 namespace ddprun::rdzv {
 
