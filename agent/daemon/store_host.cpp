@@ -17,24 +17,32 @@ StoreHost::StoreHost(const Limits& limits, std::uint16_t port, rdzv::StoreServer
     : limits_(limits), port_(port), say_(std::move(say)), server_(limits, say_) {}
 
 Result<StoreAddress> StoreHost::open(const std::string& host) {
-    if (fixed_.is_open()) {
+    if (std::holds_alternative<OpenForAll>(readiness_)) {
         return StoreAddress{host, port_};
     }
     Result<rdzv::StoreSocket> opened = rdzv::listen_for_store(host, port_);
     if (!opened) {
         return opened.error();
     }
-    (port_ != 0 ? fixed_ : next_) = std::move(opened->fd);
+    if (port_ != 0) {
+        readiness_ = OpenForAll{.socket = std::move(opened->fd)};
+    } else {
+        readiness_ = OpenOnce{.socket = std::move(opened->fd)};
+    }
     return StoreAddress{host, opened->port};
 }
 
 void StoreHost::serve(ServeStore order) {
-    if (port_ != 0) {
+    UniqueFd socket;
+    if (const OpenForAll* fixed = std::get_if<OpenForAll>(&readiness_)) {
         // The port outlives the generation, its store does not.
-        next_.reset(fcntl(fixed_.get(), F_DUPFD_CLOEXEC, 0));
+        socket.reset(fcntl(fixed->socket.get(), F_DUPFD_CLOEXEC, 0));
+    } else if (OpenOnce* once = std::get_if<OpenOnce>(&readiness_)) {
+        socket = std::move(once->socket);
+        readiness_ = NotOpen{};
     }
-    DDP_CHECK(next_.is_open());
-    server_.serve(std::move(next_), std::move(order.admitted),
+    DDP_CHECK(socket.is_open(), port_);
+    server_.serve(std::move(socket), std::move(order.admitted),
                   static_cast<std::size_t>(order.clients));
 }
 

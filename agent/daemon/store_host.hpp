@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <variant>
 
 #include "agent/core/supervisor.hpp"
 #include "base/limits.hpp"
@@ -22,7 +23,7 @@ public:
     /// Answers OpenStore: where it listens. The error says address, port and reason.
     [[nodiscard]] Result<StoreAddress> open(const std::string& host);
 
-    /// On the socket that open() made, which is used up by this.
+    /// On the socket that open() made; one on a port that is not fixed is used up by this.
     void serve(ServeStore order);
 
     /// Serves a relay to the store of `start` (its relayed_store) on a port of the kernel's choice
@@ -33,11 +34,21 @@ public:
     void close() { server_.close(); }
 
 private:
+    /// Nothing listens for the next generation.
+    struct NotOpen {};
+    /// On a port of the kernel's choice, for the next generation, should this node serve it.
+    struct OpenOnce {
+        UniqueFd socket;
+    };
+    /// On the fixed port, for all generations.
+    struct OpenForAll {
+        UniqueFd socket;
+    };
+
     const Limits limits_;
-    const std::uint16_t port_;
+    const std::uint16_t port_;  ///< 0: not fixed
     const rdzv::StoreServer::Say say_;
-    UniqueFd next_;   ///< for the next generation, should this node serve it
-    UniqueFd fixed_;  ///< with a fixed port: kept for all generations
+    std::variant<NotOpen, OpenOnce, OpenForAll> readiness_;
     rdzv::StoreServer server_;
 };
 
