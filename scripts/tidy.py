@@ -22,7 +22,7 @@ PURE = ("base/", "worker_runtime/contract/", "rendezvous/wire/", "rendezvous/cor
         "rendezvous/store/protocol/", "rendezvous/store/core/", "agent/core/", "launcher/plan/",
         "launcher/doctor/")
 TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
-THREAD_FILES = ("rendezvous/store/net/store_server.cpp", "rendezvous/journal/sqlite_journal.cpp",
+THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_journal.cpp",
                 "rendezvous/server/log_writer", "agent/output/worker_output",
                 "agent/daemon/life_watch", "tests/")
 

@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,14 +26,6 @@
 namespace ddprun::rdzv {
 
 class StoreSession;
-
-/// The counts, written by the store's thread and read by others.
-struct SharedStoreCounts {
-    std::atomic<std::uint64_t> admitted{0};
-    std::atomic<std::uint64_t> refused{0};
-    std::atomic<std::uint64_t> cut_off{0};
-    std::atomic<std::uint64_t> connected{0};
-};
 
 /// One generation's store, or a relay to it, on the store's thread: accepts and admits clients,
 /// carries bytes between them and the backend. It registers its descriptors in an epoll set with

@@ -33,243 +33,187 @@ constexpr std::chrono::microseconds kNap{50};  ///< a shorter sleep is not worth
 
 }  // namespace
 
-/// The owner's thread leaves an order and wakes the store's thread. There is at most one order: a
-/// newer one replaces it, as carrying out the older one first would make no difference.
-///
-/// The thread runs its own epoll loop: Asio's edge-triggered one tries to read once more after
-/// every request, and its bookkeeping was two thirds of what an idle client costs.
-class StoreServer::Impl {
-public:
-    Impl(Limits limits, Say say) : limits_(limits), say_(std::move(say)) {}
+StoreServer::StoreServer(Limits limits, Say say) : limits_(limits), say_(std::move(say)) {}
 
-    ~Impl() {
-        if (thread_.joinable()) {
-            leave(Order{.kind = Order::Kind::End, .socket = {}, .admitted = {}});
-            thread_.join();
-        }
+StoreServer::~StoreServer() {
+    if (thread_.joinable()) {
+        leave(End{});
+        thread_.join();
     }
-
-    Impl(const Impl&) = delete;
-    Impl& operator=(const Impl&) = delete;
-
-    void serve(std::unique_ptr<StoreBackend> backend, UniqueFd socket,
-               std::vector<std::string> admitted, std::size_t expected_clients) {
-        start_thread();
-        leave(Order{.kind = Order::Kind::Serve,
-                    .backend = std::move(backend),
-                    .socket = std::move(socket),
-                    .admitted = std::move(admitted),
-                    .expected_clients = expected_clients});
-    }
-
-    std::unique_ptr<StoreBackend> make_store() const {
-        return std::make_unique<StoreCore>(limits_);
-    }
-
-    void adopt(UniqueFd client, std::string first_bytes) {
-        if (!thread_.joinable()) {
-            return;
-        }
-        {
-            const std::lock_guard lock(mutex_);
-            if (adopted_.size() >= limits_.store_adopted_max) {
-                ++counts_.refused;
-                return;
-            }
-            adopted_.push_back({std::move(client), std::move(first_bytes)});
-        }
-        wake();
-    }
-
-    void close() {
-        if (thread_.joinable()) {
-            leave(Order{.kind = Order::Kind::Close, .socket = {}, .admitted = {}});
-        }
-    }
-
-    StoreCounts counts() const {
-        return {.admitted = counts_.admitted,
-                .refused = counts_.refused,
-                .cut_off = counts_.cut_off,
-                .connected = counts_.connected};
-    }
-
-private:
-    struct Order {
-        enum class Kind { Serve, Close, End };
-        Kind kind;
-        std::unique_ptr<StoreBackend> backend = {};
-        UniqueFd socket;  ///< to be served, if any
-        std::vector<std::string> admitted;
-        std::size_t expected_clients = 0;
-    };
-    struct Adopted {
-        UniqueFd fd;
-        std::string first_bytes;
-    };
-
-    void leave(Order order) {
-        {
-            const std::lock_guard lock(mutex_);
-            order_ = std::move(order);
-            adopted_.clear();  // They were clients of the store before.
-        }
-        wake();
-    }
-
-    void wake() {
-        const std::uint64_t one = 1;
-        DDP_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one, errno);
-    }
-
-    /// The thread takes no signals: they belong to the loop that supervises.
-    void start_thread() {
-        if (thread_.joinable()) {
-            return;
-        }
-        epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-        wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        epoll_event event{};
-        event.events = EPOLLIN;
-        event.data.u64 = kWakeEvent;
-        DDP_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0, errno);
-        const SignalsBlocked blocked;
-        thread_ = std::thread([this] { run(); });
-        ::pthread_setname_np(thread_.native_handle(), "ddprun-store");
-    }
-
-    void run() {
-        std::array<epoll_event, 256> events;
-        while (true) {
-            const std::span<epoll_event> turn = await_events(events);
-            const auto is_wake = [](const epoll_event& e) { return e.data.u64 == kWakeEvent; };
-            if (std::any_of(turn.begin(), turn.end(), is_wake)) {
-                auto [order, adopted] = take_orders();
-                const bool is_new = order.has_value();
-                if (is_new && !carry_out(std::move(*order))) {
-                    return;
-                }
-                for (Adopted& client : adopted) {
-                    if (service_) {
-                        service_->adopt(std::move(client.fd), client.first_bytes);
-                    }
-                }
-                if (is_new) {
-                    continue;  // What else this turn holds was meant for the store before.
-                }
-            }
-            if (service_) {
-                service_->on_turn(turn);
-            }
-            if (service_ && service_->next_deadline()) {
-                service_->on_time(std::chrono::steady_clock::now());
-            }
-        }
-    }
-
-    /// Sleeps until something happens; looks first where that is quicker.
-    std::span<epoll_event> await_events(std::span<epoll_event> events) {
-        // The clock is read for a client that is alone, not for each of many.
-        const bool needs_time = lookout_.needs_time();
-        const Instant end = needs_time ? std::chrono::steady_clock::now() + kNap : Instant{};
-        std::size_t count = 0;
-        while (lookout_.is_due() && count == 0 && std::chrono::steady_clock::now() < end) {
-            count = look(events, 0);
-        }
-        if (count == 0) {
-            count = look(events, patience_ms());
-        }
-        lookout_.on_turn(count == 1 ? events.front().data.u64 : StoreLookout::kNobody,
-                         needs_time && std::chrono::steady_clock::now() < end);
-        return events.first(count);
-    }
-
-    std::size_t look(std::span<epoll_event> events, int patience_ms) {
-        const int count =
-            ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), patience_ms);
-        DDP_CHECK(count >= 0 || errno == EINTR, errno);
-        return static_cast<std::size_t>(std::max(count, 0));
-    }
-
-    /// Milliseconds until the service wants its time, rounded up; -1 for as long as it takes.
-    int patience_ms() const {
-        if (!service_ || !service_->next_deadline()) {
-            return -1;
-        }
-        const Duration left = *service_->next_deadline() - std::chrono::steady_clock::now();
-        const auto rounded = std::chrono::ceil<Milliseconds>(std::max(left, Duration::zero()));
-        return static_cast<int>(rounded.count());
-    }
-
-    std::pair<std::optional<Order>, std::vector<Adopted>> take_orders() {
-        // Only resets the wake-up; that there was none is no failure.
-        std::uint64_t wakes = 0;
-        [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof wakes);
-        const std::lock_guard lock(mutex_);
-        return {std::exchange(order_, std::nullopt), std::exchange(adopted_, {})};
-    }
-
-    /// False at the end.
-    bool carry_out(Order order) {
-        if (service_) {
-            earlier_.include(service_->admission(), limits_.store_earlier_addresses_max);
-        }
-        service_.reset();
-        if (order.kind == Order::Kind::Serve) {
-            for (std::string& line : store_capacity_warnings(order.expected_clients)) {
-                if (say_) {
-                    say_(std::move(line));
-                }
-            }
-            service_.emplace(epoll_.get(), limits_, say_, counts_, std::move(order.backend),
-                             std::move(order.socket), order.admitted, earlier_);
-        }
-        return order.kind != Order::Kind::End;
-    }
-
-    const Limits limits_;
-    const Say say_;
-    SharedStoreCounts counts_;
-    UniqueFd epoll_;
-    UniqueFd wake_;
-    std::mutex mutex_;
-    std::optional<Order> order_;    ///< guarded by mutex_
-    std::vector<Adopted> adopted_;  ///< guarded by mutex_
-    // Only the store's thread touches these.
-    std::optional<StoreService> service_;
-    Admission earlier_;  ///< of the stores before
-    StoreLookout lookout_{std::thread::hardware_concurrency() > 1};
-    std::thread thread_;
-};
-
-StoreServer::StoreServer(Limits limits, Say say)
-    : impl_(std::make_unique<Impl>(limits, std::move(say))) {}
-
-StoreServer::~StoreServer() = default;
+}
 
 void StoreServer::serve(UniqueFd socket, std::vector<std::string> admitted,
                         std::size_t expected_clients) {
-    impl_->serve(impl_->make_store(), std::move(socket), std::move(admitted), expected_clients);
+    start({.backend = std::make_unique<StoreCore>(limits_),
+           .socket = std::move(socket),
+           .admitted = std::move(admitted),
+           .expected_clients = expected_clients});
 }
 
 void StoreServer::serve_with(std::unique_ptr<StoreBackend> backend, UniqueFd socket) {
-    impl_->serve(std::move(backend), std::move(socket), {}, 0);
+    start({.backend = std::move(backend), .socket = std::move(socket), .admitted = {}});
 }
 
 void StoreServer::serve_adopted(std::vector<std::string> admitted, std::size_t expected_clients) {
-    impl_->serve(impl_->make_store(), UniqueFd(), std::move(admitted), expected_clients);
+    start({.backend = std::make_unique<StoreCore>(limits_),
+           .socket = UniqueFd(),
+           .admitted = std::move(admitted),
+           .expected_clients = expected_clients});
 }
 
 void StoreServer::adopt(UniqueFd client, std::string first_bytes) {
-    impl_->adopt(std::move(client), std::move(first_bytes));
+    if (!thread_.joinable()) {
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        if (adopted_.size() >= limits_.store_adopted_max) {
+            ++counts_.refused;
+            return;
+        }
+        adopted_.push_back({std::move(client), std::move(first_bytes)});
+    }
+    wake();
 }
 
 void StoreServer::close() {
-    impl_->close();
+    if (thread_.joinable()) {
+        leave(Close{});
+    }
 }
 
 StoreCounts StoreServer::counts() const {
-    return impl_->counts();
+    return {.admitted = counts_.admitted,
+            .refused = counts_.refused,
+            .cut_off = counts_.cut_off,
+            .connected = counts_.connected};
+}
+
+void StoreServer::start(Serve order) {
+    start_thread();
+    leave(std::move(order));
+}
+
+void StoreServer::leave(Order order) {
+    {
+        const std::lock_guard lock(mutex_);
+        order_ = std::move(order);
+        adopted_.clear();  // They were clients of the store before.
+    }
+    wake();
+}
+
+void StoreServer::wake() {
+    const std::uint64_t one = 1;
+    DDP_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one, errno);
+}
+
+/// The thread takes no signals: they belong to the loop that supervises.
+void StoreServer::start_thread() {
+    if (thread_.joinable()) {
+        return;
+    }
+    epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+    wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = kWakeEvent;
+    DDP_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0, errno);
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { run(); });
+    ::pthread_setname_np(thread_.native_handle(), "ddprun-store");
+}
+
+/// An epoll loop of its own: Asio's edge-triggered one reads once more after every request.
+void StoreServer::run() {
+    std::array<epoll_event, 256> events;
+    while (true) {
+        const std::span<epoll_event> turn = await_events(events);
+        const auto is_wake = [](const epoll_event& e) { return e.data.u64 == kWakeEvent; };
+        if (std::any_of(turn.begin(), turn.end(), is_wake)) {
+            auto [order, adopted] = take_orders();
+            const bool is_new = order.has_value();
+            if (is_new && !carry_out(std::move(*order))) {
+                return;
+            }
+            for (Adopted& client : adopted) {
+                if (service_) {
+                    service_->adopt(std::move(client.fd), client.first_bytes);
+                }
+            }
+            if (is_new) {
+                continue;  // What else this turn holds was meant for the store before.
+            }
+        }
+        if (service_) {
+            service_->on_turn(turn);
+        }
+        if (service_ && service_->next_deadline()) {
+            service_->on_time(std::chrono::steady_clock::now());
+        }
+    }
+}
+
+/// Sleeps until something happens; looks first where that is quicker.
+std::span<epoll_event> StoreServer::await_events(std::span<epoll_event> events) {
+    // The clock is read for a client that is alone, not for each of many.
+    const bool needs_time = lookout_.needs_time();
+    const Instant end = needs_time ? std::chrono::steady_clock::now() + kNap : Instant{};
+    std::size_t count = 0;
+    while (lookout_.is_due() && count == 0 && std::chrono::steady_clock::now() < end) {
+        count = look(events, 0);
+    }
+    if (count == 0) {
+        count = look(events, patience_ms());
+    }
+    lookout_.on_turn(count == 1 ? events.front().data.u64 : StoreLookout::kNobody,
+                     needs_time && std::chrono::steady_clock::now() < end);
+    return events.first(count);
+}
+
+std::size_t StoreServer::look(std::span<epoll_event> events, int patience_ms) {
+    const int count =
+        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), patience_ms);
+    DDP_CHECK(count >= 0 || errno == EINTR, errno);
+    return static_cast<std::size_t>(std::max(count, 0));
+}
+
+/// Milliseconds until the service wants its time, rounded up; -1 for as long as it takes.
+int StoreServer::patience_ms() const {
+    if (!service_ || !service_->next_deadline()) {
+        return -1;
+    }
+    const Duration left = *service_->next_deadline() - std::chrono::steady_clock::now();
+    const auto rounded = std::chrono::ceil<Milliseconds>(std::max(left, Duration::zero()));
+    return static_cast<int>(rounded.count());
+}
+
+std::pair<std::optional<StoreServer::Order>, std::vector<StoreServer::Adopted>>
+StoreServer::take_orders() {
+    // Only resets the wake-up; that there was none is no failure.
+    std::uint64_t wakes = 0;
+    [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof wakes);
+    const std::lock_guard lock(mutex_);
+    return {std::exchange(order_, std::nullopt), std::exchange(adopted_, {})};
+}
+
+/// False at the end.
+bool StoreServer::carry_out(Order order) {
+    if (service_) {
+        earlier_.include(service_->admission(), limits_.store_earlier_addresses_max);
+    }
+    service_.reset();
+    if (Serve* serve = std::get_if<Serve>(&order)) {
+        for (std::string& line : store_capacity_warnings(serve->expected_clients)) {
+            if (say_) {
+                say_(std::move(line));
+            }
+        }
+        service_ = std::make_unique<StoreService>(
+            epoll_.get(), limits_, say_, counts_, std::move(serve->backend),
+            std::move(serve->socket), serve->admitted, earlier_);
+    }
+    return !std::holds_alternative<End>(order);
 }
 
 }  // namespace ddprun::rdzv

@@ -1,16 +1,27 @@
 #pragma once
 
+#include <sys/epoll.h>
+
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <string>
+#include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
+#include "rendezvous/store/core/admission.hpp"
 #include "rendezvous/store/core/backend.hpp"
+#include "rendezvous/store/net/lookout.hpp"
 #include "rendezvous/store/net/socket.hpp"
 
 namespace ddprun::rdzv {
@@ -23,7 +34,18 @@ struct StoreCounts {
     std::uint64_t connected = 0;  ///< clients of this moment
 };
 
-/// Serves one generation's store, or what stands in for it, at a time on its own thread. Clients
+/// The counts, written by the store's thread and read by others.
+struct SharedStoreCounts {
+    std::atomic<std::uint64_t> admitted{0};
+    std::atomic<std::uint64_t> refused{0};
+    std::atomic<std::uint64_t> cut_off{0};
+    std::atomic<std::uint64_t> connected{0};
+};
+
+class StoreService;
+
+/// Serves one generation's store, or what stands in for it, at a time on its own thread, and
+/// outlives whatever happens there: service, sessions and backend hold plain references. Clients
 /// that connected to the socket before serve() wait in the kernel's backlog and are answered then.
 /// The thread is started by the first serve(). All methods are called by one (other) thread and
 /// return at once, except the destructor, which disconnects everybody and joins.
@@ -69,8 +91,46 @@ public:
     [[nodiscard]] StoreCounts counts() const;
 
 private:
-    class Impl;
-    std::unique_ptr<Impl> impl_;
+    struct Serve {
+        std::unique_ptr<StoreBackend> backend;
+        UniqueFd socket;  ///< to be served, if any
+        std::vector<std::string> admitted;
+        std::size_t expected_clients = 0;
+    };
+    struct Close {};
+    struct End {};
+    using Order = std::variant<Serve, Close, End>;
+    struct Adopted {
+        UniqueFd fd;
+        std::string first_bytes;
+    };
+
+    void start(Serve order);
+    void leave(Order order);
+    void wake();
+    void start_thread();
+    void run();
+    [[nodiscard]] std::span<epoll_event> await_events(std::span<epoll_event> events);
+    [[nodiscard]] std::size_t look(std::span<epoll_event> events, int patience_ms);
+    [[nodiscard]] int patience_ms() const;
+    [[nodiscard]] std::pair<std::optional<Order>, std::vector<Adopted>> take_orders();
+    [[nodiscard]] bool carry_out(Order order);
+
+    const Limits limits_;
+    const Say say_;
+    SharedStoreCounts counts_;
+    UniqueFd epoll_;
+    UniqueFd wake_;
+    std::mutex mutex_;
+    /// The last one that was not carried out yet. A newer one replaces it, as carrying out the
+    /// older one first would make no difference. Guarded by mutex_.
+    std::optional<Order> order_;
+    std::vector<Adopted> adopted_;  ///< guarded by mutex_
+    // Only the store's thread touches these. They outlive all that happens on it.
+    Admission earlier_;  ///< of the stores before
+    StoreLookout lookout_{std::thread::hardware_concurrency() > 1};
+    std::unique_ptr<StoreService> service_;
+    std::thread thread_;
 };
 
 }  // namespace ddprun::rdzv
