@@ -31,11 +31,11 @@ control-plane
          M minutes of chaos on 16 nodes (seed S) with one daemon, and with three and etcds: exit
          code 1 if anything was wrong. What needs network namespaces or etcd is left out, aloud,
          where there are none. Writes build/bench/control-plane.json.
-store    the worker store and PyTorch's own server in turn: 10,000 connects, also with a slow name
-         server, barriers of 10,000 directly and through relays, requests of 1, 16 and 64 clients,
-         memory, values of 8 MiB; the store directly and through the real relays of 2, 16 and 100
-         nodes, and of one with PyTorch's clients. Writes build/bench/store.json and
-         store-relays.json.
+store    the worker store and PyTorch's own server in turn: 10,000 connects, also to the store on
+         the daemon's port and with a slow name server; barriers of 10,000 directly, to that port
+         and through relays; requests of 1, 16 and 64 clients, memory, values of 8 MiB; the store
+         directly and through the real relays of 2, 16 and 100 nodes, and of one with PyTorch's
+         clients. Writes build/bench/store.json and store-relays.json.
 TEXT
 }
 
@@ -69,7 +69,7 @@ case "$bench" in
             printf 'bench: no .venv/bin/python: run scripts/setup.sh to compare with torchrun\n' >&2
         ;;
     store)
-        programs=(store_load store_bench_server store_plain_server)
+        programs=(store_load store_bench_server store_plain_server ddprun-rendezvous)
         [ -x .venv/bin/python ] ||
             printf 'bench: no .venv/bin/python: run scripts/setup.sh to compare with PyTorch\n' >&2
         ;;

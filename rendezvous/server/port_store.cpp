@@ -85,8 +85,8 @@ void PortStore::close() {
     release();
 }
 
-void PortStore::adopt(UniqueFd client, std::string first_bytes) {
-    server_.adopt(std::move(client), std::move(first_bytes));
+void PortStore::adopt(UniqueFd client) {
+    server_.adopt(std::move(client), std::string());
 }
 
 }  // namespace ddprun::rdzv

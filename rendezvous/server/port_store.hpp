@@ -53,8 +53,8 @@ public:
     /// They may come from there.
     [[nodiscard]] bool expects(const sockaddr_storage& address) const;
 
-    /// Hands a client over, and what was read of it. Only if is_served().
-    void adopt(UniqueFd client, std::string first_bytes);
+    /// Hands over a client of which nothing was read. Only if is_served().
+    void adopt(UniqueFd client);
 
 private:
     const std::size_t clients_max_;

@@ -1,5 +1,6 @@
 #include "rendezvous/server/server.hpp"
 
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -37,6 +38,8 @@ Server::Impl::Impl(asio::io_context& io, ServerOptions options)
     : options_(std::move(options)),
       io_(io),
       acceptor_(io),
+      spoke_(io),
+      silence_(io),
       room_(io),
       start_timer_(io),
       half_open_(options_.limits),
@@ -54,6 +57,8 @@ void Server::Impl::start(std::function<void()> on_ended) {
     acceptor_.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(),
                      options_.listener.release(), failure);
     DDP_CHECK(!failure, failure.message());
+    spoke_.assign(::epoll_create1(EPOLL_CLOEXEC), failure);
+    DDP_CHECK(!failure, failure.message());
     if (options_.exits_when_idle) {
         start_timer_.expires_after(options_.idle_start_timeout);
         start_timer_.async_wait([self = shared_from_this()](error_code cancelled) {
@@ -69,7 +74,8 @@ void Server::Impl::start(std::function<void()> on_ended) {
     }
     jobs_->restore(options_.records);
     options_.records.clear();
-    asio::co_spawn(io_, accept_agents(shared_from_this()), asio::detached);
+    asio::co_spawn(io_, accept_newcomers(shared_from_this()), asio::detached);
+    asio::co_spawn(io_, hear_newcomers(shared_from_this()), asio::detached);
 }
 
 void Server::Impl::stop() {
@@ -79,6 +85,9 @@ void Server::Impl::stop() {
     is_stopped_ = true;
     error_code ignored;
     acceptor_.close(ignored);
+    spoke_.close(ignored);
+    silence_.cancel();
+    newcomers_.clear();
     room_.cancel();
     start_timer_.cancel();
     jobs_->stop();
@@ -93,7 +102,7 @@ void Server::Impl::stop() {
 // agent of the next one.
 void Server::Impl::end_if_idle() {
     const bool is_over = jobs_->has_had_any() ? jobs_->are_all_done() : has_waited_for_start_;
-    if (!options_.exits_when_idle || is_stopped_ || !is_over || !sessions_.empty()) {
+    if (!options_.exits_when_idle || is_stopped_ || !is_over || connection_count() > 0) {
         return;
     }
     log(jobs_->has_had_any() ? "all runs are closed: done" : "nobody came: done");
@@ -106,16 +115,12 @@ void Server::Impl::end_if_idle() {
 
 // ------------------------------------------------------------------------------------- connections
 
-asio::awaitable<void> Server::Impl::serve(Self self, SessionPtr session) {
-    const std::optional<Error> refused =
-        co_await greet(session, self->options_.limits.hello_timeout);
-    self->half_open_.leave(session->id);
-    self->room_.cancel();
+asio::awaitable<void> Server::Impl::serve(Self self, SessionPtr session, Instant deadline) {
+    const std::optional<Error> refused = co_await greet(session, deadline);
+    self->left(session->id);
     if (refused) {
         self->refuse(session->peer,
                      session->why_closed.empty() ? refused->what : session->why_closed);
-    } else if (!session->store_bytes.empty()) {
-        self->hand_to_store(*session);
     } else if (!self->is_stopped_) {
         const bool is_agent = session->handshake.role() == PeerRole::Agent;
         std::function<void(std::string_view)> on_body = [impl = self.get(), peer = session.get(),

@@ -1,9 +1,14 @@
-// Accepting connections, and closing those in the handshake that are in the way of others.
+// Accepting connections. Until one speaks it is a newcomer, which costs little more than its
+// descriptor: thousands may come at once, and what is not accepted soon the kernel drops.
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -15,6 +20,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
+#include "base/check.hpp"
 #include "rendezvous/server/server_impl.hpp"
 #include "rendezvous/store/core/admission.hpp"
 #include "rendezvous/wire/handshake.hpp"
@@ -25,57 +31,66 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-asio::awaitable<void> Server::Impl::accept_agents(Self self) {
+namespace {
+
+constexpr std::size_t kNewcomersPerTurn = 256;  ///< then the others get their turn
+
+sockaddr* generic(sockaddr_storage& address) {
+    return static_cast<sockaddr*>(static_cast<void*>(&address));
+}
+
+}  // namespace
+
+asio::awaitable<void> Server::Impl::accept_newcomers(Self self) {
     while (!self->is_stopped_) {
-        if (const std::optional<Instant> until =
-                self->make_room(self->half_open_.room(std::chrono::steady_clock::now()))) {
-            // The others wait in the kernel's queue.
+        if (const std::optional<Instant> until = self->accept_some()) {
+            self->is_full_ = true;
             self->room_.expires_at(*until);
             const auto [woken] =
                 co_await self->room_.async_wait(asio::as_tuple(asio::use_awaitable));
             static_cast<void>(woken);
+            self->is_full_ = false;
             continue;
         }
-        auto [failure, socket] =
-            co_await self->acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
-        if (self->is_stopped_) {
-            break;
-        }
-        if (!failure) {
-            self->admit(std::move(socket));
-        } else if (const std::optional<Instant> until = self->cannot_accept(failure)) {
-            self->room_.expires_at(*until);
-            const auto [woken] =
-                co_await self->room_.async_wait(asio::as_tuple(asio::use_awaitable));
-            static_cast<void>(woken);
-        }
+        const auto [failure] = co_await self->acceptor_.async_wait(
+            tcp::acceptor::wait_read, asio::as_tuple(asio::use_awaitable));
+        static_cast<void>(failure);
     }
 }
 
-/// When to look again, if there is no room and none can be made now.
-std::optional<Instant> Server::Impl::make_room(const HalfOpen::Room& room) {
-    if (const auto* const full = std::get_if<HalfOpen::Full>(&room)) {
-        return full->until;
-    }
-    if (const auto* const evict = std::get_if<HalfOpen::Evict>(&room)) {
-        half_open_.leave(evict->oldest);
-        if (const auto found = sessions_.find(evict->oldest); found != sessions_.end()) {
-            found->second->why_closed = "it had not proved itself when newer connections came";
-            found->second->connection->close();
+/// Accepts who waits in the kernel's queue. When to go on, if there is no room; nothing: when
+/// somebody comes.
+std::optional<Instant> Server::Impl::accept_some() {
+    for (std::size_t i = 0; i < kNewcomersPerTurn; ++i) {
+        const Instant now = std::chrono::steady_clock::now();
+        if (const std::optional<Instant> until = make_room(half_open_.room(now))) {
+            return until;
         }
+        sockaddr_storage address{};
+        socklen_t size = sizeof address;
+        UniqueFd fd(::accept4(acceptor_.native_handle(), generic(address), &size,
+                              SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (fd.is_open()) {
+            admit(now, std::move(fd), address);
+            continue;
+        }
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            break;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+            if (const std::optional<Instant> until = cannot_accept(now, errno)) {
+                return until;
+            }
+        }
+        // Else that connection is gone already.
     }
     return std::nullopt;
 }
 
 /// When to try again; nothing: at once.
-std::optional<Instant> Server::Impl::cannot_accept(const error_code& failure) {
-    if (failure != asio::error::no_descriptors && failure != asio::error::no_memory &&
-        failure != asio::error::no_buffer_space) {
-        return std::nullopt;  // That connection is gone already.
-    }
-    const Instant now = std::chrono::steady_clock::now();
+std::optional<Instant> Server::Impl::cannot_accept(Instant now, int errno_value) {
     if (const auto line =
-            refusals_.note(now, fmt::format("cannot accept a connection: {}", failure.message()))) {
+            refusals_.note(now, system_error(errno_value, "cannot accept a connection").what)) {
         log(*line);
     }
     if (const std::optional<HalfOpen::Room> room = half_open_.room_without_descriptors(now)) {
@@ -85,30 +100,139 @@ std::optional<Instant> Server::Impl::cannot_accept(const error_code& failure) {
     return now + options_.limits.reconnect_backoff_max;
 }
 
-void Server::Impl::admit(tcp::socket socket) {
-    error_code gone;
-    const tcp::endpoint peer = socket.remote_endpoint(gone);
-    if (gone) {
-        return;
+/// When to look again, if there is no room and none can be made now.
+std::optional<Instant> Server::Impl::make_room(const HalfOpen::Room& room) {
+    if (const auto* const full = std::get_if<HalfOpen::Full>(&room)) {
+        return full->until;
     }
-    sockaddr_storage address{};
-    std::memcpy(&address, peer.data(), peer.size());
+    if (const auto* const evict = std::get_if<HalfOpen::Evict>(&room)) {
+        constexpr const char* kWhy = "it had not proved itself when newer connections came";
+        half_open_.leave(evict->oldest);
+        if (const auto found = sessions_.find(evict->oldest); found != sessions_.end()) {
+            found->second->why_closed = kWhy;
+            found->second->connection->close();
+        } else if (const auto newcomer = newcomers_.extract(evict->oldest)) {
+            refuse(peer_name(newcomer.mapped().fd.get()), kWhy);
+        }
+    }
+    return std::nullopt;
+}
+
+void Server::Impl::admit(Instant now, UniqueFd fd, const sockaddr_storage& address) {
     const std::string source = address_text(address);
-    const std::string name = fmt::format("{} port {}", source, peer.port());
     const bool is_expected = store_.expects(address);
-    const Instant now = std::chrono::steady_clock::now();
     if (make_room(half_open_.room_of(now, source, is_expected))) {
-        refuse(name, "as many connections of its address as may are in the handshake");
+        refuse(peer_name(fd.get()),
+               "as many connections of its address as may are in the handshake");
         return;
     }
     const ConnectionId id(++last_id_);
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLONESHOT;
+    event.data.u64 = id.value();
+    if (::epoll_ctl(spoke_.native_handle(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+        refuse(peer_name(fd.get()), system_error(errno, "it cannot be listened to").what);
+        return;
+    }
+    half_open_.enter(now, id, source, is_expected);
+    newcomers_.emplace_hint(newcomers_.end(), id, Newcomer{std::move(fd), now});
+    if (newcomers_.size() == 1) {
+        limit_silence();
+    }
+}
+
+/// Newcomers are in the order of their coming, and the first one's time is over first.
+void Server::Impl::limit_silence() {
+    silence_.expires_at(newcomers_.begin()->second.since + options_.limits.hello_timeout);
+    silence_.async_wait([self = shared_from_this()](error_code cancelled) {
+        if (cancelled || self->is_stopped_) {
+            return;
+        }
+        const Instant now = std::chrono::steady_clock::now();
+        while (!self->newcomers_.empty() &&
+               self->newcomers_.begin()->second.since + self->options_.limits.hello_timeout <=
+                   now) {
+            const auto silent = self->newcomers_.extract(self->newcomers_.begin());
+            self->left(silent.key());
+            self->refuse(peer_name(silent.mapped().fd.get()), "it said nothing");
+        }
+        if (!self->newcomers_.empty()) {
+            self->limit_silence();
+        }
+        self->end_if_idle();
+    });
+}
+
+asio::awaitable<void> Server::Impl::hear_newcomers(Self self) {
+    while (!self->is_stopped_) {
+        const auto [failure] = co_await self->spoke_.async_wait(
+            asio::posix::stream_descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
+        if (failure || self->is_stopped_) {
+            break;
+        }
+        self->hear_some();
+    }
+}
+
+void Server::Impl::hear_some() {
+    std::array<epoll_event, kNewcomersPerTurn> events;
+    const int count =
+        ::epoll_wait(spoke_.native_handle(), events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < count && !is_stopped_; ++i) {
+        hear(ConnectionId(events.at(static_cast<std::size_t>(i)).data.u64));
+    }
+    end_if_idle();
+}
+
+/// A newcomer has spoken, or has gone. Its first byte tells who it is, and is left where it is.
+void Server::Impl::hear(ConnectionId id) {
+    auto newcomer = newcomers_.extract(id);
+    if (newcomer.empty()) {
+        return;  // It made room for another.
+    }
+    UniqueFd fd = std::move(newcomer.mapped().fd);
+    ::epoll_ctl(spoke_.native_handle(), EPOLL_CTL_DEL, fd.get(), nullptr);
+    char first = 0;
+    if (::recv(fd.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) {
+        left(id);
+        refuse(peer_name(fd.get()), "it ended in the handshake");
+    } else if (is_of_store(first)) {
+        left(id);
+        hand_to_store(std::move(fd));
+    } else {
+        open_session(id, newcomer.mapped().since, std::move(fd));
+    }
+}
+
+void Server::Impl::open_session(ConnectionId id, Instant since, UniqueFd fd) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    ::getsockname(fd.get(), generic(address), &size);
+    std::string peer = peer_name(fd.get());
+    tcp::socket socket(io_);
+    error_code failure;
+    socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.get(), failure);
+    if (failure) {
+        left(id);
+        refuse(peer, failure.message());
+        return;
+    }
+    static_cast<void>(fd.release());
     const auto session =
-        std::make_shared<Session>(id, std::move(socket), options_.limits, name,
+        std::make_shared<Session>(id, std::move(socket), options_.limits, std::move(peer),
                                   RendezvousHandshake(options_.secret, random_nonce()));
     session->tls = options_.tls;
     sessions_.emplace(id, session);
-    half_open_.enter(now, id, source, is_expected);
-    asio::co_spawn(io_, serve(shared_from_this(), session), asio::detached);
+    asio::co_spawn(io_, serve(shared_from_this(), session, since + options_.limits.hello_timeout),
+                   asio::detached);
+}
+
+/// That connection is in the handshake no more.
+void Server::Impl::left(ConnectionId id) {
+    half_open_.leave(id);
+    if (is_full_) {
+        room_.cancel();
+    }
 }
 
 }  // namespace ddprun::rdzv

@@ -26,12 +26,12 @@ void Server::Impl::expect_store_clients() {
     room_.cancel();
 }
 
-void Server::Impl::hand_to_store(Session& session) {
+void Server::Impl::hand_to_store(UniqueFd client) {
     if (store_.is_served()) {
-        store_.adopt(session.connection->release(), std::move(session.store_bytes));
+        store_.adopt(std::move(client));
         return;
     }
-    refuse(session.peer,
+    refuse(peer_name(client.get()),
            "it speaks PyTorch's TCPStore, which is not served here now; for torchrun start the "
            "rendezvous with --serve-tcpstore, for workers of a job its nodes with --store daemon");
 }

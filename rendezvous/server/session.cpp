@@ -1,5 +1,8 @@
 #include "rendezvous/server/session.hpp"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <array>
 #include <chrono>
 #include <string_view>
@@ -7,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/store/core/admission.hpp"
 #include "rendezvous/transport/tls.hpp"
 
 namespace ddprun::rdzv {
@@ -15,8 +19,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// Who speaks on a new connection. Other protocols of the port go here.
-enum class Protocol { Agent, Tls, Store, Unknown };
+/// Who speaks on a new connection, but for the store's clients.
+enum class Protocol { Agent, Tls, Unknown };
 
 constexpr char kStoreByte = '\0';  // VALIDATE, with which PyTorch's clients begin
 constexpr std::size_t kTellingBytes = kMagic.size();
@@ -28,15 +32,12 @@ Protocol protocol_of(std::string_view first_bytes) {
     if (first_bytes.front() == kTlsByte) {
         return Protocol::Tls;
     }
-    if (first_bytes.front() == kStoreByte) {
-        return Protocol::Store;
-    }
     return first_bytes == kMagic ? Protocol::Agent : Protocol::Unknown;
 }
 
 // A timer that has fired already is not cancelled: by then the session may be through.
-void arm_deadline(const std::shared_ptr<Session>& session, Milliseconds patience) {
-    session->deadline.expires_after(patience);
+void arm_deadline(const std::shared_ptr<Session>& session, Instant deadline) {
+    session->deadline.expires_at(deadline);
     session->deadline.async_wait([session](boost::system::error_code cancelled) {
         if (!cancelled && !session->connection->is_secured()) {
             session->connection->close();
@@ -132,19 +133,32 @@ void Session::limit(Milliseconds patience) {
     });
 }
 
-asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session,
-                                            Milliseconds patience) {
-    arm_deadline(session, patience);
+bool is_of_store(char first_byte) {
+    return first_byte == kStoreByte;
+}
+
+std::string peer_name(int fd) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    if (::getpeername(fd, static_cast<sockaddr*>(static_cast<void*>(&address)), &size) != 0) {
+        return "a connection";
+    }
+    const void* const any = &address;
+    const in_port_t port = address.ss_family == AF_INET6
+                               ? static_cast<const sockaddr_in6*>(any)->sin6_port
+                               : static_cast<const sockaddr_in*>(any)->sin_port;
+    return fmt::format("{} port {}", address_text(address), ntohs(port));
+}
+
+asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session, Instant deadline) {
+    arm_deadline(session, deadline);
     std::array<char, kTellingBytes> first{};
     const Result<void> heard =
         co_await Connection::read_exactly(session->connection, first.data(), first.size());
     std::optional<Error> refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"};
     const std::string_view telling(first.data(), first.size());
     const Protocol protocol = heard ? protocol_of(telling) : Protocol::Unknown;
-    if (protocol == Protocol::Store) {
-        session->store_bytes = telling;
-        refused.reset();
-    } else if (protocol == Protocol::Agent) {
+    if (protocol == Protocol::Agent) {
         session->connection->tune();
         refused = co_await greet_agent(session);
     } else if (protocol == Protocol::Tls) {

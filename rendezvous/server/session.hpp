@@ -35,16 +35,20 @@ struct Session {
     std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here
     std::optional<JobId> job;               ///< since its Join
     bool is_closed_by_job = false;
-    std::string why_closed;   ///< by us in the handshake, if so
-    std::string store_bytes;  ///< all that was read of a client of the TCPStore; else empty
+    std::string why_closed;  ///< by us in the handshake, if so
 };
 
-/// Finds out who speaks on a fresh connection and lets it prove itself, within `patience`. Nothing:
-/// the connection is secured, or its store_bytes are set: that protocol proves nothing. Else why it
-/// was turned away. At most kHelloBytes and kProofBytes are read, and with TLS
-/// Limits::tls_hello_bytes_max; nothing is kept.
+/// That first byte is a client's of the TCPStore.
+[[nodiscard]] bool is_of_store(char first_byte);
+
+/// "10.0.0.7 port 4711": who is at the other end of a connected socket, for the log.
+[[nodiscard]] std::string peer_name(int fd);
+
+/// Finds out who speaks on a fresh connection and lets it prove itself, until `deadline`. Nothing:
+/// the connection is secured. Else why it was turned away. At most kHelloBytes and kProofBytes are
+/// read, and with TLS Limits::tls_hello_bytes_max; nothing is kept.
 boost::asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session,
-                                                   Milliseconds patience);
+                                                   Instant deadline);
 
 /// At most one line a second about peers that got nowhere, so that they cannot fill a disk.
 class RefusalLog {

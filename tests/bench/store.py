@@ -21,13 +21,14 @@ from report import Table
 from store_relays import NODES, WORKERS_PER_NODE, RelaysBench
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OURS, THEIRS, PLAIN = "ddprun", "PyTorch", "loopback"
+OURS, PORT, THEIRS, PLAIN = "ddprun", "daemon's port", "PyTorch", "loopback"
 MEASURES = ["connects", "resolver", "barrier", "relay", "requests-1", "requests-16", "requests-64",
             "memory", "values", "relays", "relay-pytorch"]
 CLIENTS = 10000
 # Nobody on this machine asks a name server then; PyTorch asks about every client that connects.
 FILES_ONLY = "hosts: files\n"
 WITH_DNS = "hosts: files dns\n"
+DAEMON_SAYS = "listening on 127.0.0.1:"
 
 
 class Server:
@@ -53,7 +54,9 @@ class Server:
             self.process.wait()
             self.log.seek(0)
             raise RuntimeError(f"the server did not start: {self.log.read().decode().strip()}")
-        self.ports = line.decode().strip()  # of several, with commas
+        said = line.decode().strip()
+        self.is_daemon = said.startswith(DAEMON_SAYS)
+        self.ports = said.removeprefix(DAEMON_SAYS)  # of several, with commas
         self.port = int(self.ports.split(",")[0])
 
     def __enter__(self):
@@ -61,6 +64,8 @@ class Server:
 
     def __exit__(self, *error):
         self.process.stdin.close()
+        if self.is_daemon:
+            self.process.terminate()
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:  # PyTorch's, while it asks a silent name server
@@ -117,10 +122,13 @@ class Bench:
                                             os.path.join(HERE, "store_pytorch.py")]))
         else:
             say(f"LEFT OUT: {THEIRS}: there is no {arguments.python}")
+        # The store on the port of the rendezvous, for all who come.
+        self.port = Peer(PORT, [os.path.join(self.build, "bin", "ddprun-rendezvous"),
+                                "--port", "0", "--insecure", "--serve-tcpstore"])
         # What the kernel alone takes of both servers' work.
         self.plain = Peer(PLAIN, [os.path.join(self.build, "tests", "store_plain_server")])
         self.python = arguments.python
-        self.table = Table([OURS, PLAIN, THEIRS])
+        self.table = Table([OURS, PORT, PLAIN, THEIRS])
         self.relays = RelaysBench(self, Server)
         self.has_namespaces = subprocess.run(["unshare", "--mount", "true"], check=False,
                                              stderr=subprocess.DEVNULL).returncode == 0
@@ -245,11 +253,12 @@ class Bench:
             return not wanted or name in wanted
 
         if is_wanted("connects"):
-            alternate("connects", self.peers, self.connects, self.runs, "the lines above")
+            alternate("connects", [*self.peers, self.port], self.connects, self.runs,
+                      "the lines above")
         if is_wanted("resolver"):
             self.resolver()
         if is_wanted("barrier"):
-            self.serve_both("barrier", self.barrier)
+            self.serve_both("barrier", self.barrier, [self.port])
         if is_wanted("relay"):
             self.serve_both("relay", self.relay)
         for clients in (1, 16, 64):
