@@ -99,9 +99,9 @@ struct Limits {
     std::size_t store_reply_bytes_max = std::size_t{256} << 20;  ///< queued for one slow reader
     /// Copies of replies that all slow readers together leave unread; big values are not copied.
     std::uint64_t store_unread_bytes_max = std::uint64_t{2} << 30;
-    Milliseconds store_stall_timeout{60000};  ///< a begun request, a reader who reads nothing
-    std::size_t store_adopted_max = 4096;     ///< handed over and not yet taken, as a full backlog
-    std::size_t store_refusals_named_max = 64;        ///< addresses; others are only counted
+    Milliseconds store_stall_timeout{60000};    ///< a begun request, a reader who reads nothing
+    std::size_t store_adopted_max = 65536;      ///< handed over and not yet taken: all clients
+    std::size_t store_refusals_named_max = 64;  ///< addresses; others are only counted
     std::size_t store_earlier_addresses_max = 65536;  ///< of earlier generations, remembered
 
     // Hangs.
