@@ -54,10 +54,11 @@ void check_binding(const nlohmann::json& it) {
 
 }  // namespace
 
-TEST_CASE("a worker sees the same under ddprun as under torchrun but for what the README names") {
+TEST_CASE(
+    "a worker sees the same under ddprun as under torchrun but for what docs/torchrun.md names") {
     if (is_torch_python_there()) {
-        CHECK(run_torch_python("cluster/parity.py",
-                               {bin_dir(), source_dir() + "/launcher/README.md"}, "") == 0);
+        CHECK(run_torch_python("cluster/parity.py", {bin_dir(), source_dir() + "/docs/torchrun.md"},
+                               "") == 0);
     }
 }
 

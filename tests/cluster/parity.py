@@ -1,10 +1,10 @@
 """The same worker under torchrun and under ddprun, with the same flags: what does it see?
 
 Everything that a worker, or somebody who looks at logs, exit code and console, can see is compared.
-ALLOWED names what may differ and why; launcher/README.md repeats it. A difference that is not named
+ALLOWED names what may differ and why; docs/torchrun.md repeats it. A difference that is not named
 fails, and so does a name for which no difference was seen.
 
-usage: parity.py BIN_DIR README [NAME...]      (with a Python that has torch; all runs, or those)
+usage: parity.py BIN_DIR DOCUMENT [NAME...]      (with a Python that has torch; all runs, or those)
 """
 
 import concurrent.futures
