@@ -38,13 +38,15 @@ struct Limits {
     Milliseconds link_silence_max{1500};   ///< beats unanswered: the agent looks for another daemon
     Milliseconds reconnect_grace{5000};    ///< a restarted daemon waits so long for each node
     Milliseconds adoption_patience{3000};  ///< without a journal: for nodes that agree
-    Milliseconds verdict_kept{60000};      ///< a closed run answers late members this long
-    std::size_t nodes_max = 16384;         ///< members and spares of one run
-    std::size_t jobs_max = 1024;           ///< runs of one daemon
-    int slots_max = 1024;                  ///< workers of one node; clients in one relay frame
-    int cpus_max = 1 << 16;                ///< of one machine; far above any kernel's NR_CPUS
-    std::size_t name_bytes_max = 255;      ///< job ids, node ids, host names, roles
-    std::size_t addresses_max = 64;        ///< interfaces one node may name
+    /// a restored run nobody has come back to is kept: the longest default of --rdzv-lost-timeout
+    Milliseconds restored_run_kept{600000};
+    Milliseconds verdict_kept{60000};  ///< a closed run answers late members this long
+    std::size_t nodes_max = 16384;     ///< members and spares of one run
+    std::size_t jobs_max = 1024;       ///< runs of one daemon
+    int slots_max = 1024;              ///< workers of one node; clients in one relay frame
+    int cpus_max = 1 << 16;            ///< of one machine; far above any kernel's NR_CPUS
+    std::size_t name_bytes_max = 255;  ///< job ids, node ids, host names, roles
+    std::size_t addresses_max = 64;    ///< interfaces one node may name
 
     // Failing and ending.
     Milliseconds unkillable_after{10000};     ///< SIGKILL sent and still there: given up

@@ -318,8 +318,11 @@ void join(Step& step, ConnectionId connection, const Join& message) {
         answer_with_verdict(step, connection, message);
         return;
     }
+    // Perhaps nobody of the restored run comes back: what a stranger objects to is no matter yet.
+    const bool is_stranger =
+        std::holds_alternative<Restored>(run.phase) && message.run_token != run.token;
     std::string text = fault_of(message, step.options.limits);
-    if (text.empty()) {
+    if (text.empty() && !is_stranger) {
         text = objection(step, message);
     }
     if (!text.empty()) {
@@ -333,12 +336,14 @@ void join(Step& step, ConnectionId connection, const Join& message) {
         park(step, connection, message);
         return;
     }
-    if (run.is_unconfirmed && message.run_token != run.token) {
+    if (is_stranger) {
         park(step, connection, message);
         return;
     }
+    if (std::holds_alternative<Restored>(run.phase)) {
+        leave_restored(step);
+    }
     const std::map<ConnectionId, Join> parked = std::exchange(run.parked, {});
-    run.is_unconfirmed = false;
     take_in(step, connection, message);
     for (const auto& [waiting, its_message] : parked) {
         join(step, waiting, its_message);

@@ -189,7 +189,9 @@ bool is_news_of_generation(const Run& run, const Join& message, Instant now) {
     }
     const bool is_unknown_run = run.may_be_older && run.generation == Generation() &&
                                 std::holds_alternative<Forming>(run.phase);
-    const bool is_record_old = message.run_token == run.token && now < run.returns_until;
+    const bool is_record_old =
+        message.run_token == run.token &&
+        (std::holds_alternative<Restored>(run.phase) || now < run.returns_until);
     return is_unknown_run || is_record_old;
 }
 
@@ -212,7 +214,6 @@ void enter_adopting(Step& step) {
     const Limits& limits = step.options.limits;
     run.phase = Adopting{.not_before = step.now + limits.lease,
                          .until = step.now + limits.adoption_patience};
-    run.is_unconfirmed = false;
 }
 
 void adopt_if_possible(Step& step) {

@@ -107,8 +107,30 @@ std::optional<RunRecord> Coordinator::record(Instant now) const {
     return record_of(job_, *run_, now);
 }
 
+/// Before `input` is taken: a run that nobody needs waited for any longer is forgotten.
+void Coordinator::give_up_restored(const Input& input, Effects& out) {
+    if (run_ == nullptr || !std::holds_alternative<Restored>(run_->phase) ||
+        std::holds_alternative<HeldUp>(input)) {
+        return;  // none, or how long it was waited for is about to be corrected
+    }
+    const Restored& restored = std::get<Restored>(run_->phase);
+    if (const ConnectionEnded* ended = std::get_if<ConnectionEnded>(&input)) {
+        run_->parked.erase(ended->connection);
+    }
+    const Received* received = std::get_if<Received>(&input);
+    const Join* joining = received != nullptr ? std::get_if<Join>(&received->message) : nullptr;
+    if (joining != nullptr && joining->run_token == run_->token) {
+        return;
+    }
+    const bool is_wanted = joining != nullptr && now_ >= restored.strangers_wait_until &&
+                           fault_of(*joining, options_.limits).empty();
+    if (is_wanted || is_given_up(*run_, restored, now_)) {
+        forget_restored(out);
+    }
+}
+
 /// Everything of it ended with the daemon, or goes on elsewhere: whoever came since begins anew.
-void Coordinator::drop_unconfirmed(Effects& out) {
+void Coordinator::forget_restored(Effects& out) {
     out.add(
         Trace{fmt::format("nobody of the run that was in the journal came back: it is "
                           "forgotten at generation {}",
@@ -138,7 +160,7 @@ void Coordinator::take_unfit(ConnectionId connection, const Unfit& message, Effe
 std::vector<Unfit> Coordinator::take_due_unfit() {
     std::vector<Unfit> due;
     if (run_ && !is_closed(*run_) && !std::holds_alternative<Adopting>(run_->phase) &&
-        !run_->is_unconfirmed) {
+        !std::holds_alternative<Restored>(run_->phase)) {
         for (auto& [id, told] : std::exchange(unfit_, {})) {
             due.push_back(std::move(told.what));
         }
@@ -150,13 +172,7 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
     DDP_CHECK(now >= now_);
     now_ = now;
     std::erase_if(unfit_, [now](const auto& one) { return one.second.until <= now; });
-    if (run_ && run_->is_unconfirmed && now >= run_->returns_until &&
-        !std::holds_alternative<HeldUp>(input)) {
-        if (const ConnectionEnded* ended = std::get_if<ConnectionEnded>(&input)) {
-            run_->parked.erase(ended->connection);
-        }
-        drop_unconfirmed(out);
-    }
+    give_up_restored(input, out);
     const Received* received = std::get_if<Received>(&input);
     const Join* joining = received != nullptr ? std::get_if<Join>(&received->message) : nullptr;
     if (joining != nullptr) {
@@ -219,8 +235,8 @@ std::optional<Instant> Coordinator::next_deadline() const {
     if (!run_) {
         return deadline;
     }
-    if (run_->is_unconfirmed) {
-        consider(run_->returns_until);
+    if (const Restored* restored = std::get_if<Restored>(&run_->phase)) {
+        consider(restored_deadline(*run_, *restored));
     }
     if (run_->doubt_until) {
         // Never asleep for longer than a lease, or a hold-up in the meantime would not be noticed.

@@ -167,7 +167,8 @@ private:
         Instant until{};
     };
 
-    void drop_unconfirmed(Effects& out);
+    void give_up_restored(const Input& input, Effects& out);
+    void forget_restored(Effects& out);
     void take_unfit(ConnectionId connection, const Unfit& message, Effects& out);
     /// Of unfit_; empty while the run cannot judge them, or there is none.
     std::vector<Unfit> take_due_unfit();

@@ -1,4 +1,5 @@
 // What a run waits for, for people.
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -182,9 +183,11 @@ void explain_waits(Step& step) {
 }
 
 std::string explain_run(const Run& run, Instant now) {
-    if (run.is_unconfirmed) {
-        return fmt::format("the rendezvous was restarted: waiting for {} to come back",
-                           names_cut_off(run));
+    if (const Restored* restored = std::get_if<Restored>(&run.phase)) {
+        const auto whole =
+            std::chrono::floor<std::chrono::seconds>(restored->kept_until - restored->since);
+        return fmt::format("the rendezvous was restarted: waiting up to {} s for {} to come back",
+                           whole.count(), names_cut_off(run));
     }
     if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
         return explain_forming(run, *forming, now);

@@ -223,8 +223,9 @@ void held_up(Step& step, Duration by) {
         adopting->not_before += by;
         adopting->until += by;
     }
-    if (run.is_unconfirmed) {
-        run.returns_until += by;
+    if (Restored* restored = std::get_if<Restored>(&run.phase)) {
+        hold_up(*restored, by);
+        return;  // nobody is here who could be silent
     }
     // Agents may have given up connections that were not answered, and all they had said there. How
     // long we were away is known to within a lease only, and beats of before prove little.

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
+#include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "rendezvous/core/step.hpp"
 
@@ -28,26 +30,39 @@ std::set<NodeId> ids_of(const std::vector<std::string>& values) {
     return ids;
 }
 
-void record_phase(const Run& run, RunRecord& record) {
-    if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
-        record.phase = RecordedPhase::Forming;
-        record.why = forming->why;
-    } else if (const Running* running = std::get_if<Running>(&run.phase)) {
-        record.phase = RecordedPhase::Running;
-        record.unfinished = values_of(running->unfinished);
-    } else if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
-        record.phase = RecordedPhase::Stopping;
-        record.order = stopping->order;
-        record.is_failure = stopping->cause == StopCause::Failure;
-        record.unfinished = values_of(stopping->unfinished);
-        record.lost_nodes = stopping->lost_nodes;
-        record.loss_why = stopping->loss_why;
-        record.is_explained_by_loss = stopping->is_explained_by_loss;
-    } else if (const Closed* closed = std::get_if<Closed>(&run.phase)) {
-        record.phase = RecordedPhase::Closed;
-        record.verdict = closed->verdict;
-    }
+void record_phase(const Forming& forming, RunRecord& record) {
+    record.phase = RecordedPhase::Forming;
+    record.why = forming.why;
 }
+
+void record_phase(const Running& running, RunRecord& record) {
+    record.phase = RecordedPhase::Running;
+    record.unfinished = values_of(running.unfinished);
+}
+
+void record_phase(const Stopping& stopping, RunRecord& record) {
+    record.phase = RecordedPhase::Stopping;
+    record.order = stopping.order;
+    record.is_failure = stopping.cause == StopCause::Failure;
+    record.unfinished = values_of(stopping.unfinished);
+    record.lost_nodes = stopping.lost_nodes;
+    record.loss_why = stopping.loss_why;
+    record.is_explained_by_loss = stopping.is_explained_by_loss;
+}
+
+void record_phase(const Closed& closed, RunRecord& record) {
+    record.phase = RecordedPhase::Closed;
+    record.verdict = closed.verdict;
+}
+
+/// Of what is kept for those who may come back nothing has changed.
+void record_phase(const Restored& restored, RunRecord& record) {
+    std::visit([&record](const auto& recorded) { record_phase(recorded, record); },
+               restored.recorded);
+}
+
+/// Until it is known which generation goes on there is nothing to record.
+void record_phase(const Adopting& /*adopting*/, RunRecord& /*record*/) {}
 
 /// The nodes that are waited for. Those whose ranks have all finished and that died since are not.
 void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, Run& run) {
@@ -71,46 +86,38 @@ void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, R
         node.joined_as = ++run.joins;
         node.last_heard = now;
         node.lease_end = now + limits.reconnect_grace;
-        run.leases.insert({node.lease_end, recorded.node});
         run.suspects.insert(recorded.node);
     }
 }
 
-void restore_phase(const RunRecord& record, const Limits& limits, Instant now, Run& run) {
-    switch (record.phase) {
-        case RecordedPhase::Forming:
-            run.phase = Forming{.since = now,
-                                .give_up_at = now + run.settings.join_timeout,
-                                .patience_end = {},
-                                .not_before = {},
-                                .why = record.why};
-            break;
-        case RecordedPhase::Running:
-            run.phase = Running{.since = now, .unfinished = ids_of(record.unfinished)};
-            break;
-        case RecordedPhase::Stopping: {
-            Stopping stopping;
-            stopping.cause = record.is_failure ? StopCause::Failure : record.order->cause;
-            stopping.since = now;
-            stopping.give_up_at =
-                now + time_to_stop(*record.order, limits) + limits.reconnect_grace;
-            stopping.order = *record.order;
-            stopping.unfinished = ids_of(record.unfinished);
-            stopping.lost_nodes = record.lost_nodes;
-            stopping.loss_why = record.loss_why;
-            stopping.is_explained_by_loss = record.is_explained_by_loss;
-            for (const RecordedNode& node : record.nodes) {
-                if (node.is_member) {
-                    stopping.pending.insert(node.node);
-                }
-            }
-            run.phase = std::move(stopping);
-            break;
-        }
-        case RecordedPhase::Closed:
-            run.phase = Closed{.verdict = *record.verdict, .at = now};
-            break;
+std::variant<Forming, Running, Stopping> phase_of(const RunRecord& record, const Limits& limits,
+                                                  Instant now) {
+    if (record.phase == RecordedPhase::Forming) {
+        return Forming{.since = now,
+                       .give_up_at = now + record.settings.join_timeout,
+                       .patience_end = {},
+                       .not_before = {},
+                       .why = record.why};
     }
+    if (record.phase == RecordedPhase::Running) {
+        return Running{.since = now, .unfinished = ids_of(record.unfinished)};
+    }
+    DDP_CHECK(record.phase == RecordedPhase::Stopping);
+    Stopping stopping;
+    stopping.cause = record.is_failure ? StopCause::Failure : record.order->cause;
+    stopping.since = now;
+    stopping.give_up_at = now + time_to_stop(*record.order, limits) + limits.reconnect_grace;
+    stopping.order = *record.order;
+    stopping.unfinished = ids_of(record.unfinished);
+    stopping.lost_nodes = record.lost_nodes;
+    stopping.loss_why = record.loss_why;
+    stopping.is_explained_by_loss = record.is_explained_by_loss;
+    for (const RecordedNode& node : record.nodes) {
+        if (node.is_member) {
+            stopping.pending.insert(node.node);
+        }
+    }
+    return stopping;
 }
 
 }  // namespace
@@ -149,7 +156,7 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
         }
     }
     record.timeline = run.timeline;
-    record_phase(run, record);
+    std::visit([&record](const auto& phase) { record_phase(phase, record); }, run.phase);
     return record;
 }
 
@@ -229,14 +236,19 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
                                                 .is_unfit = one.is_unfit};
     }
     run->timeline = record.timeline;
-    // Of a closed one the verdict is kept: whoever comes late is told.
-    run->is_unconfirmed = record.phase != RecordedPhase::Closed;
-    run->returns_until = now + limits.reconnect_grace;
-    run->doubt_until = run->returns_until;  // also of those who come and are cut off again
-    run->explain_at = now + limits.explain_every;
     write_rows(*run);
     restore_nodes(record, limits, now, *run);
-    restore_phase(record, limits, now, *run);
+    if (record.phase != RecordedPhase::Closed) {
+        run->phase = restored_at(now, phase_of(record, limits, now), limits);
+        return run;
+    }
+    // The verdict is kept: whoever comes late is told.
+    run->phase = Closed{.verdict = *record.verdict, .at = now};
+    run->returns_until = now + limits.reconnect_grace;
+    run->doubt_until = run->returns_until;
+    for (const auto& [id, node] : run->nodes) {
+        run->leases.insert({node.lease_end, id});
+    }
     return run;
 }
 

@@ -106,7 +106,18 @@ struct Closed {
     Instant at{};
 };
 
-using Phase = std::variant<Forming, Running, Stopping, Closed, Adopting>;
+/// A run from the journal to which nobody has come back. Perhaps it ended with the daemon:
+/// strangers wait for a grace, then begin anew. Else it is kept as long as its agents may come
+/// back.
+struct Restored {
+    Instant since{};
+    Instant strangers_wait_until{};
+    Instant kept_until{};
+    /// What goes on, with its clocks set forward, once a node of it is back.
+    std::variant<Forming, Running, Stopping> recorded;
+};
+
+using Phase = std::variant<Forming, Running, Stopping, Closed, Adopting, Restored>;
 
 /// One life of the job, from the first join to the verdict. Data only: coordinator.cpp and the
 /// files beside it decide. The simulator's checkers and status pages read it.
@@ -135,11 +146,10 @@ struct Run {
     std::string not_durable;                   ///< why the journal has not the last record; empty
     Generation adopted_up_to;                  ///< older generations that nodes hold are no news
     bool may_be_older = false;                 ///< this process knows of no earlier run of the job
-    /// A restored run to which nobody has come back: perhaps it ended with everything. Others wait.
-    bool is_unconfirmed = false;
     /// Joins that wait, unanswered, until it is known which run goes on: each node's last one.
     std::map<ConnectionId, Join> parked;
-    Instant returns_until{};  ///< a restored run: nodes may come with newer news until then
+    /// A restored run somebody is back to: the others may come, with newer news, until then.
+    Instant returns_until{};
     std::vector<TimelineEvent> timeline;
     std::uint64_t joins = 0;
 

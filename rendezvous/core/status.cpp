@@ -16,7 +16,7 @@ Milliseconds between(Instant from, Instant to) {
     return std::max(Milliseconds(0), std::chrono::duration_cast<Milliseconds>(to - from));
 }
 
-void describe_phase(const Run& run, Instant now, JobStatus& status) {
+void describe_phase(const Phase& current, Instant now, JobStatus& status) {
     std::visit(Overloaded{
                    [&](const Forming& phase) {
                        status.phase = JobPhase::Forming;
@@ -40,8 +40,14 @@ void describe_phase(const Run& run, Instant now, JobStatus& status) {
                        status.phase = JobPhase::Adopting;
                        status.in_phase = status.age;
                    },
+                   [&](const Restored& phase) {
+                       std::visit(
+                           [&](const auto& recorded) { describe_phase(recorded, now, status); },
+                           phase.recorded);
+                       status.in_phase = between(phase.since, now);
+                   },
                },
-               run.phase);
+               current);
 }
 
 NodeStanding standing_of(const Run& run, const Node& node) {
@@ -129,7 +135,7 @@ JobStatus status_of(const JobId& job, const Run& run, Instant now, const StatusE
     JobStatus status;
     status.job = job;
     status.age = between(run.opened_at, now);
-    describe_phase(run, now, status);
+    describe_phase(run.phase, now, status);
     status.generation = run.generation;
     status.waits_for = explain_run(run, now);
     status.not_durable = run.not_durable;

@@ -86,6 +86,18 @@ void adopt_if_possible(Step& step);
 /// When adopt_if_possible() wants to be called.
 [[nodiscard]] Instant adopting_deadline(const Adopting& adopting, Instant now);
 
+// restored.cpp: a run from the journal to which nobody has come back.
+/// `recorded` waits in it; the nodes are there, and all are cut off.
+[[nodiscard]] Restored restored_at(Instant now, std::variant<Forming, Running, Stopping> recorded,
+                                   const Limits& limits);
+/// A node of the run is back: what was recorded goes on, and the others have a whole grace.
+void leave_restored(Step& step);
+/// True if a stranger needs the job's name, or no agent can come back any more.
+[[nodiscard]] bool is_given_up(const Run& run, const Restored& restored, Instant now);
+/// When is_given_up() changes.
+[[nodiscard]] Instant restored_deadline(const Run& run, const Restored& restored);
+void hold_up(Restored& restored, Duration by);
+
 // record.cpp: what survives the process.
 [[nodiscard]] RunRecord record_of(const JobId& job, const Run& run, Instant now);
 /// Empty if `record` makes a run.

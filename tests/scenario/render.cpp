@@ -108,8 +108,8 @@ std::string render(const RendezvousMessage& message) {
 }
 
 std::string render(const Phase& phase) {
-    static constexpr const char* kNames[] = {"Forming", "Running", "Stopping", "Closed",
-                                             "Adopting"};
+    static constexpr const char* kNames[] = {"Forming", "Running",  "Stopping",
+                                             "Closed",  "Adopting", "Restored"};
     static_assert(std::variant_size_v<Phase> == std::size(kNames));
     return kNames[phase.index()];
 }

@@ -19,7 +19,8 @@ bool is_proof_of_emptiness(const rdzv::Input& input) {
 /// Whom a word concerns that comes from outside of the run.
 bool can_judge_unfit(const rdzv::Run* run) {
     return run != nullptr && !std::holds_alternative<rdzv::Closed>(run->phase) &&
-           !std::holds_alternative<rdzv::Adopting>(run->phase) && !run->is_unconfirmed;
+           !std::holds_alternative<rdzv::Adopting>(run->phase) &&
+           !std::holds_alternative<rdzv::Restored>(run->phase);
 }
 
 bool is_for_failure(rdzv::StopCause cause) {

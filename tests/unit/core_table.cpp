@@ -2,6 +2,8 @@
 // new input without a sample does not compile, one without a decision here does not pass.
 #include <array>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -97,8 +99,8 @@ constexpr std::array<const char*, 10> kAnswerNames = {
     "Accepted", "Refused", "Waiting",  "Notice",  "Redirect",
     "Start",    "Stop",    "Released", "Verdict", "Acknowledge"};
 static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
-constexpr std::array<const char*, 5> kPhaseNames = {"Forming", "Running", "Stopping", "Closed",
-                                                    "Adopting"};
+constexpr std::array<const char*, 6> kPhaseNames = {"Forming", "Running",  "Stopping",
+                                                    "Closed",  "Adopting", "Restored"};
 static_assert(std::variant_size_v<Phase> == kPhaseNames.size());
 static_assert(std::variant_size_v<Input> == 5,
               "Received, ConnectionEnded, HeldUp, Tick, Durability");
@@ -107,7 +109,7 @@ static_assert(std::variant_size_v<Input> == 5,
 class Table {
 public:
     explicit Table(const std::string& phase)
-        : coordinator_(JobId("job"), {}, Rng(1)),
+        : coordinator_(std::make_unique<Coordinator>(JobId("job"), CoordinatorOptions{}, Rng(1))),
           speaker_(phase == "Forming" || phase == "Adopting" ? kA : kB) {
         Join first = join_of("a");
         if (phase == "Adopting") {
@@ -128,14 +130,20 @@ public:
             step(Received{kA, sample<Stopped>()});
             step(Received{kB, sample<Stopped>()});
         }
+        if (phase == "Restored") {
+            const std::optional<RunRecord> record = coordinator_->record(now_);
+            coordinator_ =
+                std::make_unique<Coordinator>(JobId("job"), CoordinatorOptions{}, Rng(2));
+            REQUIRE(coordinator_->restore(now_, record.value()).has_value());
+        }
         REQUIRE(phase_name() == phase);
     }
 
     /// "a<-Stop b<-Stop =Stopping": what the input did.
     std::string step(const Input& input) {
-        const std::string before = coordinator_.run() == nullptr ? "none" : phase_name();
+        const std::string before = coordinator_->run() == nullptr ? "none" : phase_name();
         Effects effects;
-        coordinator_.step(now_, input, effects);
+        coordinator_->step(now_, input, effects);
         std::string text;
         effects.for_each([&](const Effect& effect) {
             if (const Send* send = std::get_if<Send>(&effect)) {
@@ -161,39 +169,40 @@ private:
         return std::string(1, static_cast<char>('a' + connection.value() - 1));
     }
     [[nodiscard]] std::string phase_name() const {
-        return kPhaseNames[coordinator_.run()->phase.index()];
+        return kPhaseNames[coordinator_->run()->phase.index()];
     }
 
-    Coordinator coordinator_;
+    std::unique_ptr<Coordinator> coordinator_;
     ConnectionId speaker_;
     Instant now_{};
 };
 
 using Row = std::array<std::string, kPhaseNames.size()>;
 
-// Columns: Forming, Running, Stopping, Closed, Adopting.
+// Columns: Forming, Running, Stopping, Closed, Adopting, Restored.
 const std::map<std::string, Row> kTable = {
     {"Join",
      {"c<-Accepted a<-Start c<-Start =Running", "c<-Accepted c<-Waiting",
-      "c<-Accepted a<-Waiting b<-Waiting c<-Waiting", "c<-Accepted c<-Verdict", "-"}},
-    {"WorkerFinished", {"-", "-", "-", "-", "-"}},
-    {"WorkerFailed", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
-    {"Quiet", {"-", "-", "-", "-", "-"}},
-    {"Stopped", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
-    {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-", "-"}},
-    {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-", "-"}},
-    {"Goodbye", {"=Closed", "a<-Stop =Stopping", "-", "-", "-"}},
+      "c<-Accepted a<-Waiting b<-Waiting c<-Waiting", "c<-Accepted c<-Verdict", "-", "-"}},
+    {"WorkerFinished", {"-", "-", "-", "-", "-", "-"}},
+    {"WorkerFailed", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-", "-"}},
+    {"Quiet", {"-", "-", "-", "-", "-", "-"}},
+    {"Stopped", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-", "-"}},
+    {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-", "-", "-"}},
+    {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-", "-", "-"}},
+    {"Goodbye", {"=Closed", "a<-Stop =Stopping", "-", "-", "-", "-"}},
     {"Unfit",
      {"c<-Refused c closed", "c<-Refused c closed a<-Notice", "c<-Refused c closed a<-Notice",
-      "c<-Refused c closed", "c<-Refused c closed"}},
-    {"Beat", {"a<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "-"}},
-    {"ConnectionEnded, end of stream", {"-", "a<-Stop =Stopping", "-", "-", "-"}},
-    {"ConnectionEnded, reset", {"-", "-", "-", "-", "-"}},
-    {"HeldUp", {"-", "-", "-", "-", "-"}},
-    {"Tick, nothing due", {"-", "-", "-", "-", "-"}},
-    {"Tick, leases over", {"a closed", "-", "a<-Waiting b<-Waiting", "a closed b closed", "-"}},
+      "c<-Refused c closed", "c<-Refused c closed", "c<-Refused c closed"}},
+    {"Beat", {"a<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "b<-Acknowledge", "-", "-"}},
+    {"ConnectionEnded, end of stream", {"-", "a<-Stop =Stopping", "-", "-", "-", "-"}},
+    {"ConnectionEnded, reset", {"-", "-", "-", "-", "-", "-"}},
+    {"HeldUp", {"-", "-", "-", "-", "-", "-"}},
+    {"Tick, nothing due", {"-", "-", "-", "-", "-", "-"}},
+    {"Tick, leases over",
+     {"a closed", "-", "a<-Waiting b<-Waiting", "a closed b closed", "-", "-"}},
     {"Durability",
-     {"a<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "-"}},
+     {"a<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "-", "-"}},
 };
 
 std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {

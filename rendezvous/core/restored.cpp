@@ -1,0 +1,72 @@
+// A run from the journal to which nobody has come back yet.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.hpp"
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+// Nothing was decided while nobody was here: no time has passed for what was recorded.
+void set_forward(Forming& forming, Duration by) {
+    forming.since += by;
+    forming.give_up_at += by;
+}
+
+void set_forward(Running& running, Duration by) {
+    running.since += by;
+}
+
+void set_forward(Stopping& stopping, Duration by) {
+    stopping.since += by;
+    stopping.give_up_at += by;
+}
+
+}  // namespace
+
+Restored restored_at(Instant now, std::variant<Forming, Running, Stopping> recorded,
+                     const Limits& limits) {
+    return Restored{.since = now,
+                    .strangers_wait_until = now + limits.reconnect_grace,
+                    .kept_until = now + limits.restored_run_kept,
+                    .recorded = std::move(recorded)};
+}
+
+void leave_restored(Step& step) {
+    Run& run = step.run;
+    DDP_CHECK(std::holds_alternative<Restored>(run.phase));
+    Restored restored = std::get<Restored>(std::move(run.phase));
+    std::visit(
+        [&](auto& recorded) {
+            set_forward(recorded, step.now - restored.since);
+            run.phase = std::move(recorded);
+        },
+        restored.recorded);
+    run.returns_until = step.now + step.options.limits.reconnect_grace;
+    run.doubt_until = run.returns_until;  // also of those who come and are cut off again
+    run.explain_at = step.now + step.options.limits.explain_every;
+    for (auto& [id, node] : run.nodes) {
+        node.last_heard = step.now;
+        node.lease_end = run.returns_until;
+        run.leases.insert({node.lease_end, id});
+    }
+}
+
+bool is_given_up(const Run& run, const Restored& restored, Instant now) {
+    return now >= restored.kept_until ||
+           (now >= restored.strangers_wait_until && !run.parked.empty());
+}
+
+Instant restored_deadline(const Run& run, const Restored& restored) {
+    return run.parked.empty() ? restored.kept_until
+                              : std::min(restored.strangers_wait_until, restored.kept_until);
+}
+
+void hold_up(Restored& restored, Duration by) {
+    restored.strangers_wait_until += by;
+    restored.kept_until += by;
+}
+
+}  // namespace ddprun::rdzv
