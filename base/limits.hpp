@@ -40,6 +40,8 @@ struct Limits {
     Milliseconds adoption_patience{3000};  ///< without a journal: for nodes that agree
     /// a restored run nobody has come back to is kept: the longest default of --rdzv-lost-timeout
     Milliseconds restored_run_kept{600000};
+    /// hold-ups excuse silence no longer, themselves not counted: twice reconnect_grace
+    Milliseconds doubted_silence_max{10000};
     Milliseconds verdict_kept{60000};  ///< a closed run answers late members this long
     std::size_t nodes_max = 16384;     ///< members and spares of one run
     std::size_t jobs_max = 1024;       ///< runs of one daemon

@@ -238,12 +238,7 @@ std::optional<Instant> Coordinator::next_deadline() const {
     if (const Restored* restored = std::get_if<Restored>(&run_->phase)) {
         consider(restored_deadline(*run_, *restored));
     }
-    if (run_->doubt_until) {
-        // Never asleep for longer than a lease, or a hold-up in the meantime would not be noticed.
-        consider(std::min(*run_->doubt_until, now_ + options_.limits.lease));
-    } else if (!run_->leases.empty()) {
-        consider(run_->leases.begin()->first);
-    }
+    consider(leases_deadline(*run_, options_.limits, now_));
     for (const auto& [connection, departing] : run_->departing) {
         consider(departing.until);
     }

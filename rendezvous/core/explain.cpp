@@ -55,6 +55,22 @@ std::string names_cut_off(const Run& run) {
     return list_of(names);
 }
 
+/// Silent for a lease, hold-ups not counted, and not lost yet because this process suspects itself.
+std::string names_excused(const Run& run, Instant now) {
+    std::vector<std::string> names;
+    if (run.doubt_until && *run.doubt_until > now) {
+        for (const auto& [lease_end, id] : run.leases) {
+            const Node& node = run.nodes.at(id);
+            const Duration held_up = run.held_up_for - node.held_up_before;
+            if (lease_end + held_up > now) {
+                break;
+            }
+            names.push_back(name_of(node));
+        }
+    }
+    return list_of(names);
+}
+
 std::string explain_forming(const Run& run, const Forming& forming, Instant now) {
     const std::string unfit = names_unfit(run, now);
     const std::string and_unfit = unfit.empty() ? "" : "; " + unfit;
@@ -111,6 +127,37 @@ std::string explain_running(const Run& run, const Running& running, Instant now)
     return grow_time(run, running, now)
                ? text + "; it will be drained and grown to take more in"
                : text + "; this node is a spare and takes over when one is lost";
+}
+
+std::string explain_phase(const Run& run, Instant now) {
+    if (const Restored* restored = std::get_if<Restored>(&run.phase)) {
+        const auto whole =
+            std::chrono::floor<std::chrono::seconds>(restored->kept_until - restored->since);
+        return fmt::format("the rendezvous was restarted: waiting up to {} s for {} to come back",
+                           whole.count(), names_cut_off(run));
+    }
+    if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
+        return explain_forming(run, *forming, now);
+    }
+    if (std::holds_alternative<Adopting>(run.phase)) {
+        return fmt::format(
+            "the rendezvous was restarted and has no journal of this job: {} came back; the newest "
+            "generation that all its nodes agree on goes on",
+            node_count(run.parked.size()));
+    }
+    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        const NodeId& first = *stopping->pending.begin();
+        const auto node = run.nodes.find(first);
+        return fmt::format(
+            "generation {} is stopping: waiting for {}{} to end its workers",
+            run.generation.value(), node == run.nodes.end() ? first.value() : name_of(node->second),
+            stopping->pending.size() > 1 ? fmt::format(" and {} more", stopping->pending.size() - 1)
+                                         : "");
+    }
+    if (const Running* running = std::get_if<Running>(&run.phase)) {
+        return explain_running(run, *running, now);
+    }
+    return {};
 }
 
 }  // namespace
@@ -183,34 +230,13 @@ void explain_waits(Step& step) {
 }
 
 std::string explain_run(const Run& run, Instant now) {
-    if (const Restored* restored = std::get_if<Restored>(&run.phase)) {
-        const auto whole =
-            std::chrono::floor<std::chrono::seconds>(restored->kept_until - restored->since);
-        return fmt::format("the rendezvous was restarted: waiting up to {} s for {} to come back",
-                           whole.count(), names_cut_off(run));
+    std::string text = explain_phase(run, now);
+    if (const std::string excused = names_excused(run, now); !excused.empty()) {
+        text += fmt::format(
+            "{}no sign of life of {}; not given up yet, because this rendezvous was held up itself",
+            text.empty() ? "" : "; ", excused);
     }
-    if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
-        return explain_forming(run, *forming, now);
-    }
-    if (std::holds_alternative<Adopting>(run.phase)) {
-        return fmt::format(
-            "the rendezvous was restarted and has no journal of this job: {} came back; the newest "
-            "generation that all its nodes agree on goes on",
-            node_count(run.parked.size()));
-    }
-    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
-        const NodeId& first = *stopping->pending.begin();
-        const auto node = run.nodes.find(first);
-        return fmt::format(
-            "generation {} is stopping: waiting for {}{} to end its workers",
-            run.generation.value(), node == run.nodes.end() ? first.value() : name_of(node->second),
-            stopping->pending.size() > 1 ? fmt::format(" and {} more", stopping->pending.size() - 1)
-                                         : "");
-    }
-    if (const Running* running = std::get_if<Running>(&run.phase)) {
-        return explain_running(run, *running, now);
-    }
-    return {};
+    return text;
 }
 
 }  // namespace ddprun::rdzv

@@ -42,6 +42,12 @@ bool is_silence_ours(const Run& run, const Limits& limits, Instant now) {
     return silent >= 2 && silent * 2 >= run.nodes.size() && !DDP_BUG(NoSelfDoubt);
 }
 
+/// When a node is lost whatever this process doubts: hold-ups since it was last heard do not count.
+Instant end_of_excuses(const Run& run, const Node& node, const Limits& limits) {
+    const Duration held_up = run.held_up_for - node.held_up_before;
+    return std::max(node.lease_end, node.last_heard + limits.doubted_silence_max + held_up);
+}
+
 void forget_node_rank(Run& run, const Node& node) {
     if (!node.info.node_rank) {
         return;
@@ -89,6 +95,7 @@ void depart(Step& step, ConnectionId connection, const NodeId& id) {
 
 void renew_lease(Step& step, const NodeId& id, Node& node) {
     node.last_heard = step.now;
+    node.held_up_before = step.run.held_up_for;
     if (!step.options.has_leases) {
         return;
     }
@@ -227,6 +234,7 @@ void held_up(Step& step, Duration by) {
         hold_up(*restored, by);
         return;  // nobody is here who could be silent
     }
+    run.held_up_for += by;
     // Agents may have given up connections that were not answered, and all they had said there. How
     // long we were away is known to within a lease only, and beats of before prove little.
     const Milliseconds grace = step.options.limits.reconnect_grace;
@@ -237,14 +245,14 @@ void held_up(Step& step, Duration by) {
 void judge_leases(Step& step) {
     Run& run = step.run;
     const Limits& limits = step.options.limits;
-    if (run.doubt_until && *run.doubt_until > step.now) {
-        return;
-    }
-    const bool is_doubt_over = std::exchange(run.doubt_until, std::nullopt).has_value();
+    const bool is_in_doubt = run.doubt_until && *run.doubt_until > step.now;
+    const bool is_doubt_over =
+        !is_in_doubt && std::exchange(run.doubt_until, std::nullopt).has_value();
     if (run.leases.empty() || run.leases.begin()->first > step.now) {
         return;
     }
-    if (!is_doubt_over && !is_closed(run) && is_silence_ours(run, limits, step.now)) {
+    if (!is_in_doubt && !is_doubt_over && !is_closed(run) &&
+        is_silence_ours(run, limits, step.now)) {
         run.doubt_until = step.now + limits.self_doubt;
         note(step, fmt::format("half of the nodes fell silent at once: nothing is judged for {} ms",
                                limits.self_doubt.count()));
@@ -253,10 +261,26 @@ void judge_leases(Step& step) {
     while (!run.leases.empty() && run.leases.begin()->first <= step.now) {
         const NodeId id = run.leases.begin()->second;
         Node& node = run.nodes.at(id);
+        if (is_in_doubt && end_of_excuses(run, node, limits) > step.now) {
+            break;  // the others were heard later
+        }
         const auto silence = std::chrono::duration_cast<Milliseconds>(step.now - node.last_heard);
         drop_connection(step, node, "no sign of life for a whole lease");
         lose_silent_node(step, id, fmt::format("was silent for {} ms", silence.count()));
     }
+}
+
+std::optional<Instant> leases_deadline(const Run& run, const Limits& limits, Instant now) {
+    if (!run.doubt_until) {
+        return run.leases.empty() ? std::optional<Instant>() : run.leases.begin()->first;
+    }
+    // Never asleep for longer than a lease, or a hold-up in the meantime would not be noticed.
+    Instant deadline = std::min(*run.doubt_until, now + limits.lease);
+    if (!run.leases.empty()) {
+        const Node& longest = run.nodes.at(run.leases.begin()->second);
+        deadline = std::min(deadline, end_of_excuses(run, longest, limits));
+    }
+    return deadline;
 }
 
 void judge_departures(Step& step) {

@@ -29,6 +29,7 @@ struct Node {
     std::uint64_t joined_as = 0;             ///< order of joining within the run
     std::optional<ConnectionId> connection;  ///< none: cut off, believed alive until its lease ends
     Instant last_heard{};                    ///< its last sign of life
+    Duration held_up_before{};               ///< Run::held_up_for then
     Instant lease_end{};                     ///< meaningless without leases
     std::set<LocalRank> finished;            ///< ranks of the current generation that exited 0
     std::set<LocalRank> failed;              ///< those of it that were reported as failed
@@ -164,8 +165,10 @@ struct Run {
     std::set<std::pair<Instant, NodeId>> leases;
     std::map<int, NodeId> node_ranks;   ///< explicit ones
     std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
-    /// Set while the coordinator suspects itself: until then no silence is judged.
+    /// Set while the coordinator suspects itself: until then no silence is judged, unless it is
+    /// longer than any hold-up excuses.
     std::optional<Instant> doubt_until;
+    Duration held_up_for{};  ///< all hold-ups of this process together, as far as they are known
 };
 
 }  // namespace ddprun::rdzv

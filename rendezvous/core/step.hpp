@@ -59,6 +59,9 @@ void goodbye(Step& step, ConnectionId connection, const Goodbye& message);
 void connection_ended(Step& step, const ConnectionEnded& input);
 void held_up(Step& step, Duration by);
 void judge_leases(Step& step);
+/// When judge_leases() wants to be called; none while no silence can be judged.
+[[nodiscard]] std::optional<Instant> leases_deadline(const Run& run, const Limits& limits,
+                                                     Instant now);
 void judge_departures(Step& step);
 /// From now on the connection may end by itself within the time that stopping takes.
 void depart(Step& step, ConnectionId connection, const NodeId& id);
