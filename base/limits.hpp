@@ -46,6 +46,7 @@ struct Limits {
     std::size_t nodes_max = 16384;     ///< members and spares of one run
     std::size_t jobs_max = 1024;       ///< runs of one daemon
     int slots_max = 1024;              ///< workers of one node; clients in one relay frame
+    int node_losses_max = 1'000'000;   ///< of one run; what a node tells of more is not believed
     int cpus_max = 1 << 16;            ///< of one machine; far above any kernel's NR_CPUS
     std::size_t name_bytes_max = 255;  ///< job ids, node ids, host names, roles
     std::size_t addresses_max = 64;    ///< interfaces one node may name

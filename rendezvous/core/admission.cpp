@@ -329,8 +329,9 @@ void join(Step& step, ConnectionId connection, const Join& message) {
         turn_away(step, connection, text, kExitUsage);
         return;
     }
+    trace_implausible(step, message);
     if (std::holds_alternative<Adopting>(run.phase) ||
-        is_news_of_generation(run, message, step.now)) {
+        is_news_of_generation(run, message, step.options.limits, step.now)) {
         enter_adopting(step);
         learn_numbers(run, message);
         park(step, connection, message);

@@ -16,6 +16,27 @@ namespace ddprun::rdzv {
 
 namespace {
 
+/// The numbers of the generation that `join` holds fit its settings and our limits: they are added
+/// up and allocated for.
+bool is_plausible(const Join& join, const Limits& limits) {
+    const HeldGeneration& held = *join.held;
+    const JobSettings& settings = join.settings;
+    const auto is_within = [](int value, int least, int most) {
+        return value >= least && value <= most;
+    };
+    const int ranks_max = settings.max_nodes * limits.slots_max;
+    const int losses_max = settings.max_node_losses < 0
+                               ? limits.node_losses_max
+                               : std::min(settings.max_node_losses, limits.node_losses_max);
+    return is_believable(held.generation) &&
+           is_within(held.group_world_size, 1, settings.max_nodes) &&
+           is_within(held.group_rank, 0, held.group_world_size - 1) &&
+           is_within(held.world_size, join.slots, ranks_max) &&
+           is_within(held.base_rank, 0, held.world_size - join.slots) &&
+           is_within(held.restart_count, 0, settings.max_restarts) &&
+           is_within(held.node_losses, 0, losses_max);
+}
+
 /// Those that came back with one and the same generation, in order of group rank.
 struct Holders {
     Generation generation;
@@ -35,11 +56,10 @@ bool is_before(const std::pair<ConnectionId, Join>& left,
 
 /// Of the newest generation; of several of one number (two daemons at once made them) the one that
 /// most nodes hold. None if nobody holds any, or only what is older than the record.
-std::optional<Holders> newest_holders(const Run& run) {
+std::optional<Holders> newest_holders(const Run& run, const Limits& limits) {
     std::map<std::pair<Generation, std::string>, Holders> all;
     for (const auto& [connection, join] : run.parked) {
-        if (join.held && is_believable(join.held->generation) &&
-            join.held->generation >= run.generation) {
+        if (join.held && is_plausible(join, limits) && join.held->generation >= run.generation) {
             Holders& holders = all[{join.held->generation, join.held->digest}];
             holders.generation = join.held->generation;
             holders.digest = join.held->digest;
@@ -142,7 +162,7 @@ void decide(Step& step, const std::optional<Holders>& newest) {
     Run& run = step.run;
     const std::map<ConnectionId, Join> parked = std::exchange(run.parked, {});
     for (const auto& [connection, join] : parked) {
-        if (join.held && is_believable(join.held->generation)) {
+        if (join.held && is_plausible(join, step.options.limits)) {
             run.adopted_up_to = std::max(run.adopted_up_to, join.held->generation);
         }
     }
@@ -170,9 +190,9 @@ void decide(Step& step, const std::optional<Holders>& newest) {
 /// What was started as far as this join tells. A member knows a number that is not the record's
 /// only from a later generation of the same run; it may have ended it. Others may have it from
 /// another.
-Generation newest_told(const Run& run, const Join& message) {
+Generation newest_told(const Run& run, const Join& message, const Limits& limits) {
     if (message.held) {
-        return message.held->generation;
+        return is_plausible(message, limits) ? message.held->generation : Generation();
     }
     const auto known = run.nodes.find(message.node);
     const bool is_member = known != run.nodes.end() && known->second.standing == Standing::Member;
@@ -181,8 +201,8 @@ Generation newest_told(const Run& run, const Join& message) {
 
 }  // namespace
 
-bool is_news_of_generation(const Run& run, const Join& message, Instant now) {
-    const Generation told = newest_told(run, message);
+bool is_news_of_generation(const Run& run, const Join& message, const Limits& limits, Instant now) {
+    const Generation told = newest_told(run, message, limits);
     if (message.run_token.empty() || !is_believable(told) ||
         told <= std::max(run.generation, run.adopted_up_to)) {
         return false;
@@ -193,6 +213,18 @@ bool is_news_of_generation(const Run& run, const Join& message, Instant now) {
         message.run_token == run.token &&
         (std::holds_alternative<Restored>(run.phase) || now < run.returns_until);
     return is_unknown_run || is_record_old;
+}
+
+void trace_implausible(Step& step, const Join& message) {
+    if (!message.held || is_plausible(message, step.options.limits)) {
+        return;
+    }
+    const HeldGeneration& held = *message.held;
+    trace(step, fmt::format("node {} says what cannot be of generation {} (group rank {} of {}, {} "
+                            "ranks from {} of {}, {} restarts, {} node losses): it is not adopted",
+                            message.hostname, held.generation.value(), held.group_rank,
+                            held.group_world_size, message.slots, held.base_rank, held.world_size,
+                            held.restart_count, held.node_losses));
 }
 
 void enter_adopting(Step& step) {
@@ -221,7 +253,7 @@ void adopt_if_possible(Step& step) {
     if (adopting == nullptr || step.now < adopting->not_before) {
         return;
     }
-    const std::optional<Holders> newest = newest_holders(step.run);
+    const std::optional<Holders> newest = newest_holders(step.run, step.options.limits);
     const bool is_complete = newest && newest->missing() <= 0 && is_consistent(*newest);
     if (is_complete || step.now >= adopting->until) {
         decide(step, newest);

@@ -82,7 +82,10 @@ inline constexpr std::chrono::hours kLongAgo{24 * 365};
 
 // adoption.cpp: a run that this process has not seen begin.
 /// True if `message` tells of a generation that this run should know and does not.
-[[nodiscard]] bool is_news_of_generation(const Run& run, const Join& message, Instant now);
+[[nodiscard]] bool is_news_of_generation(const Run& run, const Join& message, const Limits& limits,
+                                         Instant now);
+/// Says in the log what a node says of its generation, if that cannot be.
+void trace_implausible(Step& step, const Join& message);
 /// All that were here have to join again; nothing changes if that is so already.
 void enter_adopting(Step& step);
 void adopt_if_possible(Step& step);

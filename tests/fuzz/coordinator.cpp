@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -217,6 +218,20 @@ private:
         }
     }
 
+    HeldGeneration choose_held(Generation generation) {
+        constexpr std::array kNumbers = {0, 1, 2, 3, 6, 100'000, std::numeric_limits<int>::max()};
+        const auto number = [&] { return kNumbers[choices_.below(kNumbers.size())]; };
+        return {.generation = generation,
+                .digest = choices_.flag() ? "" : "nonsense",
+                .group_rank = number(),
+                .group_world_size = number(),
+                .base_rank = number(),
+                .world_size = number(),
+                .restart_count = number(),
+                .node_losses = number(),
+                .store = {}};
+    }
+
     AgentMessage choose_message() {
         const Generation generation(choices_.below(6));
         const LocalRank local_rank(static_cast<int>(choices_.below(6)));
@@ -228,7 +243,7 @@ private:
                 join.settings.max_nodes = static_cast<int>(choices_.below(8));
                 join.node_rank = static_cast<int>(choices_.below(8));
                 join.run_token = choices_.flag() ? token_ : std::string();
-                join.held = HeldGeneration{generation, choices_.flag() ? "" : "nonsense"};
+                join.held = choose_held(generation);
                 return join;
             }
             case 1:

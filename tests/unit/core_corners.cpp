@@ -1,7 +1,11 @@
 #include <algorithm>
 #include <climits>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
@@ -371,6 +375,58 @@ TEST_CASE("whoever is not fit, and however many are, no more than the limit are 
     CHECK(coordinator.run()->quarantined.at(NodeId("y1")).until ==
           now + Limits().quarantine_cooldown);
     CHECK(coordinator.run()->nodes.size() == 1);
+}
+
+TEST_CASE("of a held generation only numbers that can be are believed") {
+    const int huge = std::numeric_limits<int>::max();
+    const auto outcome = [](const auto& change) {
+        Join join = join_of("a", 4, 2);
+        join.settings.max_restarts = 3;
+        join.run_token = "earlier";
+        join.held = HeldGeneration{.generation = Generation(7),
+                                   .digest = "d",
+                                   .group_rank = 1,
+                                   .group_world_size = 3,
+                                   .base_rank = 2,
+                                   .world_size = 6,
+                                   .restart_count = 3,
+                                   .node_losses = 2,
+                                   .store = {"a", 1}};
+        change(join);
+        Driver driver;
+        driver.hear(1, join);
+        driver.now += Limits().adoption_patience;
+        driver.coordinator.step(driver.now, Tick{}, driver.effects);
+        const Run& run = *driver.coordinator.run();
+        const Stopping* stopping = std::get_if<Stopping>(&run.phase);
+        if (stopping != nullptr) {
+            return fmt::format("adopted, {} missing, {} restarts, {} losses",
+                               stopping->lost_nodes.size(), run.restarts_used,
+                               run.node_losses_used);
+        }
+        // It is fenced like any that holds a generation which does not go on.
+        CHECK(driver.sent<Stop>(1).at(0).cause == StopCause::Fenced);
+        CHECK(run.generation_floor == Generation(7));
+        const Trace& line = std::get<Trace>(driver.effects.now.at(0));
+        CHECK(line.text.find("node a says what cannot be of generation 7") == 0);
+        return std::string("not adopted");
+    };
+    CHECK(outcome([](Join&) {}) == "adopted, 2 missing, 3 restarts, 2 losses");
+    CHECK(outcome([=](Join& join) { join.held->group_world_size = huge; }) == "not adopted");
+    CHECK(outcome([](Join& join) { join.held->group_world_size = 5; }) == "not adopted");
+    CHECK(outcome([=](Join& join) { join.held->group_rank = huge; }) == "not adopted");
+    CHECK(outcome([](Join& join) { join.held->group_rank = 3; }) == "not adopted");
+    CHECK(outcome([=](Join& join) { join.held->base_rank = huge; }) == "not adopted");
+    CHECK(outcome([](Join& join) { join.held->base_rank = 5; }) == "not adopted");
+    CHECK(outcome([=](Join& join) { join.held->world_size = huge; }) == "not adopted");
+    CHECK(outcome([](Join& join) { join.held->world_size = 1; }) == "not adopted");
+    CHECK(outcome([](Join& join) { join.held->restart_count = 4; }) == "not adopted");
+    CHECK(outcome([=](Join& join) { join.held->node_losses = huge; }) == "not adopted");
+    CHECK(outcome([](Join& join) { join.settings.max_node_losses = 1; }) == "not adopted");
+    CHECK(outcome([=](Join& join) {
+              join.settings.max_node_losses = huge;
+              join.held->node_losses = huge;
+          }) == "not adopted");
 }
 
 TEST_CASE("of very many missing and waiting nodes only the first are named") {

@@ -3,7 +3,9 @@
 // agents that crash, lie, lose messages and repeat themselves; after every step the state is
 // checked; in the end everybody does what is asked for and a verdict must come.
 #include <algorithm>
+#include <array>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -265,6 +267,21 @@ private:
                 .why = "its fan"};
     }
 
+    HeldGeneration nonsense(Generation generation) {
+        constexpr std::array kNumbers = {-1, 0, 1,       2,
+                                         3,  6, 100'000, std::numeric_limits<int>::max()};
+        const auto number = [&] { return kNumbers[rng_.below(kNumbers.size())]; };
+        return {.generation = generation,
+                .digest = rng_.chance(1, 2) ? "nonsense" : "",
+                .group_rank = number(),
+                .group_world_size = number(),
+                .base_rank = number(),
+                .world_size = number(),
+                .restart_count = number(),
+                .node_losses = number(),
+                .store = {}};
+    }
+
     AgentMessage garbage(FuzzAgent& agent) {
         const Generation generation(rng_.below(6));
         const LocalRank local_rank(static_cast<int>(rng_.below(6)) - 2);
@@ -276,7 +293,7 @@ private:
                 join.settings.max_restarts += static_cast<int>(rng_.below(3)) - 1;
                 join.run_token = rng_.chance(1, 2) ? agent.token : "nonsense";
                 if (rng_.chance(1, 2)) {
-                    join.held = HeldGeneration{generation, "nonsense"};
+                    join.held = nonsense(generation);
                 }
                 return join;
             }
