@@ -128,7 +128,7 @@ void take_over(Step& step, const Holders& holders) {
         run.node_losses_used = std::min(run.node_losses_used, run.settings.max_node_losses);
     }
     write_rows(run);
-    run.phase = std::move(running);
+    become(run, std::move(running));
     for (const auto& [connection, join] : holders.joins) {
         run.rows.at(join.node).base_rank = join.held->base_rank;
         run.rows.at(join.node).group_rank = join.held->group_rank;
@@ -244,8 +244,8 @@ void enter_adopting(Step& step) {
     run.doubt_until.reset();
     run.explain_at.reset();
     const Limits& limits = step.options.limits;
-    run.phase = Adopting{.not_before = step.now + limits.lease,
-                         .until = step.now + limits.adoption_patience};
+    become(run, Adopting{.not_before = step.now + limits.lease,
+                         .until = step.now + limits.adoption_patience});
 }
 
 void adopt_if_possible(Step& step) {

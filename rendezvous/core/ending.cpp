@@ -143,7 +143,7 @@ void close_run(Step& step, Verdict verdict) {
         }
     }
     run.explain_at.reset();
-    run.phase = Closed{.verdict = std::move(verdict), .at = step.now};
+    become(run, Closed{.verdict = std::move(verdict), .at = step.now});
 }
 
 }  // namespace ddprun::rdzv

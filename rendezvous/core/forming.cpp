@@ -108,7 +108,7 @@ void start_generation(Step& step, const std::string& why) {
     run.admitted = admitted_addresses(run, step.options.limits);
     write_rows(run);
     run.recent_starts.push_back(step.now);
-    run.phase = std::move(running);
+    become(run, std::move(running));
     run.explain_at = run.ready.empty() ? std::optional<Instant>() : step.now;
     await_record(step);
     int workers = 0;
@@ -172,7 +172,7 @@ void enter_forming(Step& step, std::string why) {
             reindex(step, id);
         }
     }
-    run.phase = std::move(forming);
+    become(run, std::move(forming));
     run.explain_at = step.now + step.options.limits.explain_every;
     write_behind(step);
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
@@ -36,12 +35,11 @@ Restored restored_at(Instant now, std::variant<Forming, Running, Stopping> recor
 
 void leave_restored(Step& step) {
     Run& run = step.run;
-    DDP_CHECK(std::holds_alternative<Restored>(run.phase));
-    Restored restored = std::get<Restored>(std::move(run.phase));
+    Restored restored = std::get<Restored>(run.phase);
     std::visit(
         [&](auto& recorded) {
             set_forward(recorded, step.now - restored.since);
-            run.phase = std::move(recorded);
+            become(run, std::move(recorded));
         },
         restored.recorded);
     run.returns_until = step.now + step.options.limits.reconnect_grace;

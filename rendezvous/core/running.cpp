@@ -363,7 +363,7 @@ void begin_stopping(Step& step, StopCause cause, int signal, const std::string& 
             stopping.pending.insert(place.node);
         }
     }
-    run.phase = stopping;
+    become(run, stopping);
     run.explain_at = step.now + limits.explain_every;
     trace(step, fmt::format("generation {} stops: {}", run.generation.value(), why));
     for (const NodeId& id : stopping.pending) {

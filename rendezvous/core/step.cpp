@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
+#include "base/check.hpp"
+#include "base/overloaded.hpp"
 #include "base/planted_bug.hpp"
 
 namespace ddprun::rdzv {
@@ -16,7 +19,31 @@ bool is_recorded(const Step& step) {
     return step.options.has_leases && step.run.generation != Generation();
 }
 
+template <typename... Phases>
+bool is_one_of(const Phase& phase) {
+    return (std::holds_alternative<Phases>(phase) || ...);
+}
+
+/// Forming follows itself when a run is opened.
+bool may_follow(const Phase& from, const Phase& next) {
+    return std::visit(
+        Overloaded{
+            [&](const Forming&) { return is_one_of<Forming, Running, Closed, Adopting>(next); },
+            [&](const Running&) { return is_one_of<Stopping, Closed, Adopting>(next); },
+            [&](const Stopping&) { return is_one_of<Forming, Closed, Adopting>(next); },
+            [](const Closed&) { return false; },
+            [&](const Adopting&) { return is_one_of<Forming, Running>(next); },
+            [&](const Restored&) { return is_one_of<Forming, Running, Stopping, Adopting>(next); },
+        },
+        from);
+}
+
 }  // namespace
+
+void become(Run& run, Phase next) {
+    DDP_CHECK(may_follow(run.phase, next), run.phase.index(), next.index());
+    run.phase = std::move(next);
+}
 
 void trace(Step& step, std::string text) {
     step.out.add(Trace{std::move(text)});

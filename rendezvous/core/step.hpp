@@ -27,6 +27,9 @@ void trace(Step& step, std::string text);
 void note(Step& step, std::string text);  ///< an event of the summary, traced too
 void send(Step& step, const Node& node, RendezvousMessage message);
 void reindex(Step& step, const NodeId& id);  ///< after any change to a node's standing
+/// The run goes into `next`. Every change of phase comes through here: which phase may follow which
+/// is checked.
+void become(Run& run, Phase next);
 /// This step's change must survive the process; what a record misses, agents say again.
 void write_behind(Step& step);
 /// This step's change must be durable before anybody is told: what is sent from here on waits.
