@@ -70,7 +70,7 @@ void Supervisor::State::settle() {
         const WorkersStop* stop = std::get_if<WorkersStop>(&group_->phase);
         const bool is_spared = stop != nullptr && stop->is_drain && DDP_BUG(DrainDeadlineIgnored);
         if (stop != nullptr && now_ >= stop->kill_at && !is_spared) {
-            vanish();
+            kill_workers();
         }
     }
     if (is_telling_unfit() && now_ >= *ending_->tells_until) {

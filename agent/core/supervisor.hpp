@@ -75,8 +75,8 @@ struct StoreFailed {
     std::string why;
 };
 
-/// A worker ends badly, but its process is not gone: its memory is being taken down, or a core is
-/// written of it. WorkerExited follows. May never come, for a worker that lets nobody know.
+/// A worker is dying abnormally; it is not reaped yet: its memory is being freed, or its core is
+/// being written. WorkerExited follows. Comes only for workers that hold a lock in the shared page.
 struct WorkerDying {
     Generation generation;
     LocalRank local_rank;

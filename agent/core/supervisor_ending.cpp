@@ -50,7 +50,7 @@ void Supervisor::State::take(const Signalled& input) {
 }
 
 void Supervisor::State::take(const WorkersSignalled& input) {
-    if (holds_workers() && !group_->is_in<WorkersVanish>()) {
+    if (holds_workers() && !group_->is_in<WorkersKilling>()) {
         emit(ForwardSignal{group_->generation(), input.signal});
     } else {
         say(fmt::format("{}: there are no workers to pass it on to", signal_name(input.signal)));
@@ -58,9 +58,9 @@ void Supervisor::State::take(const WorkersSignalled& input) {
 }
 
 void Supervisor::State::abort_now() {
-    if (holds_workers() && !group_->is_in<WorkersVanish>()) {
+    if (holds_workers() && !group_->is_in<WorkersKilling>()) {
         say("SIGINT again: killing the workers");
-        vanish();
+        kill_workers();
     }
     if (!ending_.has_value()) {
         end_with({.exit_code = kExitSignalBase + SIGINT, .verdict = {}});
@@ -101,7 +101,7 @@ void Supervisor::State::hear(const rdzv::Verdict& message) {
     if (message.kind == rdzv::VerdictKind::Succeeded && holds_workers()) {
         // Every rank has exited 0: what is left are strays.
         ending_ = std::move(ending);
-        vanish();
+        kill_workers();
     } else {
         end_after_stop(std::move(ending));
     }

@@ -30,7 +30,7 @@ std::string Supervisor::State::explain() const {
     if (is_done_) {
         return {};
     }
-    if (group_.has_value() && group_->is_in<WorkersVanish>()) {
+    if (group_.has_value() && group_->is_in<WorkersKilling>()) {
         return fmt::format("waiting for the killed processes of generation {} to be gone",
                            group_->generation().value());
     }

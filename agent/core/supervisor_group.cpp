@@ -118,7 +118,7 @@ void Supervisor::State::take(const WorkerExited& input) {
     }
     quiet_.end();
     if (!group_->is_in<WorkersRun>()) {
-        vanish();
+        kill_workers();
     }
 }
 
@@ -244,7 +244,7 @@ void Supervisor::State::take(const KeeperLost& /*input*/) {
     if (!holds_workers()) {
         return;
     }
-    if (group_->is_in<WorkersVanish>()) {
+    if (group_->is_in<WorkersKilling>()) {
         // The old keeper may have died with the order.
         emit(EmptyGeneration{group_->generation()});
         return;
@@ -269,7 +269,7 @@ void Supervisor::State::take(const KeeperLost& /*input*/) {
         is_reported = true;
     }
     if (!group_->is_in<WorkersRun>()) {
-        vanish();
+        kill_workers();
     }
 }
 
@@ -323,11 +323,11 @@ void Supervisor::State::hear(const rdzv::Stop& message) {
 void Supervisor::State::stop_workers(const StopOrder& order) {
     DDP_CHECK(holds_workers());
     quiet_.end();
-    if (group_->is_in<WorkersVanish>()) {
+    if (group_->is_in<WorkersKilling>()) {
         return;
     }
     if (group_->has_all_exited()) {
-        vanish();
+        kill_workers();
         return;
     }
     WorkersStop next{.kill_at = now_ + order.grace,
@@ -361,12 +361,12 @@ void Supervisor::State::stop_workers(const StopOrder& order) {
     }
 }
 
-void Supervisor::State::vanish() {
+void Supervisor::State::kill_workers() {
     DDP_CHECK(holds_workers());
     quiet_.end();
-    if (!group_->is_in<WorkersVanish>()) {
+    if (!group_->is_in<WorkersKilling>()) {
         forgive_held_back();
-        group_->phase = WorkersVanish{};
+        group_->phase = WorkersKilling{};
         emit(EmptyGeneration{group_->generation()});
         if (DDP_BUG(EmptyBeforeProof)) {
             take(Emptied{group_->generation()});
@@ -376,7 +376,7 @@ void Supervisor::State::vanish() {
 
 void Supervisor::State::take(const Emptied& input) {
     if (!holds_workers() || input.generation != group_->generation() ||
-        !group_->is_in<WorkersVanish>()) {
+        !group_->is_in<WorkersKilling>()) {
         return;
     }
     group_->phase = WorkersGone{};

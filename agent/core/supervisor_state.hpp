@@ -166,7 +166,7 @@ private:
     void supersede_group();
     [[nodiscard]] Instant publish_until() const;
     void update_publishing();
-    void vanish();
+    void kill_workers();
     void report_stopped();
 
     // Ending.

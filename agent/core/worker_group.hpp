@@ -20,7 +20,7 @@ struct Alive {};
 /// Exited 0 before anything was asked of it: counts for success.
 struct Finished {};
 
-/// Ended badly by itself. Reported once, and again after every reconnect.
+/// Failed by itself. Reported at once, and again after every reconnect.
 struct Failed {
     rdzv::Evidence evidence;
     Instant at{};
@@ -69,13 +69,13 @@ struct WorkersStop {
     bool has_asked = false;  ///< some time: AskWorkersToLeave
 };
 
-/// Killed; the proof that nothing is left has not come.
-struct WorkersVanish {};
+/// Killed; the proof that no process is left has not come.
+struct WorkersKilling {};
 
 /// Proven: nothing of this generation is left here.
 struct WorkersGone {};
 
-using GroupPhase = std::variant<WorkersRun, WorkersHang, WorkersStop, WorkersVanish, WorkersGone>;
+using GroupPhase = std::variant<WorkersRun, WorkersHang, WorkersStop, WorkersKilling, WorkersGone>;
 
 /// The part of one generation that lives on this node: its row of the rank map, its workers and
 /// how far their end has come. Kept after the end, to be reported again.

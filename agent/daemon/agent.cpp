@@ -153,7 +153,7 @@ private:
         if (generation != generation_) {
             return;
         }
-        if (const auto end = bad_end_of(helpers_.stacks.pid_of(local_rank), told)) {
+        if (const auto end = abnormal_end_of(helpers_.stacks.pid_of(local_rank), told)) {
             feed(WorkerDying{generation, local_rank, what_is_known(local_rank, *end)});
         }
     }

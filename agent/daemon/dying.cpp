@@ -6,7 +6,7 @@
 
 namespace ddprun::agent {
 
-std::optional<WorkerEnd> bad_end_of(int pid, FatalSignal told) {
+std::optional<WorkerEnd> abnormal_end_of(int pid, FatalSignal told) {
     WorkerEnd end{};
     end.pid = pid;
     if (told.pid != 0) {

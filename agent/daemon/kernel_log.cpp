@@ -45,10 +45,10 @@ std::string KernelLog::about(const WorkerEnd& end) {
     const std::optional<long long> kills = memory_kills();
     if (note.empty() && end.signal == SIGKILL && kills && kills_before_ &&
         *kills > *kills_before_) {
-        note = fmt::format("{} killed for want of memory on this machine since it began",
+        note = fmt::format("the OOM killer killed {} on this machine since the generation began",
                            *kills == *kills_before_ + 1
-                               ? "a process was"
-                               : fmt::format("{} processes were", *kills - *kills_before_));
+                               ? "a process"
+                               : fmt::format("{} processes", *kills - *kills_before_));
     }
     return note;
 }

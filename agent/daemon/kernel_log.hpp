@@ -9,8 +9,8 @@
 
 namespace ddprun::agent {
 
-/// Asks this node's kernel why a worker ended: its log where this user may read it, else the count
-/// of processes killed for want of memory. Reads without blocking. One thread.
+/// Asks this node's kernel why a worker ended: its log where this user may read it, else the number
+/// of processes that the OOM killer killed. Reads without blocking. One thread.
 class KernelLog {
 public:
     KernelLog();

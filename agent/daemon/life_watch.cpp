@@ -39,7 +39,7 @@ bool LifeWatch::is_possible() {
 LifeWatch::LifeWatch(WorkerPage& page, OnSign on_sign)
     : page_(page),
       on_sign_(std::move(on_sign)),
-      told_(std::min(static_cast<std::size_t>(page.slot_count()), kSlotsMax)) {
+      sent_(std::min(static_cast<std::size_t>(page.slot_count()), kSlotsMax)) {
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), "life");
@@ -55,7 +55,7 @@ LifeWatch::~LifeWatch() {
 
 void LifeWatch::run() {
     std::vector<futex_waitv> words;
-    words.reserve(told_.size() + 1);
+    words.reserve(sent_.size() + 1);
     for (;;) {
         words.clear();
         // Read before all else: what rings from here on ends the wait.
@@ -63,7 +63,7 @@ void LifeWatch::run() {
         if (is_ending_) {
             return;
         }
-        for (std::size_t i = 0; i < told_.size(); ++i) {
+        for (std::size_t i = 0; i < sent_.size(); ++i) {
             const std::uint32_t old_value = look_at(i);
             words.push_back(waiter(page_.life_word(LocalRank(static_cast<int>(i))), old_value));
         }
@@ -74,7 +74,7 @@ void LifeWatch::run() {
 
 std::uint32_t LifeWatch::look_at(std::size_t index) {
     const LocalRank local_rank(static_cast<int>(index));
-    Told& told = told_[index];
+    Sent& told = sent_[index];
     const FatalSignal fatal = page_.fatal_signal(local_rank);
     if (fatal.pid != 0 && !told.is_signal_told) {
         told.is_signal_told = true;

@@ -36,7 +36,7 @@ public:
 
 private:
     /// What has been told of one worker.
-    struct Told {
+    struct Sent {
         bool is_signal_told = false;
         bool is_end_told = false;
     };
@@ -47,7 +47,7 @@ private:
 
     WorkerPage& page_;
     OnSign on_sign_;
-    std::vector<Told> told_;  ///< by local rank; of the thread
+    std::vector<Sent> sent_;  ///< by local rank; of the thread
     std::atomic<bool> is_ending_ = false;
     std::thread thread_;
 };

@@ -108,10 +108,10 @@ public:
     }
 
     /// The first sign after which the worker is known to end badly.
-    std::optional<WorkerEnd> bad_end() {
+    std::optional<WorkerEnd> abnormal_end() {
         while (const std::optional<Sign> sign = signs.next()) {
             CHECK(sign->local_rank == LocalRank(1));
-            if (const std::optional<WorkerEnd> end = bad_end_of(pid, sign->told)) {
+            if (const std::optional<WorkerEnd> end = abnormal_end_of(pid, sign->told)) {
                 return end;
             }
         }
@@ -183,7 +183,7 @@ TEST_CASE("a worker that is killed is known to die by that signal") {
     life.start([] { pause(); });
     CHECK(life.signs.is_empty());
     REQUIRE(kill(life.pid, SIGKILL) == 0);
-    const std::optional<WorkerEnd> end = life.bad_end();
+    const std::optional<WorkerEnd> end = life.abnormal_end();
     REQUIRE(end);
     CHECK(end->pid == life.pid);
     CHECK(end->signal == SIGKILL);
@@ -201,7 +201,7 @@ TEST_CASE("a worker that exits is known to exit with that code, and one that exi
     const std::optional<Sign> sign = life.signs.next();
     REQUIRE(sign);
     CHECK(sign->told.pid == 0);
-    const std::optional<WorkerEnd> end = bad_end_of(life.pid, sign->told);
+    const std::optional<WorkerEnd> end = abnormal_end_of(life.pid, sign->told);
     CHECK(end.has_value() == (code != 0));
     CHECK(end.value_or(WorkerEnd{}).exit_code.value_or(0) == code);
     CHECK(WEXITSTATUS(life.end()) == code);
@@ -218,7 +218,7 @@ TEST_CASE("a signal that writes a core is told by the worker itself, and has its
     REQUIRE(sign);
     CHECK(sign->told.pid == life.pid);
     CHECK(sign->told.signal == signal);
-    CHECK(bad_end_of(life.pid, sign->told)->signal == signal);
+    CHECK(abnormal_end_of(life.pid, sign->told)->signal == signal);
     CHECK(WTERMSIG(life.end()) == signal);
 }
 
@@ -293,7 +293,7 @@ TEST_CASE("a worker whose first thread has ended lives, as far as anybody knows"
     });
     const std::optional<Sign> sign = life.signs.next();
     REQUIRE(sign);
-    CHECK_FALSE(bad_end_of(life.pid, sign->told));
+    CHECK_FALSE(abnormal_end_of(life.pid, sign->told));
     REQUIRE(kill(life.pid, SIGKILL) == 0);
     CHECK(WTERMSIG(life.end()) == SIGKILL);
 }
@@ -307,7 +307,7 @@ TEST_CASE("a worker that becomes another program lives, and its death is known a
     CHECK(read_exactly(life.from_worker.read_end, 6) == "in\non\n");
     CHECK(life.has_reached_main());
     REQUIRE(kill(-life.pid, SIGKILL) == 0);
-    const std::optional<WorkerEnd> end = life.bad_end();
+    const std::optional<WorkerEnd> end = life.abnormal_end();
     REQUIRE(end);
     CHECK(end->signal == SIGKILL);
 }
@@ -341,9 +341,9 @@ TEST_CASE("what is preloaded into a worker's descendants leaves its lock alone")
 }
 
 TEST_CASE("who says that it dies and is not the worker is not believed") {
-    CHECK_FALSE(bad_end_of(getpid(), {.pid = getpid() + 1, .signal = SIGSEGV}));
-    CHECK_FALSE(bad_end_of(0, {.pid = getpid(), .signal = SIGSEGV}));
-    CHECK_FALSE(bad_end_of(getpid(), {}));
+    CHECK_FALSE(abnormal_end_of(getpid(), {.pid = getpid() + 1, .signal = SIGSEGV}));
+    CHECK_FALSE(abnormal_end_of(0, {.pid = getpid(), .signal = SIGSEGV}));
+    CHECK_FALSE(abnormal_end_of(getpid(), {}));
 }
 
 TEST_CASE("a program without a page runs as if the library were not there") {

@@ -6,7 +6,7 @@
 
 namespace ddprun::agent {
 
-TEST_CASE("a worker that was killed for want of memory is told so by the kernel's line") {
+TEST_CASE("the kernel's line tells that the OOM killer killed a worker") {
     KernelNotes notes;
     notes.take("6,900,100,-;eth0: link up");
     notes.take(
@@ -47,7 +47,7 @@ TEST_CASE("what is kept of the kernel's log is bounded, the newest is kept") {
     notes.take("no record");
 }
 
-TEST_CASE("kills for want of memory are counted where the log may not be read") {
+TEST_CASE("kills by the OOM killer are counted where the log may not be read") {
     CHECK(memory_kills_in("nr_free_pages 12\noom_kill 3\nswap_ra 0\n") == 3);
     CHECK_FALSE(memory_kills_in("nr_free_pages 12\n"));
 }

@@ -1,5 +1,5 @@
-// A worker that ends badly and is not gone yet: the cells of the table in agent/README.md for
-// WorkerDying, and what follows.
+// A worker that is dying abnormally and not reaped yet: the cells of the table in agent/README.md
+// for WorkerDying, and what follows.
 
 #include <csignal>
 
@@ -50,7 +50,7 @@ TEST_CASE("a worker on its way out is waited for: nothing is emptied before it i
     CHECK(rig.does<EmptyGeneration>());
 }
 
-TEST_CASE("a worker that takes too long to vanish is killed at the deadline of the stop") {
+TEST_CASE("a worker that takes too long to end is killed at the deadline of the stop") {
     Rig rig;
     rig.become_running();
     rig.give(dying_by(SIGSEGV));
@@ -108,8 +108,8 @@ TEST_CASE("who dies after a stop, while the node leaves, or of another generatio
         rig.become_stopping();
         rig.give(dying_with(1));
     }
-    SECTION("vanishing") {
-        rig.become_vanishing();
+    SECTION("killing") {
+        rig.become_killing();
         rig.give(dying_with(1));
     }
     SECTION("leaving") {

@@ -156,13 +156,13 @@ struct Rig {
         become_running(group_rank);
         hear(stop());
     }
-    void become_vanishing(int group_rank = 1) {
+    void become_killing(int group_rank = 1) {
         become_stopping(group_rank);
         exit(0, 143);
         exit(1, 143);
     }
     void become_gone() {
-        become_vanishing();
+        become_killing();
         give(Emptied{Generation(1)});
     }
 

@@ -16,7 +16,7 @@ SupervisorOptions with_gpus(bool has_preflight = false) {
 }
 
 void become_empty(Rig& rig, int group_rank) {
-    rig.become_vanishing(group_rank);
+    rig.become_killing(group_rank);
     rig.give(Emptied{Generation(1)});
 }
 

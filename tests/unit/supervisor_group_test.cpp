@@ -228,7 +228,7 @@ TEST_CASE("a keeper lost while stopping ends the wait for the workers") {
 
 TEST_CASE("a keeper lost while emptying is asked again through the next one") {
     Rig rig;
-    rig.become_vanishing();
+    rig.become_killing();
     rig.give(KeeperLost{});
     CHECK(rig.does<EmptyGeneration>());
     rig.give(Emptied{Generation(1)});
@@ -287,7 +287,7 @@ TEST_CASE("a stop after all workers have ended goes straight to the proof") {
 
 TEST_CASE("group rank 0 answers a stop with a new store socket") {
     Rig rig;
-    rig.become_vanishing(0);
+    rig.become_killing(0);
     rig.give(Emptied{Generation(1)});
     CHECK(rig.does<CloseStore>());
     CHECK(rig.does<OpenStore>());
@@ -321,7 +321,7 @@ TEST_CASE("a second stop with another signal sends that too") {
 
 TEST_CASE("a stop while emptying waits for the proof") {
     Rig rig;
-    rig.become_vanishing();
+    rig.become_killing();
     rig.hear(Rig::stop());
     CHECK_FALSE(rig.does<EmptyGeneration>());
     CHECK_FALSE(rig.sends_anything());
@@ -398,7 +398,7 @@ TEST_CASE("a proof for another generation or without a question is ignored") {
 
 TEST_CASE("a worker that nothing kills takes the agent out of the job") {
     Rig rig;
-    rig.become_vanishing();
+    rig.become_killing();
     rig.give(NotEmptied{Generation(1), "pid 4242 (train)"});
     CHECK(rig.sent<rdzv::Unkillable>().size() == 1);
     CHECK(rig.exit_code() == kExitUnkillable);

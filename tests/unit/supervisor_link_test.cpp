@@ -199,7 +199,7 @@ TEST_CASE("a fenced generation of an earlier run does not hide this run's of the
 
 TEST_CASE("a stop that is said again is answered once the next store socket is open") {
     Rig rig;
-    rig.become_vanishing(0);
+    rig.become_killing(0);
     rig.give(LinkDown{"reset"});
     rig.give(LinkUp{"10.0.0.1"});
     rig.give(Emptied{Generation(1)});

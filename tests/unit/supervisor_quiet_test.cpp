@@ -325,7 +325,7 @@ TEST_CASE("Run, GpusLooked: workers are quiet when their GPUs are idle, and not 
         rig.give(GpusLooked{Generation(1), false});
         CHECK_FALSE(rig.sends_anything());
     }
-    SECTION("no group, Stop and Vanish: nothing") {
+    SECTION("no group, Stop and Killing: nothing") {
         rig.hear(Rig::stop());
         rig.give(GpusLooked{Generation(1), false});
         CHECK(rig.effects.empty());
@@ -481,7 +481,7 @@ TEST_CASE("Hang, keeper lost: all of them are gone") {
     CHECK(rig.sent<rdzv::WorkerFailed>().size() == 2);
 }
 
-TEST_CASE("Stop, Vanish and Gone: nobody looks, and StacksSaved changes nothing") {
+TEST_CASE("Stop, Killing and Gone: nobody looks, and StacksSaved changes nothing") {
     HangRig rig;
     rig.become_hung();
     rig.give(StacksSaved{Generation(1)});
