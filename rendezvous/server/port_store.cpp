@@ -14,75 +14,92 @@ PortStore::PortStore(const Limits& limits, StoreServer::Say say)
     : clients_max_(limits.store_clients_max), server_(limits, std::move(say)) {}
 
 void PortStore::serve_everybody() {
-    is_everybodys_ = true;
-    clients_expected_ = clients_max_;
+    state_ = Everybodys{};
     server_.serve_adopted({});
 }
 
 std::optional<std::string> PortStore::refusal(const JobId& job) const {
-    if (is_everybodys_) {
+    if (std::holds_alternative<Everybodys>(state_)) {
         return fmt::format(
             "join refused: job {} wants its workers' store on the rendezvous port, where "
             "--serve-tcpstore serves another; start its nodes with --store agent",
             job.value());
     }
-    if (job_ && *job_ != job) {
+    if (const JobId* const served = this->job(); served != nullptr && *served != job) {
         return fmt::format(
             "join refused: job {} wants its workers' store on the rendezvous port, which has room "
             "for one and serves that of job {}; start its nodes with --store agent, or at another "
             "rendezvous",
-            job.value(), job_->value());
+            job.value(), served->value());
     }
     return std::nullopt;
 }
 
 void PortStore::claim(const JobId& job) {
     DDP_CHECK(!refusal(job), job.value());
-    job_ = job;
+    if (std::holds_alternative<Nobodys>(state_)) {
+        state_ = Claimed{job};
+    }
+}
+
+bool PortStore::is_served() const {
+    return std::holds_alternative<Everybodys>(state_) || std::holds_alternative<Served>(state_);
+}
+
+const JobId* PortStore::job() const {
+    if (const auto* const claimed = std::get_if<Claimed>(&state_)) {
+        return &claimed->job;
+    }
+    const auto* const served = std::get_if<Served>(&state_);
+    return served == nullptr ? nullptr : &served->job;
+}
+
+std::size_t PortStore::clients_expected() const {
+    if (const auto* const served = std::get_if<Served>(&state_)) {
+        return served->clients;
+    }
+    return std::holds_alternative<Everybodys>(state_) ? clients_max_ : 0;
 }
 
 bool PortStore::expects(const sockaddr_storage& address) const {
-    return is_everybodys_ || (!digest_.empty() && admission_.admits(address));
+    const auto* const served = std::get_if<Served>(&state_);
+    return std::holds_alternative<Everybodys>(state_) ||
+           (served != nullptr && served->admission.admits(address));
 }
 
 void PortStore::follow(const JobId& job, const Run* run) {
     if (run == nullptr || std::holds_alternative<Closed>(run->phase)) {
-        if (job_ == job) {
+        if (this->job() != nullptr && *this->job() == job) {
             release();
         }
         return;
     }
     const bool is_wanted = std::holds_alternative<Running>(run->phase) && run->store.port == 0;
-    if (!is_wanted || run->digest == digest_ || is_everybodys_) {
+    // A run that was restored has claimed nothing; by then the port may be another's.
+    if (!is_wanted || refusal(job)) {
         return;
     }
-    // A run that was restored has claimed nothing.
-    if (job_ && *job_ != job) {
+    const auto* const served = std::get_if<Served>(&state_);
+    if (served != nullptr && served->digest == run->digest) {
         return;
     }
-    job_ = job;
-    digest_ = run->digest;
-    clients_expected_ = 0;
+    std::size_t clients = 0;
     for (const Place& place : run->places) {
-        clients_expected_ += static_cast<std::size_t>(place.slots);
+        clients += static_cast<std::size_t>(place.slots);
     }
-    admission_ = Admission(run->admitted);
-    server_.serve_adopted(run->admitted, clients_expected_);
+    state_ = Served{job, run->digest, clients, Admission(run->admitted)};
+    server_.serve_adopted(run->admitted, clients);
 }
 
 void PortStore::release() {
-    if (is_everybodys_) {
-        return;
+    if (!std::holds_alternative<Everybodys>(state_)) {
+        close();
     }
-    job_.reset();
-    digest_.clear();
-    clients_expected_ = 0;
-    server_.close();
 }
 
 void PortStore::close() {
-    is_everybodys_ = false;
-    release();
+    state_ = Nobodys{};
+    server_.close();
 }
 
 void PortStore::adopt(UniqueFd client) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
@@ -44,12 +45,13 @@ public:
     /// Nobody has.
     void close();
 
-    [[nodiscard]] bool is_served() const { return is_everybodys_ || !digest_.empty(); }
-    [[nodiscard]] const std::optional<JobId>& job() const { return job_; }
+    [[nodiscard]] bool is_served() const;
+    /// Whose workers' store this is, or is to be; null: no job's.
+    [[nodiscard]] const JobId* job() const;
 
     /// How many clients may come at the same moment: the workers of the job that has a store here,
     /// or as many as everybody's store admits.
-    [[nodiscard]] std::size_t clients_expected() const { return clients_expected_; }
+    [[nodiscard]] std::size_t clients_expected() const;
     /// They may come from there.
     [[nodiscard]] bool expects(const sockaddr_storage& address) const;
 
@@ -57,13 +59,23 @@ public:
     void adopt(UniqueFd client);
 
 private:
+    struct Nobodys {};
+    struct Everybodys {};
+    /// A node has joined; no generation has a store yet.
+    struct Claimed {
+        JobId job;
+    };
+    /// A generation of the job has one.
+    struct Served {
+        JobId job;
+        std::string digest;  ///< of the generation
+        std::size_t clients = 0;
+        Admission admission;
+    };
+
     const std::size_t clients_max_;
     StoreServer server_;
-    bool is_everybodys_ = false;
-    std::optional<JobId> job_;
-    std::string digest_;  ///< of the generation that is served; empty: none
-    std::size_t clients_expected_ = 0;
-    Admission admission_;  ///< of the generation that is served
+    std::variant<Nobodys, Everybodys, Claimed, Served> state_;
 };
 
 }  // namespace ddprun::rdzv

@@ -39,7 +39,8 @@ void Server::Impl::hand_to_store(UniqueFd client) {
 /// On the console of group rank 0's node, as an agent's store does.
 void Server::Impl::tell_first_node(const std::string& line) {
     log(line);
-    const Run* const run = store_.job() ? jobs_->run(*store_.job()) : nullptr;
+    const JobId* const job = store_.job();
+    const Run* const run = job == nullptr ? nullptr : jobs_->run(*job);
     if (run == nullptr || run->places.empty()) {
         return;
     }
