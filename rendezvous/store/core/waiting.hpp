@@ -56,7 +56,6 @@ public:
     void count_changed(std::string_view name, std::int64_t count,
                        std::vector<StoreClient>& released);
 
-    [[nodiscard]] bool is_waiting(StoreClient client) const { return waiters_.contains(client); }
     [[nodiscard]] std::size_t size() const { return waiters_.size(); }
     /// Memory that all of them take; a name that many wait for is counted once.
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
