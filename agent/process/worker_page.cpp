@@ -111,11 +111,6 @@ std::optional<std::uint64_t> WorkerPage::progress(LocalRank local_rank) const {
     return step == kNoProgress ? std::nullopt : std::optional(step);
 }
 
-std::optional<Instant> WorkerPage::reached_main(LocalRank local_rank) const {
-    const std::int64_t at = slot(local_rank).reached_main_ns.load();
-    return at == 0 ? std::nullopt : std::optional(Instant(std::chrono::nanoseconds(at)));
-}
-
 std::atomic<std::uint32_t>& WorkerPage::life_word(LocalRank local_rank) {
     return *static_cast<std::atomic<std::uint32_t>*>(
         static_cast<void*>(&slot(local_rank).life_lock));

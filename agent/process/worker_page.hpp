@@ -48,9 +48,6 @@ public:
     /// The last step this worker told; none before the first.
     [[nodiscard]] std::optional<std::uint64_t> progress(LocalRank local_rank) const;
 
-    /// When this worker's main() began; none: it has not, or nobody watches for it.
-    [[nodiscard]] std::optional<Instant> reached_main(LocalRank local_rank) const;
-
     /// For LifeWatch: where news about workers' lives is rung, the word in which the kernel notes
     /// the death of the holder of this worker's lock, and the signal by which it said that it dies.
     [[nodiscard]] std::atomic<std::uint32_t>& bell() { return header_->bell; }

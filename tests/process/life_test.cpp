@@ -132,10 +132,6 @@ public:
     TestPipe from_worker;
     int pid = 0;
 
-    [[nodiscard]] bool has_reached_main() const {
-        return page_->reached_main(LocalRank(1)).has_value();
-    }
-
 private:
     template <typename Child>
     void run(const Child& child) {
@@ -305,7 +301,6 @@ TEST_CASE("a worker that becomes another program lives, and its death is known a
     Life life;
     life.start_shell("exec sh -c 'echo in; exec sh -c \"echo on; while :; do sleep 100; done\"'");
     CHECK(read_exactly(life.from_worker.read_end, 6) == "in\non\n");
-    CHECK(life.has_reached_main());
     REQUIRE(kill(-life.pid, SIGKILL) == 0);
     const std::optional<WorkerEnd> end = life.abnormal_end();
     REQUIRE(end);
@@ -323,7 +318,6 @@ TEST_CASE("a program of any kind tells its signals when the library is preloaded
     CHECK(sign->told.pid == life.pid);
     CHECK(sign->told.signal == SIGABRT);
     CHECK(WTERMSIG(life.end()) == SIGABRT);
-    CHECK(life.has_reached_main());
 }
 
 TEST_CASE("what is preloaded into a worker's descendants leaves its lock alone") {

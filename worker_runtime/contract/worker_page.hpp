@@ -52,8 +52,6 @@ struct alignas(64) WorkerPageSlot {
     /// The last step the worker has told; kNoProgress before the first.
     std::atomic<std::uint64_t> progress{kNoProgress};
     std::atomic<FatalSignal> fatal_signal{FatalSignal{}};
-    /// When its main() began, on CLOCK_MONOTONIC; 0: it has not, or nobody watches for it.
-    std::atomic<std::int64_t> reached_main_ns{0};
     /// A pthread_mutex_t, robust and shared between processes, made by the agent and held by the
     /// worker as long as it lives. glibc has the owner's thread id in its first word, a futex in
     /// which the kernel notes and tells the owner's death, before it takes down its memory.
