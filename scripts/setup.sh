@@ -22,7 +22,7 @@ packages=(
     g++ cmake ninja-build ccache                       # build
     libboost1.81-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
     libssl-dev libxxhash-dev libgloo-dev libsqlite3-dev libhwloc-dev   # libraries
-    catch2 clang clang-format clang-tidy libclang-rt-14-dev   # tests and checks
+    catch2 clang clang-format libclang-rt-14-dev   # tests and checks
     iproute2 nftables procps git python3 python3-venv  # tools that tests and scripts use
     # Tests of several daemons. Where systemd runs, Debian starts an etcd of its own on port 2379
     # when it is installed (sudo systemctl disable --now etcd ends that). No test uses it: they

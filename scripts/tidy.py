@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rules of this project that clang-format and clang-tidy do not know.
+"""The rules of this project that clang-format does not know.
 
 usage: scripts/tidy.py [ROOT]
 
