@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,6 +34,11 @@ UniqueFd inherited(int fd) {
     return UniqueFd(fd);
 }
 
+bool has_peer_gone(const UniqueFd& socket) {
+    pollfd peer{socket.get(), POLLRDHUP, 0};
+    return poll(&peer, 1, 0) == 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -58,6 +64,8 @@ int main(int argc, char** argv) {
         Result<agent::Cgroup> given = agent::Cgroup::from(inherited(agent::kKeeperCgroup));
         if (given.has_value()) {
             cgroup = std::move(*given);
+        } else if (given.error().code == ErrorCode::NotFound && has_peer_gone(socket)) {
+            return kExitSuccess;  // Its agent has ended, and took the cgroup along.
         } else if (*level == ContainmentLevel::Cgroup) {
             fmt::print(stderr, "ddprun-keeper: {}\n", given.error().what);
             return kExitInternal;

@@ -239,8 +239,15 @@ Result<void> Cgroup::open_files() {
     if (kill_.is_open()) {
         events_ = open_in(folder_, "cgroup.events", O_RDONLY);
     }
-    return events_.is_open() ? Result<void>()
-                             : system_error(errno, "cannot open cgroup.kill (Linux 5.14)");
+    if (events_.is_open()) {
+        return {};
+    }
+    const int error = errno;
+    // Every cgroup has this file; one that was removed has none.
+    if (faccessat(folder_.get(), "cgroup.procs", F_OK, 0) != 0) {
+        return Error{ErrorCode::NotFound, "the cgroup of its agent was removed"};
+    }
+    return system_error(error, "cannot open cgroup.kill (Linux 5.14)");
 }
 
 void Cgroup::kill_all() const {
@@ -308,8 +315,9 @@ std::string clear_stale_cgroups(Milliseconds patience) {
         if (!stale->is_empty()) {
             stale->kill_all();
             const bool is_gone = wait_until_empty(*stale, patience);
-            line = fmt::format("an earlier ddprun left processes in {}: {}", path,
-                               is_gone ? "killed" : "killed, and they are still there");
+            line += fmt::format("{} {}: {}",
+                                line.empty() ? "an earlier ddprun left processes in" : ", in", path,
+                                is_gone ? "killed" : "killed, and they are still there");
         }
         stale->remove();
     }

@@ -3,12 +3,20 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <string>
+#include <utility>
 
 #include "agent/process/cgroup.hpp"
+#include "agent/process/frame_channel.hpp"
+#include "agent/process/keeper_protocol.hpp"
+#include "agent/process/saved_process_state.hpp"
 #include "base/os/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
@@ -30,6 +38,21 @@ bool has_cgroup() {
     }
     made->remove();
     return true;
+}
+
+/// Where cgroup v2 is mounted.
+std::string cgroup_mount() {
+    std::ifstream mounts("/proc/self/mounts");
+    std::string device;
+    std::string folder;
+    std::string type;
+    std::string rest;
+    while (mounts >> device >> folder >> type && std::getline(mounts, rest)) {
+        if (type == "cgroup2") {
+            return folder;
+        }
+    }
+    return {};
 }
 
 }  // namespace
@@ -81,6 +104,74 @@ TEST_CASE("a cgroup in which all were killed lets the next generation live") {
         fixture.emptied.clear();
         fixture.empty();
     }
+}
+
+TEST_CASE("a keeper that finds the cgroup of its agent removed says so, if anybody is there") {
+    if (!has_cgroup()) {
+        return;
+    }
+    Result<Cgroup> cgroup = Cgroup::make();
+    REQUIRE(!cgroup.has_error());
+    Result<std::pair<UniqueFd, UniqueFd>> sockets = FrameChannel::make_sockets();
+    REQUIRE(!sockets.has_error());
+    TestPipe complaints;
+    ProgramSpec spec;
+    spec.command = {kKeeperProgram, SavedProcessState::capture().to_text(), "10000", "cgroup"};
+    spec.fds = {FdMapping{.from = complaints.write_end.get(), .to = STDERR_FILENO},
+                FdMapping{.from = sockets->second.get(), .to = kKeeperSocket},
+                FdMapping{.from = cgroup->folder(), .to = kKeeperCgroup}};
+    cgroup->remove();
+    int expected = 0;
+    SECTION("its agent has ended, and the next one has cleared the cgroup") {
+        sockets->first.reset();
+    }
+    SECTION("its agent lives") {
+        expected = 125;
+    }
+    const Result<StartedProgram> keeper = start_program(spec);
+    REQUIRE(!keeper.has_error());
+    complaints.write_end.reset();
+    const std::string said = read_to_end(complaints.read_end);
+    CHECK(said == (expected == 0 ? "" : "ddprun-keeper: the cgroup of its agent was removed\n"));
+    int status = 0;
+    REQUIRE(waitpid(keeper->pid, &status, 0) == keeper->pid);
+    CHECK(WEXITSTATUS(status) == expected);
+}
+
+TEST_CASE("of each cgroup that was left behind it is said that it was cleared") {
+    // In a PID namespace nobody outlives the keeper.
+    if (!has_cgroup() || wanted_containment() == ContainmentLevel::PidNamespace) {
+        return;
+    }
+    // In a cgroup of its own, where no other test's agent looks for what was left.
+    const std::string mount = cgroup_mount();
+    const std::string own = mount + "/test-" + std::to_string(getpid());
+    if (mkdir(own.c_str(), 0755) != 0) {
+        WARN("LEFT OUT: no cgroup can be made in " << mount);
+        return;
+    }
+    std::ofstream(own + "/cgroup.procs") << getpid() << std::flush;
+    REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0);
+    std::string line;
+    {
+        TestAgent first(1);
+        TestAgent second(1);
+        for (TestAgent* agent : {&first, &second}) {
+            agent->read_keeper();
+            CHECK(read_exactly(agent->pipe.read_end, kFamily).size() == kFamily);
+            agent->kill_with_keeper();
+        }
+        line = clear_stale_cgroups(kPatience);
+    }
+    std::ofstream(mount + "/cgroup.procs") << getpid() << std::flush;
+    CHECK(rmdir(own.c_str()) == 0);
+    std::size_t told = 0;
+    for (std::size_t at = line.find(own + "/ddprun-"); at != std::string::npos;
+         at = line.find(own + "/ddprun-", at + 1)) {
+        ++told;
+    }
+    INFO(line);
+    CHECK(told == 2);
 }
 
 }  // namespace ddprun::agent
