@@ -48,7 +48,7 @@ public:
                   .on_stuck = [this](const std::string& rest) { tell_unkillable(rest); }}),
           child_signals_(io),
           process_(io, options_.limits.unkillable_after,
-                   {.on_ended = [this] { reap_keeper(); },
+                   {.on_ended = [this] { on_keeper_ended(); },
                     .on_stuck = [this](const std::string& rest) { on_keeper_stuck(rest); }}) {}
 
     Result<void> launch();
@@ -67,7 +67,7 @@ private:
     void wait_for_child_signal();
     void on_frame(std::string_view body);
     void on_channel_closed();
-    void reap_keeper();
+    void on_keeper_ended();
     void on_keeper_stuck(const std::string& rest);
     void sweep_what_it_left();
     void kill_groups_of_workers();
@@ -98,7 +98,7 @@ private:
     Events events_;
     Containment containment_;
     Sweep sweep_;
-    boost::asio::signal_set child_signals_;  ///< only while sweeping, or where there is no pidfd
+    boost::asio::signal_set child_signals_;  ///< only while sweeping
     KeeperProcess process_;
     std::shared_ptr<FrameChannel> channel_;
     Generation held_;                 ///< whose workers may live
@@ -123,10 +123,6 @@ Result<void> KeeperHandle::Impl::launch() {
     channel_ = FrameChannel::create(io_, std::move(sockets->first));
     channel_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
                      .on_closed = [this](const std::string& /*why*/) { on_channel_closed(); }});
-    if (!process_.has_pidfd()) {
-        catch_child_signals();
-        reap_keeper();  // It may have ended before the signal was caught.
-    }
     return {};
 }
 
@@ -150,7 +146,6 @@ void KeeperHandle::Impl::wait_for_child_signal() {
                 return;
             }
             self->wait_for_child_signal();
-            self->reap_keeper();
             self->sweep_.on_child_died();
         });
 }
@@ -249,10 +244,7 @@ void KeeperHandle::Impl::on_channel_closed() {
     process_.kill(shared_from_this());
 }
 
-void KeeperHandle::Impl::reap_keeper() {
-    if (!process_.reap()) {
-        return;
-    }
+void KeeperHandle::Impl::on_keeper_ended() {
     channel_->close();
     sweep_what_it_left();
 }

@@ -1,8 +1,5 @@
 #include "agent/daemon/keeper_process.hpp"
 
-#include <poll.h>
-#include <sys/wait.h>
-
 #include <csignal>
 #include <utility>
 
@@ -16,8 +13,6 @@
 namespace ddprun::agent {
 
 namespace {
-
-using boost::asio::posix::stream_descriptor;
 
 Result<StartedProgram> start_at(ContainmentLevel level, const ProgramSpec& spec) {
     if (level != ContainmentLevel::PidNamespace) {
@@ -35,7 +30,7 @@ Result<StartedProgram> start_at(ContainmentLevel level, const ProgramSpec& spec)
 
 KeeperProcess::KeeperProcess(boost::asio::io_context& io, Milliseconds unkillable_after,
                              Events events)
-    : io_(io), unkillable_after_(unkillable_after), events_(std::move(events)), deadline_(io) {}
+    : unkillable_after_(unkillable_after), events_(std::move(events)), deadline_(io), child_(io) {}
 
 Result<void> KeeperProcess::start(const std::string& program, const SavedProcessState& state,
                                   const Containment& containment, const UniqueFd& socket,
@@ -51,60 +46,28 @@ Result<void> KeeperProcess::start(const std::string& program, const SavedProcess
     if (started.has_error()) {
         return started.error();
     }
-    pid_ = started->pid;
-    if (started->pidfd.is_open()) {
-        pidfd_ = std::make_unique<stream_descriptor>(io_, started->pidfd.release());
-        watch(owner);
-    }
+    child_.adopt(std::move(*started));
+    child_.async_wait([this, kept = owner](const siginfo_t& /*end*/) {
+        deadline_.cancel();
+        events_.on_ended();
+    });
     return {};
 }
 
-void KeeperProcess::watch(const std::shared_ptr<const void>& owner) {
-    pidfd_->async_wait(stream_descriptor::wait_read,
-                       [this, kept = owner](const boost::system::error_code& error) {
-                           if (error) {
-                               return;
-                           }
-                           // The loop may wake us for what was here before in its tables.
-                           pollfd ended{pidfd_->native_handle(), POLLIN, 0};
-                           if (poll(&ended, 1, 0) == 0) {
-                               watch(kept);
-                               return;
-                           }
-                           events_.on_ended();
-                       });
-}
-
 void KeeperProcess::kill(const std::shared_ptr<const void>& owner) {
-    if (pid_ == 0) {
+    if (pid() == 0) {
         return;
     }
-    (void)::kill(pid_, SIGKILL);
+    child_.signal(SIGKILL);
     // The first process of a PID namespace ends after everybody else in there.
     deadline_.expires_after(unkillable_after_);
     deadline_.async_wait([this, kept = owner](const boost::system::error_code& error) {
-        if (!error && pid_ != 0) {
-            const std::string rest = "process " + describe_process(pid_, pid_);
-            forget();
+        if (!error && pid() != 0) {
+            const std::string rest = "process " + describe_process(pid(), pid());
+            child_.forget();
             events_.on_stuck(rest);
         }
     });
-}
-
-bool KeeperProcess::reap() {
-    siginfo_t info{};
-    if (pid_ == 0 || waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) != 0 ||
-        info.si_pid == 0) {
-        return false;
-    }
-    forget();
-    return true;
-}
-
-void KeeperProcess::forget() {
-    pid_ = 0;
-    pidfd_.reset();
-    deadline_.cancel();
 }
 
 }  // namespace ddprun::agent

@@ -5,12 +5,12 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "agent/process/containment.hpp"
 #include "agent/process/saved_process_state.hpp"
 #include "base/instant.hpp"
+#include "base/os/child.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 
@@ -22,7 +22,7 @@ namespace ddprun::agent {
 class KeeperProcess {
 public:
     struct Events {
-        /// It may have ended: reap() tells. Never comes on kernels without pidfd.
+        /// It has ended and was reaped.
         std::function<void()> on_ended;
         /// It was killed, and `rest` is still there after the time allowed. Forgotten by now.
         std::function<void(std::string rest)> on_stuck;
@@ -38,25 +38,16 @@ public:
                                      const std::shared_ptr<const void>& owner);
 
     /// 0: there is none.
-    [[nodiscard]] int pid() const { return pid_; }
-    [[nodiscard]] bool has_pidfd() const { return pidfd_ != nullptr; }
+    [[nodiscard]] int pid() const { return child_.pid(); }
 
     /// SIGKILL, where there is one; on_ended or on_stuck follows.
     void kill(const std::shared_ptr<const void>& owner);
 
-    /// True if it has ended: once for each.
-    [[nodiscard]] bool reap();
-
 private:
-    void watch(const std::shared_ptr<const void>& owner);
-    void forget();
-
-    boost::asio::io_context& io_;
     Milliseconds unkillable_after_;
     Events events_;
     boost::asio::steady_timer deadline_;
-    std::unique_ptr<boost::asio::posix::stream_descriptor> pidfd_;
-    int pid_ = 0;
+    Child child_;
 };
 
 }  // namespace ddprun::agent

@@ -68,13 +68,9 @@ Result<void> GpuHelper::start(const std::shared_ptr<const void>& owner) {
     spec.command = {std::move(*program)};
     spec.fds = {FdMapping{.from = its.get(), .to = STDIN_FILENO},
                 FdMapping{.from = its.get(), .to = STDOUT_FILENO}};
-    const Result<bool> is_watched = program_.start(spec, std::nullopt, owner);
-    if (!is_watched) {
-        return is_watched.error();
-    }
-    if (!*is_watched) {
-        program_.cancel();
-        return Error{ErrorCode::System, "this kernel has no pidfd"};
+    const Result<void> started = program_.start(spec, std::nullopt, owner);
+    if (!started) {
+        return started;
     }
     const boost::asio::local::stream_protocol protocol;
     connection_ = std::make_shared<Connection>(Connection{Socket(io_, protocol, ours.release())});

@@ -49,15 +49,7 @@ void PreflightCommand::run(const std::shared_ptr<const void>& owner) {
 Result<void> PreflightCommand::start(const std::shared_ptr<const void>& owner) {
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", command_};
-    const Result<bool> is_watched = program_.start(spec, timeout_, owner);
-    if (!is_watched) {
-        return is_watched.error();
-    }
-    if (!*is_watched) {
-        cancel();
-        return Error{ErrorCode::System, "cannot be waited for: this kernel has no pidfd"};
-    }
-    return {};
+    return program_.start(spec, timeout_, owner);
 }
 
 }  // namespace ddprun::agent

@@ -71,8 +71,7 @@ Result<void> StackSaver::start(const SaveStacks& order, const std::shared_ptr<co
                 fmt::format("{}:{}", order.base_rank.value() + local_rank.value(), pid));
         }
     }
-    const Result<bool> started = program_.start(spec, limits_.stacks_timeout, owner);
-    return started ? Result<void>() : started.error();
+    return program_.start(spec, limits_.stacks_timeout, owner);
 }
 
 }  // namespace ddprun::agent

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +14,9 @@
 #include <memory>
 #include <string_view>
 
-#include "agent/process/children.hpp"
 #include "agent/process/fork_into.hpp"
 #include "base/os/signals_blocked.hpp"
+#include "base/os/start_program.hpp"
 
 namespace ddprun::agent {
 
@@ -29,19 +28,6 @@ boost::system::error_code system_code(int errno_value) {
 
 constexpr int kExecFailed = 127;
 constexpr int kNoReport = 125;
-constexpr unsigned int kCloseRangeCloexec = 4;  // CLOSE_RANGE_CLOEXEC, unknown to old headers
-
-void close_on_exec_above_standard() {
-    if (syscall(SYS_close_range, 3U, ~0U, kCloseRangeCloexec) == 0) {
-        return;
-    }
-    for (const int fd : open_descriptors()) {
-        if (fd > 2) {
-            (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-        }
-    }
-}
-
 struct CpuSetFree {
     void operator()(cpu_set_t* set) const { CPU_FREE(set); }
 };
@@ -94,7 +80,7 @@ int prepare(const ChildSetup& setup) {
     if (dup2(setup.out, STDOUT_FILENO) < 0 || dup2(setup.err, STDERR_FILENO) < 0) {
         return errno;
     }
-    close_on_exec_above_standard();
+    close_on_exec_from(STDERR_FILENO + 1);
     return setup.saved_state.restore();
 }
 

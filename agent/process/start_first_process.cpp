@@ -27,7 +27,6 @@ namespace ddprun::agent {
 namespace {
 
 constexpr int kFailed = 127;
-constexpr unsigned int kCloseRangeCloexec = 4;  // CLOSE_RANGE_CLOEXEC, unknown to old headers
 constexpr int kSignalMost = 64;
 
 /// What the child does after its birth, in this order.
@@ -87,8 +86,7 @@ bool take_descriptors(const ChildSetup& setup) {
     if (outer < 0) {
         return false;
     }
-    // Our own are close-on-exec on kernels, too, that do not know this call.
-    (void)syscall(SYS_close_range, 3U, ~0U, kCloseRangeCloexec);
+    close_on_exec_from(STDERR_FILENO + 1);
     // By chance it may have that number already, and be closed on exec.
     if (setup.outer_descriptors >= 0 && (dup2(outer, setup.outer_descriptors) < 0 ||
                                          fcntl(setup.outer_descriptors, F_SETFD, 0) != 0)) {

@@ -9,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/instant.hpp"
+#include "base/os/child.hpp"
 #include "base/os/start_program.hpp"
 #include "base/result.hpp"
 
@@ -28,23 +29,22 @@ public:
     TimedProgram(boost::asio::io_context& io, Events events);
 
     /// Starts `spec`, which has a session of its own, in place of what runs; answered by one
-    /// on_end, never at once. `owner` keeps this object alive until then. False: this kernel has no
-    /// pidfd, so that all of its time is waited for.
-    [[nodiscard]] Result<bool> start(const ProgramSpec& spec, std::optional<Milliseconds> timeout,
+    /// on_end, never at once. `owner` keeps this object alive until then.
+    [[nodiscard]] Result<void> start(const ProgramSpec& spec, std::optional<Milliseconds> timeout,
                                      const std::shared_ptr<const void>& owner);
 
     /// Kills what runs; there is no on_end any more.
     void cancel();
 
     /// True if one that was killed is still there: something in the kernel does not let it go.
-    [[nodiscard]] bool is_stuck() const { return child_ == 0 && unreaped_ > 0; }
+    [[nodiscard]] bool is_stuck() const { return !child_ && unreaped_ > 0; }
 
 private:
     boost::asio::io_context& io_;
     boost::asio::steady_timer deadline_;
     Events events_;
-    int child_ = 0;     ///< 0: none runs
-    int unreaped_ = 0;  ///< it, and those that were killed
+    std::shared_ptr<Child> child_;  ///< none: none runs
+    int unreaped_ = 0;              ///< it, and those that were killed
 };
 
 }  // namespace ddprun::agent

@@ -1,133 +1,153 @@
+// The one place where Boost.Process is used: fork, our hook, exec. Its waiting is not: its async
+// wait blocks in waitpid(), and it needs a pidfd.
+
 #include "base/os/start_program.hpp"
 
 #include <fcntl.h>
-#include <spawn.h>
-#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
-#include <set>
-#include <string_view>
+#include <utility>
+#include <vector>
 
+#include <boost/asio/io_context.hpp>
+#include <boost/process/v2/posix/default_launcher.hpp>
+#include <boost/process/v2/process.hpp>
+#include <boost/system/system_error.hpp>
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/os/signals_blocked.hpp"
 
 namespace ddprun {
 
 namespace {
 
-/// posix_spawn's two parameter blocks with an owner. It vforks, so that the size of this process
-/// does not count, and reports the errno of a failed exec.
-class SpawnParameters {
-public:
-    SpawnParameters() {
-        DDP_CHECK(posix_spawn_file_actions_init(&actions) == 0);
-        DDP_CHECK(posix_spawnattr_init(&attributes) == 0);
-    }
-    ~SpawnParameters() {
-        posix_spawn_file_actions_destroy(&actions);
-        posix_spawnattr_destroy(&attributes);
-    }
-    SpawnParameters(const SpawnParameters&) = delete;
-    SpawnParameters& operator=(const SpawnParameters&) = delete;
+namespace process = boost::process::v2;
+using Launcher = process::posix::default_launcher;
+using Path = process::filesystem::path;
+using boost::system::error_code;
 
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-};
+constexpr int kExecFailed = 127;
+constexpr int kSignalMost = 64;
 
-void set_attributes(SpawnParameters& parameters, bool has_own_session) {
-    sigset_t none;
-    sigemptyset(&none);
-    sigset_t all;
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&parameters.attributes, &none);
-    posix_spawnattr_setsigdefault(&parameters.attributes, &all);
-    int flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
-    if (has_own_session) {
-        flags |= POSIX_SPAWN_SETSID;
-    }
-    posix_spawnattr_setflags(&parameters.attributes, static_cast<short>(flags));
+error_code last_error() {
+    return {errno, boost::system::system_category()};
 }
 
-/// Maps the descriptors and closes all others. `copies` keeps what the actions name alive: copies
-/// above every target, so that no mapping overwrites the source of another.
-Result<void> set_descriptors(SpawnParameters& parameters, const std::vector<FdMapping>& fds,
-                             std::vector<UniqueFd>& copies) {
-    int highest = 2;
-    std::set<int> kept{0, 1, 2};
-    for (const FdMapping& mapping : fds) {
-        highest = std::max(highest, mapping.to);
-        kept.insert(mapping.to);
+/// What the launcher calls in the parent before, and in the child after the fork.
+class Hook {
+public:
+    /// `fds`: the sources are above every target, so that no mapping overwrites another's source.
+    Hook(const std::vector<FdMapping>& fds, int highest, bool has_own_session)
+        : fds_(fds), highest_(highest), has_own_session_(has_own_session) {}
+
+    error_code on_setup(Launcher& launcher, const Path&, const char* const*&) const {
+        // It would close the sources before we can map them: closing is ours, by exec.
+        for (int fd = 3; fd <= highest_; ++fd) {
+            launcher.fd_whitelist.push_back(fd);
+        }
+        return {};
     }
+
+    error_code on_exec_setup(Launcher& launcher, const Path&, const char* const*&) const {
+        // The pipe by which the parent learns of a failed exec may have a target's number only if
+        // another thread has closed that number this very moment.
+        const int report = launcher.fd_whitelist.back();
+        if (has_own_session_ && setsid() < 0) {
+            return last_error();
+        }
+        close_on_exec_from(3);
+        for (const FdMapping& mapping : fds_) {
+            if (mapping.to == report) {
+                errno = EAGAIN;
+                return last_error();
+            }
+            if (dup2(mapping.from, mapping.to) < 0) {
+                return last_error();
+            }
+        }
+        for (int signal = 1; signal <= kSignalMost; ++signal) {
+            struct sigaction action {};
+            action.sa_handler = SIG_DFL;
+            (void)sigaction(signal, &action, nullptr);  // Some cannot be changed, and are default.
+        }
+        sigset_t none;
+        sigemptyset(&none);
+        (void)pthread_sigmask(SIG_SETMASK, &none, nullptr);
+        return {};
+    }
+
+    /// Else the launcher calls exit(), which would run what this process has registered.
+    void on_exec_error(Launcher&, const Path&, const char* const*&, const error_code&) const {
+        _exit(kExecFailed);
+    }
+
+private:
+    const std::vector<FdMapping>& fds_;
+    int highest_;
+    bool has_own_session_;
+};
+
+/// Copies of what is mapped, above every target; and every number below is taken, so that the
+/// launcher's pipe gets none of them.
+struct Copies {
+    std::vector<UniqueFd> kept;
+    std::vector<FdMapping> fds;
+};
+
+Result<Copies> copy_above(const std::vector<FdMapping>& fds, int highest) {
+    Copies copies;
     for (const FdMapping& mapping : fds) {
         UniqueFd copy(fcntl(mapping.from, F_DUPFD_CLOEXEC, highest + 1));
         if (!copy.is_open()) {
             return system_error(errno, fmt::format("cannot pass on descriptor {}", mapping.from));
         }
-        posix_spawn_file_actions_adddup2(&parameters.actions, copy.get(), mapping.to);
-        copies.push_back(std::move(copy));
+        copies.fds.push_back(FdMapping{.from = copy.get(), .to = mapping.to});
+        copies.kept.push_back(std::move(copy));
     }
-    for (int fd = 3; fd < highest; ++fd) {
-        if (!kept.contains(fd)) {
-            posix_spawn_file_actions_addclose(&parameters.actions, fd);
+    for (int fd = 3; fd <= highest; ++fd) {
+        if (fcntl(fd, F_GETFD) < 0 && !copies.kept.empty()) {
+            copies.kept.emplace_back(fcntl(copies.kept.front().get(), F_DUPFD_CLOEXEC, fd));
         }
     }
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 34)
-    // What ddprun itself inherited from a careless shell need not be close-on-exec.
-    posix_spawn_file_actions_addclosefrom_np(&parameters.actions, highest + 1);
-#endif
-    return {};
+    return copies;
 }
 
 }  // namespace
 
 Result<StartedProgram> start_program(const ProgramSpec& spec) {
     DDP_CHECK(!spec.command.empty());
-    SpawnParameters parameters;
-    std::vector<UniqueFd> copies;
-    set_attributes(parameters, spec.has_own_session);
-    const Result<void> mapped = set_descriptors(parameters, spec.fds, copies);
-    if (mapped.has_error()) {
-        return mapped.error();
+    int highest = 2;
+    for (const FdMapping& mapping : spec.fds) {
+        highest = std::max(highest, mapping.to);
     }
-    std::vector<char*> argv;
-    for (const std::string& argument : spec.command) {
-        argv.push_back(const_cast<char*>(argument.c_str()));
+    const Result<Copies> copies = copy_above(spec.fds, highest);
+    if (copies.has_error()) {
+        return copies.error();
     }
-    argv.push_back(nullptr);
-    StartedProgram started;
-    const int error = posix_spawn(&started.pid, spec.command[0].c_str(), &parameters.actions,
-                                  &parameters.attributes, argv.data(), environ);
-    if (error != 0) {
-        return system_error(error, fmt::format("cannot start {}", spec.command[0]));
+    const std::vector<std::string> arguments(spec.command.begin() + 1, spec.command.end());
+    Launcher launcher;
+    error_code failure;
+    try {
+        // Of its own: the child may touch nothing of a loop that runs.
+        boost::asio::io_context nobodys(1);
+        const SignalsBlocked blocked;
+        auto started = launcher(nobodys.get_executor(), failure, Path(spec.command[0]), arguments,
+                                Hook(copies->fds, highest, spec.has_own_session));
+        started.detach();  // The caller owns it now. tidy: allow detach
+    } catch (const boost::system::system_error& error) {
+        // A process of theirs has a pidfd or cannot be made; ours need not have one.
+        failure = launcher.pid > 0 ? error_code() : error.code();
     }
-    started.pidfd = open_pidfd(started.pid);
-    return started;
-}
-
-UniqueFd open_pidfd(int pid) {
-    // The kernel makes every pidfd close-on-exec.
-    return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-}
-
-Result<std::string> program_beside_us(const std::string& name) {
-    std::array<char, PATH_MAX> buffer;
-    const ssize_t length = readlink("/proc/self/exe", buffer.data(), buffer.size());
-    if (length <= 0) {
-        return system_error(errno, "cannot read /proc/self/exe");
+    if (failure) {
+        while (launcher.pid > 0 && waitpid(launcher.pid, nullptr, 0) < 0 && errno == EINTR) {}
+        return system_error(failure.value(), fmt::format("cannot start {}", spec.command[0]));
     }
-    const std::string_view self(buffer.data(), static_cast<std::size_t>(length));
-    std::string path = fmt::format("{}/{}", self.substr(0, self.rfind('/')), name);
-    if (access(path.c_str(), X_OK) != 0) {
-        return system_error(
-            errno, fmt::format("{} is needed beside {}; install both in one folder", path, self));
-    }
-    return path;
+    return StartedProgram{.pid = launcher.pid, .pidfd = open_pidfd(launcher.pid)};
 }
 
 }  // namespace ddprun

@@ -27,8 +27,9 @@ struct StartedProgram {
 
 /// Starts a helper program of ours with this process's environment and working directory, all
 /// signals default and unblocked, and no descriptor but 0, 1, 2 and the mapped ones. The caller
-/// owns the child and reaps it. Not for workers: those are the keeper's. Failure, of exec too,
-/// names the program.
+/// owns the child and reaps it. Blocks until the program is executed. Not for workers, which are
+/// the keeper's (base/README.md says why). Failure, of exec too, names the program; then there is
+/// no child. In the library base_child.
 [[nodiscard]] Result<StartedProgram> start_program(const ProgramSpec& spec);
 
 /// The program `name` in the folder of the running executable, where all of ours are installed;
@@ -37,5 +38,12 @@ struct StartedProgram {
 
 /// A close-on-exec pidfd of a child that has not been reaped; not open where the kernel has none.
 [[nodiscard]] UniqueFd open_pidfd(int pid);
+
+/// Its process has ended. The event loop may report a pidfd as readable that is not: it wakes for
+/// what its tables had at that place before.
+[[nodiscard]] bool has_ended(const UniqueFd& pidfd);
+
+/// Descriptors from `first` on are closed by exec. Only system calls, but before Linux 5.11.
+void close_on_exec_from(int first);
 
 }  // namespace ddprun

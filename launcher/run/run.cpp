@@ -248,6 +248,7 @@ private:
 int run(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
     // A console or peer that goes away is an error code, not a death.
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL);  // Ignored, the kernel would reap our children before us.
     if (plan.ignores_hup) {
         signal(SIGHUP, SIG_IGN);
     }

@@ -7,16 +7,9 @@
 //                                                both on a kernel that has no pidfd
 
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstdlib>
 #include <string_view>
 
@@ -24,6 +17,7 @@
 
 #include "agent/daemon/keeper_handle.hpp"
 #include "tests/process/wanted_containment.hpp"
+#include "tests/support/old_kernel.hpp"
 
 namespace {
 
@@ -31,19 +25,6 @@ using namespace ddprun;
 
 UniqueFd another_stdout() {
     return UniqueFd(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-}
-
-/// Makes pidfd_open() fail as on an old kernel, in this process and in all that it starts.
-bool take_pidfd_away() {
-    std::array<sock_filter, 4> program{{
-        {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_pidfd_open},
-        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENOSYS},
-        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
-    }};
-    const sock_fprog filter{program.size(), program.data()};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0;
 }
 
 class TestAgent {
@@ -132,7 +113,8 @@ int main(int argc, char** argv) {
     }
     const std::string_view what = argv[3];
     if (what == "no-pidfd") {
-        return take_pidfd_away() ? TestAgent(argv[1], argv[2]).live_without_pidfd() : 77;
+        return test::make_kernel_old() ? TestAgent(argv[1], argv[2]).live_without_pidfd()
+                                       : test::kNoFilter;
     }
     if (argc < 6) {
         return 2;
