@@ -176,7 +176,7 @@ bool is_loopback(const std::string& host) {
 
 int complain(const Error& error) {
     fmt::print(stderr, "ddprun-rendezvous: {}\n", error.what);
-    return error.code == ddprun::ErrorCode::InvalidArgument ? kExitUsage : kExitCannotStart;
+    return ddprun::exit_code_of(error.code, kExitCannotStart);
 }
 
 /// What an earlier daemon kept in `folder`, and where this one keeps it. A journal that cannot be

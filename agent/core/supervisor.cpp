@@ -90,7 +90,7 @@ void Supervisor::State::settle() {
     const std::string wait = explain();
     notice_.update(now_, is_worth_saying(wait) ? wait : "");
     if (std::optional<std::string> text = notice_.take_due(now_)) {
-        say(std::move(*text));
+        say_wait(*text);
     }
 }
 

@@ -30,6 +30,7 @@ struct SupervisorOptions {
     /// argv template; `${local_rank}` as torchrun substitutes it.
     std::vector<std::string> command;
     std::string log_dir;                  ///< `<log-dir>/<job>_<8 hex>`; empty: no files
+    std::string endpoint;                 ///< of the rendezvous, as the user gave it
     std::string store_host;               ///< bind the store here; empty: the link's local address
     bool has_preflight_command = false;   ///< is run before this node says that it is ready
     bool awaits_gpu_memory = false;       ///< workers may see GPUs whose driver tells of it

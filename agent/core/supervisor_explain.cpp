@@ -1,5 +1,7 @@
 // Texts for people: why this node waits.
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "agent/core/supervisor_state.hpp"
@@ -10,6 +12,10 @@ namespace ddprun::agent {
 namespace {
 
 constexpr const char* kOthersRun = "workers here have ended; waiting for those of other nodes";
+
+std::int64_t whole_seconds(Duration time) {
+    return std::chrono::duration_cast<std::chrono::seconds>(time).count();
+}
 
 }  // namespace
 
@@ -24,6 +30,42 @@ void Supervisor::State::say(std::string text) {
 
 void Supervisor::State::trace(std::string text) {
     emit(Trace{std::move(text)});
+}
+
+std::string Supervisor::State::explain_down(const LinkIsDown& down) const {
+    if (!run_token_.empty()) {
+        return fmt::format("cut off from the rendezvous: {}; {}, trying again", down.why,
+                           holds_workers() ? "workers go on" : "no workers here");
+    }
+    return down.why.empty()
+               ? fmt::format("waiting for the rendezvous at {}", options_.endpoint)
+               : fmt::format("cannot reach the rendezvous: {}; trying again", down.why);
+}
+
+/// Of a wait with a limit, how much of it is over.
+void Supervisor::State::say_wait(const std::string& text) {
+    Instant since = rendezvous_wait_.since;
+    Milliseconds limit =
+        text == rendezvous_wait_.text ? rendezvous_wait_.limit : Milliseconds::zero();
+    const LinkIsDown* const down = std::get_if<LinkIsDown>(&link_);
+    if (down != nullptr && text == explain_down(*down)) {
+        since = run_token_.empty() ? *first_step_ : unheard_since_.value_or(*first_step_);
+        limit = run_token_.empty() ? options_.connect_timeout : lost_timeout();
+        said_unheard_since_ = since;
+    }
+    say(limit == Milliseconds::zero()
+            ? text
+            : fmt::format("{}; {} s of {} s", text, whole_seconds(now_ - since),
+                          whole_seconds(limit)));
+}
+
+void Supervisor::State::say_connected() {
+    if (said_unheard_since_.has_value()) {
+        const Duration took = now_ - *std::exchange(said_unheard_since_, std::nullopt);
+        say(fmt::format("{} the rendezvous{} after {} s",
+                        run_token_.empty() ? "reached" : "connected to",
+                        run_token_.empty() ? "" : " again", whole_seconds(took)));
+    }
 }
 
 std::string Supervisor::State::explain() const {
@@ -45,14 +87,7 @@ std::string Supervisor::State::explain() const {
         return "telling the rendezvous that this node is not fit";
     }
     if (const LinkIsDown* down = std::get_if<LinkIsDown>(&link_)) {
-        if (run_token_.empty()) {
-            return down->why.empty()
-                       ? "waiting for the rendezvous"
-                       : fmt::format("cannot reach the rendezvous: {}; trying again", down->why);
-        }
-        return fmt::format("cut off from the rendezvous: {}; {}, trying again for {} s", down->why,
-                           holds_workers() ? "workers go on" : "no workers here",
-                           lost_timeout().count() / 1000);
+        return explain_down(*down);
     }
     const LinkIsUp& up = std::get<LinkIsUp>(link_);
     if (preparation_ == Preparation::GpuMemory) {
@@ -70,8 +105,8 @@ std::string Supervisor::State::explain() const {
     if (!up.is_accepted) {
         return "waiting for the rendezvous to answer";
     }
-    if (!rendezvous_waits_.empty()) {
-        return rendezvous_waits_;
+    if (!rendezvous_wait_.text.empty()) {
+        return rendezvous_wait_.text;
     }
     if (is_leaving()) {
         return "waiting for the other nodes to drain";

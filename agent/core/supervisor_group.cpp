@@ -76,7 +76,7 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
     group_token_ = run_token_;
     group_->publish_until = publish_until();
     quiet_.begin(now_);
-    rendezvous_waits_.clear();
+    rendezvous_wait_ = {};
     if (group_->serves_store()) {
         store_ = StoreState::Serving;
         emit(ServeStore{

@@ -49,7 +49,7 @@ void Supervisor::State::take(const LinkDown& input) {
         link_ = LinkIsDown{.why = input.why};
     }
     lease_.end();
-    rendezvous_waits_.clear();
+    rendezvous_wait_ = {};
     owed_ = Generation();
     if (ending_.has_value()) {
         if (is_telling_unfit() && input.is_final) {
@@ -59,7 +59,7 @@ void Supervisor::State::take(const LinkDown& input) {
     }
     if (input.is_final) {
         say(input.why);
-        end_after_stop({.exit_code = kExitRendezvousLost, .verdict = {}});
+        end_after_stop({.exit_code = kExitUsage, .verdict = {}});
     } else if (is_leaving()) {
         leave_alone();
     }
@@ -222,6 +222,7 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     LinkIsUp& up = std::get<LinkIsUp>(link_);
     up.is_accepted = true;
     unheard_since_.reset();
+    say_connected();
     is_daemon_lasting_ = message.is_lasting;
     up.beat_interval = message.beat_interval;
     up.heard_at = now_;
@@ -266,7 +267,8 @@ void Supervisor::State::say_again() {
 }
 
 void Supervisor::State::hear(const rdzv::Waiting& message) {
-    rendezvous_waits_ = message.text;
+    rendezvous_wait_ = {
+        .text = message.text, .since = now_ - message.waited, .limit = message.limit};
 }
 
 void Supervisor::State::hear(const rdzv::Notice& message) {

@@ -30,6 +30,13 @@ struct LinkIsUp {
 
 using LinkState = std::variant<LinkIsDown, LinkIsUp>;
 
+/// What the rendezvous waits for, as it says.
+struct RendezvousWait {
+    std::string text;  ///< empty: for nothing
+    Instant since{};
+    Milliseconds limit{0};  ///< 0: none
+};
+
 // -------------------------------------------------------------- the socket of the workers' store
 
 enum class StoreState {
@@ -126,6 +133,9 @@ private:
     void say(std::string text);
     void trace(std::string text);
     [[nodiscard]] bool is_worth_saying(const std::string& text) const;
+    [[nodiscard]] std::string explain_down(const LinkIsDown& down) const;
+    void say_wait(const std::string& text);
+    void say_connected();
     [[nodiscard]] bool is_link_up() const;
     [[nodiscard]] bool is_accepted() const;
     /// Drops `message` unless the join was accepted: hear(Accepted) says again what matters.
@@ -202,11 +212,12 @@ private:
 
     std::optional<WorkerGroup> group_;
     QuietWatch quiet_;
-    std::string group_token_;       ///< the run that started group_
-    Generation highest_heard_;      ///< of any run
-    Generation fenced_;             ///< newest generation of this run whose end was asked unseen
-    Generation owed_;               ///< whose Stopped is to be sent over this connection; 0: none
-    std::string rendezvous_waits_;  ///< its explanation while there is no generation
+    std::string group_token_;         ///< the run that started group_
+    Generation highest_heard_;        ///< of any run
+    Generation fenced_;               ///< newest generation of this run whose end was asked unseen
+    Generation owed_;                 ///< whose Stopped is to be sent over this connection; 0: none
+    RendezvousWait rendezvous_wait_;  ///< while there is no generation
+    std::optional<Instant> said_unheard_since_;  ///< the console was told of a lost rendezvous
 
     std::optional<int> first_signal_;
     Instant first_signal_at_{};

@@ -163,21 +163,13 @@ Result<std::vector<Endpoint>> read_endpoints(std::string list) {
     return endpoints;
 }
 
-int exit_code_of(const Error& error) {
-    switch (error.code) {
-        case ErrorCode::InvalidArgument:
-        case ErrorCode::NotFound:
-        case ErrorCode::PermissionDenied:
-        case ErrorCode::BadSecret:
-            return kExitUsage;
-        default:
-            return kExitRendezvousLost;
-    }
+int exit_code_for(const Error& error) {
+    return ddprun::exit_code_of(error.code, kExitRendezvousLost);
 }
 
 int complain(const Error& error) {
     fmt::print(stderr, "ddpctl: {}\n", error.what);
-    return exit_code_of(error);
+    return exit_code_for(error);
 }
 
 /// The first answer with a job in it, else the first answer.
@@ -283,7 +275,8 @@ int logs(const Flags& flags) {
         return kExitSuccess;
     }
     fmt::print(stderr, "ddpctl: {}\n", shown.error().what);
-    return shown.error().code == ErrorCode::NotFound ? kExitNoSuchJob : exit_code_of(shown.error());
+    return shown.error().code == ErrorCode::NotFound ? kExitNoSuchJob
+                                                     : exit_code_for(shown.error());
 }
 
 }  // namespace

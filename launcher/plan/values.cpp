@@ -1,5 +1,7 @@
 #include "launcher/plan/values.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -151,6 +153,51 @@ Result<NodeCounts> parse_nnodes(const Given& given) {
     return NodeCounts{.least = *least, .most = *most};
 }
 
+namespace {
+
+bool is_ipv4(const std::string& text) {
+    in_addr ignored{};
+    return inet_pton(AF_INET, text.c_str(), &ignored) == 1;
+}
+
+/// With a zone (fe80::1%eth0) or without.
+bool is_ipv6(std::string_view text) {
+    in6_addr ignored{};
+    return inet_pton(AF_INET6, std::string(text.substr(0, text.find('%'))).c_str(), &ignored) == 1;
+}
+
+/// Of a host name, as DNS and hosts files may have it.
+bool is_possible_label(std::string_view label) {
+    constexpr std::size_t kLabelMax = 63;
+    return !label.empty() && label.size() <= kLabelMax &&
+           std::all_of(label.begin(), label.end(), [](unsigned char byte) {
+               return std::isalnum(byte) != 0 || byte == '-' || byte == '_';
+           });
+}
+
+/// An address, or a name that may exist, now or later. One whose last label is a number is neither.
+bool is_possible_host(std::string_view host) {
+    constexpr std::size_t kNameMax = 253;
+    if (is_ipv4(std::string(host))) {
+        return true;
+    }
+    if (host.ends_with('.')) {
+        host.remove_suffix(1);
+    }
+    const std::string_view last = host.substr(host.rfind('.') + 1);  // npos + 1 is 0
+    const bool is_number = std::all_of(last.begin(), last.end(),
+                                       [](unsigned char byte) { return std::isdigit(byte) != 0; });
+    bool is_possible = !is_number && host.size() <= kNameMax;
+    for (std::size_t begin = 0; is_possible && begin <= host.size();) {
+        const std::size_t end = std::min(host.find('.', begin), host.size());
+        is_possible = is_possible_label(host.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return is_possible;
+}
+
+}  // namespace
+
 Result<HostAndPort> parse_host_and_port(const Given& given) {
     constexpr std::string_view kForm = "write HOST or HOST:PORT";
     const std::string_view text = trimmed(given.value);
@@ -178,7 +225,7 @@ Result<HostAndPort> parse_host_and_port(const Given& given) {
     if (host.empty()) {
         return bad_value(given, fmt::format("the host is missing; {}", kForm));
     }
-    if (!is_plain(host) || host.find_first_of("/,@=[]") != std::string_view::npos) {
+    if (text.starts_with('[') ? !is_ipv6(host) : !is_possible_host(host)) {
         return bad_value(given, fmt::format("not a host name or address: {}; {}", host, kForm));
     }
     HostAndPort endpoint{.host = std::string{host}, .port = std::nullopt};

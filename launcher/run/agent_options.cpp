@@ -10,6 +10,7 @@
 
 #include "base/os/start_program.hpp"
 #include "base/signal_name.hpp"
+#include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::launcher {
 
@@ -82,6 +83,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     identity.addresses.resize(std::min(identity.addresses.size(), limits.addresses_max));
     supervisor.command = plan.command;
     supervisor.log_dir = facts.log_dir;
+    supervisor.endpoint = rdzv::to_string({plan.endpoint_host, plan.endpoint_port});
     supervisor.store_host = plan.local_addr;
     supervisor.has_preflight_command = !plan.preflight_command.empty();
     supervisor.awaits_gpu_memory = plan.may_see_gpus;

@@ -40,17 +40,7 @@ void complain(const std::string& line) {
 }
 
 int exit_code_for(const Error& error) {
-    switch (error.code) {
-        case ErrorCode::Unreachable:
-        case ErrorCode::ConnectionLost:
-        case ErrorCode::BadSecret:
-        case ErrorCode::TimedOut:
-            return kExitRendezvousLost;
-        case ErrorCode::InvalidArgument:
-            return kExitUsage;
-        default:
-            return kExitInternal;
-    }
+    return exit_code_of(error.code, kExitInternal);
 }
 
 std::string slurm_node_name() {
@@ -75,7 +65,7 @@ public:
         Result<std::string> keeper = program_beside_us("ddprun-keeper");
         if (!keeper) {
             complain(keeper.error().what);
-            return exit_code_for(keeper.error());
+            return kExitInternal;
         }
         keeper_path_ = std::move(*keeper);
         Result<std::string> preload = preload_path_of(plan_);

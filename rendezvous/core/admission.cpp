@@ -82,6 +82,7 @@ std::string objection(const Step& step, const Join& join) {
 /// Sends the node away. If it was somebody's voice, that node is cut off now.
 void turn_away(Step& step, ConnectionId connection, const std::string& text, int exit_code) {
     trace(step, text);
+    step.run.turned_away = text;
     refuse(step.out, connection, text, exit_code);
     connection_ended(step, ConnectionEnded{.connection = connection});
 }

@@ -1,4 +1,5 @@
 // What a run waits for, for people.
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -95,6 +96,9 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
     if (const std::string missing = names_missing(run, now); !missing.empty()) {
         text += fmt::format("; missing: {}", missing);
     }
+    if (!run.turned_away.empty()) {
+        text += fmt::format("; turned away: {}", run.turned_away);
+    }
     return text + and_unfit;
 }
 
@@ -190,6 +194,22 @@ void tell_head(Step& step, const std::string& text) {
     }
 }
 
+namespace {
+
+/// With the time that is left for the minimum to be reached, where it is not.
+Waiting waiting_for(const Run& run, const std::string& text, Instant now) {
+    Waiting waiting{.text = text};
+    const Forming* const forming = std::get_if<Forming>(&run.phase);
+    if (forming != nullptr && run.ready.size() < minimum(run)) {
+        const auto left = std::chrono::duration_cast<Milliseconds>(forming->give_up_at - now);
+        waiting.limit = run.settings.join_timeout;
+        waiting.waited = std::clamp(waiting.limit - left, Milliseconds(0), waiting.limit);
+    }
+    return waiting;
+}
+
+}  // namespace
+
 void explain_waits(Step& step) {
     Run& run = step.run;
     if (!run.explain_at || *run.explain_at > step.now) {
@@ -215,7 +235,7 @@ void explain_waits(Step& step) {
                 : text;
         if (node.said_waiting != mine) {
             node.said_waiting = mine;
-            send(step, node, Waiting{mine});
+            send(step, node, waiting_for(run, mine, step.now));
         }
     };
     if (std::holds_alternative<Stopping>(run.phase)) {

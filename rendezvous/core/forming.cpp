@@ -109,6 +109,7 @@ void start_generation(Step& step, const std::string& why) {
     write_rows(run);
     run.recent_starts.push_back(step.now);
     become(run, std::move(running));
+    run.turned_away.clear();
     run.explain_at = run.ready.empty() ? std::optional<Instant>() : step.now;
     await_record(step);
     int workers = 0;

@@ -164,6 +164,7 @@ struct Run {
     std::set<NodeId> suspects;  ///< not connected, lease not yet ended
     std::set<std::pair<Instant, NodeId>> leases;
     std::map<int, NodeId> node_ranks;   ///< explicit ones
+    std::string turned_away;            ///< why the last one was, since a generation ran
     std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
     /// Set while the coordinator suspects itself: until then no silence is judged, unless it is
     /// longer than any hold-up excuses.

@@ -154,9 +154,12 @@ std::optional<Error> create_secret(const std::string& path) {
     std::error_code failure;
     std::filesystem::create_directories(folder.parent_path(), failure);
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-        return system_error(errno, "folder " + folder.string() +
-                                       " for the job secret cannot be made (name a file with "
-                                       "--secret-file)");
+        const int why = errno;
+        return Error{ErrorCode::PermissionDenied,
+                     system_error(why, "folder " + folder.string() +
+                                           " for the job secret cannot be made (name a file with "
+                                           "--secret-file)")
+                         .what};
     }
     const std::string temporary = path + "." + random_hex(8);
     const UniqueFd file(

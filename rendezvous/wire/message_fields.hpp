@@ -309,6 +309,8 @@ struct Fields<Waiting> {
     template <typename Message, typename Visitor>
     static void visit(Message& waiting, Visitor& visit) {
         visit.text("text", waiting.text);
+        visit.duration("waited_ms", waiting.waited);
+        visit.duration("limit_ms", waiting.limit);
     }
 };
 

@@ -228,6 +228,8 @@ struct Refused {
 /// Why this node waits, sent when the reason changes. `text` has no trailing punctuation.
 struct Waiting {
     std::string text;
+    Milliseconds waited{0};  ///< so far, of the next
+    Milliseconds limit{0};   ///< then it is given up; 0: waits for ever
 
     bool operator==(const Waiting&) const = default;
 };

@@ -153,7 +153,7 @@ TEST_CASE("the secret is nowhere but in its file") {
     write_file(cluster.dir() / "other", std::string(64, 'a') + "\n");
     std::filesystem::permissions(cluster.dir() / "other", std::filesystem::perms::owner_read);
     Process& stranger = start_node(cluster, job, {"--secret-file", cluster.dir() / "other"});
-    CHECK(stranger.wait_exit() == 69);
+    CHECK(stranger.wait_exit() == 2);
     programs.push_back(&stranger);
     Process& asking =
         cluster.start({.argv = {bin_dir() + "/ddpctl", "status", "--rdzv-endpoint", job.endpoint,

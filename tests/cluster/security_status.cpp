@@ -111,7 +111,7 @@ TEST_CASE("ddpctl says what keeps it from answering, each with its exit code") {
     Process& second = ask(cluster, nobody.endpoint() + "," + daemon.endpoint);
     CHECK(second.wait_exit() == 0);
     Process& open = ask(cluster, daemon.endpoint, {"--insecure"});
-    CHECK(open.wait_exit() == 69);
+    CHECK(open.wait_exit() == 2);
     CHECK(open.err().find("asks for a secret") != std::string::npos);
     write_file(cluster.dir() / "other", std::string(64, 'a') + "\n");
     std::filesystem::permissions(cluster.dir() / "other", std::filesystem::perms::owner_read);

@@ -52,7 +52,7 @@ TEST_CASE("a job runs through TLS with a daemon that its head starts") {
     std::vector<std::string> argv = {bin_dir() + "/ddpctl", "status", "--rdzv-endpoint",
                                      job.endpoint};
     Process& open = cluster.start({.argv = argv});
-    CHECK(open.wait_exit() == 69);
+    CHECK(open.wait_exit() == 2);
     CHECK(open.err().find("asks for TLS; give --tls-ca FILE") != std::string::npos);
     const std::vector<std::string> flags = pki.flags();
     argv.insert(argv.end(), flags.begin(), flags.end());
@@ -76,11 +76,11 @@ TEST_CASE("nodes that do not fit to a daemon's TLS end with a line that says wha
     Job job;
     job.endpoint = daemon.endpoint;
     Process& open = start_node(cluster, job);
-    CHECK(open.wait_exit() == 69);
+    CHECK(open.wait_exit() == 2);
     CHECK(open.text().find("asks for TLS; give --tls-ca FILE with the authority that signed its "
                            "certificate") != std::string::npos);
     Process& unnamed = start_node(cluster, job, pki.flags(false));
-    CHECK(unnamed.wait_exit() == 69);
+    CHECK(unnamed.wait_exit() == 2);
     CHECK(unnamed.text().find("give --tls-cert and --tls-key") != std::string::npos);
     daemon.process.signal(SIGTERM);
     CHECK(daemon.process.wait_exit() == 0);

@@ -162,7 +162,7 @@ TEST_CASE("a daemon that cannot start says why in one line") {
             "ddprun-rendezvous: --listen: endpoint 'nowhere': it has no port; write HOST:PORT\n");
     REQUIRE(complaint({"--listen-fd", "77", "--insecure"}, 2) ==
             "ddprun-rendezvous: descriptor 77 is no listening socket\n");
-    REQUIRE(complaint({"--port", "0", "--secret-file", "/nonexistent/secret"}, 1) ==
+    REQUIRE(complaint({"--port", "0", "--secret-file", "/nonexistent/secret"}, 2) ==
             "ddprun-rendezvous: secret file /nonexistent/secret cannot be opened: No such file or "
             "directory\n");
     const Result<Listener> taken = listen_on("127.0.0.1", 0);

@@ -439,6 +439,24 @@ TEST_CASE("of very many missing and waiting nodes only the first are named") {
           "more)");
 }
 
+TEST_CASE("those who wait are told who was turned away, and how much of their time is over") {
+    Driver driver;
+    driver.hear(1, join_of("a", 3));
+    driver.now += Milliseconds(5000);
+    driver.hear(2, join_of("b", 2));
+    REQUIRE(driver.sent<Refused>(2).size() == 1);
+    REQUIRE(driver.sent<Waiting>(1).size() == 1);
+    const Waiting waiting = driver.sent<Waiting>(1)[0];
+    CHECK(waiting.text == "waiting for 2 nodes more: 1 of 3 here (a); turned away: " +
+                              driver.sent<Refused>(2)[0].text);
+    CHECK(waiting.waited == Milliseconds(5000));
+    CHECK(waiting.limit == Milliseconds(600000));
+    driver.hear(3, join_of("b", 3));
+    driver.hear(4, join_of("c", 3));
+    REQUIRE(driver.sent<Start>(1).size() == 1);
+    CHECK(driver.coordinator.run()->turned_away.empty());
+}
+
 TEST_CASE("a held-up loop judges no silence for a while, and a single process has no leases") {
     Driver driver;
     driver.hear(1, join_of("a", 2));

@@ -71,6 +71,12 @@ TEST_CASE("a wrong endpoint is refused") {
         {"::1", "an IPv6 address needs brackets; write [::1], or [ADDRESS]:PORT"},
         {"http://head:1", "not an endpoint; write HOST or HOST:PORT, without a scheme"},
         {"head/x:1", "not a host name or address: head/x" + form},
+        {"a..b:1", "not a host name or address: a..b" + form},
+        {"10.0.0.256:1", "not a host name or address: 10.0.0.256" + form},
+        {"10.1:1", "not a host name or address: 10.1" + form},
+        {"[head]:1", "not a host name or address: head" + form},
+        {"[::g]:1", "not a host name or address: ::g" + form},
+        {std::string(64, 'a'), "not a host name or address: " + std::string(64, 'a') + form},
         {"head:0", "port 0 would be another one on every node; write head:29400"},
         {"[::1]:0", "port 0 would be another one on every node; write [::1]:29400"},
     };
@@ -85,6 +91,15 @@ TEST_CASE("a wrong endpoint is refused") {
                                    "ad"}) {
         CHECK_THAT(as_error(outcome_of({"--rdzv-endpoint", host, "train.py"})).line,
                    Catch::Contains(": not a host name or address: he"));
+    }
+}
+
+TEST_CASE("a host that may be found later is taken as it is") {
+    for (const std::string host : {"head", "head.", "gpu_7.cluster.local", "10.0.0.7", "3com.net",
+                                   "[fe80::1%eth0]", "[::1]"}) {
+        const LaunchPlan plan = as_plan(
+            outcome_of({"--nnodes", "2", "--rdzv-id", "x", "--rdzv-endpoint", host, "train.py"}));
+        CHECK((host == plan.endpoint_host || host == "[" + plan.endpoint_host + "]"));
     }
 }
 

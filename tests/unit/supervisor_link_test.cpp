@@ -256,7 +256,7 @@ TEST_CASE("an agent that never reached the rendezvous says so and gives up") {
     rig.pass(Milliseconds(2000));
     CHECK(rig.said() ==
           "cannot reach the rendezvous: 10.0.0.9:29400: connection refused; "
-          "trying again");
+          "trying again; 2 s of 60 s");
     rig.pass(Milliseconds(57999));
     CHECK_FALSE(rig.does<Exit>());
     rig.pass(Milliseconds(1));
@@ -268,7 +268,7 @@ TEST_CASE("a reason that trying again cannot help ends the agent at once") {
     Rig rig;
     rig.give(LinkDown{"the two sides hold different secrets", true});
     CHECK(rig.said() == "the two sides hold different secrets");
-    CHECK(rig.exit_code() == kExitRendezvousLost);
+    CHECK(rig.exit_code() == kExitUsage);
 }
 
 TEST_CASE("workers go on without the rendezvous until its time is over") {
@@ -279,8 +279,9 @@ TEST_CASE("workers go on without the rendezvous until its time is over") {
     rig.give(LinkDown{"connection reset"});
     rig.pass(Milliseconds(9999));
     CHECK_FALSE(rig.does<SignalWorkers>());
-    CHECK(rig.said() ==
-          "cut off from the rendezvous: connection reset; workers go on, trying again for 10 s");
+    CHECK(
+        rig.said() ==
+        "cut off from the rendezvous: connection reset; workers go on, trying again; 9 s of 10 s");
     rig.give(LinkDown{"connection refused"});
     rig.pass(Milliseconds(1));
     CHECK(rig.does<SignalWorkers>());
@@ -290,6 +291,50 @@ TEST_CASE("workers go on without the rendezvous until its time is over") {
     CHECK(rig.does<EmptyGeneration>());
     rig.give(Emptied{Generation(1)});
     CHECK(rig.exit_code() == kExitRendezvousLost);
+}
+
+TEST_CASE("a wait for a rendezvous that nobody has reached names it") {
+    SupervisorOptions options = two_slot_options();
+    options.endpoint = "head:29400";
+    options.connect_timeout = Milliseconds(600000);
+    Rig rig(options);
+    rig.give(Tick{});
+    rig.pass(Milliseconds(2000));
+    CHECK(rig.said() == "waiting for the rendezvous at head:29400; 2 s of 600 s");
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    rig.pass(Milliseconds(1000));
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    CHECK(rig.said() == "reached the rendezvous after 3 s");
+}
+
+TEST_CASE("who said that it is cut off says when it is back, and nobody else does") {
+    Rig rig;
+    rig.become_running(0);
+    const bool is_short = GENERATE(true, false);
+    rig.give(LinkDown{"connection reset"});
+    rig.pass(Milliseconds(is_short ? 1999 : 2000));
+    CHECK(rig.said().empty() == is_short);
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    CHECK(rig.said() == (is_short ? "" : "connected to the rendezvous again after 2 s"));
+    rig.give(LinkDown{"connection reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    CHECK(rig.said().empty());
+}
+
+TEST_CASE("a wait with a limit says how much of it is over, counted from when it began") {
+    Rig rig;
+    rig.become_waiting();
+    rig.hear(rdzv::Waiting{.text = "waiting for 1 node more: 1 of 2 here (a)",
+                           .waited = Milliseconds(9500),
+                           .limit = Milliseconds(600000)});
+    rig.pass(Milliseconds(2000));
+    CHECK(rig.said() == "waiting for 1 node more: 1 of 2 here (a); 11 s of 600 s");
+    rig.pass(Milliseconds(5000));
+    CHECK(rig.said() == "waiting for 1 node more: 1 of 2 here (a); 16 s of 600 s");
+    CHECK(rig.supervisor.explain() == "waiting for 1 node more: 1 of 2 here (a)");
 }
 
 TEST_CASE("a wait is explained after two seconds, on change and every five") {

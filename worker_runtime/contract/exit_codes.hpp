@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/error.hpp"
+
 namespace ddprun {
 
 /// What ddprun exits with when it is not a worker's own code (design: the table in
@@ -19,5 +21,28 @@ enum ExitCode : int {
     kExitNotFound = 127,
     kExitSignalBase = 128,
 };
+
+/// What a program exits with that could not begin for this reason: what the user can mend is
+/// kExitUsage, who cannot be reached kExitRendezvousLost, anything else `otherwise`.
+[[nodiscard]] constexpr int exit_code_of(ErrorCode code, int otherwise) {
+    switch (code) {
+        case ErrorCode::InvalidArgument:
+        case ErrorCode::NotFound:
+        case ErrorCode::PermissionDenied:
+        case ErrorCode::Refused:
+        case ErrorCode::BadSecret:
+        case ErrorCode::BadMessage:
+            return kExitUsage;
+        case ErrorCode::Unreachable:
+        case ErrorCode::ConnectionLost:
+        case ErrorCode::TimedOut:
+            return kExitRendezvousLost;
+        case ErrorCode::AddressInUse:
+        case ErrorCode::LimitExceeded:
+        case ErrorCode::System:
+            break;
+    }
+    return otherwise;
+}
 
 }  // namespace ddprun
