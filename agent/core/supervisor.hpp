@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/core/quiet_watch.hpp"
+#include "agent/core/worker_options.hpp"
 #include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/tagged.hpp"
@@ -15,13 +16,6 @@
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
-
-/// Where on its node a worker runs.
-struct WorkerPlacement {
-    /// The one device that it sees; then it is told to be local rank 0. None: as inherited.
-    std::optional<std::string> only_device;
-    std::vector<int> cpus;  ///< the kernel's numbers; empty: as inherited
-};
 
 /// What one agent is told once, by the launcher.
 struct SupervisorOptions {

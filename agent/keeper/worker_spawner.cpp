@@ -17,6 +17,7 @@
 #include "agent/process/fork_into.hpp"
 #include "base/os/signals_blocked.hpp"
 #include "base/os/start_program.hpp"
+#include "base/search_path.hpp"
 
 namespace ddprun::agent {
 
@@ -101,7 +102,7 @@ std::string_view search_path_of(const std::vector<std::string>& environment) {
             return std::string_view(variable).substr(kKey.size());
         }
     }
-    return "/usr/local/bin:/usr/bin:/bin";
+    return kDefaultSearchPath;
 }
 
 /// As execve() wants them; it changes none.
@@ -170,11 +171,7 @@ boost::system::result<std::string> find_program(const std::string& name,
         return name;
     }
     int error = ENOENT;
-    std::string_view rest = search_path;
-    for (;;) {
-        const std::size_t colon = rest.find(':');
-        const std::string_view folder = rest.substr(0, colon);
-        const std::string path = (folder.empty() ? "." : std::string(folder)) + "/" + name;
+    for (const std::string& path : places_in_path(search_path, name)) {
         struct stat status {};
         if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
             if (access(path.c_str(), X_OK) == 0) {
@@ -182,11 +179,8 @@ boost::system::result<std::string> find_program(const std::string& name,
             }
             error = EACCES;
         }
-        if (colon == std::string_view::npos) {
-            return system_code(error);
-        }
-        rest.remove_prefix(colon + 1);
     }
+    return system_code(error);
 }
 
 std::vector<std::string> merged_environment(

@@ -9,6 +9,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 
+#include "agent/core/worker_options.hpp"
 #include "agent/output/log_file.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
@@ -16,15 +17,6 @@
 #include "base/tagged.hpp"
 
 namespace ddprun::agent {
-
-/// Where the streams of one local rank go besides their log files. A stream that is neither shown
-/// nor tee'd goes to its file only.
-struct OutputChoice {
-    bool shows_stdout = true;
-    bool shows_stderr = true;
-    bool is_teed_stdout = false;  ///< shown with torchrun's prefix even where `prefixes` is off
-    bool is_teed_stderr = false;
-};
 
 struct OutputOptions {
     Limits limits;

@@ -16,22 +16,21 @@
 
 #include "agent/stacks/kernel_stacks.hpp"
 #include "base/os/start_program.hpp"
+#include "base/search_path.hpp"
 
 namespace ddprun::agent {
 
 namespace {
 
-/// As a shell would find it; empty: nowhere.
+/// The program in one of the absolute folders of PATH; empty: nowhere.
 std::string path_of(std::string_view program) {
     const char* variable = std::getenv("PATH");
-    std::string_view rest = variable == nullptr ? "/usr/bin:/bin" : variable;
-    while (!rest.empty()) {
-        const std::size_t end = std::min(rest.find(':'), rest.size());
-        std::string path = fmt::format("{}/{}", rest.substr(0, end), program);
-        if (end > 0 && access(path.c_str(), X_OK) == 0) {
+    for (const std::string& path :
+         places_in_path(variable == nullptr ? kDefaultSearchPath : variable, program)) {
+        // A tool that lies in the working folder is not one to be run on somebody's workers.
+        if (path[0] == '/' && access(path.c_str(), X_OK) == 0) {
             return path;
         }
-        rest.remove_prefix(std::min(end + 1, rest.size()));
     }
     return {};
 }

@@ -4,9 +4,9 @@
 //
 //   use MS PID...          "used" if these workers have used GPUs in the last MS milliseconds;
 //                          "unused" if not, or if that cannot be told
-//   memory GPU:BYTES...    of each GPU that is seen here and tells: its number and how many bytes
-//                          are in use for no process that lives. Where not more than BYTES are in
-//                          use at all that may be the answer, and is given sooner
+//   memory GPU:BYTES...    of each visible GPU that tells it: its number, and how many bytes in use
+//                          are owned by no live process. Where at most BYTES are in use in all, the
+//                          answer may be that total, which is known sooner
 
 #include <poll.h>
 #include <sys/prctl.h>

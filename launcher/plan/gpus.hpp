@@ -13,7 +13,7 @@
 /// Which GPUs the workers of this node will see, without CUDA or ROCm.
 namespace ddprun::launcher {
 
-/// A device as a program of this environment will count it.
+/// A device, as a program with this environment counts it.
 struct VisibleGpu {
     std::string name;                   ///< its entry in the variable, or its number
     std::optional<std::size_t> number;  ///< its place among the GPUs that are present, where known
@@ -28,7 +28,7 @@ struct VisibleGpu {
     const std::optional<std::vector<Gpu>>& present,
     const std::optional<std::string>& visible_devices);
 
-/// What programs that are started here will see, as far as that can be known.
+/// What programs that are started here will see, as far as it is known.
 struct GpuSight {
     std::vector<VisibleGpu> visible;
     std::vector<Gpu> present;  ///< what the numbers of `visible` count

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/core/worker_options.hpp"
 #include "base/error.hpp"
 #include "base/instant.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
@@ -16,22 +17,7 @@
 
 namespace ddprun::launcher {
 
-/// Where a worker's stream goes besides its log file: torchrun's --redirects and --tee.
-struct ConsoleChoice {
-    bool shows_stdout = true;
-    bool shows_stderr = true;
-    bool is_teed_stdout = false;  ///< shown with torchrun's prefix even where no prefix is default
-    bool is_teed_stderr = false;
-};
-
 enum class PrefixMode { Auto, Always, Never };
-
-/// Where on this node a worker runs.
-struct Placement {
-    std::optional<std::string> only_device;  ///< --virtual-local-rank: the one that it sees
-    std::vector<int> cpus;                   ///< --numa-binding; empty: where ddprun may run
-    int numa_node = 0;                       ///< near which these are
-};
 
 /// What the command line and environment ask for, checked and complete. Nothing has happened yet.
 struct LaunchPlan {
@@ -53,10 +39,11 @@ struct LaunchPlan {
     std::string role = "default";
     /// argv of a worker; command[0] is a path that can be executed.
     std::vector<std::string> command;
-    std::string program;                   ///< as the user named it, for titles and reports
-    std::string log_dir;                   ///< root; empty: no files (--log-dir /dev/null)
-    std::map<int, ConsoleChoice> console;  ///< by local rank; those not listed have the defaults
-    std::vector<int> local_ranks_filter;   ///< empty: all show on the console
+    std::string program;  ///< as the user named it, for titles and reports
+    std::string log_dir;  ///< root; empty: no files (--log-dir /dev/null)
+    std::map<int, agent::OutputChoice>
+        console;                          ///< by local rank; those not listed have the defaults
+    std::vector<int> local_ranks_filter;  ///< empty: all show on the console
     PrefixMode prefix = PrefixMode::Auto;
     bool is_json = false;              ///< console lines are objects of JSON
     std::uint64_t log_file_bytes = 0;  ///< a full log file is set aside; 0: there is no limit
@@ -69,8 +56,8 @@ struct LaunchPlan {
     std::vector<std::string> warnings;  ///< to be said once before the start
     std::vector<std::string> notes;     ///< what was chosen in the user's place; to be said too
     int omp_num_threads = 0;            ///< of each worker; 0: as inherited
-    std::vector<Placement> placement;   ///< by local rank; empty: nothing was asked for
-    std::vector<std::string> stdout_filters;  ///< lines with one of these are kept apart, too
+    std::vector<agent::WorkerPlacement> placement;  ///< by local rank; empty: nothing was asked for
+    std::vector<std::string> stdout_filters;        ///< lines with one of these are kept apart, too
     std::vector<std::string> stderr_filters;
     std::string preflight_command;  ///< before each generation, for the shell; empty: none
     Milliseconds preflight_timeout{60000};

@@ -66,10 +66,10 @@ Result<void> take_streams(const CommandLine& line, LaunchPlan& plan) {
         if (plan.log_dir.empty() || (tee == 0 && only_logged == 0)) {
             continue;
         }
-        plan.console[rank] = ConsoleChoice{.shows_stdout = (only_logged & kStdoutBit) == 0,
-                                           .shows_stderr = (only_logged & kStderrBit) == 0,
-                                           .is_teed_stdout = (tee & kStdoutBit) != 0,
-                                           .is_teed_stderr = (tee & kStderrBit) != 0};
+        plan.console[rank] = agent::OutputChoice{.shows_stdout = (only_logged & kStdoutBit) == 0,
+                                                 .shows_stderr = (only_logged & kStderrBit) == 0,
+                                                 .is_teed_stdout = (tee & kStdoutBit) != 0,
+                                                 .is_teed_stderr = (tee & kStderrBit) != 0};
     }
     return {};
 }
@@ -79,12 +79,12 @@ void take_filters(const CommandLine& line, LaunchPlan& plan) {
     struct Filter {
         std::string_view flag;
         std::vector<std::string>* target;
-        bool ConsoleChoice::*is_teed;
+        bool agent::OutputChoice::*is_teed;
     };
-    for (const Filter& filter :
-         {Filter{"duplicate-stdout-filters", &plan.stdout_filters, &ConsoleChoice::is_teed_stdout},
-          Filter{"duplicate-stderr-filters", &plan.stderr_filters,
-                 &ConsoleChoice::is_teed_stderr}}) {
+    for (const Filter& filter : {Filter{"duplicate-stdout-filters", &plan.stdout_filters,
+                                        &agent::OutputChoice::is_teed_stdout},
+                                 Filter{"duplicate-stderr-filters", &plan.stderr_filters,
+                                        &agent::OutputChoice::is_teed_stderr}}) {
         const std::optional<Given> given = line.value(filter.flag);
         if (!given) {
             continue;

@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 
+#include "base/search_path.hpp"
+
 namespace ddprun::launcher {
 
 namespace {
-
-constexpr std::string_view kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
 
 Error not_found(std::string line) {
     return Error{ErrorCode::NotFound, std::move(line)};
@@ -48,21 +48,18 @@ struct PathLookup {
 };
 
 PathLookup look_up(const std::string& name, const Surroundings& surroundings) {
-    const std::string path = surroundings.variable("PATH").value_or(std::string{kDefaultPath});
+    const std::string path =
+        surroundings.variable("PATH").value_or(std::string{kDefaultSearchPath});
     PathLookup lookup;
-    std::size_t start = 0;
-    while (start <= path.size() && !lookup.executable) {
-        const std::size_t end = std::min(path.find(':', start), path.size());
-        const std::string folder = path.substr(start, end - start);
-        // An empty entry is the working folder, by POSIX.
-        const std::string candidate = (folder.empty() ? std::string{"."} : folder) + "/" + name;
+    for (const std::string& candidate : places_in_path(path, name)) {
         if (surroundings.is_executable_file(candidate)) {
             lookup.executable = candidate;
-        } else if (!lookup.forbidden && surroundings.exists(candidate) &&
-                   !surroundings.is_directory(candidate)) {
+            break;
+        }
+        if (!lookup.forbidden && surroundings.exists(candidate) &&
+            !surroundings.is_directory(candidate)) {
             lookup.forbidden = candidate;
         }
-        start = end + 1;
     }
     return lookup;
 }

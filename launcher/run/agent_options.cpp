@@ -50,8 +50,7 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
         agent::OutputChoice choice;
         if (const auto given = plan.console.find(local_rank); given != plan.console.end()) {
-            choice = {given->second.shows_stdout, given->second.shows_stderr,
-                      given->second.is_teed_stdout, given->second.is_teed_stderr};
+            choice = given->second;
         }
         const auto& filter = plan.local_ranks_filter;
         if (!filter.empty() &&
@@ -102,9 +101,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
         supervisor.preload = facts.preload_path + (others.empty() ? "" : ":" + others);
     }
     supervisor.signals_to_handle = signal_names(plan.signals_to_handle);
-    for (const Placement& placement : plan.placement) {
-        supervisor.placement.push_back({placement.only_device, placement.cpus});
-    }
+    supervisor.placement = plan.placement;
     return supervisor;
 }
 

@@ -12,7 +12,7 @@
 
 namespace ddprun::launcher {
 
-/// What is known of this node and start besides the plan.
+/// What is known of this node, and of this start of ddprun, beside the plan.
 struct NodeFacts {
     JobId job;
     std::string hostname;

@@ -25,7 +25,7 @@ namespace {
 
 namespace var = worker_variable;
 
-/// In place of what each start chooses anew.
+/// Stands for values that each start chooses anew.
 constexpr std::string_view kRandom = "<random>";
 
 using Pair = std::pair<std::string, std::string>;
@@ -62,7 +62,7 @@ std::string quoted(const std::string& word) {
     return fmt::format("{}'{}'", has_control ? "$" : "", text);
 }
 
-/// What the places of a group decide is not known before it has formed.
+/// Stands for values that depend on ranks: they are unknown before the group has formed.
 std::string_view unknown_of_several_nodes(std::string_view key) {
     for (const WorkerVariable& variable :
          {var::kRank, var::kWorldSize, var::kGroupRank, var::kGroupWorldSize, var::kRoleRank,
@@ -130,7 +130,7 @@ std::optional<std::string> cgroup_refusal() {
     return std::nullopt;
 }
 
-/// Why the level that was asked for cannot be had, as far as that may be; none: it can.
+/// Why the requested level is unavailable on this machine; none: it is available.
 std::optional<std::string> refusal_of(ContainmentLevel level) {
     if (level == ContainmentLevel::Cgroup) {
         return cgroup_refusal();
@@ -142,7 +142,7 @@ std::optional<std::string> refusal_of(ContainmentLevel level) {
     return std::nullopt;
 }
 
-/// As the agent will choose it.
+/// The level that the agent will choose.
 std::string containment_text(const LaunchPlan& plan) {
     if (plan.containment) {
         const std::string_view name = names_of(*plan.containment).name;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr pid_t kInit = 1;
 
-/// Ends this process as `ddprun` has ended, once that is so.
+/// Once `ddprun` has exited, exits with its status.
 void reap(pid_t ddprun) {
     for (;;) {
         int status = 0;
@@ -28,7 +28,7 @@ void reap(pid_t ddprun) {
     }
 }
 
-/// A terminal tells all processes in its foreground by itself.
+/// A terminal signals all processes in its foreground by itself.
 bool is_from_terminal(const siginfo_t& info) {
     return info.si_code == SI_KERNEL;
 }

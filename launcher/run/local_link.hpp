@@ -13,7 +13,7 @@
 namespace ddprun::launcher {
 
 /// The Link of a single-node job: the Coordinator lives in this process and is told things by
-/// value. No socket, no secret, no lease, nothing to lose. One thread, that of `io`.
+/// value. It needs no socket, secret or lease. One thread, that of `io`.
 class LocalLink final : public rdzv::Link {
 public:
     LocalLink(boost::asio::io_context& io, JobId job, Limits limits, Rng rng);

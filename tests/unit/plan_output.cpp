@@ -15,7 +15,8 @@ namespace {
 /// The streams of a rank as letters: o and e are shown, O and E are tee'd, - is only logged.
 std::string console_of(const LaunchPlan& plan, int rank) {
     const auto found = plan.console.find(rank);
-    const ConsoleChoice it = found == plan.console.end() ? ConsoleChoice{} : found->second;
+    const agent::OutputChoice it =
+        found == plan.console.end() ? agent::OutputChoice{} : found->second;
     const char out = it.is_teed_stdout ? 'O' : 'o';
     const char err = it.is_teed_stderr ? 'E' : 'e';
     return {it.shows_stdout ? out : '-', it.shows_stderr ? err : '-'};

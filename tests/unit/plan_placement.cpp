@@ -216,7 +216,7 @@ TEST_CASE("several workers share the cores out among their OpenMP threads, and a
 TEST_CASE("--virtual-local-rank gives each worker one entry of CUDA_VISIBLE_DEVICES") {
     const auto devices = [](const Variables& variables) {
         std::string text;
-        for (const Placement& placement :
+        for (const agent::WorkerPlacement& placement :
              plan_of("--virtual-local-rank --nproc-per-node 2", variables).placement) {
             text += (text.empty() ? "" : " | ") + placement.only_device.value_or("-");
         }
@@ -306,7 +306,7 @@ TEST_CASE("--numa-binding binds, and says why it cannot") {
     const auto cpus = [&machine](const std::string& flags) {
         std::string text;
         const LaunchPlan plan = as_plan(make_plan(words(flags + " train.py"), machine));
-        for (const Placement& placement : plan.placement) {
+        for (const agent::WorkerPlacement& placement : plan.placement) {
             text += (text.empty() ? "" : " | ") + cpu_list(placement.cpus);
         }
         return text;

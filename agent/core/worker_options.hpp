@@ -1,0 +1,27 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+/// What the launcher chooses for each worker of this node. Values only.
+namespace ddprun::agent {
+
+/// Where on its node a worker runs.
+struct WorkerPlacement {
+    /// The one device that it sees; then it is told to be local rank 0. None: as inherited.
+    std::optional<std::string> only_device;
+    std::vector<int> cpus;  ///< the kernel's numbers; empty: as inherited
+    int numa_node = 0;      ///< near which these are; for people
+};
+
+/// Where the streams of one local rank go besides their log files. A stream that is neither shown
+/// nor tee'd goes to its file only.
+struct OutputChoice {
+    bool shows_stdout = true;
+    bool shows_stderr = true;
+    bool is_teed_stdout = false;  ///< shown with torchrun's prefix even where `prefixes` is off
+    bool is_teed_stderr = false;
+};
+
+}  // namespace ddprun::agent
