@@ -122,7 +122,7 @@ struct CoordinatorOptions {
 struct Run;  // run.hpp: what one life of the job holds
 
 /// Decides everything about one job: who is a member, when a generation starts and stops, who may
-/// go, and the verdict. Pure: no clock, socket, thread or log. rendezvous/README.md holds its
+/// go, and the verdict. Pure: no clock, socket, thread or log. rendezvous/core/README.md holds its
 /// phase × input table. Owned and called by one thread.
 class Coordinator {
 public:

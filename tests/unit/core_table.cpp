@@ -1,5 +1,5 @@
-// The phase × input table of rendezvous/README.md. Every alternative of every variant has a row: a
-// new input without a sample does not compile, one without a decision here does not pass.
+// The phase × input table of rendezvous/core/README.md. Every alternative of every variant has a
+// row: a new input without a sample does not compile, one without a decision here does not pass.
 #include <array>
 #include <map>
 #include <memory>
