@@ -39,8 +39,9 @@ struct LaunchPlan {
     std::string role = "default";
     /// argv of a worker; command[0] is a path that can be executed.
     std::vector<std::string> command;
-    std::string program;  ///< as the user named it, for titles and reports
-    std::string log_dir;  ///< root; empty: no files (--log-dir /dev/null)
+    std::string program;              ///< as the user named it, for titles and reports
+    std::string log_dir;              ///< root; empty: no files (--log-dir /dev/null)
+    bool is_log_dir_default = false;  ///< its name can be guessed: it must be this user's own
     std::map<int, agent::OutputChoice>
         console;                          ///< by local rank; those not listed have the defaults
     std::vector<int> local_ranks_filter;  ///< empty: all show on the console

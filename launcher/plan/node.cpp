@@ -111,6 +111,7 @@ Result<void> take_log_dir(const CommandLine& line, const Surroundings& surroundi
     if (!given || given->value.empty()) {
         plan.log_dir = default_log_dir(surroundings.variable("TMPDIR").value_or(""),
                                        static_cast<unsigned int>(surroundings.user_id()));
+        plan.is_log_dir_default = true;
     } else {
         if (surroundings.exists(given->value) && !surroundings.is_directory(given->value)) {
             return bad_value(*given,

@@ -15,6 +15,7 @@
 #include "agent/daemon/agent.hpp"
 #include "agent/daemon/life_watch.hpp"
 #include "base/os/open_files.hpp"
+#include "base/os/own_folder.hpp"
 #include "base/os/start_program.hpp"
 #include "base/rng.hpp"
 #include "launcher/run/agent_options.hpp"
@@ -55,6 +56,13 @@ public:
         : plan_(plan), saved_(saved), rng_(random_seed()) {}
 
     int run() {
+        if (plan_.is_log_dir_default) {
+            const Result<void> made = make_own_folder(plan_.log_dir, "the log folder");
+            if (!made) {
+                complain(made.error().what + ", or choose another one with --log-dir");
+                return kExitUsage;
+            }
+        }
         job_ = plan_.job.value().empty() ? JobId(fmt::format("{:016x}", rng_.next())) : plan_.job;
         Result<std::unique_ptr<rdzv::Link>> link =
             plan_.is_single_node ? local_link() : remote_link();

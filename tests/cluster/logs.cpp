@@ -1,7 +1,10 @@
 // `ddpctl logs` beside jobs that run, fail and begin again; --log-file-size and --log-format.
 
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -195,4 +198,36 @@ TEST_CASE("with --log-format json every line of the console is an object, ddprun
     CHECK(of_worker == 2);
     CHECK(of_ddprun >= 1);
     cluster.wait_all_gone();
+}
+
+TEST_CASE(
+    "a default log folder that others can write to is refused, and nothing is written there") {
+    Cluster cluster;
+    const std::string tmp = cluster.dir() / "tmp";
+    const std::string logs = tmp + "/ddprun-" + std::to_string(::geteuid());
+    std::filesystem::create_directories(logs);
+    std::string written = logs;
+    SECTION("another user's") {
+        if (::geteuid() != 0) {
+            WARN("LEFT OUT: only root can give a folder away");
+            return;
+        }
+        REQUIRE(::chown(logs.c_str(), 64123, 64123) == 0);
+    }
+    SECTION("everybody's") {
+        REQUIRE(::chmod(logs.c_str(), 0777) == 0);
+    }
+    SECTION("a link to another place") {
+        written = tmp + "/elsewhere";
+        std::filesystem::rename(logs, written);
+        std::filesystem::create_directory_symlink(written, logs);
+    }
+    Process& node = cluster.start({.argv = {Cluster::program("ddprun"), Cluster::worker()},
+                                   .env = {{"TMPDIR", tmp}},
+                                   .cwd = {},
+                                   .name = "ddprun"});
+    CHECK(node.wait_exit() == 2);
+    CHECK(node.err().find("the log folder " + logs + " is not a folder of this user's alone") !=
+          std::string::npos);
+    CHECK(std::filesystem::is_empty(written));
 }
