@@ -29,6 +29,17 @@ Error not_leading() {
                  "the journal in etcd was not written: this daemon leads no more"};
 }
 
+GuardedAnswer guarded_answer(const EtcdGuarded& answer) {
+    GuardedAnswer seen;
+    seen.is_done = answer.is_done;
+    seen.revision = answer.revision;
+    if (answer.leader) {
+        seen.leader_term = answer.leader->create_revision;
+    }
+    seen.mod_revision = answer.entry ? answer.entry->mod_revision : 0;
+    return seen;
+}
+
 }  // namespace
 
 EtcdJournal::EtcdJournal(asio::io_context& io, std::vector<Endpoint> etcds, EtcdKeys keys,
@@ -36,6 +47,7 @@ EtcdJournal::EtcdJournal(asio::io_context& io, std::vector<Endpoint> etcds, Etcd
     : io_(io), etcds_(std::move(etcds)), keys_(std::move(keys)), limits_(limits) {}
 
 void EtcdJournal::begin_term(EtcdTerm term) {
+    writes_.emplace(term.revision, std::move(term.mod_revisions));
     term_ = std::move(term);
     ++term_number_;
     client_ = std::make_shared<EtcdClient>(io_, etcds_, limits_);
@@ -126,13 +138,11 @@ asio::awaitable<Result<void>> EtcdJournal::carry_out(Self self, JobId job,
     const std::size_t bytes = record ? record->size() : 0;
     const std::uint64_t number = self->term_number_;
     for (int late = 0; late <= kLateRequestsMax && self->term_; ++late) {
-        EtcdTerm& term = *self->term_;
-        EtcdGuard guard;
-        guard.leader_key = self->keys_.leader;
-        guard.term = term.revision;
-        if (const auto known = term.mod_revisions.find(job); known != term.mod_revisions.end()) {
-            guard.mod_revision = known->second;
-        }
+        const EtcdTerm& term = *self->term_;
+        const WriteGuard known = self->writes_->guard(job);
+        const EtcdGuard guard{.leader_key = self->keys_.leader,
+                              .term = known.term.value(),
+                              .mod_revision = known.mod_revision};
         EtcdRequest request = guarded_request(guard, key, record);
         const Instant until = term.leads_until();
         const std::shared_ptr<EtcdClient> client = self->client_;
@@ -151,21 +161,15 @@ asio::awaitable<Result<void>> EtcdJournal::carry_out(Self self, JobId job,
         if (!answer) {
             co_return self->explained(job, bytes, answer.error());
         }
-        if (answer->is_done) {
-            if (record) {
-                term.mod_revisions[job] = answer->revision;
-            } else {
-                term.mod_revisions.erase(job);
-            }
+        const WriteOutcome outcome = self->writes_->answered(job, !record, guarded_answer(*answer));
+        if (outcome == WriteOutcome::Done) {
             co_return kDone;
         }
-        if (!answer->leader || answer->leader->create_revision != term.revision) {
+        if (outcome == WriteOutcome::Deposed) {
             const std::function<void()> is_deposed = term.is_deposed;
             is_deposed();
             break;
         }
-        // An earlier request of ours was carried out although its answer did not reach us.
-        term.mod_revisions[job] = answer->entry ? answer->entry->mod_revision : 0;
     }
     co_return not_leading();
 }

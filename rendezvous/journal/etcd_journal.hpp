@@ -13,6 +13,7 @@
 
 #include "base/instant.hpp"
 #include "rendezvous/etcd/etcd_client.hpp"
+#include "rendezvous/host/term_writes.hpp"
 #include "rendezvous/journal/etcd_records.hpp"
 #include "rendezvous/journal/journal.hpp"
 
@@ -64,6 +65,7 @@ private:
     const Limits limits_;
     std::shared_ptr<EtcdClient> client_;  ///< of this term
     std::optional<EtcdTerm> term_;
+    std::optional<TermWrites> writes_;  ///< of that term
     std::uint64_t term_number_ = 0;    ///< tells terms apart, also those of one revision
     std::map<JobId, Change> changes_;  ///< at most jobs_max
     JobId last_job_;                   ///< the next one in order has its turn

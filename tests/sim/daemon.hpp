@@ -12,20 +12,14 @@
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/host/leader_term.hpp"
+#include "rendezvous/host/term_writes.hpp"
+#include "tests/sim/etcd.hpp"
 
 namespace ddprun::sim {
 
-/// One daemon's part in the competition of several. The only daemon sits for ever.
-struct Seat {
-    std::uint64_t lease = 0;           ///< that it asked for last; 0: none
-    Instant asked_at{};                ///< for it, or for more of it
-    std::uint64_t term = 0;            ///< of its reign; 0: does not reign
-    Instant until = Instant::min();    ///< it may decide
-    std::uint64_t known_revision = 0;  ///< of the run's record
-    std::optional<int> leader;         ///< somebody else, as far as it knows
-    std::uint64_t watch = 0;           ///< number of the last one; 0: watches nothing
-    Milliseconds backoff{0};
-};
+/// The only job.
+inline const JobId kJob{"sim"};
 
 /// The rendezvous' process, with everything around its coordinator that the real daemon owns.
 struct Daemon {
@@ -33,7 +27,15 @@ struct Daemon {
     std::string name;        ///< of people and agents
     std::uint64_t life = 0;  ///< events of an earlier one are void
     int clock_permille = 1000;
-    Seat seat;
+    std::unique_ptr<rdzv::LeaderTerm> term;  ///< of several; null: it is the only one, or not up
+    std::optional<Instant> term_timer_at;
+    std::uint64_t leads_term = 0;                    ///< the last in which it led
+    std::optional<rdzv::TermWrites> writes;          ///< of that term
+    std::uint64_t reading = 0;                       ///< answers to earlier readings are void
+    JournalEntry read_entry;                         ///< what it read
+    std::string leader;                              ///< somebody else, as far as it knows
+    std::uint64_t watch = 0;                         ///< number of the last one; 0: watches nothing
+    bool is_watched = false;                         ///< etcd knows of that watch
     std::unique_ptr<rdzv::Coordinator> coordinator;  ///< null: it does not lead
     std::uint64_t reign = 0;  ///< of that one: timers of earlier ones are void
     bool is_up = true;

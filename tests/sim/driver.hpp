@@ -37,7 +37,7 @@ struct SimResult {
 ///
 /// driver.cpp             the loop
 /// driver_rendezvous.cpp  what a daemon does around its coordinator
-/// driver_leading.cpp     one of several daemons: deciding, or sending agents to the one that does
+/// driver_leading.cpp     one of several daemons: what its LeaderTerm wants, and etcd's answers
 /// driver_agent.cpp       what an agent's shell does: effects, ticks
 /// driver_link.cpp        its connection, and which daemon it asks
 /// driver_workers.cpp     keeper and workers
@@ -93,34 +93,39 @@ private:
     }
 
     // One of several daemons.
-    struct EtcdAnswer {
-        bool is_done = false;
-        std::optional<LeaderKey> leader;
-        JournalEntry entry;
-    };
-    using EtcdRequest = std::function<EtcdAnswer()>;
-    using EtcdAnswered = std::function<void(Daemon&, const EtcdAnswer*)>;
-    /// `answered` gets null if there is no answer after `patience`; the request may still arrive.
-    void ask_etcd(Daemon& daemon, Duration patience, EtcdRequest request, EtcdAnswered answered);
+    /// What becomes of the one who asked.
+    using EtcdReply = std::function<void(Daemon&)>;
+    /// What happens in etcd.
+    using EtcdRequest = std::function<EtcdReply()>;
+    /// `unanswered` if there is no answer after `patience`; the request may still arrive.
+    void ask_etcd(Daemon& daemon, Duration patience, EtcdRequest request, EtcdReply unanswered);
     [[nodiscard]] std::optional<Instant> passes_at(const Daemon& daemon);
     [[nodiscard]] Duration leader_lease() const { return options_.limits.leader_lease; }
+    [[nodiscard]] Instant local_now(const Daemon& daemon) const;
+    [[nodiscard]] static Instant true_time(const Daemon& daemon, Instant local);
     [[nodiscard]] bool may_decide(const Daemon& daemon) const;
-    void look_for_leader(Daemon& daemon);
-    void campaign(Daemon& daemon);
-    void take_seat(Daemon& daemon, const EtcdAnswer* answer);
-    void look_again(Daemon& daemon);
-    void reign(Daemon& daemon, std::uint64_t term);
-    void believe(Daemon& daemon, Instant asked_at);
-    void prolong_lease(Daemon& daemon);
-    void watch_own_lease(Daemon& daemon);
-    void load_record(Daemon& daemon);
-    void begin_leading(Daemon& daemon, const JournalEntry& entry);
-    void lose_seat(Daemon& daemon, const std::string& why);
-    void follow(Daemon& daemon, std::optional<int> leader);
+    void compete(Daemon& daemon);
+    void step_term(Daemon& daemon, const rdzv::TermInput& input);
+    void carry_out(Daemon& daemon, const rdzv::TermEffects& effects);
+    void arm_term(Daemon& daemon);
+    void term_timer_fires(Daemon& daemon, Instant at);
+    void ask_for_term(Daemon& daemon, const rdzv::AskEtcd& question);
+    [[nodiscard]] rdzv::TermInput etcd_answers(const std::string& who, const rdzv::LookAtKey&);
+    [[nodiscard]] rdzv::TermInput etcd_answers(const std::string& who, const rdzv::GrantLease&);
+    [[nodiscard]] rdzv::TermInput etcd_answers(const std::string& who, const rdzv::TakeKey& asked);
+    [[nodiscard]] rdzv::TermInput etcd_answers(const std::string& who,
+                                               const rdzv::ProlongLease& asked);
+    void read_record(Daemon& daemon);
+    void begin_leading(Daemon& daemon, std::uint64_t term);
+    void end_leading(Daemon& daemon, const std::string& why);
+    void follow(Daemon& daemon, const std::string& leader);
+    void watch_key(Daemon& daemon, const rdzv::WatchKey& asked);
+    void tell_deletion(Daemon& daemon);
     void send_to_leader(Daemon& daemon, ConnectionId connection);
     void receive_as_follower(Daemon& daemon, ConnectionId connection,
                              const rdzv::AgentMessage& message);
-    void write_to_etcd(Daemon& daemon, std::optional<rdzv::RunRecord> record);
+    void write_to_etcd(Daemon& daemon, const std::optional<rdzv::RunRecord>& record);
+    void etcd_has_answered(Daemon& daemon, std::uint64_t orders, rdzv::WriteOutcome outcome);
     void watch_leaders_lease();
 
     // Agents.
@@ -258,7 +263,6 @@ private:
     Etcd etcd_;          ///< of several
     Instant etcd_away_until_{};
     Instant etcd_slow_until_{};
-    std::uint64_t last_lease_ = 0;
     std::uint64_t last_watch_ = 0;
     std::vector<Machine> machines_;
     std::vector<PlannedFault> plan_;

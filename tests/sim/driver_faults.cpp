@@ -428,7 +428,11 @@ void Simulation::kill_rendezvous(Dice& dice, bool forgets) {
         disturb_all(events_.now());
     }
     close_coordinator(daemon);
-    daemon.seat = Seat{.leader = {}};
+    daemon.term.reset();
+    daemon.term_timer_at.reset();
+    daemon.leader.clear();
+    daemon.watch = 0;
+    daemon.is_watched = false;
     if (loses_journal) {
         disk_ = JournalEntry{};
     }
@@ -519,6 +523,9 @@ void Simulation::resume_rendezvous(Daemon& daemon) {
     }
     if (daemon.tick_at.has_value() && *daemon.tick_at <= now) {
         rendezvous_timer_fires(daemon, *daemon.tick_at);
+    }
+    if (life == daemon.life && daemon.term_timer_at.has_value() && *daemon.term_timer_at <= now) {
+        term_timer_fires(daemon, *daemon.term_timer_at);
     }
 }
 

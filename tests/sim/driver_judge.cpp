@@ -373,10 +373,10 @@ void Simulation::judge_leadership(const Daemon& daemon) {
     if (!has_several()) {
         return;
     }
-    const bool leads = etcd_.leader().has_value() && etcd_.leader()->term == daemon.seat.term;
+    const bool leads = etcd_.leader().has_value() && etcd_.leader()->term == daemon.leads_term;
     if (!leads) {
         checker_.violate("S1", fmt::format("{} decides after its reign of term {}", daemon.name,
-                                           daemon.seat.term));
+                                           daemon.leads_term));
     }
 }
 
@@ -522,7 +522,7 @@ void Simulation::expect_succession(const Daemon& daemon) {
     const Instant died = events_.now();
     const auto is_well = [&](const Daemon& one) {
         return one.index != daemon.index && one.is_up && !one.is_paused &&
-               one.seat.leader == daemon.index && one.seat.watch != 0;
+               one.leader == daemon.name && one.is_watched;
     };
     const bool has_heir = std::any_of(daemons_.begin(), daemons_.end(), is_well);
     if (!has_heir || last_daemon_fault_at_ > died - kEtcdSettles) {

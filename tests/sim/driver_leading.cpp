@@ -1,13 +1,13 @@
-// One of several daemons: competes in etcd for being the one that decides, leads or follows. As
-// rendezvous/journal (Leadership, EtcdJournal) and rendezvous/server (server_leading.cpp) do it.
+// One of several daemons: carries out what its LeaderTerm wants, with an etcd that is made up.
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "base/planted_bug.hpp"
+#include "base/overloaded.hpp"
 #include "rendezvous/wire/codec.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/message_text.hpp"
@@ -16,20 +16,13 @@ namespace ddprun::sim {
 
 namespace {
 
-/// As leader_lease.cpp and leadership.cpp have them.
-constexpr int kProlongationsPerLease = 4;
-constexpr int kMarginPart = 10;
-constexpr int kTriesPerLease = 16;
-constexpr int kWatchLeases = 4;
-
 /// Etcd looks at its leases now and then.
 constexpr Milliseconds kExpiryLate{500};
 constexpr Milliseconds kSlowMost{3000};
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------ the way to
-// etcd
+// -------------------------------------------------------------------------------- the way to etcd
 
 /// When something that is sent now between `daemon` and etcd arrives; none: never.
 std::optional<Instant> Simulation::passes_at(const Daemon& daemon) {
@@ -45,210 +38,177 @@ std::optional<Instant> Simulation::passes_at(const Daemon& daemon) {
 }
 
 void Simulation::ask_etcd(Daemon& daemon, Duration patience, EtcdRequest request,
-                          EtcdAnswered answered) {
+                          EtcdReply unanswered) {
     const auto is_over = std::make_shared<bool>(false);
-    const auto end = [is_over, answered = std::move(answered)](Daemon& same,
-                                                               const EtcdAnswer* answer) {
+    const auto end = [is_over](Daemon& same, const EtcdReply& reply) {
         if (!std::exchange(*is_over, true)) {
-            answered(same, answer);
+            reply(same);
         }
     };
-    later_in_daemon(daemon, patience, [end](Daemon& same) { end(same, nullptr); });
+    later_in_daemon(daemon, patience, [end, unanswered = std::move(unanswered)](Daemon& same) {
+        end(same, unanswered);
+    });
     const std::optional<Instant> arrives = passes_at(daemon);
     if (!arrives.has_value()) {
         return;
     }
     events_.at(*arrives, [this, &daemon, life = daemon.life, end, request = std::move(request)] {
-        const EtcdAnswer answer = request();
+        const EtcdReply reply = request();
         const std::optional<Instant> back = passes_at(daemon);
         if (life == daemon.life && back.has_value()) {
             later_in_daemon(daemon, *back - events_.now(),
-                            [end, answer](Daemon& same) { end(same, &answer); });
+                            [end, reply](Daemon& same) { end(same, reply); });
         }
     });
 }
 
-// ------------------------------------------------------------------------------------------
-// competing
+/// As `daemon`'s clock shows it, which may run fast or slow.
+Instant Simulation::local_now(const Daemon& daemon) const {
+    return Instant(events_.now().time_since_epoch() / 1000 * daemon.clock_permille);
+}
 
-/// To be asked before every decision.
+/// When that clock shows `local`: rounded so that no timer fires early.
+Instant Simulation::true_time(const Daemon& daemon, Instant local) {
+    if (local == Instant::max() || local == Instant::min()) {
+        return local;
+    }
+    const Duration::rep permille = daemon.clock_permille;
+    return Instant(Duration((local.time_since_epoch().count() + permille - 1) / permille * 1000));
+}
+
+// ---------------------------------------------------------------------------------------- the term
+
 bool Simulation::may_decide(const Daemon& daemon) const {
-    return !has_several() || (daemon.coordinator != nullptr && events_.now() < daemon.seat.until);
+    return !has_several() || daemon.term->is_leading(local_now(daemon));
 }
 
-void Simulation::look_for_leader(Daemon& daemon) {
-    daemon.seat.watch = 0;
-    ask_etcd(
-        daemon, options_.limits.etcd_timeout / 2,
-        [this] { return EtcdAnswer{.leader = etcd_.leader(), .entry = {}}; },
-        [this](Daemon& same, const EtcdAnswer* answer) {
-            const bool is_vacant = answer != nullptr && !answer->leader.has_value();
-            is_vacant ? campaign(same) : take_seat(same, answer);
-        });
+void Simulation::compete(Daemon& daemon) {
+    daemon.term = std::make_unique<rdzv::LeaderTerm>(daemon.name, options_.limits);
+    rdzv::TermEffects effects;
+    daemon.term->start(local_now(daemon), effects);
+    carry_out(daemon, effects);
 }
 
-void Simulation::campaign(Daemon& daemon) {
-    Seat& seat = daemon.seat;
-    seat.watch = 0;
-    // A campaign that was not answered may yet be won.
-    const Instant now = events_.now();
-    if (seat.lease == 0 || now - seat.asked_at >= leader_lease() / 2) {
-        seat.lease = ++last_lease_;
-        seat.asked_at = now;
+void Simulation::step_term(Daemon& daemon, const rdzv::TermInput& input) {
+    rdzv::TermEffects effects;
+    daemon.term->step(local_now(daemon), input, effects);
+    carry_out(daemon, effects);
+}
+
+void Simulation::carry_out(Daemon& daemon, const rdzv::TermEffects& effects) {
+    const Overloaded act{
+        [&](const rdzv::AskEtcd& question) { ask_for_term(daemon, question); },
+        [&](const rdzv::WatchKey& asked) { watch_key(daemon, asked); },
+        [&](const rdzv::ReadRecords&) { read_record(daemon); },
+        [&](const rdzv::StopReading&) { daemon.reading += 1; },
+        [&](const rdzv::BeginLeading& begun) { begin_leading(daemon, begun.term); },
+        [&](const rdzv::EndLeading& ended) { end_leading(daemon, ended.why); },
+        [&](const rdzv::FollowLeader& followed) { follow(daemon, followed.endpoint); },
+        [&](const rdzv::SayLine& line) { trace(daemon.name, line.text); },
+    };
+    for (const rdzv::TermEffect& effect : effects) {
+        std::visit(act, effect);
     }
+    arm_term(daemon);
+}
+
+void Simulation::arm_term(Daemon& daemon) {
+    const std::optional<Instant> local = daemon.term->timer();
+    if (!local.has_value() || *local == Instant::max()) {
+        daemon.term_timer_at.reset();
+        return;
+    }
+    const Instant at = std::max(true_time(daemon, *local), events_.now());
+    if (daemon.term_timer_at == at) {
+        return;
+    }
+    daemon.term_timer_at = at;
+    events_.at(at, [this, &daemon, at, life = daemon.life] {
+        if (life == daemon.life && daemon.is_up && !daemon.is_paused) {
+            term_timer_fires(daemon, at);
+        }
+    });
+}
+
+void Simulation::term_timer_fires(Daemon& daemon, Instant at) {
+    if (daemon.term_timer_at == at) {
+        daemon.term_timer_at.reset();
+        step_term(daemon, rdzv::TermTimer{});
+    }
+}
+
+void Simulation::ask_for_term(Daemon& daemon, const rdzv::AskEtcd& question) {
+    const Duration left = true_time(daemon, question.until) - events_.now();
+    const Duration patience =
+        question.until == Instant::max() ? question.each : std::min<Duration>(question.each, left);
     ask_etcd(
-        daemon, options_.limits.etcd_timeout / 2,
-        [this, index = daemon.index, lease = seat.lease] {
-            if (etcd_.campaign(events_.now(), index, lease)) {
-                watch_leaders_lease();
-            }
-            return EtcdAnswer{.leader = etcd_.leader(), .entry = {}};
+        daemon, patience,
+        [this, name = daemon.name, what = question.what]() -> EtcdReply {
+            const rdzv::TermInput answer =
+                std::visit([&](const auto& asked) { return etcd_answers(name, asked); }, what);
+            return [this, answer](Daemon& same) { step_term(same, answer); };
         },
-        [this](Daemon& same, const EtcdAnswer* answer) { take_seat(same, answer); });
+        [this](Daemon& same) { step_term(same, rdzv::EtcdFailed{.why = "etcd is silent"}); });
 }
 
-void Simulation::take_seat(Daemon& daemon, const EtcdAnswer* answer) {
-    Seat& seat = daemon.seat;
-    if (answer == nullptr || !answer->leader.has_value()) {
-        look_again(daemon);
-        return;
+rdzv::TermInput Simulation::etcd_answers(const std::string& /*who*/,
+                                         const rdzv::LookAtKey& /*asked*/) {
+    return etcd_.look();
+}
+
+rdzv::TermInput Simulation::etcd_answers(const std::string& /*who*/,
+                                         const rdzv::GrantLease& /*asked*/) {
+    return etcd_.grant(events_.now());
+}
+
+rdzv::TermInput Simulation::etcd_answers(const std::string& who, const rdzv::TakeKey& asked) {
+    const bool was_vacant = !etcd_.leader().has_value();
+    const std::optional<rdzv::KeySeen> seen = etcd_.campaign(events_.now(), who, asked.lease);
+    if (!seen.has_value()) {
+        return rdzv::EtcdFailed{.why = "etcd knows no such lease", .is_refused = true};
     }
-    const LeaderKey& key = *answer->leader;
-    if (key.lease == seat.lease) {
-        reign(daemon, key.term);
-        return;
+    if (was_vacant) {
+        watch_leaders_lease();
     }
-    seat.lease = 0;
-    // It may be our own endpoint: we were killed, and started again within our lease.
-    follow(daemon, key.daemon == daemon.index ? std::nullopt : std::optional(key.daemon));
+    return *seen;
 }
 
-void Simulation::look_again(Daemon& daemon) {
-    Milliseconds& backoff = daemon.seat.backoff;
-    backoff = std::clamp(backoff * 2, options_.limits.reconnect_backoff_min,
-                         options_.limits.leader_lease / kTriesPerLease);
-    later_in_daemon(daemon, backoff, [this](Daemon& same) { look_for_leader(same); });
+rdzv::TermInput Simulation::etcd_answers(const std::string& /*who*/,
+                                         const rdzv::ProlongLease& asked) {
+    const bool is_known = etcd_.prolong(events_.now(), asked.lease);
+    return rdzv::LeaseProlonged{is_known ? leader_lease() : Duration::zero()};
 }
 
-// --------------------------------------------------------------------------------------------
-// leading
-
-/// Counted from when etcd was asked, which is before it counts from, and not wholly used: clocks
-/// run at different speeds.
-void Simulation::believe(Daemon& daemon, Instant asked_at) {
-    daemon.seat.asked_at = DDP_BUG(LeaseFromAnswer) ? events_.now() : asked_at;
-    const Duration trusted = leader_lease() - leader_lease() / kMarginPart;
-    daemon.seat.until = daemon.seat.asked_at + trusted / daemon.clock_permille * 1000;
-    if (DDP_BUG(LeaderOutlivesLease)) {
-        daemon.seat.until = Instant::max();
-    }
-}
-
-/// The key is ours.
-void Simulation::reign(Daemon& daemon, std::uint64_t term) {
-    Seat& seat = daemon.seat;
-    believe(daemon, seat.asked_at);
-    if (events_.now() >= seat.until) {
-        // Etcd was away for longer than the lease, and has kept it for us all the same.
-        const Instant asked_at = events_.now();
-        ask_etcd(
-            daemon, options_.limits.etcd_timeout,
-            [this, lease = seat.lease] {
-                return EtcdAnswer{.is_done = etcd_.prolong(events_.now(), lease), .entry = {}};
-            },
-            [this, term, asked_at](Daemon& same, const EtcdAnswer* answer) {
-                if (answer == nullptr || !answer->is_done) {
-                    same.seat.lease = answer == nullptr ? same.seat.lease : 0;
-                    look_again(same);
-                    return;
-                }
-                same.seat.asked_at = asked_at;
-                reign(same, term);
-            });
-        return;
-    }
-    trace(daemon.name, fmt::format("has the leader's key, term {}", term));
-    seat.term = term;
-    seat.leader.reset();
-    watch_own_lease(daemon);
-    prolong_lease(daemon);
-    load_record(daemon);
-}
-
-void Simulation::prolong_lease(Daemon& daemon) {
-    const Duration every = leader_lease() / kProlongationsPerLease;
-    const std::uint64_t term = daemon.seat.term;
-    const Duration pause = daemon.seat.asked_at + every - events_.now();
-    later_in_daemon(daemon, std::max(pause, Duration()), [this, every, term](Daemon& same) {
-        const Instant asked_at = events_.now();
-        if (same.seat.term != term || asked_at >= same.seat.until) {
-            return;
-        }
-        ask_etcd(
-            same, std::min(every, same.seat.until - asked_at),
-            [this, lease = same.seat.lease] {
-                return EtcdAnswer{.is_done = etcd_.prolong(events_.now(), lease), .entry = {}};
-            },
-            [this, term, asked_at](Daemon& asker, const EtcdAnswer* answer) {
-                if (asker.seat.term != term) {
-                    return;
-                }
-                if (answer != nullptr && !answer->is_done) {
-                    asker.seat.lease = 0;
-                    lose_seat(asker, "etcd has ended the lease");
-                    return;
-                }
-                if (answer != nullptr) {
-                    believe(asker, asked_at);
-                }
-                prolong_lease(asker);
-            });
-    });
-}
-
-/// The daemon's own timer, which may be late.
-void Simulation::watch_own_lease(Daemon& daemon) {
-    const Duration left = daemon.seat.until - events_.now();
-    if (daemon.seat.until == Instant::max()) {
-        return;
-    }
-    later_in_daemon(daemon, left, [this, term = daemon.seat.term](Daemon& same) {
-        if (same.seat.term != term) {
-            return;
-        }
-        if (events_.now() >= same.seat.until) {
-            lose_seat(same, "etcd was not heard from for a whole lease");
-        } else {
-            watch_own_lease(same);
-        }
-    });
-}
-
-void Simulation::load_record(Daemon& daemon) {
+void Simulation::read_record(Daemon& daemon) {
+    const std::uint64_t number = ++daemon.reading;
     ask_etcd(
         daemon, options_.limits.etcd_timeout,
-        [this] { return EtcdAnswer{.is_done = true, .leader = {}, .entry = etcd_.entry()}; },
-        [this, term = daemon.seat.term](Daemon& same, const EtcdAnswer* answer) {
-            if (same.seat.term != term || events_.now() >= same.seat.until) {
-                return;
-            }
-            if (answer != nullptr) {
-                begin_leading(same, answer->entry);
-            } else {
-                later_in_daemon(same, leader_lease() / kProlongationsPerLease,
-                                [this, term](Daemon& later) {
-                                    if (later.seat.term == term) {
-                                        load_record(later);
-                                    }
-                                });
+        [this, number]() -> EtcdReply {
+            return [this, number, entry = etcd_.entry()](Daemon& same) {
+                if (same.reading == number) {
+                    same.read_entry = entry;
+                    step_term(same, rdzv::RecordsRead{});
+                }
+            };
+        },
+        [this, number](Daemon& same) {
+            if (same.reading == number) {
+                step_term(same, rdzv::RecordsFailed{"etcd is silent"});
             }
         });
 }
 
-void Simulation::begin_leading(Daemon& daemon, const JournalEntry& entry) {
-    trace(daemon.name, fmt::format("leads from now on, with the record of {}", entry.revision));
-    daemon.seat.backoff = Milliseconds::zero();
-    daemon.seat.known_revision = entry.revision;
+void Simulation::begin_leading(Daemon& daemon, std::uint64_t term) {
+    const JournalEntry& entry = daemon.read_entry;
+    trace(daemon.name,
+          fmt::format("leads from now on, term {}, with the record of {}", term, entry.revision));
+    daemon.leads_term = term;
+    daemon.leader.clear();
+    std::map<JobId, std::uint64_t> known;
+    if (entry.record.has_value()) {
+        known[kJob] = entry.revision;
+    }
+    daemon.writes.emplace(term, std::move(known));
     checker_.daemon_died(Memory::Whole);
     disturb_all(events_.now());
     open_coordinator(daemon, entry);
@@ -260,51 +220,68 @@ void Simulation::begin_leading(Daemon& daemon, const JournalEntry& entry) {
 }
 
 /// It must not decide any more.
-void Simulation::lose_seat(Daemon& daemon, const std::string& why) {
+void Simulation::end_leading(Daemon& daemon, const std::string& why) {
     trace(daemon.name, fmt::format("leads no more: {}", why));
-    daemon.seat.term = 0;
-    daemon.seat.until = Instant::min();
-    if (daemon.coordinator != nullptr) {
-        disturb_all(events_.now());
-        const std::set<ConnectionId> served = daemon.served;
-        close_coordinator(daemon);
-        for (const ConnectionId connection : served) {
-            network_.close_at_rendezvous(connection, PacketKind::Reset);
-        }
+    disturb_all(events_.now());
+    const std::set<ConnectionId> served = daemon.served;
+    close_coordinator(daemon);
+    for (const ConnectionId connection : served) {
+        network_.close_at_rendezvous(connection, PacketKind::Reset);
     }
-    look_for_leader(daemon);
 }
 
-// ------------------------------------------------------------------------------------------
-// following
+// --------------------------------------------------------------------------------------- following
 
-/// Until the leader's key is deleted. No polling, but a watch that is silent for long is not
-/// trusted.
-void Simulation::follow(Daemon& daemon, std::optional<int> leader) {
-    Seat& seat = daemon.seat;
-    seat.backoff = Milliseconds::zero();
-    if (seat.leader != leader) {
-        trace(daemon.name, leader.has_value() ? "follows " + this->daemon(*leader).name
-                                              : std::string("knows no leader"));
-    }
-    seat.leader = leader;
-    seat.watch = ++last_watch_;
-    if (leader.has_value()) {
+void Simulation::follow(Daemon& daemon, const std::string& leader) {
+    trace(daemon.name, leader.empty() ? "knows no leader" : "follows " + leader);
+    daemon.leader = leader;
+    if (!leader.empty()) {
         const std::map<ConnectionId, rdzv::Join> parked = std::exchange(daemon.parked, {});
         for (const auto& [connection, join] : parked) {
             send_to_leader(daemon, connection);
         }
     }
-    later_in_daemon(daemon, leader_lease() * kWatchLeases,
-                    [this, watch = seat.watch](Daemon& same) {
-                        if (same.seat.watch == watch) {
-                            look_for_leader(same);
-                        }
-                    });
+}
+
+/// Until the leader's key is deleted, or nothing was heard for long.
+void Simulation::watch_key(Daemon& daemon, const rdzv::WatchKey& asked) {
+    const std::uint64_t number = ++last_watch_;
+    daemon.watch = number;
+    later_in_daemon(daemon, asked.silence_max, [this, number](Daemon& same) {
+        if (same.watch == number) {
+            same.watch = 0;
+            step_term(same, rdzv::WatchSilent{});
+        }
+    });
+    const std::optional<Instant> arrives = passes_at(daemon);
+    if (!arrives.has_value()) {
+        return;
+    }
+    events_.at(*arrives, [this, &daemon, number, revision = asked.revision] {
+        if (daemon.watch == number && etcd_.was_deleted_since(revision)) {
+            tell_deletion(daemon);
+        } else if (daemon.watch == number) {
+            daemon.is_watched = true;
+        }
+    });
+}
+
+void Simulation::tell_deletion(Daemon& daemon) {
+    daemon.is_watched = false;
+    const std::optional<Instant> arrives = passes_at(daemon);
+    if (!arrives.has_value()) {
+        return;
+    }
+    later_in_daemon(daemon, *arrives - events_.now(), [this, number = daemon.watch](Daemon& same) {
+        if (same.watch == number) {
+            same.watch = 0;
+            step_term(same, rdzv::KeyDeleted{});
+        }
+    });
 }
 
 void Simulation::send_to_leader(Daemon& daemon, ConnectionId connection) {
-    const rdzv::Redirect redirect{this->daemon(*daemon.seat.leader).name};
+    const rdzv::Redirect redirect{daemon.leader};
     network_.send_to_node(connection, rdzv::encode(rdzv::RendezvousMessage(redirect)));
     network_.close_at_rendezvous(connection);
 }
@@ -317,17 +294,15 @@ void Simulation::receive_as_follower(Daemon& daemon, ConnectionId connection,
         return;
     }
     trace(daemon.name, fmt::format("<- {} {}", connection.value(), message_text(message)));
-    const std::optional<int> leader = daemon.seat.leader;
     const std::string& unreachable = join != nullptr ? join->unreachable : unfit->unreachable;
-    if (leader.has_value() && this->daemon(*leader).name != unreachable) {
+    if (!daemon.leader.empty() && daemon.leader != unreachable) {
         send_to_leader(daemon, connection);
     } else if (join != nullptr) {
         daemon.parked[connection] = *join;
     }
 }
 
-// -----------------------------------------------------------------------------------------------
-// etcd
+// -------------------------------------------------------------------------------------------- etcd
 
 /// Etcd ends the leader's lease by its own clock, and those who watch are told.
 void Simulation::watch_leaders_lease() {
@@ -343,71 +318,58 @@ void Simulation::watch_leaders_lease() {
         }
         trace("etcd", fmt::format("the leader's lease of term {} is over", term));
         for (Daemon& daemon : daemons_) {
-            const std::optional<Instant> arrives = passes_at(daemon);
-            if (daemon.seat.watch == 0 || !arrives.has_value()) {
-                continue;
+            if (daemon.is_watched) {
+                tell_deletion(daemon);
             }
-            later_in_daemon(daemon, *arrives - events_.now(),
-                            [this, watch = daemon.seat.watch](Daemon& same) {
-                                if (same.seat.watch == watch) {
-                                    same.seat.leader.reset();
-                                    campaign(same);
-                                }
-                            });
         }
     });
 }
 
-void Simulation::write_to_etcd(Daemon& daemon, std::optional<rdzv::RunRecord> record) {
-    const Seat& seat = daemon.seat;
+void Simulation::write_to_etcd(Daemon& daemon, const std::optional<rdzv::RunRecord>& record) {
+    const rdzv::WriteGuard guard = daemon.writes->guard(kJob);
     ask_etcd(
         daemon, options_.limits.etcd_timeout / 2,
-        [this, term = seat.term, known = seat.known_revision, record = std::move(record)] {
-            EtcdAnswer answer{.leader = etcd_.leader(), .entry = {}};
-            if (DDP_BUG(UnguardedWrite)) {
-                etcd_.put(record);
-                answer.is_done = true;
-            } else {
-                answer.is_done = etcd_.put_guarded(record, term, known);
-            }
+        [this, guard, record, term = daemon.leads_term, reign = daemon.reign,
+         orders = daemon.orders]() -> EtcdReply {
             const bool is_foreign = !etcd_.leader().has_value() || etcd_.leader()->term != term;
+            const rdzv::GuardedAnswer answer = etcd_.put(record, guard);
             if (answer.is_done && is_foreign) {
                 checker_.violate("S1",
                                  fmt::format("the daemon of term {} wrote after its reign", term));
             }
-            answer.entry.revision = etcd_.entry().revision;
-            return answer;
+            return [this, answer, reign, orders, is_erased = !record.has_value()](Daemon& same) {
+                if (same.reign == reign) {
+                    etcd_has_answered(same, orders, same.writes->answered(kJob, is_erased, answer));
+                }
+            };
         },
-        [this, reign = daemon.reign, orders = daemon.orders](Daemon& same,
-                                                             const EtcdAnswer* answer) {
+        [this, reign = daemon.reign](Daemon& same) {
             if (same.reign != reign) {
                 return;
             }
+            // Nothing is told that could not be written: another daemon may decide by now.
             same.is_writing = false;
-            if (answer == nullptr) {
-                // Nothing is told that could not be written: another daemon may decide by now.
-                tell_durability(same, "etcd does not answer");
-                later_in_daemon(same, options_.limits.reconnect_backoff_min,
-                                [this, reign](Daemon& later) {
-                                    if (later.reign == reign && !later.is_writing) {
-                                        begin_write(later);
-                                    }
-                                });
-                return;
-            }
-            const bool leads = answer->leader.has_value() && answer->leader->term == same.seat.term;
-            if (!answer->is_done && !leads) {
-                lose_seat(same, "etcd says that another daemon leads, or none");
-                return;
-            }
-            same.seat.known_revision = answer->entry.revision;
-            if (!answer->is_done) {
-                begin_write(same);  // an earlier request of ours had not been answered
-                return;
-            }
-            tell_durability(same, "");
-            record_is_written(same, orders);
+            tell_durability(same, "etcd does not answer");
+            later_in_daemon(same, options_.limits.reconnect_backoff_min,
+                            [this, reign](Daemon& later) {
+                                if (later.reign == reign && !later.is_writing) {
+                                    begin_write(later);
+                                }
+                            });
         });
+}
+
+void Simulation::etcd_has_answered(Daemon& daemon, std::uint64_t orders,
+                                   rdzv::WriteOutcome outcome) {
+    daemon.is_writing = false;
+    if (outcome == rdzv::WriteOutcome::Deposed) {
+        step_term(daemon, rdzv::TermDeposed{});
+    } else if (outcome == rdzv::WriteOutcome::Again) {
+        begin_write(daemon);
+    } else {
+        tell_durability(daemon, "");
+        record_is_written(daemon, orders);
+    }
 }
 
 }  // namespace ddprun::sim

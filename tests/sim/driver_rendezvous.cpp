@@ -16,7 +16,7 @@ namespace ddprun::sim {
 void Simulation::open_daemon(Daemon& daemon) {
     daemon.is_up = true;
     if (has_several()) {
-        look_for_leader(daemon);
+        compete(daemon);
     } else {
         open_coordinator(daemon, disk_);
     }
@@ -280,7 +280,7 @@ void Simulation::begin_write(Daemon& daemon) {
     daemon.is_erasing = false;
     daemon.is_writing = true;
     if (has_several()) {
-        write_to_etcd(daemon, std::move(record));
+        write_to_etcd(daemon, record);
     } else {
         write_to_disk(daemon, std::move(record));
     }

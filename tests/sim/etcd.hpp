@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "base/instant.hpp"
+#include "rendezvous/host/leader_term.hpp"
+#include "rendezvous/host/term_writes.hpp"
 #include "rendezvous/wire/run_record.hpp"
 
 namespace ddprun::sim {
@@ -23,42 +26,43 @@ struct JournalEntry {
     }
 };
 
-/// Who has the leader's key.
-struct LeaderKey {
-    int daemon = 0;
-    std::uint64_t lease = 0;  ///< that the key is bound to
-    std::uint64_t term = 0;   ///< revision at which the key was made
-};
-
-/// What several daemons share, as etcd keeps it: the leader's key with its lease, and the record of
-/// the run. How long requests are under way, and whether they arrive, is the driver's.
+/// What several daemons share, as etcd keeps it: leases, the leader's key, and the record of the
+/// run. How long requests are under way, and whether they arrive, is the driver's.
 class Etcd {
 public:
     explicit Etcd(Duration ttl) : ttl_(ttl) {}
 
-    /// Makes the leader's key with a new lease, unless it is there; true if so.
-    [[nodiscard]] bool campaign(Instant now, int daemon, std::uint64_t lease);
+    [[nodiscard]] rdzv::LeaseGranted grant(Instant now);
     /// False: there is no such lease, or none any more.
-    [[nodiscard]] bool prolong(Instant now, std::uint64_t lease);
+    [[nodiscard]] bool prolong(Instant now, std::int64_t lease);
+    [[nodiscard]] rdzv::KeySeen look() const { return {.key = leader_, .revision = revision_}; }
+    /// Makes the leader's key unless it is there, and says whose it is. None: no such lease.
+    [[nodiscard]] std::optional<rdzv::KeySeen> campaign(Instant now, const std::string& endpoint,
+                                                        std::int64_t lease);
     /// Deletes the leader's key if its lease is over; true if so.
     bool expire(Instant now);
+    /// The leader's key was deleted at `revision` or later.
+    [[nodiscard]] bool was_deleted_since(std::uint64_t revision) const {
+        return deleted_at_ >= revision;
+    }
     /// It was away, and could end no lease: they all count anew.
-    void come_back(Instant now) { lease_end_ = now + ttl_; }
-    /// What depends on nothing: for one who forgot the guard.
-    void put(std::optional<rdzv::RunRecord> record);
-    /// Only if the leader's key is of `term`, and the record as `known_revision` has it.
-    [[nodiscard]] bool put_guarded(std::optional<rdzv::RunRecord> record, std::uint64_t term,
-                                   std::uint64_t known_revision);
+    void come_back(Instant now);
+    /// A write that depends on the leader's key and on the record as it was.
+    [[nodiscard]] rdzv::GuardedAnswer put(const std::optional<rdzv::RunRecord>& record,
+                                          const rdzv::WriteGuard& guard);
 
-    [[nodiscard]] const std::optional<LeaderKey>& leader() const { return leader_; }
-    [[nodiscard]] Instant lease_end() const { return lease_end_; }
+    [[nodiscard]] const std::optional<rdzv::LeaderKey>& leader() const { return leader_; }
+    /// Of the leader's lease.
+    [[nodiscard]] Instant lease_end() const { return leases_.at(leader_->lease); }
     [[nodiscard]] const JournalEntry& entry() const { return entry_; }
 
 private:
     Duration ttl_;
     std::uint64_t revision_ = 0;
-    std::optional<LeaderKey> leader_;
-    Instant lease_end_{};  ///< of the leader's
+    std::uint64_t deleted_at_ = 0;
+    std::int64_t last_lease_ = 0;
+    std::map<std::int64_t, Instant> leases_;  ///< until when
+    std::optional<rdzv::LeaderKey> leader_;
     JournalEntry entry_;
 };
 

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "base/tagged.hpp"
+
+namespace ddprun::rdzv {
+
+/// What a leader's write to etcd depends on: etcd carries it out only if the leader's key was made
+/// at `term` and the record's key was changed last at `mod_revision` (0: it is not there).
+struct WriteGuard {
+    std::optional<std::uint64_t> term;  ///< none only where that mistake is planted
+    std::uint64_t mod_revision = 0;
+};
+
+/// What etcd answered to such a write.
+struct GuardedAnswer {
+    bool is_done = false;
+    std::uint64_t revision = 0;                ///< done: of the change
+    std::optional<std::uint64_t> leader_term;  ///< not done: of the key that is there
+    std::uint64_t mod_revision = 0;            ///< not done: of the record; 0: it is not there
+};
+
+enum class WriteOutcome {
+    Done,
+    Again,    ///< with the guard() of now: an earlier request of this term had arrived late
+    Deposed,  ///< the key is not this term's
+};
+
+/// The guards of one term's writes. Pure.
+class TermWrites {
+public:
+    /// `mod_revisions`: of the records that were there when the term began.
+    TermWrites(std::uint64_t term, std::map<JobId, std::uint64_t> mod_revisions);
+
+    [[nodiscard]] WriteGuard guard(const JobId& job) const;
+
+    /// Takes in what became of a write with that guard. `is_erased`: it was to delete the record.
+    [[nodiscard]] WriteOutcome answered(const JobId& job, bool is_erased,
+                                        const GuardedAnswer& answer);
+
+private:
+    const std::uint64_t term_;
+    std::map<JobId, std::uint64_t> mod_revisions_;
+};
+
+}  // namespace ddprun::rdzv
