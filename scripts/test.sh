@@ -116,7 +116,7 @@ suite "fuzz targets: their corpus, then a search" fuzz -L fuzz --parallel 2
 
 if [ "$is_full" = yes ]; then
     sim=build/release/bin/ddprun-sim
-    check "simulator: 200,000 seeds" "$sim" --seeds 200000
+    check "simulator: 200,000 seeds, every probe reached" "$sim" --seeds 200000 --probes
     check "simulator: 64 to 512 nodes" "$sim" --seeds 2000 --nodes-between 64:512
     check "simulator: 1,024 to 4,096 nodes" "$sim" --seeds 20 --nodes-between 1024:4096
     check "simulator: every planted bug is found anew" "$sim" --hunt 2000

@@ -1,12 +1,10 @@
 #include "launcher/run/local_link.hpp"
 
+#include <chrono>
 #include <utility>
 #include <variant>
 
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
-
-#include "rendezvous/core/coordinator.hpp"
 
 namespace ddprun::launcher {
 
@@ -14,87 +12,38 @@ namespace {
 
 const ConnectionId kOnlyConnection{1};
 
+Instant now() {
+    return std::chrono::steady_clock::now();
+}
+
+rdzv::HostOptions host_options(const Limits& limits) {
+    rdzv::HostOptions options;
+    options.coordinator.limits = limits;
+    options.coordinator.has_leases = false;
+    return options;
+}
+
 }  // namespace
 
-class LocalLink::Impl : public std::enable_shared_from_this<LocalLink::Impl> {
-public:
-    Impl(boost::asio::io_context& io, JobId job, Limits limits, Rng rng)
-        : io_(io),
-          timer_(io),
-          coordinator_(std::move(job), {.limits = limits, .has_leases = false}, rng) {}
-
-    void start(rdzv::LinkEvents events) {
-        events_ = std::move(events);
-        is_running_ = true;
-        boost::asio::post(io_, [self = shared_from_this()] {
-            if (self->is_running_) {
-                self->events_.on_up("127.0.0.1", {});
-            }
-        });
-    }
-
-    void feed(const rdzv::Input& input) {
-        if (!is_running_) {
-            return;
-        }
-        rdzv::Effects effects;
-        coordinator_.step(std::chrono::steady_clock::now(), input, effects);
-        // Nothing of it is recorded: nothing waits for a record.
-        for (rdzv::Effect& effect : effects.now) {
-            if (rdzv::Send* send = std::get_if<rdzv::Send>(&effect)) {
-                deliver(std::move(send->message));
-            }
-        }
-        arm();
-    }
-
-    void stop(std::function<void()> done) {
-        is_running_ = false;
-        timer_.cancel();
-        boost::asio::post(io_, std::move(done));
-    }
-
-private:
-    void deliver(rdzv::RendezvousMessage message) {
-        boost::asio::post(io_, [self = shared_from_this(), message = std::move(message)]() mutable {
-            if (self->is_running_) {
-                self->events_.on_message(std::move(message));
-            }
-        });
-    }
-
-    void arm() {
-        const std::optional<Instant> deadline = coordinator_.next_deadline();
-        if (!deadline) {
-            timer_.cancel();
-            return;
-        }
-        timer_.expires_at(*deadline);
-        timer_.async_wait([self = shared_from_this()](boost::system::error_code failure) {
-            if (!failure) {
-                self->feed(rdzv::Tick{});
-            }
-        });
-    }
-
-    boost::asio::io_context& io_;
-    boost::asio::steady_timer timer_;
-    rdzv::Coordinator coordinator_;
-    rdzv::LinkEvents events_;
-    bool is_running_ = false;
-};
-
 LocalLink::LocalLink(boost::asio::io_context& io, JobId job, Limits limits, Rng rng)
-    : impl_(std::make_shared<Impl>(io, std::move(job), limits, rng)) {}
-
-LocalLink::~LocalLink() = default;
+    : io_(io), timer_(io), host_(std::move(job), host_options(limits), rng) {}
 
 void LocalLink::start(rdzv::LinkEvents events) {
-    impl_->start(std::move(events));
+    events_ = std::move(events);
+    is_running_ = true;
+    boost::asio::post(io_, [this] {
+        if (is_running_) {
+            events_.on_up("127.0.0.1", {});
+        }
+    });
 }
 
 void LocalLink::send(const rdzv::AgentMessage& message) {
-    impl_->feed(rdzv::Received{kOnlyConnection, message});
+    if (is_running_) {
+        rdzv::HostEffects wanted;
+        host_.step(now(), rdzv::Received{kOnlyConnection, message}, wanted);
+        carry_out(wanted);
+    }
 }
 
 void LocalLink::drop(const std::string& /*why*/) {
@@ -102,7 +51,39 @@ void LocalLink::drop(const std::string& /*why*/) {
 }
 
 void LocalLink::stop(std::function<void()> done) {
-    impl_->stop(std::move(done));
+    is_running_ = false;
+    timer_.cancel();
+    boost::asio::post(io_, std::move(done));
+}
+
+void LocalLink::carry_out(const rdzv::HostEffects& wanted) {
+    for (const rdzv::Effect& effect : wanted.now) {
+        const rdzv::Send* send = std::get_if<rdzv::Send>(&effect);
+        if (send == nullptr) {
+            continue;
+        }
+        boost::asio::post(io_, [this, message = send->message]() mutable {
+            if (is_running_) {
+                events_.on_message(std::move(message));
+            }
+        });
+    }
+    if (wanted.timer) {
+        timer_.expires_at(*wanted.timer);
+        timer_.async_wait([this](boost::system::error_code cancelled) {
+            if (!cancelled && is_running_) {
+                wake_up();
+            }
+        });
+    }
+}
+
+void LocalLink::wake_up() {
+    rdzv::HostEffects wanted;
+    if (host_.wakes(now(), wanted)) {
+        host_.judge(now(), wanted);
+    }
+    carry_out(wanted);
 }
 
 }  // namespace ddprun::launcher

@@ -1,23 +1,25 @@
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <string>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "base/limits.hpp"
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/client/link.hpp"
+#include "rendezvous/host/job_host.hpp"
 
 namespace ddprun::launcher {
 
 /// The Link of a single-node job: the Coordinator lives in this process and is told things by
-/// value. It needs no socket, secret or lease. One thread, that of `io`.
+/// value. It needs no socket, secret or lease. One thread, that of `io`, which runs nothing any more
+/// once this is destroyed.
 class LocalLink final : public rdzv::Link {
 public:
     LocalLink(boost::asio::io_context& io, JobId job, Limits limits, Rng rng);
-    ~LocalLink() override;
     LocalLink(const LocalLink&) = delete;
     LocalLink& operator=(const LocalLink&) = delete;
 
@@ -27,8 +29,14 @@ public:
     void stop(std::function<void()> done) override;
 
 private:
-    class Impl;
-    std::shared_ptr<Impl> impl_;
+    void carry_out(const rdzv::HostEffects& wanted);
+    void wake_up();
+
+    boost::asio::io_context& io_;
+    boost::asio::steady_timer timer_;
+    rdzv::JobHost host_;
+    rdzv::LinkEvents events_;
+    bool is_running_ = false;
 };
 
 }  // namespace ddprun::launcher

@@ -8,6 +8,7 @@
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 
 namespace ddprun::rdzv {
 
@@ -34,7 +35,12 @@ void LeaderTerm::start(Instant /*now*/, TermEffects& out) {
 
 void LeaderTerm::step(Instant now, const TermInput& input, TermEffects& out) {
     if (const Holding* holding = std::get_if<Holding>(&state_);
-        holding != nullptr && now >= lease_->until) {
+        holding != nullptr && now >= lease_->until &&
+        !(DDP_BUG(LateRenewalBelieved) && std::holds_alternative<LeaseProlonged>(input))) {
+        DDP_PROBE(lease_lapsed);
+        if (std::holds_alternative<LeaseProlonged>(input)) {
+            DDP_PROBE(renewal_came_late);
+        }
         lose(holding->why_lost, out);
     }
     std::visit([&](const auto& in) { take(now, in, out); }, input);
@@ -84,6 +90,7 @@ void LeaderTerm::look(TermEffects& out) {
 /// win.
 void LeaderTerm::campaign(Instant now, TermEffects& out) {
     if (lease_ && now - lease_->asked_at < limits_.leader_lease / 2) {
+        DDP_PROBE(campaign_with_same_lease);
         take_key(out);
         return;
     }
@@ -106,15 +113,14 @@ void LeaderTerm::take(Instant /*now*/, const LeaseGranted& granted, TermEffects&
 }
 
 void LeaderTerm::take(Instant now, const KeySeen& seen, TermEffects& out) {
-    if (std::holds_alternative<Leaving>(state_)) {
-        look(out);
-        return;
-    }
     const bool has_looked = std::holds_alternative<Looking>(state_);
     DDP_CHECK(has_looked || std::holds_alternative<Taking>(state_), state_.index());
     if (!seen.key) {
         has_looked ? campaign(now, out) : look(out);
     } else if (lease_ && seen.key->lease == lease_->id) {
+        if (has_looked) {
+            DDP_PROBE(key_is_ours_after_all);
+        }
         hold(now, seen.key->term, out);
     } else {
         // It may be our own endpoint under another lease: we were killed and started again.
@@ -127,12 +133,14 @@ void LeaderTerm::take(Instant now, const KeySeen& seen, TermEffects& out) {
 void LeaderTerm::take(Instant now, const EtcdFailed& failed, TermEffects& out) {
     note_trouble(failed.why, out);
     if (Holding* holding = std::get_if<Holding>(&state_)) {
+        DDP_PROBE(prolongation_failed);
         holding->asked_at.reset();
         holding->why_lost = failed.why;
         holding->prolong_at = now + next_backoff();
         return;
     }
     if (std::holds_alternative<Leaving>(state_)) {
+        DDP_PROBE(prolongation_failed_after_term);
         look(out);
         return;
     }
@@ -164,6 +172,7 @@ void LeaderTerm::hold(Instant now, std::uint64_t term, TermEffects& out) {
         believe(lease_->id, limits_.leader_lease, now);
     }
     if (now >= lease_->until) {
+        DDP_PROBE(key_outlived_lease);
         state_ = Regaining{.term = term, .asked_at = now};
         ask(ProlongLease{lease_->id}, prolong_every(), now + limits_.etcd_timeout, out);
         return;
@@ -207,6 +216,7 @@ void LeaderTerm::take(Instant now, const LeaseProlonged& prolonged, TermEffects&
         hold(now, regaining->term, out);
     } else {
         DDP_CHECK(std::holds_alternative<Leaving>(state_), state_.index());
+        DDP_PROBE(prolonged_after_term);
         if (is_over) {
             lease_.reset();
         }
@@ -226,6 +236,7 @@ void LeaderTerm::take(Instant /*now*/, const RecordsRead& /*read*/, TermEffects&
 void LeaderTerm::take(Instant now, const RecordsFailed& failed, TermEffects& out) {
     Holding* holding = std::get_if<Holding>(&state_);
     if (holding != nullptr && std::holds_alternative<Reading>(holding->records)) {
+        DDP_PROBE(records_unread);
         note_trouble(failed.why, out);
         holding->records = Rereading{now + prolong_every()};
     }
@@ -240,6 +251,7 @@ void LeaderTerm::take(Instant /*now*/, const TermDeposed& /*deposed*/, TermEffec
 void LeaderTerm::lose(std::string why, TermEffects& out) {
     const Holding& holding = std::get<Holding>(state_);
     if (std::holds_alternative<Reading>(holding.records)) {
+        DDP_PROBE(term_lost_before_records);
         out.push_back(StopReading{});
     }
     if (std::holds_alternative<Leading>(holding.records)) {
@@ -297,6 +309,7 @@ void LeaderTerm::take(Instant now, const KeyDeleted& /*deleted*/, TermEffects& o
 
 void LeaderTerm::take(Instant /*now*/, const WatchSilent& /*silent*/, TermEffects& out) {
     if (std::holds_alternative<Following>(state_)) {
+        DDP_PROBE(watch_silent);
         look(out);
     }
 }

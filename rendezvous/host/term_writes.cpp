@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 
 namespace ddprun::rdzv {
 
@@ -27,6 +28,7 @@ WriteOutcome TermWrites::answered(const JobId& job, bool is_erased, const Guarde
     if (answer.leader_term != term_) {
         return WriteOutcome::Deposed;
     }
+    DDP_PROBE(earlier_write_arrived_late);
     mod_revisions_[job] = answer.mod_revision;
     return WriteOutcome::Again;
 }

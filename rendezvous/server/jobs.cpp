@@ -11,13 +11,29 @@ namespace ddprun::rdzv {
 
 namespace asio = boost::asio;
 
-Jobs::Job::Job(asio::io_context& io, const JobId& id, const CoordinatorOptions& options, Rng rng)
-    : coordinator(id, options, rng), timer(io) {}
+namespace {
+
+HostOptions host_options(const Limits& limits, const Durable& durable, bool is_lasting,
+                         const std::function<bool(Instant)>& may_decide) {
+    HostOptions options;
+    options.coordinator = {.limits = limits, .has_leases = true, .is_lasting = is_lasting};
+    if (durable.journal != nullptr) {
+        options.keeping = durable.is_strict ? Keeping::Strictly : Keeping::IfPossible;
+    }
+    options.may_decide = may_decide;
+    return options;
+}
+
+}  // namespace
+
+Jobs::Job::Job(asio::io_context& io, const JobId& id, HostOptions options, Rng rng,
+               std::uint64_t of_this_name)
+    : host(id, std::move(options), rng), timer(io), number(of_this_name) {}
 
 Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks, Durable durable,
            bool is_lasting)
     : io_(io),
-      options_{.limits = limits, .has_leases = true, .is_lasting = is_lasting},
+      options_(host_options(limits, durable, is_lasting, hooks.may_decide)),
       rng_(rng),
       hooks_(std::move(hooks)),
       durable_(durable) {}
@@ -25,7 +41,7 @@ Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks, 
 void Jobs::restore(const std::map<JobId, std::string>& records) {
     const Instant now = std::chrono::steady_clock::now();
     for (const auto& [id, text] : records) {
-        const Result<RunRecord> record = decode_run_record(text, options_.limits);
+        const Result<RunRecord> record = decode_run_record(text, options_.coordinator.limits);
         if (!record || record->job != id) {
             hooks_.log(fmt::format("the journal's record of job {} cannot be read: {}", id.value(),
                                    record ? "it is of another job" : record.error().what));
@@ -33,7 +49,8 @@ void Jobs::restore(const std::map<JobId, std::string>& records) {
         }
         Job& job = add(id);
         has_had_any_ = true;
-        const Result<void> restored = job.coordinator.restore(now, *record);
+        HostEffects wanted;
+        const Result<void> restored = job.host.restore(now, *record, wanted);
         if (!restored) {
             hooks_.log(restored.error().what);
             jobs_.erase(id);
@@ -41,34 +58,18 @@ void Jobs::restore(const std::map<JobId, std::string>& records) {
         }
         hooks_.log(fmt::format("job {} goes on from the journal: generation {}, {} nodes",
                                id.value(), record->generation.value(), record->nodes.size()));
-        hooks_.stepped(id, job.coordinator.run());
-        arm(now, id, job);
+        carry_out(id, job, std::move(wanted));
     }
 }
 
 Jobs::Job& Jobs::add(const JobId& id) {
-    auto job = std::make_unique<Job>(io_, id, options_, Rng(rng_.next()));
-    RecorderHooks hooks;
-    hooks.carry_out = [this, id](const Effect& effect) { carry_out(id, effect); };
-    hooks.record = [coordinator = &job->coordinator] {
-        const auto record = coordinator->record(std::chrono::steady_clock::now());
-        return record ? encode(*record) : std::string();
-    };
-    hooks.durability = [this, id](const std::string& fault) { durability_changed(id, fault); };
-    job->recorder =
-        std::make_shared<Recorder>(io_, id, options_.limits, durable_, std::move(hooks));
+    auto job = std::make_unique<Job>(io_, id, options_, Rng(rng_.next()), ++last_number_);
     return *(jobs_[id] = std::move(job));
 }
 
-void Jobs::durability_changed(const JobId& id, const std::string& fault) {
-    if (!fault.empty()) {
-        hooks_.log(fmt::format("job {} is not durable: {}", id.value(), fault));
-    }
-    if (!fault.empty() && durable_.is_strict) {
-        // Nothing goes out until it is: who joins is not answered, and does not beat before.
-        static_cast<void>(step(id, HeldUp{}));
-    }
-    static_cast<void>(step(id, Durability{fault}));
+Jobs::Job* Jobs::find(const JobId& id, std::uint64_t number) {
+    const auto found = jobs_.find(id);
+    return found != jobs_.end() && found->second->number == number ? found->second.get() : nullptr;
 }
 
 bool Jobs::open(const JobId& job) {
@@ -76,10 +77,10 @@ bool Jobs::open(const JobId& job) {
         return true;
     }
     forget_closed(std::chrono::steady_clock::now());
-    if (jobs_.size() >= options_.limits.jobs_max) {
+    if (jobs_.size() >= options_.coordinator.limits.jobs_max) {
         forget_one_without_run();
     }
-    if (jobs_.size() >= options_.limits.jobs_max) {
+    if (jobs_.size() >= options_.coordinator.limits.jobs_max) {
         return false;
     }
     add(job);
@@ -91,16 +92,14 @@ bool Jobs::step(const JobId& job, const Input& input) {
     if (found == jobs_.end()) {
         return false;
     }
-    const Instant now = std::chrono::steady_clock::now();
-    if (!hooks_.may_decide(now)) {
-        return true;
-    }
     const Received* received = std::get_if<Received>(&input);
     has_had_any_ |= received != nullptr && std::holds_alternative<Join>(received->message);
-    admit_hold_up(now, job, *found->second);
-    step_at(now, job, *found->second, input);
+    const Instant now = std::chrono::steady_clock::now();
+    HostEffects wanted;
+    found->second->host.step(now, input, wanted);
+    carry_out(job, *found->second, std::move(wanted));
     // A join that was refused opens no run: nothing of it is kept.
-    if (found->second->coordinator.is_empty()) {
+    if (found->second->host.coordinator().is_empty()) {
         forget(job);
     }
     return true;
@@ -108,18 +107,19 @@ bool Jobs::step(const JobId& job, const Input& input) {
 
 const Run* Jobs::run(const JobId& job) const {
     const auto found = jobs_.find(job);
-    return found == jobs_.end() ? nullptr : found->second->coordinator.run();
+    return found == jobs_.end() ? nullptr : found->second->host.coordinator().run();
 }
 
 bool Jobs::are_all_done() const {
     return std::all_of(jobs_.begin(), jobs_.end(), [](const auto& job) {
-        return job.second->coordinator.run() == nullptr || job.second->coordinator.is_done();
+        const Coordinator& coordinator = job.second->host.coordinator();
+        return coordinator.run() == nullptr || coordinator.is_done();
     });
 }
 
 void Jobs::visit(const std::function<void(const JobId&, const Coordinator&)>& look) const {
     for (const auto& [id, job] : jobs_) {
-        look(id, job->coordinator);
+        look(id, job->host.coordinator());
     }
 }
 
@@ -133,31 +133,20 @@ void Jobs::erase_records() {
 
 void Jobs::stop() {
     is_stopped_ = true;
-    for (const auto& [id, job] : jobs_) {
-        job->recorder->stop();
-    }
     jobs_.clear();
 }
 
-void Jobs::step_at(Instant now, const JobId& id, Job& job, const Input& input) {
-    Effects effects;
-    job.coordinator.step(now, input, effects);
-    hooks_.stepped(id, job.coordinator.run());
-    job.recorder->take(std::move(effects));
-    arm(now, id, job);
-}
-
-// A timer that is due and has not fired yet tells that this thread got no time. Every input comes
-// through here first, because sockets are served before timers.
-void Jobs::admit_hold_up(Instant now, const JobId& id, Job& job) {
-    if (!job.armed || now - *job.armed <= options_.limits.lease / 2) {
-        return;
+void Jobs::carry_out(const JobId& id, Job& job, HostEffects wanted) {
+    hooks_.stepped(id, job.host.coordinator().run());
+    for (const Effect& effect : wanted.now) {
+        carry_out(id, effect);
     }
-    const Duration by = now - *job.armed;
-    job.armed = now;  // told once
-    hooks_.log(fmt::format("this process was held up for {} ms: leases are extended",
-                           std::chrono::duration_cast<Milliseconds>(by).count()));
-    step_at(now, id, job, HeldUp{by});
+    for (const WriteRecord& record : wanted.writes) {
+        write(id, job, record);
+    }
+    if (wanted.timer) {
+        arm(id, job, *wanted.timer);
+    }
 }
 
 void Jobs::carry_out(const JobId& id, const Effect& effect) {
@@ -170,51 +159,62 @@ void Jobs::carry_out(const JobId& id, const Effect& effect) {
     }
 }
 
-// A deadline that moved away (every beat does that) leaves the timer alone: it fires, finds nothing
-// due and is set anew. That is one wake-up per lease instead of two timer operations per beat.
-void Jobs::arm(Instant now, const JobId& id, Job& job) {
-    const std::optional<Instant> deadline = job.coordinator.next_deadline();
-    if (!deadline || (job.armed && *job.armed <= *deadline)) {
-        return;
-    }
-    // A deadline in the past is no hold-up of the loop.
-    job.armed = std::max(*deadline, now);
-    job.timer.expires_at(*job.armed);
-    job.armed_number = ++last_armed_number_;
-    job.timer.async_wait([self = shared_from_this(), id, number = job.armed_number](
-                             boost::system::error_code) { self->timer_fired(id, number); });
+void Jobs::write(const JobId& id, const Job& job, const WriteRecord& wanted) {
+    durable_.journal->write(id, encode(wanted.record),
+                            [self = shared_from_this(), id, number = job.number,
+                             write = wanted.number](const Result<void>& result) {
+                                Job* const same = self->find(id, number);
+                                if (self->is_stopped_ || same == nullptr) {
+                                    return;
+                                }
+                                HostEffects next;
+                                same->host.written(std::chrono::steady_clock::now(), write,
+                                                   result ? std::string() : result.error().what,
+                                                   next);
+                                self->carry_out(id, *same, std::move(next));
+                            });
 }
 
-void Jobs::timer_fired(const JobId& id, std::uint64_t number) {
-    const auto found = jobs_.find(id);
-    // A timer that was set anew, or whose job is gone: maybe another job has its name by now.
-    if (is_stopped_ || found == jobs_.end() || found->second->armed_number != number) {
-        return;
-    }
-    Job& job = *found->second;
+void Jobs::arm(const JobId& id, Job& job, Instant at) {
+    job.timer.expires_at(at);
+    job.timer.async_wait(
+        [self = shared_from_this(), id, number = job.number](boost::system::error_code cancelled) {
+            Job* const same = self->find(id, number);
+            // One that was set anew may have fired already.
+            if (!cancelled && !self->is_stopped_ && same != nullptr &&
+                same->timer.expiry() <= std::chrono::steady_clock::now()) {
+                self->timer_fired(id, *same);
+            }
+        });
+}
+
+void Jobs::timer_fired(const JobId& id, Job& job) {
     const Instant fired = std::chrono::steady_clock::now();
-    if (!hooks_.may_decide(fired)) {
-        return;
-    }
-    admit_hold_up(fired, id, job);
-    const std::optional<Instant> deadline = job.coordinator.next_deadline();
-    if (deadline && *deadline <= fired) {
-        hooks_.read_ready(id);
-        job.armed.reset();
-        step_at(std::chrono::steady_clock::now(), id, job, Tick{});
-        if (job.coordinator.is_empty()) {
-            forget(id);  // nobody came, or came back to it
-        }
-    } else {
-        job.armed.reset();
-        arm(fired, id, job);
+    HostEffects wanted;
+    const bool is_due = job.host.wakes(fired, wanted);
+    carry_out(id, job, std::move(wanted));
+    if (is_due) {
+        judge(id, job.number);
     }
     forget_closed(fired);
     hooks_.time_passed();
 }
 
+void Jobs::judge(const JobId& id, std::uint64_t number) {
+    hooks_.read_ready(id);
+    Job* const job = find(id, number);
+    if (job == nullptr) {
+        return;  // what was read was the end of it
+    }
+    HostEffects wanted;
+    job->host.judge(std::chrono::steady_clock::now(), wanted);
+    carry_out(id, *job, std::move(wanted));
+    if (job->host.coordinator().is_empty()) {
+        forget(id);  // nobody came, or came back to it
+    }
+}
+
 void Jobs::forget(const JobId& id) {
-    jobs_.at(id)->recorder->stop();
     if (durable_.journal != nullptr) {
         durable_.journal->erase(id);
     }
@@ -224,7 +224,7 @@ void Jobs::forget(const JobId& id) {
 /// Who was not fit for a job that nobody has joined is not worth turning another job away.
 void Jobs::forget_one_without_run() {
     const auto found = std::find_if(jobs_.begin(), jobs_.end(), [](const auto& job) {
-        return job.second->coordinator.run() == nullptr;
+        return job.second->host.coordinator().run() == nullptr;
     });
     if (found != jobs_.end()) {
         forget(JobId(found->first));
@@ -234,7 +234,7 @@ void Jobs::forget_one_without_run() {
 void Jobs::forget_closed(Instant now) {
     std::vector<JobId> closed;
     for (const auto& [id, job] : jobs_) {
-        if (job->coordinator.is_forgettable(now)) {
+        if (job->host.is_forgettable(now)) {
             closed.push_back(id);
         }
     }

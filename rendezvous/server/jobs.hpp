@@ -14,9 +14,16 @@
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
-#include "rendezvous/server/recorder.hpp"
+#include "rendezvous/host/job_host.hpp"
+#include "rendezvous/journal/journal.hpp"
 
 namespace ddprun::rdzv {
+
+/// Where a daemon's runs are kept, and what a record that cannot be written means.
+struct Durable {
+    Journal* journal = nullptr;  ///< none: nothing is kept
+    bool is_strict = false;      ///< Keeping::Strictly
+};
 
 /// What coordinators make the daemon do. None of these may call Jobs again before it returns,
 /// except read_ready.
@@ -34,8 +41,8 @@ struct JobHooks {
     std::function<bool(Instant)> may_decide;
 };
 
-/// The coordinators of one daemon, each with its timer: reads the clock for them, notices when the
-/// loop was held up, carries out their effects. Lives on the thread of `io`.
+/// The jobs of one daemon: gives their hosts the time and what arrives, carries out what they want,
+/// with a timer each. Lives on the thread of `io`.
 class Jobs : public std::enable_shared_from_this<Jobs> {
 public:
     Jobs(boost::asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks,
@@ -72,34 +79,34 @@ public:
 
 private:
     struct Job {
-        Job(boost::asio::io_context& io, const JobId& id, const CoordinatorOptions& options,
-            Rng rng);
+        Job(boost::asio::io_context& io, const JobId& id, HostOptions options, Rng rng,
+            std::uint64_t of_this_name);
 
-        Coordinator coordinator;
-        std::shared_ptr<Recorder> recorder;
+        JobHost host;
         boost::asio::steady_timer timer;
-        std::optional<Instant> armed;    ///< when the timer fires
-        std::uint64_t armed_number = 0;  ///< tells that firing from earlier ones
+        const std::uint64_t number;  ///< answers to an earlier one of that name are void
     };
 
-    void step_at(Instant now, const JobId& id, Job& job, const Input& input);
-    void admit_hold_up(Instant now, const JobId& id, Job& job);
     Job& add(const JobId& id);
-    void durability_changed(const JobId& id, const std::string& fault);
+    /// Null: that one is gone, maybe another has its name by now.
+    Job* find(const JobId& id, std::uint64_t number);
+    void carry_out(const JobId& id, Job& job, HostEffects wanted);
     void carry_out(const JobId& id, const Effect& effect);
-    void arm(Instant now, const JobId& id, Job& job);
-    void timer_fired(const JobId& id, std::uint64_t number);
+    void write(const JobId& id, const Job& job, const WriteRecord& wanted);
+    void arm(const JobId& id, Job& job, Instant at);
+    void timer_fired(const JobId& id, Job& job);
+    void judge(const JobId& id, std::uint64_t number);
     void forget(const JobId& id);
     void forget_closed(Instant now);
     void forget_one_without_run();
 
     boost::asio::io_context& io_;
-    CoordinatorOptions options_;
+    HostOptions options_;
     Rng rng_;
     JobHooks hooks_;
     Durable durable_;
     std::map<JobId, std::unique_ptr<Job>> jobs_;
-    std::uint64_t last_armed_number_ = 0;
+    std::uint64_t last_number_ = 0;
     bool has_had_any_ = false;
     bool is_stopped_ = false;
 };

@@ -36,7 +36,7 @@ struct SimResult {
 /// everything around them faked and broken at random. The same options give the same trace.
 ///
 /// driver.cpp             the loop
-/// driver_rendezvous.cpp  what a daemon does around its coordinator
+/// driver_rendezvous.cpp  a daemon: what its host wants, and its disk
 /// driver_leading.cpp     one of several daemons: what its LeaderTerm wants, and etcd's answers
 /// driver_agent.cpp       what an agent's shell does: effects, ticks
 /// driver_link.cpp        its connection, and which daemon it asks
@@ -59,26 +59,23 @@ private:
 
     // The rendezvous.
     void open_daemon(Daemon& daemon);
-    void open_coordinator(Daemon& daemon, const JournalEntry& entry);
-    void close_coordinator(Daemon& daemon);
+    class Watcher;
+    void open_host(Daemon& daemon, const JournalEntry& entry);
+    [[nodiscard]] std::unique_ptr<rdzv::JobHost> new_host(Daemon& daemon);
+    void close_host(Daemon& daemon);
     void forget_run(Daemon& daemon);
     void step_rendezvous(Daemon& daemon, const rdzv::Input& input);
-    void arm_rendezvous(Daemon& daemon);
     void rendezvous_timer_fires(Daemon& daemon, Instant at);
     void rendezvous_receives(Daemon& daemon, ConnectionId connection, const Packet& packet);
     void take_message(Daemon& daemon, ConnectionId connection, const rdzv::AgentMessage& message);
-    void carry_out(Daemon& daemon, const rdzv::Effects& effects);
-    void take(Daemon& daemon, const std::vector<rdzv::Effect>& effects);
-    void carry_out(Daemon& daemon, const rdzv::Effect& effect);
+    void carry_out(Daemon& daemon, const rdzv::HostEffects& wanted);
     void let_out(Daemon& daemon, const rdzv::Send& send);
-    void note_replacement(const rdzv::CloseConnection& close);
-    void close_connection(Daemon& daemon, const rdzv::CloseConnection& close);
-    void persist(Daemon& daemon, bool is_awaited);
-    void begin_write(Daemon& daemon);
-    void write_to_disk(Daemon& daemon, std::optional<rdzv::RunRecord> record);
-    void record_is_written(Daemon& daemon, std::uint64_t orders);
-    void let_out_what_waits(Daemon& daemon);
-    void tell_durability(Daemon& daemon, const std::string& fault);
+    void write(Daemon& daemon, JournalWrite wanted);
+    void write_to_disk(Daemon& daemon, JournalWrite wanted);
+    void has_written(Daemon& daemon, const JournalWrite& done, const std::string& fault);
+    [[nodiscard]] bool is_disk_well() const {
+        return events_.now() >= disk_full_until_ && events_.now() >= disk_hangs_until_;
+    }
     void in_daemon(Daemon& daemon, std::function<void()> action);
     /// In that process, unless it has died by then.
     void later_in_daemon(Daemon& daemon, Duration delay, std::function<void(Daemon&)> action);
@@ -124,8 +121,8 @@ private:
     void send_to_leader(Daemon& daemon, ConnectionId connection);
     void receive_as_follower(Daemon& daemon, ConnectionId connection,
                              const rdzv::AgentMessage& message);
-    void write_to_etcd(Daemon& daemon, const std::optional<rdzv::RunRecord>& record);
-    void etcd_has_answered(Daemon& daemon, std::uint64_t orders, rdzv::WriteOutcome outcome);
+    void write_to_etcd(Daemon& daemon, JournalWrite wanted);
+    void etcd_has_answered(Daemon& daemon, JournalWrite wanted, rdzv::WriteOutcome outcome);
     void watch_leaders_lease();
 
     // Agents.
@@ -232,6 +229,7 @@ private:
     void judge_publishing(const Machine& machine);
     void judge_everybodys_publishing(const rdzv::Run& run);
     void judge_leadership(const Daemon& daemon);
+    void judge_effect(const Daemon& daemon, const rdzv::Effect& effect);
     void judge_environment(const Machine& machine, const agent::StartWorkers& effect);
     void judge_false_deaths(const Machine& machine, const rdzv::RendezvousMessage& message);
     void judge_start(const rdzv::Run& run, const rdzv::Send& send, const rdzv::Start& start);
@@ -260,7 +258,9 @@ private:
     Dice dice_;  ///< of daemons and their journal
     std::vector<Daemon> daemons_;
     JournalEntry disk_;  ///< of the only daemon
-    Etcd etcd_;          ///< of several
+    Instant disk_full_until_{};
+    Instant disk_hangs_until_{};
+    Etcd etcd_;  ///< of several
     Instant etcd_away_until_{};
     Instant etcd_slow_until_{};
     std::uint64_t last_watch_ = 0;
@@ -279,9 +279,10 @@ private:
     std::string judged_digest_;
     std::uint64_t last_worker_ = 0;
     std::uint16_t last_port_ = 1000;
-    int alive_ = 0;               ///< agents that run
-    bool has_forgotten_ = false;  ///< a daemon had no journal, or an old one
-    bool is_record_old_ = false;  ///< a daemon had an old one
+    int alive_ = 0;                     ///< agents that run
+    bool has_last_step_acted_ = false;  ///< more than a line came of it
+    bool has_forgotten_ = false;        ///< a daemon had no journal, or an old one
+    bool is_record_old_ = false;        ///< a daemon had an old one
 };
 
 }  // namespace ddprun::sim

@@ -424,10 +424,10 @@ void Simulation::kill_rendezvous(Dice& dice, bool forgets) {
         is_record_old_ |= memory == Memory::Older;
         has_forgotten_ |= memory != Memory::Whole;
         disturb_all(daemon.up_at);
-    } else if (daemon.coordinator != nullptr) {
+    } else if (daemon.host != nullptr) {
         disturb_all(events_.now());
     }
-    close_coordinator(daemon);
+    close_host(daemon);
     daemon.term.reset();
     daemon.term_timer_at.reset();
     daemon.leader.clear();
@@ -503,7 +503,7 @@ void Simulation::pause_rendezvous(Dice& dice) {
     });
 }
 
-/// As the real one: what tells of the hold-up comes first, then what was received, then timers.
+/// As the real one: what was received comes first, then timers.
 void Simulation::resume_rendezvous(Daemon& daemon) {
     trace("fault", fmt::format("{} runs on", daemon.name));
     daemon.is_paused = false;
@@ -512,17 +512,14 @@ void Simulation::resume_rendezvous(Daemon& daemon) {
         disturb_all(now);  // it woke within its lease: nobody takes over
         expected_digest_.clear();
     }
-    if (daemon.tick_at.has_value() && now - *daemon.tick_at > options_.limits.lease / 2) {
-        step_rendezvous(daemon, rdzv::HeldUp{now - *daemon.tick_at});
-    }
     const std::uint64_t life = daemon.life;
     std::deque<std::function<void()>> waiting = std::exchange(daemon.waits_for_it, {});
     while (!waiting.empty() && life == daemon.life) {
         waiting.front()();
         waiting.pop_front();
     }
-    if (daemon.tick_at.has_value() && *daemon.tick_at <= now) {
-        rendezvous_timer_fires(daemon, *daemon.tick_at);
+    if (life == daemon.life && daemon.timer_at.has_value() && *daemon.timer_at <= now) {
+        rendezvous_timer_fires(daemon, *daemon.timer_at);
     }
     if (life == daemon.life && daemon.term_timer_at.has_value() && *daemon.term_timer_at <= now) {
         term_timer_fires(daemon, *daemon.term_timer_at);
@@ -544,26 +541,15 @@ void Simulation::fail_journal(Dice& dice) {
         });
         return;
     }
-    Daemon& daemon = daemons_.front();
-    if (!daemon.is_up || daemon.is_paused || !daemon.has_journal || options_.is_in_process) {
+    const bool hangs = dice.chance(1, 3);
+    if (!is_disk_well() || options_.is_in_process) {
         return;
     }
-    trace("fault", "the journal's disk is full");
-    daemon.has_journal = false;
-    daemon.is_behind = true;
-    tell_durability(daemon, "no space left on device");
-    // Given up: nobody waits for it any longer.
-    daemon.awaited = daemon.written = daemon.orders;
-    let_out_what_waits(daemon);
-    events_.after(time, [this, &daemon] {
-        daemon.has_journal = true;
-        if (daemon.is_up) {
-            in_daemon(daemon, [this, &daemon] {
-                tell_durability(daemon, "");
-                persist(daemon, false);
-            });
-        }
-    });
+    trace("fault", hangs ? "the journal's disk hangs" : "the journal's disk is full");
+    (hangs ? disk_hangs_until_ : disk_full_until_) = events_.now() + time;
+    if (hangs) {
+        disturb_all(disk_hangs_until_);  // what is told waits for it, if not for long
+    }
 }
 
 void Simulation::slow_etcd(Dice& dice) {
@@ -620,7 +606,7 @@ void Simulation::let_stranger_speak(Dice& dice) {
     if (run == nullptr || daemon->is_paused || options_.is_in_process) {
         return;
     }
-    const std::optional<Instant> deadline = daemon->coordinator->next_deadline();
+    const std::optional<Instant> deadline = daemon->coordinator().next_deadline();
     const bool is_due = deadline.has_value() && *deadline <= events_.now();
     if (!joins && is_due) {
         return;  // something else may happen in the same step
@@ -637,7 +623,7 @@ void Simulation::let_stranger_speak(Dice& dice) {
 
 /// A second ddprun on a machine where one lives already, or one of no machine of ours.
 void Simulation::let_unfit_speak(Daemon& daemon, std::uint64_t word, const std::string& name) {
-    const rdzv::Run* const run = daemon.coordinator->run();
+    const rdzv::Run* const run = daemon.coordinator().run();
     NodeId node(name);
     if (run != nullptr && !run->nodes.empty() && word % 4 != 0) {
         const auto known = static_cast<std::ptrdiff_t>(word / 4 % run->nodes.size());
@@ -658,7 +644,7 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
     join.job = JobId("sim");
     join.node = NodeId(name);
     join.hostname = name;
-    join.settings = daemon.coordinator->run()->settings;
+    join.settings = daemon.coordinator().run()->settings;
     join.store = {.host = "10.0.1.1", .port = 1};
     if (is_larger) {
         join.settings.max_nodes += 1;
@@ -666,12 +652,12 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
         join.settings.max_restarts += 1;
     }
     trace("fault", "somebody joins with other settings");
-    const rdzv::Run* run = daemon.coordinator->run();
+    const rdzv::Run* run = daemon.coordinator().run();
     const ConnectionId connection = network_.connect(0, daemon.index);
     const Generation generation = run->generation;
     const std::size_t nodes = run->nodes.size();
     take_message(daemon, connection, rdzv::AgentMessage(join));
-    run = daemon.coordinator->run();
+    run = daemon.coordinator().run();
     if (run->generation != generation || run->nodes.size() != nodes ||
         !std::holds_alternative<rdzv::Running>(run->phase)) {
         checker_.violate("S15", "a join that was to be refused changed the run");
@@ -680,9 +666,7 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
 
 /// Whoever has not joined is not heard, whatever it says (S13: here, past the handshake).
 void Simulation::speak_without_joining(Daemon& daemon, std::uint64_t word) {
-    const Instant now = events_.now();
-    rdzv::Coordinator& coordinator = *daemon.coordinator;
-    const Generation generation = coordinator.run()->generation;
+    const Generation generation = daemon.coordinator().run()->generation;
     rdzv::WorkerFailed failed;
     failed.generation = generation;
     const rdzv::AgentMessage words[] = {
@@ -696,18 +680,14 @@ void Simulation::speak_without_joining(Daemon& daemon, std::uint64_t word) {
     const rdzv::AgentMessage& message = words[word % std::size(words)];
     trace("fault", "somebody says without joining: " + message_text(message));
     const auto said = [&] {
-        return rdzv::encode(coordinator.record(now).value_or(rdzv::RunRecord{}));
+        return rdzv::encode(daemon.coordinator().record(events_.now()).value_or(rdzv::RunRecord{}));
     };
     const std::string before = said();
-    rdzv::Effects effects;
-    coordinator.step(now, rdzv::Received{ConnectionId(0), message}, effects);
-    bool is_heard = effects.record != rdzv::RecordWrite::None;
-    effects.for_each(
-        [&](const rdzv::Effect& one) { is_heard |= !std::holds_alternative<rdzv::Trace>(one); });
-    if (is_heard || said() != before) {
+    has_last_step_acted_ = false;
+    step_rendezvous(daemon, rdzv::Received{ConnectionId(0), message});
+    if (has_last_step_acted_ || said() != before) {
         checker_.violate("S13", "somebody who has not joined was heard: " + message_text(message));
     }
-    arm_rendezvous(daemon);
 }
 
 }  // namespace ddprun::sim

@@ -87,10 +87,10 @@ void Simulation::judge_regularly() {
 /// Whoever waits knows for what (L3).
 void Simulation::judge_explanations(const Daemon& daemon) {
     const Instant now = events_.now();
-    const rdzv::Run* run = daemon.coordinator->run();
+    const rdzv::Run* run = daemon.coordinator().run();
     const bool waits = run != nullptr && !std::holds_alternative<rdzv::Running>(run->phase) &&
                        !std::holds_alternative<rdzv::Closed>(run->phase);
-    if (waits && daemon.coordinator->explain().empty()) {
+    if (waits && daemon.coordinator().explain().empty()) {
         checker_.violate("L3", "the rendezvous waits and does not say for what");
     }
     for (Machine& machine : machines_) {
@@ -112,12 +112,12 @@ void Simulation::judge_explanations(const Daemon& daemon) {
 /// Enough nodes, and no reason to wait: a generation runs (L1).
 void Simulation::judge_start_is_due(const Daemon& daemon) {
     const Instant now = events_.now();
-    const rdzv::Run* run = daemon.coordinator->run();
+    const rdzv::Run* run = daemon.coordinator().run();
     const std::optional<Instant> startable = checker_.startable_since();
     const Duration soon = options_.settings.patience + kAtOnce + options_.timer_grain;
     if (startable.has_value() && now - std::max(*startable, calm_since_) > soon) {
         checker_.violate("L1", fmt::format("{} nodes are ready, and nothing starts: '{}'",
-                                           run->ready.size(), daemon.coordinator->explain()));
+                                           run->ready.size(), daemon.coordinator().explain()));
     }
     const auto healthy =
         std::count_if(machines_.begin(), machines_.end(), [this](const Machine& machine) {
@@ -139,7 +139,7 @@ void Simulation::judge_start_is_due(const Daemon& daemon) {
     due_since_ = due_since_.value_or(now);
     if (now - *due_since_ > most) {
         checker_.violate("L1", fmt::format("{} nodes are healthy, and nothing runs: '{}'", healthy,
-                                           daemon.coordinator->explain()));
+                                           daemon.coordinator().explain()));
     }
 }
 
@@ -167,7 +167,7 @@ void Simulation::judge_leaver(Machine& machine) {
 
 /// Whatever a member missed while it was away is said again.
 void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
-    const rdzv::Run* run = daemon.coordinator->run();
+    const rdzv::Run* run = daemon.coordinator().run();
     if (run == nullptr || machine.token != run->token) {
         return;
     }
@@ -176,7 +176,7 @@ void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
         return;
     }
     const Instant settled = events_.now() - kAtOnce - there_and_back(machine);
-    if (!daemon.held.empty() || daemon.let_out_at >= settled) {
+    if (daemon.host->is_waiting() || daemon.let_out_at >= settled) {
         return;  // told nobody before etcd had taken it
     }
     const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase);
@@ -497,10 +497,10 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
         return;
     }
     expect_succession(daemon);
-    const rdzv::Run* run = daemon.coordinator->run();
+    const rdzv::Run* run = daemon.coordinator().run();
     if (run == nullptr || !std::holds_alternative<rdzv::Running>(run->phase) ||
-        journal().digest() != run->digest || !daemon.has_journal ||
-        last_fault_at_ > died - kAtOnce || course_of(run->digest) != Course::Works) {
+        journal().digest() != run->digest || !is_disk_well() || last_fault_at_ > died - kAtOnce ||
+        course_of(run->digest) != Course::Works) {
         return;
     }
     for (const rdzv::Place& place : run->places) {
@@ -583,7 +583,7 @@ void Simulation::judge_end() {
             checker_.violate(
                 "L3", fmt::format("{} never ended; it waits: '{}'; the rendezvous: '{}'",
                                   name_of(machine), machine.supervisor->explain(),
-                                  daemon != nullptr ? daemon->coordinator->explain() : "gone"));
+                                  daemon != nullptr ? daemon->coordinator().explain() : "gone"));
         }
     }
 }

@@ -203,6 +203,7 @@ void Simulation::begin_leading(Daemon& daemon, std::uint64_t term) {
     trace(daemon.name,
           fmt::format("leads from now on, term {}, with the record of {}", term, entry.revision));
     daemon.leads_term = term;
+    daemon.leads_number += 1;
     daemon.leader.clear();
     std::map<JobId, std::uint64_t> known;
     if (entry.record.has_value()) {
@@ -211,7 +212,7 @@ void Simulation::begin_leading(Daemon& daemon, std::uint64_t term) {
     daemon.writes.emplace(term, std::move(known));
     checker_.daemon_died(Memory::Whole);
     disturb_all(events_.now());
-    open_coordinator(daemon, entry);
+    open_host(daemon, entry);
     judge_return(daemon);
     const std::map<ConnectionId, rdzv::Join> parked = std::exchange(daemon.parked, {});
     for (const auto& [connection, join] : parked) {
@@ -224,7 +225,7 @@ void Simulation::end_leading(Daemon& daemon, const std::string& why) {
     trace(daemon.name, fmt::format("leads no more: {}", why));
     disturb_all(events_.now());
     const std::set<ConnectionId> served = daemon.served;
-    close_coordinator(daemon);
+    close_host(daemon);
     for (const ConnectionId connection : served) {
         network_.close_at_rendezvous(connection, PacketKind::Reset);
     }
@@ -325,50 +326,41 @@ void Simulation::watch_leaders_lease() {
     });
 }
 
-void Simulation::write_to_etcd(Daemon& daemon, const std::optional<rdzv::RunRecord>& record) {
+void Simulation::write_to_etcd(Daemon& daemon, JournalWrite wanted) {
     const rdzv::WriteGuard guard = daemon.writes->guard(kJob);
     ask_etcd(
         daemon, options_.limits.etcd_timeout / 2,
-        [this, guard, record, term = daemon.leads_term, reign = daemon.reign,
-         orders = daemon.orders]() -> EtcdReply {
+        [this, guard, wanted, term = daemon.leads_term,
+         number = daemon.leads_number]() -> EtcdReply {
             const bool is_foreign = !etcd_.leader().has_value() || etcd_.leader()->term != term;
-            const rdzv::GuardedAnswer answer = etcd_.put(record, guard);
+            const rdzv::GuardedAnswer answer = etcd_.put(wanted.record, guard);
             if (answer.is_done && is_foreign) {
                 checker_.violate("S1",
                                  fmt::format("the daemon of term {} wrote after its reign", term));
             }
-            return [this, answer, reign, orders, is_erased = !record.has_value()](Daemon& same) {
-                if (same.reign == reign) {
-                    etcd_has_answered(same, orders, same.writes->answered(kJob, is_erased, answer));
+            return [this, answer, wanted, number](Daemon& same) {
+                if (same.host != nullptr && same.leads_number == number) {
+                    etcd_has_answered(
+                        same, wanted,
+                        same.writes->answered(kJob, !wanted.record.has_value(), answer));
                 }
             };
         },
-        [this, reign = daemon.reign](Daemon& same) {
-            if (same.reign != reign) {
-                return;
+        [this, wanted, number = daemon.leads_number](Daemon& same) {
+            if (same.host != nullptr && same.leads_number == number) {
+                has_written(same, wanted, "etcd does not answer");
             }
-            // Nothing is told that could not be written: another daemon may decide by now.
-            same.is_writing = false;
-            tell_durability(same, "etcd does not answer");
-            later_in_daemon(same, options_.limits.reconnect_backoff_min,
-                            [this, reign](Daemon& later) {
-                                if (later.reign == reign && !later.is_writing) {
-                                    begin_write(later);
-                                }
-                            });
         });
 }
 
-void Simulation::etcd_has_answered(Daemon& daemon, std::uint64_t orders,
+void Simulation::etcd_has_answered(Daemon& daemon, JournalWrite wanted,
                                    rdzv::WriteOutcome outcome) {
-    daemon.is_writing = false;
     if (outcome == rdzv::WriteOutcome::Deposed) {
         step_term(daemon, rdzv::TermDeposed{});
     } else if (outcome == rdzv::WriteOutcome::Again) {
-        begin_write(daemon);
+        write_to_etcd(daemon, std::move(wanted));
     } else {
-        tell_durability(daemon, "");
-        record_is_written(daemon, orders);
+        has_written(daemon, wanted, "");
     }
 }
 

@@ -1,4 +1,5 @@
-// What the daemon does around its coordinator: connections, its timer, hold-ups, the journal.
+// A daemon's process: its host gets what arrives and the time, and what it wants is carried out on
+// a network and a disk that are made up.
 
 #include <algorithm>
 #include <utility>
@@ -12,24 +13,103 @@
 
 namespace ddprun::sim {
 
+namespace {
+
+constexpr const char* kDiskFull = "no space left on device";
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------ judging
+// steps
+
+/// Judges each step of the coordinator in a daemon's host, by what is right then.
+class Simulation::Watcher final : public rdzv::StepWatcher {
+public:
+    Watcher(Simulation& all, int daemon) : all_(all), daemon_(daemon) {}
+
+    void before_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input,
+                     Instant now) override {
+        const rdzv::Run* run = coordinator.run();
+        had_run_ = run != nullptr;
+        nodes_before_ = had_run_ ? run->nodes.size() : 0;
+        all_.judge_leadership(all_.daemon(daemon_));
+        all_.checker_.before_step(coordinator, input, now);
+    }
+
+    void after_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input,
+                    const rdzv::Effects& effects, Instant now) override {
+        all_.checker_.after_step(coordinator, input, effects, now);
+        effects.for_each([this](const rdzv::Effect& effect) {
+            all_.judge_effect(all_.daemon(daemon_), effect);
+        });
+        all_.has_last_step_acted_ = effects.record != rdzv::RecordWrite::None;
+        effects.for_each([this](const rdzv::Effect& effect) {
+            all_.has_last_step_acted_ |= !std::holds_alternative<rdzv::Trace>(effect);
+        });
+        if (const rdzv::Run* run = coordinator.run()) {
+            all_.judge_losses_of_living(*run, nodes_before_);
+            all_.judge_everybodys_publishing(*run);
+            all_.judge_hang(*run);
+        } else if (had_run_) {
+            all_.checker_.run_was_given_up();
+        }
+    }
+
+private:
+    Simulation& all_;
+    const int daemon_;
+    bool had_run_ = false;
+    std::size_t nodes_before_ = 0;
+};
+
+/// A message of a machine's own past that came late takes its place, here; a second ddprun, in
+/// life.
+void Simulation::judge_effect(const Daemon& daemon, const rdzv::Effect& effect) {
+    const auto* send = std::get_if<rdzv::Send>(&effect);
+    if (send != nullptr && !daemon.served.contains(send->connection) &&
+        send->connection != ConnectionId(0)) {
+        checker_.violate("IO", fmt::format("sent to connection {}, which has ended: {}",
+                                           send->connection.value(), message_text(send->message)));
+    }
+    const auto* close = std::get_if<rdzv::CloseConnection>(&effect);
+    const std::optional<int> node =
+        close != nullptr ? network_.node_of(close->connection) : std::nullopt;
+    if (node.has_value() && machine(*node).connection == close->connection) {
+        machine(*node).is_replaced |= close->reason.find("replaced") != std::string::npos;
+    }
+}
+
+// ------------------------------------------------------------------------------------- the process
+
 /// A process of its own.
 void Simulation::open_daemon(Daemon& daemon) {
     daemon.is_up = true;
     if (has_several()) {
         compete(daemon);
     } else {
-        open_coordinator(daemon, disk_);
+        open_host(daemon, disk_);
     }
 }
 
+std::unique_ptr<rdzv::JobHost> Simulation::new_host(Daemon& daemon) {
+    daemon.watcher = std::make_unique<Watcher>(*this, daemon.index);
+    rdzv::HostOptions options;
+    options.coordinator = {.limits = options_.limits, .has_leases = !options_.is_in_process};
+    options.watcher = daemon.watcher.get();
+    if (has_several()) {
+        options.keeping = rdzv::Keeping::Strictly;
+        options.may_decide = [this, &daemon](Instant) { return may_decide(daemon); };
+    } else if (!options_.is_in_process) {
+        options.keeping = rdzv::Keeping::IfPossible;
+    }
+    return std::make_unique<rdzv::JobHost>(kJob, std::move(options), Rng(dice_.next()));
+}
+
 /// Decides from now on, beginning with what the last one left in the journal.
-void Simulation::open_coordinator(Daemon& daemon, const JournalEntry& entry) {
+void Simulation::open_host(Daemon& daemon, const JournalEntry& entry) {
     const Instant now = events_.now();
     daemon.reign += 1;
-    daemon.coordinator = std::make_unique<rdzv::Coordinator>(
-        JobId("sim"),
-        rdzv::CoordinatorOptions{.limits = options_.limits, .has_leases = !options_.is_in_process},
-        Rng(dice_.next()));
+    daemon.host = new_host(daemon);
     if (!entry.record.has_value()) {
         return;
     }
@@ -39,39 +119,36 @@ void Simulation::open_coordinator(Daemon& daemon, const JournalEntry& entry) {
         checker_.violate("codec", record.error().what);
         return;
     }
-    const Result<void> restored = daemon.coordinator->restore(now, record.value());
+    rdzv::HostEffects wanted;
+    const Result<void> restored = daemon.host->restore(now, record.value(), wanted);
     if (!restored.has_value()) {
         checker_.violate("journal", restored.error().what);
     }
     restored_at_ = now;
     trace(daemon.name, "goes on with the journal's run");
-    if (!daemon.has_journal) {
-        tell_durability(daemon, "no space left on device");
-    }
-    arm_rendezvous(daemon);
+    carry_out(daemon, wanted);
 }
 
 /// Whatever it was about to do is not done.
-void Simulation::close_coordinator(Daemon& daemon) {
+void Simulation::close_host(Daemon& daemon) {
     daemon.reign += 1;
-    daemon.coordinator.reset();
-    daemon.tick_at.reset();
+    daemon.host.reset();
+    daemon.timer_at.reset();
     daemon.served.clear();
-    daemon.held.clear();
-    daemon.fault.clear();
+    daemon.waiting_write.reset();
     daemon.is_writing = false;
-    daemon.is_erasing = false;
-    daemon.orders = daemon.written = daemon.awaited = 0;
+    daemon.was_waiting = false;
 }
 
 /// The run is over and told, or nobody came back to it.
 void Simulation::forget_run(Daemon& daemon) {
-    daemon.coordinator = std::make_unique<rdzv::Coordinator>(
-        JobId("sim"),
-        rdzv::CoordinatorOptions{.limits = options_.limits, .has_leases = !options_.is_in_process},
-        Rng(dice_.next()));
-    daemon.is_erasing = true;
-    persist(daemon, false);
+    daemon.reign += 1;
+    daemon.host = new_host(daemon);
+    daemon.timer_at.reset();
+    daemon.waiting_write.reset();
+    if (!options_.is_in_process) {
+        write(daemon, JournalWrite{.reign = daemon.reign, .record = {}, .numbers = {}});
+    }
     checker_.forget_run();
 }
 
@@ -101,7 +178,7 @@ Daemon* Simulation::deciding() {
 
 const Daemon* Simulation::deciding() const {
     for (const Daemon& daemon : daemons_) {
-        if (daemon.is_up && daemon.coordinator != nullptr && may_decide(daemon)) {
+        if (daemon.is_up && daemon.host != nullptr && may_decide(daemon)) {
             return &daemon;
         }
     }
@@ -110,8 +187,10 @@ const Daemon* Simulation::deciding() const {
 
 const rdzv::Run* Simulation::decided_run() const {
     const Daemon* daemon = deciding();
-    return daemon != nullptr ? daemon->coordinator->run() : nullptr;
+    return daemon != nullptr ? daemon->coordinator().run() : nullptr;
 }
+
+// ------------------------------------------------------------------------------------ what arrives
 
 void Simulation::rendezvous_receives(Daemon& daemon, ConnectionId connection,
                                      const Packet& packet) {
@@ -121,11 +200,12 @@ void Simulation::rendezvous_receives(Daemon& daemon, ConnectionId connection,
     }
     if (packet.kind != PacketKind::Message) {
         daemon.parked.erase(connection);
-        if (daemon.served.erase(connection) > 0) {
+        if (daemon.served.contains(connection)) {
             step_rendezvous(
                 daemon,
                 rdzv::ConnectionEnded{.connection = connection,
                                       .is_end_of_stream = packet.kind == PacketKind::EndOfStream});
+            daemon.served.erase(connection);
         }
         return;
     }
@@ -140,7 +220,7 @@ void Simulation::rendezvous_receives(Daemon& daemon, ConnectionId connection,
 
 void Simulation::take_message(Daemon& daemon, ConnectionId connection,
                               const rdzv::AgentMessage& message) {
-    if (daemon.coordinator == nullptr) {
+    if (daemon.host == nullptr) {
         receive_as_follower(daemon, connection, message);
         return;
     }
@@ -158,78 +238,71 @@ void Simulation::take_message(Daemon& daemon, ConnectionId connection,
 }
 
 void Simulation::step_rendezvous(Daemon& daemon, const rdzv::Input& input) {
-    const Instant now = events_.now();
-    if (!may_decide(daemon)) {
-        return;  // what makes it close its connections is about to come
-    }
-    judge_leadership(daemon);
-    if (daemon.coordinator->is_forgettable(now)) {
+    rdzv::HostEffects wanted;
+    daemon.host->step(events_.now(), input, wanted);
+    carry_out(daemon, wanted);
+    if (daemon.host->is_forgettable(events_.now())) {
         forget_run(daemon);
     }
-    rdzv::Coordinator& coordinator = *daemon.coordinator;
-    const bool had_run = coordinator.run() != nullptr;
-    const std::size_t nodes_before = had_run ? coordinator.run()->nodes.size() : 0;
-    rdzv::Effects effects;
-    checker_.before_step(coordinator, input, now);
-    coordinator.step(now, input, effects);
-    checker_.after_step(coordinator, input, effects, now);
-    carry_out(daemon, effects);
-    if (coordinator.run() != nullptr) {
-        judge_losses_of_living(*coordinator.run(), nodes_before);
-        judge_everybodys_publishing(*coordinator.run());
-        judge_hang(*coordinator.run());
-    } else if (had_run && coordinator.is_empty()) {
+}
+
+void Simulation::rendezvous_timer_fires(Daemon& daemon, Instant at) {
+    if (daemon.timer_at != at) {
+        return;
+    }
+    daemon.timer_at.reset();
+    rdzv::HostEffects wanted;
+    const bool is_due = daemon.host->wakes(events_.now(), wanted);
+    carry_out(daemon, wanted);
+    if (is_due) {
+        rdzv::HostEffects judged;
+        daemon.host->judge(events_.now(), judged);
+        carry_out(daemon, judged);
+    }
+    if (daemon.host->is_forgettable(events_.now())) {
         forget_run(daemon);
-        checker_.run_was_given_up();
     }
-    arm_rendezvous(daemon);
 }
 
-// --------------------------------------------------------------------------------------- effects
+// ------------------------------------------------------------------------------ what its host
+// wants
 
-void Simulation::carry_out(Daemon& daemon, const rdzv::Effects& effects) {
-    take(daemon, effects.now);
-    if (effects.record != rdzv::RecordWrite::None) {
-        persist(daemon, effects.record == rdzv::RecordWrite::Awaited);
+void Simulation::carry_out(Daemon& daemon, const rdzv::HostEffects& wanted) {
+    daemon.is_behind |= !daemon.host->fault().empty();
+    if (std::exchange(daemon.was_waiting, daemon.host->is_waiting())) {
+        daemon.let_out_at = events_.now();
     }
-    take(daemon, effects.after_record);
-}
-
-/// In order, behind what waits for an earlier record.
-void Simulation::take(Daemon& daemon, const std::vector<rdzv::Effect>& effects) {
-    for (const rdzv::Effect& effect : effects) {
-        const rdzv::Send* send = std::get_if<rdzv::Send>(&effect);
-        if (send != nullptr && !daemon.served.contains(send->connection)) {
-            checker_.violate("IO",
-                             fmt::format("sent to connection {}, which has ended: {}",
-                                         send->connection.value(), message_text(send->message)));
-        }
-        if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
-            note_replacement(*close);
-        }
-        if (const rdzv::Trace* line = std::get_if<rdzv::Trace>(&effect)) {
-            trace(daemon.name, line->text);
-        } else if (daemon.awaited > daemon.written && !rdzv::is_acknowledgement(effect)) {
-            if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
-                daemon.served.erase(close->connection);
-            }
-            daemon.held.push_back({.order = daemon.awaited, .effect = effect});
+    for (const rdzv::Effect& effect : wanted.now) {
+        if (const auto* send = std::get_if<rdzv::Send>(&effect)) {
+            let_out(daemon, *send);
+        } else if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
+            trace(daemon.name,
+                  fmt::format("closes {}: {}", close->connection.value(), close->reason));
+            daemon.served.erase(close->connection);
+            network_.close_at_rendezvous(close->connection);
         } else {
-            carry_out(daemon, effect);
+            trace(daemon.name, std::get<rdzv::Trace>(effect).text);
         }
     }
-}
-
-void Simulation::carry_out(Daemon& daemon, const rdzv::Effect& effect) {
-    if (const rdzv::Send* send = std::get_if<rdzv::Send>(&effect)) {
-        let_out(daemon, *send);
-    } else if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
-        close_connection(daemon, *close);
+    for (const rdzv::WriteRecord& record : wanted.writes) {
+        daemon.last_write = record.number;
+        write(daemon,
+              JournalWrite{
+                  .reign = daemon.reign, .record = record.record, .numbers = {record.number}});
+    }
+    if (wanted.timer.has_value()) {
+        daemon.timer_at = wanted.timer;
+        events_.at(*wanted.timer, [this, &daemon, at = *wanted.timer, reign = daemon.reign] {
+            if (reign == daemon.reign && daemon.is_up && !daemon.is_paused) {
+                rendezvous_timer_fires(daemon, at);
+            }
+        });
     }
 }
 
 void Simulation::let_out(Daemon& daemon, const rdzv::Send& send) {
-    if (const rdzv::Run* run = daemon.coordinator->run(); run != nullptr) {
+    judge_leadership(daemon);
+    if (const rdzv::Run* run = daemon.coordinator().run(); run != nullptr) {
         if (const rdzv::Start* start = std::get_if<rdzv::Start>(&send.message)) {
             judge_start(*run, send, *start);
         } else if (const rdzv::Refused* refused = std::get_if<rdzv::Refused>(&send.message)) {
@@ -240,124 +313,60 @@ void Simulation::let_out(Daemon& daemon, const rdzv::Send& send) {
     network_.send_to_node(send.connection, rdzv::encode(send.message));
 }
 
-/// A message of a machine's own past that came late takes its place, here; a second ddprun, in
-/// life.
-void Simulation::note_replacement(const rdzv::CloseConnection& close) {
-    const std::optional<int> node = network_.node_of(close.connection);
-    if (node.has_value() && machine(*node).connection == close.connection) {
-        machine(*node).is_replaced |= close.reason.find("replaced") != std::string::npos;
-    }
-}
-
-void Simulation::close_connection(Daemon& daemon, const rdzv::CloseConnection& close) {
-    trace(daemon.name, fmt::format("closes {}: {}", close.connection.value(), close.reason));
-    daemon.served.erase(close.connection);
-    network_.close_at_rendezvous(close.connection);
-}
-
 // --------------------------------------------------------------------------------------- journal
 
-void Simulation::persist(Daemon& daemon, bool is_awaited) {
-    if (!daemon.has_journal) {
+/// One at a time. What waits is superseded by what comes later; both are answered then.
+void Simulation::write(Daemon& daemon, JournalWrite wanted) {
+    if (daemon.is_writing) {
+        if (daemon.waiting_write.has_value()) {
+            const std::vector<std::uint64_t>& earlier = daemon.waiting_write->numbers;
+            wanted.numbers.insert(wanted.numbers.begin(), earlier.begin(), earlier.end());
+        }
+        daemon.waiting_write = std::move(wanted);
         return;
     }
-    daemon.orders += 1;
-    if (is_awaited) {
-        daemon.awaited = daemon.orders;
-    }
-    if (!daemon.is_writing) {
-        begin_write(daemon);
-    }
-}
-
-/// The newest record serves all orders until now.
-void Simulation::begin_write(Daemon& daemon) {
-    std::optional<rdzv::RunRecord> record = daemon.coordinator->record(events_.now());
-    if (!record.has_value() && !daemon.is_erasing) {
-        daemon.written = daemon.orders;  // nothing of it must survive
-        return;
-    }
-    daemon.is_erasing = false;
     daemon.is_writing = true;
     if (has_several()) {
-        write_to_etcd(daemon, record);
+        write_to_etcd(daemon, std::move(wanted));
     } else {
-        write_to_disk(daemon, std::move(record));
+        write_to_disk(daemon, std::move(wanted));
     }
 }
 
-void Simulation::write_to_disk(Daemon& daemon, std::optional<rdzv::RunRecord> record) {
-    events_.after(dice_.up_to(options_.journal_delay_max),
-                  [this, &daemon, life = daemon.life, orders = daemon.orders,
-                   entry = JournalEntry{.record = std::move(record)}] {
-                      if (life != daemon.life) {
-                          return;
-                      }
-                      disk_ = entry;  // a paused process does not pause its disk
-                      in_daemon(daemon, [this, &daemon, life, orders] {
-                          if (life == daemon.life) {
-                              record_is_written(daemon, orders);
-                          }
-                      });
-                  });
-}
-
-void Simulation::record_is_written(Daemon& daemon, std::uint64_t orders) {
-    daemon.is_writing = false;
-    daemon.written = std::max(daemon.written, orders);
-    daemon.is_behind = daemon.is_behind && (!daemon.has_journal || orders < daemon.orders);
-    if (daemon.has_journal && daemon.orders > daemon.written) {
-        begin_write(daemon);
-    }
-    let_out_what_waits(daemon);
-}
-
-void Simulation::let_out_what_waits(Daemon& daemon) {
-    while (!daemon.held.empty() && daemon.held.front().order <= daemon.written) {
-        const rdzv::Effect effect = std::move(daemon.held.front().effect);
-        daemon.held.pop_front();
-        daemon.let_out_at = events_.now();
-        carry_out(daemon, effect);
-    }
-}
-
-/// On change: whether records reach the journal.
-void Simulation::tell_durability(Daemon& daemon, const std::string& fault) {
-    if (daemon.fault.empty() != fault.empty()) {
-        daemon.fault = fault;
-        if (has_several() && !fault.empty()) {
-            step_rendezvous(daemon, rdzv::HeldUp{});  // who joins is not answered, so does not beat
+void Simulation::write_to_disk(Daemon& daemon, JournalWrite wanted) {
+    const Instant done =
+        std::max(events_.now(), disk_hangs_until_) + dice_.up_to(options_.journal_delay_max);
+    events_.at(done, [this, &daemon, life = daemon.life, wanted = std::move(wanted)] {
+        if (life != daemon.life) {
+            return;
         }
-        step_rendezvous(daemon, rdzv::Durability{fault});
-    }
-}
-
-// ----------------------------------------------------------------------------------------- timer
-
-void Simulation::arm_rendezvous(Daemon& daemon) {
-    const std::optional<Instant> deadline = daemon.coordinator->next_deadline();
-    if (!deadline.has_value() || (daemon.tick_at.has_value() && *daemon.tick_at <= *deadline)) {
-        return;
-    }
-    const Instant at = std::max(*deadline, events_.now());
-    daemon.tick_at = at;
-    events_.at(at, [this, &daemon, at, reign = daemon.reign] {
-        if (reign == daemon.reign && daemon.is_up && !daemon.is_paused) {
-            rendezvous_timer_fires(daemon, at);
+        const bool is_full = events_.now() < disk_full_until_;
+        if (!is_full) {
+            disk_ = JournalEntry{.record = wanted.record};  // a paused process does not pause it
         }
+        in_daemon(daemon, [this, &daemon, life, wanted, is_full] {
+            if (life == daemon.life) {
+                has_written(daemon, wanted, is_full ? kDiskFull : "");
+            }
+        });
     });
 }
 
-void Simulation::rendezvous_timer_fires(Daemon& daemon, Instant at) {
-    if (daemon.tick_at != at || !may_decide(daemon)) {
-        return;
+void Simulation::has_written(Daemon& daemon, const JournalWrite& done, const std::string& fault) {
+    daemon.is_writing = false;
+    if (daemon.waiting_write.has_value()) {
+        write(daemon, *std::exchange(daemon.waiting_write, std::nullopt));
     }
-    daemon.tick_at.reset();
-    const std::optional<Instant> due = daemon.coordinator->next_deadline();
-    if (due.has_value() && *due <= events_.now()) {
-        step_rendezvous(daemon, rdzv::Tick{});
-    } else {
-        arm_rendezvous(daemon);
+    for (const std::uint64_t number : done.numbers) {
+        if (done.reign != daemon.reign) {
+            return;
+        }
+        rdzv::HostEffects wanted;
+        daemon.host->written(events_.now(), number, fault, wanted);
+        if (fault.empty() && number == daemon.last_write) {
+            daemon.is_behind = false;
+        }
+        carry_out(daemon, wanted);
     }
 }
 

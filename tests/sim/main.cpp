@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/fault_plan.hpp"
 #include "tests/sim/forecast.hpp"
@@ -80,6 +81,7 @@ struct Arguments {
     std::vector<std::string> without;
     std::vector<int> scale;
     bool is_json = false;
+    bool lists_unreached = false;
     sim::ForecastOptions forecast;
     std::string mtbf, repair, every, takes, restart, stop, lasts, lease;
 };
@@ -137,6 +139,19 @@ void print_trace(const sim::SimResult& result) {
     }
 }
 
+/// True: there are none.
+bool list_unreached_probes() {
+    std::size_t unreached = 0;
+    for (const auto& [name, count] : ddprun::probes()) {
+        if (count == 0) {
+            unreached += 1;
+            fmt::print("never reached: {}\n", name);
+        }
+    }
+    fmt::print("{} probes, {} never reached\n", ddprun::probes().size(), unreached);
+    return unreached == 0;
+}
+
 int run_seeds(const Arguments& arguments) {
     const auto began = std::chrono::steady_clock::now();
     const std::uint64_t first = arguments.is_one ? arguments.seed : arguments.first_seed;
@@ -172,7 +187,8 @@ int run_seeds(const Arguments& arguments) {
     }
     fmt::print("{} seeds from {}, {} events, {} violations, hash {:016x}, {:.1f} s\n", seeds, first,
                events, failed, hash, seconds);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    const bool are_all_reached = !arguments.lists_unreached || list_unreached_probes();
+    return failed == 0 && are_all_reached ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 int shrink_seed(const Arguments& arguments) {
@@ -302,6 +318,9 @@ void add_simulation_options(CLI::App& app, Arguments& arguments) {
         ->delimiter(',')
         ->group(group);
     app.add_option("--nodes-between", arguments.range, "LEAST:MOST nodes instead of 1 to 16")
+        ->group(group);
+    app.add_flag("--probes", arguments.lists_unreached,
+                 "list the rare branches that no seed reached, and fail if there are any")
         ->group(group);
     app.add_option("--hunt", arguments.hunted, "find each planted bug within so many seeds")
         ->group(group);

@@ -1,0 +1,255 @@
+#include "rendezvous/host/job_host.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+#include "base/planted_bug.hpp"
+#include "base/probe.hpp"
+#include "rendezvous/core/run.hpp"
+
+namespace ddprun::rdzv {
+
+JobHost::JobHost(JobId job, HostOptions options, Rng rng)
+    : options_(std::move(options)), coordinator_(std::move(job), options_.coordinator, rng) {}
+
+Result<void> JobHost::restore(Instant now, const RunRecord& record, HostEffects& out) {
+    Result<void> restored = coordinator_.restore(now, record);
+    arm(now, out);
+    return restored;
+}
+
+void JobHost::step(Instant now, const Input& input, HostEffects& out) {
+    if (!decides(now)) {
+        return;
+    }
+    admit_hold_up(now, out);
+    run_step(now, input, out);
+    arm(now, out);
+}
+
+bool JobHost::is_forgettable(Instant now) const {
+    return coordinator_.is_empty() || coordinator_.is_forgettable(now);
+}
+
+bool JobHost::decides(Instant now) {
+    if (!is_over_ && options_.may_decide && !options_.may_decide(now)) {
+        DDP_PROBE(was_not_to_decide);
+        is_over_ = true;
+    }
+    return !is_over_;
+}
+
+void JobHost::run_step(Instant now, const Input& input, HostEffects& out) {
+    Effects effects;
+    if (options_.watcher != nullptr) {
+        options_.watcher->before_step(coordinator_, input, now);
+    }
+    coordinator_.step(now, input, effects);
+    if (options_.watcher != nullptr) {
+        options_.watcher->after_step(coordinator_, input, effects, now);
+    }
+    for (const Effect& effect : effects.now) {
+        hold(effect, out);
+    }
+    persist(now, effects.record, out);
+    for (const Effect& effect : effects.after_record) {
+        hold(effect, out);
+    }
+    release(out);
+    const Run* run = coordinator_.run();
+    if (!fault_.empty() && run != nullptr && run->not_durable.empty()) {
+        DDP_PROBE(run_began_without_journal);
+        run_step(now, Durability{fault_}, out);
+    }
+}
+
+// ------------------------------------------------------------------------------------------- timer
+
+bool JobHost::wakes(Instant now, HostEffects& out) {
+    if (!decides(now)) {
+        return false;
+    }
+    admit_hold_up(now, out);
+    if (patience_at_ && *patience_at_ <= now) {
+        give_up_waiting(now, out);
+    }
+    if (retry_at_ && *retry_at_ <= now) {
+        DDP_PROBE(record_tried_again);
+        retry_at_.reset();
+        write(now, out);
+    }
+    const std::optional<Instant> deadline = coordinator_.next_deadline();
+    if (deadline && *deadline <= now) {
+        return true;
+    }
+    DDP_PROBE(timer_found_nothing_due);
+    armed_.reset();
+    if (!DDP_BUG(TimerNotSetAnew)) {
+        arm(now, out);
+    }
+    return false;
+}
+
+void JobHost::judge(Instant now, HostEffects& out) {
+    if (!decides(now)) {
+        return;
+    }
+    armed_.reset();
+    run_step(now, Tick{}, out);
+    arm(now, out);
+}
+
+void JobHost::admit_hold_up(Instant now, HostEffects& out) {
+    const Limits& limits = options_.coordinator.limits;
+    const bool was_held_up = armed_ && now - *armed_ > limits.lease / 2;
+    if (!was_held_up || !options_.coordinator.has_leases || DDP_BUG(HoldUpUnnoticed)) {
+        return;
+    }
+    DDP_PROBE(held_up);
+    const Duration by = now - *armed_;
+    armed_ = now;  // told once
+    out.now.emplace_back(
+        Trace{fmt::format("this process was held up for {} ms: leases are extended",
+                          std::chrono::duration_cast<Milliseconds>(by).count())});
+    run_step(now, HeldUp{by}, out);
+}
+
+std::optional<Instant> JobHost::wanted_timer() const {
+    std::optional<Instant> at = coordinator_.next_deadline();
+    for (const std::optional<Instant>& other : {patience_at_, retry_at_}) {
+        if (other && (!at || *other < *at)) {
+            at = other;
+        }
+    }
+    return at;
+}
+
+void JobHost::arm(Instant now, HostEffects& out) {
+    const std::optional<Instant> wanted = wanted_timer();
+    if (!wanted || (armed_ && *armed_ <= *wanted)) {
+        return;
+    }
+    // A deadline in the past is no hold-up of the loop.
+    armed_ = std::max(*wanted, now);
+    out.timer = armed_;
+}
+
+// ----------------------------------------------------------------------------------------- records
+
+void JobHost::hold(const Effect& effect, HostEffects& out) {
+    if (is_acknowledgement(effect)) {
+        out.now.push_back(effect);
+    } else {
+        held_.emplace_back(DDP_BUG(ToldBeforeWritten) ? 0 : gate_, effect);
+    }
+}
+
+void JobHost::release(HostEffects& out) {
+    while (!held_.empty() && held_.front().first <= open_) {
+        out.now.push_back(std::move(held_.front().second));
+        held_.pop_front();
+    }
+}
+
+void JobHost::persist(Instant now, RecordWrite kind, HostEffects& out) {
+    if (kind == RecordWrite::None || options_.keeping == Keeping::Nowhere) {
+        return;
+    }
+    is_outdated_ = true;
+    const bool is_awaited = kind == RecordWrite::Awaited;
+    // One record at a time, unless somebody waits for this one: the newest is all that counts.
+    if (is_awaited || answered_ == asked_) {
+        write(now, out);
+    }
+    if (!is_awaited) {
+        return;
+    }
+    const bool is_first = open_ >= gate_;
+    gate_ = asked_;
+    if (is_strict()) {
+        return;
+    }
+    if (!fault_.empty()) {
+        DDP_PROBE(told_without_its_record);
+        open_ = gate_;  // writes are known to fail: nobody waits for this one
+    } else if (is_first) {
+        patience_at_ = now + options_.coordinator.limits.journal_timeout;
+    }
+}
+
+void JobHost::write(Instant now, HostEffects& out) {
+    is_outdated_ = false;
+    std::optional<RunRecord> record = coordinator_.record(now);
+    if (record) {
+        retry_at_.reset();
+        out.writes.push_back(WriteRecord{.number = ++asked_, .record = *std::move(record)});
+    }
+}
+
+void JobHost::written(Instant now, std::uint64_t number, const std::string& fault,
+                      HostEffects& out) {
+    if (!decides(now)) {
+        return;
+    }
+    const Limits& limits = options_.coordinator.limits;
+    answered_ = std::max(answered_, number);
+    tell_fault(now, fault, out);
+    if (fault.empty()) {
+        open_ = std::max(open_, number);
+    } else {
+        if (!is_strict()) {
+            open_ = std::max(open_, gate_);
+        }
+        // If this goes on, a strict one's lease ends first. Else the disk may have room again in an
+        // hour, and nothing else may happen to the run until then.
+        if (answered_ == asked_ && !DDP_BUG(FailedRecordForgotten)) {
+            retry_at_ =
+                now + (is_strict() ? limits.reconnect_backoff_min : limits.reconnect_backoff_max);
+        }
+    }
+    if (open_ >= gate_) {
+        patience_at_.reset();
+    } else if (!is_strict()) {
+        DDP_PROBE(slow_journal_awaited_anew);
+        patience_at_ = now + limits.journal_timeout;  // it works, and a later record is under way
+    }
+    if (is_outdated_ && answered_ == asked_) {
+        DDP_PROBE(record_outdated_while_written);
+        write(now, out);
+    }
+    release(out);
+    arm(now, out);
+}
+
+void JobHost::give_up_waiting(Instant now, HostEffects& out) {
+    DDP_PROBE(journal_given_up);
+    patience_at_.reset();
+    open_ = std::max(open_, gate_);
+    tell_fault(now,
+               fmt::format("the journal has not answered for {} ms",
+                           options_.coordinator.limits.journal_timeout.count()),
+               out);
+    release(out);
+}
+
+void JobHost::tell_fault(Instant now, const std::string& fault, HostEffects& out) {
+    if (fault.empty() == fault_.empty()) {
+        return;
+    }
+    fault_ = fault;
+    if (!fault.empty()) {
+        out.now.emplace_back(Trace{fmt::format("is not durable: {}", fault)});
+    }
+    if (!fault.empty() && is_strict()) {
+        DDP_PROBE(etcd_refused_a_record);
+        // Nothing goes out until it is: who joins is not answered, and does not beat before.
+        run_step(now, HeldUp{}, out);
+    }
+    run_step(now, Durability{fault}, out);
+}
+
+}  // namespace ddprun::rdzv

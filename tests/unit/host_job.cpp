@@ -1,0 +1,301 @@
+// Goal: around one job's coordinator the right moment is chosen for everything: effects go in
+// order, and those after an awaited record only when it is durable; a journal that fails or hangs
+// is said and holds nothing up, except for one of several daemons; timers and hold-ups are not
+// missed. Method: a JobHost with one member; the test is its clock, its timer and its journal.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/core/run.hpp"
+#include "rendezvous/host/job_host.hpp"
+#include "tests/support/catch.hpp"
+
+namespace ddprun::rdzv {
+namespace {
+
+const JobId kJob("test");
+const ConnectionId kMember(1);
+
+Instant at(int ms) {
+    return Instant(Milliseconds(100000 + ms));
+}
+
+Join join_of(const std::string& node, const std::string& process = "p") {
+    Join join;
+    join.job = kJob;
+    join.node = NodeId(node);
+    join.process = process;
+    join.hostname = node;
+    join.slots = 1;
+    join.settings.min_nodes = 1;
+    join.settings.max_nodes = 1;
+    join.store = {.host = "10.0.0.1", .port = 4000};
+    return join;
+}
+
+class Fixture {
+public:
+    explicit Fixture(Keeping keeping = Keeping::IfPossible) {
+        HostOptions options;
+        options.coordinator.limits = limits;
+        options.keeping = keeping;
+        options.may_decide = [this](Instant now) { return now < decides_until; };
+        host.emplace(kJob, std::move(options), Rng(1));
+    }
+
+    void step(int ms, const Input& input) {
+        host->step(at(ms), input, wanted);
+        take_in();
+    }
+    void receive(int ms, const AgentMessage& message, ConnectionId from = kMember) {
+        step(ms, Received{from, message});
+    }
+    /// Answers the oldest write.
+    void answer(int ms, const std::string& fault = "") {
+        REQUIRE(!unanswered.empty());
+        const std::uint64_t number = unanswered.front();
+        unanswered.erase(unanswered.begin());
+        host->written(at(ms), number, fault, wanted);
+        take_in();
+    }
+    void answer_badly(int ms) { answer(ms, "no space left"); }
+    /// Lets time pass until `ms`, with a timer that is on time.
+    void run_until(int ms) {
+        while (timer && *timer <= at(ms)) {
+            fire(*std::exchange(timer, std::nullopt));
+        }
+    }
+    void fire(Instant now) {
+        if (host->wakes(now, wanted)) {
+            host->judge(now, wanted);
+        }
+        take_in();
+    }
+
+    /// How many messages of that kind have gone out.
+    template <typename T>
+    [[nodiscard]] std::size_t sent() const {
+        return static_cast<std::size_t>(std::count_if(
+            messages.begin(), messages.end(),
+            [](const RendezvousMessage& message) { return std::holds_alternative<T>(message); }));
+    }
+    [[nodiscard]] bool has_noticed(const std::string& text) const {
+        return std::any_of(messages.begin(), messages.end(), [&](const RendezvousMessage& one) {
+            const Notice* notice = std::get_if<Notice>(&one);
+            return notice != nullptr && notice->text.find(text) != std::string::npos;
+        });
+    }
+    [[nodiscard]] bool has_said(const std::string& text) const {
+        return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+            return line.find(text) != std::string::npos;
+        });
+    }
+    [[nodiscard]] const Run& run() const { return *host->coordinator().run(); }
+
+    Limits limits;
+    Instant decides_until = Instant::max();
+    std::optional<JobHost> host;
+    HostEffects wanted;
+    std::optional<Instant> timer;
+    std::vector<RendezvousMessage> messages;
+    std::vector<std::string> lines;
+    std::vector<std::uint64_t> unanswered;
+    std::vector<RunRecord> records;
+
+private:
+    void take_in() {
+        for (const Effect& effect : wanted.now) {
+            if (const Send* send = std::get_if<Send>(&effect)) {
+                messages.push_back(send->message);
+            } else if (const Trace* trace = std::get_if<Trace>(&effect)) {
+                lines.push_back(trace->text);
+            }
+        }
+        for (WriteRecord& write : wanted.writes) {
+            unanswered.push_back(write.number);
+            records.push_back(std::move(write.record));
+        }
+        timer = wanted.timer ? wanted.timer : timer;
+        wanted = HostEffects();
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a start waits for its record; acknowledgements and what is before do not") {
+    Fixture all;
+    all.receive(0, join_of("a"));
+    CHECK(all.sent<Accepted>() == 1);
+    CHECK(all.sent<Start>() == 0);
+    REQUIRE(all.unanswered.size() == 1);
+    CHECK(all.records.front().generation == Generation(1));
+    all.receive(1, Beat{1});
+    CHECK(all.sent<Acknowledge>() == 1);
+    CHECK(all.sent<Start>() == 0);
+    CHECK(all.host->is_waiting());
+    all.answer(2);
+    CHECK(all.sent<Start>() == 1);
+    CHECK_FALSE(all.host->is_waiting());
+    CHECK(all.host->fault().empty());
+}
+
+TEST_CASE("where nothing is kept nothing waits") {
+    Fixture all(Keeping::Nowhere);
+    all.receive(0, join_of("a"));
+    CHECK(all.sent<Start>() == 1);
+    CHECK(all.records.empty());
+}
+
+TEST_CASE("a record that fails holds nothing up, is told once, and is tried until it is taken") {
+    Fixture all;
+    all.receive(0, join_of("a"));
+    all.answer_badly(5);
+    CHECK(all.sent<Start>() == 1);
+    CHECK(all.has_said("is not durable: no space left"));
+    CHECK(all.has_noticed("no longer durable: no space left"));
+    CHECK(all.host->fault() == "no space left");
+    all.answer_badly(6);  // what was noted of it
+    all.receive(800, Beat{1});
+    all.run_until(1005);
+    CHECK(all.unanswered.empty());
+    all.run_until(1006);
+    REQUIRE(all.unanswered.size() == 1);
+    all.answer_badly(1010);
+    all.receive(1600, Beat{2});
+    all.run_until(2010);
+    CHECK(all.sent<Notice>() == 1);
+    REQUIRE(all.unanswered.size() == 1);
+    all.answer(2011);
+    CHECK(all.has_noticed("works again"));
+    CHECK(all.host->fault().empty());
+}
+
+TEST_CASE("a journal that hangs is given up after its timeout, and counts again when it answers") {
+    Fixture all;
+    all.receive(0, join_of("a"));
+    for (int ms = 200; ms < 1000; ms += 200) {
+        all.receive(ms, Beat{1});
+        all.run_until(ms);
+    }
+    CHECK(all.sent<Start>() == 0);
+    all.run_until(1000);
+    CHECK(all.sent<Start>() == 1);
+    CHECK(all.host->fault() == "the journal has not answered for 1000 ms");
+    all.answer(1100);
+    CHECK(all.host->fault().empty());
+}
+
+TEST_CASE("one of several daemons tells nothing that was not taken, however long that takes") {
+    Fixture all(Keeping::Strictly);
+    all.receive(0, join_of("a"));
+    all.answer_badly(5);
+    CHECK(all.sent<Start>() == 0);
+    for (int ms = 25; ms < 100; ms += 20) {
+        all.run_until(ms);
+        REQUIRE(all.unanswered.size() == 1);
+        all.answer_badly(ms);
+    }
+    CHECK(all.sent<Start>() == 0);
+    all.run_until(120);
+    all.answer(120);
+    CHECK(all.sent<Start>() == 1);
+    CHECK(all.host->fault().empty());
+}
+
+// A disk that was full when the first run began, and still is when the second does.
+TEST_CASE("a run that begins while records are known to fail is told that it is not durable") {
+    Fixture all;
+    all.receive(0, join_of("a"));
+    all.answer_badly(5);
+    REQUIRE(all.has_noticed("no longer durable"));
+    const std::string token = all.run().token;
+    WorkerFinished finished;
+    finished.generation = Generation(1);
+    all.receive(10, finished);
+    all.receive(11, Goodbye{});
+    while (!all.unanswered.empty()) {
+        all.answer_badly(12);
+    }
+    REQUIRE(std::holds_alternative<Closed>(all.run().phase));
+    all.messages.clear();
+    Join next = join_of("a", "p2");
+    all.receive(20, next, ConnectionId(2));
+    REQUIRE(all.run().token != token);
+    CHECK(all.run().not_durable == "no space left");
+    CHECK(all.has_noticed("no longer durable: no space left"));
+}
+
+TEST_CASE("a deadline that moved away costs one wake-up, and the timer is set anew") {
+    Fixture all;
+    all.receive(0, join_of("a"));
+    all.answer(1);
+    const std::optional<Instant> first = all.timer;
+    REQUIRE(first);
+    all.receive(200, Beat{1});
+    CHECK(all.timer == first);  // left alone
+    all.run_until(1000);
+    REQUIRE(all.timer);
+    CHECK(*all.timer > *first);
+    CHECK_FALSE(all.run().nodes.empty());
+    all.run_until(5000);
+    CHECK(all.run().nodes.empty());  // silent for a lease
+}
+
+TEST_CASE("a timer that is long due tells that this process was held up") {
+    Fixture all;
+    all.receive(0, join_of("a"));
+    all.answer(1);
+    REQUIRE(all.timer);
+    const int due =
+        static_cast<int>(std::chrono::duration_cast<Milliseconds>(*all.timer - at(0)).count());
+    SECTION("by what was received meanwhile") {
+        all.receive(due + 600, Beat{1});
+    }
+    SECTION("by the timer itself") {
+        all.fire(at(due + 600));
+    }
+    CHECK(all.has_said("this process was held up for 600 ms"));
+    CHECK(all.run().doubt_until);
+    const std::size_t lines = all.lines.size();
+    all.receive(due + 601, Beat{2});
+    CHECK(all.lines.size() == lines);  // told once
+}
+
+TEST_CASE("a timer that is a little late is no hold-up") {
+    Fixture all;
+    all.receive(0, join_of("a"));
+    all.answer(1);
+    REQUIRE(all.timer);
+    all.fire(*all.timer + Milliseconds(400));
+    CHECK_FALSE(all.has_said("held up"));
+}
+
+TEST_CASE("whoever was once not to decide decides nothing any more") {
+    Fixture all(Keeping::Strictly);
+    all.receive(0, join_of("a"));
+    REQUIRE(all.sent<Accepted>() == 1);
+    all.decides_until = at(100);
+    SECTION("what arrived was not taken in") {
+        all.receive(100, Beat{1});
+    }
+    SECTION("the timer fired") {
+        all.fire(at(1000));
+    }
+    SECTION("a record was written") {
+        all.answer(150);
+    }
+    // A renewal that came late.
+    all.decides_until = Instant::max();
+    all.receive(200, Beat{2});
+    if (!all.unanswered.empty()) {
+        all.answer(201);
+    }
+    CHECK(all.sent<Acknowledge>() == 0);
+    CHECK(all.sent<Start>() == 0);
+}
+
+}  // namespace ddprun::rdzv
