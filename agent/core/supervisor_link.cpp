@@ -6,6 +6,7 @@
 #include "agent/core/supervisor_state.hpp"
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
@@ -67,6 +68,7 @@ void Supervisor::State::take(const LinkDown& input) {
 
 void Supervisor::State::take(const FromRendezvous& input) {
     if (is_telling_unfit() && std::holds_alternative<rdzv::Refused>(input.message)) {
+        DDP_PROBE(unfit_was_heard);
         finish();
         return;
     }
@@ -111,6 +113,7 @@ void Supervisor::State::take(const PreflightDone& input) {
         return;
     }
     if (!input.why.empty()) {
+        DDP_PROBE(preflight_failed);
         say(fmt::format("the preflight command {}: this node is not fit and leaves the job",
                         input.why));
         end_unfit(fmt::format("its preflight command {}", input.why));
@@ -234,6 +237,7 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     // first beat is answered, not before its join is.
     lease_.begin(message.lease, holds_workers() ? std::nullopt : up.join_sent_at);
     if (message.run_token != run_token_) {
+        DDP_PROBE(accepted_by_another_run);
         // Another run of the job: its generations count from 1 again.
         run_token_ = message.run_token;
         fenced_ = Generation();
@@ -255,9 +259,11 @@ void Supervisor::State::say_again() {
         }
     }
     if (quiet_.is_quiet() && group_token_ == run_token_ && !DDP_BUG(QuietForgottenOnReconnect)) {
+        DDP_PROBE(quiet_told_again);
         tell_quiet();
     }
     if (is_leaving() && !DDP_BUG(LeaveForgottenOnReconnect)) {
+        DDP_PROBE(leave_told_again);
         tell(rdzv::Leave{*first_signal_});
     }
     if (!holds_workers()) {
@@ -299,6 +305,7 @@ void Supervisor::State::judge_silence() {
     if (!end.has_value() || now_ < *end) {
         return;
     }
+    DDP_PROBE(rendezvous_fell_silent);
     std::get<LinkIsUp>(link_).is_given_up = true;
     emit(DropLink{fmt::format("the rendezvous has not answered for {} ms",
                               options_.limits.link_silence_max.count())});

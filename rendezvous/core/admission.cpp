@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 #include "rendezvous/core/step.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -223,6 +224,7 @@ void take_in(Step& step, ConnectionId connection, const Join& message) {
     learn_numbers(run, message);
     if (Node* known = find_node(run, message.node)) {
         if (known->connection && connection < *known->connection) {
+            DDP_PROBE(join_of_the_past);
             // Said long ago, by a ddprun that is gone: the present one connected later.
             turn_away(step, connection, kReplaced, kExitRendezvousLost);
             return;
@@ -237,6 +239,7 @@ void take_in(Step& step, ConnectionId connection, const Join& message) {
             step.out.add(Send{*known->connection, Refused{kReplaced, kExitRendezvousLost}});
             drop_connection(step, *known, how);
         }
+        DDP_PROBE(node_replaced);
         lose_node(step, message.node, how);
         if (is_closed(run)) {
             answer_with_verdict(step, connection, message);

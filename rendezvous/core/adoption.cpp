@@ -10,6 +10,7 @@
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
@@ -168,11 +169,13 @@ void decide(Step& step, const std::optional<Holders>& newest) {
     }
     std::set<ConnectionId> taken;
     if (newest && is_consistent(*newest)) {
+        DDP_PROBE(generation_adopted);
         take_over(step, *newest);
         for (const auto& [connection, join] : newest->joins) {
             taken.insert(connection);
         }
         if (newest->missing() > 0) {
+            DDP_PROBE(adopted_without_some);
             count_missing(step, newest->missing());
         }
     } else {
@@ -232,6 +235,7 @@ void enter_adopting(Step& step) {
     if (std::holds_alternative<Adopting>(run.phase)) {
         return;
     }
+    DDP_PROBE(unknown_generation_came_back);
     note(step, "nodes come back with a generation that the rendezvous does not know");
     for (auto& [id, node] : run.nodes) {
         drop_connection(step, node, "join again: a generation of this job is running");

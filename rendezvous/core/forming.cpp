@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 #include "rendezvous/core/step.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -154,6 +155,7 @@ std::optional<Instant> back_off(Run& run, const Limits& limits, Instant now) {
         DDP_BUG(BackoffMissing)) {
         return std::nullopt;
     }
+    DDP_PROBE(restart_burst_used_up);
     const Milliseconds pause = std::max(run.next_backoff, limits.restart_backoff);
     run.next_backoff = std::min(pause * 2, limits.restart_backoff_max);
     return now + pause;
@@ -278,6 +280,7 @@ void grow_if_wanted(Step& step) {
     const std::optional<Instant> at = grow_time(step.run, *running, step.now);
     if (at && *at <= step.now) {
         const std::string why = fmt::format("{} joined", names_here(step.run));
+        DDP_PROBE(grown);
         begin_stopping(step, StopCause::Grow, 15, why);
     }
 }
@@ -288,6 +291,7 @@ void judge_forming(Step& step) {
     if (forming == nullptr || run.ready.size() >= minimum(run) || forming->give_up_at > step.now) {
         return;
     }
+    DDP_PROBE(minimum_never_reached);
     close_run(step, Verdict{.kind = VerdictKind::Incomplete,
                             .exit_code = kExitNodesMissing,
                             .text = fmt::format("gave up after {} s: {}",

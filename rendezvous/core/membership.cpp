@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 #include "rendezvous/core/step.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -253,6 +254,7 @@ void judge_leases(Step& step) {
     }
     if (!is_in_doubt && !is_doubt_over && !is_closed(run) &&
         is_silence_ours(run, limits, step.now)) {
+        DDP_PROBE(silence_may_be_ours);
         run.doubt_until = step.now + limits.self_doubt;
         note(step, fmt::format("half of the nodes fell silent at once: nothing is judged for {} ms",
                                limits.self_doubt.count()));

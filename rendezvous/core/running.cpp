@@ -5,6 +5,7 @@
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
+#include "base/probe.hpp"
 #include "rendezvous/core/step.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -155,6 +156,7 @@ void complete_evidence(Step& step, const NodeId& id, const WorkerFailed& message
     }
     for (TimedFailure& failure : stopping->failures) {
         if (failure.report.node == id && failure.report.local_rank == message.local_rank) {
+            DDP_PROBE(evidence_completed);
             complete(failure.report.evidence, trimmed(message.evidence, step.options.limits));
         }
     }
@@ -202,6 +204,7 @@ void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& 
         }
     } else if (Stopping* stopping = std::get_if<Stopping>(&step.run.phase)) {
         if (is_whole && stopping->unfinished.erase(id) > 0) {
+            DDP_PROBE(finished_while_stopping);
             write_behind(step);
         }
     }
@@ -254,6 +257,7 @@ void member_lost(Step& step, const Node& node, Instant died_at, const std::strin
     const bool serves_store = takes_store_along(run, id);
     if (Running* running = std::get_if<Running>(&run.phase)) {
         if (!running->unfinished.contains(id) && !serves_store && !DDP_BUG(FinishedNodeMissed)) {
+            DDP_PROBE(finished_node_lost);
             write_behind(step);
             return;  // all its ranks exited 0: nothing is missed
         }
@@ -263,6 +267,7 @@ void member_lost(Step& step, const Node& node, Instant died_at, const std::strin
     if (Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
         const bool is_missed = stopping->unfinished.contains(id) || serves_store;
         if (is_missed && !node.leaving) {
+            DDP_PROBE(member_lost_while_stopping);
             stopping->lost_nodes.push_back(node.info.hostname);
             blame(step, id, node.info.hostname);
             if (stopping->loss_why.empty()) {
@@ -293,6 +298,7 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
         node.info.store = message.store;
         node.info.held.reset();
         reindex(step, id);
+        DDP_PROBE(fenced_node_emptied);
         trace(step, fmt::format("node {} is empty", node.info.hostname));
         step.run.explain_at = step.now;
         if (node.leaving && !is_closed(step.run)) {
@@ -305,6 +311,7 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
     const Running* running = std::get_if<Running>(&step.run.phase);
     const bool serves_store = is_current && takes_store_along(step.run, id);
     if (is_current && running != nullptr && !running->unfinished.contains(id) && !serves_store) {
+        DDP_PROBE(finished_node_let_go_by_former_daemon);
         // All its ranks had exited 0, and a daemon before this one let it go.
         node.standing = Standing::Ready;
         node.info.store = message.store;
@@ -312,6 +319,7 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
         return;
     }
     if (is_current && running != nullptr) {
+        DDP_PROBE(stopped_by_former_daemon);
         // A daemon before this one had told it to. Why, those who failed say again.
         begin_stopping(step, StopCause::Failure, 15,
                        fmt::format("node {} had ended its workers", node.info.hostname));
@@ -335,6 +343,7 @@ void unkillable(Step& step, ConnectionId connection, const Unkillable& message) 
     const bool is_of_fenced = node.standing == Standing::Unready && node.info.held &&
                               node.info.held->generation == message.generation;
     if (is_of_fenced || current_member(step, connection, message.generation) != nullptr) {
+        DDP_PROBE(unkillable_node_lost);
         lose_node(step, id, "has a worker that cannot be killed");
     }
 }
@@ -385,6 +394,7 @@ void judge_stopping(Step& step) {
     }
     const std::set<NodeId> late = stopping->pending;
     for (const NodeId& id : late) {
+        DDP_PROBE(node_stopped_too_late);
         // Its agent connects again and is fenced until its workers are gone.
         const std::string how = "did not end its workers in time";
         drop_connection(step, step.run.nodes.at(id), how);
