@@ -66,9 +66,9 @@ private:
     std::shared_ptr<EtcdClient> client_;  ///< of this term
     std::optional<EtcdTerm> term_;
     std::optional<TermWrites> writes_;  ///< of that term
-    std::uint64_t term_number_ = 0;    ///< tells terms apart, also those of one revision
-    std::map<JobId, Change> changes_;  ///< at most jobs_max
-    JobId last_job_;                   ///< the next one in order has its turn
+    std::uint64_t term_number_ = 0;     ///< tells terms apart, also those of one revision
+    std::map<JobId, Change> changes_;   ///< at most jobs_max
+    JobId last_job_;                    ///< the next one in order has its turn
     bool is_working_ = false;
     bool is_closed_ = false;
 };

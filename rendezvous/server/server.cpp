@@ -44,8 +44,11 @@ Server::Impl::Impl(asio::io_context& io, ServerOptions options)
       start_timer_(io),
       half_open_(options_.limits),
       store_(options_.limits, store_say()),
-      jobs_(make_jobs(Durable{.journal = options_.journal.get()}, [](Instant) { return true; })),
-      is_leading_(!options_.is_one_of_several) {}
+      jobs_(make_jobs(Durable{.journal = options_.journal.get()}, [](Instant) { return true; })) {
+    if (options_.is_one_of_several) {
+        lobby_.emplace(options_.limits);
+    }
+}
 
 void Server::Impl::start(std::function<void()> on_ended) {
     on_ended_ = std::move(on_ended);
@@ -158,7 +161,7 @@ void Server::Impl::take(Session& session, std::string_view body) {
         return;
     }
     if (!session.job) {
-        if (!parked_.contains(session.id)) {
+        if (!lobby_ || !lobby_->is_waiting(session.id)) {
             session.connection->fail("it spoke before it joined");
         }
     } else if (!jobs_->step(*session.job, Received{session.id, *message})) {
@@ -168,7 +171,7 @@ void Server::Impl::take(Session& session, std::string_view body) {
 
 // Who only asks is no agent of any job, and an agent asks nothing.
 void Server::Impl::answer(Session& session, std::string_view question) {
-    if (!is_leading_) {
+    if (lobby_) {
         send_to_leader(session);
         return;
     }
@@ -198,11 +201,9 @@ void Server::Impl::join(Session& session, const Join& message) {
         session.connection->fail("it joins another job than it greeted for");
         return;
     }
-    if (!is_leading_) {
-        if (can_send_on(message.unreachable) || parked_.size() >= options_.limits.parked_max) {
+    if (lobby_) {
+        if (lobby_->arrives(session.id, message) == Lobby::Answer::SendOn) {
             send_to_leader(session);
-        } else {
-            parked_[session.id] = message;
         }
         return;
     }
@@ -229,9 +230,9 @@ void Server::Impl::join(Session& session, const Join& message) {
 void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
     if (!session.handshake.is_for(message.job)) {
         session.connection->fail("it is not fit for another job than it greeted for");
-    } else if (!is_leading_) {
+    } else if (lobby_) {
         // Else it asks again, here or elsewhere, as long as it has patience.
-        if (can_send_on(message.unreachable)) {
+        if (lobby_->arrives(message) == Lobby::Answer::SendOn) {
             send_to_leader(session);
         }
     } else if (jobs_->open(message.job)) {
@@ -250,7 +251,9 @@ void Server::Impl::turn_away(Session& session, const Refused& refused) {
 void Server::Impl::ended(const Session& session, ConnectionEnd how) {
     log(fmt::format("connection {} from {} ended: {}", session.id.value(), session.peer,
                     session.connection->why_ended()));
-    parked_.erase(session.id);
+    if (lobby_) {
+        lobby_->ended(session.id);
+    }
     if (session.job && !session.is_closed_by_job && !is_stopped_) {
         const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
         // A run that is forgotten already does not care.

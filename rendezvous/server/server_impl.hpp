@@ -17,6 +17,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/os/unique_fd.hpp"
+#include "rendezvous/host/lobby.hpp"
 #include "rendezvous/server/half_open.hpp"
 #include "rendezvous/server/jobs.hpp"
 #include "rendezvous/server/port_store.hpp"
@@ -75,7 +76,6 @@ private:
     void take(Session& session, std::string_view body);
     void answer(Session& session, std::string_view question);
     void join(Session& session, const Join& message);
-    [[nodiscard]] bool can_send_on(const std::string& unreachable) const;
     void hear_unfit(Session& session, const Unfit& message);
     void turn_away(Session& session, const Refused& refused);
     void ended(const Session& session, ConnectionEnd how);
@@ -101,9 +101,7 @@ private:
     std::shared_ptr<Jobs> jobs_;
     std::map<ConnectionId, Newcomer> newcomers_;
     std::map<ConnectionId, SessionPtr> sessions_;
-    bool is_leading_ = true;
-    std::string leader_;                   ///< while not leading; empty: nobody is known
-    std::map<ConnectionId, Join> parked_;  ///< agents that wait until somebody is
+    std::optional<Lobby> lobby_;  ///< while another one leads, or none
     std::uint64_t last_id_ = 0;
     RefusalLog refusals_;
     bool has_waited_for_start_ = false;

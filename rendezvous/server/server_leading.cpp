@@ -8,13 +8,16 @@ namespace ddprun::rdzv {
 
 void Server::Impl::lead(Journal& journal, const std::map<JobId, std::string>& records,
                         std::function<bool(Instant)> may_decide) {
-    is_leading_ = true;
+    std::map<ConnectionId, Join> waited;
+    if (lobby_) {
+        waited = lobby_->take_all();
+        lobby_.reset();
+    }
     jobs_->stop();
     store_.release();
     jobs_ = make_jobs(Durable{.journal = &journal, .is_strict = true}, std::move(may_decide));
     jobs_->restore(records);
-    const std::map<ConnectionId, Join> parked = std::exchange(parked_, {});
-    for (const auto& [id, message] : parked) {
+    for (const auto& [id, message] : waited) {
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
             join(*found->second, message);
         }
@@ -22,30 +25,26 @@ void Server::Impl::lead(Journal& journal, const std::map<JobId, std::string>& re
 }
 
 void Server::Impl::follow(const std::string& leader) {
-    const bool was_leading = std::exchange(is_leading_, false);
-    leader_ = leader;
     jobs_->stop();
     store_.release();
-    for (const auto& [id, session] : sessions_) {
-        if (was_leading && session->job) {
-            session->is_closed_by_job = true;
-            session->connection->close();
-        } else if (parked_.contains(id) && !leader_.empty()) {
-            send_to_leader(*session);
+    if (!lobby_) {
+        lobby_.emplace(options_.limits);
+        for (const auto& [id, session] : sessions_) {
+            if (session->job) {
+                session->is_closed_by_job = true;
+                session->connection->close();
+            }
         }
     }
-    if (!leader_.empty()) {
-        parked_.clear();
+    for (const ConnectionId id : lobby_->follow(leader)) {
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            send_to_leader(*found->second);
+        }
     }
-}
-
-/// Not to the one that the agent has just asked in vain.
-bool Server::Impl::can_send_on(const std::string& unreachable) const {
-    return !leader_.empty() && leader_ != unreachable;
 }
 
 void Server::Impl::send_to_leader(Session& session) {
-    session.connection->send(encode(RendezvousMessage(Redirect{leader_})));
+    session.connection->send(encode(RendezvousMessage(Redirect{lobby_->leader()})));
     session.connection->finish();
 }
 

@@ -15,6 +15,7 @@
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/host/job_host.hpp"
 #include "rendezvous/host/leader_term.hpp"
+#include "rendezvous/host/lobby.hpp"
 #include "rendezvous/host/term_writes.hpp"
 #include "tests/sim/etcd.hpp"
 
@@ -43,7 +44,7 @@ struct Daemon {
     std::uint64_t leads_number = 0;              ///< how often it has begun to lead
     std::uint64_t reading = 0;                   ///< answers to earlier readings are void
     JournalEntry read_entry;                     ///< what it read
-    std::string leader;                          ///< somebody else, as far as it knows
+    std::optional<rdzv::Lobby> lobby;            ///< while another one leads, or none
     std::uint64_t watch = 0;                     ///< number of the last one; 0: watches nothing
     bool is_watched = false;                     ///< etcd knows of that watch
     std::unique_ptr<rdzv::StepWatcher> watcher;  ///< of the host
@@ -57,7 +58,6 @@ struct Daemon {
     Instant cut_off_until{};                         ///< from etcd
     std::optional<Instant> timer_at;                 ///< of the host
     std::set<ConnectionId> served;                   ///< connections of the run
-    std::map<ConnectionId, rdzv::Join> parked;       ///< agents that wait until somebody leads
     ConnectionId dead_connections;  ///< this one and all before it were of earlier lives
     bool is_behind = false;         ///< something was told that the journal has not
     std::uint64_t last_write = 0;

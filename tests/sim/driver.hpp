@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -265,6 +266,7 @@ private:
     Instant etcd_slow_until_{};
     std::uint64_t last_watch_ = 0;
     std::vector<Machine> machines_;
+    std::set<ConnectionId> strangers_;  ///< of no machine
     std::vector<PlannedFault> plan_;
     Instant faults_end_{};
     Instant calm_since_{};              ///< no fault of the whole is in effect

@@ -415,7 +415,6 @@ void Simulation::kill_rendezvous(Dice& dice, bool forgets) {
     daemon.up_at = events_.now() + pause;
     daemon.is_paused = false;
     daemon.waits_for_it.clear();
-    daemon.parked.clear();
     daemon.dead_connections = network_.last_connection();
     if (!has_several()) {
         const Memory memory =
@@ -430,7 +429,7 @@ void Simulation::kill_rendezvous(Dice& dice, bool forgets) {
     close_host(daemon);
     daemon.term.reset();
     daemon.term_timer_at.reset();
-    daemon.leader.clear();
+    daemon.lobby.reset();
     daemon.watch = 0;
     daemon.is_watched = false;
     if (loses_journal) {
@@ -631,6 +630,7 @@ void Simulation::let_unfit_speak(Daemon& daemon, std::uint64_t word, const std::
     }
     trace("fault", fmt::format("a ddprun with the name of {} is not fit", node.value()));
     const ConnectionId connection = network_.connect(0, daemon.index);
+    strangers_.insert(connection);
     const rdzv::Unfit unfit{.job = JobId("sim"),
                             .node = node,
                             .process = "stranger",
@@ -654,6 +654,7 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
     trace("fault", "somebody joins with other settings");
     const rdzv::Run* run = daemon.coordinator().run();
     const ConnectionId connection = network_.connect(0, daemon.index);
+    strangers_.insert(connection);
     const Generation generation = run->generation;
     const std::size_t nodes = run->nodes.size();
     take_message(daemon, connection, rdzv::AgentMessage(join));

@@ -7,6 +7,7 @@
 
 #include "tests/sim/driver.hpp"
 #include "tests/sim/message_text.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/env/environment.hpp"
 
 namespace ddprun::sim {
@@ -329,15 +330,14 @@ void Simulation::judge_start(const rdzv::Run& run, const rdzv::Send& send,
 /// that are not the run's (S15).
 void Simulation::judge_refusal(const rdzv::Run& run, const rdzv::Send& send,
                                const rdzv::Refused& refused) {
-    const auto speaks_of = [&](const char* words) {
-        return refused.text.find(words) != std::string::npos;
-    };
     const std::optional<int> node = network_.node_of(send.connection);
     const bool is_odd = node.has_value()
                             ? settings_of(machine(*node)).max_restarts != run.settings.max_restarts
                             : options_.odd_nodes > 0;  // it is gone, who can tell?
-    if (!speaks_of("took the place") && !speaks_of("stranger") && !speaks_of("is not fit") &&
-        !(is_odd && speaks_of("--max-restarts"))) {
+    const bool is_right = refused.exit_code == kExitRendezvousLost ||
+                          refused.exit_code == kExitUnfit || strangers_.contains(send.connection) ||
+                          (is_odd && refused.exit_code == kExitUsage);
+    if (!is_right) {
         checker_.violate("S15", "refused: " + refused.text);
     }
 }
@@ -521,8 +521,8 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
 void Simulation::expect_succession(const Daemon& daemon) {
     const Instant died = events_.now();
     const auto is_well = [&](const Daemon& one) {
-        return one.index != daemon.index && one.is_up && !one.is_paused &&
-               one.leader == daemon.name && one.is_watched;
+        return one.index != daemon.index && one.is_up && !one.is_paused && one.lobby.has_value() &&
+               one.lobby->leader() == daemon.name && one.is_watched;
     };
     const bool has_heir = std::any_of(daemons_.begin(), daemons_.end(), is_well);
     if (!has_heir || last_daemon_fault_at_ > died - kEtcdSettles) {

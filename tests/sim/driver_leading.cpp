@@ -83,6 +83,7 @@ bool Simulation::may_decide(const Daemon& daemon) const {
 }
 
 void Simulation::compete(Daemon& daemon) {
+    daemon.lobby.emplace(options_.limits);
     daemon.term = std::make_unique<rdzv::LeaderTerm>(daemon.name, options_.limits);
     rdzv::TermEffects effects;
     daemon.term->start(local_now(daemon), effects);
@@ -204,7 +205,6 @@ void Simulation::begin_leading(Daemon& daemon, std::uint64_t term) {
           fmt::format("leads from now on, term {}, with the record of {}", term, entry.revision));
     daemon.leads_term = term;
     daemon.leads_number += 1;
-    daemon.leader.clear();
     std::map<JobId, std::uint64_t> known;
     if (entry.record.has_value()) {
         known[kJob] = entry.revision;
@@ -214,8 +214,9 @@ void Simulation::begin_leading(Daemon& daemon, std::uint64_t term) {
     disturb_all(events_.now());
     open_host(daemon, entry);
     judge_return(daemon);
-    const std::map<ConnectionId, rdzv::Join> parked = std::exchange(daemon.parked, {});
-    for (const auto& [connection, join] : parked) {
+    const std::map<ConnectionId, rdzv::Join> waited = daemon.lobby->take_all();
+    daemon.lobby.reset();
+    for (const auto& [connection, join] : waited) {
         take_message(daemon, connection, rdzv::AgentMessage(join));
     }
 }
@@ -226,6 +227,7 @@ void Simulation::end_leading(Daemon& daemon, const std::string& why) {
     disturb_all(events_.now());
     const std::set<ConnectionId> served = daemon.served;
     close_host(daemon);
+    daemon.lobby.emplace(options_.limits);
     for (const ConnectionId connection : served) {
         network_.close_at_rendezvous(connection, PacketKind::Reset);
     }
@@ -235,12 +237,8 @@ void Simulation::end_leading(Daemon& daemon, const std::string& why) {
 
 void Simulation::follow(Daemon& daemon, const std::string& leader) {
     trace(daemon.name, leader.empty() ? "knows no leader" : "follows " + leader);
-    daemon.leader = leader;
-    if (!leader.empty()) {
-        const std::map<ConnectionId, rdzv::Join> parked = std::exchange(daemon.parked, {});
-        for (const auto& [connection, join] : parked) {
-            send_to_leader(daemon, connection);
-        }
+    for (const ConnectionId connection : daemon.lobby->follow(leader)) {
+        send_to_leader(daemon, connection);
     }
 }
 
@@ -282,7 +280,7 @@ void Simulation::tell_deletion(Daemon& daemon) {
 }
 
 void Simulation::send_to_leader(Daemon& daemon, ConnectionId connection) {
-    const rdzv::Redirect redirect{daemon.leader};
+    const rdzv::Redirect redirect{daemon.lobby->leader()};
     network_.send_to_node(connection, rdzv::encode(rdzv::RendezvousMessage(redirect)));
     network_.close_at_rendezvous(connection);
 }
@@ -295,11 +293,10 @@ void Simulation::receive_as_follower(Daemon& daemon, ConnectionId connection,
         return;
     }
     trace(daemon.name, fmt::format("<- {} {}", connection.value(), message_text(message)));
-    const std::string& unreachable = join != nullptr ? join->unreachable : unfit->unreachable;
-    if (!daemon.leader.empty() && daemon.leader != unreachable) {
+    const rdzv::Lobby::Answer answer =
+        join != nullptr ? daemon.lobby->arrives(connection, *join) : daemon.lobby->arrives(*unfit);
+    if (answer == rdzv::Lobby::Answer::SendOn) {
         send_to_leader(daemon, connection);
-    } else if (join != nullptr) {
-        daemon.parked[connection] = *join;
     }
 }
 

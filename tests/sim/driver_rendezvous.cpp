@@ -10,6 +10,7 @@
 #include "rendezvous/wire/run_record.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/message_text.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::sim {
 
@@ -71,11 +72,12 @@ void Simulation::judge_effect(const Daemon& daemon, const rdzv::Effect& effect) 
         checker_.violate("IO", fmt::format("sent to connection {}, which has ended: {}",
                                            send->connection.value(), message_text(send->message)));
     }
-    const auto* close = std::get_if<rdzv::CloseConnection>(&effect);
+    const rdzv::Refused* refused =
+        send != nullptr ? std::get_if<rdzv::Refused>(&send->message) : nullptr;
     const std::optional<int> node =
-        close != nullptr ? network_.node_of(close->connection) : std::nullopt;
-    if (node.has_value() && machine(*node).connection == close->connection) {
-        machine(*node).is_replaced |= close->reason.find("replaced") != std::string::npos;
+        refused != nullptr ? network_.node_of(send->connection) : std::nullopt;
+    if (node.has_value() && machine(*node).connection == send->connection) {
+        machine(*node).is_replaced |= refused->exit_code == kExitRendezvousLost;
     }
 }
 
@@ -199,7 +201,9 @@ void Simulation::rendezvous_receives(Daemon& daemon, ConnectionId connection,
         return;
     }
     if (packet.kind != PacketKind::Message) {
-        daemon.parked.erase(connection);
+        if (daemon.lobby.has_value()) {
+            daemon.lobby->ended(connection);
+        }
         if (daemon.served.contains(connection)) {
             step_rendezvous(
                 daemon,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rendezvous/host/leader_term.hpp"
+#include "rendezvous/host/lobby.hpp"
 #include "rendezvous/host/term_writes.hpp"
 #include "tests/support/catch.hpp"
 
@@ -298,6 +299,29 @@ TEST_CASE("a write depends on the term and on the record as it was") {
     CHECK(writes.guard(job).mod_revision == 0);
     CHECK(writes.answered(job, false, {.leader_term = 50}) == WriteOutcome::Deposed);
     CHECK(writes.answered(job, false, {.leader_term = std::nullopt}) == WriteOutcome::Deposed);
+}
+
+TEST_CASE("who comes to a daemon that does not lead is sent to the leader, or waits for one") {
+    Limits limits;
+    limits.parked_max = 2;
+    Lobby lobby(limits);
+    const Join join;
+    CHECK(lobby.arrives(ConnectionId(1), join) == Lobby::Answer::Wait);
+    CHECK(lobby.arrives(Unfit()) == Lobby::Answer::Wait);
+    CHECK(lobby.arrives(ConnectionId(2), join) == Lobby::Answer::Wait);
+    CHECK(lobby.arrives(ConnectionId(3), join) == Lobby::Answer::SendOn);  // there is no room
+    lobby.ended(ConnectionId(2));
+    CHECK_FALSE(lobby.is_waiting(ConnectionId(2)));
+    CHECK(lobby.follow("").empty());
+    CHECK(lobby.follow(kThere) == std::vector<ConnectionId>{ConnectionId(1)});
+    CHECK_FALSE(lobby.is_waiting(ConnectionId(1)));
+    CHECK(lobby.arrives(ConnectionId(4), join) == Lobby::Answer::SendOn);
+    // It has just asked that one in vain.
+    Join stranded;
+    stranded.unreachable = kThere;
+    CHECK(lobby.arrives(ConnectionId(5), stranded) == Lobby::Answer::Wait);
+    CHECK(lobby.take_all().size() == 1);
+    CHECK_FALSE(lobby.is_waiting(ConnectionId(5)));
 }
 
 }  // namespace ddprun::rdzv

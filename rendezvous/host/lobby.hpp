@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+namespace ddprun::rdzv {
+
+/// Agents at one of several daemons that does not lead: who is sent to the leader, and who waits
+/// here until there is one. Pure.
+class Lobby {
+public:
+    explicit Lobby(const Limits& limits) : waiting_max_(limits.parked_max) {}
+
+    enum class Answer {
+        SendOn,  ///< to leader()
+        Wait,    ///< no word until somebody leads
+    };
+
+    /// Nobody is sent to the daemon that he has just asked in vain.
+    [[nodiscard]] Answer arrives(ConnectionId connection, const Join& join);
+    /// One that is not fit does not wait here: without an answer it asks again.
+    [[nodiscard]] Answer arrives(const Unfit& unfit) const;
+    void ended(ConnectionId connection) { waiting_.erase(connection); }
+    [[nodiscard]] bool is_waiting(ConnectionId connection) const {
+        return waiting_.contains(connection);
+    }
+
+    /// That daemon leads now, nobody if empty. Who has waited is sent there.
+    [[nodiscard]] std::vector<ConnectionId> follow(const std::string& leader);
+    /// This daemon leads now, and who has waited joins here.
+    [[nodiscard]] std::map<ConnectionId, Join> take_all() { return std::exchange(waiting_, {}); }
+
+    [[nodiscard]] const std::string& leader() const { return leader_; }
+
+private:
+    [[nodiscard]] bool can_send_on(const std::string& unreachable) const {
+        return !leader_.empty() && leader_ != unreachable;
+    }
+
+    const std::size_t waiting_max_;
+    std::string leader_;  ///< where agents reach it; empty: nobody is known to lead
+    std::map<ConnectionId, Join> waiting_;
+};
+
+}  // namespace ddprun::rdzv
