@@ -233,6 +233,8 @@ void JobHost::give_up_waiting(Instant now, HostEffects& out) {
                fmt::format("the journal has not answered for {} ms",
                            options_.coordinator.limits.journal_timeout.count()),
                out);
+    // Who joined meanwhile was not answered, and does not beat before.
+    run_step(now, HeldUp{}, out);
     release(out);
 }
 

@@ -35,8 +35,7 @@ void LeaderTerm::start(Instant /*now*/, TermEffects& out) {
 
 void LeaderTerm::step(Instant now, const TermInput& input, TermEffects& out) {
     if (const Holding* holding = std::get_if<Holding>(&state_);
-        holding != nullptr && now >= lease_->until &&
-        !(DDP_BUG(LateRenewalBelieved) && std::holds_alternative<LeaseProlonged>(input))) {
+        holding != nullptr && now >= lease_->until) {
         DDP_PROBE(lease_lapsed);
         if (std::holds_alternative<LeaseProlonged>(input)) {
             DDP_PROBE(renewal_came_late);

@@ -31,8 +31,9 @@ public:
     void before_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input,
                      Instant now) override {
         const rdzv::Run* run = coordinator.run();
-        had_run_ = run != nullptr;
-        nodes_before_ = had_run_ ? run->nodes.size() : 0;
+        nodes_before_ = run != nullptr ? run->nodes.size() : 0;
+        is_open_ = run != nullptr && !std::holds_alternative<rdzv::Closed>(run->phase);
+        token_ = run != nullptr ? run->token : std::string();
         all_.judge_leadership(all_.daemon(daemon_));
         all_.checker_.before_step(coordinator, input, now);
     }
@@ -47,19 +48,22 @@ public:
         effects.for_each([this](const rdzv::Effect& effect) {
             all_.has_last_step_acted_ |= !std::holds_alternative<rdzv::Trace>(effect);
         });
-        if (const rdzv::Run* run = coordinator.run()) {
+        const rdzv::Run* run = coordinator.run();
+        if (is_open_ && (run == nullptr || run->token != token_)) {
+            all_.checker_.run_was_given_up();  // joins that had waited may have opened another
+        }
+        if (run != nullptr) {
             all_.judge_losses_of_living(*run, nodes_before_);
             all_.judge_everybodys_publishing(*run);
             all_.judge_hang(*run);
-        } else if (had_run_) {
-            all_.checker_.run_was_given_up();
         }
     }
 
 private:
     Simulation& all_;
     const int daemon_;
-    bool had_run_ = false;
+    bool is_open_ = false;  ///< there was a run, and no verdict
+    std::string token_;     ///< its
     std::size_t nodes_before_ = 0;
 };
 

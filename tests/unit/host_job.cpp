@@ -184,6 +184,8 @@ TEST_CASE("a journal that hangs is given up after its timeout, and counts again 
     all.run_until(1000);
     CHECK(all.sent<Start>() == 1);
     CHECK(all.host->fault() == "the journal has not answered for 1000 ms");
+    // Who joined meanwhile was not answered, and does not beat before.
+    CHECK(all.run().doubt_until);
     all.answer(1100);
     CHECK(all.host->fault().empty());
 }
