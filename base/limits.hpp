@@ -29,6 +29,8 @@ struct Limits {
     std::size_t log_backlog_bytes_max = std::size_t{1} << 20;  ///< of the daemon, for a slow reader
     Milliseconds log_flush_timeout{1000};  ///< at the daemon's end, for a reader that has stopped
     int daemon_starts_max = 3;             ///< of a daemon that has not said once that it listens
+    int redirects_max = 4;     ///< followed in a row: daemons that name each other disagree
+    int missed_turns_max = 8;  ///< of a daemon that does not answer; it may be the only one left
 
     // Membership.
     Milliseconds lease{1000};           ///< how long a silent node is still believed alive

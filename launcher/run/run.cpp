@@ -18,6 +18,7 @@
 #include "base/os/own_folder.hpp"
 #include "base/os/start_program.hpp"
 #include "base/rng.hpp"
+#include "launcher/plan/endpoint_place.hpp"
 #include "launcher/run/agent_options.hpp"
 #include "launcher/run/daemon_starter.hpp"
 #include "launcher/run/endpoint_address.hpp"
@@ -25,6 +26,7 @@
 #include "launcher/run/node_identity.hpp"
 #include "launcher/run/state_folder.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
+#include "rendezvous/transport/listener.hpp"
 #include "rendezvous/transport/secret_file.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -108,25 +110,19 @@ private:
     }
 
     Result<std::unique_ptr<rdzv::Link>> remote_link() {
-        Result<EndpointAddress> address = find_endpoint({plan_.endpoint_host, plan_.endpoint_port});
-        if (!address) {
-            return address.error();
-        }
-        if (!address->note.empty()) {
-            notes_.push_back(address->note);
-        }
         Result<std::string> state_folder = open_state_folder();
         if (!state_folder) {
             return state_folder.error();
         }
+        state_folder_ = *std::move(state_folder);
         Result<NodeIdentity> identity =
-            derive_node_identity(*state_folder, job_, slurm_node_name());
+            derive_node_identity(state_folder_, job_, slurm_node_name());
         if (!identity) {
             return identity.error();
         }
         identity_ = std::move(*identity);
         rdzv::ClientOptions options;
-        options.endpoints = {address->endpoint};
+        options.endpoints = {{plan_.endpoint_host, plan_.endpoint_port}};
         std::vector<std::string> hosts = {plan_.endpoint_host};
         for (const rdzv::Endpoint& other : plan_.other_endpoints) {
             options.endpoints.push_back(other);
@@ -135,11 +131,7 @@ private:
         options.job = job_;
         options.limits = limits_;
         options.rng = Rng(rng_.next());
-        if (plan_.is_insecure) {
-            if (!address->is_loopback) {
-                notes_.emplace_back("warning: --insecure: whoever reaches the endpoint can join");
-            }
-        } else {
+        if (!plan_.is_insecure) {
             Result<rdzv::JobSecret> secret = rdzv::load_or_create_secret(plan_.secret_file);
             if (!secret) {
                 return secret.error();
@@ -154,47 +146,86 @@ private:
             }
             options.tls = *std::move(tls);
         }
-        const bool may_serve = address->is_ours && plan_.other_endpoints.empty();
-        if (may_serve && plan_.tls.is_on() && plan_.tls.cert.empty()) {
-            notes_.emplace_back(
-                "this machine owns the endpoint, but starts no rendezvous there "
-                "without --tls-cert and --tls-key");
-        } else if (may_serve) {
-            const Result<std::string> program = program_beside_us("ddprun-rendezvous");
-            if (!program) {
-                return program.error();
-            }
-            options.before_attempt = prepare_daemon(*program, *address, *state_folder);
-        }
+        options.before_attempt = [this](const rdzv::Endpoint& asked,
+                                        std::vector<rdzv::Endpoint>& addresses, bool is_lasting) {
+            prepare_attempt(asked, addresses, is_lasting);
+        };
         return std::unique_ptr<rdzv::Link>(
             std::make_unique<rdzv::RendezvousClient>(io_, std::move(options)));
     }
 
-    /// What claims the endpoint before each attempt to connect.
-    std::function<void()> prepare_daemon(const std::string& program, const EndpointAddress& address,
-                                         const std::string& state_folder) {
+    /// `addresses` are what `asked` has just been resolved to, which may have changed since the
+    /// last attempt. If this machine owns the endpoint, a daemon is started there unless one
+    /// listens.
+    void prepare_attempt(const rdzv::Endpoint& asked, std::vector<rdzv::Endpoint>& addresses,
+                         bool is_daemon_lasting) {
+        EndpointPlace place = place_endpoint({.endpoint = asked,
+                                              .addresses = std::move(addresses),
+                                              .own = interface_addresses(),
+                                              .outside = default_route_address()});
+        addresses = std::move(place.addresses);
+        for (const std::string& note : endpoint_notes(plan_, asked, place)) {
+            if (std::find(said_.begin(), said_.end(), note) == said_.end()) {
+                agent_->say(note);
+                said_.push_back(note);
+            }
+        }
+        if (may_serve(plan_, place) && !is_daemon_lasting) {
+            claim_endpoint(place.own);
+        }
+    }
+
+    /// `own` are this machine's addresses of the endpoint; a daemon serves the first, and none is
+    /// started while any of them is served.
+    void claim_endpoint(const std::vector<rdzv::Endpoint>& own) {
+        if (!daemon_) {
+            const Result<std::string> program = program_beside_us("ddprun-rendezvous");
+            if (!program) {
+                say_problem(program.error().what);
+                return;
+            }
+            daemon_ = std::make_unique<DaemonStarter>(io_, daemon_options(*program, own.front()));
+        }
+        if (daemon_->living_pids().empty() && is_served_elsewhere(own)) {
+            return;
+        }
+        if (const Result<void> claimed = daemon_->claim(); !claimed) {
+            say_problem(claimed.error().what);
+        }
+        for (const int pid : daemon_->living_pids()) {
+            agent_->exclude_from_sweeps(pid);
+        }
+    }
+
+    static bool is_served_elsewhere(const std::vector<rdzv::Endpoint>& own) {
+        return std::any_of(own.begin() + 1, own.end(), [](const rdzv::Endpoint& other) {
+            const Result<rdzv::Listener> probe = rdzv::listen_on(other.host, other.port);
+            return !probe && probe.error().code == ErrorCode::AddressInUse;
+        });
+    }
+
+    DaemonStarterOptions daemon_options(const std::string& program,
+                                        const rdzv::Endpoint& endpoint) const {
         DaemonStarterOptions options;
         options.program = program;
-        options.endpoint = address.endpoint;
+        options.endpoint = endpoint;
         options.is_insecure = plan_.is_insecure;
         if (!plan_.is_insecure) {
             options.secret_file = rdzv::secret_file_path(plan_.secret_file);
         }
         options.tls = plan_.tls;
-        options.state_folder = fmt::format("{}/rendezvous-{}-{}", state_folder,
-                                           address.endpoint.host, address.endpoint.port);
-        options.log_file = fmt::format("{}/rendezvous-{}.log", state_folder, address.endpoint.port);
+        options.state_folder =
+            fmt::format("{}/rendezvous-{}-{}", state_folder_, endpoint.host, endpoint.port);
+        options.log_file = fmt::format("{}/rendezvous-{}.log", state_folder_, endpoint.port);
         options.limits = limits_;
-        daemon_ = std::make_unique<DaemonStarter>(io_, std::move(options));
-        return [this] {
-            const Result<void> claimed = daemon_->claim();
-            if (!claimed) {
-                agent_->say(claimed.error().what);
-            }
-            for (const int pid : daemon_->living_pids()) {
-                agent_->exclude_from_sweeps(pid);
-            }
-        };
+        return options;
+    }
+
+    /// Attempts follow each other quickly: each problem is said when it is new.
+    void say_problem(const std::string& what) {
+        if (std::exchange(last_problem_, what) != what) {
+            agent_->say(what);
+        }
     }
 
     agent::AgentOptions agent_options() {
@@ -235,7 +266,10 @@ private:
     NodeIdentity identity_;
     std::string keeper_path_;
     std::string preload_path_;
+    std::string state_folder_;
     std::vector<std::string> notes_;
+    std::vector<std::string> said_;  ///< about the endpoint: a handful
+    std::string last_problem_;       ///< of starting a daemon
     std::unique_ptr<DaemonStarter> daemon_;
     std::unique_ptr<agent::Agent> agent_;
     int exit_code_ = kExitInternal;

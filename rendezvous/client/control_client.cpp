@@ -22,21 +22,20 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// Daemons that send us to each other disagree.
-constexpr int kRedirectsMax = 4;
-
 struct Question {
     const ControlOptions& options;
     const Endpoint& endpoint;
-    std::shared_ptr<Dialer> dialer;
+    Dialer dialer;
     asio::steady_timer deadline;
     Result<std::string> answer;
 };
 
 asio::awaitable<void> ask(Question& question) {
     const ControlOptions& options = question.options;
-    const Result<std::shared_ptr<Connection>> dialled =
-        co_await Dialer::dial(question.dialer, question.endpoint);
+    const DialTarget target{.endpoint = question.endpoint,
+                            .connect_timeout = options.limits.connect_timeout,
+                            .hello_timeout = options.limits.hello_timeout};
+    const Result<std::shared_ptr<Connection>> dialled = co_await question.dialer.dial(target);
     if (!dialled) {
         question.answer = dialled.error();
         co_return;
@@ -68,12 +67,13 @@ asio::awaitable<void> ask(Question& question) {
 /// What the daemon at `endpoint` says.
 Result<std::string> ask_one(const ControlOptions& options, const Endpoint& endpoint) {
     asio::io_context io(1);
-    DialOptions dial{.secret = options.secret,
-                     .tls = options.tls,
-                     .job = options.job,
-                     .role = PeerRole::Control,
-                     .limits = options.limits};
-    Question question{options, endpoint, std::make_shared<Dialer>(io, std::move(dial)),
+    Question question{options, endpoint,
+                      Dialer(io, DialOptions{.secret = options.secret,
+                                             .tls = options.tls,
+                                             .job = options.job,
+                                             .role = PeerRole::Control,
+                                             .limits = options.limits,
+                                             .on_resolved = {}}),
                       asio::steady_timer(io),
                       Error{ErrorCode::ConnectionLost, "nothing was asked"}};
     asio::co_spawn(io, ask(question), asio::detached);
@@ -102,7 +102,7 @@ Result<ControlAnswer> ask_status(const ControlOptions& options) {
         const std::string from = to_string(endpoint);
         if (const std::optional<Redirect> redirect = redirect_in(*body, options.limits)) {
             const Result<Endpoint> leader = parse_endpoint(redirect->endpoint);
-            if (!leader || redirects >= kRedirectsMax) {
+            if (!leader || redirects >= options.limits.redirects_max) {
                 return Error{ErrorCode::ConnectionLost,
                              fmt::format("{}the rendezvous at {} is one of several, and none of "
                                          "them leads at the moment; ask again",

@@ -1,23 +1,16 @@
 #include "rendezvous/client/rendezvous_client.hpp"
 
-#include <algorithm>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
 #include "base/check.hpp"
-#include "rendezvous/transport/connection.hpp"
-#include "rendezvous/transport/dial.hpp"
 #include "rendezvous/wire/codec.hpp"
 
 namespace ddprun::rdzv {
@@ -26,348 +19,193 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-namespace {
+RendezvousClient::RendezvousClient(asio::io_context& io, ClientOptions options)
+    : options_(std::move(options)),
+      io_(io),
+      choice_(options_.endpoints, options_.limits, options_.rng),
+      dialer_(io, dial_options()),
+      pause_(io),
+      answer_wait_(io) {}
 
-/// Daemons that send agents to each other disagree, and may agree in a moment.
-constexpr int kRedirectsMax = 4;
-
-/// A daemon that did not answer is left alone this often; it may be the only one left.
-constexpr int kSkipsMax = 8;
-
-/// Of several daemons one that is gone must not be waited for long.
-DialOptions dialling(const ClientOptions& options) {
-    DialOptions dial{
-        .secret = options.secret, .tls = options.tls, .job = options.job, .limits = options.limits};
-    if (options.endpoints.size() > 1) {
-        dial.limits.connect_timeout =
-            std::min(options.limits.connect_timeout, options.limits.leader_lease / 2);
+RendezvousClient::~RendezvousClient() {
+    if (Up* const up = std::get_if<Up>(&state_)) {
+        up->connection->fail("given up");
     }
-    return dial;
 }
 
-/// The kernel takes connections for a process that is stopped, and nobody answers there.
-DialOptions dialling_again(const ClientOptions& options) {
-    DialOptions dial = dialling(options);
-    dial.limits.hello_timeout = std::min(dial.limits.hello_timeout, dial.limits.connect_timeout);
-    return dial;
-}
-
-}  // namespace
-
-class RendezvousClient::Impl : public std::enable_shared_from_this<Impl> {
-public:
-    Impl(asio::io_context& io, ClientOptions options)
-        : options_(std::move(options)),
-          io_(io),
-          dialer_(std::make_shared<Dialer>(io, dialling(options_))),
-          hasty_dialer_(std::make_shared<Dialer>(io, dialling_again(options_))),
-          pause_(io),
-          wait_(io),
-          backoff_(options_.limits.reconnect_backoff_min) {
-        DDP_CHECK(!options_.endpoints.empty());
-    }
-
-    void start(LinkEvents events);
-    void send(const AgentMessage& message);
-    void drop(const std::string& why);
-    void stop(std::function<void()> done);
-    void abandon();
-
-private:
-    /// Why there is no connection (any more).
-    struct Down {
-        std::string why;
-        bool is_final = false;
+DialOptions RendezvousClient::dial_options() {
+    DialOptions dial{.secret = options_.secret,
+                     .tls = options_.tls,
+                     .job = options_.job,
+                     .limits = options_.limits};
+    dial.on_resolved = [this](const Endpoint& asked, std::vector<Endpoint>& addresses) {
+        if (options_.before_attempt) {
+            options_.before_attempt(asked, addresses, is_daemon_lasting_);
+        }
     };
-    using Self = std::shared_ptr<Impl>;
-
-    static asio::awaitable<void> run(Self self);
-    static asio::awaitable<Down> attempt(Self self);
-
-    void take(std::string_view body);
-    void follow(const Redirect& redirect);
-    void limit_wait();
-    [[nodiscard]] Endpoint choose_endpoint();
-    [[nodiscard]] bool is_pause_due() const;
-    void report(const Down& down);
-    Milliseconds next_pause();
-
-    ClientOptions options_;
-    asio::io_context& io_;
-    const std::shared_ptr<Dialer> dialer_;
-    const std::shared_ptr<Dialer> hasty_dialer_;  ///< for the one that fell silent
-    asio::steady_timer pause_;
-    asio::steady_timer wait_;  ///< for the answer to a join
-    LinkEvents events_;
-    std::function<void()> done_;
-    std::shared_ptr<Connection> connection_;  ///< since it is up
-    std::string peer_;                        ///< the endpoint of this attempt, for people
-    std::size_t next_endpoint_ = 0;
-    std::optional<Endpoint> ask_next_;   ///< whatever the order: sent there, or silent just now
-    bool is_hasty_ = false;              ///< the next attempt, to the one that fell silent
-    Endpoint asked_early_;               ///< the silent one, out of turn
-    std::size_t others_left_ = 0;        ///< to be asked before it has its turn
-    int redirects_ = 0;                  ///< in a row
-    Endpoint current_;                   ///< of this attempt
-    bool is_out_of_turn_ = false;        ///< it was ask_next_
-    std::optional<Endpoint> silent_;     ///< does not answer: its daemon is stopped, or gone
-    int skips_left_ = 0;                 ///< rounds in which it is not asked
-    std::optional<Endpoint> waited_at_;  ///< in vain: another one is asked next
-    std::string last_reported_;
-    Milliseconds backoff_;
-    bool is_daemon_lasting_ = false;  ///< said the one that accepted us last
-    bool is_running_ = false;
-    bool is_up_ = false;
-    bool is_stopping_ = false;
-};
+    return dial;
+}
 
 // --------------------------------------------------------------------------------- called by owner
 
-void RendezvousClient::Impl::start(LinkEvents events) {
-    DDP_CHECK(!is_running_ && !is_stopping_);
+void RendezvousClient::start(LinkEvents events) {
+    DDP_CHECK(std::holds_alternative<Idle>(state_));
     events_ = std::move(events);
-    is_running_ = true;
-    asio::co_spawn(io_, run(shared_from_this()), asio::detached);
+    state_ = Searching{};
+    asio::co_spawn(io_, run(), asio::detached);
 }
 
-void RendezvousClient::Impl::send(const AgentMessage& message) {
-    if (!is_up_ || is_stopping_) {
-        return;
-    }
-    const bool asks_for_leader =
-        std::holds_alternative<Join>(message) || std::holds_alternative<Unfit>(message);
-    if (!asks_for_leader || options_.endpoints.size() == 1) {
-        connection_->send(encode(message));
+void RendezvousClient::send(const AgentMessage& message) {
+    Up* const up = std::get_if<Up>(&state_);
+    if (up == nullptr) {
         return;
     }
     AgentMessage telling = message;
-    Join* const join = std::get_if<Join>(&telling);
-    (join != nullptr ? join->unreachable : std::get<Unfit>(telling).unreachable) =
-        silent_ ? to_string(*silent_) : std::string();
-    connection_->send(encode(telling));
-    limit_wait();
-}
-
-// Of several daemons the one that fell silent is asked once more before the others. If it was only
-// stopped for a moment, too short to be noticed there, it still leads, and believes us alive for no
-// more than a lease: while we wait elsewhere for another leader it would give us up.
-void RendezvousClient::Impl::drop(const std::string& why) {
-    if (is_up_ && !is_stopping_) {
-        if (options_.endpoints.size() > 1) {
-            ask_next_ = current_;
-            is_hasty_ = true;
-            asked_early_ = current_;
-            others_left_ = options_.endpoints.size() - 1;
-        }
-        connection_->fail(why);
+    const std::optional<Milliseconds> patience = choice_.asking(telling);
+    up->connection->send(encode(telling));
+    if (patience) {
+        limit_wait(*patience);
     }
 }
 
-void RendezvousClient::Impl::stop(std::function<void()> done) {
-    const bool is_flushing = is_up_ && !is_stopping_;
-    is_stopping_ = true;
-    if (is_flushing) {
-        done_ = std::move(done);  // run() calls it when the connection is closed
-        connection_->finish();
+void RendezvousClient::drop(const std::string& why) {
+    if (Up* const up = std::get_if<Up>(&state_)) {
+        choice_.fell_silent();
+        up->connection->fail(why);
+    }
+}
+
+void RendezvousClient::stop(std::function<void()> done) {
+    DDP_CHECK(!is_stopping());
+    if (std::holds_alternative<Idle>(state_)) {
+        asio::post(io_, std::move(done));
         return;
     }
-    abandon();
-    asio::post(io_, std::move(done));
-}
-
-void RendezvousClient::Impl::abandon() {
-    is_stopping_ = true;
-    done_ = nullptr;
-    dialer_->cancel();
-    hasty_dialer_->cancel();
-    pause_.cancel();
-    wait_.cancel();
-    if (connection_) {
-        connection_->fail("given up");
+    if (Up* const up = std::get_if<Up>(&state_)) {
+        up->connection->finish();
     }
+    state_ = Stopping{std::move(done)};  // run() calls it
+    dialer_.cancel();
+    pause_.cancel();
+    answer_wait_.cancel();
 }
 
 // --------------------------------------------------------------------------------------- attempts
 
-asio::awaitable<void> RendezvousClient::Impl::run(Self self) {
+asio::awaitable<void> RendezvousClient::run() {
     // No event may come from inside start().
-    co_await asio::post(self->io_, asio::use_awaitable);
-    while (!self->is_stopping_) {
-        const Down down = co_await attempt(self);
-        self->is_up_ = false;
-        self->wait_.cancel();
-        if (self->connection_) {
-            self->connection_->fail(down.why);  // whatever is left of a failed attempt
-            self->connection_.reset();
+    co_await asio::post(io_, asio::use_awaitable);
+    while (!is_stopping()) {
+        const EndpointAttempt next = choice_.next();
+        if (next.pause > Milliseconds::zero()) {
+            pause_.expires_after(next.pause);
+            const auto [cancelled] =
+                co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
+            static_cast<void>(cancelled);  // is_stopping() tells
         }
-        if (self->is_stopping_) {
+        if (is_stopping()) {
             break;
         }
-        self->report(down);
-        if (down.is_final || self->is_stopping_) {
+        const Down down = co_await attempt(next);
+        answer_wait_.cancel();
+        if (is_stopping()) {
             break;
         }
-        if (!self->is_pause_due()) {
-            continue;
+        state_ = Searching{};
+        if (down.is_final) {
+            state_ = Idle{};
+            report(down);
+            co_return;
         }
-        self->pause_.expires_after(self->next_pause());
-        const auto [cancelled] =
-            co_await self->pause_.async_wait(asio::as_tuple(asio::use_awaitable));
-        static_cast<void>(cancelled);  // is_stopping_ tells
+        report(down);
     }
-    if (const std::function<void()> done = std::exchange(self->done_, nullptr)) {
-        done();
-    }
+    const std::function<void()> done = std::move(std::get<Stopping>(state_).done);
+    state_ = Idle{};
+    done();
 }
 
-asio::awaitable<RendezvousClient::Impl::Down> RendezvousClient::Impl::attempt(Self self) {
-    if (self->options_.before_attempt && !self->is_daemon_lasting_) {
-        self->options_.before_attempt();
-    }
-    self->current_ = self->choose_endpoint();
-    self->peer_ = to_string(self->current_);
+asio::awaitable<RendezvousClient::Down> RendezvousClient::attempt(EndpointAttempt asked) {
     Down down;
-    const std::shared_ptr<Dialer> dialer =
-        std::exchange(self->is_hasty_, false) ? self->hasty_dialer_ : self->dialer_;
-    const Result<std::shared_ptr<Connection>> dialled =
-        co_await Dialer::dial(dialer, self->current_);
+    const DialTarget target{.endpoint = asked.endpoint,
+                            .connect_timeout = asked.connect_timeout,
+                            .hello_timeout = asked.hello_timeout};
+    const Result<std::shared_ptr<Connection>> dialled = co_await dialer_.dial(target);
     if (!dialled) {
-        if (self->is_out_of_turn_ || dialled.error().code == ErrorCode::TimedOut) {
-            self->silent_ = self->current_;
-            self->skips_left_ = kSkipsMax;
-        }
+        choice_.failed(dialled.error().code == ErrorCode::TimedOut);
         down.why = dialled.error().what;
         down.is_final = is_final(dialled.error());
         co_return down;
     }
-    self->connection_ = *dialled;
-    if (self->is_stopping_) {
+    const std::shared_ptr<Connection> connection = *dialled;
+    if (is_stopping()) {
+        connection->fail("given up");
         co_return down;
     }
-    self->is_up_ = true;
-    self->last_reported_.clear();
-    error_code ignored;
-    const tcp::endpoint local = self->connection_->socket().local_endpoint(ignored);
-    const tcp::endpoint remote = self->connection_->socket().remote_endpoint(ignored);
-    self->events_.on_up(local.address().to_string(),
-                        Endpoint{remote.address().to_string(), remote.port()});
-    std::function<void(std::string_view)> on_body = [impl = self.get()](std::string_view body) {
-        impl->take(body);
-    };
-    co_await Connection::carry(self->connection_, std::move(on_body));
-    down.why =
-        fmt::format("lost the rendezvous at {}: {}", self->peer_, self->connection_->why_ended());
+    state_ = Up{.connection = connection};
+    last_reported_.clear();
+    tell_up(connection->socket());
+    std::function<void(std::string_view)> on_body = [this](std::string_view body) { take(body); };
+    co_await Connection::carry(connection, std::move(on_body));
+    down.why = fmt::format("lost the rendezvous at {}: {}", to_string(asked.endpoint),
+                           connection->why_ended());
     co_return down;
+}
+
+void RendezvousClient::tell_up(const Connection::Socket& socket) {
+    error_code ignored;
+    const tcp::endpoint local = socket.local_endpoint(ignored);
+    const tcp::endpoint remote = socket.remote_endpoint(ignored);
+    events_.on_up(local.address().to_string(),
+                  Endpoint{remote.address().to_string(), remote.port()});
 }
 
 // ---------------------------------------------------------------------------------------- helpers
 
-void RendezvousClient::Impl::take(std::string_view body) {
+void RendezvousClient::take(std::string_view body) {
+    Up* const up = std::get_if<Up>(&state_);
+    if (up == nullptr) {
+        return;
+    }
     Result<RendezvousMessage> message = decode_rendezvous_message(body, options_.limits);
     if (!message) {
-        connection_->fail(message.error().what);
+        up->connection->fail(message.error().what);
         return;
     }
     if (const Redirect* redirect = std::get_if<Redirect>(&*message)) {
-        follow(*redirect);
+        choice_.redirected(redirect->endpoint);
+        up->connection->fail(redirect->endpoint.empty()
+                                 ? "no daemon leads at the moment"
+                                 : fmt::format("the daemon at {} leads", redirect->endpoint));
         return;
     }
     if (const Accepted* accepted = std::get_if<Accepted>(&*message)) {
         is_daemon_lasting_ = accepted->is_lasting;
     }
-    redirects_ = 0;
-    wait_.cancel();
-    silent_.reset();
-    others_left_ = 0;
-    backoff_ = options_.limits.reconnect_backoff_min;
-    if (!is_stopping_) {
-        events_.on_message(*std::move(message));
-    }
+    up->awaits_answer = false;
+    answer_wait_.cancel();
+    choice_.answered();
+    events_.on_message(*std::move(message));
 }
 
-void RendezvousClient::Impl::follow(const Redirect& redirect) {
-    const Result<Endpoint> endpoint = parse_endpoint(redirect.endpoint);
-    if (endpoint && ++redirects_ <= kRedirectsMax) {
-        ask_next_ = *endpoint;
-        silent_.reset();  // our join told of it: whoever is named nevertheless leads anew
-    } else {
-        redirects_ = 0;
-    }
-    connection_->fail(redirect.endpoint.empty()
-                          ? "no daemon leads at the moment"
-                          : fmt::format("the daemon at {} leads", redirect.endpoint));
-}
-
-// A daemon that knows no leader keeps us until there is one. It may be cut off from etcd, or the
-// one that was silent may lead again in the same term, which is no news to it: so others are asked.
-void RendezvousClient::Impl::limit_wait() {
-    wait_.expires_after(options_.limits.leader_lease);
-    wait_.async_wait([self = shared_from_this(), asked = connection_](error_code cancelled) {
-        if (!cancelled && asked == self->connection_) {
-            self->silent_.reset();
-            self->waited_at_ = self->current_;
-            asked->fail("nobody leads");
+// A daemon that knows no leader keeps us until there is one.
+void RendezvousClient::limit_wait(Milliseconds patience) {
+    Up& asked = std::get<Up>(state_);
+    asked.awaits_answer = true;
+    answer_wait_.expires_after(patience);
+    answer_wait_.async_wait([this, connection = asked.connection](error_code cancelled) {
+        const Up* const up = std::get_if<Up>(&state_);
+        if (!cancelled && up != nullptr && up->connection == connection && up->awaits_answer) {
+            choice_.nobody_leads();
+            connection->fail("nobody leads");
         }
     });
 }
 
-Endpoint RendezvousClient::Impl::choose_endpoint() {
-    is_out_of_turn_ = ask_next_.has_value();
-    if (is_out_of_turn_) {
-        return *std::exchange(ask_next_, std::nullopt);
-    }
-    const std::size_t count = options_.endpoints.size();
-    const Endpoint& next = options_.endpoints[next_endpoint_ % count];
-    const std::optional<Endpoint> waited_at = std::exchange(waited_at_, std::nullopt);
-    const bool was_early = others_left_ > 0 && next == asked_early_;
-    others_left_ -= std::min<std::size_t>(others_left_, 1);
-    if (count > 1 && (was_early || next == waited_at || (next == silent_ && skips_left_-- > 0))) {
-        ++next_endpoint_;
-    }
-    return options_.endpoints[next_endpoint_++ % count];
-}
-
-// Whoever has somebody in particular to ask, or others, does so at once.
-bool RendezvousClient::Impl::is_pause_due() const {
-    return !ask_next_ && next_endpoint_ % options_.endpoints.size() == 0;
-}
-
-void RendezvousClient::Impl::report(const Down& down) {
+void RendezvousClient::report(const Down& down) {
     if (down.is_final || down.why != last_reported_) {
         last_reported_ = down.why;
         events_.on_down(down.why, down.is_final);
     }
-}
-
-Milliseconds RendezvousClient::Impl::next_pause() {
-    const Milliseconds least = backoff_ / 2;
-    backoff_ = std::min(2 * backoff_, options_.limits.reconnect_backoff_max);
-    return least + Milliseconds(options_.rng.below(static_cast<std::uint64_t>(least.count()) + 1));
-}
-
-// ---------------------------------------------------------------------------------------- the Link
-
-RendezvousClient::RendezvousClient(asio::io_context& io, ClientOptions options)
-    : impl_(std::make_shared<Impl>(io, std::move(options))) {}
-
-RendezvousClient::~RendezvousClient() {
-    impl_->abandon();
-}
-
-void RendezvousClient::start(LinkEvents events) {
-    impl_->start(std::move(events));
-}
-
-void RendezvousClient::send(const AgentMessage& message) {
-    impl_->send(message);
-}
-
-void RendezvousClient::drop(const std::string& why) {
-    impl_->drop(why);
-}
-
-void RendezvousClient::stop(std::function<void()> done) {
-    impl_->stop(std::move(done));
 }
 
 }  // namespace ddprun::rdzv

@@ -3,14 +3,22 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
+#include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "base/limits.hpp"
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/client/link.hpp"
+#include "rendezvous/host/endpoint_choice.hpp"
+#include "rendezvous/transport/connection.hpp"
+#include "rendezvous/transport/dial.hpp"
 #include "rendezvous/transport/tls.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 #include "rendezvous/wire/secret.hpp"
@@ -23,18 +31,22 @@ struct ClientOptions {
     std::shared_ptr<const TlsContext> tls;  ///< null: none, works only with a daemon that has none
     JobId job;                              ///< the only job that may be joined on this link; UTF-8
     Limits limits;
-    /// Before each attempt to connect, while no lasting daemon has accepted us; may be empty.
-    std::function<void()> before_attempt;
+    /// Before each attempt to connect, with the numeric addresses that `asked` was found to have,
+    /// which are then tried in order; may change them. `is_daemon_lasting`: the daemon that
+    /// accepted us last is kept running by somebody. May be empty.
+    std::function<void(const Endpoint& asked, std::vector<Endpoint>& addresses,
+                       bool is_daemon_lasting)>
+        before_attempt;
     Rng rng{0};  ///< jitters the pauses between attempts
 };
 
 /// A Link over TCP. Connects, proves the secret both ways, then carries frames; when the connection
-/// ends it tries again with jittered exponential back-off until stop(). Final, and not tried again:
+/// ends it tries again, as EndpointChoice decides, until stop(). Final, and not tried again:
 /// another secret, another protocol version, a peer that is no ddprun rendezvous.
 /// Whatever ends a connection except stop() resets it, so that the rendezvous does not take it for
-/// the death of this process. Lives on one thread, that of `io`, and is not used inside its own
-/// callbacks' destruction. Host names are resolved on a helper thread; a resolver that hangs
-/// delays neither stop() nor the loop, but io_context::run() returns only after it.
+/// the death of this process. Host names are resolved anew for each attempt, on a helper thread; a
+/// resolver that hangs delays neither stop() nor the loop, but io_context::run() returns only after
+/// it. Lives on one thread, that of `io`. Outlives the loop, or is destroyed after stop() is done.
 class RendezvousClient final : public Link {
 public:
     RendezvousClient(boost::asio::io_context& io, ClientOptions options);
@@ -48,8 +60,41 @@ public:
     void stop(std::function<void()> done) override;
 
 private:
-    class Impl;
-    std::shared_ptr<Impl> impl_;
+    struct Idle {};       ///< not started, or over after a final failure
+    struct Searching {};  ///< an attempt is under way, or the pause before it
+    struct Up {
+        std::shared_ptr<Connection> connection;
+        bool awaits_answer = false;  ///< to a join, and not for ever
+    };
+    struct Stopping {
+        std::function<void()> done;
+    };
+
+    /// Why there is no connection (any more).
+    struct Down {
+        std::string why;
+        bool is_final = false;
+    };
+
+    [[nodiscard]] DialOptions dial_options();
+    [[nodiscard]] bool is_stopping() const { return std::holds_alternative<Stopping>(state_); }
+    boost::asio::awaitable<void> run();
+    boost::asio::awaitable<Down> attempt(EndpointAttempt asked);
+    void tell_up(const Connection::Socket& socket);
+    void take(std::string_view body);
+    void limit_wait(Milliseconds patience);
+    void report(const Down& down);
+
+    ClientOptions options_;
+    boost::asio::io_context& io_;
+    EndpointChoice choice_;
+    Dialer dialer_;
+    boost::asio::steady_timer pause_;
+    boost::asio::steady_timer answer_wait_;  ///< for the answer to a join
+    LinkEvents events_;
+    std::variant<Idle, Searching, Up, Stopping> state_;
+    bool is_daemon_lasting_ = false;  ///< said the one that accepted us last
+    std::string last_reported_;
 };
 
 }  // namespace ddprun::rdzv

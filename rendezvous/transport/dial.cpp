@@ -15,8 +15,20 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+struct Dialer::Lookup {
+    Lookup(asio::io_context& io, std::string name)
+        : host(std::move(name)), resolver(io), answered(io) {}
+
+    const std::string host;
+    tcp::resolver resolver;
+    asio::steady_timer answered;  ///< cancelled when the answer is there, or nobody waits for it
+    bool is_done = false;
+    error_code failure;
+    std::vector<std::string> addresses;
+};
+
 Dialer::Dialer(asio::io_context& io, DialOptions options)
-    : options_(std::move(options)), io_(io), resolver_(io), deadline_(io) {}
+    : options_(std::move(options)), io_(io), deadline_(io) {}
 
 bool is_final(const Error& failure) {
     return failure.code == ErrorCode::Refused || failure.code == ErrorCode::BadSecret ||
@@ -25,37 +37,44 @@ bool is_final(const Error& failure) {
 
 void Dialer::cancel() {
     is_cancelled_ = true;
-    resolver_.cancel();
+    if (lookup_) {
+        lookup_->resolver.cancel();
+        lookup_->answered.cancel();
+    }
     disarm_deadline();
     if (connection_) {
         connection_->fail("given up");
     }
 }
 
-asio::awaitable<Result<std::shared_ptr<Connection>>> Dialer::dial(Self self, Endpoint endpoint) {
-    self->peer_ = to_string(endpoint);
-    std::vector<tcp::endpoint> addresses;
-    error_code failure = co_await resolve(self, endpoint, addresses);
-    if (failure) {
-        co_return Error{ErrorCode::Unreachable,
-                        fmt::format("the rendezvous host {} cannot be resolved: {}", endpoint.host,
-                                    failure.message())};
+asio::awaitable<Result<std::shared_ptr<Connection>>> Dialer::dial(DialTarget target) {
+    peer_ = to_string(target.endpoint);
+    Result<std::vector<Endpoint>> addresses = co_await resolve(target);
+    if (!addresses) {
+        co_return addresses.error();
     }
-    for (const tcp::endpoint& address : addresses) {
-        failure = co_await connect(self, address);
-        if (!failure || self->is_cancelled_) {
+    if (options_.on_resolved) {
+        options_.on_resolved(target.endpoint, *addresses);
+    }
+    Result<void> connected = Error{ErrorCode::Unreachable, "given up"};
+    for (const Endpoint& address : *addresses) {
+        if (is_cancelled_) {
+            break;
+        }
+        connected = co_await connect(target, address);
+        if (connected) {
             break;
         }
     }
-    if (failure || self->is_cancelled_) {
-        co_return Error{ErrorCode::Unreachable,
-                        fmt::format("cannot connect to the rendezvous at {}: {}", self->peer_,
-                                    failure.message())};
+    if (!connected || is_cancelled_) {
+        const std::string why = connected ? "given up" : connected.error().what;
+        co_return Error{connected ? ErrorCode::Unreachable : connected.error().code,
+                        fmt::format("cannot connect to the rendezvous at {}: {}", peer_, why)};
     }
-    const std::shared_ptr<Connection> connection = self->connection_;
-    const Result<SessionKeys> keys = co_await shake_hands(self);
-    self->disarm_deadline();
-    self->connection_.reset();
+    const std::shared_ptr<Connection> connection = connection_;
+    const Result<SessionKeys> keys = co_await shake_hands(target);
+    disarm_deadline();
+    connection_.reset();
     if (!keys) {
         connection->fail(keys.error().what);
         co_return keys.error();
@@ -67,116 +86,143 @@ asio::awaitable<Result<std::shared_ptr<Connection>>> Dialer::dial(Self self, End
     co_return connection;
 }
 
-asio::awaitable<error_code> Dialer::resolve(Self self, Endpoint endpoint,
-                                            std::vector<tcp::endpoint>& found) {
+/// A look-up that took too long is not begun anew, but waited for again.
+asio::awaitable<Result<std::vector<Endpoint>>> Dialer::resolve(DialTarget target) {
+    const Endpoint& endpoint = target.endpoint;
     error_code failure;
-    const asio::ip::address address = asio::ip::make_address(endpoint.host, failure);
+    static_cast<void>(asio::ip::make_address(endpoint.host, failure));
     if (!failure) {
-        found.emplace_back(address, endpoint.port);
-        co_return failure;
+        co_return std::vector<Endpoint>{endpoint};
     }
-    const std::string port = std::to_string(endpoint.port);
-    const auto [unresolved, results] = co_await self->resolver_.async_resolve(
-        endpoint.host, port, asio::as_tuple(asio::use_awaitable));
-    for (const auto& result : results) {
-        found.push_back(result.endpoint());
+    if (!lookup_ || lookup_->is_done || lookup_->host != endpoint.host) {
+        lookup_ = std::make_shared<Lookup>(io_, endpoint.host);
+        lookup_->resolver.async_resolve(
+            endpoint.host, "", [lookup = lookup_](error_code why, const auto& results) {
+                lookup->is_done = true;
+                lookup->failure = why;
+                for (const auto& result : results) {
+                    lookup->addresses.push_back(result.endpoint().address().to_string());
+                }
+                lookup->answered.cancel();
+            });
     }
-    failure = unresolved;
-    if (!failure && found.empty()) {
-        failure = asio::error::host_not_found;
+    const std::shared_ptr<Lookup> lookup = lookup_;
+    lookup->answered.expires_after(target.connect_timeout);
+    if (!is_cancelled_) {
+        const auto [woken] =
+            co_await lookup->answered.async_wait(asio::as_tuple(asio::use_awaitable));
+        static_cast<void>(woken);  // is_done tells
     }
-    co_return failure;
+    if (!lookup->is_done) {
+        co_return Error{ErrorCode::TimedOut,
+                        fmt::format("the rendezvous host {} cannot be resolved: no answer within "
+                                    "{} ms",
+                                    endpoint.host, target.connect_timeout.count())};
+    }
+    if (lookup->addresses.empty()) {
+        co_return Error{ErrorCode::Unreachable,
+                        fmt::format("the rendezvous host {} cannot be resolved: {}", endpoint.host,
+                                    lookup->failure.message())};
+    }
+    std::vector<Endpoint> found;
+    for (const std::string& address : lookup->addresses) {
+        found.push_back({address, endpoint.port});
+    }
+    co_return found;
 }
 
-asio::awaitable<error_code> Dialer::connect(Self self, tcp::endpoint address) {
-    tcp::socket fresh(self->io_);
+asio::awaitable<Result<void>> Dialer::connect(DialTarget target, Endpoint address) {
     error_code failure;
-    fresh.open(address.protocol(), failure);
-    if (failure) {
-        co_return failure;
+    const tcp::endpoint to(asio::ip::make_address(address.host, failure), address.port);
+    tcp::socket fresh(io_);
+    is_timed_out_ = false;
+    if (!failure) {
+        fresh.open(to.protocol(), failure);
     }
-    self->connection_ = std::make_shared<Connection>(std::move(fresh), self->options_.limits);
-    Connection::Socket& socket = self->connection_->socket();
-    self->arm_deadline(self->options_.limits.connect_timeout);
-    std::tie(failure) = co_await socket.async_connect(address, asio::as_tuple(asio::use_awaitable));
-    self->disarm_deadline();
-    if (self->is_timed_out_) {
-        failure = asio::error::timed_out;
+    if (!failure) {
+        connection_ = std::make_shared<Connection>(std::move(fresh), options_.limits);
+        Connection::Socket& socket = connection_->socket();
+        arm_deadline(target.connect_timeout);
+        std::tie(failure) = co_await socket.async_connect(to, asio::as_tuple(asio::use_awaitable));
+        disarm_deadline();
+        // A port that nobody listens on may be the one the kernel chose for us: TCP then connects
+        // the socket to itself.
+        error_code ignored;
+        if (!failure && socket.local_endpoint(ignored) == socket.remote_endpoint(ignored)) {
+            failure = asio::error::connection_refused;
+        }
     }
-    if (failure) {
-        co_return failure;
+    if (is_timed_out_ || failure) {
+        const std::string at =
+            address == target.endpoint ? std::string() : fmt::format("{}: ", address.host);
+        co_return Error{
+            is_timed_out_ ? ErrorCode::TimedOut : ErrorCode::Unreachable,
+            at + (is_timed_out_ ? error_code(asio::error::timed_out) : failure).message()};
     }
-    // A port that nobody listens on may be the one the kernel chose for us: TCP then connects the
-    // socket to itself.
-    error_code ignored;
-    if (socket.local_endpoint(ignored) == socket.remote_endpoint(ignored)) {
-        failure = asio::error::connection_refused;
-        co_return failure;
-    }
-    self->connection_->tune();
-    co_return failure;
+    connection_->tune();
+    co_return Result<void>();
 }
 
 // --------------------------------------------------------------------------------- the handshake
 
-asio::awaitable<Result<SessionKeys>> Dialer::shake_hands(Self self) {
-    self->arm_deadline(self->options_.limits.hello_timeout);
-    if (self->options_.tls) {
-        const Result<void> hidden = co_await begin_tls(self);
+asio::awaitable<Result<SessionKeys>> Dialer::shake_hands(DialTarget target) {
+    arm_deadline(target.hello_timeout);
+    if (options_.tls) {
+        const Result<void> hidden = co_await begin_tls();
         if (!hidden) {
-            co_return self->handshake_error(hidden.error());
+            co_return handshake_error(hidden.error());
         }
     }
-    co_return co_await prove(self);
+    co_return co_await prove();
 }
 
-asio::awaitable<Result<void>> Dialer::begin_tls(Self self) {
+asio::awaitable<Result<void>> Dialer::begin_tls() {
     Result<void> hidden =
-        co_await Connection::shake_tls(self->connection_, self->options_.tls, std::string_view());
+        co_await Connection::shake_tls(connection_, options_.tls, std::string_view());
     co_return hidden;
 }
 
-asio::awaitable<Result<SessionKeys>> Dialer::prove(Self self) {
-    const std::shared_ptr<Connection> connection = self->connection_;
-    const AgentHandshake handshake(self->options_.secret, self->options_.job, random_nonce(),
-                                   self->options_.role);
+asio::awaitable<Result<SessionKeys>> Dialer::prove() {
+    const std::shared_ptr<Connection> connection = connection_;
+    const AgentHandshake handshake(options_.secret, options_.job, random_nonce(), options_.role);
     Result<void> moved = co_await Connection::write_whole(connection, handshake.hello());
     if (!moved) {
-        co_return self->handshake_error(moved.error());
+        co_return handshake_error(moved.error());
     }
     // Whatever else serves there may send less than an answer and wait: the first bytes tell.
     std::array<char, kAnswerBytes> answer{};
     moved = co_await Connection::read_exactly(connection, answer.data(), kMagic.size());
     if (!moved) {
-        co_return self->handshake_error(moved.error());
+        co_return handshake_error(moved.error());
     }
     const std::string_view bytes(answer.data(), answer.size());
     if (bytes.starts_with(kMagic)) {
         moved = co_await Connection::read_exactly(connection, answer.data() + kMagic.size(),
                                                   answer.size() - kMagic.size());
         if (!moved) {
-            co_return self->handshake_error(moved.error());
+            co_return handshake_error(moved.error());
         }
     }
-    const Result<AgentHandshake::Finish> finish = handshake.finish(bytes, self->peer_);
+    const Result<AgentHandshake::Finish> finish = handshake.finish(bytes, peer_);
     if (!finish) {
         co_return finish.error();
     }
     moved = co_await Connection::write_whole(connection, finish->proof);
     if (!moved) {
-        co_return self->handshake_error(moved.error());
+        co_return handshake_error(moved.error());
     }
     co_return finish->keys;
 }
 
 void Dialer::arm_deadline(Milliseconds after) {
     is_timed_out_ = false;
+    armed_for_ = after;
     deadline_.expires_after(after);
     // A timer that has fired already cannot be cancelled; its number tells that it is an old one.
-    deadline_.async_wait([self = shared_from_this(), number = ++deadline_number_](error_code) {
-        if (number == self->deadline_number_) {
-            self->is_timed_out_ = true;
-            self->connection_->fail("timed out");
+    deadline_.async_wait([this, number = ++deadline_number_](error_code) {
+        if (number == deadline_number_) {
+            is_timed_out_ = true;
+            connection_->fail("timed out");
         }
     });
 }
@@ -191,7 +237,7 @@ Error Dialer::handshake_error(const Error& failure) const {
         return Error{ErrorCode::TimedOut,
                      fmt::format("what listens at {} does not answer as a ddprun rendezvous within "
                                  "{} ms",
-                                 peer_, options_.limits.hello_timeout.count())};
+                                 peer_, armed_for_.count())};
     }
     if (failure.code == ErrorCode::ConnectionLost) {
         return Error{failure.code, fmt::format("lost the rendezvous at {} in the handshake: {}",

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,11 +29,21 @@ struct DialOptions {
     JobId job;                              ///< what the connection is about
     PeerRole role = PeerRole::Agent;
     Limits limits;
+    /// With the numeric addresses that `asked` was found to have, before they are tried in this
+    /// order; may change them. May be empty.
+    std::function<void(const Endpoint& asked, std::vector<Endpoint>& addresses)> on_resolved;
+};
+
+struct DialTarget {
+    Endpoint endpoint;
+    Milliseconds connect_timeout{0};  ///< for the host to be resolved, and for each address
+    Milliseconds hello_timeout{0};    ///< for the handshake
 };
 
 /// The way to a secured connection: resolves a host on a helper thread, tries its addresses, and
-/// proves the secret both ways. One dial() at a time; one thread.
-class Dialer : public std::enable_shared_from_this<Dialer> {
+/// proves the secret both ways. One dial() at a time; one thread. Outlives the loop, or the dial()
+/// that is under way.
+class Dialer {
 public:
     Dialer(boost::asio::io_context& io, DialOptions options);
     Dialer(const Dialer&) = delete;
@@ -40,22 +51,20 @@ public:
 
     /// Failure names the endpoint; Unreachable, ConnectionLost, TimedOut, or what no other attempt
     /// would change (is_final()). A connection that failed on the way was reset.
-    static boost::asio::awaitable<Result<std::shared_ptr<Connection>>> dial(
-        std::shared_ptr<Dialer> self, Endpoint endpoint);
+    boost::asio::awaitable<Result<std::shared_ptr<Connection>>> dial(DialTarget target);
 
-    /// The dial() under way, and every later one, fails.
+    /// The dial() under way, and every later one, fails at once.
     void cancel();
 
 private:
-    using Self = std::shared_ptr<Dialer>;
-    using Address = boost::asio::ip::tcp::endpoint;
+    /// One question to the resolver, which may hang longer than anybody waits for the answer.
+    struct Lookup;
 
-    static boost::asio::awaitable<boost::system::error_code> resolve(Self self, Endpoint endpoint,
-                                                                     std::vector<Address>& found);
-    static boost::asio::awaitable<boost::system::error_code> connect(Self self, Address address);
-    static boost::asio::awaitable<Result<void>> begin_tls(Self self);
-    static boost::asio::awaitable<Result<SessionKeys>> shake_hands(Self self);
-    static boost::asio::awaitable<Result<SessionKeys>> prove(Self self);
+    boost::asio::awaitable<Result<std::vector<Endpoint>>> resolve(DialTarget target);
+    boost::asio::awaitable<Result<void>> connect(DialTarget target, Endpoint address);
+    boost::asio::awaitable<Result<void>> begin_tls();
+    boost::asio::awaitable<Result<SessionKeys>> shake_hands(DialTarget target);
+    boost::asio::awaitable<Result<SessionKeys>> prove();
 
     void arm_deadline(Milliseconds after);
     void disarm_deadline();
@@ -63,10 +72,11 @@ private:
 
     const DialOptions options_;
     boost::asio::io_context& io_;
-    boost::asio::ip::tcp::resolver resolver_;
     boost::asio::steady_timer deadline_;
+    std::shared_ptr<Lookup> lookup_;          ///< the last one
     std::shared_ptr<Connection> connection_;  ///< of this attempt
     std::string peer_;                        ///< the endpoint of this attempt, for people
+    Milliseconds armed_for_{0};               ///< the deadline
     std::uint64_t deadline_number_ = 0;
     bool is_timed_out_ = false;
     bool is_cancelled_ = false;

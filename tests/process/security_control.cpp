@@ -23,18 +23,19 @@ struct Speaker {
 
     Speaker(boost::asio::io_context& io, Options chosen)
         : options(std::move(chosen)),
-          dialer(std::make_shared<Dialer>(
-              io, DialOptions{
-                      .secret = secret_of(1), .job = JobId(options.job), .role = options.role})) {
+          dialer(io, DialOptions{
+                         .secret = secret_of(1), .job = JobId(options.job), .role = options.role}) {
         boost::asio::co_spawn(io, speak(*this), boost::asio::detached);
     }
     Speaker(const Speaker&) = delete;
     Speaker& operator=(const Speaker&) = delete;
 
     static boost::asio::awaitable<void> speak(Speaker& self) {
-        const Endpoint endpoint("127.0.0.1", self.options.port);
-        const Result<std::shared_ptr<Connection>> dialled =
-            co_await Dialer::dial(self.dialer, endpoint);
+        const Limits limits;
+        const DialTarget target{.endpoint = {"127.0.0.1", self.options.port},
+                                .connect_timeout = limits.connect_timeout,
+                                .hello_timeout = limits.hello_timeout};
+        const Result<std::shared_ptr<Connection>> dialled = co_await self.dialer.dial(target);
         REQUIRE(dialled);
         const std::shared_ptr<Connection> connection = *dialled;
         if (!self.options.body.empty()) {
@@ -48,7 +49,7 @@ struct Speaker {
     }
 
     Options options;
-    std::shared_ptr<Dialer> dialer;
+    Dialer dialer;
     std::vector<std::string> heard;
     std::optional<ConnectionEnd> end;
 };

@@ -116,7 +116,8 @@ struct Agent {
         client_options.tls = options.tls;
         client_options.job = JobId(options.job);
         client_options.limits = options.limits;
-        client_options.before_attempt = [this] { ++attempts; };
+        client_options.before_attempt = [this](const Endpoint&, const std::vector<Endpoint>&,
+                                               bool) { ++attempts; };
         client = std::make_unique<RendezvousClient>(io, std::move(client_options));
         LinkEvents events;
         events.on_up = [this](const std::string& address, const Endpoint&) {

@@ -407,7 +407,7 @@ TEST_CASE("a client can be stopped at any moment") {
     }
     Agent gone(io, {.port = daemon.port});
     run_until(io, [&] { return gone.ups == 1; });
-    gone.client.reset();
+    gone.client->stop([] {});
     run_until(io, [&] { return daemon.server->connection_count() == 0; });
     REQUIRE(gone.downs.empty());
 }
