@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/planted_bug.hpp"
 
 namespace ddprun::rdzv {
 
@@ -85,7 +86,7 @@ void EndpointChoice::failed(bool is_timed_out) {
 }
 
 void EndpointChoice::fell_silent() {
-    if (has_several()) {
+    if (has_several() && !DDP_BUG(SilentNotAskedAgain)) {
         suspect_ = AskAgain{asked_};
     }
 }
@@ -123,7 +124,7 @@ std::optional<Milliseconds> EndpointChoice::asking(AgentMessage& message) const 
     const Unreachable* const silent = std::get_if<Unreachable>(&suspect_);
     (join != nullptr ? join->unreachable : unfit->unreachable) =
         silent != nullptr ? to_string(silent->endpoint) : std::string();
-    return limits_.leader_lease;
+    return DDP_BUG(FollowerAwaitedForEver) ? std::nullopt : std::optional(limits_.leader_lease);
 }
 
 }  // namespace ddprun::rdzv

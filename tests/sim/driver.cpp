@@ -51,7 +51,7 @@ Simulation::Simulation(SimOptions options, bool keeps_trace)
     daemons_.resize(static_cast<std::size_t>(options_.daemons));
     for (Daemon& one : daemons_) {
         one.index = static_cast<int>(&one - daemons_.data());
-        one.name = has_several() ? fmt::format("rdzv{}", one.index) : "rdzv";
+        one.name = fmt::format("rdzv{}:29400", one.index);
         if (has_several() && options_.clock_drift_percent > 0) {
             one.clock_permille = 1000 + dice_.between(-kDaemonDrift, kDaemonDrift);
         }

@@ -40,7 +40,7 @@ struct SimResult {
 /// driver_rendezvous.cpp  a daemon: what its host wants, and its disk
 /// driver_leading.cpp     one of several daemons: what its LeaderTerm wants, and etcd's answers
 /// driver_agent.cpp       what an agent's shell does: effects, ticks
-/// driver_link.cpp        its connection, and which daemon it asks
+/// driver_link.cpp        its connection
 /// driver_workers.cpp     keeper and workers
 /// driver_faults.cpp      what goes wrong
 /// driver_judge.cpp       what only somebody who sees all nodes can judge
@@ -128,14 +128,11 @@ private:
 
     // Agents.
     void boot(int index);
-    void connect(Machine& machine);
     void connect_again(Machine& machine);
-    void choose_daemon(Machine& machine);
+    void connect(Machine& machine, const rdzv::EndpointAttempt& attempt);
     void lose_link(Machine& machine, const std::string& why);
     void drop_link(Machine& machine, const std::string& why);
-    void follow_redirect(Machine& machine, const rdzv::Redirect& redirect);
-    void note_silent(Machine& machine);
-    void ask_for_leader(Machine& machine, rdzv::AgentMessage message);
+    void ask(Machine& machine, rdzv::AgentMessage message);
     [[nodiscard]] rdzv::JobSettings settings_of(const Machine& machine) const;
     void node_receives(ConnectionId connection, int node, Packet packet);
     void agent_receives(Machine& machine, ConnectionId connection, const Packet& packet);

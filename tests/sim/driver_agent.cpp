@@ -90,10 +90,12 @@ void Simulation::boot(int index) {
     machine.is_replaced = false;
     machine.silent_since.reset();
     machine.has_given_up = false;
-    machine.choice = Choice{.ask_next = {},
-                            .silent = {},
-                            .waited_at = {},
-                            .backoff = options_.limits.reconnect_backoff_min};
+    std::vector<rdzv::Endpoint> endpoints;
+    for (const Daemon& one : daemons_) {
+        endpoints.push_back(rdzv::parse_endpoint(one.name).value());
+    }
+    machine.choice.emplace(std::move(endpoints), options_.limits, Rng(machine.dice.next()));
+    machine.unanswered.reset();
     agent::SupervisorOptions options;
     options.limits = options_.limits;
     options.identity.job = JobId("sim");
@@ -109,7 +111,7 @@ void Simulation::boot(int index) {
     machine.supervisor = std::make_unique<agent::Supervisor>(std::move(options));
     trace(name_of(machine), fmt::format("boots with {} slots", machine.slots));
     step_agent(machine, agent::Tick{});
-    connect(machine);
+    connect_again(machine);
 }
 
 void Simulation::hear(Machine& machine, const rdzv::RendezvousMessage& message) {
@@ -243,13 +245,7 @@ void Simulation::send_to_rendezvous(Machine& machine, const rdzv::AgentMessage& 
                                            message_text(message)));
         return;
     }
-    const bool is_first =
-        std::holds_alternative<rdzv::Join>(message) || std::holds_alternative<rdzv::Unfit>(message);
-    if (is_first && has_several()) {
-        ask_for_leader(machine, message);
-    } else {
-        network_.send_to_rendezvous(*machine.connection, rdzv::encode(message));
-    }
+    ask(machine, message);
     if (!std::holds_alternative<rdzv::Beat>(message)) {
         trace(name_of(machine), "-> " + message_text(message));
         remember_report(machine, message);

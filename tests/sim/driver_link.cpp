@@ -1,4 +1,4 @@
-// An agent's connection, and which of several daemons it asks: as RendezvousClient does it.
+// An agent's connection. Which daemon it asks is decided by rdzv::EndpointChoice.
 
 #include <algorithm>
 #include <utility>
@@ -10,73 +10,36 @@
 
 namespace ddprun::sim {
 
-namespace {
-
-/// As rendezvous_client.cpp has them.
-constexpr int kRedirectsMax = 4;
-constexpr int kSkipsMax = 8;
-
-}  // namespace
-
-void Simulation::connect(Machine& machine) {
-    machine.is_connected = false;
-    machine.is_accepted = false;
-    choose_daemon(machine);
-    const Daemon& asked = daemon(machine.choice.current);
-    if (!asked.is_up) {
-        if (machine.choice.is_out_of_turn) {
-            note_silent(machine);
-        }
-        step_agent(machine, agent::LinkDown{.why = "connection refused"});
-        connect_again(machine);
-        return;
-    }
-    machine.connection = network_.connect(machine.index, asked.index);
-    // Of several daemons one that is gone must not be waited for long.
-    const Milliseconds patience =
-        has_several() ? std::min(options_.limits.connect_timeout, options_.limits.leader_lease / 2)
-                      : options_.limits.connect_timeout;
-    later_in_agent(machine, patience, [this, connection = machine.connection](Machine& same) {
-        if (same.connection == connection && !same.is_connected) {
-            note_silent(same);
-            lose_link(same, "connecting took too long");
-        }
-    });
-}
-
-void Simulation::choose_daemon(Machine& machine) {
-    Choice& choice = machine.choice;
-    const std::size_t count = daemons_.size();
-    choice.is_out_of_turn = choice.ask_next.has_value();
-    if (choice.is_out_of_turn) {
-        choice.current = *std::exchange(choice.ask_next, std::nullopt);
-        return;
-    }
-    const auto endpoint = [&] { return static_cast<int>(choice.next % count); };
-    const std::optional<int> waited_at = std::exchange(choice.waited_at, std::nullopt);
-    const bool was_early = choice.others_left > 0 && endpoint() == choice.asked_early;
-    choice.others_left = std::max(choice.others_left - 1, 0);
-    if (count > 1 && (was_early || endpoint() == waited_at ||
-                      (endpoint() == choice.silent && choice.skips_left-- > 0))) {
-        ++choice.next;
-    }
-    choice.current = endpoint();
-    ++choice.next;
-}
-
-/// An attempt is over. Whoever has somebody in particular to ask, or others, does so at once.
+/// Begins the next attempt.
 void Simulation::connect_again(Machine& machine) {
     if (machine.supervisor == nullptr) {
         return;
     }
-    Choice& choice = machine.choice;
-    Duration pause{};
-    if (!choice.ask_next.has_value() && choice.next % daemons_.size() == 0) {
-        const Milliseconds least = choice.backoff / 2;
-        choice.backoff = std::min(choice.backoff * 2, options_.limits.reconnect_backoff_max);
-        pause = least + machine.dice.up_to(least);
+    const rdzv::EndpointAttempt attempt = machine.choice->next();
+    later_in_agent(machine, attempt.pause,
+                   [this, attempt](Machine& same) { connect(same, attempt); });
+}
+
+void Simulation::connect(Machine& machine, const rdzv::EndpointAttempt& attempt) {
+    machine.is_connected = false;
+    machine.is_accepted = false;
+    const std::string name = rdzv::to_string(attempt.endpoint);
+    const auto asked = std::find_if(daemons_.begin(), daemons_.end(),
+                                    [&](const Daemon& one) { return one.name == name; });
+    if (!asked->is_up) {
+        machine.choice->failed(false);
+        step_agent(machine, agent::LinkDown{.why = "connection refused"});
+        connect_again(machine);
+        return;
     }
-    later_in_agent(machine, pause, [this](Machine& same) { connect(same); });
+    machine.connection = network_.connect(machine.index, asked->index);
+    later_in_agent(machine, attempt.connect_timeout,
+                   [this, connection = machine.connection](Machine& same) {
+                       if (same.connection == connection && !same.is_connected) {
+                           same.choice->failed(true);
+                           lose_link(same, "connecting took too long");
+                       }
+                   });
 }
 
 /// This side gives the connection up.
@@ -89,21 +52,9 @@ void Simulation::lose_link(Machine& machine, const std::string& why) {
     connect_again(machine);
 }
 
-/// The one that fell silent is asked once more before the others: it may be awake again, and then
-/// it expects us within a lease.
 void Simulation::drop_link(Machine& machine, const std::string& why) {
-    if (has_several()) {
-        Choice& choice = machine.choice;
-        choice.ask_next = choice.current;
-        choice.asked_early = choice.current;
-        choice.others_left = static_cast<int>(daemons_.size()) - 1;
-    }
+    machine.choice->fell_silent();
     lose_link(machine, why);
-}
-
-void Simulation::note_silent(Machine& machine) {
-    machine.choice.silent = machine.choice.current;
-    machine.choice.skips_left = kSkipsMax;
 }
 
 void Simulation::node_receives(ConnectionId connection, int node, Packet packet) {
@@ -141,41 +92,26 @@ void Simulation::agent_receives(Machine& machine, ConnectionId connection, const
         return;
     }
     if (const auto* redirect = std::get_if<rdzv::Redirect>(&message.value())) {
-        follow_redirect(machine, *redirect);
+        machine.choice->redirected(redirect->endpoint);
+        lose_link(machine, redirect->endpoint + " leads");
         return;
     }
-    machine.choice.redirects = 0;
-    machine.choice.silent.reset();
-    machine.choice.others_left = 0;
-    machine.choice.backoff = options_.limits.reconnect_backoff_min;
+    machine.choice->answered();
+    machine.unanswered.reset();
     hear(machine, message.value());
 }
 
-void Simulation::follow_redirect(Machine& machine, const rdzv::Redirect& redirect) {
-    Choice& choice = machine.choice;
-    const auto leader = std::find_if(daemons_.begin(), daemons_.end(), [&](const Daemon& one) {
-        return one.name == redirect.endpoint;
-    });
-    if (++choice.redirects <= kRedirectsMax) {
-        choice.ask_next = leader->index;
-        choice.silent.reset();  // our join told of it: so it leads anew
-    } else {
-        choice.redirects = 0;
-    }
-    lose_link(machine, leader->name + " leads");
-}
-
-/// A daemon that knows no leader keeps us until there is one, but not for ever.
-void Simulation::ask_for_leader(Machine& machine, rdzv::AgentMessage message) {
-    const std::optional<int> silent = machine.choice.silent;
-    rdzv::Join* const join = std::get_if<rdzv::Join>(&message);
-    (join != nullptr ? join->unreachable : std::get<rdzv::Unfit>(message).unreachable) =
-        silent.has_value() ? daemon(*silent).name : std::string();
+/// Sends `message` over the connection of now.
+void Simulation::ask(Machine& machine, rdzv::AgentMessage message) {
+    const std::optional<Milliseconds> patience = machine.choice->asking(message);
     network_.send_to_rendezvous(*machine.connection, rdzv::encode(message));
-    later_in_agent(machine, leader_lease(), [this, asked = machine.connection](Machine& same) {
-        if (same.connection == asked && !same.is_accepted) {
-            same.choice.silent.reset();
-            same.choice.waited_at = same.choice.current;
+    if (!patience.has_value()) {
+        return;
+    }
+    machine.unanswered = machine.connection;
+    later_in_agent(machine, *patience, [this, asked = machine.connection](Machine& same) {
+        if (same.connection == asked && same.unanswered == asked) {
+            same.choice->nobody_leads();
             lose_link(same, "nobody leads");
         }
     });

@@ -11,6 +11,7 @@
 #include "agent/core/supervisor.hpp"
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
+#include "rendezvous/host/endpoint_choice.hpp"
 #include "tests/sim/dice.hpp"
 
 namespace ddprun::sim {
@@ -34,21 +35,6 @@ struct OldReport {
     Generation generation;
     std::string token;
     rdzv::AgentMessage message;
-};
-
-/// How an agent's link chooses among several daemons, as RendezvousClient does.
-struct Choice {
-    std::size_t next = 0;          ///< endpoint to be asked, in the order in which they were given
-    int current = 0;               ///< asked
-    bool is_out_of_turn = false;   ///< it was ask_next
-    std::optional<int> ask_next;   ///< whatever the order: sent there, or silent just now
-    int asked_early = 0;           ///< the silent one, out of turn
-    int others_left = 0;           ///< to be asked before it has its turn
-    int redirects = 0;             ///< in a row
-    std::optional<int> silent;     ///< does not answer
-    int skips_left = 0;            ///< rounds in which it is not asked
-    std::optional<int> waited_at;  ///< in vain: another one is asked next
-    Milliseconds backoff{0};
 };
 
 /// A machine and, while it runs, its agent with everything that the real shell would own.
@@ -80,7 +66,8 @@ struct Machine {
     std::uint64_t keeper = 0;       ///< answers of a lost one are void
     bool fails_to_execute = false;  ///< the next worker
     bool is_keeper_gone = false;    ///< what it is told is lost, until the next one is there
-    Choice choice;
+    std::optional<rdzv::EndpointChoice> choice;
+    std::optional<ConnectionId> unanswered;  ///< asked for the leader there, and heard nothing
     std::optional<rdzv::Verdict> shown;  ///< to the user
     std::optional<Instant> signalled_at;
     std::string signalled_digest;  ///< of its workers then
