@@ -15,8 +15,8 @@
 namespace ddprun::launcher {
 
 /// The Link of a single-node job: the Coordinator lives in this process and is told things by
-/// value. It needs no socket, secret or lease. One thread, that of `io`, which runs nothing any more
-/// once this is destroyed.
+/// value. It needs no socket, secret or lease. One thread, that of `io`, which runs nothing any
+/// more once this is destroyed.
 class LocalLink final : public rdzv::Link {
 public:
     LocalLink(boost::asio::io_context& io, JobId job, Limits limits, Rng rng);

@@ -68,7 +68,7 @@ struct Machine {
     bool is_keeper_gone = false;    ///< what it is told is lost, until the next one is there
     std::optional<rdzv::EndpointChoice> choice;
     std::optional<ConnectionId> unanswered;  ///< asked for the leader there, and heard nothing
-    std::optional<rdzv::Verdict> shown;  ///< to the user
+    std::optional<rdzv::Verdict> shown;      ///< to the user
     std::optional<Instant> signalled_at;
     std::string signalled_digest;  ///< of its workers then
     bool is_replaced = false;      ///< the rendezvous has taken another for this one
