@@ -112,8 +112,8 @@
       "what follows an awaited record is told before the journal has it")                        \
     X(FailedRecordForgotten, "failed-record-forgotten",                                          \
       "a record that could not be written is not tried again")                                   \
-    X(SilentNotAskedAgain, "silent-not-asked-again",                                             \
-      "of several daemons the one that fell silent has to wait for its turn")                    \
+    X(SilentAskedForEver, "silent-asked-for-ever",                                               \
+      "of several daemons the one that fell silent is asked again, never others")                \
     X(FollowerAwaitedForEver, "follower-awaited-for-ever",                                       \
       "a daemon that knows no leader is waited at for ever")
 

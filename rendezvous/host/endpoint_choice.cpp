@@ -26,7 +26,10 @@ EndpointAttempt EndpointChoice::next() {
         attempt = attempt_at(again->endpoint);
         // The kernel takes connections for a process that is stopped, and nobody answers there.
         attempt.hello_timeout = std::min(attempt.hello_timeout, attempt.connect_timeout);
-        suspect_ = AskOthersFirst{attempt.endpoint, endpoints_.size() - 1};
+        just_asked_ = AskOthersFirst{attempt.endpoint, endpoints_.size() - 1};
+        if (!DDP_BUG(SilentAskedForEver)) {
+            suspect_ = NothingKnown{};
+        }
     } else {
         attempt = next_in_turn();
     }
@@ -58,12 +61,14 @@ EndpointAttempt EndpointChoice::next_in_turn() {
 }
 
 bool EndpointChoice::misses_turn(const Endpoint& endpoint) {
-    if (AskOthersFirst* const asked = std::get_if<AskOthersFirst>(&suspect_)) {
-        const bool is_it = asked->endpoint == endpoint;
-        if (--asked->others_left == 0) {
-            suspect_ = NothingKnown{};
+    if (just_asked_.has_value()) {
+        const bool is_it = just_asked_->endpoint == endpoint;
+        if (--just_asked_->others_left == 0) {
+            just_asked_.reset();
         }
-        return is_it;
+        if (is_it) {
+            return true;
+        }
     }
     Unreachable* const silent = std::get_if<Unreachable>(&suspect_);
     if (silent == nullptr || silent->endpoint != endpoint || silent->turns_left == 0) {
@@ -80,13 +85,16 @@ Milliseconds EndpointChoice::next_pause() {
 }
 
 void EndpointChoice::failed(bool is_timed_out) {
-    if (has_several() && (is_out_of_turn_ || is_timed_out)) {
-        suspect_ = Unreachable{asked_, limits_.missed_turns_max};
+    const bool keeps_asking =
+        std::holds_alternative<AskAgain>(suspect_) && DDP_BUG(SilentAskedForEver);
+    if (has_several() && (is_out_of_turn_ || is_timed_out) && !keeps_asking) {
+        // To be refused takes no time, and a daemon that has died may be back.
+        suspect_ = Unreachable{asked_, is_timed_out ? limits_.missed_turns_max : 0};
     }
 }
 
 void EndpointChoice::fell_silent() {
-    if (has_several() && !DDP_BUG(SilentNotAskedAgain)) {
+    if (has_several()) {
         suspect_ = AskAgain{asked_};
     }
 }
@@ -106,13 +114,15 @@ void EndpointChoice::redirected(const std::string& endpoint) {
 // It may be cut off from etcd, or the silent one may lead again in the same term, which is no news
 // to it: so others are asked, the silent one too.
 void EndpointChoice::nobody_leads() {
-    suspect_ = AskOthersFirst{asked_, 1};
+    suspect_ = NothingKnown{};
+    just_asked_ = AskOthersFirst{asked_, 1};
 }
 
 void EndpointChoice::answered() {
     redirects_ = 0;
     backoff_ = limits_.reconnect_backoff_min;
     suspect_ = NothingKnown{};
+    just_asked_.reset();
 }
 
 std::optional<Milliseconds> EndpointChoice::asking(AgentMessage& message) const {

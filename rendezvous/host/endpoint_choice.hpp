@@ -64,17 +64,20 @@ private:
     struct AskAgain {
         Endpoint endpoint;
     };
-    /// It was just asked out of turn, or in vain: so many others are asked before it.
-    struct AskOthersFirst {
-        Endpoint endpoint;
-        std::size_t others_left = 0;
-    };
-    /// It does not answer: it misses so many turns, and followers are told not to send us there.
+    /// It does not answer: followers are told not to send us there. Where asking it takes long, it
+    /// misses so many turns.
     struct Unreachable {
         Endpoint endpoint;
         int turns_left = 0;
     };
-    using Suspect = std::variant<NothingKnown, AskAgain, AskOthersFirst, Unreachable>;
+    using Suspect = std::variant<NothingKnown, AskAgain, Unreachable>;
+
+    /// Was just asked out of turn, or in vain: so many others are asked before it, whatever becomes
+    /// known of them.
+    struct AskOthersFirst {
+        Endpoint endpoint;
+        std::size_t others_left = 0;
+    };
 
     [[nodiscard]] bool has_several() const { return endpoints_.size() > 1; }
     [[nodiscard]] EndpointAttempt attempt_at(const Endpoint& endpoint) const;
@@ -90,6 +93,7 @@ private:
     std::size_t turn_ = 0;         ///< whose it is next
     bool is_first_round_ = true;   ///< nobody has been asked in turn
     Suspect suspect_;
+    std::optional<AskOthersFirst> just_asked_;
     std::optional<Endpoint> sent_to_;  ///< by a redirect, to be asked next
     int redirects_ = 0;                ///< in a row
     Milliseconds backoff_;             ///< the next pause is between half of it and all

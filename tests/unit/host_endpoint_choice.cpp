@@ -92,6 +92,23 @@ TEST_CASE("who fell silent is asked at once, with little patience, and then afte
     }
 }
 
+TEST_CASE(
+    "who was asked again is not asked in its turn before the others, even if they are silent") {
+    Rig rig({kA, kB, kC});
+    CHECK(rig.refused() == "a");
+    CHECK(rig.next() == "b");
+    rig.choice.redirected("a:1");
+    CHECK(rig.next() == "a");
+    rig.choice.answered();
+    rig.choice.fell_silent();
+    CHECK(rig.next() == "a");
+    rig.choice.failed(true);
+    CHECK(rig.next() == "c");
+    rig.choice.failed(true);
+    CHECK(rig.unreachable() == "c:1");
+    CHECK(rig.next() == "b");
+}
+
 TEST_CASE("an unreachable daemon misses its turns, and is asked again all the same") {
     Rig rig({kA, kB});
     CHECK(rig.next() == "a");
@@ -103,6 +120,18 @@ TEST_CASE("an unreachable daemon misses its turns, and is asked again all the sa
     }
     CHECK(rig.refused() == "b");
     CHECK(rig.refused() == "a");
+}
+
+TEST_CASE("a daemon that refuses is told of, but misses no turn") {
+    Rig rig({kA, kB});
+    CHECK(rig.next() == "a");
+    rig.choice.redirected("b:1");
+    CHECK(rig.refused() == "b");
+    CHECK(rig.refused() == "b");
+    CHECK(rig.next() == "a");
+    CHECK(rig.unreachable() == "b:1");
+    rig.choice.failed(false);
+    CHECK(rig.next() == "b");
 }
 
 TEST_CASE("a redirect is followed at once, but not for ever") {
