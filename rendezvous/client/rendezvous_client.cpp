@@ -119,9 +119,9 @@ asio::awaitable<void> RendezvousClient::run() {
         }
         report(down);
     }
-    const std::function<void()> done = std::move(std::get<Stopping>(state_).done);
+    std::function<void()> done = std::move(std::get<Stopping>(state_).done);
     state_ = Idle{};
-    done();
+    asio::post(io_, std::move(done));  // after every handler of ours that was cancelled
 }
 
 asio::awaitable<RendezvousClient::Down> RendezvousClient::attempt(EndpointAttempt asked) {
@@ -193,8 +193,8 @@ void RendezvousClient::limit_wait(Milliseconds patience) {
     asked.awaits_answer = true;
     answer_wait_.expires_after(patience);
     answer_wait_.async_wait([this, connection = asked.connection](error_code cancelled) {
-        const Up* const up = std::get_if<Up>(&state_);
-        if (!cancelled && up != nullptr && up->connection == connection && up->awaits_answer) {
+        const Up* const up = cancelled ? nullptr : std::get_if<Up>(&state_);
+        if (up != nullptr && up->connection == connection && up->awaits_answer) {
             choice_.nobody_leads();
             connection->fail("nobody leads");
         }

@@ -109,7 +109,8 @@ TEST_CASE("a connection that was made for asking can neither join nor speak for 
     const Daemon daemon(io);
     const Agent agent(io, {.port = daemon.port});
     run_until(io, [&] { return agent.last<Start>() != nullptr; });
-    const Join join = Agent(io, {.port = daemon.port, .node = "b", .joins = false}).join();
+    const Agent other(io, {.port = daemon.port, .node = "b", .joins = false});
+    const Join join = other.join();
     const std::vector<AgentMessage> messages = {join, Beat{.sequence = 1}, Leave{.signal = 15},
                                                 Goodbye{}, Unkillable{Generation(1)}};
     for (const AgentMessage& message : messages) {

@@ -32,9 +32,9 @@ TEST_CASE("a recorded session opens nothing when it is played to the daemon agai
     boost::asio::io_context io;
     const Daemon daemon(io);
     Relay relay(io, daemon.port);
-    auto agent = std::make_unique<Agent>(io, Agent::Options{.port = relay.port()});
-    beat_through(io, *agent, 3);
-    agent.reset();
+    Agent agent(io, {.port = relay.port()});
+    beat_through(io, agent, 3);
+    agent.client->stop([] {});
     run_until(io, [&] { return relay.is_closed && daemon.server->connection_count() == 0; });
     // All at once, and as the daemon answers.
     for (const bool is_patient : {false, true}) {
@@ -72,13 +72,12 @@ TEST_CASE("a frame that is said twice on a living connection ends it and is no d
 TEST_CASE("what one side has said is refused when it is sent back to it") {
     boost::asio::io_context io;
     const Daemon daemon(io);
-    {
-        Relay relay(io, daemon.port);
-        Agent agent(io, {.port = relay.port()});
-        beat_through(io, agent, 1);
-        relay.say_to_daemon(relay.from_daemon.substr(relay.from_daemon.size() - 29));
-        run_until(io, [&] { return relay.is_closed && agent.downs.size() == 1; });
-    }
+    Relay first_relay(io, daemon.port);
+    Agent first(io, {.port = first_relay.port()});
+    beat_through(io, first, 1);
+    first_relay.say_to_daemon(first_relay.from_daemon.substr(first_relay.from_daemon.size() - 29));
+    run_until(io, [&] { return first_relay.is_closed && first.downs.size() == 1; });
+    first.client->stop([] {});
     Relay relay(io, daemon.port);
     Agent agent(io, {.port = relay.port(), .job = "bert"});
     beat_through(io, agent, 1);

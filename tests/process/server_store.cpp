@@ -164,17 +164,18 @@ TEST_CASE("a new generation's store knows nothing of the last one and disconnect
     boost::asio::io_context io;
     const Daemon daemon(io);
     Agent first(io, with_store_here(daemon, "llama", "a", 2));
-    auto second = std::make_unique<Agent>(io, with_store_here(daemon, "llama", "b", 2));
-    run_until(io, [&] { return first.last<Start>() && second->last<Start>(); });
+    Agent left(io, with_store_here(daemon, "llama", "b", 2));
+    run_until(io, [&] { return first.last<Start>() && left.last<Start>(); });
     Stranger old(io, daemon.port);
     old.say(kHello + set("k", "1"));
     wait_for_bytes(io, old, nonce(1));
     // Node b leaves for another one of the same name.
-    second = std::make_unique<Agent>(io, with_store_here(daemon, "llama", "b", 2));
+    left.client->stop([] {});
+    const Agent second(io, with_store_here(daemon, "llama", "b", 2));
     run_until(io, [&] { return first.last<Stop>() != nullptr; });
     first.client->send(Stopped{.generation = Generation(1), .store = {"127.0.0.1", 0}});
     run_until(io, [&] {
-        return first.last<Start>()->generation == Generation(2) && second->last<Start>();
+        return first.last<Start>()->generation == Generation(2) && second.last<Start>();
     });
     run_until(io, [&] { return old.is_closed; });
     Stranger fresh(io, daemon.port);

@@ -308,13 +308,17 @@ TEST_CASE("who is not fit for a job that nobody joins keeps neither a daemon nor
     // Connected all the time, or the daemon would be idle.
     const Agent agent(io, {.port = daemon.port, .joins = false});
     run_until(io, [&] { return agent.ups == 1; });
+    std::vector<std::unique_ptr<Agent>> gone;
     for (const char* const job : {"bert", "mistral"}) {
-        const Agent unfit(io, {.port = daemon.port, .job = job, .joins = false});
+        gone.push_back(std::make_unique<Agent>(
+            io, Agent::Options{.port = daemon.port, .job = job, .joins = false}));
+        const Agent& unfit = *gone.back();
         run_until(io, [&] { return unfit.ups == 1; });
         unfit.client->send(Unfit{.job = JobId(job), .node = NodeId("n"), .why = "its fan"});
         run_until(io, [&] { return unfit.last<Refused>() != nullptr; });
         REQUIRE(unfit.last<Refused>()->exit_code == kExitUnfit);
         REQUIRE(daemon.server->job_count() == 1);
+        unfit.client->stop([] {});
     }
     agent.client->send(agent.join());
     run_until(io, [&] { return agent.last<Start>() != nullptr; });
