@@ -225,7 +225,10 @@ Result<HostAndPort> parse_host_and_port(const Given& given) {
     if (host.empty()) {
         return bad_value(given, fmt::format("the host is missing; {}", kForm));
     }
-    if (text.starts_with('[') ? !is_ipv6(host) : !is_possible_host(host)) {
+    // What inet_pton() does not look at, behind a NUL or in a zone, is no part of an address
+    // either.
+    const bool is_clean = is_plain(host) && host.find_first_of("/,@=[]") == std::string_view::npos;
+    if (!is_clean || (text.starts_with('[') ? !is_ipv6(host) : !is_possible_host(host))) {
         return bad_value(given, fmt::format("not a host name or address: {}; {}", host, kForm));
     }
     HostAndPort endpoint{.host = std::string{host}, .port = std::nullopt};
