@@ -89,12 +89,6 @@ function(ddprun_library name)
         target_compile_features(ddprun_${name} PUBLIC cxx_std_20)
         target_link_libraries(ddprun_${name} PUBLIC ${arg_LINKS}
                               PRIVATE ddprun_warnings ddprun_hardening)
-        if(CMAKE_BUILD_TYPE STREQUAL "Release" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-            # With machine code beside it: tests link that, and not each of them optimises
-            # everything once more.
-            target_compile_options(ddprun_${name} PRIVATE
-                $<$<BOOL:$<TARGET_PROPERTY:INTERPROCEDURAL_OPTIMIZATION>>:-ffat-lto-objects>)
-        endif()
     else()
         add_library(ddprun_${name} INTERFACE)
         target_include_directories(ddprun_${name} INTERFACE "${PROJECT_SOURCE_DIR}")
