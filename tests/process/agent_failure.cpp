@@ -8,21 +8,16 @@
 
 #include <array>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/post.hpp>
 
-#include "agent/daemon/agent.hpp"
-#include "rendezvous/client/link.hpp"
-#include "tests/process/wanted_containment.hpp"
+#include "tests/process/agent_fixture.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 
@@ -34,33 +29,6 @@ namespace {
 // More than a FIFO holds, less than the FIFO, one read of the output thread and the worker's pipe.
 constexpr const char* kScript =
     R"(head -c 100000 /dev/zero | tr '\0' x >&2; echo done >&2; exit 3)";
-
-/// What the agent says, in order; what it is told is up to the test.
-class TestLink final : public rdzv::Link {
-public:
-    using OnMessage = std::function<void(const rdzv::AgentMessage&)>;
-
-    TestLink(boost::asio::io_context& io, OnMessage on_message)
-        : io_(io), on_message_(std::move(on_message)) {}
-
-    void start(rdzv::LinkEvents events) override {
-        events_ = std::move(events);
-        boost::asio::post(io_, [this] { events_.on_up("127.0.0.1", {}); });
-    }
-    void send(const rdzv::AgentMessage& message) override { on_message_(message); }
-    void drop(const std::string& /*why*/) override {}
-    void stop(std::function<void()> done) override { boost::asio::post(io_, std::move(done)); }
-
-    void tell(rdzv::RendezvousMessage message) {
-        boost::asio::post(io_,
-                          [this, message = std::move(message)] { events_.on_message(message); });
-    }
-
-private:
-    boost::asio::io_context& io_;
-    OnMessage on_message_;
-    rdzv::LinkEvents events_;
-};
 
 /// A FIFO in the place of a log; takes nothing until read_all().
 class StuckLog {
@@ -82,25 +50,6 @@ private:
     boost::asio::posix::stream_descriptor reader_;
     std::array<char, 65536> bytes_{};
 };
-
-AgentOptions options_for(const test::TempDir& dir, int console) {
-    AgentOptions options;
-    rdzv::Join& identity = options.supervisor.identity;
-    identity.job = JobId("failure");
-    identity.node = NodeId("node");
-    identity.hostname = "node";
-    options.supervisor.command = {"/bin/sh", "-c", kScript};
-    options.supervisor.log_dir = dir / "logs";
-    options.supervisor.is_store_at_rendezvous = true;
-    options.output.log_root = dir / "logs";
-    options.output.console = {{0, {.shows_stdout = false, .shows_stderr = false}}};
-    options.output.console_out = console;
-    options.output.console_err = console;
-    options.keeper.path = test::Cluster::program("ddprun-keeper");
-    options.keeper.containment = wanted_containment();
-    options.keeper.saved_state = SavedProcessState::capture();
-    return options;
-}
 
 }  // namespace
 
@@ -133,7 +82,7 @@ TEST_CASE("a failure is reported while the disk holds up the last words, which f
         };
         auto owned = std::make_unique<TestLink>(io, on_message);
         link = owned.get();
-        Agent agent(io, options_for(dir, console.get()), std::move(owned));
+        Agent agent(io, options_for(dir, kScript, console.get()), std::move(owned));
         REQUIRE(agent
                     .start([&](int code) {
                         exit_code = code;
