@@ -299,12 +299,16 @@ private:
         }
     }
 
-    /// Not answered while the disk holds up the workers' output: they may wait for that.
+    /// The output thread reads the CPU time, for a sweep of /proc may take long. Not answered while
+    /// the disk holds up the workers' output: they may wait for that.
     void look_at_workers(Generation generation) {
-        output_->measure([self = shared_from_this(), generation](OutputMeasure output) {
-            self->feed(Looked{
-                generation, signs_of_life(output, *self->keeper_, self->page_,
-                                          self->helpers_.stacks, generation, self->specs_.size())});
+        output_->measure([self = shared_from_this(), generation,
+                          cpu = keeper_->cpu_time()](const OutputMeasure& output) {
+            boost::asio::post(self->io_, [self, generation, output, used = cpu.used()] {
+                self->feed(Looked{generation,
+                                  signs_of_life(output, used, self->page_, self->helpers_.stacks,
+                                                generation, self->specs_.size())});
+            });
         });
     }
 

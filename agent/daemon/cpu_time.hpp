@@ -1,16 +1,28 @@
 #pragma once
 
-#include <optional>
+#include <memory>
+#include <string>
 
 #include "base/instant.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 
-/// Used by all that live or have lived in the cgroup v2 `folder`, an open descriptor, and below it.
-/// None if the kernel does not tell.
-[[nodiscard]] std::optional<Duration> cpu_time_of_cgroup(int folder);
+/// Where the CPU time is read that workers and all that they have started use. A value that may go
+/// to another thread: without a cgroup reading it sweeps /proc, which takes as long as it takes.
+class CpuTime {
+public:
+    /// `cgroup`: the cgroup v2 of all generations, an open folder; not open: there is none.
+    /// `keeper`: the parent of all workers. `proc` is /proc.
+    CpuTime(UniqueFd cgroup, int keeper, std::string proc);
 
-/// Used by all descendants of `pid` that live, and by those that were reaped by it or by them.
-[[nodiscard]] Duration cpu_time_below(int pid);
+    /// Used until now, of this generation and those before. Any thread.
+    [[nodiscard]] Duration used() const;
+
+private:
+    std::shared_ptr<const UniqueFd> cgroup_;  ///< shared by the copies
+    int keeper_;
+    std::string proc_;
+};
 
 }  // namespace ddprun::agent

@@ -1,5 +1,6 @@
 #include "agent/daemon/keeper_handle.hpp"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +14,6 @@
 #include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
 
-#include "agent/daemon/cpu_time.hpp"
 #include "agent/daemon/keeper_process.hpp"
 #include "agent/process/children.hpp"
 #include "agent/process/containment.hpp"
@@ -57,7 +57,7 @@ public:
     void exclude(int pid) { containment_.exclude(pid); }
     void stop(std::function<void()> done);
 
-    [[nodiscard]] Duration cpu_used() const;
+    [[nodiscard]] CpuTime cpu_time() const;
     [[nodiscard]] ContainmentLevel containment() const { return containment_.level(); }
     [[nodiscard]] int keeper_pid() const { return process_.pid(); }
 
@@ -192,11 +192,10 @@ void KeeperHandle::Impl::request(const KeeperRequest& message) {
     }
 }
 
-Duration KeeperHandle::Impl::cpu_used() const {
+CpuTime KeeperHandle::Impl::cpu_time() const {
     const int folder = containment_.cgroup_folder();
-    const std::optional<Duration> told =
-        folder >= 0 ? cpu_time_of_cgroup(folder) : std::optional<Duration>();
-    return told ? *told : cpu_time_below(process_.pid());
+    return {UniqueFd(folder >= 0 ? fcntl(folder, F_DUPFD_CLOEXEC, 0) : -1), process_.pid(),
+            options_.proc};
 }
 
 void KeeperHandle::Impl::stop(std::function<void()> done) {
@@ -383,8 +382,8 @@ void KeeperHandle::exclude(int pid) {
     impl_->exclude(pid);
 }
 
-Duration KeeperHandle::cpu_used() const {
-    return impl_->cpu_used();
+CpuTime KeeperHandle::cpu_time() const {
+    return impl_->cpu_time();
 }
 
 ContainmentLevel KeeperHandle::containment() const {

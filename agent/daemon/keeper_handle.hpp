@@ -9,6 +9,8 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "agent/daemon/cpu_time.hpp"
+#include "agent/process/children.hpp"
 #include "agent/process/containment.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
@@ -24,6 +26,7 @@ struct KeeperOptions {
     std::optional<ContainmentLevel> containment;  ///< no other will do; none: the highest there is
     Limits limits;
     SavedProcessState saved_state;
+    std::string proc = kProc;  ///< where CPU time is read; tests put another folder in its place
 };
 
 /// The agent's end of its keeper: starts it, talks to it, and when it dies sweeps what it left
@@ -90,8 +93,9 @@ public:
 
     [[nodiscard]] int keeper_pid() const;
 
-    /// CPU time of the workers and all that they have started, of this generation and those before.
-    [[nodiscard]] Duration cpu_used() const;
+    /// Of the workers and all that they have started. Asks nobody here: reading it is what may take
+    /// long.
+    [[nodiscard]] CpuTime cpu_time() const;
 
     /// Closes the socket: the keeper kills what it still holds and ends by itself. No event comes
     /// after this call; `done` is called when it has been reaped.

@@ -151,11 +151,9 @@ void WorkerOutput::collect(Generation generation, LocalRank local_rank,
     });
 }
 
-void WorkerOutput::measure(std::function<void(OutputMeasure)> done) {
-    thread_->post([thread = thread_.get(), done = std::move(done)]() mutable {
-        asio::post(thread->callbacks_, [done = std::move(done),
-                                        measured = thread->pump_.measure()] { done(measured); });
-    });
+void WorkerOutput::measure(std::function<void(const OutputMeasure&)> look) {
+    thread_->post(
+        [thread = thread_.get(), look = std::move(look)] { look(thread->pump_.measure()); });
 }
 
 void WorkerOutput::close(Generation generation) {

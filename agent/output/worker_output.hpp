@@ -77,7 +77,7 @@ struct OutputMeasure {
 /// All functions are to be called from one thread and none blocks, except the destructor.
 class WorkerOutput {
 public:
-    /// Callbacks run on `callbacks`, possibly after this object is gone.
+    /// Callbacks run on `callbacks`, possibly after this object is gone; measure() says otherwise.
     WorkerOutput(OutputOptions options, boost::asio::any_io_executor callbacks);
 
     /// Drains what is in the pipes, writes everything out and ends the thread. Waits for as long as
@@ -104,9 +104,10 @@ public:
     /// that was never opened has no words.
     void collect(Generation generation, LocalRank local_rank, std::function<void(Collected)> done);
 
-    /// `done` gets what all workers together have written so far. A disk that holds the thread up
-    /// holds up the answer.
-    void measure(std::function<void(OutputMeasure)> done);
+    /// `look` gets what all workers together have written so far. It is called on the output
+    /// thread, where it may look at more that takes time. A disk that holds the thread up holds it
+    /// up.
+    void measure(std::function<void(const OutputMeasure&)> look);
 
     /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
     /// a stream is never awaited, for somebody else may hold a copy.

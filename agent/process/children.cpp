@@ -77,10 +77,10 @@ std::string status_line(int pid, std::string_view key) {
 }
 
 /// For kernels built without the `children` files: everybody whose parent it is.
-std::vector<int> children_by_scan(int pid) {
+std::vector<int> children_by_scan(int pid, const std::string& proc) {
     std::vector<int> children;
-    for (const int candidate : numbers_in("/proc")) {
-        const std::optional<ProcessStat> stat = stat_of(candidate);
+    for (const int candidate : numbers_in(proc)) {
+        const std::optional<ProcessStat> stat = stat_of(candidate, proc);
         if (stat && stat->parent == pid) {
             children.push_back(candidate);
         }
@@ -108,8 +108,8 @@ bool has_children_files() {
 
 }  // namespace
 
-std::optional<ProcessStat> stat_of(int pid) {
-    const std::optional<std::string> text = read_whole(fmt::format("/proc/{}/stat", pid));
+std::optional<ProcessStat> stat_of(int pid, const std::string& proc) {
+    const std::optional<std::string> text = read_whole(fmt::format("{}/{}/stat", proc, pid));
     if (!text) {
         return std::nullopt;
     }
@@ -142,9 +142,9 @@ std::optional<ProcessStat> stat_of(int pid) {
                        .wait_status = static_cast<int>(fields[kWaitStatus])};
 }
 
-std::vector<int> children_of(int pid) {
-    return has_children_files() ? children_in(fmt::format("/proc/{}/task", pid))
-                                : children_by_scan(pid);
+std::vector<int> children_of(int pid, const std::string& proc) {
+    return has_children_files() ? children_in(fmt::format("{}/{}/task", proc, pid))
+                                : children_by_scan(pid, proc);
 }
 
 std::vector<int> processes_of_worker(int pid) {
@@ -179,13 +179,14 @@ std::optional<std::string> variable_of(int pid, std::string_view name) {
 }
 
 std::vector<int> own_children() {
-    return has_children_files() ? children_in("/proc/self/task") : children_by_scan(getpid());
+    return has_children_files() ? children_in("/proc/self/task")
+                                : children_by_scan(getpid(), kProc);
 }
 
-std::vector<int> descendants_of(int pid) {
-    std::vector<int> found = children_of(pid);
+std::vector<int> descendants_of(int pid, const std::string& proc) {
+    std::vector<int> found = children_of(pid, proc);
     for (std::size_t i = 0; i < found.size() && found.size() < kDescendantsMax; ++i) {
-        const std::vector<int> below = children_of(found[i]);
+        const std::vector<int> below = children_of(found[i], proc);
         found.insert(found.end(), below.begin(), below.end());
     }
     return found;

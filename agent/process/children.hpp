@@ -21,12 +21,14 @@ struct ProcessStat {
     int wait_status = 0;       ///< as waitpid() will give it, once it exits; 0 if not ours to see
 };
 
-/// None: there is no such process, or no /proc.
-[[nodiscard]] std::optional<ProcessStat> stat_of(int pid);
+inline constexpr const char* kProc = "/proc";
 
-/// All at once of nobody's own: who is forked meanwhile may be missing.
-[[nodiscard]] std::vector<int> children_of(int pid);
-[[nodiscard]] std::vector<int> descendants_of(int pid);
+/// None: there is no such process, or no `proc`.
+[[nodiscard]] std::optional<ProcessStat> stat_of(int pid, const std::string& proc = kProc);
+
+/// Not an atomic snapshot: a process that is forked meanwhile may be missing.
+[[nodiscard]] std::vector<int> children_of(int pid, const std::string& proc = kProc);
+[[nodiscard]] std::vector<int> descendants_of(int pid, const std::string& proc = kProc);
 [[nodiscard]] std::vector<int> threads_of(int pid);
 
 /// The processes of a worker: itself first, then its descendants, and what has left them and stayed
