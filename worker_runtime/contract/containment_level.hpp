@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
@@ -30,8 +29,12 @@ inline constexpr std::array<ContainmentNames, 4> kContainmentNames = {{
 }};
 
 [[nodiscard]] constexpr const ContainmentNames& names_of(ContainmentLevel level) {
-    return *std::find_if(kContainmentNames.begin(), kContainmentNames.end(),
-                         [level](const ContainmentNames& one) { return one.level == level; });
+    for (const ContainmentNames& one : kContainmentNames) {
+        if (one.level == level) {
+            return one;
+        }
+    }
+    return kContainmentNames.back();  // no other level exists
 }
 
 /// Whether a cgroup is to be tried where `wanted` was asked for; none: whatever can be had. A PID
