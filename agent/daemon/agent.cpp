@@ -1,397 +1,330 @@
 #include "agent/daemon/agent.hpp"
 
 #include <chrono>
-#include <deque>
-#include <map>
 #include <utility>
 #include <variant>
 
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
 #include "agent/daemon/dying.hpp"
 #include "agent/daemon/evidence.hpp"
-#include "agent/daemon/kernel_log.hpp"
-#include "agent/daemon/shared_page.hpp"
-#include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/signs_of_life.hpp"
-#include "agent/daemon/store_host.hpp"
-#include "agent/helpers/helper_programs.hpp"
 #include "agent/process/cgroup.hpp"
 #include "base/check.hpp"
 #include "base/overloaded.hpp"
 
 namespace ddprun::agent {
 
-class Agent::Impl : public std::enable_shared_from_this<Agent::Impl> {
-public:
-    Impl(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)
-        : io_(io),
-          options_(std::move(options)),
-          link_(std::move(link)),
-          output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
-          store_(options_.supervisor.limits, options_.store_port,
-                 [this](const std::string& line) {
-                     hand_over([line](Impl& self) { self.say(line); });
-                 }),
-          helpers_(io, options_.supervisor, options_.preflight_command, options_.preflight_timeout,
-                   {.say = [this](const std::string& line) { say(line); },
-                    .on_child = [this](int pid) { keeper_->exclude(pid); },
-                    .on_input = [this](Input input) { feed(std::move(input)); }}),
-          timer_(io),
-          signals_(io, [this](int signal) { feed(Signalled{signal}); }),
-          workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
-          page_([this](Generation generation, LocalRank local_rank, FatalSignal told) {
-              hand_over([=](Impl& self) { self.worker_may_die(generation, local_rank, told); });
-          }) {}
-
-    Result<void> start(std::function<void(int)> on_exit) {
-        if (allows_cgroup(options_.keeper.containment)) {
-            // What is left of others may hold ports, files and GPU memory.
-            const std::string line =
-                clear_stale_cgroups(options_.supervisor.limits.unkillable_after);
-            if (!line.empty()) {
-                say(line);
-            }
-        }
-        Result<std::unique_ptr<KeeperHandle>> keeper =
-            KeeperHandle::start(io_, options_.keeper, keeper_events());
-        if (!keeper) {
-            return keeper.error();
-        }
-        keeper_ = std::move(*keeper);
-        options_.supervisor.identity.containment = names_of(keeper_->containment()).word;
-        supervisor_.emplace(options_.supervisor);
-        if (keeper_->containment() == ContainmentLevel::Session) {
-            say("warning: containment C0 (session): what a worker starts in a session of its own "
-                "may outlive it; look at `ps` after a failure");
-        }
-        on_exit_ = std::move(on_exit);
-        const auto complain = [this](const std::string& line) { say(line); };
-        signals_.start(options_.signals_to_handle, shared_from_this(), complain);
-        workers_signals_.start(options_.signals_to_forward, shared_from_this(), complain);
-        start_link();
-        feed(Tick{});  // the time to connect counts from now
-        return {};
-    }
-
-    void exclude_from_sweeps(int pid) { keeper_->exclude(pid); }
-
-    /// Waits until the last line is written. Nothing may be fed afterwards.
-    void finish_output() { output_.reset(); }
-
-    void say(const std::string& line) { output_->say("ddprun: " + line); }
-
-private:
-    /// For other threads: `work` is done by this object's, if it is still there.
-    template <typename Work>
-    void hand_over(Work work) {
-        boost::asio::post(io_, [weak = weak_from_this(), work = std::move(work)] {
-            if (const auto self = weak.lock()) {
-                work(*self);
-            }
-        });
-    }
-
-    void start_link() {
-        rdzv::LinkEvents events;
-        events.on_up = [this](std::string address, rdzv::Endpoint rendezvous) {
-            feed(LinkUp{std::move(address), std::move(rendezvous)});
-        };
-        events.on_down = [this](std::string why, bool is_final) {
-            feed(LinkDown{std::move(why), is_final});
-        };
-        events.on_message = [this](rdzv::RendezvousMessage message) {
-            feed(FromRendezvous{std::move(message)});
-        };
-        link_->start(std::move(events));
-    }
-
-    KeeperHandle::Events keeper_events() {
-        KeeperHandle::Events events;
-        events.on_started = [this](Generation, LocalRank local_rank, int pid) {
-            helpers_.stacks.worker_started(local_rank, pid);
-        };
-        events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {
-            worker_ended(generation, local_rank, end);
-        };
-        events.on_emptied = [this](Generation generation) {
-            output_->close(generation);
-            page_.drop(generation);
-            feed(Emptied{generation});
-        };
-        events.on_not_emptied = [this](Generation generation, std::string what) {
-            feed(NotEmptied{generation, std::move(what)});
-        };
-        events.on_lost = [this] { feed(KeeperLost{}); };
-        return events;
-    }
-
-    void worker_ended(Generation generation, LocalRank local_rank, const WorkerEnd& end) {
-        if (generation == generation_) {
-            feed(WorkerExited{generation, local_rank, what_is_known(local_rank, end)});
-        }
-    }
-
-    /// Of a worker of the current generation.
-    [[nodiscard]] rdzv::Evidence what_is_known(LocalRank local_rank, const WorkerEnd& end) {
-        return evidence_of(end, specs_.at(local_rank), page_.progress(generation_, local_rank),
-                           end.exit_code == 0 ? std::string() : kernel_log_.about(end));
-    }
-
-    void collect_last_words(const CollectLastWords& effect) {
-        output_->collect(effect.generation, effect.local_rank,
-                         [self = shared_from_this(), effect](Collected collected) {
-                             self->feed(LastWords{effect.generation, effect.local_rank,
-                                                  std::move(collected.stderr_tail),
-                                                  std::move(collected.error_file)});
-                         });
-    }
-
-    void worker_may_die(Generation generation, LocalRank local_rank, FatalSignal told) {
-        if (generation != generation_) {
-            return;
-        }
-        if (const auto end = abnormal_end_of(helpers_.stacks.pid_of(local_rank), told)) {
-            feed(WorkerDying{generation, local_rank, what_is_known(local_rank, *end)});
-        }
-    }
-
-    /// Effects may answer at once (OpenStore does): their inputs wait until this one is done.
-    void feed(Input input) {
-        inputs_.push_back(std::move(input));
-        if (is_feeding_ || has_ended_) {
-            return;
-        }
-        is_feeding_ = true;
-        while (!inputs_.empty() && !has_ended_) {
-            const Input next = std::move(inputs_.front());
-            inputs_.pop_front();
-            Effects effects;
-            supervisor_->step(std::chrono::steady_clock::now(), next, effects);
-            for (Effect& effect : effects) {
-                carry_out(std::move(effect));
-            }
-        }
-        is_feeding_ = false;
-        arm();
-    }
-
-    void arm() {
-        const std::optional<Instant> deadline =
-            has_ended_ ? std::nullopt : supervisor_->next_deadline();
-        if (deadline == armed_for_) {
-            return;
-        }
-        armed_for_ = deadline;
-        if (!deadline) {
-            timer_.cancel();
-            return;
-        }
-        timer_.expires_at(*deadline);
-        timer_.async_wait([self = shared_from_this()](boost::system::error_code failure) {
-            if (!failure) {
-                self->armed_for_.reset();
-                self->feed(Tick{});
-            }
-        });
-    }
-
-    void carry_out(Effect effect) {
-        std::visit(Overloaded{
-                       [&](SendToRendezvous& e) { link_->send(e.message); },
-                       [&](DropLink& e) { link_->drop(e.why); },
-                       [&](OpenStore& e) { open_store(e.host); },
-                       [&](ServeStore& e) { store_.serve(std::move(e)); },
-                       [&](CloseStore&) { store_.close(); },
-                       [&](StartWorkers& e) { start_workers(std::move(e)); },
-                       [&](AskWorkersToLeave& e) { page_.carry_out(e); },
-                       [&](SignalWorkers& e) { signal_workers(e); },
-                       [&](ForwardSignal& e) { keeper_->forward_signal(e.generation, e.signal); },
-                       [&](AllowPublishing& e) { page_.carry_out(e); },
-                       [&](LookAtWorkers& e) { look_at_workers(e.generation); },
-                       [&](LookAtGpus& e) {
-                           helpers_.gpus.look(e, helpers_.stacks.pids(), shared_from_this());
-                       },
-                       [&](AwaitGpuMemory&) { helpers_.gpu_memory.wait(shared_from_this()); },
-                       [&](RunPreflight&) { helpers_.preflight.run(shared_from_this()); },
-                       [&](SaveStacks& e) { helpers_.stacks.save(e, shared_from_this()); },
-                       [&](CollectLastWords& e) { collect_last_words(e); },
-                       [&](EmptyGeneration& e) { empty_generation(e.generation); },
-                       [&](Say& e) { say(e.text); },
-                       [&](ShowVerdict& e) { show(e.verdict); },
-                       [&](Exit& e) { end(e.code); },
-                       [&](Trace& e) { note_event(e.text); },
-                   },
-                   effect);
-    }
-
-    void open_store(const std::string& host) {
-        Result<StoreAddress> opened = store_.open(host);
-        if (opened) {
-            feed(StoreOpened{std::move(*opened)});
-        } else {
-            feed(StoreFailed{opened.error().what});
-        }
-    }
-
-    void start_workers(StartWorkers start) {
-        generation_ = start.generation;
-        kernel_log_.begin_generation();
-        helpers_.begin_generation(shared_from_this());
-        specs_.clear();
-        if (start.relayed_store) {
-            store_.relay(start);
-        }
-        if (const Result<void> made = page_.make(start); !made) {
-            say(fmt::format("warning: {}; workers learn of a drain by signals alone",
-                            made.error().what));
-        }
-        std::vector<OutputPipes> pipes;
-        for (const WorkerSpec& spec : start.workers) {
-            const Rank rank(start.base_rank.value() + spec.local_rank.value());
-            Result<OutputPipes> opened =
-                output_->open(start.generation, spec.local_rank, rank, spec.log_dir);
-            pipes.push_back(opened ? std::move(*opened) : OutputPipes{});
-            specs_[spec.local_rank] = spec;
-        }
-        // The folders must be there before a worker that writes its error file at once.
-        is_spawn_pending_ = true;
-        auto shared = std::make_shared<std::vector<OutputPipes>>(std::move(pipes));
-        output_->when_ready([self = shared_from_this(), workers = std::move(start.workers),
-                             generation = start.generation,
-                             shared] { self->spawn(generation, workers, *shared); });
-    }
-
-    void spawn(Generation generation, const std::vector<WorkerSpec>& workers,
-               std::vector<OutputPipes>& pipes) {
-        if (generation != generation_ || !is_spawn_pending_) {
-            return;
-        }
-        is_spawn_pending_ = false;
-        for (std::size_t i = 0; i < workers.size(); ++i) {
-            if (!pipes[i].out.is_open()) {
-                WorkerEnd end{};
-                end.exec_errno = EMFILE;
-                worker_ended(generation, workers[i].local_rank, end);
-                continue;
-            }
-            keeper_->start_worker(generation, workers[i].local_rank, workers[i].command,
-                                  workers[i].environment, std::move(pipes[i].out),
-                                  std::move(pipes[i].err), workers[i].cpus, page_.file());
-        }
-    }
-
-    void signal_workers(const SignalWorkers& effect) {
-        if (is_spawn_pending_) {
-            end_before_spawn(effect);
-            return;
-        }
-        std::vector<LocalRank> meant;
-        for (const auto& [local_rank, spec] : specs_) {
-            if (!page_.is_spared(effect, local_rank)) {
-                meant.push_back(local_rank);
-            }
-        }
-        if (!meant.empty()) {
-            keeper_->signal_workers(effect.generation, std::move(meant), effect.signal);
-        }
-    }
-
-    /// The output thread reads the CPU time, for a sweep of /proc may take long. Not answered while
-    /// the disk holds up the workers' output: they may wait for that.
-    void look_at_workers(Generation generation) {
-        output_->measure([self = shared_from_this(), generation,
-                          cpu = keeper_->cpu_time()](const OutputMeasure& output) {
-            boost::asio::post(self->io_, [self, generation, output, used = cpu.used()] {
-                self->feed(Looked{generation,
-                                  signs_of_life(output, used, self->page_, self->helpers_.stacks,
-                                                generation, self->specs_.size())});
-            });
-        });
-    }
-
-    /// Stopped before it was started: as if the signal had ended each worker at once.
-    void end_before_spawn(const SignalWorkers& effect) {
-        is_spawn_pending_ = false;
-        for (const auto& [local_rank, spec] : specs_) {
-            WorkerEnd end{};
-            end.signal = effect.signal;
-            feed(WorkerExited{effect.generation, local_rank,
-                              evidence_of(end, spec, std::nullopt, {})});
-        }
-    }
-
-    void empty_generation(Generation generation) {
-        is_spawn_pending_ = false;
-        helpers_.end_generation();
-        keeper_->empty_generation(generation);
-    }
-
-    void show(const rdzv::Verdict& verdict) {
-        show_verdict(verdict, options_.program, options_.output.log_root, options_.error_file,
-                     *output_);
-    }
-
-    void end(int code) {
-        if (has_ended_) {
-            return;
-        }
-        has_ended_ = true;
-        inputs_.clear();
-        timer_.cancel();
-        helpers_.stop();
-        workers_signals_.stop();
-        signals_.stop();  // from here on a signal ends this process: nothing is left to lose
-        store_.close();
-        keeper_->stop();
-        link_->stop([self = shared_from_this(), code] { self->on_exit_(code); });
-    }
-
-    boost::asio::io_context& io_;
-    AgentOptions options_;
-    std::unique_ptr<rdzv::Link> link_;
-    std::optional<Supervisor> supervisor_;  ///< from start() on: it tells what contains workers
-    std::unique_ptr<WorkerOutput> output_;
-    StoreHost store_;
-    std::unique_ptr<KeeperHandle> keeper_;
-    HelperPrograms helpers_;
-    boost::asio::steady_timer timer_;
-    SignalWatch signals_;
-    SignalWatch workers_signals_;
-    std::function<void(int)> on_exit_;
-
-    std::deque<Input> inputs_;  // bounded: one step answers with at most one input per effect
-    bool is_feeding_ = false;
-    bool has_ended_ = false;
-    std::optional<Instant> armed_for_;
-
-    Generation generation_;
-    bool is_spawn_pending_ = false;  // its folders are being made
-    std::map<LocalRank, WorkerSpec> specs_;
-    SharedPage page_;
-    KernelLog kernel_log_;
-};
-
 Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)
-    : impl_(std::make_shared<Impl>(io, std::move(options), std::move(link))) {}
+    : io_(io),
+      options_(std::move(options)),
+      link_(std::move(link)),
+      output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
+      store_(options_.supervisor.limits, options_.store_port,
+             [this](const std::string& line) {
+                 // On the store's thread.
+                 boost::asio::post(io_, [this, line] { say(line); });
+             }),
+      helpers_(io, options_.supervisor, options_.preflight_command, options_.preflight_timeout,
+               {.say = [this](const std::string& line) { say(line); },
+                .on_child = [this](int pid) { keeper_->exclude(pid); },
+                .on_input = [this](Input input) { feed(std::move(input)); }}),
+      timer_(io),
+      signals_(io, [this](int signal) { feed(Signalled{signal}); }),
+      workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
+      page_([this](Generation generation, LocalRank local_rank, FatalSignal told) {
+          // On the thread of the watch.
+          boost::asio::post(io_, [=, this] { worker_may_die(generation, local_rank, told); });
+      }) {}
 
 Agent::~Agent() {
-    // Handlers that never ran may still own the rest.
-    impl_->finish_output();
+    // Ends the thread first, which posts work for the rest.
+    output_.reset();
 }
 
-Result<void> Agent::start(std::function<void(int exit_code)> on_exit) {
-    return impl_->start(std::move(on_exit));
+Result<void> Agent::start(std::function<void(int)> on_exit) {
+    if (allows_cgroup(options_.keeper.containment)) {
+        // What is left of others may hold ports, files and GPU memory.
+        const std::string line = clear_stale_cgroups(options_.supervisor.limits.unkillable_after);
+        if (!line.empty()) {
+            say(line);
+        }
+    }
+    Result<std::unique_ptr<KeeperHandle>> keeper =
+        KeeperHandle::start(io_, options_.keeper, keeper_events());
+    if (!keeper) {
+        return keeper.error();
+    }
+    keeper_ = std::move(*keeper);
+    options_.supervisor.identity.containment = names_of(keeper_->containment()).word;
+    supervisor_.emplace(options_.supervisor);
+    if (keeper_->containment() == ContainmentLevel::Session) {
+        say("warning: containment C0 (session): what a worker starts in a session of its own "
+            "may outlive it; look at `ps` after a failure");
+    }
+    on_exit_ = std::move(on_exit);
+    const auto complain = [this](const std::string& line) { say(line); };
+    signals_.start(options_.signals_to_handle, complain);
+    workers_signals_.start(options_.signals_to_forward, complain);
+    start_link();
+    feed(Tick{});  // the time to connect counts from now
+    return {};
+}
+
+void Agent::start_link() {
+    rdzv::LinkEvents events;
+    events.on_up = [this](std::string address, rdzv::Endpoint rendezvous) {
+        feed(LinkUp{std::move(address), std::move(rendezvous)});
+    };
+    events.on_down = [this](std::string why, bool is_final) {
+        feed(LinkDown{std::move(why), is_final});
+    };
+    events.on_message = [this](rdzv::RendezvousMessage message) {
+        feed(FromRendezvous{std::move(message)});
+    };
+    link_->start(std::move(events));
+}
+
+KeeperHandle::Events Agent::keeper_events() {
+    KeeperHandle::Events events;
+    events.on_started = [this](Generation, LocalRank local_rank, int pid) {
+        helpers_.stacks.worker_started(local_rank, pid);
+    };
+    events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {
+        worker_ended(generation, local_rank, end);
+    };
+    events.on_emptied = [this](Generation generation) {
+        output_->close(generation);
+        page_.drop(generation);
+        feed(Emptied{generation});
+    };
+    events.on_not_emptied = [this](Generation generation, std::string what) {
+        feed(NotEmptied{generation, std::move(what)});
+    };
+    events.on_lost = [this] { feed(KeeperLost{}); };
+    return events;
+}
+
+void Agent::worker_ended(Generation generation, LocalRank local_rank, const WorkerEnd& end) {
+    if (generation == generation_) {
+        feed(WorkerExited{generation, local_rank, what_is_known(local_rank, end)});
+    }
+}
+
+/// Of a worker of the current generation.
+rdzv::Evidence Agent::what_is_known(LocalRank local_rank, const WorkerEnd& end) {
+    return evidence_of(end, specs_.at(local_rank), page_.progress(generation_, local_rank),
+                       end.exit_code == 0 ? std::string() : kernel_log_.about(end));
+}
+
+void Agent::collect_last_words(const CollectLastWords& effect) {
+    output_->collect(effect.generation, effect.local_rank, [this, effect](Collected collected) {
+        feed(LastWords{effect.generation, effect.local_rank, std::move(collected.stderr_tail),
+                       std::move(collected.error_file)});
+    });
+}
+
+void Agent::worker_may_die(Generation generation, LocalRank local_rank, FatalSignal told) {
+    if (generation != generation_) {
+        return;
+    }
+    if (const auto end = abnormal_end_of(helpers_.stacks.pid_of(local_rank), told)) {
+        feed(WorkerDying{generation, local_rank, what_is_known(local_rank, *end)});
+    }
+}
+
+/// Effects may answer at once (OpenStore does): their inputs wait until this one is done.
+void Agent::feed(Input input) {
+    inputs_.push_back(std::move(input));
+    if (is_feeding_ || has_ended_) {
+        return;
+    }
+    is_feeding_ = true;
+    while (!inputs_.empty() && !has_ended_) {
+        const Input next = std::move(inputs_.front());
+        inputs_.pop_front();
+        Effects effects;
+        supervisor_->step(std::chrono::steady_clock::now(), next, effects);
+        for (Effect& effect : effects) {
+            carry_out(std::move(effect));
+        }
+    }
+    is_feeding_ = false;
+    arm();
+}
+
+void Agent::arm() {
+    const std::optional<Instant> deadline =
+        has_ended_ ? std::nullopt : supervisor_->next_deadline();
+    if (deadline == armed_for_) {
+        return;
+    }
+    armed_for_ = deadline;
+    if (!deadline) {
+        timer_.cancel();
+        return;
+    }
+    timer_.expires_at(*deadline);
+    timer_.async_wait([this](boost::system::error_code failure) {
+        if (!failure) {
+            armed_for_.reset();
+            feed(Tick{});
+        }
+    });
+}
+
+void Agent::carry_out(Effect effect) {
+    std::visit(Overloaded{
+                   [&](SendToRendezvous& e) { link_->send(e.message); },
+                   [&](DropLink& e) { link_->drop(e.why); },
+                   [&](OpenStore& e) { open_store(e.host); },
+                   [&](ServeStore& e) { store_.serve(std::move(e)); },
+                   [&](CloseStore&) { store_.close(); },
+                   [&](StartWorkers& e) { start_workers(std::move(e)); },
+                   [&](AskWorkersToLeave& e) { page_.carry_out(e); },
+                   [&](SignalWorkers& e) { signal_workers(e); },
+                   [&](ForwardSignal& e) { keeper_->forward_signal(e.generation, e.signal); },
+                   [&](AllowPublishing& e) { page_.carry_out(e); },
+                   [&](LookAtWorkers& e) { look_at_workers(e.generation); },
+                   [&](LookAtGpus& e) { helpers_.gpus.look(e, helpers_.stacks.pids()); },
+                   [&](AwaitGpuMemory&) { helpers_.gpu_memory.wait(); },
+                   [&](RunPreflight&) { helpers_.preflight.run(); },
+                   [&](SaveStacks& e) { helpers_.stacks.save(e); },
+                   [&](CollectLastWords& e) { collect_last_words(e); },
+                   [&](EmptyGeneration& e) { empty_generation(e.generation); },
+                   [&](Say& e) { say(e.text); },
+                   [&](ShowVerdict& e) { show(e.verdict); },
+                   [&](Exit& e) { end(e.code); },
+                   [&](Trace& e) { note_event(e.text); },
+               },
+               effect);
+}
+
+void Agent::open_store(const std::string& host) {
+    Result<StoreAddress> opened = store_.open(host);
+    if (opened) {
+        feed(StoreOpened{std::move(*opened)});
+    } else {
+        feed(StoreFailed{opened.error().what});
+    }
+}
+
+void Agent::start_workers(StartWorkers start) {
+    generation_ = start.generation;
+    kernel_log_.begin_generation();
+    helpers_.begin_generation();
+    specs_.clear();
+    if (start.relayed_store) {
+        store_.relay(start);
+    }
+    if (const Result<void> made = page_.make(start); !made) {
+        say(fmt::format("warning: {}; workers learn of a drain by signals alone",
+                        made.error().what));
+    }
+    std::vector<OutputPipes> pipes;
+    for (const WorkerSpec& spec : start.workers) {
+        const Rank rank(start.base_rank.value() + spec.local_rank.value());
+        Result<OutputPipes> opened =
+            output_->open(start.generation, spec.local_rank, rank, spec.log_dir);
+        pipes.push_back(opened ? std::move(*opened) : OutputPipes{});
+        specs_[spec.local_rank] = spec;
+    }
+    // The folders must be there before a worker that writes its error file at once.
+    is_spawn_pending_ = true;
+    auto shared = std::make_shared<std::vector<OutputPipes>>(std::move(pipes));
+    output_->when_ready([this, workers = std::move(start.workers), generation = start.generation,
+                         shared] { spawn(generation, workers, *shared); });
+}
+
+void Agent::spawn(Generation generation, const std::vector<WorkerSpec>& workers,
+                  std::vector<OutputPipes>& pipes) {
+    if (generation != generation_ || !is_spawn_pending_) {
+        return;
+    }
+    is_spawn_pending_ = false;
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+        if (!pipes[i].out.is_open()) {
+            WorkerEnd end{};
+            end.exec_errno = EMFILE;
+            worker_ended(generation, workers[i].local_rank, end);
+            continue;
+        }
+        keeper_->start_worker(generation, workers[i].local_rank, workers[i].command,
+                              workers[i].environment, std::move(pipes[i].out),
+                              std::move(pipes[i].err), workers[i].cpus, page_.file());
+    }
+}
+
+void Agent::signal_workers(const SignalWorkers& effect) {
+    if (is_spawn_pending_) {
+        end_before_spawn(effect);
+        return;
+    }
+    std::vector<LocalRank> meant;
+    for (const auto& [local_rank, spec] : specs_) {
+        if (!page_.is_spared(effect, local_rank)) {
+            meant.push_back(local_rank);
+        }
+    }
+    if (!meant.empty()) {
+        keeper_->signal_workers(effect.generation, std::move(meant), effect.signal);
+    }
+}
+
+/// The output thread reads the CPU time, for a sweep of /proc may take long. Not answered while
+/// the disk holds up the workers' output: they may wait for that.
+void Agent::look_at_workers(Generation generation) {
+    output_->measure([this, generation, cpu = keeper_->cpu_time()](const OutputMeasure& output) {
+        boost::asio::post(io_, [this, generation, output, used = cpu.used()] {
+            feed(Looked{generation, signs_of_life(output, used, page_, helpers_.stacks, generation,
+                                                  specs_.size())});
+        });
+    });
+}
+
+/// Stopped before it was started: as if the signal had ended each worker at once.
+void Agent::end_before_spawn(const SignalWorkers& effect) {
+    is_spawn_pending_ = false;
+    for (const auto& [local_rank, spec] : specs_) {
+        WorkerEnd end{};
+        end.signal = effect.signal;
+        feed(WorkerExited{effect.generation, local_rank, evidence_of(end, spec, std::nullopt, {})});
+    }
+}
+
+void Agent::empty_generation(Generation generation) {
+    is_spawn_pending_ = false;
+    helpers_.end_generation();
+    keeper_->empty_generation(generation);
+}
+
+void Agent::show(const rdzv::Verdict& verdict) {
+    show_verdict(verdict, options_.program, options_.output.log_root, options_.error_file,
+                 *output_);
+}
+
+void Agent::end(int code) {
+    if (has_ended_) {
+        return;
+    }
+    has_ended_ = true;
+    inputs_.clear();
+    timer_.cancel();
+    helpers_.stop();
+    workers_signals_.stop();
+    signals_.stop();  // from here on a signal ends this process: nothing is left to lose
+    store_.close();
+    keeper_->stop();
+    link_->stop([this, code] { on_exit_(code); });
 }
 
 void Agent::exclude_from_sweeps(int pid) {
-    impl_->exclude_from_sweeps(pid);
+    keeper_->exclude(pid);
 }
 
 void Agent::say(const std::string& line) {
-    impl_->say(line);
+    output_->say("ddprun: " + line);
 }
 
 }  // namespace ddprun::agent

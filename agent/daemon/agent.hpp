@@ -1,14 +1,24 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/keeper_handle.hpp"
+#include "agent/daemon/kernel_log.hpp"
+#include "agent/daemon/shared_page.hpp"
+#include "agent/daemon/signal_watch.hpp"
+#include "agent/daemon/store_host.hpp"
+#include "agent/helpers/helper_programs.hpp"
 #include "agent/output/worker_output.hpp"
 #include "rendezvous/client/link.hpp"
 
@@ -30,6 +40,10 @@ struct AgentOptions {
 /// The IO around one Supervisor: feeds it what the link, the keeper, the output thread, the store
 /// and signals say, and carries out its effects. Lives on the one thread of `io`; nothing here
 /// blocks.
+///
+/// Lifetimes, of this and of all that it owns: an object outlives the run of the loop that has its
+/// handlers, so that these hold plain references to it. Another thread hands work over by posting
+/// it; the object that owns the thread joins it before it is gone.
 class Agent {
 public:
     Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link);
@@ -50,8 +64,51 @@ public:
     void say(const std::string& line);
 
 private:
-    class Impl;
-    std::shared_ptr<Impl> impl_;
+    void start_link();
+    [[nodiscard]] KeeperHandle::Events keeper_events();
+
+    void feed(Input input);
+    void arm();
+    void carry_out(Effect effect);
+    void open_store(const std::string& host);
+    void start_workers(StartWorkers start);
+    void spawn(Generation generation, const std::vector<WorkerSpec>& workers,
+               std::vector<OutputPipes>& pipes);
+    void signal_workers(const SignalWorkers& effect);
+    void end_before_spawn(const SignalWorkers& effect);
+    void look_at_workers(Generation generation);
+    void collect_last_words(const CollectLastWords& effect);
+    void empty_generation(Generation generation);
+    void show(const rdzv::Verdict& verdict);
+    void end(int code);
+
+    void worker_ended(Generation generation, LocalRank local_rank, const WorkerEnd& end);
+    void worker_may_die(Generation generation, LocalRank local_rank, FatalSignal told);
+    [[nodiscard]] rdzv::Evidence what_is_known(LocalRank local_rank, const WorkerEnd& end);
+
+    boost::asio::io_context& io_;
+    AgentOptions options_;
+    std::unique_ptr<rdzv::Link> link_;
+    std::optional<Supervisor> supervisor_;  ///< from start() on: it tells what contains workers
+    std::unique_ptr<WorkerOutput> output_;
+    StoreHost store_;
+    std::unique_ptr<KeeperHandle> keeper_;
+    HelperPrograms helpers_;
+    boost::asio::steady_timer timer_;
+    SignalWatch signals_;
+    SignalWatch workers_signals_;
+    std::function<void(int)> on_exit_;
+
+    std::deque<Input> inputs_;  ///< bounded: one step answers with at most one input per effect
+    bool is_feeding_ = false;
+    bool has_ended_ = false;
+    std::optional<Instant> armed_for_;
+
+    Generation generation_;
+    bool is_spawn_pending_ = false;  ///< its folders are being made
+    std::map<LocalRank, WorkerSpec> specs_;
+    SharedPage page_;
+    KernelLog kernel_log_;
 };
 
 }  // namespace ddprun::agent

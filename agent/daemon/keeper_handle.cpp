@@ -6,19 +6,12 @@
 
 #include <cerrno>
 #include <csignal>
-#include <optional>
-#include <set>
 #include <string_view>
 
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
 
-#include "agent/daemon/keeper_process.hpp"
 #include "agent/process/children.hpp"
-#include "agent/process/containment.hpp"
-#include "agent/process/frame_channel.hpp"
-#include "agent/process/sweep.hpp"
 #include "base/check.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
@@ -33,89 +26,28 @@ std::set<int> children_before_us() {
 
 }  // namespace
 
-/// Shared, because its pending operations keep it alive after the handle is gone.
-class KeeperHandle::Impl : public std::enable_shared_from_this<KeeperHandle::Impl> {
-public:
-    Impl(boost::asio::io_context& io, KeeperOptions options, Events events,
-         std::optional<Cgroup> cgroup)
-        : io_(io),
-          options_(std::move(options)),
-          events_(std::move(events)),
-          containment_(children_before_us(), std::move(cgroup), options_.containment),
-          sweep_(io, containment_,
-                 {.reap = [this] { reap_orphans(); },
-                  .on_empty = [this] { on_swept(); },
-                  .on_stuck = [this](const std::string& rest) { tell_unkillable(rest); }}),
-          child_signals_(io),
-          process_(io, options_.limits.unkillable_after,
-                   {.on_ended = [this] { on_keeper_ended(); },
-                    .on_stuck = [this](const std::string& rest) { on_keeper_stuck(rest); }}) {}
+KeeperHandle::KeeperHandle(boost::asio::io_context& io, KeeperOptions options, Events events,
+                           std::optional<Cgroup> cgroup)
+    : io_(io),
+      options_(std::move(options)),
+      events_(std::move(events)),
+      containment_(children_before_us(), std::move(cgroup), options_.containment),
+      sweep_(io, containment_,
+             {.reap = [this] { reap_orphans(); },
+              .on_empty = [this] { on_swept(); },
+              .on_stuck = [this](const std::string& rest) { tell_unkillable(rest); }}),
+      child_signals_(io),
+      process_(io, options_.limits.unkillable_after,
+               {.on_ended = [this] { on_keeper_ended(); },
+                .on_stuck = [this](const std::string& rest) { on_keeper_stuck(rest); }}) {}
 
-    Result<void> launch();
-    void start_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds);
-    void request(const KeeperRequest& message);
-    void exclude(int pid) { containment_.exclude(pid); }
-    void stop(std::function<void()> done);
-
-    [[nodiscard]] CpuTime cpu_time() const;
-    [[nodiscard]] ContainmentLevel containment() const { return containment_.level(); }
-    [[nodiscard]] int keeper_pid() const { return process_.pid(); }
-
-private:
-    void catch_child_signals();
-    void leave_child_signals();
-    void wait_for_child_signal();
-    void on_frame(std::string_view body);
-    void on_channel_closed();
-    void on_keeper_ended();
-    void on_keeper_stuck(const std::string& rest);
-    void sweep_what_it_left();
-    void kill_groups_of_workers();
-    void reap_orphans();
-    void on_swept();
-    void tell_unkillable(const std::string& rest);
-    void finish_stop();
-    void refuse_later(const KeeperSpawn& spawn, int error);
-
-    void deliver(const KeeperStarted& event) {
-        running_.insert(event.pid);
-        events_.on_started(event.generation, event.local_rank, event.pid);
-    }
-    void deliver(const KeeperExited& event) {
-        running_.erase(event.end.pid);
-        events_.on_exited(event.generation, event.local_rank, event.end);
-    }
-    void deliver(const KeeperEmptied& event) {
-        held_ = Generation();
-        events_.on_emptied(event.generation);
-    }
-    void deliver(const KeeperNotEmptied& event) {
-        events_.on_not_emptied(event.generation, event.what);
-    }
-
-    boost::asio::io_context& io_;
-    KeeperOptions options_;
-    Events events_;
-    Containment containment_;
-    Sweep sweep_;
-    boost::asio::signal_set child_signals_;  ///< only while sweeping
-    KeeperProcess process_;
-    std::shared_ptr<FrameChannel> channel_;
-    Generation held_;                 ///< whose workers may live
-    std::set<int> running_;           ///< workers, as far as the keeper has told
-    bool has_keeper_worked_ = false;  ///< this one has said something
-    bool is_rest_stuck_ = false;      ///< of what is being swept; the owner has been told
-    bool is_stopping_ = false;
-    std::function<void()> on_stopped_;
-};
-
-Result<void> KeeperHandle::Impl::launch() {
+Result<void> KeeperHandle::launch() {
     Result<std::pair<UniqueFd, UniqueFd>> sockets = FrameChannel::make_sockets();
     if (sockets.has_error()) {
         return sockets.error();
     }
-    const Result<void> started = process_.start(options_.path, options_.saved_state, containment_,
-                                                sockets->second, shared_from_this());
+    const Result<void> started =
+        process_.start(options_.path, options_.saved_state, containment_, sockets->second);
     if (started.has_error()) {
         return started.error();
     }
@@ -126,31 +58,30 @@ Result<void> KeeperHandle::Impl::launch() {
     return {};
 }
 
-void KeeperHandle::Impl::catch_child_signals() {
+void KeeperHandle::catch_child_signals() {
     leave_child_signals();
     boost::system::error_code ignored;  // It fails only where it is caught already.
     child_signals_.add(SIGCHLD, ignored);
     wait_for_child_signal();
 }
 
-void KeeperHandle::Impl::leave_child_signals() {
+void KeeperHandle::leave_child_signals() {
     boost::system::error_code ignored;
     child_signals_.cancel(ignored);  // The wait, which holds us; clear() does not end it.
     child_signals_.clear(ignored);
 }
 
-void KeeperHandle::Impl::wait_for_child_signal() {
-    child_signals_.async_wait(
-        [self = shared_from_this()](const boost::system::error_code& error, int /*signal*/) {
-            if (error) {
-                return;
-            }
-            self->wait_for_child_signal();
-            self->sweep_.on_child_died();
-        });
+void KeeperHandle::wait_for_child_signal() {
+    child_signals_.async_wait([this](const boost::system::error_code& error, int /*signal*/) {
+        if (error) {
+            return;
+        }
+        wait_for_child_signal();
+        sweep_.on_child_died();
+    });
 }
 
-void KeeperHandle::Impl::start_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds) {
+void KeeperHandle::ask_for_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds) {
     if (is_stopping_ || sweep_.is_running()) {
         return;  // on_lost is the answer.
     }
@@ -171,16 +102,16 @@ void KeeperHandle::Impl::start_worker(KeeperSpawn spawn, std::vector<UniqueFd> f
     channel_->send(std::move(*frame), std::move(fds));
 }
 
-void KeeperHandle::Impl::request(const KeeperRequest& message) {
+void KeeperHandle::request(const KeeperRequest& message) {
     if (is_stopping_ || sweep_.is_running()) {
         return;
     }
     if (process_.pid() == 0) {
         // None could be started after the last one was lost, so nothing lives.
         if (const auto* empty = std::get_if<KeeperEmpty>(&message)) {
-            boost::asio::post(io_, [self = shared_from_this(), empty = *empty] {
-                if (!self->is_stopping_) {
-                    self->deliver(KeeperEmptied{empty.generation});
+            boost::asio::post(io_, [this, empty = *empty] {
+                if (!is_stopping_) {
+                    deliver(KeeperEmptied{empty.generation});
                 }
             });
         }
@@ -192,13 +123,13 @@ void KeeperHandle::Impl::request(const KeeperRequest& message) {
     }
 }
 
-CpuTime KeeperHandle::Impl::cpu_time() const {
+CpuTime KeeperHandle::cpu_time() const {
     const int folder = containment_.cgroup_folder();
     return {UniqueFd(folder >= 0 ? fcntl(folder, F_DUPFD_CLOEXEC, 0) : -1), process_.pid(),
             options_.proc};
 }
 
-void KeeperHandle::Impl::stop(std::function<void()> done) {
+void KeeperHandle::stop(std::function<void()> done) {
     if (done) {
         on_stopped_ = std::move(done);
     }
@@ -213,11 +144,11 @@ void KeeperHandle::Impl::stop(std::function<void()> done) {
     containment_.release();
     // What nothing can kill is not waited for any longer.
     if (process_.pid() == 0 && (!sweep_.is_running() || is_rest_stuck_)) {
-        boost::asio::post(io_, [self = shared_from_this()] { self->finish_stop(); });
+        boost::asio::post(io_, [this] { finish_stop(); });
     }
 }
 
-void KeeperHandle::Impl::finish_stop() {
+void KeeperHandle::finish_stop() {
     sweep_.cancel();
     leave_child_signals();
     containment_.release();
@@ -226,8 +157,7 @@ void KeeperHandle::Impl::finish_stop() {
     }
 }
 
-void KeeperHandle::Impl::on_frame(std::string_view body) {
-    const auto self = shared_from_this();  // The owner may let go of us in its event.
+void KeeperHandle::on_frame(std::string_view body) {
     const Result<KeeperEvent> event = decode_event(body);
     if (event.has_error()) {
         on_channel_closed();
@@ -239,42 +169,42 @@ void KeeperHandle::Impl::on_frame(std::string_view body) {
 
 /// The keeper is dying: its descriptors are closed before its children are given to us, so that
 /// only its death counts. One that closed its socket without dying has gone wrong.
-void KeeperHandle::Impl::on_channel_closed() {
-    process_.kill(shared_from_this());
+void KeeperHandle::on_channel_closed() {
+    process_.kill();
 }
 
-void KeeperHandle::Impl::on_keeper_ended() {
+void KeeperHandle::on_keeper_ended() {
     channel_->close();
     sweep_what_it_left();
 }
 
 /// It is a child of ours like those that it leaves behind: the sweep waits for it too.
-void KeeperHandle::Impl::on_keeper_stuck(const std::string& rest) {
+void KeeperHandle::on_keeper_stuck(const std::string& rest) {
     channel_->close();
     tell_unkillable(rest);
     sweep_what_it_left();
 }
 
-void KeeperHandle::Impl::sweep_what_it_left() {
+void KeeperHandle::sweep_what_it_left() {
     if (containment_.level() == ContainmentLevel::Session) {
         kill_groups_of_workers();
     }
     // What it held are our children now, those that a stopping keeper had to give up too.
     catch_child_signals();
-    sweep_.begin(options_.limits.unkillable_after, shared_from_this());
+    sweep_.begin(options_.limits.unkillable_after);
 }
 
 /// Only the worker itself died with the keeper, and what it had started became nobody's child that
 /// we could find. The number of a worker that had not ended a moment ago is hardly another's now.
-void KeeperHandle::Impl::kill_groups_of_workers() {
+void KeeperHandle::kill_groups_of_workers() {
     for (const int pid : running_) {
         DDP_CHECK(pid > 1, pid);
-        sweep_.await_other(pid, shared_from_this());
+        sweep_.await_other(pid);
         (void)kill(-pid, SIGKILL);
     }
 }
 
-void KeeperHandle::Impl::reap_orphans() {
+void KeeperHandle::reap_orphans() {
     for (const int child : containment_.children()) {
         siginfo_t info{};
         (void)waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG);
@@ -282,8 +212,7 @@ void KeeperHandle::Impl::reap_orphans() {
 }
 
 /// Nobody is left, by the kernel's word: only now may another keeper answer for the generation.
-void KeeperHandle::Impl::on_swept() {
-    const auto self = shared_from_this();
+void KeeperHandle::on_swept() {
     leave_child_signals();
     containment_.end_generation();
     if (is_stopping_) {
@@ -303,8 +232,7 @@ void KeeperHandle::Impl::on_swept() {
 
 /// The sweep goes on, and no other keeper is started: it would know nothing of what is left, and
 /// would take the generation for empty.
-void KeeperHandle::Impl::tell_unkillable(const std::string& rest) {
-    const auto self = shared_from_this();
+void KeeperHandle::tell_unkillable(const std::string& rest) {
     if (std::exchange(is_rest_stuck_, true)) {
         return;
     }
@@ -317,15 +245,15 @@ void KeeperHandle::Impl::tell_unkillable(const std::string& rest) {
                            options_.limits.unkillable_after.count()));
 }
 
-void KeeperHandle::Impl::refuse_later(const KeeperSpawn& spawn, int error) {
+void KeeperHandle::refuse_later(const KeeperSpawn& spawn, int error) {
     WorkerEnd end;
     end.exec_errno = error;
-    boost::asio::post(io_, [self = shared_from_this(), generation = spawn.generation,
-                            local_rank = spawn.local_rank, end] {
-        if (!self->is_stopping_) {
-            self->events_.on_exited(generation, local_rank, end);
-        }
-    });
+    boost::asio::post(io_,
+                      [this, generation = spawn.generation, local_rank = spawn.local_rank, end] {
+                          if (!is_stopping_) {
+                              events_.on_exited(generation, local_rank, end);
+                          }
+                      });
 }
 
 Result<std::unique_ptr<KeeperHandle>> KeeperHandle::start(boost::asio::io_context& io,
@@ -334,19 +262,17 @@ Result<std::unique_ptr<KeeperHandle>> KeeperHandle::start(boost::asio::io_contex
     if (cgroup.has_error()) {
         return cgroup.error();
     }
-    auto impl =
-        std::make_shared<Impl>(io, std::move(options), std::move(events), std::move(*cgroup));
-    const Result<void> started = impl->launch();
+    auto handle = std::make_unique<KeeperHandle>(io, std::move(options), std::move(events),
+                                                 std::move(*cgroup));
+    const Result<void> started = handle->launch();
     if (started.has_error()) {
         return started.error();
     }
-    return std::make_unique<KeeperHandle>(std::move(impl));
+    return handle;
 }
 
-KeeperHandle::KeeperHandle(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
-
 KeeperHandle::~KeeperHandle() {
-    impl_->stop({});
+    stop();
 }
 
 void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
@@ -362,40 +288,20 @@ void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
         spawn.page_variable = worker_variable::kPage.key;
         fds.push_back(std::move(page));
     }
-    impl_->start_worker(std::move(spawn), std::move(fds));
+    ask_for_worker(std::move(spawn), std::move(fds));
 }
 
 void KeeperHandle::signal_workers(Generation generation, std::vector<LocalRank> local_ranks,
                                   int signal) {
-    impl_->request(KeeperSignal{generation, std::move(local_ranks), signal});
+    request(KeeperSignal{generation, std::move(local_ranks), signal});
 }
 
 void KeeperHandle::forward_signal(Generation generation, int signal) {
-    impl_->request(KeeperForward{generation, signal});
+    request(KeeperForward{generation, signal});
 }
 
 void KeeperHandle::empty_generation(Generation generation) {
-    impl_->request(KeeperEmpty{generation});
-}
-
-void KeeperHandle::exclude(int pid) {
-    impl_->exclude(pid);
-}
-
-CpuTime KeeperHandle::cpu_time() const {
-    return impl_->cpu_time();
-}
-
-ContainmentLevel KeeperHandle::containment() const {
-    return impl_->containment();
-}
-
-int KeeperHandle::keeper_pid() const {
-    return impl_->keeper_pid();
-}
-
-void KeeperHandle::stop(std::function<void()> done) {
-    impl_->stop(std::move(done));
+    request(KeeperEmpty{generation});
 }
 
 }  // namespace ddprun::agent

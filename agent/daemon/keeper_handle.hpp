@@ -3,17 +3,23 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
 
 #include "agent/daemon/cpu_time.hpp"
+#include "agent/daemon/keeper_process.hpp"
 #include "agent/process/children.hpp"
 #include "agent/process/containment.hpp"
+#include "agent/process/frame_channel.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
+#include "agent/process/sweep.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
@@ -31,14 +37,13 @@ struct KeeperOptions {
 
 /// The agent's end of its keeper: starts it, talks to it, and when it dies sweeps what it left
 /// behind and starts another. Makes this process a child subreaper where it can. Owned and called
-/// by the thread of the io_context; events come on that thread and never from inside a call of the
-/// owner's.
+/// by the thread of `io`, whose run it outlives: no handler runs after it is gone. Events come on
+/// that thread and never from inside a call of the owner's, and the owner does not destroy it in
+/// one.
 ///
 /// Children that this process has when start() is called, and those given to exclude(), are not the
 /// keeper's and are never swept.
 class KeeperHandle {
-    class Impl;
-
 public:
     struct Events {
         /// The program runs: exec has succeeded.
@@ -61,8 +66,9 @@ public:
     [[nodiscard]] static Result<std::unique_ptr<KeeperHandle>> start(boost::asio::io_context& io,
                                                                      KeeperOptions options,
                                                                      Events events);
-    /// For start(); nobody else has an Impl.
-    explicit KeeperHandle(std::shared_ptr<Impl> impl);
+    /// For start(), which makes the cgroup and launches the keeper.
+    KeeperHandle(boost::asio::io_context& io, KeeperOptions options, Events events,
+                 std::optional<Cgroup> cgroup);
     /// As stop(), without waiting.
     ~KeeperHandle();
     KeeperHandle(const KeeperHandle&) = delete;
@@ -86,12 +92,12 @@ public:
     void empty_generation(Generation generation);
 
     /// `pid` is a child of this process that no sweep may touch.
-    void exclude(int pid);
+    void exclude(int pid) { containment_.exclude(pid); }
 
     /// In force, for status and reports.
-    [[nodiscard]] ContainmentLevel containment() const;
+    [[nodiscard]] ContainmentLevel containment() const { return containment_.level(); }
 
-    [[nodiscard]] int keeper_pid() const;
+    [[nodiscard]] int keeper_pid() const { return process_.pid(); }
 
     /// Of the workers and all that they have started. Asks nobody here: reading it is what may take
     /// long.
@@ -102,7 +108,54 @@ public:
     void stop(std::function<void()> done = {});
 
 private:
-    std::shared_ptr<Impl> impl_;
+    [[nodiscard]] Result<void> launch();
+    void ask_for_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds);
+    void request(const KeeperRequest& message);
+    void catch_child_signals();
+    void leave_child_signals();
+    void wait_for_child_signal();
+    void on_frame(std::string_view body);
+    void on_channel_closed();
+    void on_keeper_ended();
+    void on_keeper_stuck(const std::string& rest);
+    void sweep_what_it_left();
+    void kill_groups_of_workers();
+    void reap_orphans();
+    void on_swept();
+    void tell_unkillable(const std::string& rest);
+    void finish_stop();
+    void refuse_later(const KeeperSpawn& spawn, int error);
+
+    void deliver(const KeeperStarted& event) {
+        running_.insert(event.pid);
+        events_.on_started(event.generation, event.local_rank, event.pid);
+    }
+    void deliver(const KeeperExited& event) {
+        running_.erase(event.end.pid);
+        events_.on_exited(event.generation, event.local_rank, event.end);
+    }
+    void deliver(const KeeperEmptied& event) {
+        held_ = Generation();
+        events_.on_emptied(event.generation);
+    }
+    void deliver(const KeeperNotEmptied& event) {
+        events_.on_not_emptied(event.generation, event.what);
+    }
+
+    boost::asio::io_context& io_;
+    KeeperOptions options_;
+    Events events_;
+    Containment containment_;
+    Sweep sweep_;
+    boost::asio::signal_set child_signals_;  ///< only while sweeping
+    KeeperProcess process_;
+    std::shared_ptr<FrameChannel> channel_;
+    Generation held_;                 ///< whose workers may live
+    std::set<int> running_;           ///< workers, as far as the keeper has told
+    bool has_keeper_worked_ = false;  ///< this one has said something
+    bool is_rest_stuck_ = false;      ///< of what is being swept; the owner has been told
+    bool is_stopping_ = false;
+    std::function<void()> on_stopped_;
 };
 
 }  // namespace ddprun::agent

@@ -33,8 +33,7 @@ KeeperProcess::KeeperProcess(boost::asio::io_context& io, Milliseconds unkillabl
     : unkillable_after_(unkillable_after), events_(std::move(events)), deadline_(io), child_(io) {}
 
 Result<void> KeeperProcess::start(const std::string& program, const SavedProcessState& state,
-                                  const Containment& containment, const UniqueFd& socket,
-                                  const std::shared_ptr<const void>& owner) {
+                                  const Containment& containment, const UniqueFd& socket) {
     ProgramSpec spec;
     spec.command = {program, state.to_text(), std::to_string(unkillable_after_.count()),
                     std::string(names_of(containment.level()).word)};
@@ -47,21 +46,21 @@ Result<void> KeeperProcess::start(const std::string& program, const SavedProcess
         return started.error();
     }
     child_.adopt(std::move(*started));
-    child_.async_wait([this, kept = owner](const siginfo_t& /*end*/) {
+    child_.async_wait([this](const siginfo_t& /*end*/) {
         deadline_.cancel();
         events_.on_ended();
     });
     return {};
 }
 
-void KeeperProcess::kill(const std::shared_ptr<const void>& owner) {
+void KeeperProcess::kill() {
     if (pid() == 0) {
         return;
     }
     child_.signal(SIGKILL);
     // The first process of a PID namespace ends after everybody else in there.
     deadline_.expires_after(unkillable_after_);
-    deadline_.async_wait([this, kept = owner](const boost::system::error_code& error) {
+    deadline_.async_wait([this](const boost::system::error_code& error) {
         if (!error && pid() != 0) {
             const std::string rest = "process " + describe_process(pid(), pid());
             child_.forget();

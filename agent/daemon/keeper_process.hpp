@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -31,17 +30,16 @@ public:
     KeeperProcess(boost::asio::io_context& io, Milliseconds unkillable_after, Events events);
 
     /// Starts `program` for `containment`, the agent's, with `socket` as its end of the socketpair.
-    /// `owner` keeps this object alive. Failure names the program, or the containment that cannot
-    /// be had, and the reason; then there is none.
+    /// Failure names the program, or the containment that cannot be had, and the reason; then there
+    /// is none.
     [[nodiscard]] Result<void> start(const std::string& program, const SavedProcessState& state,
-                                     const Containment& containment, const UniqueFd& socket,
-                                     const std::shared_ptr<const void>& owner);
+                                     const Containment& containment, const UniqueFd& socket);
 
     /// 0: there is none.
     [[nodiscard]] int pid() const { return child_.pid(); }
 
     /// SIGKILL, where there is one; on_ended or on_stuck follows.
-    void kill(const std::shared_ptr<const void>& owner);
+    void kill();
 
 private:
     Milliseconds unkillable_after_;

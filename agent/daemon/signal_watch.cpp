@@ -9,7 +9,7 @@ namespace ddprun::agent {
 SignalWatch::SignalWatch(boost::asio::io_context& io, std::function<void(int)> on_signal)
     : signals_(io), on_signal_(std::move(on_signal)) {}
 
-void SignalWatch::start(const std::vector<int>& signals, std::shared_ptr<const void> owner,
+void SignalWatch::start(const std::vector<int>& signals,
                         const std::function<void(const std::string&)>& say) {
     for (const int signal : signals) {
         boost::system::error_code failure;
@@ -18,23 +18,21 @@ void SignalWatch::start(const std::vector<int>& signals, std::shared_ptr<const v
             say(fmt::format("warning: signal {} cannot be handled: {}", signal, failure.message()));
         }
     }
-    wait(std::move(owner));
+    wait();
 }
 
 void SignalWatch::stop() {
-    // Without signals the wait would never be over, nor be destroyed with the loop: it owns us.
     signals_.cancel();
     signals_.clear();
 }
 
-void SignalWatch::wait(std::shared_ptr<const void> owner) {
-    signals_.async_wait(
-        [this, owner = std::move(owner)](boost::system::error_code failure, int signal) {
-            if (!failure) {
-                wait(owner);
-                on_signal_(signal);
-            }
-        });
+void SignalWatch::wait() {
+    signals_.async_wait([this](boost::system::error_code failure, int signal) {
+        if (!failure) {
+            wait();
+            on_signal_(signal);
+        }
+    });
 }
 
 }  // namespace ddprun::agent

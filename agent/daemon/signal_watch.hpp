@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,16 +14,14 @@ class SignalWatch {
 public:
     SignalWatch(boost::asio::io_context& io, std::function<void(int signal)> on_signal);
 
-    /// From now on, of these; `owner` keeps this object alive until stop(). `say` takes a line for
-    /// each that cannot be handled.
-    void start(const std::vector<int>& signals, std::shared_ptr<const void> owner,
-               const std::function<void(const std::string&)>& say);
+    /// From now on, of these. `say` takes a line for each that cannot be handled.
+    void start(const std::vector<int>& signals, const std::function<void(const std::string&)>& say);
 
     /// Signals have the effect again that they had before.
     void stop();
 
 private:
-    void wait(std::shared_ptr<const void> owner);
+    void wait();
 
     boost::asio::signal_set signals_;
     std::function<void(int)> on_signal_;

@@ -28,16 +28,15 @@ GpuHelper::GpuHelper(boost::asio::io_context& io, std::function<void(int pid)> o
       program_(io, {.on_child = std::move(on_child),
                     .on_end = [this](const std::optional<siginfo_t>& /*end*/) { fail(); }}) {}
 
-void GpuHelper::ask(const std::string& question, Milliseconds timeout,
-                    const std::shared_ptr<const void>& owner, Answer on_answer) {
-    if ((!connection_ && start(owner).has_error()) || !send(question + "\n")) {
+void GpuHelper::ask(const std::string& question, Milliseconds timeout, Answer on_answer) {
+    if ((!connection_ && start().has_error()) || !send(question + "\n")) {
         fail();
         on_answer(std::nullopt);
         return;
     }
     const std::uint64_t number = ++asked_;
     auto deadline = std::make_unique<boost::asio::steady_timer>(io_, timeout);
-    deadline->async_wait([this, owner, number](boost::system::error_code failure) {
+    deadline->async_wait([this, number](boost::system::error_code failure) {
         // Its turn may have come between the end of its time and this.
         const bool is_open = !questions_.empty() && questions_.front().number <= number;
         if (!failure && is_open) {
@@ -46,11 +45,11 @@ void GpuHelper::ask(const std::string& question, Milliseconds timeout,
     });
     questions_.push_back({number, std::move(deadline), std::move(on_answer)});
     if (questions_.size() == 1) {
-        read(owner);
+        read();
     }
 }
 
-Result<void> GpuHelper::start(const std::shared_ptr<const void>& owner) {
+Result<void> GpuHelper::start() {
     Result<std::string> program = program_beside_us("ddprun-gpu-use");
     if (!program) {
         return program.error();
@@ -68,7 +67,7 @@ Result<void> GpuHelper::start(const std::shared_ptr<const void>& owner) {
     spec.command = {std::move(*program)};
     spec.fds = {FdMapping{.from = its.get(), .to = STDIN_FILENO},
                 FdMapping{.from = its.get(), .to = STDOUT_FILENO}};
-    const Result<void> started = program_.start(spec, std::nullopt, owner);
+    const Result<void> started = program_.start(spec, std::nullopt);
     if (!started) {
         return started;
     }
@@ -84,11 +83,11 @@ bool GpuHelper::send(const std::string& line) {
     return sent == static_cast<ssize_t>(line.size());
 }
 
-void GpuHelper::read(const std::shared_ptr<const void>& owner) {
+void GpuHelper::read() {
     auto connection = connection_;
     boost::asio::async_read_until(
         connection->socket, boost::asio::dynamic_buffer(connection->received, kAnswerBytesMax),
-        '\n', [this, owner, connection](boost::system::error_code failure, std::size_t size) {
+        '\n', [this, connection](boost::system::error_code failure, std::size_t size) {
             if (connection != connection_) {
                 return;
             }
@@ -98,15 +97,15 @@ void GpuHelper::read(const std::shared_ptr<const void>& owner) {
             }
             std::string line = connection->received.substr(0, size - 1);
             connection->received.erase(0, size);
-            answer_first(std::move(line), owner);
+            answer_first(std::move(line));
         });
 }
 
-void GpuHelper::answer_first(std::string line, const std::shared_ptr<const void>& owner) {
+void GpuHelper::answer_first(std::string line) {
     const Question question = std::move(questions_.front());
     questions_.pop_front();
     if (!questions_.empty()) {
-        read(owner);
+        read();
     }
     question.on_answer(std::move(line));
 }

@@ -30,10 +30,8 @@ public:
     /// `on_child` is told of each child of this process that is no worker's.
     GpuHelper(boost::asio::io_context& io, std::function<void(int pid)> on_child);
 
-    /// Answered once, in the order of asking, perhaps at once. `owner` keeps this object alive
-    /// until then.
-    void ask(const std::string& question, Milliseconds timeout,
-             const std::shared_ptr<const void>& owner, Answer on_answer);
+    /// Answered once, in the order of asking, perhaps at once.
+    void ask(const std::string& question, Milliseconds timeout, Answer on_answer);
 
     /// Kills it; what was asked is not answered any more.
     void stop();
@@ -51,10 +49,10 @@ private:
         Answer on_answer;
     };
 
-    [[nodiscard]] Result<void> start(const std::shared_ptr<const void>& owner);
+    [[nodiscard]] Result<void> start();
     [[nodiscard]] bool send(const std::string& line);
-    void read(const std::shared_ptr<const void>& owner);
-    void answer_first(std::string line, const std::shared_ptr<const void>& owner);
+    void read();
+    void answer_first(std::string line);
     /// Nothing that was asked is answered.
     void fail();
     [[nodiscard]] std::deque<Question> give_up();

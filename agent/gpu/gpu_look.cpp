@@ -11,8 +11,7 @@ namespace ddprun::agent {
 GpuLook::GpuLook(GpuHelper& helper, const Limits& limits, std::function<void(GpusLooked)> on_done)
     : helper_(helper), limits_(limits), on_done_(std::move(on_done)) {}
 
-void GpuLook::look(const LookAtGpus& order, const std::vector<int>& pids,
-                   const std::shared_ptr<const void>& owner) {
+void GpuLook::look(const LookAtGpus& order, const std::vector<int>& pids) {
     std::string question = fmt::format("use {}", order.quiet_for.count());
     for (const int pid : pids) {
         if (pid != 0) {  // It is not known, for want of descriptors.
@@ -20,7 +19,7 @@ void GpuLook::look(const LookAtGpus& order, const std::vector<int>& pids,
         }
     }
     const std::uint64_t number = ++looks_;
-    helper_.ask(question, limits_.gpu_look_timeout, owner,
+    helper_.ask(question, limits_.gpu_look_timeout,
                 [this, number, generation = order.generation](std::optional<std::string> answer) {
                     if (number == looks_) {
                         on_done_({.generation = generation, .are_used = answer == "used"});

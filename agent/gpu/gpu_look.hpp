@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "agent/core/supervisor.hpp"
@@ -17,9 +16,8 @@ public:
     GpuLook(GpuHelper& helper, const Limits& limits, std::function<void(GpusLooked)> on_done);
 
     /// At the workers `pids` and all that belongs to them. Answered by one on_done, perhaps at
-    /// once: what cannot be found out is no use. `owner` keeps this object alive until then.
-    void look(const LookAtGpus& order, const std::vector<int>& pids,
-              const std::shared_ptr<const void>& owner);
+    /// once: what cannot be found out counts as not used.
+    void look(const LookAtGpus& order, const std::vector<int>& pids);
 
     /// The generation is to be emptied: there is no on_done any more.
     void cancel() { ++looks_; }

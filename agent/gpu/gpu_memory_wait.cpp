@@ -22,11 +22,11 @@ GpuMemoryWait::GpuMemoryWait(boost::asio::io_context& io, GpuHelper& helper, con
                              Events events)
     : helper_(helper), limits_(limits), events_(std::move(events)), watch_(limits), timer_(io) {}
 
-void GpuMemoryWait::remember(const std::shared_ptr<const void>& owner) {
+void GpuMemoryWait::remember() {
     if (std::exchange(is_remembered_, true)) {
         return;
     }
-    helper_.ask("memory", limits_.gpu_start_timeout, owner,
+    helper_.ask("memory", limits_.gpu_start_timeout,
                 [this](const std::optional<std::string>& answer) {
                     if (std::optional<GpuMemory> before = memory_from(answer)) {
                         watch_.remember(std::move(*before));
@@ -36,7 +36,7 @@ void GpuMemoryWait::remember(const std::shared_ptr<const void>& owner) {
                 });
 }
 
-void GpuMemoryWait::wait(const std::shared_ptr<const void>& owner) {
+void GpuMemoryWait::wait() {
     if (is_unanswered_ || !watch_.can_tell()) {
         // Workers that ended before the driver's library has even started had nothing there.
         events_.on_done();
@@ -45,7 +45,7 @@ void GpuMemoryWait::wait(const std::shared_ptr<const void>& owner) {
     is_waiting_ = true;
     until_ = std::chrono::steady_clock::now() + limits_.gpu_memory_timeout;
     pause_ = kPauseMin;
-    ask(owner);
+    ask();
 }
 
 void GpuMemoryWait::cancel() {
@@ -53,18 +53,17 @@ void GpuMemoryWait::cancel() {
     timer_.cancel();
 }
 
-void GpuMemoryWait::ask(const std::shared_ptr<const void>& owner) {
+void GpuMemoryWait::ask() {
     const auto left = std::chrono::ceil<Milliseconds>(until_ - std::chrono::steady_clock::now());
-    helper_.ask("memory " + text_of(watch_.allowed()), std::max(left, kPauseMax), owner,
-                [this, owner](const std::optional<std::string>& answer) {
+    helper_.ask("memory " + text_of(watch_.allowed()), std::max(left, kPauseMax),
+                [this](const std::optional<std::string>& answer) {
                     if (is_waiting_) {
-                        take(memory_from(answer), owner);
+                        take(memory_from(answer));
                     }
                 });
 }
 
-void GpuMemoryWait::take(const std::optional<GpuMemory>& now,
-                         const std::shared_ptr<const void>& owner) {
+void GpuMemoryWait::take(const std::optional<GpuMemory>& now) {
     if (!now) {
         say_unanswered();
         finish();
@@ -74,16 +73,16 @@ void GpuMemoryWait::take(const std::optional<GpuMemory>& now,
         events_.say(watch_.give_up());
         finish();
     } else {
-        pause(owner);
+        pause();
     }
 }
 
-void GpuMemoryWait::pause(const std::shared_ptr<const void>& owner) {
+void GpuMemoryWait::pause() {
     timer_.expires_after(pause_);
     pause_ = std::min(pause_ * 2, kPauseMax);
-    timer_.async_wait([this, owner](boost::system::error_code failure) {
+    timer_.async_wait([this](boost::system::error_code failure) {
         if (!failure && is_waiting_) {
-            ask(owner);
+            ask();
         }
     });
 }

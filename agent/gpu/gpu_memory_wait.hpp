@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -28,20 +27,20 @@ public:
                   Events events);
 
     /// The first workers are about to start: what is in use now is not theirs. Only the first call
-    /// does something. `owner` keeps this object alive until it is known.
-    void remember(const std::shared_ptr<const void>& owner);
+    /// does something.
+    void remember();
 
     /// No process of the workers is left. Answered by one on_done, perhaps at once, and in
-    /// Limits::gpu_memory_timeout at most. `owner` keeps this object alive until then.
-    void wait(const std::shared_ptr<const void>& owner);
+    /// Limits::gpu_memory_timeout at most.
+    void wait();
 
     /// There is no on_done any more.
     void cancel();
 
 private:
-    void ask(const std::shared_ptr<const void>& owner);
-    void take(const std::optional<GpuMemory>& now, const std::shared_ptr<const void>& owner);
-    void pause(const std::shared_ptr<const void>& owner);
+    void ask();
+    void take(const std::optional<GpuMemory>& now);
+    void pause();
     void say_unanswered();
     void finish();
 

@@ -25,10 +25,10 @@ HelperPrograms::HelperPrograms(boost::asio::io_context& io, const SupervisorOpti
                on_input(PreflightDone{std::move(why)});
            }}) {}
 
-void HelperPrograms::begin_generation(const std::shared_ptr<const void>& owner) {
+void HelperPrograms::begin_generation() {
     stacks.begin_generation();
     if (awaits_gpu_memory) {
-        gpu_memory.remember(owner);
+        gpu_memory.remember();
     }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -29,8 +28,8 @@ struct HelperPrograms {
                    const std::string& preflight_command, Milliseconds preflight_timeout,
                    const Events& events);
 
-    /// `owner` keeps this object alive as long as a program needs it.
-    void begin_generation(const std::shared_ptr<const void>& owner);
+    /// Workers are about to start.
+    void begin_generation();
 
     /// What is being found out about the workers is of no use any more.
     void end_generation();

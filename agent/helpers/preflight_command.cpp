@@ -40,16 +40,16 @@ PreflightCommand::PreflightCommand(boost::asio::io_context& io, std::string comm
       timeout_(timeout),
       events_(std::move(events)) {}
 
-void PreflightCommand::run(const std::shared_ptr<const void>& owner) {
-    if (const Result<void> started = start(owner); !started) {
-        boost::asio::post(io_, [this, owner, why = started.error().what] { events_.on_done(why); });
+void PreflightCommand::run() {
+    if (const Result<void> started = start(); !started) {
+        boost::asio::post(io_, [this, why = started.error().what] { events_.on_done(why); });
     }
 }
 
-Result<void> PreflightCommand::start(const std::shared_ptr<const void>& owner) {
+Result<void> PreflightCommand::start() {
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", command_};
-    return program_.start(spec, timeout_, owner);
+    return program_.start(spec, timeout_);
 }
 
 }  // namespace ddprun::agent

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -27,14 +26,14 @@ public:
     PreflightCommand(boost::asio::io_context& io, std::string command, Milliseconds timeout,
                      Events events);
 
-    /// Answered by one on_done. `owner` keeps this object alive until then.
-    void run(const std::shared_ptr<const void>& owner);
+    /// Answered by one on_done.
+    void run();
 
     /// Kills what runs; there is no on_done any more.
     void cancel() { program_.cancel(); }
 
 private:
-    [[nodiscard]] Result<void> start(const std::shared_ptr<const void>& owner);
+    [[nodiscard]] Result<void> start();
 
     boost::asio::io_context& io_;
     TimedProgram program_;

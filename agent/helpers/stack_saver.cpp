@@ -42,20 +42,20 @@ std::vector<int> StackSaver::pids() const {
     return pids;
 }
 
-void StackSaver::save(const SaveStacks& order, const std::shared_ptr<const void>& owner) {
+void StackSaver::save(const SaveStacks& order) {
     cancel();
     generation_ = order.generation;
     if (order.folder.empty()) {
         events_.on_done(generation_);
         return;
     }
-    if (const Result<void> started = start(order, owner); !started) {
+    if (const Result<void> started = start(order); !started) {
         events_.say(fmt::format("no stacks are saved: {}", started.error().what));
         events_.on_done(generation_);
     }
 }
 
-Result<void> StackSaver::start(const SaveStacks& order, const std::shared_ptr<const void>& owner) {
+Result<void> StackSaver::start(const SaveStacks& order) {
     Result<std::string> program = program_beside_us("ddprun-stacks");
     if (!program) {
         return program.error();
@@ -71,7 +71,7 @@ Result<void> StackSaver::start(const SaveStacks& order, const std::shared_ptr<co
                 fmt::format("{}:{}", order.base_rank.value() + local_rank.value(), pid));
         }
     }
-    return program_.start(spec, limits_.stacks_timeout, owner);
+    return program_.start(spec, limits_.stacks_timeout);
 }
 
 }  // namespace ddprun::agent

@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,15 +33,14 @@ public:
     [[nodiscard]] int pid_of(LocalRank local_rank) const;
     [[nodiscard]] std::vector<int> pids() const;
 
-    /// Answered by one on_done, perhaps at once. `owner` keeps this object alive until then.
-    void save(const SaveStacks& order, const std::shared_ptr<const void>& owner);
+    /// Answered by one on_done, perhaps at once.
+    void save(const SaveStacks& order);
 
     /// The generation is to be emptied: nothing more is saved of it.
     void cancel() { program_.cancel(); }
 
 private:
-    [[nodiscard]] Result<void> start(const SaveStacks& order,
-                                     const std::shared_ptr<const void>& owner);
+    [[nodiscard]] Result<void> start(const SaveStacks& order);
 
     TimedProgram program_;
     Limits limits_;

@@ -75,7 +75,7 @@ void Keeper::on_agent_gone(const std::string& why) {
         say(why);
         has_failed_ = true;
     }
-    sweep_.begin(unkillable_after_, nullptr);
+    sweep_.begin(unkillable_after_);
 }
 
 void Keeper::handle(KeeperSpawn spawn) {
@@ -153,7 +153,7 @@ void Keeper::handle(const KeeperEmpty& empty) {
         return;
     }
     emptying_ = empty.generation;
-    sweep_.begin(unkillable_after_, nullptr);
+    sweep_.begin(unkillable_after_);
 }
 
 void Keeper::watch(int pid, Worker& worker, UniqueFd exec_status) {

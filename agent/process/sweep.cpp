@@ -26,45 +26,44 @@ Sweep::Sweep(boost::asio::io_context& io, Containment& containment, Events event
     }
 }
 
-void Sweep::begin(Milliseconds allowed, std::shared_ptr<const void> owner) {
+void Sweep::begin(Milliseconds allowed) {
     if (!is_running_) {
         is_running_ = true;
         deadline_.expires_after(allowed);
-        deadline_.async_wait([this, kept = owner](const boost::system::error_code& error) {
+        deadline_.async_wait([this](const boost::system::error_code& error) {
             if (!error && is_running_) {
                 events_.on_stuck(describe_rest());
             }
         });
-        wait_for_cgroup(std::move(owner));
+        wait_for_cgroup();
     }
     step();
 }
 
-void Sweep::await_other(int pid, std::shared_ptr<const void> owner) {
+void Sweep::await_other(int pid) {
     UniqueFd pidfd = open_pidfd(pid);
     if (pidfd.is_open()) {
         others_.emplace(pid, boost::asio::posix::stream_descriptor(io_, pidfd.release()));
-        wait_for_other(pid, std::move(owner));
+        wait_for_other(pid);
     }
 }
 
-void Sweep::wait_for_other(int pid, std::shared_ptr<const void> owner) {
-    others_.at(pid).async_wait(
-        boost::asio::posix::descriptor_base::wait_read,
-        [this, pid, kept = std::move(owner)](const boost::system::error_code& error) {
-            const auto other = others_.find(pid);
-            if (error || other == others_.end()) {
-                return;
-            }
-            // The loop may wake us for what was here before in its tables.
-            pollfd ended{other->second.native_handle(), POLLIN, 0};
-            if (poll(&ended, 1, 0) == 0) {
-                wait_for_other(pid, kept);
-                return;
-            }
-            others_.erase(other);
-            step();
-        });
+void Sweep::wait_for_other(int pid) {
+    others_.at(pid).async_wait(boost::asio::posix::descriptor_base::wait_read,
+                               [this, pid](const boost::system::error_code& error) {
+                                   const auto other = others_.find(pid);
+                                   if (error || other == others_.end()) {
+                                       return;
+                                   }
+                                   // The loop may wake us for what was here before in its tables.
+                                   pollfd ended{other->second.native_handle(), POLLIN, 0};
+                                   if (poll(&ended, 1, 0) == 0) {
+                                       wait_for_other(pid);
+                                       return;
+                                   }
+                                   others_.erase(other);
+                                   step();
+                               });
 }
 
 std::string Sweep::describe_rest() const {
@@ -84,19 +83,18 @@ void Sweep::cancel() {
     }
 }
 
-void Sweep::wait_for_cgroup(std::shared_ptr<const void> owner) {
+void Sweep::wait_for_cgroup() {
     if (!cgroup_events_.is_open()) {
         return;
     }
-    cgroup_events_.async_wait(
-        boost::asio::posix::descriptor_base::wait_error,
-        [this, kept = std::move(owner)](const boost::system::error_code& error) {
-            if (error || !is_running_) {
-                return;
-            }
-            wait_for_cgroup(kept);
-            step();
-        });
+    cgroup_events_.async_wait(boost::asio::posix::descriptor_base::wait_error,
+                              [this](const boost::system::error_code& error) {
+                                  if (error || !is_running_) {
+                                      return;
+                                  }
+                                  wait_for_cgroup();
+                                  step();
+                              });
 }
 
 void Sweep::on_child_died() {

@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -17,7 +16,7 @@ namespace ddprun::agent {
 /// Empties a containment: kills, and again whenever a child of this process has died or the cgroup
 /// tells of a change, until the kernel says that nobody is left. Nothing is polled and nothing
 /// sleeps: every process that a dying one leaves behind has become our child before that death is
-/// announced to us. One thread.
+/// announced to us. One thread. Outlives the run of `io`.
 class Sweep {
 public:
     struct Events {
@@ -33,28 +32,27 @@ public:
     Sweep& operator=(const Sweep&) = delete;
 
     /// The sweep that runs also waits until `pid` has ended, which is no child of this process and
-    /// is killed by somebody else; called before begin(), with the same owner. A number that nobody
-    /// has, or a kernel without pidfd: it does not.
-    void await_other(int pid, std::shared_ptr<const void> owner);
+    /// is killed by somebody else; called before begin(). A number that nobody has, or a kernel
+    /// without pidfd: it does not.
+    void await_other(int pid);
 
     /// Starts, or goes on with the first deadline when it runs already. May call any event before
-    /// it returns. `owner` is kept alive as long as the deadline may call: null when this outlives
-    /// the io_context's run.
-    void begin(Milliseconds allowed, std::shared_ptr<const void> owner);
+    /// it returns.
+    void begin(Milliseconds allowed);
 
     /// Forgets the deadline; no event comes any more.
     void cancel();
 
-    /// To be called after SIGCHLD, which the owner must have caught since before begin().
+    /// To be called after SIGCHLD, which the caller must have caught since before begin().
     void on_child_died();
 
     [[nodiscard]] bool is_running() const { return is_running_; }
 
 private:
     void step();
-    void wait_for_other(int pid, std::shared_ptr<const void> owner);
+    void wait_for_other(int pid);
     [[nodiscard]] std::string describe_rest() const;
-    void wait_for_cgroup(std::shared_ptr<const void> owner);
+    void wait_for_cgroup();
 
     Containment& containment_;
     Events events_;

@@ -7,8 +7,7 @@ namespace ddprun::agent {
 TimedProgram::TimedProgram(boost::asio::io_context& io, Events events)
     : io_(io), deadline_(io), events_(std::move(events)) {}
 
-Result<void> TimedProgram::start(const ProgramSpec& spec, std::optional<Milliseconds> timeout,
-                                 const std::shared_ptr<const void>& owner) {
+Result<void> TimedProgram::start(const ProgramSpec& spec, std::optional<Milliseconds> timeout) {
     cancel();
     const auto child = std::make_shared<Child>(io_);
     const Result<void> started = child->start(spec);
@@ -19,7 +18,7 @@ Result<void> TimedProgram::start(const ProgramSpec& spec, std::optional<Millisec
     events_.on_child(child->pid());
     if (timeout) {
         deadline_.expires_after(*timeout);
-        deadline_.async_wait([this, owner, child](boost::system::error_code failure) {
+        deadline_.async_wait([this, child](boost::system::error_code failure) {
             if (!failure && child_ == child) {
                 cancel();
                 events_.on_end(std::nullopt);
@@ -28,7 +27,7 @@ Result<void> TimedProgram::start(const ProgramSpec& spec, std::optional<Millisec
     }
     // One that was given up is reaped, too, when it ends.
     unreaped_ += 1;
-    child->async_wait([this, owner, child](const siginfo_t& end) {
+    child->async_wait([this, child](const siginfo_t& end) {
         unreaped_ -= 1;
         if (child_ == child) {
             child_.reset();

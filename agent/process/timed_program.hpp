@@ -16,7 +16,8 @@
 namespace ddprun::agent {
 
 /// One helper program at a time, as a child of this process that is no worker's; it is killed with
-/// all of its group when its time, if it has one, is up. Owned and called by the agent's thread.
+/// all of its group when its time, if it has one, is up. Owned and called by the agent's thread;
+/// outlives the run of `io`.
 class TimedProgram {
 public:
     struct Events {
@@ -29,9 +30,8 @@ public:
     TimedProgram(boost::asio::io_context& io, Events events);
 
     /// Starts `spec`, which has a session of its own, in place of what runs; answered by one
-    /// on_end, never at once. `owner` keeps this object alive until then.
-    [[nodiscard]] Result<void> start(const ProgramSpec& spec, std::optional<Milliseconds> timeout,
-                                     const std::shared_ptr<const void>& owner);
+    /// on_end, never at once.
+    [[nodiscard]] Result<void> start(const ProgramSpec& spec, std::optional<Milliseconds> timeout);
 
     /// Kills what runs; there is no on_end any more.
     void cancel();

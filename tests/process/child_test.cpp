@@ -174,11 +174,11 @@ TEST_CASE("a timed program on an old kernel ends by itself, or when its time is 
                                              }});
         ProgramSpec spec;
         spec.command = {"/bin/sh", "-c", "exit 5"};
-        bool is_right = program.start(spec, Milliseconds(60000), nullptr).has_value();
+        bool is_right = program.start(spec, Milliseconds(60000)).has_value();
         io.run();
         is_right = is_right && ends == 1 && seen && seen->si_status == 5;
         spec.command = {"/bin/sleep", "1000"};
-        is_right = is_right && program.start(spec, Milliseconds(1), nullptr).has_value();
+        is_right = is_right && program.start(spec, Milliseconds(1)).has_value();
         io.restart();
         io.run();  // Until the one that was given up is reaped.
         return is_right && ends == 2 && !seen && !program.is_stuck() && has_no_child() ? 0 : 1;

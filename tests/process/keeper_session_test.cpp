@@ -118,8 +118,8 @@ TEST_CASE("a sweep waits for a process that it neither owns nor kills", "[sessio
                          stuck = rest;
                          REQUIRE(kill(other->pid, SIGKILL) == 0);
                      }});
-    sweep.await_other(other->pid, nullptr);
-    sweep.begin(Milliseconds(1), nullptr);
+    sweep.await_other(other->pid);
+    sweep.begin(Milliseconds(1));
     CHECK_FALSE(is_empty);
     io.run();
     CHECK(is_empty);
