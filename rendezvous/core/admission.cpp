@@ -1,4 +1,5 @@
-// Who comes, and comes back: joins of every kind.
+#include "rendezvous/core/admission.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -8,6 +9,13 @@
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
+#include "rendezvous/core/adopting.hpp"
+#include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/explain.hpp"
+#include "rendezvous/core/generation.hpp"
+#include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/restored.hpp"
+#include "rendezvous/core/running.hpp"
 #include "rendezvous/core/step.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -86,19 +94,6 @@ void turn_away(Step& step, ConnectionId connection, const std::string& text, int
     step.run.turned_away = text;
     refuse(step.out, connection, text, exit_code);
     connection_ended(step, ConnectionEnded{.connection = connection});
-}
-
-/// The run is over and this late node is told so.
-void answer_with_verdict(Step& step, ConnectionId connection, const Join& message) {
-    if (Node* known = find_node(step.run, message.node)) {
-        drop_connection(step, *known, "this node reconnected");
-        lose_node(step, message.node, "reconnected");
-    }
-    depart(step, connection, message.node);
-    step.out.add(Send{connection, Accepted{.run_token = step.run.token}});
-    if (!DDP_BUG(VerdictNotRepeated)) {
-        step.out.add(Send{connection, std::get<Closed>(step.run.phase).verdict});
-    }
 }
 
 /// Gives a node that is no member the standing that it may have: none while it holds workers.
@@ -218,6 +213,15 @@ void park(Step& step, ConnectionId connection, const Join& message) {
     parked.emplace(connection, message);
 }
 
+/// Numbers that a daemon before this one has used are not used again.
+void learn_numbers(Run& run, const Join& message) {
+    const Generation heard =
+        std::max(message.newest, message.held ? message.held->generation : Generation());
+    if (is_believable(heard)) {
+        run.generation_floor = std::max(run.generation_floor, heard);
+    }
+}
+
 /// A join that may be: of a node that is known, or of a new one.
 void take_in(Step& step, ConnectionId connection, const Join& message) {
     Run& run = step.run;
@@ -296,14 +300,6 @@ void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
         accepted.beat_interval = beat_interval_of(step.run, step.options.limits);
     }
     send(step, node, std::move(accepted));
-}
-
-void learn_numbers(Run& run, const Join& message) {
-    const Generation heard =
-        std::max(message.newest, message.held ? message.held->generation : Generation());
-    if (is_believable(heard)) {
-        run.generation_floor = std::max(run.generation_floor, heard);
-    }
 }
 
 void refuse(Effects& out, ConnectionId connection, const std::string& text, int exit_code) {

@@ -7,59 +7,136 @@
 
 #include "base/check.hpp"
 #include "base/overloaded.hpp"
+#include "base/planted_bug.hpp"
+#include "rendezvous/core/admission.hpp"
+#include "rendezvous/core/adopting.hpp"
+#include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/explain.hpp"
+#include "rendezvous/core/forming.hpp"
+#include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/quarantine.hpp"
+#include "rendezvous/core/record.hpp"
+#include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/run.hpp"
+#include "rendezvous/core/running.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/core/stopping.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 
 namespace {
 
-/// A stranger may be told an old verdict: the run was decided, and lately.
-bool is_answered_by_verdict(const Run& run, const Closed& closed, const Join& join, Instant now,
-                            Milliseconds kept) {
-    if (!join.run_token.empty() && join.run_token == run.token) {
-        return true;
-    }
-    const bool is_decided =
-        closed.verdict.kind == VerdictKind::Succeeded || closed.verdict.kind == VerdictKind::Failed;
-    return is_decided && now - closed.at < kept && !run.departed.contains(join.node);
+// ------------------------------------------------------------------------- phase × input, by rows
+// README.md has the table. A row whose cells differ by phase is a function here, and names each
+// phase; the transitions are in the file of the phase. The other rows are the same in every phase:
+// Join is admission.cpp, the rest membership.cpp and quarantine.cpp.
+
+template <typename Phase>
+struct NothingInOne {
+    void operator()(const Phase& /*phase*/) const {}
+};
+
+/// The empty cells of a row.
+template <typename... Phases>
+struct NothingIn : NothingInOne<Phases>... {
+    using NothingInOne<Phases>::operator()...;
+};
+
+/// The member that says something of one of its ranks in the current generation; null: nobody's.
+Node* member_with_rank(Run& run, ConnectionId connection, Generation generation, LocalRank rank) {
+    Node* node = current_member(run, connection, generation);
+    return node != nullptr && rank.value() >= 0 && rank.value() < node->info.slots ? node : nullptr;
 }
 
-void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
+void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& message) {
+    Node* node = member_with_rank(step.run, connection, message.generation, message.local_rank);
+    if (node == nullptr || node->failed.contains(message.local_rank)) {
+        return;
+    }
+    const bool is_news = node->finished.insert(message.local_rank).second;
     std::visit(Overloaded{
-                   [&](const Join& m) { join(step, connection, m); },
-                   [&](const WorkerFinished& m) { worker_finished(step, connection, m); },
-                   [&](const WorkerFailed& m) { worker_failed(step, connection, m); },
-                   [&](const Quiet& m) { quiet(step, connection, m); },
-                   [&](const Stopped& m) { stopped(step, connection, m); },
-                   [&](const Leave& m) { leave(step, connection, m); },
-                   [&](const Unkillable& m) { unkillable(step, connection, m); },
-                   [&](const Goodbye& m) { goodbye(step, connection, m); },
-                   [](const Unfit&) {},  // Coordinator::take_unfit()
-                   [&](const Beat& m) { beat(step, connection, m); },
+                   [&](Running& running) { rank_finished(step, running, *node, is_news); },
+                   [&](Stopping& stopping) { rank_finished(step, stopping, *node); },
+                   NothingIn<Forming, Closed, Adopting, Restored>(),
                },
-               message);
+               step.run.phase);
 }
 
-/// Deadlines in the order in which they may depend on each other.
-void judge_deadlines(Step& step) {
-    judge_leases(step);
-    judge_departures(step);
-    judge_stopping(step);
-    judge_forming(step);
+void worker_failed(Step& step, ConnectionId connection, const WorkerFailed& message) {
+    Node* node = member_with_rank(step.run, connection, message.generation, message.local_rank);
+    if (node == nullptr || node->finished.contains(message.local_rank)) {
+        return;
+    }
+    std::visit(Overloaded{
+                   [&](const Running& running) { rank_failed(step, running, *node, message); },
+                   [&](Stopping& stopping) { rank_failed(step, stopping, *node, message); },
+                   NothingIn<Forming, Closed, Adopting, Restored>(),
+               },
+               step.run.phase);
 }
 
-/// What must hold between two steps (S1, S2, S9, S11).
-void check_invariants(const Run& run, const Limits& limits) {
-    DDP_CHECK(run.restarts_used <= run.settings.max_restarts, run.restarts_used);
-    DDP_CHECK(run.nodes.size() <= limits.nodes_max, run.nodes.size());
-    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
-        DDP_CHECK(!stopping->pending.empty());
+void quiet(Step& step, ConnectionId connection, const Quiet& message) {
+    Node* node = current_member(step.run, connection, message.generation);
+    if (node == nullptr) {
+        return;
     }
-    if (const Running* running = std::get_if<Running>(&run.phase)) {
-        DDP_CHECK(!running->unfinished.empty());
+    std::visit(
+        Overloaded{
+            [&](Running& running) { hear_quiet(step, running, *node, message); },
+            NothingIn<Forming, Stopping, Closed, Adopting, Restored>(),
+        },
+        step.run.phase);
+}
+
+void stopped(Step& step, ConnectionId connection, const Stopped& message) {
+    Node* node = speaker_of(step.run, connection);
+    if (node != nullptr && node->standing == Standing::Unready) {
+        fenced_node_emptied(step, *node, message);
+        return;
     }
+    if (node == nullptr || node->standing != Standing::Member ||
+        message.generation != step.run.generation) {
+        return;
+    }
+    std::visit(Overloaded{
+                   [&](const Running& running) { member_emptied(step, running, *node, message); },
+                   [&](Stopping& stopping) { member_emptied(step, stopping, *node, message); },
+                   NothingIn<Forming, Closed, Adopting, Restored>(),
+               },
+               step.run.phase);
+}
+
+void leave(Step& step, ConnectionId connection, const Leave& message) {
+    Node* node = speaker_of(step.run, connection);
+    if (node == nullptr || is_closed(step.run)) {
+        return;
+    }
+    told_to_leave(step, *node, message);
+    if (node->standing == Standing::Ready) {
+        release(step, NodeId(node->info.node));
+    } else if (node->standing == Standing::Member) {
+        std::visit(
+            Overloaded{
+                [&](const Running& running) { drain_for_leaver(step, running, *node, message); },
+                NothingIn<Forming, Stopping, Closed, Adopting, Restored>(),
+            },
+            step.run.phase);
+    }
+}
+
+void held_up(Step& step, Duration by) {
+    if (!step.options.has_leases || DDP_BUG(HeldUpIgnored)) {
+        return;
+    }
+    if (Restored* restored = std::get_if<Restored>(&step.run.phase)) {
+        prolong(*restored, by);
+        return;  // nobody is here who could be silent
+    }
+    if (Adopting* adopting = std::get_if<Adopting>(&step.run.phase)) {
+        prolong(*adopting, by);
+    }
+    doubt_silence(step, by);
 }
 
 /// Whether records can be relied on has changed: everybody who works here should know.
@@ -78,6 +155,89 @@ void judge_durability(Step& step, const std::string& fault) {
         for (const auto& [id, node] : run.nodes) {
             send(step, node, Notice{text});
         }
+    }
+}
+
+/// Deadlines in the order in which they may depend on each other.
+void judge_deadlines(Step& step) {
+    Run& run = step.run;
+    judge_leases(step);
+    judge_departures(step);
+    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        lose_late_members(step, *stopping);
+    }
+    if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
+        give_up_forming(step, *forming);
+    }
+}
+
+void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
+    std::visit(Overloaded{
+                   [&](const Join& m) { join(step, connection, m); },
+                   [&](const WorkerFinished& m) { worker_finished(step, connection, m); },
+                   [&](const WorkerFailed& m) { worker_failed(step, connection, m); },
+                   [&](const Quiet& m) { quiet(step, connection, m); },
+                   [&](const Stopped& m) { stopped(step, connection, m); },
+                   [&](const Leave& m) { leave(step, connection, m); },
+                   [&](const Unkillable& m) { unkillable(step, connection, m); },
+                   [&](const Goodbye& m) { goodbye(step, connection, m); },
+                   [](const Unfit&) {},  // Coordinator::take_unfit()
+                   [&](const Beat& m) { beat(step, connection, m); },
+               },
+               message);
+}
+
+void take(Step& step, const Input& input) {
+    std::visit(Overloaded{
+                   [&](const Received& in) { receive(step, in.connection, in.message); },
+                   [&](const ConnectionEnded& in) { connection_ended(step, in); },
+                   [&](const HeldUp& in) { held_up(step, in.by); },
+                   [&](const Tick&) { judge_deadlines(step); },
+                   [&](const Durability& in) { judge_durability(step, in.fault); },
+               },
+               input);
+}
+
+/// After any input: a generation may start, or one may have to stop, now.
+void judge_phase(Step& step) {
+    Phase& phase = step.run.phase;
+    if (Forming* forming = std::get_if<Forming>(&phase)) {
+        form_if_possible(step, *forming);
+    }
+    if (const Running* running = std::get_if<Running>(&phase)) {
+        grow_if_wanted(step, *running);
+    }
+    if (Running* running = std::get_if<Running>(&phase)) {
+        stop_if_hung(step, *running);
+    }
+}
+
+/// When the phase itself wants to be judged, whatever comes.
+std::optional<Instant> deadline_of(const Run& run, Instant now) {
+    using Deadline = std::optional<Instant>;
+    return std::visit(
+        Overloaded{
+            [&](const Forming& forming) { return deadline_of(run, forming, now); },
+            [&](const Running& running) { return deadline_of(run, running, now); },
+            [&](const Stopping& stopping) { return Deadline(stopping.give_up_at); },
+            [&](const Closed&) { return Deadline(); },
+            [&](const Adopting& adopting) { return Deadline(deadline_of(adopting, now)); },
+            [&](const Restored& restored) { return Deadline(deadline_of(run, restored)); },
+        },
+        run.phase);
+}
+
+// ------------------------------------------------------------------------------------------------
+
+/// What must hold between two steps (S1, S2, S9, S11).
+void check_invariants(const Run& run, const Limits& limits) {
+    DDP_CHECK(run.restarts_used <= run.settings.max_restarts, run.restarts_used);
+    DDP_CHECK(run.nodes.size() <= limits.nodes_max, run.nodes.size());
+    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
+        DDP_CHECK(!stopping->pending.empty());
+    }
+    if (const Running* running = std::get_if<Running>(&run.phase)) {
+        DDP_CHECK(!running->unfinished.empty());
     }
 }
 
@@ -205,19 +365,12 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
         return;  // nothing was ever joined: no connection of ours, no deadline
     }
     Step step{job_, options_, rng_, now, *run_, out};
-    std::visit(Overloaded{
-                   [&](const Received& in) { receive(step, in.connection, in.message); },
-                   [&](const ConnectionEnded& in) { connection_ended(step, in); },
-                   [&](const HeldUp& in) { held_up(step, in.by); },
-                   [&](const Tick&) { judge_deadlines(step); },
-                   [&](const Durability& in) { judge_durability(step, in.fault); },
-               },
-               input);
-    adopt_if_possible(step);
+    take(step, input);
+    if (const Adopting* adopting = std::get_if<Adopting>(&run_->phase)) {
+        adopt_if_possible(step, *adopting);
+    }
     judge_unfit(step, take_due_unfit());
-    form_if_possible(step);
-    grow_if_wanted(step);
-    judge_hang(step);
+    judge_phase(step);
     explain_waits(step);
     check_invariants(*run_, options_.limits);
 }
@@ -235,24 +388,12 @@ std::optional<Instant> Coordinator::next_deadline() const {
     if (!run_) {
         return deadline;
     }
-    if (const Restored* restored = std::get_if<Restored>(&run_->phase)) {
-        consider(restored_deadline(*run_, *restored));
-    }
+    consider(deadline_of(*run_, now_));
     consider(leases_deadline(*run_, options_.limits, now_));
     for (const auto& [connection, departing] : run_->departing) {
         consider(departing.until);
     }
-    if (const Stopping* stopping = std::get_if<Stopping>(&run_->phase)) {
-        consider(stopping->give_up_at);
-    }
-    if (const Running* running = std::get_if<Running>(&run_->phase)) {
-        consider(running->hangs_at);
-    }
     consider(run_->explain_at);
-    if (const Adopting* adopting = std::get_if<Adopting>(&run_->phase)) {
-        consider(adopting_deadline(*adopting, now_));
-    }
-    consider(forming_deadline(*run_, now_));
     return deadline;
 }
 

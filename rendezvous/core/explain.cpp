@@ -1,4 +1,5 @@
-// What a run waits for, for people.
+#include "rendezvous/core/explain.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -6,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/planted_bug.hpp"
+#include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
@@ -257,6 +259,16 @@ std::string explain_run(const Run& run, Instant now) {
             text.empty() ? "" : "; ", excused);
     }
     return text;
+}
+
+std::string nnodes_of(const JobSettings& settings) {
+    return settings.min_nodes == settings.max_nodes
+               ? fmt::format("{}", settings.min_nodes)
+               : fmt::format("{}:{}", settings.min_nodes, settings.max_nodes);
+}
+
+std::string node_count(std::size_t count) {
+    return count == 1 ? "1 node" : fmt::format("{} nodes", count);
 }
 
 }  // namespace ddprun::rdzv

@@ -1,4 +1,8 @@
+#include "rendezvous/core/forming.hpp"
+
 #include <algorithm>
+#include <cstdint>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -7,8 +11,12 @@
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
+#include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/explain.hpp"
+#include "rendezvous/core/generation.hpp"
+#include "rendezvous/core/quarantine.hpp"
+#include "rendezvous/core/rank_map.hpp"
 #include "rendezvous/core/step.hpp"
-#include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
 
@@ -180,136 +188,41 @@ void enter_forming(Step& step, std::string why) {
     write_behind(step);
 }
 
-std::vector<std::string> admitted_addresses(const Run& run, const Limits& limits) {
-    if (run.settings.store_admits_any) {
-        return {};
-    }
-    std::vector<std::string> all;
-    std::vector<std::string> main;
-    std::size_t bytes = 0;
-    for (const Place& place : run.places) {
-        const Join& info = run.nodes.at(place.node).info;
-        main.push_back(info.store.host);
-        for (const std::string& address : info.addresses) {
-            bytes += address.size() + 3;  // with quotes and comma
-            all.push_back(address);
-        }
-    }
-    std::vector<std::string> admitted = bytes < limits.frame_bytes_max / 2 ? all : main;
-    admitted.insert(admitted.end(), main.begin(), main.end());
-    std::sort(admitted.begin(), admitted.end());
-    admitted.erase(std::unique(admitted.begin(), admitted.end()), admitted.end());
-    return admitted;
-}
-
-void write_rows(Run& run) {
-    Start row;
-    row.generation = run.generation;
-    row.digest = run.digest;
-    row.group_world_size = static_cast<int>(run.places.size());
-    row.restart_count = run.restarts_used;
-    row.max_restarts = run.settings.max_restarts;
-    row.node_losses = run.node_losses_used;
-    row.store = run.store;
-    row.world_size = 0;
-    std::map<std::string, int> role_sizes;
-    for (const Place& place : run.places) {
-        row.world_size += place.slots;
-        role_sizes[place.role] += place.slots;
-    }
-    std::map<std::string, int> role_bases;
-    run.rows.clear();
-    for (const Place& place : run.places) {
-        row.role_base_rank = role_bases[place.role];
-        row.role_world_size = role_sizes[place.role];
-        Start& mine = run.rows[place.node] = row;
-        if (row.group_rank == 0) {
-            mine.admitted = run.admitted;
-        }
-        role_bases[place.role] += place.slots;
-        row.base_rank += place.slots;
-        row.group_rank += 1;
-    }
-}
-
-void form_if_possible(Step& step) {
-    Run& run = step.run;
-    Forming* forming = std::get_if<Forming>(&run.phase);
-    if (forming == nullptr) {
-        return;
-    }
+void form_if_possible(Step& step, Forming& forming) {
+    const Run& run = step.run;
     if (run.ready.size() >= minimum(run)) {
-        forming->give_up_at = step.now + run.settings.join_timeout;
+        forming.give_up_at = step.now + run.settings.join_timeout;
     }
-    if (forming->not_before && *forming->not_before <= step.now) {
-        forming->not_before.reset();
+    if (forming.not_before && *forming.not_before <= step.now) {
+        forming.not_before.reset();
     }
     const bool is_first = run.places.empty();
     if (is_first && run.ready.size() >= minimum(run)) {
-        if (!forming->patience_end) {
-            forming->patience_end = step.now + run.settings.patience;
+        if (!forming.patience_end) {
+            forming.patience_end = step.now + run.settings.patience;
         }
     } else {
-        forming->patience_end.reset();
+        forming.patience_end.reset();
     }
-    const std::optional<Instant> at = start_time(run, *forming, step.now);
+    const std::optional<Instant> at = start_time(run, forming, step.now);
     if (at && *at <= step.now) {
-        const std::string why = forming->why;
+        const std::string why = forming.why;
         start_generation(step, why);
     }
 }
 
-std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now) {
-    if (!run.settings.grow || running.has_finished_rank || run.ready.empty() ||
-        run.places.size() >= maximum(run)) {
-        return std::nullopt;
-    }
-    const Instant earliest = running.since + run.settings.grow_delay;
-    if (healthy_count(run, now) > 0) {
-        return earliest;
-    }
-    const std::optional<Instant> cured = quarantine_end(run, now);
-    return cured ? std::max(earliest, *cured) : earliest;
-}
-
-void grow_if_wanted(Step& step) {
-    const Running* running = std::get_if<Running>(&step.run.phase);
-    if (running == nullptr) {
-        return;
-    }
-    const std::optional<Instant> at = grow_time(step.run, *running, step.now);
-    if (at && *at <= step.now) {
-        const std::string why = fmt::format("{} joined", names_here(step.run));
-        DDP_PROBE(grown);
-        begin_stopping(step, StopCause::Grow, 15, why);
+void give_up_forming(Step& step, const Forming& forming) {
+    if (step.run.ready.size() < minimum(step.run) && forming.give_up_at <= step.now) {
+        DDP_PROBE(minimum_never_reached);
+        close_incomplete(step);
     }
 }
 
-void judge_forming(Step& step) {
-    Run& run = step.run;
-    const Forming* forming = std::get_if<Forming>(&run.phase);
-    if (forming == nullptr || run.ready.size() >= minimum(run) || forming->give_up_at > step.now) {
-        return;
+std::optional<Instant> deadline_of(const Run& run, const Forming& forming, Instant now) {
+    if (run.ready.size() >= minimum(run)) {
+        return start_time(run, forming, now);  // none: a suspect's lease decides
     }
-    DDP_PROBE(minimum_never_reached);
-    close_run(step, Verdict{.kind = VerdictKind::Incomplete,
-                            .exit_code = kExitNodesMissing,
-                            .text = fmt::format("gave up after {} s: {}",
-                                                run.settings.join_timeout.count() / 1000,
-                                                explain_run(run, step.now))});
-}
-
-std::optional<Instant> forming_deadline(const Run& run, Instant now) {
-    if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
-        if (run.ready.size() >= minimum(run)) {
-            return start_time(run, *forming, now);  // none: a suspect's lease decides
-        }
-        return forming->give_up_at;
-    }
-    if (const Running* running = std::get_if<Running>(&run.phase)) {
-        return grow_time(run, *running, now);
-    }
-    return std::nullopt;
+    return forming.give_up_at;
 }
 
 }  // namespace ddprun::rdzv

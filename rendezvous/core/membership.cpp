@@ -1,4 +1,5 @@
-// Who is here, and who goes: signs of life, leaving, losses.
+#include "rendezvous/core/membership.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -7,20 +8,15 @@
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
+#include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/quarantine.hpp"
+#include "rendezvous/core/running.hpp"
 #include "rendezvous/core/step.hpp"
-#include "worker_runtime/contract/exit_codes.hpp"
+#include "rendezvous/core/stopping.hpp"
 
 namespace ddprun::rdzv {
 
 namespace {
-
-void close_deserted(Step& step, const char* text) {
-    const bool is_deserted = step.run.nodes.empty() || DDP_BUG(ClosedByOneExit);
-    if (is_deserted && !is_closed(step.run)) {
-        close_run(step,
-                  Verdict{.kind = VerdictKind::Stopped, .exit_code = kExitDrained, .text = text});
-    }
-}
 
 void remember_departed(Run& run, const Limits& limits, const NodeId& id) {
     if (run.departed.size() >= limits.nodes_max) {
@@ -59,6 +55,15 @@ void forget_node_rank(Run& run, const Node& node) {
     }
 }
 
+/// What it means is said by the phase; where no generation lives, nothing.
+void member_lost(Step& step, const Node& node, Instant died_at, const std::string& how) {
+    if (const Running* running = std::get_if<Running>(&step.run.phase)) {
+        member_lost(step, *running, node, died_at, how);
+    } else if (Stopping* stopping = std::get_if<Stopping>(&step.run.phase)) {
+        member_lost(step, *stopping, node, died_at, how);
+    }
+}
+
 void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how) {
     Run& run = step.run;
     const auto found = run.nodes.find(id);
@@ -80,11 +85,27 @@ void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how)
         member_lost(step, node, died_at, how);
     }
     if (node.leaving) {
-        close_deserted(step, "stopped: every node was told to leave");
+        close_if_deserted(step, "stopped: every node was told to leave");
     }
 }
 
+/// The same for a silent one, which died when it was last heard.
+void lose_silent_node(Step& step, const NodeId& id, const std::string& how) {
+    lose(step, id, step.run.nodes.at(id).last_heard, how);
+}
+
 }  // namespace
+
+Node* speaker_of(Run& run, ConnectionId connection) {
+    const auto owner = run.by_connection.find(connection);
+    return owner == run.by_connection.end() ? nullptr : &run.nodes.at(owner->second);
+}
+
+Node* current_member(Run& run, ConnectionId connection, Generation generation) {
+    Node* node = speaker_of(run, connection);
+    const bool is_stale = generation != run.generation && !DDP_BUG(StaleReportAccepted);
+    return node != nullptr && !is_stale && node->standing == Standing::Member ? node : nullptr;
+}
 
 void depart(Step& step, ConnectionId connection, const NodeId& id) {
     const JobSettings& settings = step.run.settings;
@@ -119,36 +140,53 @@ void drop_connection(Step& step, Node& node, const std::string& why) {
 }
 
 void beat(Step& step, ConnectionId connection, const Beat& message) {
-    const auto owner = step.run.by_connection.find(connection);
-    if (owner == step.run.by_connection.end()) {
+    Node* node = speaker_of(step.run, connection);
+    if (node == nullptr) {
         return;
     }
-    Node& node = step.run.nodes.at(owner->second);
     if (!DDP_BUG(LeaseNotRenewed)) {
-        renew_lease(step, owner->second, node);
+        renew_lease(step, node->info.node, *node);
     }
-    send(step, node, Acknowledge{message.sequence});
+    send(step, *node, Acknowledge{message.sequence});
 }
 
-void leave(Step& step, ConnectionId connection, const Leave& message) {
-    const auto owner = step.run.by_connection.find(connection);
-    if (owner == step.run.by_connection.end() || is_closed(step.run)) {
+void told_to_leave(Step& step, Node& node, const Leave& message) {
+    if (node.leaving) {
         return;
     }
-    const NodeId id = owner->second;
-    Node& node = step.run.nodes.at(id);
-    if (!node.leaving) {
-        node.leaving = message.signal;
-        reindex(step, id);
-        note(step, fmt::format("node {} was told to leave (signal {})", node.info.hostname,
-                               message.signal));
+    node.leaving = message.signal;
+    reindex(step, node.info.node);
+    note(step,
+         fmt::format("node {} was told to leave (signal {})", node.info.hostname, message.signal));
+}
+
+void fenced_node_emptied(Step& step, Node& node, const Stopped& message) {
+    if (!node.info.held || node.info.held->generation != message.generation) {
+        return;
     }
-    if (node.standing == Standing::Ready) {
+    const NodeId id = node.info.node;
+    node.standing = Standing::Ready;
+    node.info.store = message.store;
+    node.info.held.reset();
+    reindex(step, id);
+    DDP_PROBE(fenced_node_emptied);
+    trace(step, fmt::format("node {} is empty", node.info.hostname));
+    step.run.explain_at = step.now;
+    if (node.leaving && !is_closed(step.run)) {
         release(step, id);
-    } else if (node.standing == Standing::Member &&
-               std::holds_alternative<Running>(step.run.phase)) {
-        begin_stopping(step, StopCause::Leave, message.signal,
-                       fmt::format("node {} was told to leave", node.info.hostname));
+    }
+}
+
+void unkillable(Step& step, ConnectionId connection, const Unkillable& message) {
+    const Node* node = speaker_of(step.run, connection);
+    if (node == nullptr) {
+        return;
+    }
+    const bool is_of_fenced = node->standing == Standing::Unready && node->info.held &&
+                              node->info.held->generation == message.generation;
+    if (is_of_fenced || current_member(step.run, connection, message.generation) != nullptr) {
+        DDP_PROBE(unkillable_node_lost);
+        lose_node(step, NodeId(node->info.node), "has a worker that cannot be killed");
     }
 }
 
@@ -170,7 +208,7 @@ void release(Step& step, const NodeId& id) {
     run.leases.erase({node.lease_end, id});
     run.nodes.erase(id);
     reindex(step, id);
-    close_deserted(step, "stopped: every node was told to leave");
+    close_if_deserted(step, "stopped: every node was told to leave");
 }
 
 void goodbye(Step& step, ConnectionId connection, const Goodbye& message) {
@@ -195,7 +233,7 @@ void gone_for_good(Step& step, const NodeId& id, const std::string& unfit) {
         quarantine_unfit(step, id, run.nodes.at(id).info.hostname, unfit);
     }
     lose_node(step, id, unfit.empty() ? "gave up" : "is not fit");
-    close_deserted(step, "stopped: every node gave up");
+    close_if_deserted(step, "stopped: every node gave up");
 }
 
 void connection_ended(Step& step, const ConnectionEnded& input) {
@@ -222,19 +260,8 @@ void connection_ended(Step& step, const ConnectionEnded& input) {
     }
 }
 
-void held_up(Step& step, Duration by) {
+void doubt_silence(Step& step, Duration by) {
     Run& run = step.run;
-    if (!step.options.has_leases || DDP_BUG(HeldUpIgnored)) {
-        return;
-    }
-    if (Adopting* adopting = std::get_if<Adopting>(&run.phase)) {
-        adopting->not_before += by;
-        adopting->until += by;
-    }
-    if (Restored* restored = std::get_if<Restored>(&run.phase)) {
-        hold_up(*restored, by);
-        return;  // nobody is here who could be silent
-    }
     run.held_up_for += by;
     // Agents may have given up connections that were not answered, and all they had said there. How
     // long we were away is known to within a lease only, and beats of before prove little.
@@ -309,10 +336,6 @@ void judge_departures(Step& step) {
 
 void lose_node(Step& step, const NodeId& id, const std::string& how) {
     lose(step, id, step.now, how);
-}
-
-void lose_silent_node(Step& step, const NodeId& id, const std::string& how) {
-    lose(step, id, step.run.nodes.at(id).last_heard, how);
 }
 
 }  // namespace ddprun::rdzv

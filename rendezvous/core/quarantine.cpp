@@ -1,4 +1,5 @@
-// Nodes that keep failing, or are not fit, are left out for a while where others suffice.
+#include "rendezvous/core/quarantine.hpp"
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -6,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "base/planted_bug.hpp"
+#include "rendezvous/core/explain.hpp"
+#include "rendezvous/core/membership.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {

@@ -1,4 +1,5 @@
-// What of a run survives the process that decides about it.
+#include "rendezvous/core/record.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -8,7 +9,9 @@
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
-#include "rendezvous/core/step.hpp"
+#include "rendezvous/core/generation.hpp"
+#include "rendezvous/core/restored.hpp"
+#include "rendezvous/core/stopping.hpp"
 
 namespace ddprun::rdzv {
 

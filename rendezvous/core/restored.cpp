@@ -1,4 +1,5 @@
-// A run from the journal to which nobody has come back yet.
+#include "rendezvous/core/restored.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -57,12 +58,12 @@ bool is_given_up(const Run& run, const Restored& restored, Instant now) {
            (now >= restored.strangers_wait_until && !run.parked.empty());
 }
 
-Instant restored_deadline(const Run& run, const Restored& restored) {
+Instant deadline_of(const Run& run, const Restored& restored) {
     return run.parked.empty() ? restored.kept_until
                               : std::min(restored.strangers_wait_until, restored.kept_until);
 }
 
-void hold_up(Restored& restored, Duration by) {
+void prolong(Restored& restored, Duration by) {
     restored.strangers_wait_until += by;
     restored.kept_until += by;
 }

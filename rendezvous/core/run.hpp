@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
@@ -11,111 +13,23 @@
 
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
+#include "rendezvous/core/adopting.hpp"
+#include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/forming.hpp"
+#include "rendezvous/core/nodes.hpp"
+#include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/rank_map.hpp"
+#include "rendezvous/core/restored.hpp"
+#include "rendezvous/core/running.hpp"
+#include "rendezvous/core/stopping.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
-
-/// What a node is to the run at the moment.
-enum class Standing {
-    Ready,    ///< no workers, a store socket open: may be taken into the next generation
-    Unready,  ///< came back with workers of a generation that is over; they must go first
-    Member,   ///< belongs to the current generation
-};
-
-struct Node {
-    Join info;
-    Standing standing = Standing::Ready;
-    std::uint64_t joined_as = 0;             ///< order of joining within the run
-    std::optional<ConnectionId> connection;  ///< none: cut off, believed alive until its lease ends
-    Instant last_heard{};                    ///< its last sign of life
-    Duration held_up_before{};               ///< Run::held_up_for then
-    Instant lease_end{};                     ///< meaningless without leases
-    std::set<LocalRank> finished;            ///< ranks of the current generation that exited 0
-    std::set<LocalRank> failed;              ///< those of it that were reported as failed
-    Duration quiet_for{};                    ///< as it said; meaningful while in Running::quiet
-    Instant quiet_since{};                   ///< as above
-    std::optional<int> leaving;              ///< the signal that told it to leave
-    std::string said_waiting;                ///< the last explanation sent
-};
-
-/// A failure and when it happened on the coordinator's clock.
-struct TimedFailure {
-    Instant at{};
-    FailureReport report;
-};
-
-/// Left out until then, if others suffice.
-struct Quarantine {
-    Instant until{};
-    std::string hostname;
-    std::string why;        ///< "began 3 failures within 600 s"
-    bool is_unfit = false;  ///< as it said itself
-};
 
 /// A connection whose node has nothing more to say but Goodbye.
 struct Departing {
     NodeId node;
     Instant until{};  ///< then it is closed
-};
-
-// ---------------------------------------------------------------------------------------- phases
-
-/// Nodes came back with workers of a run that this daemon does not know. It decides nothing, and
-/// answers nobody, until it can tell which generation is the newest.
-struct Adopting {
-    Instant not_before{};  ///< a lease: whoever the last daemon fenced knows it by then
-    Instant until{};
-};
-
-/// Too few nodes, or the patience for more has not ended, or a back-off has not.
-struct Forming {
-    Instant since{};
-    Instant give_up_at{};                 ///< while the minimum is missing
-    std::optional<Instant> patience_end;  ///< set when the minimum was reached, first generation
-    std::optional<Instant> not_before;    ///< back-off after a burst of restarts
-    std::string why;                      ///< of the generation to come
-};
-
-/// Every member has its row; workers live.
-struct Running {
-    Instant since{};
-    std::set<NodeId> unfinished;      ///< members some of whose ranks have not exited 0
-    std::set<NodeId> quiet;           ///< of those, whose workers show no sign of life, as they say
-    std::optional<Instant> hangs_at;  ///< if they all stay so
-    std::optional<Instant> finished_at;  ///< the last rank that did
-    bool has_finished_rank = false;
-};
-
-/// Every member was told to stop; those in `pending` have not proven to be empty.
-struct Stopping {
-    StopCause cause = StopCause::Failure;  ///< of order, or Failure once a node was lost
-    Instant since{};
-    Instant give_up_at{};  ///< a node that is still pending then is lost
-    Stop order;            ///< what members were told, for those that reconnect
-    std::set<NodeId> pending;
-    std::set<NodeId> unfinished;          ///< as in Running when the stop began
-    std::vector<TimedFailure> failures;   ///< the earliest, in no order
-    int failure_count = 0;                ///< all that were reported
-    std::vector<std::string> lost_nodes;  ///< host names of members that are missed
-    std::string loss_why;                 ///< of the first of them
-    bool is_explained_by_loss = false;    ///< a node went when the failures began: its doing
-};
-
-struct Closed {
-    Verdict verdict;
-    Instant at{};
-};
-
-/// A run from the journal to which nobody has come back. Perhaps it ended with the daemon:
-/// strangers wait for a grace, then begin anew. Else it is kept as long as its agents may come
-/// back.
-struct Restored {
-    Instant since{};
-    Instant strangers_wait_until{};
-    Instant kept_until{};
-    /// What goes on, with its clocks set forward, once a node of it is back.
-    std::variant<Forming, Running, Stopping> recorded;
 };
 
 using Phase = std::variant<Forming, Running, Stopping, Closed, Adopting, Restored>;
@@ -171,5 +85,10 @@ struct Run {
     std::optional<Instant> doubt_until;
     Duration held_up_for{};  ///< all hold-ups of this process together, as far as they are known
 };
+
+[[nodiscard]] Node* find_node(Run& run, const NodeId& id);
+[[nodiscard]] bool is_closed(const Run& run);
+[[nodiscard]] std::size_t minimum(const Run& run);  ///< --nnodes MIN
+[[nodiscard]] std::size_t maximum(const Run& run);  ///< --nnodes MAX
 
 }  // namespace ddprun::rdzv

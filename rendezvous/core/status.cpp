@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "base/overloaded.hpp"
-#include "rendezvous/core/step.hpp"
+#include "rendezvous/core/explain.hpp"
 
 namespace ddprun::rdzv {
 

@@ -101,31 +101,4 @@ void await_record(Step& step) {
     }
 }
 
-Node* find_node(Run& run, const NodeId& id) {
-    const auto found = run.nodes.find(id);
-    return found == run.nodes.end() ? nullptr : &found->second;
-}
-
-std::size_t minimum(const Run& run) {
-    return static_cast<std::size_t>(run.settings.min_nodes);
-}
-
-std::size_t maximum(const Run& run) {
-    return static_cast<std::size_t>(run.settings.max_nodes);
-}
-
-bool is_closed(const Run& run) {
-    return std::holds_alternative<Closed>(run.phase);
-}
-
-std::string nnodes_of(const JobSettings& settings) {
-    return settings.min_nodes == settings.max_nodes
-               ? fmt::format("{}", settings.min_nodes)
-               : fmt::format("{}:{}", settings.min_nodes, settings.max_nodes);
-}
-
-std::string node_count(std::size_t count) {
-    return count == 1 ? "1 node" : fmt::format("{} nodes", count);
-}
-
 }  // namespace ddprun::rdzv

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/core/first_failure.hpp"
 #include "rendezvous/core/run.hpp"
-#include "rendezvous/core/step.hpp"
 #include "tests/support/catch.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 

@@ -1,3 +1,5 @@
+#include "rendezvous/core/first_failure.hpp"
+
 #include <string.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/signal_name.hpp"
-#include "rendezvous/core/step.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
@@ -31,16 +32,31 @@ void cut_text(std::string& text, std::size_t most) {
     text.resize(most);
 }
 
-Verdict failure_verdict(const Stopping& stopping) {
-    const FailureReport& first = first_of(stopping).report;
-    return Verdict{.kind = VerdictKind::Failed,
-                   .text = fmt::format("rank {} on {} {}", first.rank.value(), first.hostname,
-                                       describe_end(first.evidence)),
-                   .first_failure = first,
-                   .failure_count = stopping.failure_count};
+}  // namespace
+
+bool is_earlier(const TimedFailure& left, const TimedFailure& right) {
+    const auto step_of = [](const Evidence& evidence) {
+        return evidence.hung ? evidence.progress.value_or(kNoStep) : 0;
+    };
+    const Evidence& one = left.report.evidence;
+    const Evidence& other = right.report.evidence;
+    return std::make_tuple(one.hung, step_of(one), left.at, left.report.rank) <
+           std::make_tuple(other.hung, step_of(other), right.at, right.report.rank);
 }
 
-}  // namespace
+const TimedFailure& first_of(const std::vector<TimedFailure>& failures) {
+    DDP_CHECK(!failures.empty());
+    if (DDP_BUG(FirstFailureByArrival)) {
+        return failures.front();
+    }
+    return *std::min_element(failures.begin(), failures.end(), is_earlier);
+}
+
+void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most) {
+    if (failures.size() > most) {
+        failures.erase(std::max_element(failures.begin(), failures.end(), is_earlier));
+    }
+}
 
 std::string describe_end(const Evidence& evidence) {
     if (evidence.exec_errno) {
@@ -75,16 +91,6 @@ int exit_code_of(const Evidence& evidence) {
     return code >= 1 && code <= 255 ? code : kExitInternal;  // a failure never looks like success
 }
 
-bool is_earlier(const TimedFailure& left, const TimedFailure& right) {
-    const auto step_of = [](const Evidence& evidence) {
-        return evidence.hung ? evidence.progress.value_or(kNoStep) : 0;
-    };
-    const Evidence& one = left.report.evidence;
-    const Evidence& other = right.report.evidence;
-    return std::make_tuple(one.hung, step_of(one), left.at, left.report.rank) <
-           std::make_tuple(other.hung, step_of(other), right.at, right.report.rank);
-}
-
 Evidence trimmed(Evidence evidence, const Limits& limits) {
     if (const std::size_t most = limits.report_tail_bytes_max; evidence.stderr_tail.size() > most) {
         evidence.stderr_tail.erase(0, evidence.stderr_tail.size() - most);
@@ -107,43 +113,6 @@ void complete(Evidence& known, Evidence later) {
             known.*text = std::move(later.*text);
         }
     }
-}
-
-const TimedFailure& first_of(const Stopping& stopping) {
-    DDP_CHECK(!stopping.failures.empty());
-    if (DDP_BUG(FirstFailureByArrival)) {
-        return stopping.failures.front();
-    }
-    return *std::min_element(stopping.failures.begin(), stopping.failures.end(), is_earlier);
-}
-
-void close_failed(Step& step, const Stopping& stopping) {
-    Verdict verdict = failure_verdict(stopping);
-    verdict.exit_code = exit_code_of(first_of(stopping).report.evidence);
-    close_run(step, std::move(verdict));
-}
-
-void close_without_progress(Step& step, const Stopping& stopping) {
-    Verdict verdict = failure_verdict(stopping);
-    verdict.exit_code = kExitNoProgress;
-    verdict.text = fmt::format("no progress: {} failures in a row at step {}, the last: {}",
-                               step.run.failures_at_step, *step.run.failed_step, verdict.text);
-    close_run(step, std::move(verdict));
-}
-
-void close_run(Step& step, Verdict verdict) {
-    Run& run = step.run;
-    await_record(step);
-    note(step, fmt::format("closed: {}", verdict.text));
-    verdict.timeline = run.timeline;
-    for (const auto& [id, node] : run.nodes) {
-        send(step, node, verdict);
-        if (node.connection) {
-            depart(step, *node.connection, id);
-        }
-    }
-    run.explain_at.reset();
-    become(run, Closed{.verdict = std::move(verdict), .at = step.now});
 }
 
 }  // namespace ddprun::rdzv

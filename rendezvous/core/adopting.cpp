@@ -1,5 +1,5 @@
-// A run that this process has not seen begin: its nodes come back with living workers, and there is
-// no record of it, or only an older one.
+#include "rendezvous/core/adopting.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -11,7 +11,14 @@
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
+#include "rendezvous/core/admission.hpp"
+#include "rendezvous/core/explain.hpp"
+#include "rendezvous/core/forming.hpp"
+#include "rendezvous/core/generation.hpp"
+#include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/running.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/core/stopping.hpp"
 
 namespace ddprun::rdzv {
 
@@ -152,8 +159,7 @@ void count_missing(Step& step, int missing) {
     const std::string why =
         fmt::format("{} of generation {} did not come back after the rendezvous was restarted",
                     node_count(static_cast<std::size_t>(missing)), step.run.generation.value());
-    begin_stopping(step, StopCause::Failure, 15, why);
-    Stopping& stopping = std::get<Stopping>(step.run.phase);
+    Stopping& stopping = enter_stopping(step, StopCause::Failure, 15, why);
     stopping.lost_nodes.assign(static_cast<std::size_t>(missing), "that did not come back");
     stopping.loss_why = why;
     stopping.is_explained_by_loss = true;
@@ -252,20 +258,24 @@ void enter_adopting(Step& step) {
                          .until = step.now + limits.adoption_patience});
 }
 
-void adopt_if_possible(Step& step) {
-    const Adopting* adopting = std::get_if<Adopting>(&step.run.phase);
-    if (adopting == nullptr || step.now < adopting->not_before) {
+void adopt_if_possible(Step& step, const Adopting& adopting) {
+    if (step.now < adopting.not_before) {
         return;
     }
     const std::optional<Holders> newest = newest_holders(step.run, step.options.limits);
     const bool is_complete = newest && newest->missing() <= 0 && is_consistent(*newest);
-    if (is_complete || step.now >= adopting->until) {
+    if (is_complete || step.now >= adopting.until) {
         decide(step, newest);
     }
 }
 
-Instant adopting_deadline(const Adopting& adopting, Instant now) {
+Instant deadline_of(const Adopting& adopting, Instant now) {
     return now < adopting.not_before ? adopting.not_before : adopting.until;
+}
+
+void prolong(Adopting& adopting, Duration by) {
+    adopting.not_before += by;
+    adopting.until += by;
 }
 
 }  // namespace ddprun::rdzv

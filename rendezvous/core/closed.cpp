@@ -1,0 +1,113 @@
+#include "rendezvous/core/closed.hpp"
+
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/planted_bug.hpp"
+#include "base/probe.hpp"
+#include "rendezvous/core/explain.hpp"
+#include "rendezvous/core/first_failure.hpp"
+#include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/step.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+void enter_closed(Step& step, Verdict verdict) {
+    Run& run = step.run;
+    await_record(step);
+    note(step, fmt::format("closed: {}", verdict.text));
+    verdict.timeline = run.timeline;
+    for (const auto& [id, node] : run.nodes) {
+        send(step, node, verdict);
+        if (node.connection) {
+            depart(step, *node.connection, id);
+        }
+    }
+    run.explain_at.reset();
+    become(run, Closed{.verdict = std::move(verdict), .at = step.now});
+}
+
+Verdict failure_verdict(const Stopping& stopping) {
+    const FailureReport& first = first_of(stopping.failures).report;
+    return Verdict{.kind = VerdictKind::Failed,
+                   .text = fmt::format("rank {} on {} {}", first.rank.value(), first.hostname,
+                                       describe_end(first.evidence)),
+                   .first_failure = first,
+                   .failure_count = stopping.failure_count};
+}
+
+}  // namespace
+
+void close_succeeded(Step& step) {
+    enter_closed(step, Verdict{.kind = VerdictKind::Succeeded,
+                               .exit_code = kExitSuccess,
+                               .text = "every rank exited 0"});
+}
+
+void close_failed(Step& step, const Stopping& stopping) {
+    Verdict verdict = failure_verdict(stopping);
+    verdict.exit_code = exit_code_of(first_of(stopping.failures).report.evidence);
+    enter_closed(step, std::move(verdict));
+}
+
+void close_without_progress(Step& step, const Stopping& stopping) {
+    Verdict verdict = failure_verdict(stopping);
+    verdict.exit_code = kExitNoProgress;
+    verdict.text = fmt::format("no progress: {} failures in a row at step {}, the last: {}",
+                               step.run.failures_at_step, *step.run.failed_step, verdict.text);
+    enter_closed(step, std::move(verdict));
+}
+
+void close_too_many_losses(Step& step, const Stopping& stopping) {
+    enter_closed(step,
+                 Verdict{.kind = VerdictKind::Incomplete,
+                         .exit_code = kExitNodesMissing,
+                         .text = fmt::format("node {} was lost and --max-node-losses {} is used up",
+                                             stopping.lost_nodes.front(),
+                                             step.run.settings.max_node_losses)});
+}
+
+void close_incomplete(Step& step) {
+    enter_closed(step, Verdict{.kind = VerdictKind::Incomplete,
+                               .exit_code = kExitNodesMissing,
+                               .text = fmt::format("gave up after {} s: {}",
+                                                   step.run.settings.join_timeout.count() / 1000,
+                                                   explain_run(step.run, step.now))});
+}
+
+void close_if_deserted(Step& step, const char* text) {
+    const bool is_deserted = step.run.nodes.empty() || DDP_BUG(ClosedByOneExit);
+    if (is_deserted && !is_closed(step.run)) {
+        enter_closed(
+            step, Verdict{.kind = VerdictKind::Stopped, .exit_code = kExitDrained, .text = text});
+    }
+}
+
+bool is_answered_by_verdict(const Run& run, const Closed& closed, const Join& join, Instant now,
+                            Milliseconds kept) {
+    if (!join.run_token.empty() && join.run_token == run.token) {
+        return true;
+    }
+    const bool is_decided =
+        closed.verdict.kind == VerdictKind::Succeeded || closed.verdict.kind == VerdictKind::Failed;
+    return is_decided && now - closed.at < kept && !run.departed.contains(join.node);
+}
+
+void answer_with_verdict(Step& step, ConnectionId connection, const Join& message) {
+    if (Node* known = find_node(step.run, message.node)) {
+        drop_connection(step, *known, "this node reconnected");
+        lose_node(step, message.node, "reconnected");
+    }
+    depart(step, connection, message.node);
+    step.out.add(Send{connection, Accepted{.run_token = step.run.token}});
+    if (!DDP_BUG(VerdictNotRepeated)) {
+        step.out.add(Send{connection, std::get<Closed>(step.run.phase).verdict});
+    }
+}
+
+}  // namespace ddprun::rdzv

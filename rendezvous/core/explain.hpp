@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/instant.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+/// What a run waits for, for people.
+namespace ddprun::rdzv {
+
+struct Run;
+struct Step;
+
+/// Tells the nodes that wait what has changed, when it is time.
+void explain_waits(Step& step);
+/// On the console of group rank 0's node, which waits for nothing while a generation is there.
+void tell_head(Step& step, const std::string& text);
+
+[[nodiscard]] std::string explain_run(const Run& run, Instant now);
+[[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes
+/// "c is not fit (...)", of those that said so and are not here; empty if there are none.
+[[nodiscard]] std::string names_unfit(const Run& run, Instant now);
+[[nodiscard]] std::string node_count(std::size_t count);           ///< "1 node", "3 nodes"
+[[nodiscard]] std::string nnodes_of(const JobSettings& settings);  ///< "2" or "1:3"
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+/// Who failed first, and what a failure is called. Pure values: nothing here knows of a run.
+namespace ddprun::rdzv {
+
+/// A failure and when it happened on the coordinator's clock.
+struct TimedFailure {
+    Instant at{};
+    FailureReport report;
+};
+
+/// By time; equal times by rank, so that the order of arrival decides nothing. What hung comes
+/// after what died: of these whose last step is the smallest comes first, if they told any.
+[[nodiscard]] bool is_earlier(const TimedFailure& left, const TimedFailure& right);
+/// The earliest of `failures`, which are not empty.
+[[nodiscard]] const TimedFailure& first_of(const std::vector<TimedFailure>& failures);
+/// Of more than `most` failures the latest goes, whatever the order of arrival (S10, S11).
+void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most);
+
+[[nodiscard]] std::string describe_end(const Evidence& evidence);  ///< "exited with code 17"
+[[nodiscard]] int exit_code_of(const Evidence& evidence);          ///< never 0
+/// The evidence as it may be kept and sent on: every field within Limits.
+[[nodiscard]] Evidence trimmed(Evidence evidence, const Limits& limits);
+/// Adds what a later report of the same end knows more: last words, error file, core, the kernel's
+/// line. How and when the worker ended stay; nothing known is lost to a report that knows less.
+void complete(Evidence& known, Evidence later);
+
+}  // namespace ddprun::rdzv

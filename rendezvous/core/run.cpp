@@ -1,0 +1,22 @@
+#include "rendezvous/core/run.hpp"
+
+namespace ddprun::rdzv {
+
+Node* find_node(Run& run, const NodeId& id) {
+    const auto found = run.nodes.find(id);
+    return found == run.nodes.end() ? nullptr : &found->second;
+}
+
+std::size_t minimum(const Run& run) {
+    return static_cast<std::size_t>(run.settings.min_nodes);
+}
+
+std::size_t maximum(const Run& run) {
+    return static_cast<std::size_t>(run.settings.max_nodes);
+}
+
+bool is_closed(const Run& run) {
+    return std::holds_alternative<Closed>(run.phase);
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,254 @@
+#include "rendezvous/core/stopping.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/planted_bug.hpp"
+#include "base/probe.hpp"
+#include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/forming.hpp"
+#include "rendezvous/core/generation.hpp"
+#include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/quarantine.hpp"
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+/// Workers are asked to save and leave, and nothing is wrong with them.
+bool is_drain(StopCause cause) {
+    return cause == StopCause::Grow || cause == StopCause::Leave;
+}
+
+/// Failures are a cause of their own unless a drain had begun, or a node that went with them took
+/// them down: then they are its loss's doing (S9).
+bool is_charged_for_failures(const Stopping& stopping) {
+    return !is_drain(stopping.order.cause) && !stopping.failures.empty() &&
+           (!stopping.is_explained_by_loss || DDP_BUG(DoubleCharge));
+}
+
+bool are_losses_within_budget(const Run& run, const Stopping& stopping) {
+    const int bound = run.settings.max_node_losses;
+    return bound < 0 ||
+           run.node_losses_used + static_cast<int>(stopping.lost_nodes.size()) <= bound;
+}
+
+bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
+    return run.generation.value() == 1 &&
+           std::any_of(stopping.failures.begin(), stopping.failures.end(),
+                       [](const TimedFailure& failure) {
+                           return failure.report.evidence.exec_errno.has_value();
+                       });
+}
+
+/// Remembers where the first failure happened, and whose it was.
+void learn_from(Step& step, const TimedFailure& first) {
+    Run& run = step.run;
+    const Evidence& evidence = first.report.evidence;
+    const bool is_there_again = evidence.progress && evidence.progress == run.failed_step;
+    run.failures_at_step = is_there_again ? run.failures_at_step + 1 : 1;
+    run.failed_step = evidence.progress;
+    if (evidence.exec_errno) {
+        // Others could execute the program: it is missing or broken on this node.
+        quarantine_if_dispensable(step, first.report.node, first.report.hostname,
+                                  "could not execute the program");
+    } else if (!evidence.hung) {
+        // Who of those that waited for each other is at fault, nobody knows.
+        blame(step, first.report.node, first.report.hostname);
+    }
+}
+
+/// Restarted again and again, and never came any further (S9 would let it go on for long).
+bool is_without_progress(const Run& run) {
+    const int most = run.settings.max_restarts_at_step;
+    return most > 0 && run.failed_step && run.failures_at_step > most;
+}
+
+/// Nodes that were told to leave and have no workers any more may go. True if the run was closed.
+bool release_leavers(Step& step) {
+    std::vector<NodeId> leavers;
+    for (const auto& [id, node] : step.run.nodes) {
+        if (node.leaving && node.standing == Standing::Member && node.connection) {
+            leavers.push_back(id);
+        }
+    }
+    if (DDP_BUG(LeaverForgotten)) {
+        leavers.clear();
+    }
+    for (const NodeId& id : leavers) {
+        release(step, id);
+    }
+    return is_closed(step.run);
+}
+
+/// The last member proved to be empty: charge one cause once (S9) and go on, or close.
+void leave_stopping(Step& step) {
+    Run& run = step.run;
+    const Stopping stopping = std::get<Stopping>(run.phase);
+    const bool has_failures = is_charged_for_failures(stopping);
+    if (stopping.cause != StopCause::Failure && stopping.unfinished.empty()) {
+        close_succeeded(step);
+        return;
+    }
+    if (is_exec_failure_at_first(run, stopping) ||
+        (has_failures && run.restarts_used >= run.settings.max_restarts)) {
+        close_failed(step, stopping);
+        return;
+    }
+    if (has_failures) {
+        learn_from(step, first_of(stopping.failures));
+        if (is_without_progress(run)) {
+            close_without_progress(step, stopping);
+            return;
+        }
+    }
+    if (!stopping.lost_nodes.empty() && !are_losses_within_budget(run, stopping)) {
+        close_too_many_losses(step, stopping);
+        return;
+    }
+    const int charge = DDP_BUG(ChargePerFailure) ? stopping.failure_count : 1;
+    run.restarts_used += has_failures ? charge : 0;
+    if (!DDP_BUG(LossNotCharged)) {
+        run.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
+    }
+    if (!release_leavers(step)) {
+        enter_forming(step, stopping.is_explained_by_loss ? stopping.loss_why : stopping.order.why);
+    }
+}
+
+void no_longer_pending(Step& step, Stopping& stopping, const NodeId& id) {
+    stopping.pending.erase(id);
+    if (stopping.pending.empty() || DDP_BUG(StartWithoutProof)) {
+        leave_stopping(step);
+    }
+}
+
+/// A failure is reported as soon as it is known; what the worker left behind follows.
+void complete_evidence(Step& step, Stopping& stopping, const NodeId& id,
+                       const WorkerFailed& message) {
+    for (TimedFailure& failure : stopping.failures) {
+        if (failure.report.node == id && failure.report.local_rank == message.local_rank) {
+            DDP_PROBE(evidence_completed);
+            complete(failure.report.evidence, trimmed(message.evidence, step.options.limits));
+        }
+    }
+}
+
+}  // namespace
+
+Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::string& why) {
+    Run& run = step.run;
+    const Running running = std::get<Running>(run.phase);
+    Milliseconds grace = is_drain(cause)
+                             ? run.settings.shutdown_timeout
+                             : std::min(run.settings.failure_grace, run.settings.shutdown_timeout);
+    if (cause == StopCause::Grow && DDP_BUG(GrowthKills)) {
+        grace = Milliseconds::zero();
+    }
+    const Limits& limits = step.options.limits;
+    Stopping stopping;
+    stopping.cause = cause;
+    stopping.since = step.now;
+    stopping.order = Stop{
+        .generation = run.generation, .cause = cause, .signal = signal, .grace = grace, .why = why};
+    stopping.give_up_at = step.now + time_to_stop(stopping.order, limits);
+    stopping.unfinished = running.unfinished;
+    for (const Place& place : run.places) {
+        // A member that left after finishing is in the map and no longer here.
+        if (const auto node = run.nodes.find(place.node);
+            node != run.nodes.end() && node->second.standing == Standing::Member) {
+            stopping.pending.insert(place.node);
+        }
+    }
+    become(run, stopping);
+    run.explain_at = step.now + limits.explain_every;
+    trace(step, fmt::format("generation {} stops: {}", run.generation.value(), why));
+    for (const NodeId& id : stopping.pending) {
+        send(step, run.nodes.at(id), stopping.order);
+    }
+    write_behind(step);
+    return std::get<Stopping>(run.phase);
+}
+
+Duration time_to_stop(const Stop& order, const Limits& limits) {
+    const Milliseconds saving =
+        order.cause == StopCause::Hang ? limits.stacks_timeout : Milliseconds::zero();
+    return saving + order.grace + limits.unkillable_after + limits.stop_slack;
+}
+
+void rank_finished(Step& step, Stopping& stopping, const Node& node) {
+    const bool is_whole = node.finished.size() == static_cast<std::size_t>(node.info.slots);
+    if (is_whole && stopping.unfinished.erase(node.info.node) > 0) {
+        DDP_PROBE(finished_while_stopping);
+        write_behind(step);
+    }
+}
+
+void rank_failed(Step& step, Stopping& stopping, Node& node, const WorkerFailed& message) {
+    const NodeId& id = node.info.node;
+    if (!node.failed.insert(message.local_rank).second) {
+        complete_evidence(step, stopping, id, message);
+        return;
+    }
+    stopping.failure_count += 1;
+    // It cannot have failed before it was started, whatever its clock says.
+    const Duration longest = step.now - step.run.started_at;
+    const Duration age =
+        std::clamp(Duration(message.evidence.age), Duration::zero(), std::max(longest, Duration{}));
+    stopping.failures.push_back(TimedFailure{
+        .at = step.now - age,
+        .report = FailureReport{.generation = message.generation,
+                                .rank = rank_of(step.run, id, message.local_rank),
+                                .local_rank = message.local_rank,
+                                .hostname = node.info.hostname,
+                                .node = id,
+                                .evidence = trimmed(message.evidence, step.options.limits)}});
+    keep_earliest(stopping.failures, step.options.limits.failures_kept_max);
+}
+
+void member_emptied(Step& step, Stopping& stopping, Node& node, const Stopped& message) {
+    if (!stopping.pending.contains(node.info.node)) {
+        return;
+    }
+    node.info.store = message.store;
+    trace(step, fmt::format("node {} is empty", node.info.hostname));
+    no_longer_pending(step, stopping, NodeId(node.info.node));
+}
+
+void member_lost(Step& step, Stopping& stopping, const Node& node, Instant died_at,
+                 const std::string& how) {
+    const NodeId& id = node.info.node;
+    const bool is_missed = stopping.unfinished.contains(id) || takes_store_along(step.run, id);
+    if (is_missed && !node.leaving) {
+        DDP_PROBE(member_lost_while_stopping);
+        stopping.lost_nodes.push_back(node.info.hostname);
+        blame(step, id, node.info.hostname);
+        if (stopping.loss_why.empty()) {
+            stopping.loss_why = fmt::format("node {} {}", node.info.hostname, how);
+        }
+        stopping.cause = StopCause::Failure;
+        // One that went later went while its workers were being stopped.
+        stopping.is_explained_by_loss |= died_at <= stopping.since + step.options.limits.lease;
+    }
+    write_behind(step);
+    no_longer_pending(step, stopping, id);
+}
+
+void lose_late_members(Step& step, const Stopping& stopping) {
+    if (stopping.give_up_at > step.now) {
+        return;
+    }
+    const std::set<NodeId> late = stopping.pending;
+    for (const NodeId& id : late) {
+        DDP_PROBE(node_stopped_too_late);
+        // Its agent connects again and is fenced until its workers are gone.
+        const std::string how = "did not end its workers in time";
+        drop_connection(step, step.run.nodes.at(id), how);
+        lose_node(step, id, how);
+    }
+}
+
+}  // namespace ddprun::rdzv
