@@ -8,7 +8,7 @@
 namespace ddprun::agent {
 
 /// What the kernel logged that may explain the end of a worker: kills by the OOM killer, crashes,
-/// errors of NVIDIA GPUs (Xid). Bounded.
+/// errors of NVIDIA GPUs (Xid). Of one generation: what was before explains nothing. Bounded.
 class KernelNotes {
 public:
     /// One record of /dev/kmsg: "priority,number,microseconds,flags;text".
@@ -18,9 +18,6 @@ public:
     /// OOM killer, whomever it hit (the pid may be another in a container, or a worker's child);
     /// else the newest error of a GPU. Empty: nothing was logged.
     [[nodiscard]] std::string about(int pid, std::optional<int> signal) const;
-
-    /// A new generation: what was before explains nothing any more.
-    void clear() { notes_.clear(); }
 
 private:
     std::deque<std::string> notes_;  ///< oldest first

@@ -1,15 +1,15 @@
 #include "agent/daemon/agent.hpp"
 
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <utility>
 #include <variant>
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
-#include "agent/daemon/dying.hpp"
 #include "agent/daemon/evidence.hpp"
-#include "agent/daemon/signs_of_life.hpp"
 #include "agent/process/cgroup.hpp"
 #include "base/check.hpp"
 #include "base/overloaded.hpp"
@@ -32,11 +32,7 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
                 .on_input = [this](Input input) { feed(std::move(input)); }}),
       timer_(io),
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
-      workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
-      page_([this](Generation generation, LocalRank local_rank, FatalSignal told) {
-          // On the thread of the watch.
-          boost::asio::post(io_, [=, this] { worker_may_die(generation, local_rank, told); });
-      }) {}
+      workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }) {}
 
 Agent::~Agent() {
     // Ends the thread first, which posts work for the rest.
@@ -88,15 +84,19 @@ void Agent::start_link() {
 
 KeeperHandle::Events Agent::keeper_events() {
     KeeperHandle::Events events;
-    events.on_started = [this](Generation, LocalRank local_rank, int pid) {
-        helpers_.stacks.worker_started(local_rank, pid);
+    events.on_started = [this](Generation number, LocalRank local_rank, int pid) {
+        if (GenerationOnNode* generation = held(number)) {
+            generation->worker_started(local_rank, pid);
+        }
     };
     events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {
         worker_ended(generation, local_rank, end);
     };
     events.on_emptied = [this](Generation generation) {
         output_->close(generation);
-        page_.drop(generation);
+        if (held(generation) != nullptr) {
+            generation_.reset();
+        }
         feed(Emptied{generation});
     };
     events.on_not_emptied = [this](Generation generation, std::string what) {
@@ -106,16 +106,14 @@ KeeperHandle::Events Agent::keeper_events() {
     return events;
 }
 
-void Agent::worker_ended(Generation generation, LocalRank local_rank, const WorkerEnd& end) {
-    if (generation == generation_) {
-        feed(WorkerExited{generation, local_rank, what_is_known(local_rank, end)});
-    }
+GenerationOnNode* Agent::held(Generation number) {
+    return generation_ && generation_->number() == number ? &*generation_ : nullptr;
 }
 
-/// Of a worker of the current generation.
-rdzv::Evidence Agent::what_is_known(LocalRank local_rank, const WorkerEnd& end) {
-    return evidence_of(end, specs_.at(local_rank), page_.progress(generation_, local_rank),
-                       end.exit_code == 0 ? std::string() : kernel_log_.about(end));
+void Agent::worker_ended(Generation number, LocalRank local_rank, const WorkerEnd& end) {
+    if (GenerationOnNode* generation = held(number)) {
+        feed(WorkerExited{number, local_rank, generation->evidence(local_rank, end)});
+    }
 }
 
 void Agent::collect_last_words(const CollectLastWords& effect) {
@@ -125,12 +123,13 @@ void Agent::collect_last_words(const CollectLastWords& effect) {
     });
 }
 
-void Agent::worker_may_die(Generation generation, LocalRank local_rank, FatalSignal told) {
-    if (generation != generation_) {
+void Agent::worker_may_die(Generation number, LocalRank local_rank, FatalSignal told) {
+    GenerationOnNode* generation = held(number);
+    if (generation == nullptr) {
         return;
     }
-    if (const auto end = abnormal_end_of(helpers_.stacks.pid_of(local_rank), told)) {
-        feed(WorkerDying{generation, local_rank, what_is_known(local_rank, *end)});
+    if (const auto end = generation->abnormal_end(local_rank, told)) {
+        feed(WorkerDying{number, local_rank, generation->evidence(local_rank, *end)});
     }
 }
 
@@ -182,15 +181,23 @@ void Agent::carry_out(Effect effect) {
                    [&](ServeStore& e) { store_.serve(std::move(e)); },
                    [&](CloseStore&) { store_.close(); },
                    [&](StartWorkers& e) { start_workers(std::move(e)); },
-                   [&](AskWorkersToLeave& e) { page_.carry_out(e); },
+                   [&](AskWorkersToLeave& e) {
+                       if (generation_) {
+                           generation_->carry_out(e);
+                       }
+                   },
                    [&](SignalWorkers& e) { signal_workers(e); },
                    [&](ForwardSignal& e) { keeper_->forward_signal(e.generation, e.signal); },
-                   [&](AllowPublishing& e) { page_.carry_out(e); },
+                   [&](AllowPublishing& e) {
+                       if (generation_) {
+                           generation_->carry_out(e);
+                       }
+                   },
                    [&](LookAtWorkers& e) { look_at_workers(e.generation); },
-                   [&](LookAtGpus& e) { helpers_.gpus.look(e, helpers_.stacks.pids()); },
+                   [&](LookAtGpus& e) { helpers_.gpus.look(e, pids_of(e.generation)); },
                    [&](AwaitGpuMemory&) { helpers_.gpu_memory.wait(); },
                    [&](RunPreflight&) { helpers_.preflight.run(); },
-                   [&](SaveStacks& e) { helpers_.stacks.save(e); },
+                   [&](SaveStacks& e) { helpers_.stacks.save(e, pids_of(e.generation)); },
                    [&](CollectLastWords& e) { collect_last_words(e); },
                    [&](EmptyGeneration& e) { empty_generation(e.generation); },
                    [&](Say& e) { say(e.text); },
@@ -211,62 +218,65 @@ void Agent::open_store(const std::string& host) {
 }
 
 void Agent::start_workers(StartWorkers start) {
-    generation_ = start.generation;
-    kernel_log_.begin_generation();
+    DDP_CHECK(!generation_, start.generation.value());
+    const Generation number = start.generation;
+    const Rank base_rank = start.base_rank;
     helpers_.begin_generation();
-    specs_.clear();
     if (start.relayed_store) {
         store_.relay(start);
     }
-    if (const Result<void> made = page_.make(start); !made) {
+    generation_.emplace(
+        std::move(start), [this](Generation of, LocalRank local_rank, FatalSignal told) {
+            // On the thread of the watch.
+            boost::asio::post(io_, [=, this] { worker_may_die(of, local_rank, told); });
+        });
+    if (const Result<void> made = generation_->make_page(); !made) {
         say(fmt::format("warning: {}; workers learn of a drain by signals alone",
                         made.error().what));
     }
     std::vector<OutputPipes> pipes;
-    for (const WorkerSpec& spec : start.workers) {
-        const Rank rank(start.base_rank.value() + spec.local_rank.value());
-        Result<OutputPipes> opened =
-            output_->open(start.generation, spec.local_rank, rank, spec.log_dir);
+    for (const WorkerSpec& spec : generation_->workers()) {
+        const Rank rank(base_rank.value() + spec.local_rank.value());
+        Result<OutputPipes> opened = output_->open(number, spec.local_rank, rank, spec.log_dir);
         pipes.push_back(opened ? std::move(*opened) : OutputPipes{});
-        specs_[spec.local_rank] = spec;
     }
-    // The folders must be there before a worker that writes its error file at once.
-    is_spawn_pending_ = true;
-    auto shared = std::make_shared<std::vector<OutputPipes>>(std::move(pipes));
-    output_->when_ready([this, workers = std::move(start.workers), generation = start.generation,
-                         shared] { spawn(generation, workers, *shared); });
+    generation_->await_folders(std::move(pipes));
+    output_->when_ready([this, number] { spawn(number); });
 }
 
-void Agent::spawn(Generation generation, const std::vector<WorkerSpec>& workers,
-                  std::vector<OutputPipes>& pipes) {
-    if (generation != generation_ || !is_spawn_pending_) {
+void Agent::spawn(Generation number) {
+    GenerationOnNode* generation = held(number);
+    std::optional<std::vector<OutputPipes>> pipes;
+    if (generation == nullptr || !(pipes = generation->take_pipes())) {
         return;
     }
-    is_spawn_pending_ = false;
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-        if (!pipes[i].out.is_open()) {
+    for (const WorkerSpec& worker : generation->workers()) {
+        OutputPipes& own = pipes->at(static_cast<std::size_t>(worker.local_rank.value()));
+        if (!own.out.is_open()) {
             WorkerEnd end{};
             end.exec_errno = EMFILE;
-            worker_ended(generation, workers[i].local_rank, end);
+            worker_ended(number, worker.local_rank, end);
             continue;
         }
-        keeper_->start_worker(generation, workers[i].local_rank, workers[i].command,
-                              workers[i].environment, std::move(pipes[i].out),
-                              std::move(pipes[i].err), workers[i].cpus, page_.file());
+        keeper_->start_worker(number, worker.local_rank, worker.command, worker.environment,
+                              std::move(own.out), std::move(own.err), worker.cpus,
+                              generation->page_file());
     }
 }
 
 void Agent::signal_workers(const SignalWorkers& effect) {
-    if (is_spawn_pending_) {
-        end_before_spawn(effect);
+    GenerationOnNode* generation = held(effect.generation);
+    if (generation == nullptr) {
         return;
     }
-    std::vector<LocalRank> meant;
-    for (const auto& [local_rank, spec] : specs_) {
-        if (!page_.is_spared(effect, local_rank)) {
-            meant.push_back(local_rank);
+    if (generation->end_before_spawn()) {
+        for (const WorkerSpec& worker : generation->workers()) {
+            feed(WorkerExited{effect.generation, worker.local_rank,
+                              generation->evidence_before_spawn(worker.local_rank, effect.signal)});
         }
+        return;
     }
+    std::vector<LocalRank> meant = generation->meant_by(effect);
     if (!meant.empty()) {
         keeper_->signal_workers(effect.generation, std::move(meant), effect.signal);
     }
@@ -274,29 +284,28 @@ void Agent::signal_workers(const SignalWorkers& effect) {
 
 /// The output thread reads the CPU time, for a sweep of /proc may take long. Not answered while
 /// the disk holds up the workers' output: they may wait for that.
-void Agent::look_at_workers(Generation generation) {
-    output_->measure([this, generation, cpu = keeper_->cpu_time()](const OutputMeasure& output) {
-        boost::asio::post(io_, [this, generation, output, used = cpu.used()] {
-            feed(Looked{generation, signs_of_life(output, used, page_, helpers_.stacks, generation,
-                                                  specs_.size())});
+void Agent::look_at_workers(Generation number) {
+    output_->measure([this, number, cpu = keeper_->cpu_time()](const OutputMeasure& output) {
+        boost::asio::post(io_, [this, number, output, used = cpu.used()] {
+            if (const GenerationOnNode* generation = held(number)) {
+                feed(Looked{number, generation->seen(output, used)});
+            }
         });
     });
 }
 
-/// Stopped before it was started: as if the signal had ended each worker at once.
-void Agent::end_before_spawn(const SignalWorkers& effect) {
-    is_spawn_pending_ = false;
-    for (const auto& [local_rank, spec] : specs_) {
-        WorkerEnd end{};
-        end.signal = effect.signal;
-        feed(WorkerExited{effect.generation, local_rank, evidence_of(end, spec, std::nullopt, {})});
+void Agent::empty_generation(Generation number) {
+    if (GenerationOnNode* generation = held(number)) {
+        generation->begin_emptying();
     }
+    helpers_.end_generation();
+    keeper_->empty_generation(number);
 }
 
-void Agent::empty_generation(Generation generation) {
-    is_spawn_pending_ = false;
-    helpers_.end_generation();
-    keeper_->empty_generation(generation);
+/// Of its workers that have been started.
+std::map<LocalRank, int> Agent::pids_of(Generation number) {
+    const GenerationOnNode* generation = held(number);
+    return generation == nullptr ? std::map<LocalRank, int>() : generation->pids();
 }
 
 void Agent::show(const rdzv::Verdict& verdict) {

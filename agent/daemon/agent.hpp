@@ -13,9 +13,8 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "agent/core/supervisor.hpp"
+#include "agent/daemon/generation_on_node.hpp"
 #include "agent/daemon/keeper_handle.hpp"
-#include "agent/daemon/kernel_log.hpp"
-#include "agent/daemon/shared_page.hpp"
 #include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/store_host.hpp"
 #include "agent/helpers/helper_programs.hpp"
@@ -72,19 +71,19 @@ private:
     void carry_out(Effect effect);
     void open_store(const std::string& host);
     void start_workers(StartWorkers start);
-    void spawn(Generation generation, const std::vector<WorkerSpec>& workers,
-               std::vector<OutputPipes>& pipes);
+    void spawn(Generation number);
     void signal_workers(const SignalWorkers& effect);
-    void end_before_spawn(const SignalWorkers& effect);
-    void look_at_workers(Generation generation);
+    void look_at_workers(Generation number);
     void collect_last_words(const CollectLastWords& effect);
-    void empty_generation(Generation generation);
+    void empty_generation(Generation number);
     void show(const rdzv::Verdict& verdict);
     void end(int code);
 
-    void worker_ended(Generation generation, LocalRank local_rank, const WorkerEnd& end);
-    void worker_may_die(Generation generation, LocalRank local_rank, FatalSignal told);
-    [[nodiscard]] rdzv::Evidence what_is_known(LocalRank local_rank, const WorkerEnd& end);
+    /// Null: that generation is not here, or not any more.
+    [[nodiscard]] GenerationOnNode* held(Generation number);
+    [[nodiscard]] std::map<LocalRank, int> pids_of(Generation number);
+    void worker_ended(Generation number, LocalRank local_rank, const WorkerEnd& end);
+    void worker_may_die(Generation number, LocalRank local_rank, FatalSignal told);
 
     boost::asio::io_context& io_;
     AgentOptions options_;
@@ -104,11 +103,7 @@ private:
     bool has_ended_ = false;
     std::optional<Instant> armed_for_;
 
-    Generation generation_;
-    bool is_spawn_pending_ = false;  ///< its folders are being made
-    std::map<LocalRank, WorkerSpec> specs_;
-    SharedPage page_;
-    KernelLog kernel_log_;
+    std::optional<GenerationOnNode> generation_;  ///< none: nothing is left of the last one
 };
 
 }  // namespace ddprun::agent

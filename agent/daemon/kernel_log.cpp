@@ -27,16 +27,11 @@ std::optional<long long> memory_kills() {
 
 }  // namespace
 
-KernelLog::KernelLog() : log_(open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+KernelLog::KernelLog()
+    : log_(open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC)), kills_before_(memory_kills()) {
     if (log_.is_open()) {
         (void)lseek(log_.get(), 0, SEEK_END);
     }
-}
-
-void KernelLog::begin_generation() {
-    read_new();
-    notes_.clear();
-    kills_before_ = memory_kills();
 }
 
 std::string KernelLog::about(const WorkerEnd& end) {

@@ -9,14 +9,12 @@
 
 namespace ddprun::agent {
 
-/// Asks this node's kernel why a worker ended: its log where this user may read it, else the number
-/// of processes that the OOM killer killed. Reads without blocking. One thread.
+/// Asks this node's kernel why a worker of one generation ended: its log where this user may read
+/// it, else the number of processes that the OOM killer killed. Reads without blocking. One thread.
 class KernelLog {
 public:
+    /// What is logged from now on counts.
     KernelLog();
-
-    /// From here on counts.
-    void begin_generation();
 
     /// One line about the end of a worker that failed; empty: the kernel had no part in it.
     [[nodiscard]] std::string about(const WorkerEnd& end);

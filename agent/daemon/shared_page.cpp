@@ -28,13 +28,6 @@ UniqueFd SharedPage::file() const {
     return UniqueFd(page_ ? fcntl(page_->file(), F_DUPFD_CLOEXEC, 0) : -1);
 }
 
-void SharedPage::drop(Generation generation) {
-    if (is_of(generation)) {
-        watch_.reset();
-        page_.reset();
-    }
-}
-
 void SharedPage::carry_out(const AskWorkersToLeave& effect) {
     if (is_of(effect.generation)) {
         page_->ask_to_stop(effect.signal, effect.deadline);

@@ -33,8 +33,6 @@ public:
     /// The page, for the keeper to hold out to a worker; not open: there is none.
     [[nodiscard]] UniqueFd file() const;
 
-    void drop(Generation generation);
-
     void carry_out(const AskWorkersToLeave& effect);
     void carry_out(const AllowPublishing& effect);
 

@@ -11,9 +11,9 @@ namespace ddprun::agent {
 GpuLook::GpuLook(GpuHelper& helper, const Limits& limits, std::function<void(GpusLooked)> on_done)
     : helper_(helper), limits_(limits), on_done_(std::move(on_done)) {}
 
-void GpuLook::look(const LookAtGpus& order, const std::vector<int>& pids) {
+void GpuLook::look(const LookAtGpus& order, const std::map<LocalRank, int>& pids) {
     std::string question = fmt::format("use {}", order.quiet_for.count());
-    for (const int pid : pids) {
+    for (const auto& [local_rank, pid] : pids) {
         if (pid != 0) {  // It is not known, for want of descriptors.
             question += fmt::format(" {}", pid);
         }

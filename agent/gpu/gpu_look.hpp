@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <vector>
+#include <map>
 
 #include "agent/core/supervisor.hpp"
 #include "agent/gpu/gpu_helper.hpp"
@@ -17,7 +17,7 @@ public:
 
     /// At the workers `pids` and all that belongs to them. Answered by one on_done, perhaps at
     /// once: what cannot be found out counts as not used.
-    void look(const LookAtGpus& order, const std::vector<int>& pids);
+    void look(const LookAtGpus& order, const std::map<LocalRank, int>& pids);
 
     /// The generation is to be emptied: there is no on_done any more.
     void cancel() { ++looks_; }

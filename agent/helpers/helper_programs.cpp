@@ -26,7 +26,6 @@ HelperPrograms::HelperPrograms(boost::asio::io_context& io, const SupervisorOpti
            }}) {}
 
 void HelperPrograms::begin_generation() {
-    stacks.begin_generation();
     if (awaits_gpu_memory) {
         gpu_memory.remember();
     }

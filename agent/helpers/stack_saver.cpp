@@ -21,41 +21,20 @@ StackSaver::StackSaver(boost::asio::io_context& io, const Limits& limits, Events
       limits_(limits),
       events_(std::move(events)) {}
 
-void StackSaver::begin_generation() {
-    pids_.clear();
-}
-
-void StackSaver::worker_started(LocalRank local_rank, int pid) {
-    pids_[local_rank] = pid;
-}
-
-int StackSaver::pid_of(LocalRank local_rank) const {
-    const auto found = pids_.find(local_rank);
-    return found == pids_.end() ? 0 : found->second;
-}
-
-std::vector<int> StackSaver::pids() const {
-    std::vector<int> pids;
-    for (const auto& [local_rank, pid] : pids_) {
-        pids.push_back(pid);
-    }
-    return pids;
-}
-
-void StackSaver::save(const SaveStacks& order) {
+void StackSaver::save(const SaveStacks& order, const std::map<LocalRank, int>& pids) {
     cancel();
     generation_ = order.generation;
     if (order.folder.empty()) {
         events_.on_done(generation_);
         return;
     }
-    if (const Result<void> started = start(order); !started) {
+    if (const Result<void> started = start(order, pids); !started) {
         events_.say(fmt::format("no stacks are saved: {}", started.error().what));
         events_.on_done(generation_);
     }
 }
 
-Result<void> StackSaver::start(const SaveStacks& order) {
+Result<void> StackSaver::start(const SaveStacks& order, const std::map<LocalRank, int>& pids) {
     Result<std::string> program = program_beside_us("ddprun-stacks");
     if (!program) {
         return program.error();
@@ -66,9 +45,9 @@ Result<void> StackSaver::start(const SaveStacks& order) {
     spec.command = {std::move(*program), order.folder, std::to_string(own_timeout.count()),
                     std::to_string(limits_.stacks_bytes_max)};
     for (const LocalRank local_rank : order.workers) {
-        if (const int pid = pid_of(local_rank); pid != 0) {
+        if (const auto pid = pids.find(local_rank); pid != pids.end()) {
             spec.command.push_back(
-                fmt::format("{}:{}", order.base_rank.value() + local_rank.value(), pid));
+                fmt::format("{}:{}", order.base_rank.value() + local_rank.value(), pid->second));
         }
     }
     return program_.start(spec, limits_.stacks_timeout);

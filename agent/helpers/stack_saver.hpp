@@ -3,7 +3,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
@@ -27,25 +26,18 @@ public:
 
     StackSaver(boost::asio::io_context& io, const Limits& limits, Events events);
 
-    void begin_generation();
-    void worker_started(LocalRank local_rank, int pid);
-    /// 0: it has not been started.
-    [[nodiscard]] int pid_of(LocalRank local_rank) const;
-    [[nodiscard]] std::vector<int> pids() const;
-
-    /// Answered by one on_done, perhaps at once.
-    void save(const SaveStacks& order);
+    /// `pids`: of the workers that have been started. Answered by one on_done, perhaps at once.
+    void save(const SaveStacks& order, const std::map<LocalRank, int>& pids);
 
     /// The generation is to be emptied: nothing more is saved of it.
     void cancel() { program_.cancel(); }
 
 private:
-    [[nodiscard]] Result<void> start(const SaveStacks& order);
+    [[nodiscard]] Result<void> start(const SaveStacks& order, const std::map<LocalRank, int>& pids);
 
     TimedProgram program_;
     Limits limits_;
     Events events_;
-    std::map<LocalRank, int> pids_;
     Generation generation_;
 };
 

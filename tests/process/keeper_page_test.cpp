@@ -83,7 +83,6 @@ TEST_CASE("what is meant for another generation does not reach the page") {
     const Generation other(GENERATE(std::uint64_t{2}, std::uint64_t{4}));
     page.carry_out(AskWorkersToLeave{.generation = other, .signal = SIGTERM});
     page.carry_out(AllowPublishing{.generation = other, .until = Instant::min()});
-    page.drop(other);
     CHECK_FALSE(looking.stop_request().has_value());
     CHECK_FALSE(looking.is_isolated());
     CHECK_FALSE(page.progress(other, LocalRank(1)).has_value());
@@ -112,10 +111,6 @@ TEST_CASE("workers may publish before the moment that their agent was told last"
 
 TEST_CASE("without a page every worker is signalled and nothing is known of its progress") {
     SharedPage page(no_sign);
-    const StartWorkers start = two_workers(Generation(1));
-    REQUIRE(page.make(start));
-    const worker::Page looking = look(page, start, 0);
-    page.drop(Generation(1));
     page.carry_out(AskWorkersToLeave{.generation = Generation(1), .signal = SIGTERM});
     page.carry_out(AllowPublishing{.generation = Generation(1), .until = Instant::max()});
     const SignalWorkers signal{

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "agent/core/quiet_watch.hpp"
+#include "agent/core/supervisor.hpp"
+#include "agent/daemon/kernel_log.hpp"
+#include "agent/daemon/shared_page.hpp"
+#include "agent/output/worker_output.hpp"
+#include "agent/process/keeper_protocol.hpp"
+#include "base/instant.hpp"
+#include "base/result.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "worker_runtime/contract/worker_page.hpp"
+
+namespace ddprun::agent {
+
+/// All that belongs to one generation on this node, from StartWorkers to Emptied: its workers,
+/// their pids, the page shared with them, what the kernel has logged since it began, and how far it
+/// has come. Starts and signals nobody itself. Owned and called by the agent's thread.
+class GenerationOnNode {
+public:
+    /// `on_sign` is SharedPage's.
+    GenerationOnNode(StartWorkers start, SharedPage::OnSign on_sign);
+    GenerationOnNode(const GenerationOnNode&) = delete;
+    GenerationOnNode& operator=(const GenerationOnNode&) = delete;
+
+    /// As SharedPage::make(): on failure workers learn of a drain by signals alone.
+    [[nodiscard]] Result<void> make_page() { return page_.make(start_); }
+
+    [[nodiscard]] Generation number() const { return start_.generation; }
+    /// By local rank.
+    [[nodiscard]] const std::vector<WorkerSpec>& workers() const { return start_.workers; }
+
+    /// The first stage: nobody is spawned before the folders of these pipes, by local rank, are
+    /// there, for a worker may write its error file at once.
+    void await_folders(std::vector<OutputPipes> pipes);
+
+    /// The folders are there: the pipes to spawn the workers with. None: a signal or the order to
+    /// empty it came first, and nobody is to be spawned.
+    [[nodiscard]] std::optional<std::vector<OutputPipes>> take_pipes();
+
+    /// A signal is for workers. True, once, if they have not been spawned, and will never be: then
+    /// it is as if the signal had ended each of them.
+    [[nodiscard]] bool end_before_spawn();
+
+    /// From now on nothing is left to do but to prove it empty.
+    void begin_emptying() { stage_ = BeingEmptied{}; }
+
+    void worker_started(LocalRank local_rank, int pid) { pids_[local_rank] = pid; }
+    /// Of those that have been started.
+    [[nodiscard]] const std::map<LocalRank, int>& pids() const { return pids_; }
+
+    /// For the keeper to hold out to a worker; not open: there is none.
+    [[nodiscard]] UniqueFd page_file() const { return page_.file(); }
+    void carry_out(const AskWorkersToLeave& effect) { page_.carry_out(effect); }
+    void carry_out(const AllowPublishing& effect) { page_.carry_out(effect); }
+
+    /// Those that the signal is for.
+    [[nodiscard]] std::vector<LocalRank> meant_by(const SignalWorkers& effect) const;
+
+    /// What the workers have shown until now, `output` and `cpu` among it.
+    [[nodiscard]] SignsOfLife seen(const OutputMeasure& output, Duration cpu) const;
+
+    /// What is known at once of the end of a worker.
+    [[nodiscard]] rdzv::Evidence evidence(LocalRank local_rank, const WorkerEnd& end);
+
+    /// The same of one that was ended by `signal` before it was spawned.
+    [[nodiscard]] rdzv::Evidence evidence_before_spawn(LocalRank local_rank, int signal) const;
+
+    /// As abnormal_end_of() a worker that LifeWatch has seen a sign of.
+    [[nodiscard]] std::optional<WorkerEnd> abnormal_end(LocalRank local_rank,
+                                                        FatalSignal told) const;
+
+private:
+    struct AwaitsFolders {
+        std::vector<OutputPipes> pipes;
+    };
+    /// The keeper was asked for the workers, or they ended before.
+    struct Spawned {};
+    struct BeingEmptied {};
+
+    [[nodiscard]] const WorkerSpec& worker(LocalRank local_rank) const;
+    /// 0: it has not been started.
+    [[nodiscard]] int pid_of(LocalRank local_rank) const;
+
+    StartWorkers start_;
+    std::variant<AwaitsFolders, Spawned, BeingEmptied> stage_;
+    std::map<LocalRank, int> pids_;
+    SharedPage page_;
+    KernelLog kernel_log_;
+};
+
+}  // namespace ddprun::agent
