@@ -16,6 +16,7 @@
 #include "rendezvous/core/membership.hpp"
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/running.hpp"
+#include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/step.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -74,11 +75,8 @@ std::string objection(const Step& step, const Join& join) {
             step.job.value(), step.run.nodes.size(), join.hostname);
     }
     if (join.node_rank) {
-        const auto taken = step.run.node_ranks.find(*join.node_rank);
-        const Node* owner =
-            taken == step.run.node_ranks.end() ? nullptr : find_node(step.run, taken->second);
-        if (owner != nullptr && taken->second != join.node &&
-            owner->info.node_rank == join.node_rank) {
+        const Node* owner = step.run.nodes.with_node_rank(*join.node_rank);
+        if (owner != nullptr && owner->info.node != join.node) {
             return fmt::format(
                 "join refused: node {} asks --node-rank {} but node {} of job {} has it; give each "
                 "node its own, or none at all",
@@ -101,8 +99,7 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
     if (DDP_BUG(FenceMissing)) {
         node.info.held.reset();
     }
-    node.standing = node.info.held ? Standing::Unready : Standing::Ready;
-    reindex(step, id);
+    step.run.nodes.set_standing(id, node.info.held ? Standing::Unready : Standing::Ready);
     if (!node.info.held) {
         if (!step.run.places.empty()) {
             step.run.explain_at = step.now;
@@ -120,7 +117,7 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
 }
 
 void add_node(Step& step, ConnectionId connection, const Join& join) {
-    Node& node = step.run.nodes[join.node];
+    Node& node = step.run.nodes.add(join.node);
     node.info = join;
     node.joined_as = ++step.run.joins;
     if (Forming* forming = std::get_if<Forming>(&step.run.phase);
@@ -133,7 +130,7 @@ void add_node(Step& step, ConnectionId connection, const Join& join) {
     } else {
         trace(step, std::move(text));
     }
-    attach(step, join.node, node, connection);
+    attach(step, node, connection);
     take_stock(step, join.node, node);
 }
 
@@ -166,7 +163,7 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
     const Run& run = step.run;
     const NodeId& id = message.node;
     drop_connection(step, node, "this node reconnected");
-    if (node.standing == Standing::Member) {
+    if (node.is_member()) {
         const bool holds_another = message.held && (message.held->generation != run.generation ||
                                                     message.held->digest != run.digest);
         const bool was_restored = step.now < run.returns_until;
@@ -182,8 +179,7 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
         node.info = message;
         node.info.held.reset();
         trace(step, fmt::format("node {} reconnected", message.hostname));
-        attach(step, id, node, connection);
-        reindex(step, id);
+        attach(step, node, connection);
         if (was_restored) {
             write_behind(step);  // what was restored has proved to be of use
         }
@@ -192,9 +188,9 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
     }
     trace(step, fmt::format("node {} reconnected", message.hostname));
     node.info = message;
-    attach(step, id, node, connection);
+    attach(step, node, connection);
     take_stock(step, id, node);
-    if (node.leaving && node.standing == Standing::Ready) {
+    if (node.leaving() && node.standing() == Standing::Ready) {
         release(step, id);
     }
     return true;
@@ -226,8 +222,8 @@ void learn_numbers(Run& run, const Join& message) {
 void take_in(Step& step, ConnectionId connection, const Join& message) {
     Run& run = step.run;
     learn_numbers(run, message);
-    if (Node* known = find_node(run, message.node)) {
-        if (known->connection && connection < *known->connection) {
+    if (Node* known = run.nodes.get(message.node)) {
+        if (known->connection() && connection < *known->connection()) {
             DDP_PROBE(join_of_the_past);
             // Said long ago, by a ddprun that is gone: the present one connected later.
             turn_away(step, connection, kReplaced, kExitRendezvousLost);
@@ -239,8 +235,8 @@ void take_in(Step& step, ConnectionId connection, const Join& message) {
             return;
         }
         const std::string how = "was replaced by a new ddprun on the same node";
-        if (known->connection) {
-            step.out.add(Send{*known->connection, Refused{kReplaced, kExitRendezvousLost}});
+        if (known->connection()) {
+            step.out.add(Send{*known->connection(), Refused{kReplaced, kExitRendezvousLost}});
             drop_connection(step, *known, how);
         }
         DDP_PROBE(node_replaced);
@@ -288,12 +284,12 @@ std::string fault_of(const Join& message, const Limits& limits) {
     return {};
 }
 
-void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection) {
-    node.connection = connection;
+void attach(Step& step, Node& node, ConnectionId connection) {
+    const NodeId& id = node.info.node;
+    step.run.nodes.connect(id, connection);
     node.said_waiting.clear();
     forget_quiet(step.run, id);
-    step.run.by_connection[connection] = id;
-    renew_lease(step, id, node);
+    renew_lease(step, node);
     Accepted accepted{.run_token = step.run.token, .is_lasting = step.options.is_lasting};
     if (step.options.has_leases) {
         accepted.lease = step.options.limits.lease;
@@ -309,7 +305,7 @@ void refuse(Effects& out, ConnectionId connection, const std::string& text, int 
 
 void join(Step& step, ConnectionId connection, const Join& message) {
     Run& run = step.run;
-    if (run.by_connection.contains(connection) || run.departing.contains(connection) ||
+    if (run.nodes.by_connection().contains(connection) || run.departing.contains(connection) ||
         run.parked.contains(connection)) {
         turn_away(step, connection, "a second join on one connection", kExitInternal);
         return;

@@ -10,7 +10,7 @@
 /// Who comes, and comes back: joins of every kind.
 namespace ddprun::rdzv {
 
-struct Node;
+class Node;
 struct Step;
 
 /// Why no run may be opened or joined with `message`, whatever its state; empty if it makes sense.
@@ -18,6 +18,6 @@ struct Step;
 void refuse(Effects& out, ConnectionId connection, const std::string& text, int exit_code);
 void join(Step& step, ConnectionId connection, const Join& message);
 /// `connection` is the node's voice from now on, and is told so.
-void attach(Step& step, const NodeId& id, Node& node, ConnectionId connection);
+void attach(Step& step, Node& node, ConnectionId connection);
 
 }  // namespace ddprun::rdzv

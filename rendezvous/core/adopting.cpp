@@ -122,8 +122,7 @@ void take_over(Step& step, const Holders& holders) {
     run.places.clear();
     Running running{.since = step.now};
     for (const auto& [connection, join] : holders.joins) {
-        run.restarts_used = std::max(run.restarts_used, join.held->restart_count);
-        run.node_losses_used = std::max(run.node_losses_used, join.held->node_losses);
+        run.budgets.learn_used(*join.held, run.settings);
         run.places.push_back(Place{.node = join.node,
                                    .slots = join.slots,
                                    .hostname = join.hostname,
@@ -131,22 +130,17 @@ void take_over(Step& step, const Holders& holders) {
                                    .topology_key = join.topology_key});
         running.unfinished.insert(join.node);
     }
-    run.restarts_used = std::min(run.restarts_used, run.settings.max_restarts);
-    if (run.settings.max_node_losses >= 0) {
-        run.node_losses_used = std::min(run.node_losses_used, run.settings.max_node_losses);
-    }
     write_rows(run);
     become(run, std::move(running));
     for (const auto& [connection, join] : holders.joins) {
         run.rows.at(join.node).base_rank = join.held->base_rank;
         run.rows.at(join.node).group_rank = join.held->group_rank;
-        Node& node = run.nodes[join.node];
+        Node& node = run.nodes.add(join.node);
         node.info = join;
         node.info.held.reset();
-        node.standing = Standing::Member;
         node.joined_as = ++run.joins;
-        attach(step, join.node, node, connection);
-        reindex(step, join.node);
+        run.nodes.set_standing(join.node, Standing::Member);
+        attach(step, node, connection);
     }
     run.admitted = admitted_addresses(run, step.options.limits);
     note(step, fmt::format("generation {} goes on: {} came back to a rendezvous without a journal",
@@ -204,7 +198,7 @@ Generation newest_told(const Run& run, const Join& message, const Limits& limits
         return is_plausible(message, limits) ? message.held->generation : Generation();
     }
     const auto known = run.nodes.find(message.node);
-    const bool is_member = known != run.nodes.end() && known->second.standing == Standing::Member;
+    const bool is_member = known != run.nodes.end() && known->second.is_member();
     return is_member ? message.newest : Generation();
 }
 
@@ -243,15 +237,11 @@ void enter_adopting(Step& step) {
     }
     DDP_PROBE(unknown_generation_came_back);
     note(step, "nodes come back with a generation that the rendezvous does not know");
-    for (auto& [id, node] : run.nodes) {
+    for (const auto& [id, node] : run.nodes) {
         drop_connection(step, node, "join again: a generation of this job is running");
     }
     run.nodes.clear();
-    run.ready.clear();
-    run.suspects.clear();
-    run.leases.clear();
-    run.node_ranks.clear();
-    run.doubt_until.reset();
+    run.doubt.until.reset();
     run.explain_at.reset();
     const Limits& limits = step.options.limits;
     become(run, Adopting{.not_before = step.now + limits.lease,

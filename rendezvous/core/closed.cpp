@@ -24,8 +24,8 @@ void enter_closed(Step& step, Verdict verdict) {
     verdict.timeline = run.timeline;
     for (const auto& [id, node] : run.nodes) {
         send(step, node, verdict);
-        if (node.connection) {
-            depart(step, *node.connection, id);
+        if (node.connection()) {
+            depart(step, *node.connection(), id);
         }
     }
     run.explain_at.reset();
@@ -58,8 +58,9 @@ void close_failed(Step& step, const Stopping& stopping) {
 void close_without_progress(Step& step, const Stopping& stopping) {
     Verdict verdict = failure_verdict(stopping);
     verdict.exit_code = kExitNoProgress;
-    verdict.text = fmt::format("no progress: {} failures in a row at step {}, the last: {}",
-                               step.run.failures_at_step, *step.run.failed_step, verdict.text);
+    verdict.text =
+        fmt::format("no progress: {} failures in a row at step {}, the last: {}",
+                    step.run.budgets.failures_at_step, *step.run.budgets.failed_step, verdict.text);
     enter_closed(step, std::move(verdict));
 }
 
@@ -99,7 +100,7 @@ bool is_answered_by_verdict(const Run& run, const Closed& closed, const Join& jo
 }
 
 void answer_with_verdict(Step& step, ConnectionId connection, const Join& message) {
-    if (Node* known = find_node(step.run, message.node)) {
+    if (Node* known = step.run.nodes.get(message.node)) {
         drop_connection(step, *known, "this node reconnected");
         lose_node(step, message.node, "reconnected");
     }

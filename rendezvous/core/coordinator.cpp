@@ -19,6 +19,7 @@
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/core/running.hpp"
+#include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
@@ -90,13 +91,12 @@ void quiet(Step& step, ConnectionId connection, const Quiet& message) {
 }
 
 void stopped(Step& step, ConnectionId connection, const Stopped& message) {
-    Node* node = speaker_of(step.run, connection);
-    if (node != nullptr && node->standing == Standing::Unready) {
+    Node* node = step.run.nodes.speaking_on(connection);
+    if (node != nullptr && node->standing() == Standing::Unready) {
         fenced_node_emptied(step, *node, message);
         return;
     }
-    if (node == nullptr || node->standing != Standing::Member ||
-        message.generation != step.run.generation) {
+    if (node == nullptr || !node->is_member() || message.generation != step.run.generation) {
         return;
     }
     std::visit(Overloaded{
@@ -108,14 +108,14 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
 }
 
 void leave(Step& step, ConnectionId connection, const Leave& message) {
-    Node* node = speaker_of(step.run, connection);
+    Node* node = step.run.nodes.speaking_on(connection);
     if (node == nullptr || is_closed(step.run)) {
         return;
     }
     told_to_leave(step, *node, message);
-    if (node->standing == Standing::Ready) {
+    if (node->standing() == Standing::Ready) {
         release(step, NodeId(node->info.node));
-    } else if (node->standing == Standing::Member) {
+    } else if (node->is_member()) {
         std::visit(
             Overloaded{
                 [&](const Running& running) { drain_for_leaver(step, running, *node, message); },
@@ -231,7 +231,7 @@ std::optional<Instant> deadline_of(const Run& run, Instant now) {
 
 /// What must hold between two steps (S1, S2, S9, S11).
 void check_invariants(const Run& run, const Limits& limits) {
-    DDP_CHECK(run.restarts_used <= run.settings.max_restarts, run.restarts_used);
+    DDP_CHECK(run.budgets.restarts_used <= run.settings.max_restarts, run.budgets.restarts_used);
     DDP_CHECK(run.nodes.size() <= limits.nodes_max, run.nodes.size());
     if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
         DDP_CHECK(!stopping->pending.empty());
@@ -305,8 +305,8 @@ void Coordinator::forget_restored(Effects& out) {
 /// Whoever is not fit has no part in a run, not even by opening it. What it says waits for one that
 /// can tell whom it concerns.
 void Coordinator::take_unfit(ConnectionId connection, const Unfit& message, Effects& out) {
-    if (run_ && (run_->by_connection.contains(connection) || run_->departing.contains(connection) ||
-                 run_->parked.contains(connection))) {
+    if (run_ && (run_->nodes.by_connection().contains(connection) ||
+                 run_->departing.contains(connection) || run_->parked.contains(connection))) {
         return;  // it has joined, and says Goodbye
     }
     if (unfit_.size() < options_.limits.nodes_max || unfit_.contains(message.node)) {

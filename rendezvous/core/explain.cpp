@@ -52,7 +52,7 @@ std::string names_missing(const Run& run, Instant now) {
 
 std::string names_cut_off(const Run& run) {
     std::vector<std::string> names;
-    for (const NodeId& id : run.suspects) {
+    for (const NodeId& id : run.nodes.suspects()) {
         names.push_back(name_of(run.nodes.at(id)));
     }
     return list_of(names);
@@ -61,11 +61,10 @@ std::string names_cut_off(const Run& run) {
 /// Silent for a lease, hold-ups not counted, and not lost yet because this process suspects itself.
 std::string names_excused(const Run& run, Instant now) {
     std::vector<std::string> names;
-    if (run.doubt_until && *run.doubt_until > now) {
-        for (const auto& [lease_end, id] : run.leases) {
+    if (run.doubt.is_on(now)) {
+        for (const auto& [lease_end, id] : run.nodes.leases()) {
             const Node& node = run.nodes.at(id);
-            const Duration held_up = run.held_up_for - node.held_up_before;
-            if (lease_end + held_up > now) {
+            if (lease_end + run.doubt.held_up_since_heard(node) > now) {
                 break;
             }
             names.push_back(name_of(node));
@@ -77,13 +76,13 @@ std::string names_excused(const Run& run, Instant now) {
 std::string explain_forming(const Run& run, const Forming& forming, Instant now) {
     const std::string unfit = names_unfit(run, now);
     const std::string and_unfit = unfit.empty() ? "" : "; " + unfit;
-    const std::size_t here = run.ready.size();
+    const std::size_t here = run.nodes.ready().size();
     const std::string range = nnodes_of(run.settings);
     if (here >= minimum(run)) {
         if (forming.not_before) {
             return "pausing before the next restart: too many in a minute";
         }
-        if (!run.suspects.empty()) {
+        if (!run.nodes.suspects().empty()) {
             return fmt::format("waiting for {}, cut off", names_cut_off(run));
         }
         return fmt::format("{} of {} here ({}); starting soon unless more come{}", node_count(here),
@@ -92,7 +91,7 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
     std::string text =
         fmt::format("waiting for {} more: {} of {} here ({})", node_count(minimum(run) - here),
                     here, range, here == 0 ? "none" : names_here(run));
-    if (!run.suspects.empty()) {
+    if (!run.nodes.suspects().empty()) {
         text += fmt::format("; cut off: {}", names_cut_off(run));
     }
     if (const std::string missing = names_missing(run, now); !missing.empty()) {
@@ -114,7 +113,7 @@ std::string explain_running(const Run& run, const Running& running, Instant now)
                            run.generation.value(), list_of(names),
                            names.size() == 1 ? "has" : "have");
     }
-    if (run.ready.empty() && run.suspects.empty() && !running.quiet.empty()) {
+    if (run.nodes.ready().empty() && run.nodes.suspects().empty() && !running.quiet.empty()) {
         std::vector<std::string> names;
         for (const NodeId& id : running.quiet) {
             names.push_back(name_of(run.nodes.at(id)));
@@ -122,8 +121,8 @@ std::string explain_running(const Run& run, const Running& running, Instant now)
         return fmt::format("generation {} runs; no sign of life of the workers on {}",
                            run.generation.value(), list_of(names));
     }
-    if (run.ready.empty()) {
-        return run.suspects.empty()
+    if (run.nodes.ready().empty()) {
+        return run.nodes.suspects().empty()
                    ? std::string()
                    : fmt::format("generation {} runs; waiting for {} to connect again",
                                  run.generation.value(), names_cut_off(run));
@@ -170,7 +169,7 @@ std::string explain_phase(const Run& run, Instant now) {
 
 std::string names_here(const Run& run) {
     std::vector<std::string> names;
-    for (const NodeId& id : run.ready) {
+    for (const NodeId& id : run.nodes.ready()) {
         names.push_back(name_of(run.nodes.at(id)));
     }
     return list_of(names);
@@ -202,7 +201,7 @@ namespace {
 Waiting waiting_for(const Run& run, const std::string& text, Instant now) {
     Waiting waiting{.text = text};
     const Forming* const forming = std::get_if<Forming>(&run.phase);
-    if (forming != nullptr && run.ready.size() < minimum(run)) {
+    if (forming != nullptr && run.nodes.ready().size() < minimum(run)) {
         const auto left = std::chrono::duration_cast<Milliseconds>(forming->give_up_at - now);
         waiting.limit = run.settings.join_timeout;
         waiting.waited = std::clamp(waiting.limit - left, Milliseconds(0), waiting.limit);
@@ -231,7 +230,7 @@ void explain_waits(Step& step) {
             return;
         }
         const std::string mine =
-            is_quarantined(run, node.info.node, step.now)
+            run.quarantined.is_left_out(node.info.node, step.now)
                 ? fmt::format("{}; this one {}, so it is left out for a while when others suffice",
                               text, run.quarantined.at(node.info.node).why)
                 : text;
@@ -241,12 +240,12 @@ void explain_waits(Step& step) {
         }
     };
     if (std::holds_alternative<Stopping>(run.phase)) {
-        for (auto& [id, node] : run.nodes) {
-            tell(node);
+        for (const auto& [id, node] : run.nodes) {
+            tell(run.nodes.at(id));
         }
         return;
     }
-    for (const NodeId& id : run.ready) {
+    for (const NodeId& id : run.nodes.ready()) {
         tell(run.nodes.at(id));
     }
 }

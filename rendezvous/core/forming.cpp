@@ -39,13 +39,13 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
     std::set<std::pair<int, std::string>> near_holes;
     for (const Place& place : run.places) {
         previous.insert(place.node);
-        if (!run.ready.contains(place.node)) {
+        if (!run.nodes.ready().contains(place.node)) {
             holes.insert(place.slots);
             near_holes.emplace(place.slots, place.topology_key);
         }
     }
     std::vector<Ranked> ranked;
-    for (const NodeId& id : run.ready) {
+    for (const NodeId& id : run.nodes.ready()) {
         const Node& node = run.nodes.at(id);
         int preference = 3;
         if (previous.contains(id)) {
@@ -55,7 +55,7 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
         } else if (holes.contains(node.info.slots)) {
             preference = 2;
         }
-        ranked.push_back(Ranked{is_quarantined(run, id, now), preference,
+        ranked.push_back(Ranked{run.quarantined.is_left_out(id, now), preference,
                                 node.info.node_rank.value_or(INT32_MAX), node.joined_as, &node,
                                 id});
     }
@@ -105,21 +105,20 @@ void start_generation(Step& step, const std::string& why) {
     Running running{.since = step.now};
     for (const Place& place : run.places) {
         Node& node = run.nodes.at(place.node);
-        DDP_CHECK(node.standing == Standing::Ready, place.node.value());
-        node.standing = Standing::Member;
+        DDP_CHECK(node.standing() == Standing::Ready, place.node.value());
+        run.nodes.set_standing(place.node, Standing::Member);
         node.finished.clear();
         node.failed.clear();
         node.said_waiting.clear();
         running.unfinished.insert(place.node);
-        reindex(step, place.node);
     }
     run.store = run.nodes.at(run.places.front().node).info.store;
     run.admitted = admitted_addresses(run, step.options.limits);
     write_rows(run);
-    run.recent_starts.push_back(step.now);
+    run.pace.started(step.now);
     become(run, std::move(running));
     run.turned_away.clear();
-    run.explain_at = run.ready.empty() ? std::optional<Instant>() : step.now;
+    run.explain_at = run.nodes.ready().empty() ? std::optional<Instant>() : step.now;
     await_record(step);
     int workers = 0;
     for (const Place& place : run.places) {
@@ -141,7 +140,8 @@ std::optional<Instant> start_time(const Run& run, const Forming& forming, Instan
     const std::size_t usable = usable_count(run, now);
     if (usable >= maximum(run)) {
         at = forming.since;
-    } else if (usable >= minimum(run) && (run.suspects.empty() || DDP_BUG(SuspectNotAwaited))) {
+    } else if (usable >= minimum(run) &&
+               (run.nodes.suspects().empty() || DDP_BUG(SuspectNotAwaited))) {
         at = forming.patience_end.value_or(forming.since);
     }
     if (at && forming.not_before) {
@@ -150,37 +150,17 @@ std::optional<Instant> start_time(const Run& run, const Forming& forming, Instan
     return at;
 }
 
-/// A pause after very many starts, longer each time; forgotten once a generation has lasted.
-std::optional<Instant> back_off(Run& run, const Limits& limits, Instant now) {
-    std::deque<Instant>& starts = run.recent_starts;
-    if (!starts.empty() && now - starts.back() >= limits.restart_burst_window) {
-        run.next_backoff = Milliseconds::zero();
-    }
-    while (!starts.empty() && now - starts.front() > limits.restart_burst_window) {
-        starts.pop_front();
-    }
-    if (starts.size() <= static_cast<std::size_t>(limits.restart_burst_max) ||
-        DDP_BUG(BackoffMissing)) {
-        return std::nullopt;
-    }
-    DDP_PROBE(restart_burst_used_up);
-    const Milliseconds pause = std::max(run.next_backoff, limits.restart_backoff);
-    run.next_backoff = std::min(pause * 2, limits.restart_backoff_max);
-    return now + pause;
-}
-
 }  // namespace
 
 void enter_forming(Step& step, std::string why) {
     Run& run = step.run;
     Forming forming{.since = step.now,
                     .give_up_at = step.now + run.settings.join_timeout,
-                    .not_before = back_off(run, step.options.limits, step.now),
+                    .not_before = run.pace.back_off(step.options.limits, step.now),
                     .why = std::move(why)};
-    for (auto& [id, node] : run.nodes) {
-        if (node.standing == Standing::Member) {
-            node.standing = Standing::Ready;
-            reindex(step, id);
+    for (const auto& [id, node] : run.nodes) {
+        if (node.is_member()) {
+            run.nodes.set_standing(id, Standing::Ready);
         }
     }
     become(run, std::move(forming));
@@ -190,14 +170,14 @@ void enter_forming(Step& step, std::string why) {
 
 void form_if_possible(Step& step, Forming& forming) {
     const Run& run = step.run;
-    if (run.ready.size() >= minimum(run)) {
+    if (run.nodes.ready().size() >= minimum(run)) {
         forming.give_up_at = step.now + run.settings.join_timeout;
     }
     if (forming.not_before && *forming.not_before <= step.now) {
         forming.not_before.reset();
     }
     const bool is_first = run.places.empty();
-    if (is_first && run.ready.size() >= minimum(run)) {
+    if (is_first && run.nodes.ready().size() >= minimum(run)) {
         if (!forming.patience_end) {
             forming.patience_end = step.now + run.settings.patience;
         }
@@ -212,14 +192,14 @@ void form_if_possible(Step& step, Forming& forming) {
 }
 
 void give_up_forming(Step& step, const Forming& forming) {
-    if (step.run.ready.size() < minimum(step.run) && forming.give_up_at <= step.now) {
+    if (step.run.nodes.ready().size() < minimum(step.run) && forming.give_up_at <= step.now) {
         DDP_PROBE(minimum_never_reached);
         close_incomplete(step);
     }
 }
 
 std::optional<Instant> deadline_of(const Run& run, const Forming& forming, Instant now) {
-    if (run.ready.size() >= minimum(run)) {
+    if (run.nodes.ready().size() >= minimum(run)) {
         return start_time(run, forming, now);  // none: a suspect's lease decides
     }
     return forming.give_up_at;

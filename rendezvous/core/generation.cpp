@@ -34,9 +34,9 @@ void write_rows(Run& run) {
     row.generation = run.generation;
     row.digest = run.digest;
     row.group_world_size = static_cast<int>(run.places.size());
-    row.restart_count = run.restarts_used;
+    row.restart_count = run.budgets.restarts_used;
     row.max_restarts = run.settings.max_restarts;
-    row.node_losses = run.node_losses_used;
+    row.node_losses = run.budgets.node_losses_used;
     row.store = run.store;
     row.world_size = 0;
     std::map<std::string, int> role_sizes;

@@ -1,24 +1,19 @@
 #pragma once
 
-#include <optional>
 #include <string>
 
-#include "base/instant.hpp"
-#include "base/limits.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// Who is here, and who goes: signs of life, leaving, losses. The same in every phase; what the
+/// Who is here, and who goes: leaving and losses. The same in every phase; what the
 /// loss of a member means to its generation is said by Running and Stopping.
 namespace ddprun::rdzv {
 
-struct Node;
+class Node;
 struct Run;
 struct Step;
 
-/// The node that speaks on `connection`; null: nobody who has joined.
-[[nodiscard]] Node* speaker_of(Run& run, ConnectionId connection);
 /// The member that speaks on `connection`, if it speaks of the current generation; fencing (S4)
 /// is that everything else changes nothing.
 [[nodiscard]] Node* current_member(Run& run, ConnectionId connection, Generation generation);
@@ -32,24 +27,18 @@ void told_to_leave(Step& step, Node& node, const Leave& message);
 void fenced_node_emptied(Step& step, Node& node, const Stopped& message);
 void unkillable(Step& step, ConnectionId connection, const Unkillable& message);
 
-void renew_lease(Step& step, const NodeId& id, Node& node);
-/// For a while no silence is judged: this process was away for `by`.
-void doubt_silence(Step& step, Duration by);
-void judge_leases(Step& step);
-/// When judge_leases() wants to be called; none while no silence can be judged.
-[[nodiscard]] std::optional<Instant> leases_deadline(const Run& run, const Limits& limits,
-                                                     Instant now);
-
 /// From now on the connection may end by itself within the time that stopping takes.
 void depart(Step& step, ConnectionId connection, const NodeId& id);
 void judge_departures(Step& step);
 
-/// The node's connection, if any, is no longer its voice and is closed; the caller reindexes.
-void drop_connection(Step& step, Node& node, const std::string& why);
+/// The node's connection, if any, is no longer its voice and is closed.
+void drop_connection(Step& step, const Node& node, const std::string& why);
 /// The node goes for good; `unfit` as in Goodbye.
 void gone_for_good(Step& step, const NodeId& id, const std::string& unfit);
 /// Removes a node that is dead or superseded; a member's loss stops the generation.
 void lose_node(Step& step, const NodeId& id, const std::string& how);
+/// The same for a silent one, which died when it was last heard.
+void lose_silent_node(Step& step, const NodeId& id, const std::string& how);
 /// Sends Released and forgets the node.
 void release(Step& step, const NodeId& id);
 

@@ -22,39 +22,73 @@ std::string text_of(const Quarantine& one, const Limits& limits) {
 
 /// False if there is no room.
 bool quarantine(Step& step, const NodeId& id, Quarantine one, bool is_news = true) {
-    Run& run = step.run;
     const Limits& limits = step.options.limits;
-    std::erase_if(run.quarantined, [&](const auto& old) { return old.second.until <= step.now; });
-    if (run.quarantined.size() >= limits.nodes_max && !run.quarantined.contains(id)) {
+    one.until = step.now + limits.quarantine_cooldown;
+    if (!step.run.quarantined.has_room_for(id, limits, step.now)) {
         return false;
     }
-    one.until = step.now + limits.quarantine_cooldown;
     if (is_news) {
         note(step, text_of(one, limits));
     }
-    run.blames.erase(id);
-    run.quarantined[id] = std::move(one);
+    step.run.quarantined.put(id, std::move(one));
     write_behind(step);
     return true;
 }
 
 }  // namespace
 
-void blame(Step& step, const NodeId& id, const std::string& hostname) {
-    Run& run = step.run;
-    const Limits& limits = step.options.limits;
-    if (run.blames.size() >= limits.nodes_max && !run.blames.contains(id)) {
-        return;
+bool QuarantineList::is_left_out(const NodeId& id, Instant now) const {
+    const auto found = all_.find(id);
+    return found != all_.end() && found->second.until > now && !DDP_BUG(QuarantineIgnored);
+}
+
+std::size_t QuarantineList::healthy_count(const std::set<NodeId>& nodes, Instant now) const {
+    const auto is_here_and_ill = [&](const auto& one) {
+        return one.second.until > now && nodes.contains(one.first);
+    };
+    return nodes.size() -
+           static_cast<std::size_t>(std::count_if(all_.begin(), all_.end(), is_here_and_ill));
+}
+
+std::optional<Instant> QuarantineList::next_end(const std::set<NodeId>& nodes, Instant now) const {
+    std::optional<Instant> end;
+    for (const auto& [id, one] : all_) {
+        if (one.until > now && nodes.contains(id) && (!end || one.until < *end)) {
+            end = one.until;
+        }
     }
-    std::deque<Instant>& blames = run.blames[id];
-    blames.push_back(step.now);
-    const std::size_t enough = static_cast<std::size_t>(limits.quarantine_after);
-    while (blames.size() > enough || step.now - blames.front() > limits.quarantine_window) {
+    return end;
+}
+
+bool QuarantineList::has_room_for(const NodeId& id, const Limits& limits, Instant now) {
+    std::erase_if(all_, [&](const auto& old) { return old.second.until <= now; });
+    return all_.size() < limits.nodes_max || all_.contains(id);
+}
+
+void QuarantineList::put(const NodeId& id, Quarantine one) {
+    blames_.erase(id);
+    all_[id] = std::move(one);
+}
+
+std::size_t QuarantineList::count_failure(const NodeId& id, const Limits& limits, Instant now) {
+    if (blames_.size() >= limits.nodes_max && !blames_.contains(id)) {
+        return 0;
+    }
+    std::deque<Instant>& blames = blames_[id];
+    blames.push_back(now);
+    while (blames.size() > static_cast<std::size_t>(limits.quarantine_after) ||
+           now - blames.front() > limits.quarantine_window) {
         blames.pop_front();
     }
-    if (blames.size() >= enough) {
+    return blames.size();
+}
+
+void blame(Step& step, const NodeId& id, const std::string& hostname) {
+    const Limits& limits = step.options.limits;
+    const std::size_t failures = step.run.quarantined.count_failure(id, limits, step.now);
+    if (failures >= static_cast<std::size_t>(limits.quarantine_after)) {
         quarantine_if_dispensable(step, id, hostname,
-                                  fmt::format("began {} failures within {} s", blames.size(),
+                                  fmt::format("began {} failures within {} s", failures,
                                               limits.quarantine_window.count() / 1000));
     }
 }
@@ -73,15 +107,15 @@ bool quarantine_unfit(Step& step, const NodeId& id, const std::string& hostname,
     Quarantine unfit{
         .hostname = hostname, .why = fmt::format("is not fit ({})", why), .is_unfit = true};
     // A ddprun that is started again and again until it is fit must not fill the timeline.
-    const bool is_news =
-        !is_quarantined(step.run, id, step.now) || step.run.quarantined.at(id).why != unfit.why;
+    const bool is_news = !step.run.quarantined.is_left_out(id, step.now) ||
+                         step.run.quarantined.at(id).why != unfit.why;
     return quarantine(step, id, std::move(unfit), is_news) && is_news;
 }
 
 void judge_unfit(Step& step, const std::vector<Unfit>& told) {
     Run& run = step.run;
     for (const Unfit& unfit : told) {
-        Node* known = find_node(run, unfit.node);
+        Node* known = run.nodes.get(unfit.node);
         if (known == nullptr) {
             if (!DDP_BUG(UnfitStrangerForgotten) &&
                 quarantine_unfit(step, unfit.node, unfit.hostname, unfit.why)) {
@@ -98,34 +132,10 @@ void judge_unfit(Step& step, const std::vector<Unfit>& told) {
     }
 }
 
-bool is_quarantined(const Run& run, const NodeId& id, Instant now) {
-    const auto found = run.quarantined.find(id);
-    return found != run.quarantined.end() && found->second.until > now &&
-           !DDP_BUG(QuarantineIgnored);
-}
-
-std::size_t healthy_count(const Run& run, Instant now) {
-    const auto is_ready_and_ill = [&](const auto& one) {
-        return one.second.until > now && run.ready.contains(one.first);
-    };
-    return run.ready.size() -
-           static_cast<std::size_t>(
-               std::count_if(run.quarantined.begin(), run.quarantined.end(), is_ready_and_ill));
-}
-
 std::size_t usable_count(const Run& run, Instant now) {
-    const std::size_t healthy = healthy_count(run, now);
-    return healthy >= minimum(run) ? healthy : run.ready.size();
-}
-
-std::optional<Instant> quarantine_end(const Run& run, Instant now) {
-    std::optional<Instant> end;
-    for (const auto& [id, one] : run.quarantined) {
-        if (one.until > now && run.ready.contains(id) && (!end || one.until < *end)) {
-            end = one.until;
-        }
-    }
-    return end;
+    const std::set<NodeId>& ready = run.nodes.ready();
+    const std::size_t healthy = run.quarantined.healthy_count(ready, now);
+    return healthy >= minimum(run) ? healthy : ready.size();
 }
 
 }  // namespace ddprun::rdzv

@@ -1,11 +1,15 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/instant.hpp"
+#include "base/limits.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
 
@@ -23,6 +27,39 @@ struct Quarantine {
     bool is_unfit = false;  ///< as it said itself
 };
 
+/// Who is left out, and who began failures lately. At most Limits::nodes_max of each, here or not.
+class QuarantineList {
+public:
+    using Map = std::map<NodeId, Quarantine>;
+    // To read: a map, in which some may be over.
+    [[nodiscard]] Map::const_iterator begin() const { return all_.begin(); }
+    [[nodiscard]] Map::const_iterator end() const { return all_.end(); }
+    [[nodiscard]] Map::const_iterator find(const NodeId& id) const { return all_.find(id); }
+    [[nodiscard]] bool contains(const NodeId& id) const { return all_.contains(id); }
+    [[nodiscard]] const Quarantine& at(const NodeId& id) const { return all_.at(id); }
+    [[nodiscard]] std::size_t size() const { return all_.size(); }
+    [[nodiscard]] bool empty() const { return all_.empty(); }
+
+    [[nodiscard]] bool is_left_out(const NodeId& id, Instant now) const;
+    /// How many of `nodes` are not left out.
+    [[nodiscard]] std::size_t healthy_count(const std::set<NodeId>& nodes, Instant now) const;
+    /// When the next one of `nodes` leaves quarantine.
+    [[nodiscard]] std::optional<Instant> next_end(const std::set<NodeId>& nodes, Instant now) const;
+
+    /// Forgets those that are over.
+    [[nodiscard]] bool has_room_for(const NodeId& id, const Limits& limits, Instant now);
+    /// Where there is room. Its earlier failures are forgotten.
+    void put(const NodeId& id, Quarantine one);
+    /// How many failures the node has begun within Limits::quarantine_window, with this one; 0 if
+    /// there is no room to count.
+    std::size_t count_failure(const NodeId& id, const Limits& limits, Instant now);
+
+private:
+    Map all_;
+    std::map<NodeId, std::deque<Instant>> blames_;  // when each node began a failure
+};
+
+/// The node began a failure; after several it is left out, if the others suffice.
 void blame(Step& step, const NodeId& id, const std::string& hostname);
 /// Nothing happens while the others would not suffice.
 void quarantine_if_dispensable(Step& step, const NodeId& id, const std::string& hostname,
@@ -34,13 +71,8 @@ bool quarantine_unfit(Step& step, const NodeId& id, const std::string& hostname,
 /// said so itself is lost, and one that has its name from another ddprun stays what it is.
 void judge_unfit(Step& step, const std::vector<Unfit>& told);
 
-[[nodiscard]] bool is_quarantined(const Run& run, const NodeId& id, Instant now);
-/// Ready nodes that are not in quarantine.
-[[nodiscard]] std::size_t healthy_count(const Run& run, Instant now);
 /// How many of the ready nodes the next generation may be made of: those in quarantine only if the
 /// others do not suffice.
 [[nodiscard]] std::size_t usable_count(const Run& run, Instant now);
-/// When the next node leaves quarantine.
-[[nodiscard]] std::optional<Instant> quarantine_end(const Run& run, Instant now);
 
 }  // namespace ddprun::rdzv

@@ -74,7 +74,7 @@ void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, R
         places[place.node] = &place;
     }
     for (const RecordedNode& recorded : record.nodes) {
-        Node& node = run.nodes[recorded.node];
+        Node& node = run.nodes.add(recorded.node);
         node.info.job = record.job;
         node.info.node = recorded.node;
         node.info.process = recorded.process;
@@ -85,11 +85,11 @@ void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, R
             node.info.role = place->second->role;
             node.info.topology_key = place->second->topology_key;
         }
-        node.standing = recorded.is_member ? Standing::Member : Standing::Ready;
         node.joined_as = ++run.joins;
         node.last_heard = now;
-        node.lease_end = now + limits.reconnect_grace;
-        run.suspects.insert(recorded.node);
+        run.nodes.set_standing(recorded.node,
+                               recorded.is_member ? Standing::Member : Standing::Ready);
+        run.nodes.promise_lease(recorded.node, now + limits.reconnect_grace);
     }
 }
 
@@ -141,13 +141,13 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
                                             .process = node.info.process,
                                             .hostname = node.info.hostname,
                                             .slots = node.info.slots,
-                                            .is_member = node.standing == Standing::Member});
+                                            .is_member = node.is_member()});
     }
     record.departed = values_of(run.departed);
-    record.restarts_used = run.restarts_used;
-    record.node_losses_used = run.node_losses_used;
-    record.failed_step = run.failed_step;
-    record.failures_at_step = run.failures_at_step;
+    record.restarts_used = run.budgets.restarts_used;
+    record.node_losses_used = run.budgets.node_losses_used;
+    record.failed_step = run.budgets.failed_step;
+    record.failures_at_step = run.budgets.failures_at_step;
     for (const auto& [id, one] : run.quarantined) {
         if (one.until > now) {
             record.quarantined.push_back(RecordedQuarantine{
@@ -227,16 +227,16 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     run->places = record.places;
     run->departed = ids_of(record.departed);
     if (!DDP_BUG(RestoredRunForgetsBudgets)) {
-        run->restarts_used = record.restarts_used;
-        run->node_losses_used = record.node_losses_used;
+        run->budgets.restarts_used = record.restarts_used;
+        run->budgets.node_losses_used = record.node_losses_used;
     }
-    run->failed_step = record.failed_step;
-    run->failures_at_step = record.failures_at_step;
+    run->budgets.failed_step = record.failed_step;
+    run->budgets.failures_at_step = record.failures_at_step;
     for (const RecordedQuarantine& one : record.quarantined) {
-        run->quarantined[one.node] = Quarantine{.until = now + one.remaining,
-                                                .hostname = one.hostname,
-                                                .why = one.why,
-                                                .is_unfit = one.is_unfit};
+        run->quarantined.put(one.node, Quarantine{.until = now + one.remaining,
+                                                  .hostname = one.hostname,
+                                                  .why = one.why,
+                                                  .is_unfit = one.is_unfit});
     }
     run->timeline = record.timeline;
     write_rows(*run);
@@ -248,9 +248,9 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     // The verdict is kept: whoever comes late is told.
     run->phase = Closed{.verdict = *record.verdict, .at = now};
     run->returns_until = now + limits.reconnect_grace;
-    run->doubt_until = run->returns_until;
+    run->doubt.until = run->returns_until;
     for (const auto& [id, node] : run->nodes) {
-        run->leases.insert({node.lease_end, id});
+        run->nodes.set_lease(id, node.lease_end());
     }
     return run;
 }

@@ -44,12 +44,11 @@ void leave_restored(Step& step) {
         },
         restored.recorded);
     run.returns_until = step.now + step.options.limits.reconnect_grace;
-    run.doubt_until = run.returns_until;  // also of those who come and are cut off again
+    run.doubt.until = run.returns_until;  // also of those who come and are cut off again
     run.explain_at = step.now + step.options.limits.explain_every;
-    for (auto& [id, node] : run.nodes) {
-        node.last_heard = step.now;
-        node.lease_end = run.returns_until;
-        run.leases.insert({node.lease_end, id});
+    for (const auto& [id, node] : run.nodes) {
+        run.nodes.at(id).last_heard = step.now;
+        run.nodes.set_lease(id, run.returns_until);
     }
 }
 

@@ -2,11 +2,6 @@
 
 namespace ddprun::rdzv {
 
-Node* find_node(Run& run, const NodeId& id) {
-    const auto found = run.nodes.find(id);
-    return found == run.nodes.end() ? nullptr : &found->second;
-}
-
 std::size_t minimum(const Run& run) {
     return static_cast<std::size_t>(run.settings.min_nodes);
 }

@@ -2,18 +2,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/core/adopting.hpp"
+#include "rendezvous/core/budgets.hpp"
 #include "rendezvous/core/closed.hpp"
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/nodes.hpp"
@@ -21,6 +20,7 @@
 #include "rendezvous/core/rank_map.hpp"
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/running.hpp"
+#include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/stopping.hpp"
 #include "rendezvous/wire/messages.hpp"
 
@@ -49,18 +49,12 @@ struct Run {
     std::map<NodeId, Start> rows;  ///< what each member was sent, for one that missed it
     StoreAddress store;            ///< of the current generation
     std::vector<std::string> admitted;  ///< to it
-    int restarts_used = 0;
-    int node_losses_used = 0;
-    std::optional<std::uint64_t> failed_step;  ///< where the last failure happened, if it told
-    int failures_at_step = 0;                  ///< in a row, all there
-    std::deque<Instant> recent_starts;         ///< within the back-off window
-    Milliseconds next_backoff{0};              ///< 0: the first one
-    /// When each node began a failure, within Limits::quarantine_window; at most nodes_max.
-    std::map<NodeId, std::deque<Instant>> blames;
-    std::map<NodeId, Quarantine> quarantined;  ///< here or not; at most nodes_max
-    std::string not_durable;                   ///< why the journal has not the last record; empty
-    Generation adopted_up_to;                  ///< older generations that nodes hold are no news
-    bool may_be_older = false;                 ///< this process knows of no earlier run of the job
+    Budgets budgets;
+    RestartPace pace;
+    QuarantineList quarantined;
+    std::string not_durable;    ///< why the journal has not the last record; empty
+    Generation adopted_up_to;   ///< older generations that nodes hold are no news
+    bool may_be_older = false;  ///< this process knows of no earlier run of the job
     /// Joins that wait, unanswered, until it is known which run goes on: each node's last one.
     std::map<ConnectionId, Join> parked;
     /// A restored run somebody is back to: the others may come, with newer news, until then.
@@ -68,25 +62,15 @@ struct Run {
     std::vector<TimelineEvent> timeline;
     std::uint64_t joins = 0;
 
-    std::map<NodeId, Node> nodes;  ///< members, spares, newcomers
-    std::map<ConnectionId, NodeId> by_connection;
+    Nodes nodes;
     std::map<ConnectionId, Departing> departing;  ///< told to go and still connected
     std::set<NodeId> departed;                    ///< left or said goodbye, at most nodes_max
 
-    // Indexes over `nodes`, kept by reindex(): no decision walks all nodes.
-    std::set<NodeId> ready;     ///< Ready, connected and not leaving
-    std::set<NodeId> suspects;  ///< not connected, lease not yet ended
-    std::set<std::pair<Instant, NodeId>> leases;
-    std::map<int, NodeId> node_ranks;   ///< explicit ones
     std::string turned_away;            ///< why the last one was, since a generation ran
     std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
-    /// Set while the coordinator suspects itself: until then no silence is judged, unless it is
-    /// longer than any hold-up excuses.
-    std::optional<Instant> doubt_until;
-    Duration held_up_for{};  ///< all hold-ups of this process together, as far as they are known
+    Doubt doubt;
 };
 
-[[nodiscard]] Node* find_node(Run& run, const NodeId& id);
 [[nodiscard]] bool is_closed(const Run& run);
 [[nodiscard]] std::size_t minimum(const Run& run);  ///< --nnodes MIN
 [[nodiscard]] std::size_t maximum(const Run& run);  ///< --nnodes MAX

@@ -74,9 +74,8 @@ void member_emptied(Step& step, const Running& running, Node& node, const Stoppe
     if (!running.unfinished.contains(id) && !takes_store_along(step.run, id)) {
         DDP_PROBE(finished_node_let_go_by_former_daemon);
         // All its ranks had exited 0, and a daemon before this one let it go.
-        node.standing = Standing::Ready;
         node.info.store = message.store;
-        reindex(step, id);
+        step.run.nodes.set_standing(id, Standing::Ready);
         return;
     }
     DDP_PROBE(stopped_by_former_daemon);
@@ -151,15 +150,15 @@ void stop_if_hung(Step& step, Running& running) {
 }
 
 std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now) {
-    if (!run.settings.grow || running.has_finished_rank || run.ready.empty() ||
+    if (!run.settings.grow || running.has_finished_rank || run.nodes.ready().empty() ||
         run.places.size() >= maximum(run)) {
         return std::nullopt;
     }
     const Instant earliest = running.since + run.settings.grow_delay;
-    if (healthy_count(run, now) > 0) {
+    if (run.quarantined.healthy_count(run.nodes.ready(), now) > 0) {
         return earliest;
     }
-    const std::optional<Instant> cured = quarantine_end(run, now);
+    const std::optional<Instant> cured = run.quarantined.next_end(run.nodes.ready(), now);
     return cured ? std::max(earliest, *cured) : earliest;
 }
 

@@ -10,7 +10,7 @@
 
 namespace ddprun::rdzv {
 
-struct Node;
+class Node;
 struct Run;
 struct Step;
 

@@ -51,7 +51,7 @@ void describe_phase(const Phase& current, Instant now, JobStatus& status) {
 }
 
 NodeStanding standing_of(const Run& run, const Node& node) {
-    switch (node.standing) {
+    switch (node.standing()) {
         case Standing::Member:
             return NodeStanding::Member;
         case Standing::Unready:
@@ -71,11 +71,11 @@ NodeStatus status_of_node(const Run& run, const NodeId& id, const Node& node, In
     status.standing = standing_of(run, node);
     status.slots = node.info.slots;
     status.finished = static_cast<int>(node.finished.size());
-    status.is_connected = node.connection.has_value();
-    status.is_suspect = run.suspects.contains(id);
+    status.is_connected = node.connection().has_value();
+    status.is_suspect = run.nodes.suspects().contains(id);
     status.last_heard = between(node.last_heard, now);
-    status.lease_left = between(now, node.lease_end);
-    status.leaving = node.leaving;
+    status.lease_left = between(now, node.lease_end());
+    status.leaving = node.leaving();
     status.containment = node.info.containment;
     if (const auto found = run.quarantined.find(id);
         found != run.quarantined.end() && found->second.until > now) {
@@ -141,9 +141,9 @@ JobStatus status_of(const JobId& job, const Run& run, Instant now, const StatusE
     status.not_durable = run.not_durable;
     status.min_nodes = run.settings.min_nodes;
     status.max_nodes = run.settings.max_nodes;
-    status.restarts_used = run.restarts_used;
+    status.restarts_used = run.budgets.restarts_used;
     status.max_restarts = run.settings.max_restarts;
-    status.node_losses_used = run.node_losses_used;
+    status.node_losses_used = run.budgets.node_losses_used;
     status.max_node_losses = run.settings.max_node_losses;
     std::map<NodeId, NodeStatus> nodes;
     for (const auto& [id, node] : run.nodes) {

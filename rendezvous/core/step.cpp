@@ -62,28 +62,8 @@ void note(Step& step, std::string text) {
 }
 
 void send(Step& step, const Node& node, RendezvousMessage message) {
-    if (node.connection) {
-        step.out.add(Send{*node.connection, std::move(message)});
-    }
-}
-
-void reindex(Step& step, const NodeId& id) {
-    Run& run = step.run;
-    const Node* node = find_node(run, id);
-    const bool is_ready =
-        node != nullptr && node->standing == Standing::Ready && node->connection && !node->leaving;
-    if (is_ready) {
-        run.ready.insert(id);
-    } else {
-        run.ready.erase(id);
-    }
-    if (node != nullptr && !node->connection) {
-        run.suspects.insert(id);
-    } else {
-        run.suspects.erase(id);
-    }
-    if (node != nullptr && node->info.node_rank) {
-        run.node_ranks[*node->info.node_rank] = id;
+    if (node.connection()) {
+        step.out.add(Send{*node.connection(), std::move(message)});
     }
 }
 

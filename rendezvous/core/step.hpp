@@ -23,7 +23,6 @@ void trace(Step& step, std::string text);
 void note(Step& step, std::string text);  ///< an event of the summary, traced too
 /// Nothing is sent to a node that is cut off.
 void send(Step& step, const Node& node, RendezvousMessage message);
-void reindex(Step& step, const NodeId& id);  ///< after any change to a node's standing
 /// The run goes into `next`. Every change of phase comes through here: which phase may follow which
 /// is checked.
 void become(Run& run, Phase next);

@@ -30,12 +30,6 @@ bool is_charged_for_failures(const Stopping& stopping) {
            (!stopping.is_explained_by_loss || DDP_BUG(DoubleCharge));
 }
 
-bool are_losses_within_budget(const Run& run, const Stopping& stopping) {
-    const int bound = run.settings.max_node_losses;
-    return bound < 0 ||
-           run.node_losses_used + static_cast<int>(stopping.lost_nodes.size()) <= bound;
-}
-
 bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
     return run.generation.value() == 1 &&
            std::any_of(stopping.failures.begin(), stopping.failures.end(),
@@ -46,11 +40,8 @@ bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
 
 /// Remembers where the first failure happened, and whose it was.
 void learn_from(Step& step, const TimedFailure& first) {
-    Run& run = step.run;
     const Evidence& evidence = first.report.evidence;
-    const bool is_there_again = evidence.progress && evidence.progress == run.failed_step;
-    run.failures_at_step = is_there_again ? run.failures_at_step + 1 : 1;
-    run.failed_step = evidence.progress;
+    step.run.budgets.learn_step(evidence.progress);
     if (evidence.exec_errno) {
         // Others could execute the program: it is missing or broken on this node.
         quarantine_if_dispensable(step, first.report.node, first.report.hostname,
@@ -61,17 +52,11 @@ void learn_from(Step& step, const TimedFailure& first) {
     }
 }
 
-/// Restarted again and again, and never came any further (S9 would let it go on for long).
-bool is_without_progress(const Run& run) {
-    const int most = run.settings.max_restarts_at_step;
-    return most > 0 && run.failed_step && run.failures_at_step > most;
-}
-
 /// Nodes that were told to leave and have no workers any more may go. True if the run was closed.
 bool release_leavers(Step& step) {
     std::vector<NodeId> leavers;
     for (const auto& [id, node] : step.run.nodes) {
-        if (node.leaving && node.standing == Standing::Member && node.connection) {
+        if (node.leaving() && node.is_member() && node.connection()) {
             leavers.push_back(id);
         }
     }
@@ -88,31 +73,33 @@ bool release_leavers(Step& step) {
 void leave_stopping(Step& step) {
     Run& run = step.run;
     const Stopping stopping = std::get<Stopping>(run.phase);
+    Budgets& budgets = run.budgets;
     const bool has_failures = is_charged_for_failures(stopping);
     if (stopping.cause != StopCause::Failure && stopping.unfinished.empty()) {
         close_succeeded(step);
         return;
     }
     if (is_exec_failure_at_first(run, stopping) ||
-        (has_failures && run.restarts_used >= run.settings.max_restarts)) {
+        (has_failures && !budgets.has_restart_left(run.settings))) {
         close_failed(step, stopping);
         return;
     }
     if (has_failures) {
         learn_from(step, first_of(stopping.failures));
-        if (is_without_progress(run)) {
+        if (budgets.is_without_progress(run.settings)) {
             close_without_progress(step, stopping);
             return;
         }
     }
-    if (!stopping.lost_nodes.empty() && !are_losses_within_budget(run, stopping)) {
+    if (!stopping.lost_nodes.empty() &&
+        !budgets.may_lose(run.settings, stopping.lost_nodes.size())) {
         close_too_many_losses(step, stopping);
         return;
     }
     const int charge = DDP_BUG(ChargePerFailure) ? stopping.failure_count : 1;
-    run.restarts_used += has_failures ? charge : 0;
+    budgets.restarts_used += has_failures ? charge : 0;
     if (!DDP_BUG(LossNotCharged)) {
-        run.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
+        budgets.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
     }
     if (!release_leavers(step)) {
         enter_forming(step, stopping.is_explained_by_loss ? stopping.loss_why : stopping.order.why);
@@ -159,7 +146,7 @@ Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::str
     for (const Place& place : run.places) {
         // A member that left after finishing is in the map and no longer here.
         if (const auto node = run.nodes.find(place.node);
-            node != run.nodes.end() && node->second.standing == Standing::Member) {
+            node != run.nodes.end() && node->second.is_member()) {
             stopping.pending.insert(place.node);
         }
     }
@@ -222,7 +209,7 @@ void member_lost(Step& step, Stopping& stopping, const Node& node, Instant died_
                  const std::string& how) {
     const NodeId& id = node.info.node;
     const bool is_missed = stopping.unfinished.contains(id) || takes_store_along(step.run, id);
-    if (is_missed && !node.leaving) {
+    if (is_missed && !node.leaving()) {
         DDP_PROBE(member_lost_while_stopping);
         stopping.lost_nodes.push_back(node.info.hostname);
         blame(step, id, node.info.hostname);

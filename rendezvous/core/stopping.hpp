@@ -12,7 +12,7 @@
 
 namespace ddprun::rdzv {
 
-struct Node;
+class Node;
 struct Step;
 
 /// Every member was told to stop; those in `pending` have not proven to be empty.

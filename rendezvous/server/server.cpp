@@ -190,7 +190,7 @@ namespace {
 /// The join on that connection was accepted, or is kept until it is known which run goes on.
 bool has_joined(const Run* run, ConnectionId connection) {
     return run != nullptr && !std::holds_alternative<Closed>(run->phase) &&
-           (run->by_connection.contains(connection) || run->parked.contains(connection));
+           (run->nodes.by_connection().contains(connection) || run->parked.contains(connection));
 }
 
 }  // namespace

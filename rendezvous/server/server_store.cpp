@@ -45,10 +45,10 @@ void Server::Impl::tell_first_node(const std::string& line) {
         return;
     }
     const auto node = run->nodes.find(run->places.front().node);
-    if (node == run->nodes.end() || !node->second.connection) {
+    if (node == run->nodes.end() || !node->second.connection()) {
         return;
     }
-    if (const auto found = sessions_.find(*node->second.connection); found != sessions_.end()) {
+    if (const auto found = sessions_.find(*node->second.connection()); found != sessions_.end()) {
         found->second->connection->send(encode(RendezvousMessage(Notice{line})));
     }
 }

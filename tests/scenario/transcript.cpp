@@ -414,7 +414,8 @@ void Scenario::watch(const std::string& command, Words& words) {
         }
     } else if (command == "budgets") {
         const rdzv::Run& run = *coordinator_->run();
-        say(fmt::format("restarts {}, node losses {}", run.restarts_used, run.node_losses_used));
+        say(fmt::format("restarts {}, node losses {}", run.budgets.restarts_used,
+                        run.budgets.node_losses_used));
     } else {
         Agent& agent = agent_of(words);
         words.expect_end();

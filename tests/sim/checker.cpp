@@ -49,11 +49,11 @@ Checker::Snapshot Checker::snapshot_of(const rdzv::Run* run, bool is_whole) {
     snapshot.phase = run->phase.index() + 1;
     snapshot.generation = run->generation;
     snapshot.digest = run->digest;
-    snapshot.restarts = run->restarts_used;
-    snapshot.losses = run->node_losses_used;
+    snapshot.restarts = run->budgets.restarts_used;
+    snapshot.losses = run->budgets.node_losses_used;
     snapshot.nodes = run->nodes.size();
     snapshot.parked = run->parked.size();
-    snapshot.is_in_doubt = run->doubt_until.has_value();
+    snapshot.is_in_doubt = run->doubt.until.has_value();
     if (const rdzv::Running* running = std::get_if<rdzv::Running>(&run->phase)) {
         snapshot.quiet = running->quiet.size();
     }
@@ -89,9 +89,9 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
                                std::holds_alternative<rdzv::Quiet>(received->message) ||
                                std::holds_alternative<rdzv::Stopped>(received->message);
         is_stale_ = is_report && generation_of(received->message) < run->generation;
-        const auto owner = run->by_connection.find(received->connection);
-        if (owner != run->by_connection.end() &&
-            run->nodes.at(owner->second).standing == rdzv::Standing::Unready) {
+        const auto owner = run->nodes.by_connection().find(received->connection);
+        if (owner != run->nodes.by_connection().end() &&
+            run->nodes.at(owner->second).standing() == rdzv::Standing::Unready) {
             is_stale_ = false;  // it is about what that node holds
         }
         is_repeated_ = is_repeated(*run, *received);
@@ -100,8 +100,8 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
     }
     if (const rdzv::ConnectionEnded* ended = std::get_if<rdzv::ConnectionEnded>(&input)) {
         if (run != nullptr && has_leases_ && !ended->is_end_of_stream) {
-            const auto owner = run->by_connection.find(ended->connection);
-            if (owner != run->by_connection.end()) {
+            const auto owner = run->nodes.by_connection().find(ended->connection);
+            if (owner != run->nodes.by_connection().end()) {
                 cut_off_ = owner->second;
             }
         }
@@ -117,8 +117,8 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
 
 std::optional<NodeId> Checker::unfit_of(const rdzv::Run& run, const rdzv::Received& received) {
     const auto* goodbye = std::get_if<rdzv::Goodbye>(&received.message);
-    const auto owner = run.by_connection.find(received.connection);
-    if (goodbye == nullptr || goodbye->unfit.empty() || owner == run.by_connection.end()) {
+    const auto owner = run.nodes.by_connection().find(received.connection);
+    if (goodbye == nullptr || goodbye->unfit.empty() || owner == run.nodes.by_connection().end()) {
         return std::nullopt;
     }
     return owner->second;
@@ -173,8 +173,9 @@ void Checker::check_unfit(const rdzv::Run& run, Instant now) {
 
 /// A member tells of a rank what it has told before: agents do so after every reconnect.
 bool Checker::is_repeated(const rdzv::Run& run, const rdzv::Received& received) {
-    const auto owner = run.by_connection.find(received.connection);
-    if (owner == run.by_connection.end() || generation_of(received.message) != run.generation) {
+    const auto owner = run.nodes.by_connection().find(received.connection);
+    if (owner == run.nodes.by_connection().end() ||
+        generation_of(received.message) != run.generation) {
         return false;
     }
     const rdzv::Node& node = run.nodes.at(owner->second);
@@ -189,16 +190,16 @@ bool Checker::is_repeated(const rdzv::Run& run, const rdzv::Received& received) 
 
 /// Keeps what a member tells of its ranks, to judge by it later.
 void Checker::check_report(const rdzv::Run& run, const rdzv::Received& received, Instant now) {
-    const auto owner = run.by_connection.find(received.connection);
+    const auto owner = run.nodes.by_connection().find(received.connection);
     const auto found = truths_.find(run.digest);
-    if (owner == run.by_connection.end() || found == truths_.end() ||
+    if (owner == run.nodes.by_connection().end() || found == truths_.end() ||
         generation_of(received.message) != run.generation) {
         return;
     }
     GenerationTruth& truth = found->second;
     const rdzv::Node& node = run.nodes.at(owner->second);
     const auto row = truth.group_ranks.find(owner->second);
-    if (node.standing != rdzv::Standing::Member || row == truth.group_ranks.end()) {
+    if (node.standing() != rdzv::Standing::Member || row == truth.group_ranks.end()) {
         return;
     }
     const auto* finished = std::get_if<rdzv::WorkerFinished>(&received.message);
@@ -280,9 +281,9 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
 void Checker::check_start_is_due(const rdzv::Run& run, Instant now) {
     const rdzv::Forming* forming = std::get_if<rdzv::Forming>(&run.phase);
     forming_since_ = forming != nullptr ? std::optional<Instant>(forming->since) : std::nullopt;
-    const bool is_startable = forming != nullptr && run.suspects.empty() &&
-                              !forming->not_before.has_value() &&
-                              run.ready.size() >= static_cast<std::size_t>(run.settings.min_nodes);
+    const bool is_startable =
+        forming != nullptr && run.nodes.suspects().empty() && !forming->not_before.has_value() &&
+        run.nodes.ready().size() >= static_cast<std::size_t>(run.settings.min_nodes);
     if (!is_startable) {
         startable_since_.reset();
     } else if (!startable_since_.has_value()) {

@@ -91,7 +91,7 @@ void Checker::check_choice(const rdzv::Run& run, Instant now) {
     // begin before the last of them.
     const bool is_in_turn = before_.parked > 0 && before_.token != run.token;
     const bool has_better =
-        !is_in_turn && std::any_of(run.ready.begin(), run.ready.end(),
+        !is_in_turn && std::any_of(run.nodes.ready().begin(), run.nodes.ready().end(),
                                    [&](const NodeId& id) { return !is_left_out(id); });
     const bool do_others_suffice =
         run.places.size() - ill >= static_cast<std::size_t>(run.settings.min_nodes);
@@ -99,9 +99,9 @@ void Checker::check_choice(const rdzv::Run& run, Instant now) {
         violate("quarantine", "a node in quarantine was taken although others suffice");
     }
     const bool is_full = run.places.size() >= static_cast<std::size_t>(run.settings.max_nodes);
-    if (has_leases_ && !is_full && !run.suspects.empty()) {
+    if (has_leases_ && !is_full && !run.nodes.suspects().empty()) {
         violate("S14", fmt::format("node {}, cut off for a moment, was not waited for",
-                                   run.suspects.begin()->value()));
+                                   run.nodes.suspects().begin()->value()));
     }
 }
 

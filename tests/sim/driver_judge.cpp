@@ -117,8 +117,9 @@ void Simulation::judge_start_is_due(const Daemon& daemon) {
     const std::optional<Instant> startable = checker_.startable_since();
     const Duration soon = options_.settings.patience + kAtOnce + options_.timer_grain;
     if (startable.has_value() && now - std::max(*startable, calm_since_) > soon) {
-        checker_.violate("L1", fmt::format("{} nodes are ready, and nothing starts: '{}'",
-                                           run->ready.size(), daemon.coordinator().explain()));
+        checker_.violate("L1",
+                         fmt::format("{} nodes are ready, and nothing starts: '{}'",
+                                     run->nodes.ready().size(), daemon.coordinator().explain()));
     }
     const auto healthy =
         std::count_if(machines_.begin(), machines_.end(), [this](const Machine& machine) {
@@ -173,7 +174,7 @@ void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
         return;
     }
     const auto node = run->nodes.find(machine.node);
-    if (node == run->nodes.end() || node->second.standing != rdzv::Standing::Member) {
+    if (node == run->nodes.end() || node->second.standing() != rdzv::Standing::Member) {
         return;
     }
     const Instant settled = events_.now() - kAtOnce - there_and_back(machine);
@@ -274,8 +275,8 @@ void Simulation::judge_false_deaths(const Machine& machine,
 void Simulation::judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_before) {
     const bool is_decided = std::holds_alternative<rdzv::Closed>(run.phase) ||
                             std::holds_alternative<rdzv::Adopting>(run.phase);
-    if (run.doubt_until.has_value()) {
-        doubt_end_ = std::max(doubt_end_, *run.doubt_until);
+    if (run.doubt.until.has_value()) {
+        doubt_end_ = std::max(doubt_end_, *run.doubt.until);
     }
     if (run.nodes.size() >= nodes_before || is_decided || has_forgotten_) {
         return;
@@ -310,14 +311,14 @@ void Simulation::judge_start(const rdzv::Run& run, const rdzv::Send& send,
     }
     for (auto it = machines_.begin(); is_first && it != machines_.end(); ++it) {
         const auto node = run.nodes.find(it->node);
-        if (node != run.nodes.end() && node->second.standing != rdzv::Standing::Unready &&
-            node->second.connection.has_value() && node->second.connection == it->connection) {
+        if (node != run.nodes.end() && node->second.standing() != rdzv::Standing::Unready &&
+            node->second.connection().has_value() && node->second.connection() == it->connection) {
             judge(*it, "still has workers");
         }
         const bool is_in_use = !is_record_old_ && node != run.nodes.end() && !it->workers.empty() &&
                                is_of_run(checker_.truth_of(it->workers.front().digest), run) &&
                                it->workers.front().digest != start.digest &&
-                               node->second.connection == it->connection &&
+                               node->second.connection() == it->connection &&
                                it->workers.front().generation >= start.generation;
         if (is_in_use) {
             checker_.violate("S1", fmt::format("number {} is in use on {}",

@@ -261,7 +261,7 @@ void Job::note_phase() {
         result_.restarts += 1;
     }
     const bool waits = std::holds_alternative<rdzv::Forming>(run->phase) &&
-                       run->ready.size() < static_cast<std::size_t>(settings_.min_nodes);
+                       run->nodes.ready().size() < static_cast<std::size_t>(settings_.min_nodes);
     if (waits && !waits_from_.has_value()) {
         waits_from_ = now;
     }
@@ -277,8 +277,8 @@ bool Job::is_settled() const {
     if (std::holds_alternative<rdzv::Running>(run->phase)) {
         return started_ >= run->places.size() && generation_ == run->generation;
     }
-    return std::holds_alternative<rdzv::Forming>(run->phase) && run->suspects.empty() &&
-           run->ready.size() < static_cast<std::size_t>(settings_.min_nodes);
+    return std::holds_alternative<rdzv::Forming>(run->phase) && run->nodes.suspects().empty() &&
+           run->nodes.ready().size() < static_cast<std::size_t>(settings_.min_nodes);
 }
 
 void Job::advance(Instant to) {
@@ -344,7 +344,7 @@ bool Job::do_next() {
     if (is_settled_now) {
         // Growing is the one thing that a settled run does by itself.
         const rdzv::Running* running = std::get_if<rdzv::Running>(&run->phase);
-        const bool grows = running != nullptr && !run->ready.empty() &&
+        const bool grows = running != nullptr && !run->nodes.ready().empty() &&
                            run->places.size() < static_cast<std::size_t>(options_.nodes);
         timer =
             grows ? std::max(running->since + settings_.grow_delay, events_.now()) : Instant::max();
@@ -380,7 +380,7 @@ bool Job::do_next() {
         unnoticed_ = 0;
         for (const Host& host : hosts_) {
             const bool is_away = host.supervisor == nullptr && host.life > 0;
-            unnoticed_ += is_away && run->by_connection.contains(host.connection) ? 1 : 0;
+            unnoticed_ += is_away && run->nodes.by_connection().contains(host.connection) ? 1 : 0;
         }
     }
     return true;

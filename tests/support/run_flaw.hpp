@@ -16,7 +16,7 @@ namespace ddprun::rdzv {
 inline std::string place_flaw(const Run& run, const CoordinatorOptions& options) {
     std::set<NodeId> members;
     for (const auto& [id, node] : run.nodes) {
-        if (node.standing == Standing::Member) {
+        if (node.standing() == Standing::Member) {
             members.insert(id);
         }
     }
@@ -60,29 +60,30 @@ inline std::string run_flaw(const Run& run, const CoordinatorOptions& options) {
     std::set<NodeId> suspects;
     std::size_t connected = 0;
     for (const auto& [id, node] : run.nodes) {
-        if (node.standing == Standing::Ready && node.connection && !node.leaving) {
+        if (node.standing() == Standing::Ready && node.connection() && !node.leaving()) {
             ready.insert(id);
         }
-        if (!node.connection) {
+        if (!node.connection()) {
             suspects.insert(id);
         } else {
             ++connected;
-            const auto owner = run.by_connection.find(*node.connection);
-            if (owner == run.by_connection.end() || owner->second != id) {
+            const auto owner = run.nodes.by_connection().find(*node.connection());
+            if (owner == run.nodes.by_connection().end() || owner->second != id) {
                 return "a node that its connection does not lead to";
             }
         }
-        if (options.has_leases && !run.leases.contains({node.lease_end, id})) {
+        if (options.has_leases && !run.nodes.leases().contains({node.lease_end(), id})) {
             return "a node without its lease";
         }
     }
-    if (ready != run.ready || suspects != run.suspects || connected != run.by_connection.size() ||
-        run.leases.size() != (options.has_leases ? run.nodes.size() : 0)) {
+    if (ready != run.nodes.ready() || suspects != run.nodes.suspects() ||
+        connected != run.nodes.by_connection().size() ||
+        run.nodes.leases().size() != (options.has_leases ? run.nodes.size() : 0)) {
         return "an index that does not fit the nodes";
     }
-    if (run.restarts_used > run.settings.max_restarts ||
+    if (run.budgets.restarts_used > run.settings.max_restarts ||
         (run.settings.max_node_losses >= 0 &&
-         run.node_losses_used > run.settings.max_node_losses)) {
+         run.budgets.node_losses_used > run.settings.max_node_losses)) {
         return "a budget overdrawn";
     }
     if (run.nodes.size() > options.limits.nodes_max ||

@@ -401,8 +401,8 @@ TEST_CASE("of a held generation only numbers that can be are believed") {
         const Stopping* stopping = std::get_if<Stopping>(&run.phase);
         if (stopping != nullptr) {
             return fmt::format("adopted, {} missing, {} restarts, {} losses",
-                               stopping->lost_nodes.size(), run.restarts_used,
-                               run.node_losses_used);
+                               stopping->lost_nodes.size(), run.budgets.restarts_used,
+                               run.budgets.node_losses_used);
         }
         // It is fenced like any that holds a generation which does not go on.
         CHECK(driver.sent<Stop>(1).at(0).cause == StopCause::Fenced);
@@ -461,7 +461,7 @@ TEST_CASE("a held-up loop judges no silence for a while, and a single process ha
     Driver driver;
     driver.hear(1, join_of("a", 2));
     driver.coordinator.step(driver.now, HeldUp{Milliseconds(700)}, driver.effects);
-    CHECK(driver.coordinator.run()->doubt_until == driver.now + Limits{}.reconnect_grace);
+    CHECK(driver.coordinator.run()->doubt.until == driver.now + Limits{}.reconnect_grace);
 
     Coordinator alone(JobId("job"), {.limits = {}, .has_leases = false}, Rng(1));
     Effects effects;

@@ -116,7 +116,7 @@ private:
                                              : run->nodes.find(agent.identity.node);
             if (run != nullptr && node != run->nodes.end()) {
                 text += fmt::format(" standing {} finished {} failed {}",
-                                    static_cast<int>(node->second.standing),
+                                    static_cast<int>(node->second.standing()),
                                     node->second.finished.size(), node->second.failed.size());
             }
         }

@@ -185,7 +185,7 @@ TEST_CASE("a journal that hangs is given up after its timeout, and counts again 
     CHECK(all.sent<Start>() == 1);
     CHECK(all.host->fault() == "the journal has not answered for 1000 ms");
     // Who joined meanwhile was not answered, and does not beat before.
-    CHECK(all.run().doubt_until);
+    CHECK(all.run().doubt.until);
     all.answer(1100);
     CHECK(all.host->fault().empty());
 }
@@ -260,7 +260,7 @@ TEST_CASE("a timer that is long due tells that this process was held up") {
         all.fire(at(due + 600));
     }
     CHECK(all.has_said("this process was held up for 600 ms"));
-    CHECK(all.run().doubt_until);
+    CHECK(all.run().doubt.until);
     const std::size_t lines = all.lines.size();
     all.receive(due + 601, Beat{2});
     CHECK(all.lines.size() == lines);  // told once
