@@ -37,8 +37,16 @@ std::optional<Instant> Supervisor::next_deadline() const {
     return state_->next_deadline();
 }
 
+Wait Supervisor::waits_for() const {
+    return state_->waits_for();
+}
+
 std::string Supervisor::explain() const {
-    return state_->explain();
+    return state_->explain(state_->waits_for());
+}
+
+std::optional<ExitReason> Supervisor::exit_reason() const {
+    return state_->exit_reason();
 }
 
 std::optional<Generation> Supervisor::held_generation() const {
@@ -87,10 +95,11 @@ void Supervisor::State::settle() {
     look_if_due();
     send_due_beat();
     judge_silence();
-    const std::string wait = explain();
-    notice_.update(now_, is_worth_saying(wait) ? wait : "");
+    const Wait wait = waits_for();
+    // The last phase of a healthy run may be long: it is there for those who ask.
+    notice_.update(now_, wait == Wait::OtherNodesEnd ? "" : explain(wait));
     if (std::optional<std::string> text = notice_.take_due(now_)) {
-        say_wait(*text);
+        say_wait(wait, *text);
     }
 }
 
@@ -109,6 +118,10 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
         result = earlier(earlier(result, up->beat_at), silence_end());
     }
     return result;
+}
+
+std::optional<ExitReason> Supervisor::State::exit_reason() const {
+    return ending_.has_value() ? std::optional(ending_->reason) : std::nullopt;
 }
 
 std::optional<Generation> Supervisor::State::held_generation() const {

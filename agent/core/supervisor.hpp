@@ -292,6 +292,37 @@ using Effect = std::variant<SendToRendezvous, DropLink, AwaitGpuMemory, RunPrefl
                             CollectLastWords, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
+/// What keeps a node from going on: the nearest thing, if there are several.
+enum class Wait {
+    Nothing,
+    KilledWorkers,   ///< to be gone
+    Stacks,          ///< of a generation that hangs, to be saved
+    StoppedWorkers,  ///< to end
+    UnfitHeard,      ///< the rendezvous to have heard that this node is not fit
+    Link,            ///< a connection to the rendezvous
+    GpuMemory,       ///< to be freed
+    Preflight,
+    LastWords,  ///< of a failed worker
+    StoreSocket,
+    JoinAnswer,
+    RendezvousSays,  ///< what the rendezvous says it waits for
+    OtherNodesDrain,
+    Generation,     ///< the rendezvous has given no reason
+    OtherNodesEnd,  ///< workers here have ended
+};
+
+/// Why an agent exits.
+enum class ExitReason {
+    Signal,
+    Released,  ///< the job goes on without this node
+    Refused,
+    Verdict,
+    RendezvousLost,  ///< or never found
+    Unusable,        ///< what this node was given cannot work, or it is not fit
+    Unkillable,      ///< a worker survived SIGKILL
+    Bug,             ///< of ddprun itself
+};
+
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is
 /// reported, and when the agent may go. Pure, like rdzv::Coordinator: agent/README.md holds its
 /// state × input table. Owned and called by one thread.
@@ -307,8 +338,13 @@ public:
 
     [[nodiscard]] std::optional<Instant> next_deadline() const;
 
-    /// What this node waits for, for people; empty when nothing is awaited.
+    [[nodiscard]] Wait waits_for() const;
+
+    /// The same for people; empty when nothing is awaited.
     [[nodiscard]] std::string explain() const;
+
+    /// Why the agent will exit, once that is decided. Workers that may live go first.
+    [[nodiscard]] std::optional<ExitReason> exit_reason() const;
 
     /// The generation whose workers may live here; none when proven empty. For checkers.
     [[nodiscard]] std::optional<Generation> held_generation() const;

@@ -34,7 +34,7 @@ void Supervisor::State::take(const Signalled& input) {
     }
     forgive_held_back();
     if (run_token_.empty()) {
-        end_with({.exit_code = signal_exit_code(), .verdict = {}});
+        end_with({.reason = ExitReason::Signal, .exit_code = signal_exit_code(), .verdict = {}});
     } else if (!is_link_up()) {
         leave_alone();
     } else {
@@ -63,14 +63,15 @@ void Supervisor::State::abort_now() {
         kill_workers();
     }
     if (!ending_.has_value()) {
-        end_with({.exit_code = kExitSignalBase + SIGINT, .verdict = {}});
+        end_with(
+            {.reason = ExitReason::Signal, .exit_code = kExitSignalBase + SIGINT, .verdict = {}});
     }
 }
 
 void Supervisor::State::leave_alone() {
     DDP_CHECK(is_leaving() && !is_link_up());
     if (!holds_workers()) {
-        end_with({.exit_code = signal_exit_code(), .verdict = {}});
+        end_with({.reason = ExitReason::Signal, .exit_code = signal_exit_code(), .verdict = {}});
         return;
     }
     if (group_->is_in<WorkersRun>()) {
@@ -86,17 +87,21 @@ void Supervisor::State::leave_alone() {
 
 void Supervisor::State::hear(const rdzv::Released& /*message*/) {
     const int code = is_leaving() ? signal_exit_code() : int{kExitDrained};
-    end_after_stop({.exit_code = code, .verdict = {}});
+    end_after_stop({.reason = ExitReason::Released, .exit_code = code, .verdict = {}});
 }
 
 void Supervisor::State::hear(const rdzv::Refused& message) {
     say(message.text);
-    end_after_stop({.exit_code = message.exit_code, .verdict = {}, .says_goodbye = false});
+    end_after_stop({.reason = ExitReason::Refused,
+                    .exit_code = message.exit_code,
+                    .verdict = {},
+                    .says_goodbye = false});
 }
 
 void Supervisor::State::hear(const rdzv::Verdict& message) {
     const bool is_own_signal = message.kind == rdzv::VerdictKind::Stopped && is_leaving();
-    Ending ending{.exit_code = is_own_signal ? signal_exit_code() : message.exit_code,
+    Ending ending{.reason = ExitReason::Verdict,
+                  .exit_code = is_own_signal ? signal_exit_code() : message.exit_code,
                   .verdict = message};
     if (message.kind == rdzv::VerdictKind::Succeeded && holds_workers()) {
         // Every rank has exited 0: what is left are strays.
@@ -120,12 +125,13 @@ void Supervisor::State::lose_rendezvous() {
         say(fmt::format("rendezvous lost: out of reach for {} s{}", lost_timeout().count() / 1000,
                         reason));
     }
-    end_after_stop({.exit_code = kExitRendezvousLost, .verdict = {}});
+    end_after_stop(
+        {.reason = ExitReason::RendezvousLost, .exit_code = kExitRendezvousLost, .verdict = {}});
 }
 
 void Supervisor::State::fail_internally(const std::string& what) {
     say(fmt::format("{}: this is a bug, please report it", what));
-    end_after_stop({.exit_code = kExitInternal, .verdict = {}});
+    end_after_stop({.reason = ExitReason::Bug, .exit_code = kExitInternal, .verdict = {}});
 }
 
 void Supervisor::State::end_after_stop(Ending ending) {

@@ -11,18 +11,11 @@ namespace ddprun::agent {
 
 namespace {
 
-constexpr const char* kOthersRun = "workers here have ended; waiting for those of other nodes";
-
 std::int64_t whole_seconds(Duration time) {
     return std::chrono::duration_cast<std::chrono::seconds>(time).count();
 }
 
 }  // namespace
-
-bool Supervisor::State::is_worth_saying(const std::string& text) const {
-    // The last phase of a healthy run may be long: it is there for those who ask.
-    return text != kOthersRun;
-}
 
 void Supervisor::State::say(std::string text) {
     emit(Say{std::move(text)});
@@ -43,12 +36,11 @@ std::string Supervisor::State::explain_down(const LinkIsDown& down) const {
 }
 
 /// Of a wait with a limit, how much of it is over.
-void Supervisor::State::say_wait(const std::string& text) {
+void Supervisor::State::say_wait(Wait wait, const std::string& text) {
     Instant since = rendezvous_wait_.since;
     Milliseconds limit =
-        text == rendezvous_wait_.text ? rendezvous_wait_.limit : Milliseconds::zero();
-    const LinkIsDown* const down = std::get_if<LinkIsDown>(&link_);
-    if (down != nullptr && text == explain_down(*down)) {
+        wait == Wait::RendezvousSays ? rendezvous_wait_.limit : Milliseconds::zero();
+    if (wait == Wait::Link) {
         since = run_token_.empty() ? *first_step_ : unheard_since_.value_or(*first_step_);
         limit = run_token_.empty() ? options_.connect_timeout : lost_timeout();
         said_unheard_since_ = since;
@@ -68,53 +60,86 @@ void Supervisor::State::say_connected() {
     }
 }
 
-std::string Supervisor::State::explain() const {
+Wait Supervisor::State::waits_for() const {
     if (is_done_) {
-        return {};
+        return Wait::Nothing;
     }
     if (group_.has_value() && group_->is_in<WorkersKilling>()) {
-        return fmt::format("waiting for the killed processes of generation {} to be gone",
-                           group_->generation().value());
+        return Wait::KilledWorkers;
     }
     if (group_.has_value() && group_->is_in<WorkersHang>()) {
-        return fmt::format("waiting for the stacks of {} to be saved", group_->running_text());
+        return Wait::Stacks;
     }
     if (group_.has_value() && group_->is_in<WorkersStop>()) {
-        return fmt::format("waiting for {} to end after {}", group_->running_text(),
-                           signal_name(std::get<WorkersStop>(group_->phase).signal));
+        return Wait::StoppedWorkers;
     }
     if (is_telling_unfit()) {
-        return "telling the rendezvous that this node is not fit";
+        return Wait::UnfitHeard;
     }
-    if (const LinkIsDown* down = std::get_if<LinkIsDown>(&link_)) {
-        return explain_down(*down);
+    const LinkIsUp* const up = std::get_if<LinkIsUp>(&link_);
+    if (up == nullptr) {
+        return Wait::Link;
     }
-    const LinkIsUp& up = std::get<LinkIsUp>(link_);
-    if (preparation_ == Preparation::GpuMemory) {
-        return "waiting for the GPU memory of the last workers to be freed";
-    }
-    if (preparation_ == Preparation::Preflight) {
-        return "waiting for the preflight command";
+    if (preparation_ != Preparation::None) {
+        return preparation_ == Preparation::GpuMemory ? Wait::GpuMemory : Wait::Preflight;
     }
     if (owed_ != Generation() && group_.has_value() && !group_->words_awaited.empty()) {
-        return "waiting for the log disk: the last words of a failed worker are being read";
+        return Wait::LastWords;
     }
-    if (!up.join_sent_at.has_value()) {
-        return "waiting for a socket for the workers' store";
+    if (!up->join_sent_at.has_value()) {
+        return Wait::StoreSocket;
     }
-    if (!up.is_accepted) {
-        return "waiting for the rendezvous to answer";
+    if (!up->is_accepted) {
+        return Wait::JoinAnswer;
     }
     if (!rendezvous_wait_.text.empty()) {
-        return rendezvous_wait_.text;
+        return Wait::RendezvousSays;
     }
     if (is_leaving()) {
-        return "waiting for the other nodes to drain";
+        return Wait::OtherNodesDrain;
     }
     if (!holds_workers()) {
-        return "waiting for the rendezvous to start a generation";
+        return Wait::Generation;
     }
-    return group_->has_all_exited() ? kOthersRun : "";
+    return group_->has_all_exited() ? Wait::OtherNodesEnd : Wait::Nothing;
+}
+
+std::string Supervisor::State::explain(Wait wait) const {
+    switch (wait) {
+        case Wait::Nothing:
+            return "";
+        case Wait::KilledWorkers:
+            return fmt::format("waiting for the killed processes of generation {} to be gone",
+                               group_->generation().value());
+        case Wait::Stacks:
+            return fmt::format("waiting for the stacks of {} to be saved", group_->running_text());
+        case Wait::StoppedWorkers:
+            return fmt::format("waiting for {} to end after {}", group_->running_text(),
+                               signal_name(std::get<WorkersStop>(group_->phase).signal));
+        case Wait::UnfitHeard:
+            return "telling the rendezvous that this node is not fit";
+        case Wait::Link:
+            return explain_down(std::get<LinkIsDown>(link_));
+        case Wait::GpuMemory:
+            return "waiting for the GPU memory of the last workers to be freed";
+        case Wait::Preflight:
+            return "waiting for the preflight command";
+        case Wait::LastWords:
+            return "waiting for the log disk: the last words of a failed worker are being read";
+        case Wait::StoreSocket:
+            return "waiting for a socket for the workers' store";
+        case Wait::JoinAnswer:
+            return "waiting for the rendezvous to answer";
+        case Wait::RendezvousSays:
+            return rendezvous_wait_.text;
+        case Wait::OtherNodesDrain:
+            return "waiting for the other nodes to drain";
+        case Wait::Generation:
+            return "waiting for the rendezvous to start a generation";
+        case Wait::OtherNodesEnd:
+            return "workers here have ended; waiting for those of other nodes";
+    }
+    return "";
 }
 
 }  // namespace ddprun::agent

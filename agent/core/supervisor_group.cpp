@@ -393,7 +393,7 @@ void Supervisor::State::take(const Emptied& input) {
     if (ending_.has_value()) {
         finish();
     } else if (is_leaving() && !is_link_up()) {
-        end_with({.exit_code = signal_exit_code(), .verdict = {}});
+        end_with({.reason = ExitReason::Signal, .exit_code = signal_exit_code(), .verdict = {}});
     } else {
         prepare_next();
     }
@@ -415,7 +415,8 @@ void Supervisor::State::take(const NotEmptied& input) {
         quiet_.end();
         tell(rdzv::Unkillable{group_->generation()});
     }
-    ending_ = Ending{.exit_code = kExitUnkillable,
+    ending_ = Ending{.reason = ExitReason::Unkillable,
+                     .exit_code = kExitUnkillable,
                      .verdict = ending_.has_value() ? ending_->verdict : std::nullopt};
     finish();
 }

@@ -60,7 +60,7 @@ void Supervisor::State::take(const LinkDown& input) {
     }
     if (input.is_final) {
         say(input.why);
-        end_after_stop({.exit_code = kExitUsage, .verdict = {}});
+        end_after_stop({.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
     } else if (is_leaving()) {
         leave_alone();
     }
@@ -124,7 +124,8 @@ void Supervisor::State::take(const PreflightDone& input) {
 
 /// Where the join was not sent, a Goodbye would be nobody's.
 void Supervisor::State::end_unfit(const std::string& why) {
-    Ending ending{.exit_code = kExitUnfit, .verdict = {}, .unfit = why};
+    Ending ending{
+        .reason = ExitReason::Unusable, .exit_code = kExitUnfit, .verdict = {}, .unfit = why};
     const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
     if (up != nullptr && up->join_sent_at.has_value()) {
         end_after_stop(std::move(ending));
@@ -189,7 +190,7 @@ void Supervisor::State::take(const StoreFailed& input) {
         return;
     }
     say(fmt::format("cannot open a socket for the workers' store: {}", input.why));
-    end_after_stop({.exit_code = kExitUsage, .verdict = {}});
+    end_after_stop({.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
 }
 
 void Supervisor::State::join_if_possible() {

@@ -55,6 +55,7 @@ enum class Preparation {
 
 /// The decision to go, with what is left to be said. Workers that may live go first.
 struct Ending {
+    ExitReason reason;
     int exit_code = 0;
     std::optional<rdzv::Verdict> verdict;
     bool says_goodbye = true;
@@ -109,7 +110,9 @@ public:
 
     [[nodiscard]] bool is_done() const { return is_done_; }
     [[nodiscard]] std::optional<Instant> next_deadline() const;
-    [[nodiscard]] std::string explain() const;
+    [[nodiscard]] Wait waits_for() const;
+    [[nodiscard]] std::string explain(Wait wait) const;
+    [[nodiscard]] std::optional<ExitReason> exit_reason() const;
     [[nodiscard]] std::optional<Generation> held_generation() const;
 
 private:
@@ -132,9 +135,8 @@ private:
     }
     void say(std::string text);
     void trace(std::string text);
-    [[nodiscard]] bool is_worth_saying(const std::string& text) const;
     [[nodiscard]] std::string explain_down(const LinkIsDown& down) const;
-    void say_wait(const std::string& text);
+    void say_wait(Wait wait, const std::string& text);
     void say_connected();
     [[nodiscard]] bool is_link_up() const;
     [[nodiscard]] bool is_accepted() const;

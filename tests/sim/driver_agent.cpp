@@ -88,6 +88,7 @@ void Simulation::boot(int index) {
     machine.is_keeper_gone = false;
     machine.is_lied_about = false;
     machine.is_replaced = false;
+    machine.is_lost_for_fault = false;
     machine.silent_since.reset();
     machine.has_given_up = false;
     std::vector<rdzv::Endpoint> endpoints;
@@ -125,6 +126,7 @@ void Simulation::hear(Machine& machine, const rdzv::RendezvousMessage& message) 
     }
     if (const rdzv::Start* start = std::get_if<rdzv::Start>(&message)) {
         machine.start_digest = start->digest;
+        machine.is_lost_for_fault = false;
     }
     judge_false_deaths(machine, message);
     if (const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&message)) {
@@ -138,6 +140,11 @@ void Simulation::hear(Machine& machine, const rdzv::RendezvousMessage& message) 
 void Simulation::step_agent(Machine& machine, const agent::Input& input) {
     agent::Effects effects;
     machine.supervisor->step(local_now(machine), input, effects);
+    const std::optional<agent::ExitReason> exit_reason = machine.supervisor->exit_reason();
+    machine.has_given_up |= exit_reason == agent::ExitReason::RendezvousLost;
+    if (exit_reason == agent::ExitReason::Bug) {
+        checker_.violate("agent", fmt::format("{} finds a bug of its own", name_of(machine)));
+    }
     for (const agent::Effect& effect : effects) {
         if (machine.supervisor == nullptr) {
             checker_.violate("IO", "an effect after Exit");
@@ -225,10 +232,6 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
         empty_generation(machine, empty->generation);
     } else if (const auto* say = std::get_if<agent::Say>(&effect)) {
         trace(name_of(machine), "says: " + say->text);
-        machine.has_given_up |= say->text.starts_with("rendezvous lost");
-        if (say->text.find("bug") != std::string::npos) {
-            checker_.violate("agent", say->text);
-        }
     } else if (const auto* verdict = std::get_if<agent::ShowVerdict>(&effect)) {
         trace(name_of(machine), "shows " + message_text(rdzv::RendezvousMessage(verdict->verdict)));
         machine.shown = verdict->verdict;

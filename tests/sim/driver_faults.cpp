@@ -27,7 +27,6 @@ Machine* Simulation::draw_machine(Dice& dice) {
 }
 
 void Simulation::disturb(Machine& machine, Instant until) {
-    machine.is_disturbed = true;
     machine.disturbed_until = std::max({machine.disturbed_until, until, events_.now()});
 }
 

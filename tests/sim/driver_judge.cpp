@@ -28,8 +28,6 @@ constexpr Milliseconds kSuccessionMax{1000};
 /// After trouble with etcd a follower may not watch it for so long.
 constexpr Milliseconds kEtcdSettles{12000};
 
-constexpr const char* kUnexplained = "waiting for the rendezvous to start a generation";
-
 bool is_of_run(const GenerationTruth* truth, const rdzv::Run& run) {
     return truth != nullptr && truth->token == run.token;
 }
@@ -65,6 +63,15 @@ bool Simulation::is_calm(const Machine& machine) const {
            !network_.is_disturbed(machine.index);
 }
 
+/// Its last fault is over for so long that its silence is forgiven or judged: if the rendezvous
+/// gives it up now, it is not for that.
+bool Simulation::is_undisturbed(const Machine& machine) const {
+    return machine.disturbed_until == Instant{} || machine.disturbed_until + options_.limits.lease +
+                                                           options_.limits.self_doubt + kAtOnce +
+                                                           there_and_back(machine) <
+                                                       events_.now();
+}
+
 // --------------------------------------------------------------------------------- now and then
 
 void Simulation::judge_regularly() {
@@ -97,8 +104,8 @@ void Simulation::judge_explanations(const Daemon& daemon) {
     for (Machine& machine : machines_) {
         const bool is_silent = is_calm(machine) &&
                                !machine.supervisor->held_generation().has_value() &&
-                               (machine.supervisor->explain().empty() ||
-                                machine.supervisor->explain() == kUnexplained);
+                               (machine.supervisor->waits_for() == agent::Wait::Nothing ||
+                                machine.supervisor->waits_for() == agent::Wait::Generation);
         if (!is_silent) {
             machine.silent_since.reset();
         } else if (!machine.silent_since.has_value()) {
@@ -254,7 +261,8 @@ void Simulation::judge_hang(const rdzv::Run& run) {
     }
 }
 
-/// With delays below a third of the lease no undisturbed node is ever believed dead (S6).
+/// With delays below a third of the lease no undisturbed node is ever believed dead (S6). One that
+/// was lost for a fault learns of it when it reaches a rendezvous, however late.
 void Simulation::judge_false_deaths(const Machine& machine,
                                     const rdzv::RendezvousMessage& message) {
     const rdzv::Run* run = decided_run();
@@ -266,8 +274,8 @@ void Simulation::judge_false_deaths(const Machine& machine,
         stop != nullptr && stop->cause == rdzv::StopCause::Fenced && !machine.has_namesake;
     const bool is_of_same_run =
         machine.start_digest.empty() || is_of_run(checker_.truth_of(machine.start_digest), *run);
-    if (is_fence && is_of_same_run && !machine.is_disturbed && !has_forgotten_ &&
-        are_delays_short(machine)) {
+    if (is_fence && is_of_same_run && is_undisturbed(machine) && !machine.is_lost_for_fault &&
+        !has_forgotten_ && are_delays_short(machine)) {
         checker_.violate("S6", fmt::format("{} was fenced without a reason", name_of(machine)));
     }
 }
@@ -278,17 +286,20 @@ void Simulation::judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_
     if (run.doubt.until.has_value()) {
         doubt_end_ = std::max(doubt_end_, *run.doubt.until);
     }
-    if (run.nodes.size() >= nodes_before || is_decided || has_forgotten_) {
+    if (run.nodes.size() >= nodes_before) {
         return;
     }
-    for (const Machine& machine : machines_) {
-        const bool is_innocent =
-            machine.supervisor != nullptr && machine.is_accepted && !machine.is_disturbed &&
-            !machine.signalled_at.has_value() && !machine.has_given_up && !machine.has_namesake &&
-            are_delays_short(machine) && !machine.is_replaced && machine.token == run.token;
-        if (is_innocent && !run.nodes.contains(machine.node)) {
+    for (Machine& machine : machines_) {
+        const bool is_innocent = machine.supervisor != nullptr && machine.is_accepted &&
+                                 is_undisturbed(machine) && !machine.signalled_at.has_value() &&
+                                 !machine.has_given_up && !machine.has_namesake &&
+                                 are_delays_short(machine) && !machine.is_replaced;
+        const bool is_lost = machine.token == run.token && !run.nodes.contains(machine.node);
+        if (is_innocent && is_lost && !machine.is_lost_for_fault && !is_decided &&
+            !has_forgotten_) {
             checker_.violate("S6", fmt::format("{} lives and was given up", name_of(machine)));
         }
+        machine.is_lost_for_fault |= is_lost && !is_undisturbed(machine);
     }
 }
 

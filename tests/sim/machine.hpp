@@ -75,9 +75,10 @@ struct Machine {
     bool is_broken = false;        ///< has a worker that nothing kills
     bool has_namesake = false;     ///< another one came under its name, or it under another's
     bool has_given_up = false;     ///< the rendezvous, for good: it ends on its own
-    bool is_disturbed = false;     ///< a fault reached its connection or its life
-    Instant disturbed_until{};     ///< the last one
-    bool is_lied_about = false;    ///< its connection ended as only that of a dead agent does
+    Instant disturbed_until{};     ///< until then a fault reached its connection or its life
+    /// The rendezvous has given it up for a fault, and has started nothing here since.
+    bool is_lost_for_fault = false;
+    bool is_lied_about = false;  ///< its connection ended as only that of a dead agent does
     std::optional<Instant> silent_since;  ///< waits, and nobody says for what
 };
 
