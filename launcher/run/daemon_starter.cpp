@@ -1,7 +1,6 @@
 #include "launcher/run/daemon_starter.hpp"
 
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,9 +40,9 @@ std::string last_line(std::string_view text) {
     return printable(text.substr(begin), kLogColumnsMax);
 }
 
-std::string end_of(int status) {
-    return WIFEXITED(status) ? fmt::format("exit code {}", WEXITSTATUS(status))
-                             : fmt::format("{}", signal_name(WTERMSIG(status)));
+std::string text_of(const siginfo_t& end) {
+    return end.si_code == CLD_EXITED ? fmt::format("exit code {}", end.si_status)
+                                     : std::string(signal_name(end.si_status));
 }
 
 }  // namespace
@@ -52,14 +51,11 @@ DaemonStarter::DaemonStarter(boost::asio::io_context& io, DaemonStarterOptions o
     : options_(std::move(options)),
       io_(io),
       starts_(options_.limits.daemon_starts_max),
-      exit_(io),
+      daemon_(io),
       patience_(io) {}
 
 Result<void> DaemonStarter::claim() {
-    if (pid_ > 0 && !exit_.is_open()) {
-        reap();  // a kernel without pidfds tells nobody
-    }
-    if (pid_ > 0) {
+    if (daemon_.pid() != 0) {
         return {};  // ours still lives: it serves, or is about to end and will be replaced
     }
     if (!starts_.may_start()) {
@@ -80,11 +76,11 @@ Result<void> DaemonStarter::claim() {
 }
 
 std::vector<int> DaemonStarter::living_pids() const {
-    return pid_ > 0 ? std::vector<int>{pid_} : std::vector<int>{};
+    return daemon_.pid() != 0 ? std::vector<int>{daemon_.pid()} : std::vector<int>{};
 }
 
 void DaemonStarter::wait_until_ended(Milliseconds patience, std::function<void()> done) {
-    if (pid_ <= 0 || !exit_.is_open()) {
+    if (daemon_.pid() == 0) {
         boost::asio::post(io_, std::move(done));
         return;
     }
@@ -119,56 +115,28 @@ Result<void> DaemonStarter::start(const rdzv::Listener& listener) {
                             {"--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca});
     }
     spec.fds = {{null.get(), 0}, {log.get(), 1}, {log.get(), 2}, {listener.fd.get(), kListenerFd}};
-    Result<StartedProgram> started = start_program(spec);
-    if (!started) {
+    if (const Result<void> started = daemon_.start(spec); !started) {
         starts_.ended(false);
         return Error{
             started.error().code,
             started.error().what + (starts_.may_start() ? "" : "; no other rendezvous is started")};
     }
-    pid_ = started->pid;
-    if (started->pidfd.is_open()) {
-        exit_.assign(started->pidfd.release());
-        wait_for_exit();
-    }
+    daemon_.async_wait([this](const siginfo_t& end) { ended(end); });
     return {};
 }
 
-void DaemonStarter::wait_for_exit() {
-    exit_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                     [this](boost::system::error_code failure) {
-                         if (!failure) {
-                             reap();
-                         }
-                     });
-}
-
-/// Being woken is no proof of an end: only the kernel's status is.
-void DaemonStarter::reap() {
-    int status = 0;
-    const pid_t got = ::waitpid(pid_, &status, WNOHANG);
-    if (got != 0) {
-        ended(status);
-    } else if (exit_.is_open()) {
-        wait_for_exit();
-    }
-}
-
-void DaemonStarter::ended(int status) {
-    pid_ = 0;
-    boost::system::error_code ignored;
-    exit_.close(ignored);
+void DaemonStarter::ended(const siginfo_t& end) {
     const UniqueFd log(::open(options_.log_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     const bool has_listened = read_part(log, log_begin_).find(kListening) != std::string::npos;
     starts_.ended(has_listened);
     if (!starts_.may_start()) {
-        const off_t end = ::lseek(log.get(), 0, SEEK_END);
-        const std::string line =
-            last_line(read_part(log, std::max(log_begin_, end - static_cast<off_t>(kLogBytes))));
+        const off_t log_end = ::lseek(log.get(), 0, SEEK_END);
+        const std::string line = last_line(
+            read_part(log, std::max(log_begin_, log_end - static_cast<off_t>(kLogBytes))));
         given_up_ = fmt::format(
             "cannot start a rendezvous at {}: {} has ended with {} {} times before it listened{}; "
             "no other is started. Its log is {}",
-            rdzv::to_string(options_.endpoint), options_.program, end_of(status),
+            rdzv::to_string(options_.endpoint), options_.program, text_of(end),
             options_.limits.daemon_starts_max,
             line.empty() ? "" : fmt::format(", its last line: {}", line), options_.log_file);
     }

@@ -2,16 +2,17 @@
 
 #include <sys/types.h>
 
+#include <csignal>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
+#include "base/os/child.hpp"
 #include "base/result.hpp"
 #include "launcher/run/daemon_starts.hpp"
 #include "rendezvous/transport/listener.hpp"
@@ -57,17 +58,14 @@ public:
 
 private:
     [[nodiscard]] Result<void> start(const rdzv::Listener& listener);
-    void wait_for_exit();
-    void reap();
-    void ended(int status);
+    void ended(const siginfo_t& end);
     void finish();
 
     const DaemonStarterOptions options_;
     boost::asio::io_context& io_;
     DaemonStarts starts_;
-    pid_t pid_ = 0;                               ///< 0: none lives
-    off_t log_begin_ = 0;                         ///< of what that daemon says
-    boost::asio::posix::stream_descriptor exit_;  ///< its pidfd, where there are pidfds
+    Child daemon_;
+    off_t log_begin_ = 0;  ///< of what that daemon says
     boost::asio::steady_timer patience_;
     std::function<void()> done_;
     std::string given_up_;  ///< why, until it is said
