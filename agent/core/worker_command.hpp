@@ -8,8 +8,7 @@
 
 namespace ddprun::agent {
 
-/// Python's string.Template safe substitution with the one name `local_rank`, as torchrun does it:
-/// `$local_rank` and `${local_rank}` become the number, `$$` becomes `$`, all else stays.
+/// substitute() with the one name `local_rank`.
 [[nodiscard]] std::string substitute_local_rank(std::string_view text, LocalRank local_rank);
 
 /// The argv of one worker: the substitution in every argument but the executable.

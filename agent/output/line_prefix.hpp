@@ -10,9 +10,8 @@ namespace ddprun::agent {
 /// `[gpu-07 3] `: ddprun's own prefix of a console line.
 [[nodiscard]] std::string node_prefix(std::string_view hostname, Rank rank);
 
-/// torchrun's prefix of a tee'd line: `text` with `${role_name}`, `${rank}` and `${local_rank}`
-/// (also without braces) replaced and `$$` as `$`; any other `$` stays. An empty `text` is
-/// torchrun's default, `[${role_name}${local_rank}]:`.
+/// torchrun's prefix of a tee'd line: substitute() with the names `role_name`, `rank` and
+/// `local_rank`. An empty `text` is torchrun's default, `[${role_name}${local_rank}]:`.
 [[nodiscard]] std::string torchrun_prefix(std::string_view text, std::string_view role, Rank rank,
                                           LocalRank local_rank);
 
