@@ -8,6 +8,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "base/printable.hpp"
+
 namespace ddprun::launcher {
 
 namespace {
@@ -179,17 +181,8 @@ Result<Cut> cut_with_cli11(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-std::string printable(std::string_view text) {
-    std::string result;
-    for (const char c : text) {
-        const auto byte = static_cast<unsigned char>(c);
-        result += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string{c};
-    }
-    return result;
-}
-
 std::string Given::shown() const {
-    const std::string text = value.empty() ? "''" : printable(value);
+    const std::string text = value.empty() ? "''" : printable(value, std::string::npos);
     const bool is_flag = source.starts_with("-") && source.find(' ') == std::string::npos;
     return source + (is_flag ? " " : "=") + text;
 }

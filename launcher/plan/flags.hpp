@@ -31,10 +31,6 @@ struct Flag {
 /// All flags, in the order of the help text.
 [[nodiscard]] std::span<const Flag> all_flags();
 
-/// `text` with control characters as \x1b, so that it can neither break a line nor colour the
-/// terminal.
-[[nodiscard]] std::string printable(std::string_view text);
-
 /// A value and where it came from, for error texts.
 struct Given {
     std::string source;  ///< "--nnodes", "PET_NNODES" or "--rdzv-conf join_timeout"

@@ -1,7 +1,9 @@
 #include "launcher/plan/make_plan.hpp"
 
+#include <string>
 #include <utility>
 
+#include "base/printable.hpp"
 #include "launcher/plan/flags.hpp"
 #include "launcher/plan/help.hpp"
 #include "launcher/plan/sections.hpp"
@@ -15,7 +17,7 @@ UsageError as_usage_error(const Error& error) {
     const int exit_code = error.code == ErrorCode::NotFound           ? kExitNotFound
                           : error.code == ErrorCode::PermissionDenied ? kExitNotExecutable
                                                                       : kExitUsage;
-    return UsageError{.line = printable(error.what), .exit_code = exit_code};
+    return UsageError{.line = printable(error.what, std::string::npos), .exit_code = exit_code};
 }
 
 Result<void> fill(const CommandLine& line, const Surroundings& surroundings, LaunchPlan& plan) {
