@@ -19,7 +19,7 @@ std::string quoted(std::string_view text) {
 }  // namespace
 
 JsonLine::JsonLine(std::string_view hostname, std::string_view stream,
-                   const std::optional<WorkerPlace>& worker)
+                   const std::optional<LineOrigin>& worker)
     : origin_(fmt::format(R"(,"host":{},"stream":{})", quoted(hostname), quoted(stream))) {
     if (worker) {
         origin_ +=

@@ -9,8 +9,8 @@
 
 namespace ddprun::agent {
 
-/// The place of a worker in its job, for whoever reads its lines among those of others.
-struct WorkerPlace {
+/// The worker that wrote a line, for whoever reads it among those of others.
+struct LineOrigin {
     Rank rank;
     LocalRank local_rank;
     Generation generation;
@@ -24,7 +24,7 @@ class JsonLine {
 public:
     /// `worker`: none for ddprun's own lines.
     JsonLine(std::string_view hostname, std::string_view stream,
-             const std::optional<WorkerPlace>& worker);
+             const std::optional<LineOrigin>& worker);
 
     /// Appends the object of `message` and a line end. `time`: of the system's clock, since 1970.
     void append(Milliseconds time, std::string_view message, std::string& out) const;

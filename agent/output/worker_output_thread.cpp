@@ -109,8 +109,8 @@ OutputChoice OutputPump::choice_of(LocalRank local_rank) const {
     return found == options_.console.end() ? OutputChoice{} : found->second;
 }
 
-void OutputPump::set_console(Worker& worker, const WorkerPlace& place) {
-    const OutputChoice choice = choice_of(place.local_rank);
+void OutputPump::set_console(Worker& worker, const LineOrigin& origin) {
+    const OutputChoice choice = choice_of(origin.local_rank);
     const auto set = [&](Stream& stream, ConsoleSink& console, const char* name, bool is_shown,
                          bool is_teed) {
         if (!is_shown && !is_teed) {
@@ -119,15 +119,15 @@ void OutputPump::set_console(Worker& worker, const WorkerPlace& place) {
         stream.console = &console;
         const std::size_t line_bytes_max = options_.limits.console_line_bytes_max;
         if (options_.is_json) {
-            stream.splitter.emplace(json_lines(JsonLine(options_.hostname, name, place)),
+            stream.splitter.emplace(json_lines(JsonLine(options_.hostname, name, origin)),
                                     line_bytes_max);
         } else if (options_.prefixes) {
-            stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, place.rank)),
+            stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, origin.rank)),
                                     line_bytes_max);
         } else if (is_teed) {
             stream.splitter.emplace(
-                with_prefix(torchrun_prefix(options_.prefix_template, options_.role, place.rank,
-                                            place.local_rank)),
+                with_prefix(torchrun_prefix(options_.prefix_template, options_.role, origin.rank,
+                                            origin.local_rank)),
                 line_bytes_max);
         }
     };

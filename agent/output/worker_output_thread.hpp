@@ -60,7 +60,7 @@ private:
     void make_links();
     void open_filters(Worker& worker, LocalRank local_rank, Rank rank);
     [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const;
-    void set_console(Worker& worker, const WorkerPlace& place);
+    void set_console(Worker& worker, const LineOrigin& origin);
     void wait(const std::shared_ptr<Stream>& stream);
     void on_readable(const std::shared_ptr<Stream>& stream);
     [[nodiscard]] bool read_once(Stream& stream, std::size_t& count);
