@@ -101,7 +101,7 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
     }
     step.run.nodes.set_standing(id, node.info.held ? Standing::Unready : Standing::Ready);
     if (!node.info.held) {
-        if (!step.run.places.empty()) {
+        if (!step.run.current.places.empty()) {
             step.run.explain_at = step.now;
         }
         return;
@@ -125,7 +125,7 @@ void add_node(Step& step, ConnectionId connection, const Join& join) {
         forming->patience_end.reset();
     }
     std::string text = fmt::format("node {} joined", join.hostname);
-    if (!step.run.places.empty()) {
+    if (!step.run.current.places.empty()) {
         note(step, std::move(text));
     } else {
         trace(step, std::move(text));
@@ -152,7 +152,7 @@ void catch_up(Step& step, const NodeId& id, Node& node, const Join& join) {
     if (!join.held && node.finished.empty() && node.failed.empty() && !DDP_BUG(StartNotRepeated)) {
         // Its Start was lost with the connection. It holds no worker, so it can have it again; the
         // store of group rank 0 is the one it still listens on.
-        Start row = run.rows.at(id);
+        Start row = run.current.rows.at(id);
         row.why.clear();
         send(step, node, std::move(row));
     }
@@ -164,8 +164,9 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
     const NodeId& id = message.node;
     drop_connection(step, node, "this node reconnected");
     if (node.is_member()) {
-        const bool holds_another = message.held && (message.held->generation != run.generation ||
-                                                    message.held->digest != run.digest);
+        const bool holds_another =
+            message.held && (message.held->generation != run.current.number ||
+                             message.held->digest != run.current.digest);
         const bool was_restored = step.now < run.returns_until;
         if (holds_another || message.slots != node.info.slots ||
             (was_restored && DDP_BUG(RestoredRunRestarts))) {
@@ -211,11 +212,8 @@ void park(Step& step, ConnectionId connection, const Join& message) {
 
 /// Numbers that a daemon before this one has used are not used again.
 void learn_numbers(Run& run, const Join& message) {
-    const Generation heard =
-        std::max(message.newest, message.held ? message.held->generation : Generation());
-    if (is_believable(heard)) {
-        run.generation_floor = std::max(run.generation_floor, heard);
-    }
+    run.current.learn_number(
+        std::max(message.newest, message.held ? message.held->generation : Generation()));
 }
 
 /// A join that may be: of a node that is known, or of a new one.

@@ -67,7 +67,8 @@ bool is_before(const std::pair<ConnectionId, Join>& left,
 std::optional<Holders> newest_holders(const Run& run, const Limits& limits) {
     std::map<std::pair<Generation, std::string>, Holders> all;
     for (const auto& [connection, join] : run.parked) {
-        if (join.held && is_plausible(join, limits) && join.held->generation >= run.generation) {
+        if (join.held && is_plausible(join, limits) &&
+            join.held->generation >= run.current.number) {
             Holders& holders = all[{join.held->generation, join.held->digest}];
             holders.generation = join.held->generation;
             holders.digest = join.held->digest;
@@ -115,26 +116,26 @@ void take_over(Step& step, const Holders& holders) {
     const Join& first = holders.joins.front().second;
     run.token = first.run_token;
     run.settings = first.settings;
-    run.generation = holders.generation;
-    run.digest = holders.digest;
-    run.store = first.held->store;
-    run.started_at = step.now - kLongAgo;
-    run.places.clear();
+    run.current.number = holders.generation;
+    run.current.digest = holders.digest;
+    run.current.store = first.held->store;
+    run.current.started_at = step.now - kLongAgo;
+    run.current.places.clear();
     Running running{.since = step.now};
     for (const auto& [connection, join] : holders.joins) {
         run.budgets.learn_used(*join.held, run.settings);
-        run.places.push_back(Place{.node = join.node,
-                                   .slots = join.slots,
-                                   .hostname = join.hostname,
-                                   .role = join.role,
-                                   .topology_key = join.topology_key});
+        run.current.places.push_back(Place{.node = join.node,
+                                           .slots = join.slots,
+                                           .hostname = join.hostname,
+                                           .role = join.role,
+                                           .topology_key = join.topology_key});
         running.unfinished.insert(join.node);
     }
-    write_rows(run);
+    run.current.write_rows(run.settings, run.budgets);
     become(run, std::move(running));
     for (const auto& [connection, join] : holders.joins) {
-        run.rows.at(join.node).base_rank = join.held->base_rank;
-        run.rows.at(join.node).group_rank = join.held->group_rank;
+        run.current.rows.at(join.node).base_rank = join.held->base_rank;
+        run.current.rows.at(join.node).group_rank = join.held->group_rank;
         Node& node = run.nodes.add(join.node);
         node.info = join;
         node.info.held.reset();
@@ -142,9 +143,10 @@ void take_over(Step& step, const Holders& holders) {
         run.nodes.set_standing(join.node, Standing::Member);
         attach(step, node, connection);
     }
-    run.admitted = admitted_addresses(run, step.options.limits);
+    run.current.admitted =
+        admitted_addresses(run.current.places, run.nodes, run.settings, step.options.limits);
     note(step, fmt::format("generation {} goes on: {} came back to a rendezvous without a journal",
-                           run.generation.value(), node_count(holders.joins.size())));
+                           run.current.number.value(), node_count(holders.joins.size())));
     write_behind(step);
 }
 
@@ -152,7 +154,7 @@ void take_over(Step& step, const Holders& holders) {
 void count_missing(Step& step, int missing) {
     const std::string why =
         fmt::format("{} of generation {} did not come back after the rendezvous was restarted",
-                    node_count(static_cast<std::size_t>(missing)), step.run.generation.value());
+                    node_count(static_cast<std::size_t>(missing)), step.run.current.number.value());
     Stopping& stopping = enter_stopping(step, StopCause::Failure, 15, why);
     stopping.lost_nodes.assign(static_cast<std::size_t>(missing), "that did not come back");
     stopping.loss_why = why;
@@ -179,8 +181,8 @@ void decide(Step& step, const std::optional<Holders>& newest) {
             count_missing(step, newest->missing());
         }
     } else {
-        run.places.clear();
-        run.rows.clear();
+        run.current.places.clear();
+        run.current.rows.clear();
         enter_forming(step, "the rendezvous was restarted");
     }
     for (const auto& [connection, message] : parked) {
@@ -207,10 +209,10 @@ Generation newest_told(const Run& run, const Join& message, const Limits& limits
 bool is_news_of_generation(const Run& run, const Join& message, const Limits& limits, Instant now) {
     const Generation told = newest_told(run, message, limits);
     if (message.run_token.empty() || !is_believable(told) ||
-        told <= std::max(run.generation, run.adopted_up_to)) {
+        told <= std::max(run.current.number, run.adopted_up_to)) {
         return false;
     }
-    const bool is_unknown_run = run.may_be_older && run.generation == Generation() &&
+    const bool is_unknown_run = run.may_be_older && run.current.number == Generation() &&
                                 std::holds_alternative<Forming>(run.phase);
     const bool is_record_old =
         message.run_token == run.token &&

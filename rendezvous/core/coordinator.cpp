@@ -96,7 +96,7 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
         fenced_node_emptied(step, *node, message);
         return;
     }
-    if (node == nullptr || !node->is_member() || message.generation != step.run.generation) {
+    if (node == nullptr || !node->is_member() || message.generation != step.run.current.number) {
         return;
     }
     std::visit(Overloaded{
@@ -260,7 +260,7 @@ Result<void> Coordinator::restore(Instant now, const RunRecord& record) {
 }
 
 std::optional<RunRecord> Coordinator::record(Instant now) const {
-    if (!run_ || run_->generation == Generation() ||
+    if (!run_ || run_->current.number == Generation() ||
         std::holds_alternative<Adopting>(run_->phase)) {
         return std::nullopt;
     }
@@ -294,7 +294,7 @@ void Coordinator::forget_restored(Effects& out) {
     out.add(
         Trace{fmt::format("nobody of the run that was in the journal came back: it is "
                           "forgotten at generation {}",
-                          run_->generation.value())});
+                          run_->current.number.value())});
     const std::map<ConnectionId, Join> parked = std::move(run_->parked);
     run_.reset();
     for (const auto& [connection, join] : parked) {

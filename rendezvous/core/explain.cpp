@@ -41,7 +41,7 @@ bool is_absent_as_unfit(const Run& run, const NodeId& id, Instant now) {
 /// are not fit are named with the reason.
 std::string names_missing(const Run& run, Instant now) {
     std::vector<std::string> names;
-    for (const Place& place : run.places) {
+    for (const Place& place : run.current.places) {
         if (!run.nodes.contains(place.node) && !run.departed.contains(place.node) &&
             !is_absent_as_unfit(run, place.node, now)) {
             names.push_back(place.hostname);
@@ -110,7 +110,7 @@ std::string explain_running(const Run& run, const Running& running, Instant now)
             names.push_back(name_of(run.nodes.at(id)));
         }
         return fmt::format("generation {} is finishing: {} still {} workers",
-                           run.generation.value(), list_of(names),
+                           run.current.number.value(), list_of(names),
                            names.size() == 1 ? "has" : "have");
     }
     if (run.nodes.ready().empty() && run.nodes.suspects().empty() && !running.quiet.empty()) {
@@ -119,16 +119,16 @@ std::string explain_running(const Run& run, const Running& running, Instant now)
             names.push_back(name_of(run.nodes.at(id)));
         }
         return fmt::format("generation {} runs; no sign of life of the workers on {}",
-                           run.generation.value(), list_of(names));
+                           run.current.number.value(), list_of(names));
     }
     if (run.nodes.ready().empty()) {
         return run.nodes.suspects().empty()
                    ? std::string()
                    : fmt::format("generation {} runs; waiting for {} to connect again",
-                                 run.generation.value(), names_cut_off(run));
+                                 run.current.number.value(), names_cut_off(run));
     }
-    const std::string text = fmt::format("generation {} runs on {}", run.generation.value(),
-                                         node_count(run.places.size()));
+    const std::string text = fmt::format("generation {} runs on {}", run.current.number.value(),
+                                         node_count(run.current.places.size()));
     return grow_time(run, running, now)
                ? text + "; it will be drained and grown to take more in"
                : text + "; this node is a spare and takes over when one is lost";
@@ -153,11 +153,12 @@ std::string explain_phase(const Run& run, Instant now) {
     if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
         const NodeId& first = *stopping->pending.begin();
         const auto node = run.nodes.find(first);
-        return fmt::format(
-            "generation {} is stopping: waiting for {}{} to end its workers",
-            run.generation.value(), node == run.nodes.end() ? first.value() : name_of(node->second),
-            stopping->pending.size() > 1 ? fmt::format(" and {} more", stopping->pending.size() - 1)
-                                         : "");
+        return fmt::format("generation {} is stopping: waiting for {}{} to end its workers",
+                           run.current.number.value(),
+                           node == run.nodes.end() ? first.value() : name_of(node->second),
+                           stopping->pending.size() > 1
+                               ? fmt::format(" and {} more", stopping->pending.size() - 1)
+                               : "");
     }
     if (const Running* running = std::get_if<Running>(&run.phase)) {
         return explain_running(run, *running, now);
@@ -188,7 +189,7 @@ std::string names_unfit(const Run& run, Instant now) {
 void tell_head(Step& step, const std::string& text) {
     const Run& run = step.run;
     if (std::holds_alternative<Running>(run.phase) || std::holds_alternative<Stopping>(run.phase)) {
-        const auto head = run.nodes.find(run.places.front().node);
+        const auto head = run.nodes.find(run.current.places.front().node);
         if (head != run.nodes.end()) {
             send(step, head->second, Notice{text});
         }

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
@@ -37,7 +36,7 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
     std::set<NodeId> previous;
     std::set<int> holes;  // their sizes
     std::set<std::pair<int, std::string>> near_holes;
-    for (const Place& place : run.places) {
+    for (const Place& place : run.current.places) {
         previous.insert(place.node);
         if (!run.nodes.ready().contains(place.node)) {
             holes.insert(place.slots);
@@ -78,18 +77,9 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
     return chosen;
 }
 
-/// Names this generation and its rank map; the random part tells two daemons' apart.
-std::string digest_of(const Run& run, std::uint64_t random) {
-    std::string text = fmt::format("{}|{}|{:016x}", run.token, run.generation.value(), random);
-    for (const Place& place : run.places) {
-        text += fmt::format("|{}:{}", place.node.value(), place.slots);
-    }
-    return fmt::format("{:016x}", XXH64(text.data(), text.size(), 0));
-}
-
 void send_rows(Step& step, const std::string& why) {
-    for (const Place& place : step.run.places) {
-        Start row = step.run.rows.at(place.node);
+    for (const Place& place : step.run.current.places) {
+        Start row = step.run.current.rows.at(place.node);
         row.why = why;
         send(step, step.run.nodes.at(place.node), std::move(row));
     }
@@ -97,13 +87,11 @@ void send_rows(Step& step, const std::string& why) {
 
 void start_generation(Step& step, const std::string& why) {
     Run& run = step.run;
-    const bool is_first = run.places.empty();
-    run.places = order_places(run.places, choose(run, step.now));
-    run.generation = Generation(std::max(run.generation, run.generation_floor).value() + 1);
-    run.digest = digest_of(run, step.rng.next());
-    run.started_at = step.now;
+    const bool is_first = run.current.places.empty();
+    run.current.begin(step.now, order_places(run.current.places, choose(run, step.now)), run.token,
+                      step.rng.next());
     Running running{.since = step.now};
-    for (const Place& place : run.places) {
+    for (const Place& place : run.current.places) {
         Node& node = run.nodes.at(place.node);
         DDP_CHECK(node.standing() == Standing::Ready, place.node.value());
         run.nodes.set_standing(place.node, Standing::Member);
@@ -112,20 +100,17 @@ void start_generation(Step& step, const std::string& why) {
         node.said_waiting.clear();
         running.unfinished.insert(place.node);
     }
-    run.store = run.nodes.at(run.places.front().node).info.store;
-    run.admitted = admitted_addresses(run, step.options.limits);
-    write_rows(run);
+    run.current.open_store(run.nodes, run.settings, step.options.limits);
+    run.current.write_rows(run.settings, run.budgets);
     run.pace.started(step.now);
     become(run, std::move(running));
     run.turned_away.clear();
     run.explain_at = run.nodes.ready().empty() ? std::optional<Instant>() : step.now;
     await_record(step);
-    int workers = 0;
-    for (const Place& place : run.places) {
-        workers += place.slots;
-    }
-    note(step, fmt::format("generation {} started: {}, {} worker{}", run.generation.value(),
-                           node_count(run.places.size()), workers, workers == 1 ? "" : "s"));
+    const int workers = run.current.worker_count();
+    note(step,
+         fmt::format("generation {} started: {}, {} worker{}", run.current.number.value(),
+                     node_count(run.current.places.size()), workers, workers == 1 ? "" : "s"));
     send_rows(step, why);
     if (is_first) {
         if (const std::string unfit = names_unfit(run, step.now); !unfit.empty()) {
@@ -176,7 +161,7 @@ void form_if_possible(Step& step, Forming& forming) {
     if (forming.not_before && *forming.not_before <= step.now) {
         forming.not_before.reset();
     }
-    const bool is_first = run.places.empty();
+    const bool is_first = run.current.places.empty();
     if (is_first && run.nodes.ready().size() >= minimum(run)) {
         if (!forming.patience_end) {
             forming.patience_end = step.now + run.settings.patience;

@@ -1,21 +1,93 @@
 #include "rendezvous/core/generation.hpp"
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
-#include "rendezvous/core/run.hpp"
+#include <fmt/format.h>
+#include <xxhash.h>
 
 namespace ddprun::rdzv {
 
-std::vector<std::string> admitted_addresses(const Run& run, const Limits& limits) {
-    if (run.settings.store_admits_any) {
+void CurrentGeneration::learn_number(Generation heard) {
+    if (is_believable(heard)) {
+        floor = std::max(floor, heard);
+    }
+}
+
+void CurrentGeneration::begin(Instant now, std::vector<Place> chosen, const std::string& run_token,
+                              std::uint64_t random) {
+    number = Generation(std::max(number, floor).value() + 1);
+    started_at = now;
+    places = std::move(chosen);
+    std::string text = fmt::format("{}|{}|{:016x}", run_token, number.value(), random);
+    for (const Place& place : places) {
+        text += fmt::format("|{}:{}", place.node.value(), place.slots);
+    }
+    digest = fmt::format("{:016x}", XXH64(text.data(), text.size(), 0));
+}
+
+void CurrentGeneration::open_store(const Nodes& nodes, const JobSettings& settings,
+                                   const Limits& limits) {
+    store = nodes.at(places.front().node).info.store;
+    admitted = admitted_addresses(places, nodes, settings, limits);
+}
+
+void CurrentGeneration::write_rows(const JobSettings& settings, const Budgets& budgets) {
+    Start row;
+    row.generation = number;
+    row.digest = digest;
+    row.group_world_size = static_cast<int>(places.size());
+    row.restart_count = budgets.restarts_used;
+    row.max_restarts = settings.max_restarts;
+    row.node_losses = budgets.node_losses_used;
+    row.store = store;
+    row.world_size = 0;
+    std::map<std::string, int> role_sizes;
+    for (const Place& place : places) {
+        row.world_size += place.slots;
+        role_sizes[place.role] += place.slots;
+    }
+    std::map<std::string, int> role_bases;
+    rows.clear();
+    for (const Place& place : places) {
+        row.role_base_rank = role_bases[place.role];
+        row.role_world_size = role_sizes[place.role];
+        Start& mine = rows[place.node] = row;
+        if (row.group_rank == 0) {
+            mine.admitted = admitted;
+        }
+        role_bases[place.role] += place.slots;
+        row.base_rank += place.slots;
+        row.group_rank += 1;
+    }
+}
+
+int CurrentGeneration::worker_count() const {
+    int workers = 0;
+    for (const Place& place : places) {
+        workers += place.slots;
+    }
+    return workers;
+}
+
+Rank CurrentGeneration::rank_of(const NodeId& id, LocalRank local_rank) const {
+    return Rank(rows.at(id).base_rank + local_rank.value());
+}
+
+bool CurrentGeneration::takes_store_along(const NodeId& id) const {
+    return places.front().node == id && store.port != 0;
+}
+
+std::vector<std::string> admitted_addresses(const std::vector<Place>& places, const Nodes& nodes,
+                                            const JobSettings& settings, const Limits& limits) {
+    if (settings.store_admits_any) {
         return {};
     }
     std::vector<std::string> all;
     std::vector<std::string> main;
     std::size_t bytes = 0;
-    for (const Place& place : run.places) {
-        const Join& info = run.nodes.at(place.node).info;
+    for (const Place& place : places) {
+        const Join& info = nodes.at(place.node).info;
         main.push_back(info.store.host);
         for (const std::string& address : info.addresses) {
             bytes += address.size() + 3;  // with quotes and comma
@@ -27,44 +99,6 @@ std::vector<std::string> admitted_addresses(const Run& run, const Limits& limits
     std::sort(admitted.begin(), admitted.end());
     admitted.erase(std::unique(admitted.begin(), admitted.end()), admitted.end());
     return admitted;
-}
-
-void write_rows(Run& run) {
-    Start row;
-    row.generation = run.generation;
-    row.digest = run.digest;
-    row.group_world_size = static_cast<int>(run.places.size());
-    row.restart_count = run.budgets.restarts_used;
-    row.max_restarts = run.settings.max_restarts;
-    row.node_losses = run.budgets.node_losses_used;
-    row.store = run.store;
-    row.world_size = 0;
-    std::map<std::string, int> role_sizes;
-    for (const Place& place : run.places) {
-        row.world_size += place.slots;
-        role_sizes[place.role] += place.slots;
-    }
-    std::map<std::string, int> role_bases;
-    run.rows.clear();
-    for (const Place& place : run.places) {
-        row.role_base_rank = role_bases[place.role];
-        row.role_world_size = role_sizes[place.role];
-        Start& mine = run.rows[place.node] = row;
-        if (row.group_rank == 0) {
-            mine.admitted = run.admitted;
-        }
-        role_bases[place.role] += place.slots;
-        row.base_rank += place.slots;
-        row.group_rank += 1;
-    }
-}
-
-Rank rank_of(const Run& run, const NodeId& id, LocalRank local_rank) {
-    return Rank(run.rows.at(id).base_rank + local_rank.value());
-}
-
-bool takes_store_along(const Run& run, const NodeId& id) {
-    return run.places.front().node == id && run.store.port != 0;
 }
 
 }  // namespace ddprun::rdzv

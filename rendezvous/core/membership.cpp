@@ -57,7 +57,7 @@ void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how)
 
 Node* current_member(Run& run, ConnectionId connection, Generation generation) {
     Node* node = run.nodes.speaking_on(connection);
-    const bool is_stale = generation != run.generation && !DDP_BUG(StaleReportAccepted);
+    const bool is_stale = generation != run.current.number && !DDP_BUG(StaleReportAccepted);
     return node != nullptr && !is_stale && node->is_member() ? node : nullptr;
 }
 

@@ -131,11 +131,11 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
     record.token = run.token;
     record.settings = run.settings;
     record.age = std::chrono::duration_cast<Milliseconds>(now - run.opened_at);
-    record.generation = run.generation;
-    record.digest = run.digest;
-    record.store = run.store;
-    record.admitted = run.admitted;
-    record.places = run.places;
+    record.generation = run.current.number;
+    record.digest = run.current.digest;
+    record.store = run.current.store;
+    record.admitted = run.current.admitted;
+    record.places = run.current.places;
     for (const auto& [id, node] : run.nodes) {
         record.nodes.push_back(RecordedNode{.node = id,
                                             .process = node.info.process,
@@ -216,15 +216,15 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     run->token = record.token;
     run->settings = record.settings;
     run->opened_at = now - record.age;
-    run->started_at = now - kLongAgo;
-    run->generation = record.generation;
+    run->current.started_at = now - kLongAgo;
+    run->current.number = record.generation;
     if (DDP_BUG(GenerationReused) && record.phase == RecordedPhase::Forming) {
-        run->generation = Generation(record.generation.value() - 1);
+        run->current.number = Generation(record.generation.value() - 1);
     }
-    run->digest = record.digest;
-    run->store = record.store;
-    run->admitted = record.admitted;
-    run->places = record.places;
+    run->current.digest = record.digest;
+    run->current.store = record.store;
+    run->current.admitted = record.admitted;
+    run->current.places = record.places;
     run->departed = ids_of(record.departed);
     if (!DDP_BUG(RestoredRunForgetsBudgets)) {
         run->budgets.restarts_used = record.restarts_used;
@@ -239,7 +239,7 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
                                                   .is_unfit = one.is_unfit});
     }
     run->timeline = record.timeline;
-    write_rows(*run);
+    run->current.write_rows(run->settings, run->budgets);
     restore_nodes(record, limits, now, *run);
     if (record.phase != RecordedPhase::Closed) {
         run->phase = restored_at(now, phase_of(record, limits, now), limits);

@@ -61,7 +61,7 @@ void rank_finished(Step& step, Running& running, const Node& node, bool is_news)
 }
 
 void rank_failed(Step& step, const Running& /*running*/, Node& node, const WorkerFailed& message) {
-    const Rank rank = rank_of(step.run, node.info.node, message.local_rank);
+    const Rank rank = step.run.current.rank_of(node.info.node, message.local_rank);
     const std::string why =
         fmt::format("rank {} on {} {}", rank.value(), node.info.hostname,
                     describe_end(trimmed(message.evidence, step.options.limits)));
@@ -71,7 +71,7 @@ void rank_failed(Step& step, const Running& /*running*/, Node& node, const Worke
 
 void member_emptied(Step& step, const Running& running, Node& node, const Stopped& message) {
     const NodeId& id = node.info.node;
-    if (!running.unfinished.contains(id) && !takes_store_along(step.run, id)) {
+    if (!running.unfinished.contains(id) && !step.run.current.takes_store_along(id)) {
         DDP_PROBE(finished_node_let_go_by_former_daemon);
         // All its ranks had exited 0, and a daemon before this one let it go.
         node.info.store = message.store;
@@ -89,7 +89,7 @@ void member_emptied(Step& step, const Running& running, Node& node, const Stoppe
 void member_lost(Step& step, const Running& running, const Node& node, Instant died_at,
                  const std::string& how) {
     const NodeId& id = node.info.node;
-    if (!running.unfinished.contains(id) && !takes_store_along(step.run, id) &&
+    if (!running.unfinished.contains(id) && !step.run.current.takes_store_along(id) &&
         !DDP_BUG(FinishedNodeMissed)) {
         DDP_PROBE(finished_node_lost);
         write_behind(step);
@@ -110,7 +110,7 @@ void hear_quiet(Step& step, Running& running, Node& node, const Quiet& message) 
     const NodeId& id = node.info.node;
     forget_quiet(step.run, id);
     if (message.quiet_for > Milliseconds::zero() && running.unfinished.contains(id)) {
-        const Duration longest = std::max(step.now - step.run.started_at, Duration::zero());
+        const Duration longest = std::max(step.now - step.run.current.started_at, Duration::zero());
         node.quiet_for = std::min(Duration(message.quiet_for), longest);
         node.quiet_since = step.now - node.quiet_for;
         running.quiet.insert(id);
@@ -144,14 +144,14 @@ void stop_if_hung(Step& step, Running& running) {
     const auto silence = std::chrono::duration_cast<std::chrono::seconds>(step.now - since);
     const std::string why =
         fmt::format("generation {} hung: no sign of life of any worker for {} s",
-                    run.generation.value(), silence.count());
+                    run.current.number.value(), silence.count());
     note(step, why);
     enter_stopping(step, StopCause::Hang, 15, why);
 }
 
 std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now) {
     if (!run.settings.grow || running.has_finished_rank || run.nodes.ready().empty() ||
-        run.places.size() >= maximum(run)) {
+        run.current.places.size() >= maximum(run)) {
         return std::nullopt;
     }
     const Instant earliest = running.since + run.settings.grow_delay;

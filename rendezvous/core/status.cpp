@@ -60,7 +60,7 @@ NodeStanding standing_of(const Run& run, const Node& node) {
             break;
     }
     const bool is_full =
-        !std::holds_alternative<Forming>(run.phase) && run.places.size() >= maximum(run);
+        !std::holds_alternative<Forming>(run.phase) && run.current.places.size() >= maximum(run);
     return is_full ? NodeStanding::Spare : NodeStanding::Ready;
 }
 
@@ -88,8 +88,8 @@ NodeStatus status_of_node(const Run& run, const NodeId& id, const Node& node, In
 /// Members get their ranks; returns the size of the world.
 int give_ranks(const Run& run, std::map<NodeId, NodeStatus>& nodes) {
     int base_rank = 0;
-    for (std::size_t group_rank = 0; group_rank < run.places.size(); ++group_rank) {
-        const Place& place = run.places[group_rank];
+    for (std::size_t group_rank = 0; group_rank < run.current.places.size(); ++group_rank) {
+        const Place& place = run.current.places[group_rank];
         const auto node = nodes.find(place.node);
         if (node != nodes.end() && node->second.standing == NodeStanding::Member) {
             node->second.group_rank = static_cast<int>(group_rank);
@@ -136,7 +136,7 @@ JobStatus status_of(const JobId& job, const Run& run, Instant now, const StatusE
     status.job = job;
     status.age = between(run.opened_at, now);
     describe_phase(run.phase, now, status);
-    status.generation = run.generation;
+    status.generation = run.current.number;
     status.waits_for = explain_run(run, now);
     status.not_durable = run.not_durable;
     status.min_nodes = run.settings.min_nodes;

@@ -31,7 +31,7 @@ bool is_charged_for_failures(const Stopping& stopping) {
 }
 
 bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
-    return run.generation.value() == 1 &&
+    return run.current.number.value() == 1 &&
            std::any_of(stopping.failures.begin(), stopping.failures.end(),
                        [](const TimedFailure& failure) {
                            return failure.report.evidence.exec_errno.has_value();
@@ -139,11 +139,14 @@ Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::str
     Stopping stopping;
     stopping.cause = cause;
     stopping.since = step.now;
-    stopping.order = Stop{
-        .generation = run.generation, .cause = cause, .signal = signal, .grace = grace, .why = why};
+    stopping.order = Stop{.generation = run.current.number,
+                          .cause = cause,
+                          .signal = signal,
+                          .grace = grace,
+                          .why = why};
     stopping.give_up_at = step.now + time_to_stop(stopping.order, limits);
     stopping.unfinished = running.unfinished;
-    for (const Place& place : run.places) {
+    for (const Place& place : run.current.places) {
         // A member that left after finishing is in the map and no longer here.
         if (const auto node = run.nodes.find(place.node);
             node != run.nodes.end() && node->second.is_member()) {
@@ -152,7 +155,7 @@ Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::str
     }
     become(run, stopping);
     run.explain_at = step.now + limits.explain_every;
-    trace(step, fmt::format("generation {} stops: {}", run.generation.value(), why));
+    trace(step, fmt::format("generation {} stops: {}", run.current.number.value(), why));
     for (const NodeId& id : stopping.pending) {
         send(step, run.nodes.at(id), stopping.order);
     }
@@ -182,13 +185,13 @@ void rank_failed(Step& step, Stopping& stopping, Node& node, const WorkerFailed&
     }
     stopping.failure_count += 1;
     // It cannot have failed before it was started, whatever its clock says.
-    const Duration longest = step.now - step.run.started_at;
+    const Duration longest = step.now - step.run.current.started_at;
     const Duration age =
         std::clamp(Duration(message.evidence.age), Duration::zero(), std::max(longest, Duration{}));
     stopping.failures.push_back(TimedFailure{
         .at = step.now - age,
         .report = FailureReport{.generation = message.generation,
-                                .rank = rank_of(step.run, id, message.local_rank),
+                                .rank = step.run.current.rank_of(id, message.local_rank),
                                 .local_rank = message.local_rank,
                                 .hostname = node.info.hostname,
                                 .node = id,
@@ -208,7 +211,8 @@ void member_emptied(Step& step, Stopping& stopping, Node& node, const Stopped& m
 void member_lost(Step& step, Stopping& stopping, const Node& node, Instant died_at,
                  const std::string& how) {
     const NodeId& id = node.info.node;
-    const bool is_missed = stopping.unfinished.contains(id) || takes_store_along(step.run, id);
+    const bool is_missed =
+        stopping.unfinished.contains(id) || step.run.current.takes_store_along(id);
     if (is_missed && !node.leaving()) {
         DDP_PROBE(member_lost_while_stopping);
         stopping.lost_nodes.push_back(node.info.hostname);

@@ -74,21 +74,22 @@ void PortStore::follow(const JobId& job, const Run* run) {
         }
         return;
     }
-    const bool is_wanted = std::holds_alternative<Running>(run->phase) && run->store.port == 0;
+    const bool is_wanted =
+        std::holds_alternative<Running>(run->phase) && run->current.store.port == 0;
     // A run that was restored has claimed nothing; by then the port may be another's.
     if (!is_wanted || refusal(job)) {
         return;
     }
     const auto* const served = std::get_if<Served>(&state_);
-    if (served != nullptr && served->digest == run->digest) {
+    if (served != nullptr && served->digest == run->current.digest) {
         return;
     }
     std::size_t clients = 0;
-    for (const Place& place : run->places) {
+    for (const Place& place : run->current.places) {
         clients += static_cast<std::size_t>(place.slots);
     }
-    state_ = Served{job, run->digest, clients, Admission(run->admitted)};
-    server_.serve_adopted(run->admitted, clients);
+    state_ = Served{job, run->current.digest, clients, Admission(run->current.admitted)};
+    server_.serve_adopted(run->current.admitted, clients);
 }
 
 void PortStore::release() {

@@ -41,10 +41,10 @@ void Server::Impl::tell_first_node(const std::string& line) {
     log(line);
     const JobId* const job = store_.job();
     const Run* const run = job == nullptr ? nullptr : jobs_->run(*job);
-    if (run == nullptr || run->places.empty()) {
+    if (run == nullptr || run->current.places.empty()) {
         return;
     }
-    const auto node = run->nodes.find(run->places.front().node);
+    const auto node = run->nodes.find(run->current.places.front().node);
     if (node == run->nodes.end() || !node->second.connection()) {
         return;
     }

@@ -118,9 +118,9 @@ private:
         if (const Run* const run = coordinator_.run()) {
             const std::string flaw = run_flaw(*run, options_);
             DDP_CHECK(flaw.empty(), flaw);
-            DDP_CHECK(run->token != token_ || run->generation >= generation_);
+            DDP_CHECK(run->token != token_ || run->current.number >= generation_);
             token_ = run->token;
-            generation_ = run->generation;
+            generation_ = run->current.number;
         }
         const std::optional<Instant> deadline = coordinator_.next_deadline();
         DDP_CHECK(!std::holds_alternative<Tick>(input) || !deadline || *deadline > now_);
@@ -159,8 +159,8 @@ private:
         const auto* const failed = std::get_if<WorkerFailed>(&message);
         const Run* const run = coordinator_.run();
         return run != nullptr &&
-               ((finished != nullptr && finished->generation != run->generation) ||
-                (failed != nullptr && failed->generation != run->generation));
+               ((finished != nullptr && finished->generation != run->current.number) ||
+                (failed != nullptr && failed->generation != run->current.number));
     }
 
     /// The daemon's part: what does not decode ends the connection, and the job is that of the

@@ -47,8 +47,8 @@ Checker::Snapshot Checker::snapshot_of(const rdzv::Run* run, bool is_whole) {
     }
     snapshot.token = run->token;
     snapshot.phase = run->phase.index() + 1;
-    snapshot.generation = run->generation;
-    snapshot.digest = run->digest;
+    snapshot.generation = run->current.number;
+    snapshot.digest = run->current.digest;
     snapshot.restarts = run->budgets.restarts_used;
     snapshot.losses = run->budgets.node_losses_used;
     snapshot.nodes = run->nodes.size();
@@ -88,7 +88,7 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
                                std::holds_alternative<rdzv::WorkerFailed>(received->message) ||
                                std::holds_alternative<rdzv::Quiet>(received->message) ||
                                std::holds_alternative<rdzv::Stopped>(received->message);
-        is_stale_ = is_report && generation_of(received->message) < run->generation;
+        is_stale_ = is_report && generation_of(received->message) < run->current.number;
         const auto owner = run->nodes.by_connection().find(received->connection);
         if (owner != run->nodes.by_connection().end() &&
             run->nodes.at(owner->second).standing() == rdzv::Standing::Unready) {
@@ -175,7 +175,7 @@ void Checker::check_unfit(const rdzv::Run& run, Instant now) {
 bool Checker::is_repeated(const rdzv::Run& run, const rdzv::Received& received) {
     const auto owner = run.nodes.by_connection().find(received.connection);
     if (owner == run.nodes.by_connection().end() ||
-        generation_of(received.message) != run.generation) {
+        generation_of(received.message) != run.current.number) {
         return false;
     }
     const rdzv::Node& node = run.nodes.at(owner->second);
@@ -191,9 +191,9 @@ bool Checker::is_repeated(const rdzv::Run& run, const rdzv::Received& received) 
 /// Keeps what a member tells of its ranks, to judge by it later.
 void Checker::check_report(const rdzv::Run& run, const rdzv::Received& received, Instant now) {
     const auto owner = run.nodes.by_connection().find(received.connection);
-    const auto found = truths_.find(run.digest);
+    const auto found = truths_.find(run.current.digest);
     if (owner == run.nodes.by_connection().end() || found == truths_.end() ||
-        generation_of(received.message) != run.generation) {
+        generation_of(received.message) != run.current.number) {
         return;
     }
     GenerationTruth& truth = found->second;
@@ -251,11 +251,11 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     if (before_.phase == kAdopting && after.phase != kAdopting && after.generation < newest_held_) {
         check_adoption(*run);
     }
-    const auto truth = truths_.find(run->digest);
+    const auto truth = truths_.find(run->current.digest);
     if (truth != truths_.end()) {
         // Adopted without some of its members: where they were is forgotten.
-        truth->second.is_whole &= truth->second.places.size() == run->places.size();
-    } else if (!run->digest.empty()) {
+        truth->second.is_whole &= truth->second.places.size() == run->current.places.size();
+    } else if (!run->current.digest.empty()) {
         check_new_generation(*run, now);
     }
     effects.for_each([&](const rdzv::Effect& effect) {
@@ -294,9 +294,9 @@ void Checker::check_start_is_due(const rdzv::Run& run, Instant now) {
 /// Of what living workers belong to, the newest goes on; or none, and numbers follow after it.
 void Checker::check_adoption(const rdzv::Run& run) {
     const bool has_adopted = !std::holds_alternative<rdzv::Forming>(run.phase);
-    if (has_adopted || run.generation_floor < newest_held_) {
+    if (has_adopted || run.current.floor < newest_held_) {
         violate("L5", fmt::format("generation {} was adopted although a node holds {}",
-                                  run.generation.value(), newest_held_.value()));
+                                  run.current.number.value(), newest_held_.value()));
     }
 }
 
@@ -384,7 +384,7 @@ void Checker::check_charges(const rdzv::Run& run, const Snapshot& after, const r
 
 /// A node all of whose ranks have finished is not missed, unless it serves the store.
 void Checker::check_missed(const rdzv::Run& run, const rdzv::Stopping& stopping) {
-    const auto found = truths_.find(run.digest);
+    const auto found = truths_.find(run.current.digest);
     if (stopping.lost_nodes.size() != 1 || found == truths_.end()) {
         return;
     }

@@ -14,30 +14,30 @@ namespace ddprun::sim {
 void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
     GenerationTruth truth;
     truth.token = run.token;
-    truth.generation = run.generation;
+    truth.generation = run.current.number;
     truth.decided_at = now;
-    truth.places = run.places;
+    truth.places = run.current.places;
     int ranks = 0;
-    for (const rdzv::Place& place : run.places) {
+    for (const rdzv::Place& place : run.current.places) {
         truth.group_ranks.emplace(place.node, truth.base_ranks.size());
         truth.base_ranks.push_back(ranks);
         ranks += place.slots;
     }
     truth.ranks.assign(static_cast<std::size_t>(ranks), RankTruth::NotStarted);
-    if (truth.group_ranks.size() != run.places.size()) {
+    if (truth.group_ranks.size() != run.current.places.size()) {
         violate("S2", "a node has two places in one generation");
     }
-    if (run.places.size() > static_cast<std::size_t>(run.settings.max_nodes)) {
-        violate("S15", fmt::format("{} nodes have places, {} may", run.places.size(),
+    if (run.current.places.size() > static_cast<std::size_t>(run.settings.max_nodes)) {
+        violate("S15", fmt::format("{} nodes have places, {} may", run.current.places.size(),
                                    run.settings.max_nodes));
     }
-    if (run.places.size() < static_cast<std::size_t>(run.settings.min_nodes)) {
+    if (run.current.places.size() < static_cast<std::size_t>(run.settings.min_nodes)) {
         violate("L1", "fewer nodes than the minimum were started");
     }
     const auto previous = truths_.find(before_.digest);
     if (previous != truths_.end() && previous->second.token == run.token) {
-        if (run.generation <= previous->second.generation) {
-            violate("S1", fmt::format("generation {} follows {}", run.generation.value(),
+        if (run.current.number <= previous->second.generation) {
+            violate("S1", fmt::format("generation {} follows {}", run.current.number.value(),
                                       previous->second.generation.value()));
         }
         // What was adopted instead of an old record may know nothing of the places before.
@@ -47,17 +47,17 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
     }
     check_choice(run, now);
     check_pace(now);
-    truths_[run.digest] = std::move(truth);
+    truths_[run.current.digest] = std::move(truth);
 }
 
 /// Survivors keep their order; with the same slots at every place, a replacement moves nobody.
 void Checker::check_places(const rdzv::Run& run, const GenerationTruth& old) {
     std::set<NodeId> here;
-    for (const rdzv::Place& place : run.places) {
+    for (const rdzv::Place& place : run.current.places) {
         here.insert(place.node);
     }
     std::size_t last = 0;
-    for (const rdzv::Place& place : run.places) {
+    for (const rdzv::Place& place : run.current.places) {
         const auto row = old.group_ranks.find(place.node);
         if (row == old.group_ranks.end()) {
             continue;
@@ -67,11 +67,11 @@ void Checker::check_places(const rdzv::Run& run, const GenerationTruth& old) {
         }
         last = row->second;
     }
-    const bool is_same_shape =
-        std::equal(run.places.begin(), run.places.end(), old.places.begin(), old.places.end(),
-                   [](const rdzv::Place& a, const rdzv::Place& b) { return a.slots == b.slots; });
-    for (std::size_t i = 0; is_same_shape && i < run.places.size(); ++i) {
-        if (here.contains(old.places[i].node) && run.places[i].node != old.places[i].node) {
+    const bool is_same_shape = std::equal(
+        run.current.places.begin(), run.current.places.end(), old.places.begin(), old.places.end(),
+        [](const rdzv::Place& a, const rdzv::Place& b) { return a.slots == b.slots; });
+    for (std::size_t i = 0; is_same_shape && i < run.current.places.size(); ++i) {
+        if (here.contains(old.places[i].node) && run.current.places[i].node != old.places[i].node) {
             violate("S14", fmt::format("node {} lost its place", old.places[i].node.value()));
         }
     }
@@ -84,7 +84,7 @@ void Checker::check_choice(const rdzv::Run& run, Instant now) {
         return found != run.quarantined.end() && found->second.until > now;
     };
     std::size_t ill = 0;
-    for (const rdzv::Place& place : run.places) {
+    for (const rdzv::Place& place : run.current.places) {
         ill += is_left_out(place.node) ? 1 : 0;
     }
     // Those that waited for a run that nobody came back to join the next one by one, and it may
@@ -94,11 +94,12 @@ void Checker::check_choice(const rdzv::Run& run, Instant now) {
         !is_in_turn && std::any_of(run.nodes.ready().begin(), run.nodes.ready().end(),
                                    [&](const NodeId& id) { return !is_left_out(id); });
     const bool do_others_suffice =
-        run.places.size() - ill >= static_cast<std::size_t>(run.settings.min_nodes);
+        run.current.places.size() - ill >= static_cast<std::size_t>(run.settings.min_nodes);
     if (ill > 0 && (has_better || do_others_suffice)) {
         violate("quarantine", "a node in quarantine was taken although others suffice");
     }
-    const bool is_full = run.places.size() >= static_cast<std::size_t>(run.settings.max_nodes);
+    const bool is_full =
+        run.current.places.size() >= static_cast<std::size_t>(run.settings.max_nodes);
     if (has_leases_ && !is_full && !run.nodes.suspects().empty()) {
         violate("S14", fmt::format("node {}, cut off for a moment, was not waited for",
                                    run.nodes.suspects().begin()->value()));
@@ -155,13 +156,13 @@ void Checker::told(const rdzv::Start& start) {
 void Checker::check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict) {
     ++verdicts_;
     last_verdict_ = message_text(rdzv::RendezvousMessage(verdict));
-    const auto truth = truths_.find(run.digest);
+    const auto truth = truths_.find(run.current.digest);
     if (verdict.kind == rdzv::VerdictKind::Succeeded && truth != truths_.end()) {
         for (std::size_t rank = 0; rank < truth->second.ranks.size(); ++rank) {
             if (truth->second.ranks[rank] != RankTruth::ExitedZeroByItself) {
                 violate("S17", fmt::format("success, but rank {} of generation {} did not exit 0 "
                                            "by itself",
-                                           rank, run.generation.value()));
+                                           rank, run.current.number.value()));
             }
         }
     }
@@ -182,7 +183,7 @@ void Checker::check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict) 
 }
 
 void Checker::check_first_failure(const rdzv::Run& run, const rdzv::Verdict& verdict) {
-    const auto found = truths_.find(run.digest);
+    const auto found = truths_.find(run.current.digest);
     if (!verdict.first_failure.has_value() || found == truths_.end()) {
         violate("S10", "a failure without its first cause");
         return;

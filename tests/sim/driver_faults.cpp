@@ -374,7 +374,7 @@ void Simulation::replay_report(Machine& machine, Dice& dice) {
     }
     const OldReport& report = machine.reports[drawn % machine.reports.size()];
     const std::optional<Generation> held = machine.supervisor->held_generation();
-    const bool is_old = report.token == run->token && report.generation < run->generation &&
+    const bool is_old = report.token == run->token && report.generation < run->current.number &&
                         (!held.has_value() || report.generation < *held);
     if (is_old) {
         trace("fault", fmt::format("{} seems to repeat itself", name_of(machine)));
@@ -654,11 +654,11 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
     const rdzv::Run* run = daemon.coordinator().run();
     const ConnectionId connection = network_.connect(0, daemon.index);
     strangers_.insert(connection);
-    const Generation generation = run->generation;
+    const Generation generation = run->current.number;
     const std::size_t nodes = run->nodes.size();
     take_message(daemon, connection, rdzv::AgentMessage(join));
     run = daemon.coordinator().run();
-    if (run->generation != generation || run->nodes.size() != nodes ||
+    if (run->current.number != generation || run->nodes.size() != nodes ||
         !std::holds_alternative<rdzv::Running>(run->phase)) {
         checker_.violate("S15", "a join that was to be refused changed the run");
     }
@@ -666,7 +666,7 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
 
 /// Whoever has not joined is not heard, whatever it says (S13: here, past the handshake).
 void Simulation::speak_without_joining(Daemon& daemon, std::uint64_t word) {
-    const Generation generation = daemon.coordinator().run()->generation;
+    const Generation generation = daemon.coordinator().run()->current.number;
     rdzv::WorkerFailed failed;
     failed.generation = generation;
     const rdzv::AgentMessage words[] = {

@@ -192,14 +192,15 @@ void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
     const bool hangs = stopping != nullptr && stopping->order.cause == rdzv::StopCause::Hang;
     const Duration saving = hangs ? options_.limits.stacks_timeout : Milliseconds(0);
     if (stopping != nullptr && stopping->since + saving < settled &&
-        has_workers_of(machine, run->digest, false)) {
+        has_workers_of(machine, run->current.digest, false)) {
         checker_.violate("L4", fmt::format("{} does not know that generation {} stops",
-                                           name_of(machine), run->generation.value()));
+                                           name_of(machine), run->current.number.value()));
     }
     const rdzv::Running* running = std::get_if<rdzv::Running>(&run->phase);
-    if (running != nullptr && running->since < settled && machine.start_digest != run->digest) {
+    if (running != nullptr && running->since < settled &&
+        machine.start_digest != run->current.digest) {
         checker_.violate("L1", fmt::format("{} does not know that generation {} runs",
-                                           name_of(machine), run->generation.value()));
+                                           name_of(machine), run->current.number.value()));
     }
 }
 
@@ -217,24 +218,24 @@ void Simulation::judge_machine(Machine& machine) {
 /// the clock alone: their agent may be stalled.
 void Simulation::judge_publishing(const Machine& machine) {
     const rdzv::Run* run = decided_run();
-    if (run == nullptr || run->digest.empty() || machine.supervisor == nullptr ||
+    if (run == nullptr || run->current.digest.empty() || machine.supervisor == nullptr ||
         machine.workers.empty() || events_.now() >= machine.publish_until) {
         return;
     }
     // A daemon without memory cannot wait for those it does not know; an end of stream is taken for
     // the death of all that is there, and so is a new ddprun on the same node.
-    if (machine.workers.front().digest != run->digest && !machine.is_lied_about &&
+    if (machine.workers.front().digest != run->current.digest && !machine.is_lied_about &&
         !machine.is_replaced && !machine.has_namesake && !has_forgotten_) {
         checker_.violate("S18", fmt::format("generation {} runs and {} may still publish",
-                                            run->generation.value(), name_of(machine)));
+                                            run->current.number.value(), name_of(machine)));
     }
 }
 
 void Simulation::judge_everybodys_publishing(const rdzv::Run& run) {
-    if (run.digest == judged_digest_) {
+    if (run.current.digest == judged_digest_) {
         return;
     }
-    judged_digest_ = run.digest;
+    judged_digest_ = run.current.digest;
     for (const Machine& machine : machines_) {
         judge_publishing(machine);
     }
@@ -251,11 +252,11 @@ void Simulation::judge_hang(const rdzv::Run& run) {
     const Instant latest = events_.now() - options_.settings.hang_timeout * 3 / 4;
     for (const Machine& machine : machines_) {
         for (const FakeWorker& worker : machine.workers) {
-            if (worker.digest == run.digest && worker.quiet_from > latest) {
+            if (worker.digest == run.current.digest && worker.quiet_from > latest) {
                 checker_.violate("hang", fmt::format("generation {} is said to hang, and rank {} "
                                                      "on {} works",
-                                                     run.generation.value(), worker.rank.value(),
-                                                     name_of(machine)));
+                                                     run.current.number.value(),
+                                                     worker.rank.value(), name_of(machine)));
             }
         }
     }
@@ -374,7 +375,7 @@ void Simulation::judge_durability(const Daemon& daemon, const rdzv::Run& run,
     // in the journal by a leader of before.
     const bool is_of_this_run = std::holds_alternative<rdzv::Closed>(run.phase) &&
                                 (!known.record.has_value() || known.record->token == run.token);
-    const bool has_run = run.generation != Generation() && is_of_this_run;
+    const bool has_run = run.current.number != Generation() && is_of_this_run;
     if (std::holds_alternative<rdzv::Verdict>(message) && has_run && !known.is_closed()) {
         checker_.violate("S5", "the verdict was told before it was in the journal");
     }
@@ -461,9 +462,10 @@ void Simulation::expect_notice_of_death(const Machine& machine, bool is_silent) 
 
 void Simulation::judge_notice(Instant died, const std::string& digest, const NodeId& node) {
     const rdzv::Run* run = decided_run();
-    const bool is_excused =
-        run == nullptr || calm_since_ >= died || doubt_end_ >= died || run->digest != digest ||
-        !std::holds_alternative<rdzv::Running>(run->phase) || !is_dead_one_missed(digest, node);
+    const bool is_excused = run == nullptr || calm_since_ >= died || doubt_end_ >= died ||
+                            run->current.digest != digest ||
+                            !std::holds_alternative<rdzv::Running>(run->phase) ||
+                            !is_dead_one_missed(digest, node);
     if (is_excused) {
         return;
     }
@@ -511,11 +513,11 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
     expect_succession(daemon);
     const rdzv::Run* run = daemon.coordinator().run();
     if (run == nullptr || !std::holds_alternative<rdzv::Running>(run->phase) ||
-        journal().digest() != run->digest || !is_disk_well() || last_fault_at_ > died - kAtOnce ||
-        course_of(run->digest) != Course::Works) {
+        journal().digest() != run->current.digest || !is_disk_well() ||
+        last_fault_at_ > died - kAtOnce || course_of(run->current.digest) != Course::Works) {
         return;
     }
-    for (const rdzv::Place& place : run->places) {
+    for (const rdzv::Place& place : run->current.places) {
         const auto found =
             std::find_if(machines_.begin(), machines_.end(),
                          [&](const Machine& machine) { return machine.node == place.node; });
@@ -524,7 +526,7 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
             return;
         }
     }
-    expected_digest_ = run->digest;
+    expected_digest_ = run->current.digest;
     expected_since_ = died;
     expected_verdicts_ = checker_.verdicts();
 }
@@ -568,7 +570,7 @@ void Simulation::judge_return(const Daemon& daemon) {
             checker_.verdicts() != verdicts) {
             return;
         }
-        if (run->digest != digest) {
+        if (run->current.digest != digest) {
             checker_.violate("L5", "the restarted rendezvous does not go on with its run");
         }
         for (const Machine& machine : machines_) {

@@ -229,7 +229,7 @@ void Job::training_ends(bool is_saved) {
     Duration useful = cycles * options_.checkpoint_every + (is_saved ? unsaved : Duration{});
     result_.lost_work += is_saved ? Duration{} : unsaved;
     result_.checkpoints += cycles * options_.checkpoint_takes + (rest - unsaved);
-    const auto places = static_cast<Duration::rep>(coordinator_.run()->places.size());
+    const auto places = static_cast<Duration::rep>(coordinator_.run()->current.places.size());
     const Duration whole = useful;
     useful = useful / options_.nodes * places;
     result_.useful += useful;
@@ -247,8 +247,8 @@ void Job::note_phase() {
         }
         return;
     }
-    if (!forms_from_.has_value() && generation_ == run->generation &&
-        run->generation != Generation()) {
+    if (!forms_from_.has_value() && generation_ == run->current.number &&
+        run->current.number != Generation()) {
         training_ends(!failed_at_.has_value());
         if (failed_at_.has_value()) {
             const Duration noticing = now - *failed_at_;
@@ -275,7 +275,7 @@ bool Job::is_settled() const {
         return false;
     }
     if (std::holds_alternative<rdzv::Running>(run->phase)) {
-        return started_ >= run->places.size() && generation_ == run->generation;
+        return started_ >= run->current.places.size() && generation_ == run->current.number;
     }
     return std::holds_alternative<rdzv::Forming>(run->phase) && run->nodes.suspects().empty() &&
            run->nodes.ready().size() < static_cast<std::size_t>(settings_.min_nodes);
@@ -310,10 +310,10 @@ void Job::fail() {
     if (!std::holds_alternative<rdzv::Running>(run.phase)) {
         return;  // nothing runs that could fail
     }
-    const rdzv::Place& place = run.places[dice_.below(run.places.size())];
+    const rdzv::Place& place = run.current.places[dice_.below(run.current.places.size())];
     const std::size_t index = std::stoul(place.node.value().substr(1));
     Host& host = hosts_[index];
-    if (host.supervisor == nullptr || host.supervisor->held_generation() != run.generation) {
+    if (host.supervisor == nullptr || host.supervisor->held_generation() != run.current.number) {
         return;
     }
     result_.failures += 1;
@@ -321,9 +321,9 @@ void Job::fail() {
     if (dice_.percent(options_.worker_percent)) {
         rdzv::Evidence evidence;
         evidence.exit_code = 1;
-        step(index,
-             agent::WorkerExited{
-                 .generation = run.generation, .local_rank = LocalRank(0), .evidence = evidence});
+        step(index, agent::WorkerExited{.generation = run.current.number,
+                                        .local_rank = LocalRank(0),
+                                        .evidence = evidence});
         return;
     }
     host.supervisor.reset();
@@ -345,7 +345,7 @@ bool Job::do_next() {
         // Growing is the one thing that a settled run does by itself.
         const rdzv::Running* running = std::get_if<rdzv::Running>(&run->phase);
         const bool grows = running != nullptr && !run->nodes.ready().empty() &&
-                           run->places.size() < static_cast<std::size_t>(options_.nodes);
+                           run->current.places.size() < static_cast<std::size_t>(options_.nodes);
         timer =
             grows ? std::max(running->since + settings_.grow_delay, events_.now()) : Instant::max();
     }
@@ -398,8 +398,8 @@ Forecast Job::run() {
         goes_on = do_next();
         const bool has_started = forms_from_.has_value() && coordinator_.run() != nullptr &&
                                  std::holds_alternative<rdzv::Running>(coordinator_.run()->phase) &&
-                                 generation_ == coordinator_.run()->generation &&
-                                 started_ >= coordinator_.run()->places.size();
+                                 generation_ == coordinator_.run()->current.number &&
+                                 started_ >= coordinator_.run()->current.places.size();
         if (has_started) {
             const Duration formed = events_.now() - *forms_from_ - waited_;
             result_.forming += formed;

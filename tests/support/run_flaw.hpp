@@ -24,11 +24,11 @@ inline std::string place_flaw(const Run& run, const CoordinatorOptions& options)
         return std::includes(members.begin(), members.end(), nodes.begin(), nodes.end());
     };
     std::set<NodeId> places;
-    for (const Place& place : run.places) {
+    for (const Place& place : run.current.places) {
         places.insert(place.node);
     }
-    if (places.size() != run.places.size() ||
-        run.places.size() > static_cast<std::size_t>(run.settings.max_nodes)) {
+    if (places.size() != run.current.places.size() ||
+        run.current.places.size() > static_cast<std::size_t>(run.settings.max_nodes)) {
         return "a rank map with a node twice, or too large";
     }
     if (std::holds_alternative<Forming>(run.phase) && !members.empty()) {

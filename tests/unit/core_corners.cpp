@@ -170,7 +170,7 @@ TEST_CASE("all rows of a generation agree and only group rank 0 gets the admissi
     CHECK(a.admitted ==
           std::vector<std::string>{"10.0.0.a", "10.0.0.b", "10.0.0.c", "a", "b", "c", "shared"});
     CHECK(b.admitted.empty());
-    CHECK(driver.coordinator.run()->rows.at(NodeId("b")) == b);
+    CHECK(driver.coordinator.run()->current.rows.at(NodeId("b")) == b);
 }
 
 TEST_CASE("a store for everybody has no admission list, and all nodes must agree on that") {
@@ -220,9 +220,9 @@ TEST_CASE("the store of a generation that is taken over without a journal is its
     }
     const Run& run = *driver.coordinator.run();
     REQUIRE(std::holds_alternative<Running>(run.phase));
-    CHECK(run.generation == Generation(3));
-    CHECK(run.store.port == 0);
-    CHECK(run.admitted == std::vector<std::string>{"10.0.0.7", "7", "shared"});
+    CHECK(run.current.number == Generation(3));
+    CHECK(run.current.store.port == 0);
+    CHECK(run.current.admitted == std::vector<std::string>{"10.0.0.7", "7", "shared"});
 }
 
 TEST_CASE("the same seed gives the same tokens and digests, another seed others") {
@@ -230,7 +230,7 @@ TEST_CASE("the same seed gives the same tokens and digests, another seed others"
         Coordinator coordinator(JobId("job"), {}, Rng(seed));
         Effects effects;
         coordinator.step(Instant{}, Received{ConnectionId(1), join_of("a", 1)}, effects);
-        return coordinator.run()->token + coordinator.run()->digest;
+        return coordinator.run()->token + coordinator.run()->current.digest;
     };
     CHECK(digest(1) == digest(1));
     CHECK(digest(1) != digest(2));
@@ -406,7 +406,7 @@ TEST_CASE("of a held generation only numbers that can be are believed") {
         }
         // It is fenced like any that holds a generation which does not go on.
         CHECK(driver.sent<Stop>(1).at(0).cause == StopCause::Fenced);
-        CHECK(run.generation_floor == Generation(7));
+        CHECK(run.current.floor == Generation(7));
         const Trace& line = std::get<Trace>(driver.effects.now.at(0));
         CHECK(line.text.find("node a says what cannot be of generation 7") == 0);
         return std::string("not adopted");

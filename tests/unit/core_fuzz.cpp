@@ -188,11 +188,11 @@ private:
         if (!flaw.empty()) {
             fail(flaw);
         }
-        if (run->token == token_ && run->generation < generation_) {
+        if (run->token == token_ && run->current.number < generation_) {
             fail("a generation went back");
         }
         token_ = run->token;
-        generation_ = run->generation;
+        generation_ = run->current.number;
     }
 
     // ----------------------------------------------------------------------------------- agents
