@@ -20,7 +20,9 @@
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
 
-/// A real daemon and real clients on one loop and one thread, on loopback.
+/// A real daemon and real clients on one loop and one thread, on loopback. They are declared after
+/// the loop, and go before it. One that goes while the loop still runs ends first: Daemon::end(),
+/// RendezvousClient::stop().
 namespace ddprun::rdzv {
 
 inline JobSecret secret_of(unsigned char byte) {
@@ -71,6 +73,15 @@ struct Daemon {
     explicit Daemon(boost::asio::io_context& io) : Daemon(io, Options()) {}
     Daemon(const Daemon&) = delete;
     Daemon& operator=(const Daemon&) = delete;
+
+    /// As when its process ends: it stops, and is gone once the loop has nothing of it left.
+    void end(boost::asio::io_context& io) {
+        server->stop();
+        io.restart();
+        io.poll();
+        REQUIRE(server->connection_count() == 0);
+        server.reset();
+    }
 
     [[nodiscard]] bool has_logged(const std::string& text) const {
         for (const std::string& line : log) {

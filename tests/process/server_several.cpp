@@ -55,7 +55,7 @@ TEST_CASE("who cannot reach the silent daemon again waits at a follower for the 
     Agent agent(io, {.port = leader.port, .other_port = follower.port, .limits = hasty});
     run_until(io, [&] { return agent.last<Start>() != nullptr; });
     agent.client->drop("not answered");
-    leader.server.reset();
+    leader.end(io);
     run_until(io, [&] { return agent.has_lost("nobody leads"); });
     REQUIRE(!agent.has_lost(leader.endpoint() + " leads"));
     follower.server->follow(next_leader.endpoint());

@@ -111,11 +111,9 @@ TEST_CASE("without secrets both sides must say so") {
 
 TEST_CASE("an agent says once why it does not reach its rendezvous and gets in when there is one") {
     boost::asio::io_context io;
-    std::uint16_t port = 0;
-    {
-        const Daemon daemon(io);
-        port = daemon.port;
-    }
+    Daemon gone(io);
+    const std::uint16_t port = gone.port;
+    gone.end(io);
     Agent agent(io, {.port = port});
     run_until(io, [&] { return agent.attempts >= 4; });
     REQUIRE(agent.downs ==
@@ -128,17 +126,16 @@ TEST_CASE("an agent says once why it does not reach its rendezvous and gets in w
 
 TEST_CASE("an agent finds the next daemon on the same port") {
     boost::asio::io_context io;
-    auto daemon = std::make_unique<Daemon>(io);
-    const std::uint16_t port = daemon->port;
+    Daemon first(io);
+    const std::uint16_t port = first.port;
     Agent agent(io, {.port = port});
     run_until(io, [&] { return agent.last<Start>() != nullptr; });
-    daemon->server->stop();
+    first.end(io);
     run_until(io, [&] { return agent.downs.size() == 1; });
     REQUIRE(agent.downs[0] == "lost the rendezvous at 127.0.0.1:" + std::to_string(port) +
                                   ": it closed the connection");
-    daemon.reset();
-    daemon = std::make_unique<Daemon>(io, Daemon::Options{.port = port});
-    run_until(io, [&] { return agent.ups == 2 && daemon->server->job_count() == 1; });
+    const Daemon next(io, {.port = port});
+    run_until(io, [&] { return agent.ups == 2 && next.server->job_count() == 1; });
     REQUIRE_FALSE(agent.is_down_for_good);
 }
 
