@@ -1,6 +1,7 @@
 #include "rendezvous/client/control_client.hpp"
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -22,11 +23,13 @@ namespace asio = boost::asio;
 
 namespace {
 
+/// Outlives the loop that asks it.
 struct Question {
     const ControlOptions& options;
     const Endpoint& endpoint;
     Dialer dialer;
     asio::steady_timer deadline;
+    std::unique_ptr<Connection> connection;
     Result<std::string> answer;
 };
 
@@ -35,39 +38,41 @@ asio::awaitable<void> ask(Question& question) {
     const DialTarget target{.endpoint = question.endpoint,
                             .connect_timeout = options.limits.connect_timeout,
                             .hello_timeout = options.limits.hello_timeout};
-    const Result<std::shared_ptr<Connection>> dialled = co_await question.dialer.dial(target);
+    Result<std::unique_ptr<Connection>> dialled = co_await question.dialer.dial(target);
     if (!dialled) {
         question.answer = dialled.error();
         co_return;
     }
-    const std::shared_ptr<Connection> connection = *dialled;
+    question.connection = *std::move(dialled);
+    Connection& connection = *question.connection;
     question.deadline.expires_after(options.limits.hello_timeout);
-    question.deadline.async_wait([connection](boost::system::error_code cancelled) {
+    question.deadline.async_wait([&connection](boost::system::error_code cancelled) {
         if (!cancelled) {
-            connection->fail("no answer in time");
+            connection.fail("no answer in time");
         }
     });
-    connection->send(encode(AskStatus{options.job}));
+    connection.send(encode(AskStatus{options.job}));
     bool is_answered = false;
     std::function<void(std::string_view)> on_body = [&](std::string_view body) {
         is_answered = true;
         question.answer = std::string(body);
-        connection->finish();
+        connection.finish();
     };
-    co_await Connection::carry(connection, std::move(on_body));
+    co_await connection.carry(std::move(on_body));
     question.deadline.cancel();
     if (!is_answered) {
         question.answer = Error{ErrorCode::ConnectionLost,
                                 fmt::format("the rendezvous at {} did not answer: {}; is it of the "
                                             "same version?",
-                                            to_string(question.endpoint), connection->why_ended())};
+                                            to_string(question.endpoint), connection.why_ended())};
     }
 }
 
 /// What the daemon at `endpoint` says.
 Result<std::string> ask_one(const ControlOptions& options, const Endpoint& endpoint) {
     asio::io_context io(1);
-    Question question{options, endpoint,
+    Question question{options,
+                      endpoint,
                       Dialer(io, DialOptions{.secret = options.secret,
                                              .tls = options.tls,
                                              .job = options.job,
@@ -75,6 +80,7 @@ Result<std::string> ask_one(const ControlOptions& options, const Endpoint& endpo
                                              .limits = options.limits,
                                              .on_resolved = {}}),
                       asio::steady_timer(io),
+                      nullptr,
                       Error{ErrorCode::ConnectionLost, "nothing was asked"}};
     asio::co_spawn(io, ask(question), asio::detached);
     io.run();

@@ -29,7 +29,7 @@ RendezvousClient::RendezvousClient(asio::io_context& io, ClientOptions options)
 
 RendezvousClient::~RendezvousClient() {
     if (Up* const up = std::get_if<Up>(&state_)) {
-        up->connection->fail("given up");
+        up->connection.fail("given up");
     }
 }
 
@@ -62,7 +62,7 @@ void RendezvousClient::send(const AgentMessage& message) {
     }
     AgentMessage telling = message;
     const std::optional<Milliseconds> patience = choice_.asking(telling);
-    up->connection->send(encode(telling));
+    up->connection.send(encode(telling));
     if (patience) {
         limit_wait(*patience);
     }
@@ -71,7 +71,7 @@ void RendezvousClient::send(const AgentMessage& message) {
 void RendezvousClient::drop(const std::string& why) {
     if (Up* const up = std::get_if<Up>(&state_)) {
         choice_.fell_silent();
-        up->connection->fail(why);
+        up->connection.fail(why);
     }
 }
 
@@ -82,7 +82,7 @@ void RendezvousClient::stop(std::function<void()> done) {
         return;
     }
     if (Up* const up = std::get_if<Up>(&state_)) {
-        up->connection->finish();
+        up->connection.finish();
     }
     state_ = Stopping{std::move(done)};  // run() calls it
     dialer_.cancel();
@@ -111,7 +111,6 @@ asio::awaitable<void> RendezvousClient::run() {
         if (is_stopping()) {
             break;
         }
-        state_ = Searching{};
         if (down.is_final) {
             state_ = Idle{};
             report(down);
@@ -129,25 +128,28 @@ asio::awaitable<RendezvousClient::Down> RendezvousClient::attempt(EndpointAttemp
     const DialTarget target{.endpoint = asked.endpoint,
                             .connect_timeout = asked.connect_timeout,
                             .hello_timeout = asked.hello_timeout};
-    const Result<std::shared_ptr<Connection>> dialled = co_await dialer_.dial(target);
+    const Result<std::unique_ptr<Connection>> dialled = co_await dialer_.dial(target);
     if (!dialled) {
         choice_.failed(dialled.error().code == ErrorCode::TimedOut);
         down.why = dialled.error().what;
         down.is_final = is_final(dialled.error());
         co_return down;
     }
-    const std::shared_ptr<Connection> connection = *dialled;
+    Connection& connection = **dialled;
     if (is_stopping()) {
-        connection->fail("given up");
+        connection.fail("given up");
         co_return down;
     }
-    state_ = Up{.connection = connection};
+    state_.emplace<Up>(connection);
     last_reported_.clear();
-    tell_up(connection->socket());
+    tell_up(connection.socket());
     std::function<void(std::string_view)> on_body = [this](std::string_view body) { take(body); };
-    co_await Connection::carry(connection, std::move(on_body));
+    co_await connection.carry(std::move(on_body));
+    if (!is_stopping()) {
+        state_ = Searching{};
+    }
     down.why = fmt::format("lost the rendezvous at {}: {}", to_string(asked.endpoint),
-                           connection->why_ended());
+                           connection.why_ended());
     co_return down;
 }
 
@@ -168,20 +170,20 @@ void RendezvousClient::take(std::string_view body) {
     }
     Result<RendezvousMessage> message = decode_rendezvous_message(body, options_.limits);
     if (!message) {
-        up->connection->fail(message.error().what);
+        up->connection.fail(message.error().what);
         return;
     }
     if (const Redirect* redirect = std::get_if<Redirect>(&*message)) {
         choice_.redirected(redirect->endpoint);
-        up->connection->fail(redirect->endpoint.empty()
-                                 ? "no daemon leads at the moment"
-                                 : fmt::format("the daemon at {} leads", redirect->endpoint));
+        up->connection.fail(redirect->endpoint.empty()
+                                ? "no daemon leads at the moment"
+                                : fmt::format("the daemon at {} leads", redirect->endpoint));
         return;
     }
     if (const Accepted* accepted = std::get_if<Accepted>(&*message)) {
         is_daemon_lasting_ = accepted->is_lasting;
     }
-    up->awaits_answer = false;
+    up->awaited = 0;
     answer_wait_.cancel();
     choice_.answered();
     events_.on_message(*std::move(message));
@@ -190,13 +192,13 @@ void RendezvousClient::take(std::string_view body) {
 // A daemon that knows no leader keeps us until there is one.
 void RendezvousClient::limit_wait(Milliseconds patience) {
     Up& asked = std::get<Up>(state_);
-    asked.awaits_answer = true;
+    asked.awaited = ++last_wait_;
     answer_wait_.expires_after(patience);
-    answer_wait_.async_wait([this, connection = asked.connection](error_code cancelled) {
+    answer_wait_.async_wait([this, number = last_wait_](error_code cancelled) {
         const Up* const up = cancelled ? nullptr : std::get_if<Up>(&state_);
-        if (up != nullptr && up->connection == connection && up->awaits_answer) {
+        if (up != nullptr && up->awaited == number) {
             choice_.nobody_leads();
-            connection->fail("nobody leads");
+            up->connection.fail("nobody leads");
         }
     });
 }

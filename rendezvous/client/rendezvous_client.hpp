@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -63,8 +64,10 @@ private:
     struct Idle {};       ///< not started, or over after a final failure
     struct Searching {};  ///< an attempt is under way, or the pause before it
     struct Up {
-        std::shared_ptr<Connection> connection;
-        bool awaits_answer = false;  ///< to a join, and not for ever
+        explicit Up(Connection& dialled) : connection(dialled) {}
+
+        Connection& connection;     ///< held by attempt()
+        std::uint64_t awaited = 0;  ///< the wait for the answer to a join; 0: none, or for ever
     };
     struct Stopping {
         std::function<void()> done;
@@ -93,6 +96,7 @@ private:
     boost::asio::steady_timer answer_wait_;  ///< for the answer to a join
     LinkEvents events_;
     std::variant<Idle, Searching, Up, Stopping> state_;
+    std::uint64_t last_wait_ = 0;
     bool is_daemon_lasting_ = false;  ///< said the one that accepted us last
     std::string last_reported_;
 };

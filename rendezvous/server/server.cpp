@@ -95,9 +95,9 @@ void Server::Impl::stop() {
     start_timer_.cancel();
     jobs_->stop();
     store_.close();
-    for (const auto& [id, session] : sessions_) {
-        session->deadline.cancel();
-        session->connection->close();
+    for (auto& [id, session] : sessions_) {
+        session.deadline.cancel();
+        session.connection.close();
     }
 }
 
@@ -118,30 +118,38 @@ void Server::Impl::end_if_idle() {
 
 // ------------------------------------------------------------------------------------- connections
 
-asio::awaitable<void> Server::Impl::serve(Self self, SessionPtr session, Instant deadline) {
+asio::awaitable<void> Server::Impl::serve(Self self, Session& session, Instant deadline) {
     const std::optional<Error> refused = co_await greet(session, deadline);
-    self->left(session->id);
-    if (refused) {
-        self->refuse(session->peer,
-                     session->why_closed.empty() ? refused->what : session->why_closed);
+    self->left(session.id);
+    const auto* const evicted = std::get_if<Session::Evicted>(&session.state);
+    if (evicted != nullptr || refused) {
+        self->refuse(session.peer, evicted != nullptr ? evicted->why : refused->what);
     } else if (!self->is_stopped_) {
-        const bool is_agent = session->handshake.role() == PeerRole::Agent;
-        std::function<void(std::string_view)> on_body = [impl = self.get(), peer = session.get(),
-                                                         is_agent](std::string_view body) {
-            is_agent ? impl->take(*peer, body) : impl->answer(*peer, body);
-        };
-        if (!is_agent) {
-            session->limit(self->options_.limits.hello_timeout);
-        }
-        const ConnectionEnd how =
-            co_await Connection::carry(session->connection, std::move(on_body));
-        if (is_agent) {
-            self->ended(*session, how);
-        }
+        co_await carry(self, session);
     }
-    session->connection->close();
-    self->sessions_.erase(session->id);
+    session.deadline.cancel();
+    session.connection.close();
+    // Handlers of what was cancelled have their turn before this.
+    co_await asio::post(self->io_, asio::use_awaitable);
+    const ConnectionId id = session.id;
+    self->sessions_.erase(id);
     self->end_if_idle();
+}
+
+asio::awaitable<void> Server::Impl::carry(Self self, Session& session) {
+    session.state = Session::Secured{};
+    const bool is_agent = session.handshake.role() == PeerRole::Agent;
+    std::function<void(std::string_view)> on_body = [impl = self.get(), &session,
+                                                     is_agent](std::string_view body) {
+        is_agent ? impl->take(session, body) : impl->answer(session, body);
+    };
+    if (!is_agent) {
+        session.limit(self->options_.limits.hello_timeout);
+    }
+    const ConnectionEnd how = co_await session.connection.carry(std::move(on_body));
+    if (is_agent) {
+        self->ended(session, how);
+    }
 }
 
 // ---------------------------------------------------------------------------------------- messages
@@ -149,23 +157,24 @@ asio::awaitable<void> Server::Impl::serve(Self self, SessionPtr session, Instant
 void Server::Impl::take(Session& session, std::string_view body) {
     const Result<AgentMessage> message = decode_agent_message(body, options_.limits);
     if (!message) {
-        session.connection->fail(message.error().what);
+        session.connection.fail(message.error().what);
         return;
     }
     if (const Join* const joining = std::get_if<Join>(&*message)) {
         join(session, *joining);
         return;
     }
-    if (const Unfit* const unfit = std::get_if<Unfit>(&*message); unfit && !session.job) {
+    const JobId* const job = session.job();
+    if (const Unfit* const unfit = std::get_if<Unfit>(&*message); unfit && job == nullptr) {
         hear_unfit(session, *unfit);
         return;
     }
-    if (!session.job) {
+    if (job == nullptr) {
         if (!lobby_ || !lobby_->is_waiting(session.id)) {
-            session.connection->fail("it spoke before it joined");
+            session.connection.fail("it spoke before it joined");
         }
-    } else if (!jobs_->step(*session.job, Received{session.id, *message})) {
-        session.connection->fail("its run is long closed");
+    } else if (!jobs_->step(JobId(*job), Received{session.id, *message})) {
+        session.connection.fail("its run is long closed");
     }
 }
 
@@ -178,11 +187,11 @@ void Server::Impl::answer(Session& session, std::string_view question) {
     const Result<std::string> reply =
         answer_control(session.handshake, question, *jobs_, options_.limits);
     if (!reply) {
-        session.connection->fail(reply.error().what);
+        session.connection.fail(reply.error().what);
         return;
     }
-    session.connection->send(*reply);
-    session.connection->finish();
+    session.connection.send(*reply);
+    session.connection.finish();
 }
 
 namespace {
@@ -198,7 +207,7 @@ bool has_joined(const Run* run, ConnectionId connection) {
 void Server::Impl::join(Session& session, const Join& message) {
     // The hello named one job, and this connection is good for no other.
     if (!session.handshake.is_for(message.job)) {
-        session.connection->fail("it joins another job than it greeted for");
+        session.connection.fail("it joins another job than it greeted for");
         return;
     }
     if (lobby_) {
@@ -220,7 +229,7 @@ void Server::Impl::join(Session& session, const Join& message) {
         turn_away(session, Refused{.text = why, .exit_code = kExitInternal});
         return;
     }
-    session.job = message.job;
+    session.state = Session::OfJob{message.job};
     static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
     if (message.store.port == 0 && has_joined(jobs_->run(message.job), session.id)) {
         store_.claim(message.job);
@@ -229,14 +238,14 @@ void Server::Impl::join(Session& session, const Join& message) {
 
 void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
     if (!session.handshake.is_for(message.job)) {
-        session.connection->fail("it is not fit for another job than it greeted for");
+        session.connection.fail("it is not fit for another job than it greeted for");
     } else if (lobby_) {
         // Else it asks again, here or elsewhere, as long as it has patience.
         if (lobby_->arrives(message) == Lobby::Answer::SendOn) {
             send_to_leader(session);
         }
     } else if (jobs_->open(message.job)) {
-        session.job = message.job;
+        session.state = Session::OfJob{message.job};
         static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
     } else {
         turn_away(session, Refused{.text = message.why, .exit_code = kExitUnfit});
@@ -244,20 +253,20 @@ void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
 }
 
 void Server::Impl::turn_away(Session& session, const Refused& refused) {
-    session.connection->send(encode(RendezvousMessage(refused)));
-    session.connection->finish();
+    session.connection.send(encode(RendezvousMessage(refused)));
+    session.connection.finish();
 }
 
 void Server::Impl::ended(const Session& session, ConnectionEnd how) {
     log(fmt::format("connection {} from {} ended: {}", session.id.value(), session.peer,
-                    session.connection->why_ended()));
+                    session.connection.why_ended()));
     if (lobby_) {
         lobby_->ended(session.id);
     }
-    if (session.job && !session.is_closed_by_job && !is_stopped_) {
+    if (const JobId* const job = session.job(); job != nullptr && !is_stopped_) {
         const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
         // A run that is forgotten already does not care.
-        static_cast<void>(jobs_->step(*session.job, ConnectionEnded{session.id, is_end_of_stream}));
+        static_cast<void>(jobs_->step(JobId(*job), ConnectionEnded{session.id, is_end_of_stream}));
     }
 }
 
@@ -266,7 +275,7 @@ JobHooks Server::Impl::make_hooks(std::function<bool(Instant)> may_decide) {
     hooks.may_decide = std::move(may_decide);
     hooks.send = [this](ConnectionId id, const RendezvousMessage& message) {
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            found->second->connection->send(encode(message));
+            found->second.connection.send(encode(message));
         }
     };
     hooks.close = [this](ConnectionId id, const std::string& reason) {
@@ -285,15 +294,15 @@ JobHooks Server::Impl::make_hooks(std::function<bool(Instant)> may_decide) {
 
 void Server::Impl::close_for_job(ConnectionId id) {
     if (const auto found = sessions_.find(id); found != sessions_.end()) {
-        found->second->is_closed_by_job = true;
-        found->second->connection->finish();
+        found->second.state = Session::Dismissed{};
+        found->second.connection.finish();
     }
 }
 
 void Server::Impl::read_ready(const JobId& job) {
-    for (const auto& [id, session] : sessions_) {
-        if (session->job == job) {
-            session->connection->read_ready();
+    for (auto& [id, session] : sessions_) {
+        if (session.job() != nullptr && *session.job() == job) {
+            session.connection.read_ready();
         }
     }
 }

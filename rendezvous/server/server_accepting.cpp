@@ -109,8 +109,8 @@ std::optional<Instant> Server::Impl::make_room(const HalfOpen::Room& room) {
         constexpr const char* kWhy = "it had not proved itself when newer connections came";
         half_open_.leave(evict->oldest);
         if (const auto found = sessions_.find(evict->oldest); found != sessions_.end()) {
-            found->second->why_closed = kWhy;
-            found->second->connection->close();
+            found->second.state = Session::Evicted{kWhy};
+            found->second.connection.close();
         } else if (const auto newcomer = newcomers_.extract(evict->oldest)) {
             refuse(peer_name(newcomer.mapped().fd.get()), kWhy);
         }
@@ -218,13 +218,13 @@ void Server::Impl::open_session(ConnectionId id, Instant since, UniqueFd fd) {
         return;
     }
     static_cast<void>(fd.release());
-    const auto session =
-        std::make_shared<Session>(id, std::move(socket), options_.limits, std::move(peer),
-                                  RendezvousHandshake(options_.secret, random_nonce()));
-    session->tls = options_.tls;
-    sessions_.emplace(id, session);
-    asio::co_spawn(io_, serve(shared_from_this(), session, since + options_.limits.hello_timeout),
-                   asio::detached);
+    const auto [session, is_new] =
+        sessions_.try_emplace(id, id, std::move(socket), options_.limits, std::move(peer),
+                              RendezvousHandshake(options_.secret, random_nonce()), options_.tls);
+    DDP_CHECK(is_new, id.value());
+    asio::co_spawn(
+        io_, serve(shared_from_this(), session->second, since + options_.limits.hello_timeout),
+        asio::detached);
 }
 
 /// That connection is in the handshake no more.

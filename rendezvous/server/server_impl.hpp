@@ -48,7 +48,6 @@ public:
 
 private:
     using Self = std::shared_ptr<Impl>;
-    using SessionPtr = std::shared_ptr<Session>;
 
     /// Has said nothing yet.
     struct Newcomer {
@@ -58,7 +57,8 @@ private:
 
     static boost::asio::awaitable<void> accept_newcomers(Self self);
     static boost::asio::awaitable<void> hear_newcomers(Self self);
-    static boost::asio::awaitable<void> serve(Self self, SessionPtr session, Instant deadline);
+    static boost::asio::awaitable<void> serve(Self self, Session& session, Instant deadline);
+    static boost::asio::awaitable<void> carry(Self self, Session& session);
 
     JobHooks make_hooks(std::function<bool(Instant)> may_decide);
     std::shared_ptr<Jobs> make_jobs(Durable durable, std::function<bool(Instant)> may_decide);
@@ -100,8 +100,8 @@ private:
     PortStore store_;
     std::shared_ptr<Jobs> jobs_;
     std::map<ConnectionId, Newcomer> newcomers_;
-    std::map<ConnectionId, SessionPtr> sessions_;
-    std::optional<Lobby> lobby_;  ///< while another one leads, or none
+    std::map<ConnectionId, Session> sessions_;  ///< each until its serve() has ended
+    std::optional<Lobby> lobby_;                ///< while another one leads, or none
     std::uint64_t last_id_ = 0;
     RefusalLog refusals_;
     bool has_waited_for_start_ = false;

@@ -19,7 +19,7 @@ void Server::Impl::lead(Journal& journal, const std::map<JobId, std::string>& re
     jobs_->restore(records);
     for (const auto& [id, message] : waited) {
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            join(*found->second, message);
+            join(found->second, message);
         }
     }
 }
@@ -29,23 +29,23 @@ void Server::Impl::follow(const std::string& leader) {
     store_.release();
     if (!lobby_) {
         lobby_.emplace(options_.limits);
-        for (const auto& [id, session] : sessions_) {
-            if (session->job) {
-                session->is_closed_by_job = true;
-                session->connection->close();
+        for (auto& [id, session] : sessions_) {
+            if (session.job() != nullptr) {
+                session.state = Session::Dismissed{};
+                session.connection.close();
             }
         }
     }
     for (const ConnectionId id : lobby_->follow(leader)) {
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            send_to_leader(*found->second);
+            send_to_leader(found->second);
         }
     }
 }
 
 void Server::Impl::send_to_leader(Session& session) {
-    session.connection->send(encode(RendezvousMessage(Redirect{lobby_->leader()})));
-    session.connection->finish();
+    session.connection.send(encode(RendezvousMessage(Redirect{lobby_->leader()})));
+    session.connection.finish();
 }
 
 std::shared_ptr<Jobs> Server::Impl::make_jobs(Durable durable,

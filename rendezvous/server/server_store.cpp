@@ -49,7 +49,7 @@ void Server::Impl::tell_first_node(const std::string& line) {
         return;
     }
     if (const auto found = sessions_.find(*node->second.connection()); found != sessions_.end()) {
-        found->second->connection->send(encode(RendezvousMessage(Notice{line})));
+        found->second.connection.send(encode(RendezvousMessage(Notice{line})));
     }
 }
 

@@ -36,71 +36,70 @@ Protocol protocol_of(std::string_view first_bytes) {
 }
 
 // A timer that has fired already is not cancelled: by then the session may be through.
-void arm_deadline(const std::shared_ptr<Session>& session, Instant deadline) {
-    session->deadline.expires_at(deadline);
-    session->deadline.async_wait([session](boost::system::error_code cancelled) {
-        if (!cancelled && !session->connection->is_secured()) {
-            session->connection->close();
+void arm_deadline(Session& session, Instant deadline) {
+    session.deadline.expires_at(deadline);
+    session.deadline.async_wait([&session](boost::system::error_code cancelled) {
+        if (!cancelled && session.connection.is_in_handshake()) {
+            session.connection.close();
         }
     });
 }
 
-asio::awaitable<std::optional<Error>> greet_agent(std::shared_ptr<Session> session) {
-    const std::shared_ptr<Connection> connection = session->connection;
+asio::awaitable<std::optional<Error>> greet_agent(Session& session) {
+    Connection& connection = session.connection;
     std::optional<Error> refused = Error{ErrorCode::ConnectionLost, "it ended in the handshake"};
     std::array<char, kHelloBytes> hello{};
     kMagic.copy(hello.data(), kMagic.size());
-    Result<void> moved = co_await Connection::read_exactly(connection, hello.data() + kMagic.size(),
-                                                           hello.size() - kMagic.size());
+    Result<void> moved = co_await connection.read_exactly(hello.data() + kMagic.size(),
+                                                          hello.size() - kMagic.size());
     if (!moved) {
         co_return refused;
     }
-    if (session->tls && !connection->has_tls()) {
+    if (session.tls && !connection.has_tls()) {
         const std::string words = answer_about_tls(true);
-        moved = co_await Connection::write_whole(connection, words);
+        moved = co_await connection.write_whole(words);
         refused = Error{ErrorCode::Refused, "it was started without --tls-ca, we speak TLS only"};
         co_return refused;
     }
     const RendezvousHandshake::Answer answer =
-        session->handshake.answer(std::string_view(hello.data(), hello.size()));
-    const Result<void> answered = co_await Connection::write_whole(connection, answer.bytes);
+        session.handshake.answer(std::string_view(hello.data(), hello.size()));
+    const Result<void> answered = co_await connection.write_whole(answer.bytes);
     if (answer.refused) {
         refused = answer.refused;
         co_return refused;
     }
     std::array<char, kProofBytes> proof{};
-    moved = co_await Connection::read_exactly(connection, proof.data(), proof.size());
+    moved = co_await connection.read_exactly(proof.data(), proof.size());
     if (!answered || !moved) {
         refused->what += "; perhaps its secret is another";
         co_return refused;
     }
     const Result<SessionKeys> keys =
-        session->handshake.finish(std::string_view(proof.data(), proof.size()));
+        session.handshake.finish(std::string_view(proof.data(), proof.size()));
     if (!keys) {
         refused = keys.error();
         co_return refused;
     }
-    connection->secure(*keys);
+    connection.secure(*keys);
     refused.reset();
     co_return refused;
 }
 
 /// TLS, and inside it what is said without TLS too. `first` bytes of it were read.
-asio::awaitable<std::optional<Error>> greet_in_tls(std::shared_ptr<Session> session,
-                                                   std::string_view first) {
-    const std::shared_ptr<Connection> connection = session->connection;
+asio::awaitable<std::optional<Error>> greet_in_tls(Session& session, std::string_view first) {
+    Connection& connection = session.connection;
     std::optional<Error> refused;
-    if (!session->tls) {
+    if (!session.tls) {
         const std::string words = answer_about_tls(false);
-        const Result<void> told = co_await Connection::write_whole(connection, words);
+        const Result<void> told = co_await connection.write_whole(words);
         static_cast<void>(told);
         refused = Error{ErrorCode::Refused, "it speaks TLS, we were started without --tls-cert"};
         co_return refused;
     }
-    Result<void> moved = co_await Connection::shake_tls(connection, session->tls, first);
+    Result<void> moved = co_await connection.shake_tls(session.tls, first);
     std::array<char, kTellingBytes> inner{};
     if (moved) {
-        moved = co_await Connection::read_exactly(connection, inner.data(), inner.size());
+        moved = co_await connection.read_exactly(inner.data(), inner.size());
     }
     if (!moved) {
         refused = Error{moved.error().code, "no TLS: " + moved.error().what};
@@ -117,20 +116,27 @@ asio::awaitable<std::optional<Error>> greet_in_tls(std::shared_ptr<Session> sess
 }  // namespace
 
 Session::Session(ConnectionId number, asio::ip::tcp::socket socket, const Limits& limits,
-                 std::string address, RendezvousHandshake hello)
+                 std::string address, RendezvousHandshake hello,
+                 std::shared_ptr<const TlsContext> ours)
     : id(number),
-      connection(std::make_shared<Connection>(std::move(socket), limits)),
-      deadline(connection->socket().get_executor()),
+      connection(std::move(socket), limits),
+      deadline(connection.socket().get_executor()),
       peer(std::move(address)),
-      handshake(std::move(hello)) {}
+      handshake(std::move(hello)),
+      tls(std::move(ours)) {}
 
 void Session::limit(Milliseconds patience) {
     deadline.expires_after(patience);
-    deadline.async_wait([kept = connection](boost::system::error_code cancelled) {
+    deadline.async_wait([this](boost::system::error_code cancelled) {
         if (!cancelled) {
-            kept->close();
+            connection.close();
         }
     });
+}
+
+const JobId* Session::job() const {
+    const OfJob* const member = std::get_if<OfJob>(&state);
+    return member == nullptr ? nullptr : &member->job;
 }
 
 bool is_of_store(char first_byte) {
@@ -150,22 +156,21 @@ std::string peer_name(int fd) {
     return fmt::format("{} port {}", address_text(address), ntohs(port));
 }
 
-asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session, Instant deadline) {
+asio::awaitable<std::optional<Error>> greet(Session& session, Instant deadline) {
     arm_deadline(session, deadline);
     std::array<char, kTellingBytes> first{};
-    const Result<void> heard =
-        co_await Connection::read_exactly(session->connection, first.data(), first.size());
+    const Result<void> heard = co_await session.connection.read_exactly(first.data(), first.size());
     std::optional<Error> refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"};
     const std::string_view telling(first.data(), first.size());
     const Protocol protocol = heard ? protocol_of(telling) : Protocol::Unknown;
     if (protocol == Protocol::Agent) {
-        session->connection->tune();
+        session.connection.tune();
         refused = co_await greet_agent(session);
     } else if (protocol == Protocol::Tls) {
-        session->connection->tune();
+        session.connection.tune();
         refused = co_await greet_in_tls(session, telling);
     }
-    session->deadline.cancel();
+    session.deadline.cancel();
     co_return refused;
 }
 

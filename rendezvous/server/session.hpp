@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -19,23 +20,37 @@ namespace ddprun::rdzv {
 
 class TlsContext;
 
-/// One accepted connection.
+/// One accepted connection. Outlives its coroutine, and the handlers that this leaves cancelled.
 struct Session {
+    struct Greeting {};  ///< it proves itself
+    /// It made room for newer ones before it had.
+    struct Evicted {
+        std::string why;
+    };
+    struct Secured {};  ///< it has proved itself, and joined nothing yet
+    struct OfJob {
+        JobId job;
+    };
+    struct Dismissed {};  ///< closed for its job, which need not be told of its end
+
     Session(ConnectionId number, boost::asio::ip::tcp::socket socket, const Limits& limits,
-            std::string address, RendezvousHandshake hello);
+            std::string address, RendezvousHandshake hello, std::shared_ptr<const TlsContext> ours);
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
 
     /// Closes the connection after `patience`: whoever asks has no reason to stay.
     void limit(Milliseconds patience);
 
-    ConnectionId id;
-    std::shared_ptr<Connection> connection;
+    /// Null: it has joined none, or was dismissed.
+    [[nodiscard]] const JobId* job() const;
+
+    const ConnectionId id;
+    Connection connection;
     boost::asio::steady_timer deadline;  ///< of the handshake
-    std::string peer;                    ///< its address, for the log
+    const std::string peer;              ///< its address, for the log
     RendezvousHandshake handshake;
-    std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here
-    std::optional<JobId> job;               ///< since its Join
-    bool is_closed_by_job = false;
-    std::string why_closed;  ///< by us in the handshake, if so
+    const std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here
+    std::variant<Greeting, Evicted, Secured, OfJob, Dismissed> state;
 };
 
 /// That first byte is a client's of the TCPStore.
@@ -45,10 +60,9 @@ struct Session {
 [[nodiscard]] std::string peer_name(int fd);
 
 /// Finds out who speaks on a fresh connection and lets it prove itself, until `deadline`. Nothing:
-/// the connection is secured. Else why it was turned away. At most kHelloBytes and kProofBytes are
-/// read, and with TLS Limits::tls_hello_bytes_max; nothing is kept.
-boost::asio::awaitable<std::optional<Error>> greet(std::shared_ptr<Session> session,
-                                                   Instant deadline);
+/// the connection is secured, and Connection::carry() is next. Else why it was turned away. At most
+/// kHelloBytes and kProofBytes are read, and with TLS Limits::tls_hello_bytes_max; nothing is kept.
+boost::asio::awaitable<std::optional<Error>> greet(Session& session, Instant deadline);
 
 /// At most one line a second about peers that got nowhere, so that they cannot fill a disk.
 class RefusalLog {

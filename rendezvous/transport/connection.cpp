@@ -10,6 +10,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -59,41 +60,39 @@ void Connection::tune() {
 
 // --------------------------------------------------------------------------------- the handshake
 
-asio::awaitable<Result<void>> Connection::shake_tls(std::shared_ptr<Connection> self,
-                                                    std::shared_ptr<const TlsContext> context,
+asio::awaitable<Result<void>> Connection::shake_tls(std::shared_ptr<const TlsContext> context,
                                                     std::string_view seen) {
-    self->tls_ = std::make_unique<TlsChannel>(std::move(context));
-    self->unproved_bytes_ = seen.size();
-    self->tls_->feed(seen);
+    tls_ = std::make_unique<TlsChannel>(std::move(context));
+    unproved_bytes_ = seen.size();
+    tls_->feed(seen);
     for (;;) {
-        const Result<bool> is_over = self->tls_->shake_hands();
+        const Result<bool> is_over = tls_->shake_hands();
         // An alert, too, must reach the other side.
-        Result<void> moved = co_await flush_tls(self);
+        Result<void> moved = co_await flush_tls();
         if (!is_over) {
             co_return is_over.error();
         }
         if (!moved || *is_over) {
             co_return moved;
         }
-        moved = co_await feed_tls(self);
+        moved = co_await feed_tls();
         if (!moved) {
             co_return moved;
         }
     }
 }
 
-asio::awaitable<Result<void>> Connection::read_exactly(std::shared_ptr<Connection> self, char* to,
-                                                       std::size_t size) {
-    if (!self->tls_) {
+asio::awaitable<Result<void>> Connection::read_exactly(char* to, std::size_t size) {
+    if (!tls_) {
         const auto [failure, count] = co_await asio::async_read(
-            self->socket_, asio::buffer(to, size), asio::as_tuple(asio::use_awaitable));
+            socket_, asio::buffer(to, size), asio::as_tuple(asio::use_awaitable));
         if (failure) {
             co_return lost(failure);
         }
         co_return Result<void>();
     }
     for (;;) {
-        const Result<std::size_t> count = self->tls_->read(to, size);
+        const Result<std::size_t> count = tls_->read(to, size);
         if (!count) {
             co_return count.error();
         }
@@ -103,7 +102,7 @@ asio::awaitable<Result<void>> Connection::read_exactly(std::shared_ptr<Connectio
             co_return Result<void>();
         }
         if (*count == 0) {
-            const Result<void> fed = co_await feed_tls(self);
+            const Result<void> fed = co_await feed_tls();
             if (!fed) {
                 co_return fed.error();
             }
@@ -111,16 +110,15 @@ asio::awaitable<Result<void>> Connection::read_exactly(std::shared_ptr<Connectio
     }
 }
 
-asio::awaitable<Result<void>> Connection::write_whole(std::shared_ptr<Connection> self,
-                                                      std::string_view bytes) {
-    if (self->tls_) {
-        const Result<void> written = self->tls_->write(bytes);
+asio::awaitable<Result<void>> Connection::write_whole(std::string_view bytes) {
+    if (tls_) {
+        const Result<void> written = tls_->write(bytes);
         if (!written) {
             co_return written.error();
         }
-        co_return co_await flush_tls(self);
+        co_return co_await flush_tls();
     }
-    const auto [failure, count] = co_await asio::async_write(self->socket_, asio::buffer(bytes),
+    const auto [failure, count] = co_await asio::async_write(socket_, asio::buffer(bytes),
                                                              asio::as_tuple(asio::use_awaitable));
     if (failure) {
         co_return lost(failure);
@@ -128,32 +126,32 @@ asio::awaitable<Result<void>> Connection::write_whole(std::shared_ptr<Connection
     co_return Result<void>();
 }
 
-asio::awaitable<Result<void>> Connection::feed_tls(std::shared_ptr<Connection> self) {
+asio::awaitable<Result<void>> Connection::feed_tls() {
     std::string buffer(kUnprovedReadBytes, '\0');
-    const auto [failure, count] = co_await self->socket_.async_read_some(
-        asio::buffer(buffer), asio::as_tuple(asio::use_awaitable));
+    const auto [failure, count] =
+        co_await socket_.async_read_some(asio::buffer(buffer), asio::as_tuple(asio::use_awaitable));
     if (failure) {
         co_return lost(failure);
     }
     const std::string_view arrived(buffer.data(), count);
-    if (self->unproved_bytes_ == 0 && arrived.starts_with(kMagic)) {
+    if (unproved_bytes_ == 0 && arrived.starts_with(kMagic)) {
         co_return Error{ErrorCode::Refused,
                         "it was started without TLS; start it with --tls-cert and --tls-key, or "
                         "leave --tls-ca out here"};
     }
-    self->unproved_bytes_ += count;
-    if (self->unproved_bytes_ > self->limits_.tls_hello_bytes_max) {
+    unproved_bytes_ += count;
+    if (unproved_bytes_ > limits_.tls_hello_bytes_max) {
         co_return Error{ErrorCode::LimitExceeded,
                         fmt::format("more than {} bytes of TLS before it has proved itself",
-                                    self->limits_.tls_hello_bytes_max)};
+                                    limits_.tls_hello_bytes_max)};
     }
-    self->tls_->feed(arrived);
+    tls_->feed(arrived);
     co_return Result<void>();
 }
 
-asio::awaitable<Result<void>> Connection::flush_tls(std::shared_ptr<Connection> self) {
-    const std::string bytes = self->tls_->take_output();
-    const auto [failure, count] = co_await asio::async_write(self->socket_, asio::buffer(bytes),
+asio::awaitable<Result<void>> Connection::flush_tls() {
+    const std::string bytes = tls_->take_output();
+    const auto [failure, count] = co_await asio::async_write(socket_, asio::buffer(bytes),
                                                              asio::as_tuple(asio::use_awaitable));
     if (failure) {
         co_return lost(failure);
@@ -164,33 +162,38 @@ asio::awaitable<Result<void>> Connection::flush_tls(std::shared_ptr<Connection> 
 // ---------------------------------------------------------------------------------------- frames
 
 void Connection::secure(const SessionKeys& keys) {
-    writer_.emplace(keys.outgoing);
-    reader_.emplace(keys.incoming, limits_.frame_bytes_max);
+    frames_ = Frames{.writer = FrameWriter(keys.outgoing),
+                     .reader = FrameReader(keys.incoming, limits_.frame_bytes_max)};
+    if (is_in_handshake()) {
+        state_ = Open{};
+    }
 }
 
-asio::awaitable<ConnectionEnd> Connection::carry(std::shared_ptr<Connection> self,
-                                                 std::function<void(std::string_view)> on_body) {
-    DDP_CHECK(self->reader_.has_value());
-    self->on_body_ = std::move(on_body);
-    if (self->tls_) {
-        self->take_tls();  // frames may have come with the proof
+asio::awaitable<ConnectionEnd> Connection::carry(std::function<void(std::string_view)> on_body) {
+    DDP_CHECK(frames_.has_value());
+    on_body_ = std::move(on_body);
+    if (tls_) {
+        take_tls();  // frames may have come with the proof
     }
-    while (!self->end_) {
-        const auto [failure] = co_await self->socket_.async_wait(
-            Socket::wait_read, asio::as_tuple(asio::use_awaitable));
+    while (!has_ended()) {
+        const auto [failure] =
+            co_await socket_.async_wait(Socket::wait_read, asio::as_tuple(asio::use_awaitable));
         if (failure) {
-            self->end(ConnectionEnd::Lost, failure.message());
+            end(ConnectionEnd::Lost, failure.message());
         } else {
-            self->read_ready();
+            read_ready();
         }
     }
-    self->on_body_ = nullptr;
-    co_return *self->end_;
+    // The end has cancelled the write and the timer, and their handlers begin nothing new: they
+    // have their turn before this.
+    co_await asio::post(socket_.get_executor(), asio::use_awaitable);
+    on_body_ = nullptr;
+    co_return std::get<Ended>(state_).how;
 }
 
 void Connection::read_ready() {
     std::array<char, kReadBytes> buffer;
-    for (int i = 0; i < kReadsPerTurn && !end_; ++i) {
+    for (int i = 0; i < kReadsPerTurn && !has_ended(); ++i) {
         error_code failure;
         const std::size_t count = socket_.read_some(asio::buffer(buffer), failure);
         if (failure == asio::error::would_block || failure == asio::error::interrupted) {
@@ -212,7 +215,7 @@ void Connection::read_ready() {
 }
 
 void Connection::take(std::string_view bytes) {
-    if (is_finishing_) {
+    if (!is_open()) {
         return;
     }
     if (!tls_) {
@@ -225,7 +228,7 @@ void Connection::take(std::string_view bytes) {
 
 void Connection::take_tls() {
     std::array<char, kReadBytes> buffer;
-    while (!end_ && !is_finishing_) {
+    while (is_open()) {
         const Result<std::size_t> count = tls_->read(buffer.data(), buffer.size());
         if (!count) {
             fail(count.error().what);
@@ -236,15 +239,15 @@ void Connection::take_tls() {
         }
         take_plain(std::string_view(buffer.data(), *count));
     }
-    if (!end_) {
+    if (!has_ended()) {
         write_queued();  // TLS may have something to answer by itself
     }
 }
 
 void Connection::take_plain(std::string_view bytes) {
-    reader_->feed(bytes);
-    while (!end_ && !is_finishing_) {
-        const Result<std::optional<std::string_view>> body = reader_->next();
+    frames_->reader.feed(bytes);
+    while (is_open()) {
+        const Result<std::optional<std::string_view>> body = frames_->reader.next();
         if (!body) {
             fail(body.error().what);
             return;
@@ -257,7 +260,8 @@ void Connection::take_plain(std::string_view bytes) {
 }
 
 void Connection::send(std::string_view body) {
-    if (end_ || is_finishing_) {
+    DDP_CHECK(!is_in_handshake());
+    if (!is_open()) {
         return;
     }
     if (body.size() > limits_.frame_bytes_max) {
@@ -265,7 +269,7 @@ void Connection::send(std::string_view body) {
                          limits_.frame_bytes_max));
         return;
     }
-    writer_->append(body, queued_);
+    frames_->writer.append(body, queued_);
     if (queued_.size() > limits_.send_queue_bytes_max) {
         fail(fmt::format("it does not read: {} bytes wait for it, allowed are {}", queued_.size(),
                          limits_.send_queue_bytes_max));
@@ -275,7 +279,7 @@ void Connection::send(std::string_view body) {
 }
 
 void Connection::write_queued() {
-    if (is_writing_ || (queued_.empty() && !(tls_ && tls_->has_output()))) {
+    if (is_writing() || (queued_.empty() && !(tls_ && tls_->has_output()))) {
         return;
     }
     in_flight_ = std::exchange(queued_, {});
@@ -287,40 +291,52 @@ void Connection::write_queued() {
         }
         in_flight_ = tls_->take_output();
     }
-    is_writing_ = true;
-    asio::async_write(socket_, asio::buffer(in_flight_),
-                      [self = shared_from_this()](error_code failure, std::size_t) {
-                          self->is_writing_ = false;
-                          self->in_flight_ = {};
-                          if (self->end_) {
-                              return;
-                          }
-                          if (failure) {
-                              self->end(ConnectionEnd::Lost, failure.message());
-                              return;
-                          }
-                          self->write_queued();
-                          self->shut_down_if_flushed();
-                      });
+    sent_ = 0;
+    write_some();
 }
 
-void Connection::shut_down_if_flushed() {
-    if (!is_finishing_ || is_writing_ || !queued_.empty()) {
+// Piece by piece, as a piece whose end is known already must not begin another one after end().
+void Connection::write_some() {
+    socket_.async_write_some(
+        asio::buffer(in_flight_) + sent_,
+        [this](error_code failure, std::size_t count) { wrote_some(failure, count); });
+}
+
+void Connection::wrote_some(error_code failure, std::size_t count) {
+    if (has_ended()) {
         return;
     }
-    if (tls_ && !has_said_end_) {
-        has_said_end_ = true;
-        tls_->say_end();
-        write_queued();
+    if (failure) {
+        end(ConnectionEnd::Lost, failure.message());
+        return;
     }
-    if (!is_writing_) {
+    sent_ += count;
+    if (sent_ < in_flight_.size()) {
+        write_some();
+        return;
+    }
+    in_flight_ = {};
+    write_queued();
+    part_if_flushed();
+}
+
+/// After finish(): once all is sent, the last word; once that is sent, the end of stream.
+void Connection::part_if_flushed() {
+    if (std::holds_alternative<Flushing>(state_) && !is_writing() && queued_.empty()) {
+        state_ = Parting{};
+        if (tls_) {
+            tls_->say_end();
+            write_queued();
+        }
+    }
+    if (std::holds_alternative<Parting>(state_) && !is_writing()) {
         error_code ignored;
         socket_.shutdown(Socket::shutdown_send, ignored);
     }
 }
 
 void Connection::fail(const std::string& why) {
-    if (end_) {
+    if (has_ended()) {
         return;
     }
     error_code ignored;
@@ -329,27 +345,20 @@ void Connection::fail(const std::string& why) {
 }
 
 void Connection::finish() {
-    if (end_ || is_finishing_) {
+    DDP_CHECK(!is_in_handshake());
+    if (!is_open()) {
         return;
     }
-    is_finishing_ = true;
+    state_ = Flushing{};
     // Closing with unread input would turn our end of stream into a reset, and the peer might lose
     // what was sent last: so the peer's end is awaited.
     close_timer_.expires_after(limits_.close_timeout);
-    close_timer_.async_wait([self = shared_from_this()](error_code cancelled) {
+    close_timer_.async_wait([this](error_code cancelled) {
         if (!cancelled) {
-            self->end(ConnectionEnd::Finished, "closed");
+            end(ConnectionEnd::Finished, "closed");
         }
     });
-    shut_down_if_flushed();
-}
-
-UniqueFd Connection::release() {
-    DDP_CHECK(!is_secured());
-    error_code ignored;  // None is given away then, as after the end.
-    UniqueFd fd(socket_.release(ignored));
-    end(ConnectionEnd::Finished, "handed over");
-    return fd;
+    part_if_flushed();
 }
 
 void Connection::close() {
@@ -357,11 +366,12 @@ void Connection::close() {
 }
 
 void Connection::end(ConnectionEnd how, const std::string& why) {
-    if (end_) {
+    if (has_ended()) {
         return;
     }
-    end_ = is_finishing_ ? ConnectionEnd::Finished : how;
-    why_ended_ = why;
+    const bool is_ours =
+        std::holds_alternative<Flushing>(state_) || std::holds_alternative<Parting>(state_);
+    state_ = Ended{is_ours ? ConnectionEnd::Finished : how, why};
     queued_ = {};
     close_timer_.cancel();
     error_code ignored;

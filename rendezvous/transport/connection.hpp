@@ -5,13 +5,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/limits.hpp"
-#include "base/os/unique_fd.hpp"
+#include "base/result.hpp"
 #include "rendezvous/transport/tls.hpp"
 #include "rendezvous/wire/frames.hpp"
 #include "rendezvous/wire/handshake.hpp"
@@ -22,13 +23,16 @@ enum class ConnectionEnd {
     EndOfStream,  ///< the peer closed: its process is gone, or it said so
     Lost,         ///< reset or timed out
     Failed,       ///< we reset it: bad bytes, or the peer reads too slowly
-    Finished,     ///< finish() was called
+    Finished,     ///< finish() or close() was called
 };
 
 /// One end of a TCP connection, with or without TLS: first the bytes of the handshake, then frames
 /// out of a bounded queue and frames in. Both the agent's client and the daemon use it. Holds no
-/// buffer of its own while idle. Kept alive by its coroutines and its own writes; one thread.
-class Connection : public std::enable_shared_from_this<Connection> {
+/// buffer of its own while idle. One thread.
+///
+/// Outlives each of its coroutines. While none is under way it has no handler on the loop and may
+/// be destroyed: before secure(), before carry() if nothing was sent, and after carry().
+class Connection {
 public:
     using Socket = boost::asio::ip::tcp::socket;
 
@@ -48,25 +52,23 @@ public:
     // With TLS at most Limits::tls_hello_bytes_max are read.
 
     /// TLS from here on, after the bytes `seen` that the peer has said already.
-    static boost::asio::awaitable<Result<void>> shake_tls(std::shared_ptr<Connection> self,
-                                                          std::shared_ptr<const TlsContext> context,
-                                                          std::string_view seen);
+    boost::asio::awaitable<Result<void>> shake_tls(std::shared_ptr<const TlsContext> context,
+                                                   std::string_view seen);
     [[nodiscard]] bool has_tls() const { return tls_ != nullptr; }
-    static boost::asio::awaitable<Result<void>> read_exactly(std::shared_ptr<Connection> self,
-                                                             char* to, std::size_t size);
-    static boost::asio::awaitable<Result<void>> write_whole(std::shared_ptr<Connection> self,
-                                                            std::string_view bytes);
+    boost::asio::awaitable<Result<void>> read_exactly(char* to, std::size_t size);
+    boost::asio::awaitable<Result<void>> write_whole(std::string_view bytes);
 
-    /// The handshake is over: frames follow.
+    /// The handshake is over: frames follow. Then carry() is called, even if the connection has
+    /// ended meanwhile.
     void secure(const SessionKeys& keys);
-    [[nodiscard]] bool is_secured() const { return writer_.has_value(); }
+    [[nodiscard]] bool is_in_handshake() const { return std::holds_alternative<Handshake>(state_); }
 
     /// Calls `on_body` with each body until the connection has ended. `on_body` may call any
     /// method.
-    static boost::asio::awaitable<ConnectionEnd> carry(
-        std::shared_ptr<Connection> self, std::function<void(std::string_view)> on_body);
+    boost::asio::awaitable<ConnectionEnd> carry(std::function<void(std::string_view)> on_body);
 
-    /// Queues one frame. Passing Limits::send_queue_bytes_max fails the connection.
+    /// Queues one frame, unless the connection has ended or is about to. Passing
+    /// Limits::send_queue_bytes_max fails it.
     void send(std::string_view body);
 
     /// Takes what has arrived already, without waiting.
@@ -79,42 +81,54 @@ public:
     /// Limits::close_timeout in any case.
     void finish();
 
-    /// Gives the descriptor away, before secure() and with nothing under way. What is left has
-    /// ended.
-    [[nodiscard]] UniqueFd release();
-
-    /// Closes at once and without a word; carry() ends.
+    /// Closes at once and without a word; what is under way ends.
     void close();
 
-    /// Why it ended, for people; empty before.
-    [[nodiscard]] const std::string& why_ended() const { return why_ended_; }
-    [[nodiscard]] bool has_ended() const { return end_.has_value(); }
+    [[nodiscard]] bool has_ended() const { return std::holds_alternative<Ended>(state_); }
+    /// For people. Once it has ended.
+    [[nodiscard]] const std::string& why_ended() const { return std::get<Ended>(state_).why; }
 
 private:
-    static boost::asio::awaitable<Result<void>> feed_tls(std::shared_ptr<Connection> self);
-    static boost::asio::awaitable<Result<void>> flush_tls(std::shared_ptr<Connection> self);
+    // Each state is followed by the next one, or at once by Ended.
+    struct Handshake {};  ///< until secure()
+    struct Open {};       ///< frames go both ways
+    struct Flushing {};   ///< finish() was called: what is queued is sent, nothing is taken
+    struct Parting {};    ///< our end of stream is sent, or about to be; the peer's is awaited
+    struct Ended {
+        ConnectionEnd how;
+        std::string why;
+    };
+    /// Made by secure(). A body that was taken lies in the reader while `on_body` has it, which may
+    /// end the connection: so this is no part of the state.
+    struct Frames {
+        FrameWriter writer;
+        FrameReader reader;
+    };
+
+    [[nodiscard]] bool is_open() const { return std::holds_alternative<Open>(state_); }
+    [[nodiscard]] bool is_writing() const { return !in_flight_.empty(); }
+    boost::asio::awaitable<Result<void>> feed_tls();
+    boost::asio::awaitable<Result<void>> flush_tls();
     void end(ConnectionEnd how, const std::string& why);
     void take(std::string_view bytes);
     void take_tls();
     void take_plain(std::string_view bytes);
     void write_queued();
-    void shut_down_if_flushed();
+    void write_some();
+    void wrote_some(boost::system::error_code failure, std::size_t count);
+    void part_if_flushed();
 
     Socket socket_;
     std::unique_ptr<TlsChannel> tls_;  ///< null: none
     std::size_t unproved_bytes_ = 0;   ///< arrived for TLS before secure()
     boost::asio::steady_timer close_timer_;
     const Limits limits_;
-    std::optional<FrameWriter> writer_;
-    std::optional<FrameReader> reader_;
+    std::optional<Frames> frames_;
     std::function<void(std::string_view)> on_body_;
     std::string queued_;
-    std::string in_flight_;
-    bool is_writing_ = false;
-    bool is_finishing_ = false;
-    bool has_said_end_ = false;
-    std::optional<ConnectionEnd> end_;
-    std::string why_ended_;
+    std::string in_flight_;  ///< what is being written; empty: nothing
+    std::size_t sent_ = 0;   ///< of in_flight_
+    std::variant<Handshake, Open, Flushing, Parting, Ended> state_;
 };
 
 }  // namespace ddprun::rdzv

@@ -47,7 +47,7 @@ void Dialer::cancel() {
     }
 }
 
-asio::awaitable<Result<std::shared_ptr<Connection>>> Dialer::dial(DialTarget target) {
+asio::awaitable<Result<std::unique_ptr<Connection>>> Dialer::dial(DialTarget target) {
     peer_ = to_string(target.endpoint);
     Result<std::vector<Endpoint>> addresses = co_await resolve(target);
     if (!addresses) {
@@ -71,10 +71,9 @@ asio::awaitable<Result<std::shared_ptr<Connection>>> Dialer::dial(DialTarget tar
         co_return Error{connected ? ErrorCode::Unreachable : connected.error().code,
                         fmt::format("cannot connect to the rendezvous at {}: {}", peer_, why)};
     }
-    const std::shared_ptr<Connection> connection = connection_;
     const Result<SessionKeys> keys = co_await shake_hands(target);
     disarm_deadline();
-    connection_.reset();
+    std::unique_ptr<Connection> connection = std::move(connection_);
     if (!keys) {
         connection->fail(keys.error().what);
         co_return keys.error();
@@ -83,7 +82,7 @@ asio::awaitable<Result<std::shared_ptr<Connection>>> Dialer::dial(DialTarget tar
         co_return Error{ErrorCode::ConnectionLost, connection->why_ended()};
     }
     connection->secure(*keys);
-    co_return connection;
+    co_return std::move(connection);
 }
 
 /// A look-up that took too long is not begun anew, but waited for again.
@@ -140,7 +139,7 @@ asio::awaitable<Result<void>> Dialer::connect(DialTarget target, Endpoint addres
         fresh.open(to.protocol(), failure);
     }
     if (!failure) {
-        connection_ = std::make_shared<Connection>(std::move(fresh), options_.limits);
+        connection_ = std::make_unique<Connection>(std::move(fresh), options_.limits);
         Connection::Socket& socket = connection_->socket();
         arm_deadline(target.connect_timeout);
         std::tie(failure) = co_await socket.async_connect(to, asio::as_tuple(asio::use_awaitable));
@@ -177,28 +176,26 @@ asio::awaitable<Result<SessionKeys>> Dialer::shake_hands(DialTarget target) {
 }
 
 asio::awaitable<Result<void>> Dialer::begin_tls() {
-    Result<void> hidden =
-        co_await Connection::shake_tls(connection_, options_.tls, std::string_view());
+    Result<void> hidden = co_await connection_->shake_tls(options_.tls, std::string_view());
     co_return hidden;
 }
 
 asio::awaitable<Result<SessionKeys>> Dialer::prove() {
-    const std::shared_ptr<Connection> connection = connection_;
     const AgentHandshake handshake(options_.secret, options_.job, random_nonce(), options_.role);
-    Result<void> moved = co_await Connection::write_whole(connection, handshake.hello());
+    Result<void> moved = co_await connection_->write_whole(handshake.hello());
     if (!moved) {
         co_return handshake_error(moved.error());
     }
     // Whatever else serves there may send less than an answer and wait: the first bytes tell.
     std::array<char, kAnswerBytes> answer{};
-    moved = co_await Connection::read_exactly(connection, answer.data(), kMagic.size());
+    moved = co_await connection_->read_exactly(answer.data(), kMagic.size());
     if (!moved) {
         co_return handshake_error(moved.error());
     }
     const std::string_view bytes(answer.data(), answer.size());
     if (bytes.starts_with(kMagic)) {
-        moved = co_await Connection::read_exactly(connection, answer.data() + kMagic.size(),
-                                                  answer.size() - kMagic.size());
+        moved = co_await connection_->read_exactly(answer.data() + kMagic.size(),
+                                                   answer.size() - kMagic.size());
         if (!moved) {
             co_return handshake_error(moved.error());
         }
@@ -207,7 +204,7 @@ asio::awaitable<Result<SessionKeys>> Dialer::prove() {
     if (!finish) {
         co_return finish.error();
     }
-    moved = co_await Connection::write_whole(connection, finish->proof);
+    moved = co_await connection_->write_whole(finish->proof);
     if (!moved) {
         co_return handshake_error(moved.error());
     }

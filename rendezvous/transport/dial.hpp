@@ -49,9 +49,10 @@ public:
     Dialer(const Dialer&) = delete;
     Dialer& operator=(const Dialer&) = delete;
 
-    /// Failure names the endpoint; Unreachable, ConnectionLost, TimedOut, or what no other attempt
-    /// would change (is_final()). A connection that failed on the way was reset.
-    boost::asio::awaitable<Result<std::shared_ptr<Connection>>> dial(DialTarget target);
+    /// A secured connection, for which carry() is to be called. Failure names the endpoint;
+    /// Unreachable, ConnectionLost, TimedOut, or what no other attempt would change (is_final()). A
+    /// connection that failed on the way was reset.
+    boost::asio::awaitable<Result<std::unique_ptr<Connection>>> dial(DialTarget target);
 
     /// The dial() under way, and every later one, fails at once.
     void cancel();
@@ -74,7 +75,7 @@ private:
     boost::asio::io_context& io_;
     boost::asio::steady_timer deadline_;
     std::shared_ptr<Lookup> lookup_;          ///< the last one
-    std::shared_ptr<Connection> connection_;  ///< of this attempt
+    std::unique_ptr<Connection> connection_;  ///< of this attempt
     std::string peer_;                        ///< the endpoint of this attempt, for people
     Milliseconds armed_for_{0};               ///< the deadline
     std::uint64_t deadline_number_ = 0;

@@ -35,16 +35,16 @@ struct Speaker {
         const DialTarget target{.endpoint = {"127.0.0.1", self.options.port},
                                 .connect_timeout = limits.connect_timeout,
                                 .hello_timeout = limits.hello_timeout};
-        const Result<std::shared_ptr<Connection>> dialled = co_await self.dialer.dial(target);
+        const Result<std::unique_ptr<Connection>> dialled = co_await self.dialer.dial(target);
         REQUIRE(dialled);
-        const std::shared_ptr<Connection> connection = *dialled;
+        Connection& connection = **dialled;
         if (!self.options.body.empty()) {
-            connection->send(self.options.body);
+            connection.send(self.options.body);
         }
         std::function<void(std::string_view)> on_body = [&self](std::string_view body) {
             self.heard.emplace_back(body);
         };
-        const ConnectionEnd how = co_await Connection::carry(connection, std::move(on_body));
+        const ConnectionEnd how = co_await connection.carry(std::move(on_body));
         self.end = how;
     }
 
