@@ -11,55 +11,50 @@ namespace ddprun::rdzv {
 
 namespace asio = boost::asio;
 
-namespace {
-
-HostOptions host_options(const Limits& limits, const Durable& durable, bool is_lasting,
-                         const std::function<bool(Instant)>& may_decide) {
-    HostOptions options;
-    options.coordinator = {.limits = limits, .has_leases = true, .is_lasting = is_lasting};
-    if (durable.journal != nullptr) {
-        options.keeping = durable.is_strict ? Keeping::Strictly : Keeping::IfPossible;
-    }
-    options.may_decide = may_decide;
-    return options;
-}
-
-}  // namespace
-
 Jobs::Job::Job(asio::io_context& io, const JobId& id, HostOptions options, Rng rng,
                std::uint64_t of_this_name)
     : host(id, std::move(options), rng), timer(io), number(of_this_name) {}
 
-Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks, Durable durable,
-           bool is_lasting)
-    : io_(io),
-      options_(host_options(limits, durable, is_lasting, hooks.may_decide)),
-      rng_(rng),
-      hooks_(std::move(hooks)),
-      durable_(durable) {}
+Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks, bool is_lasting)
+    : io_(io), rng_(rng), hooks_(std::move(hooks)) {
+    options_.coordinator = {.limits = limits, .has_leases = true, .is_lasting = is_lasting};
+}
 
-void Jobs::restore(const std::map<JobId, std::string>& records) {
+void Jobs::begin(Durable durable, std::function<bool(Instant)> may_decide,
+                 const std::map<JobId, std::string>& records) {
+    stop();
+    has_had_any_ = false;
+    durable_ = durable;
+    options_.keeping = Keeping::Nowhere;
+    if (durable.journal != nullptr) {
+        options_.keeping = durable.is_strict ? Keeping::Strictly : Keeping::IfPossible;
+    }
+    options_.may_decide = std::move(may_decide);
     const Instant now = std::chrono::steady_clock::now();
     for (const auto& [id, text] : records) {
-        const Result<RunRecord> record = decode_run_record(text, options_.coordinator.limits);
-        if (!record || record->job != id) {
-            hooks_.log(fmt::format("the journal's record of job {} cannot be read: {}", id.value(),
-                                   record ? "it is of another job" : record.error().what));
-            continue;
-        }
-        Job& job = add(id);
-        has_had_any_ = true;
-        HostEffects wanted;
-        const Result<void> restored = job.host.restore(now, *record, wanted);
-        if (!restored) {
-            hooks_.log(restored.error().what);
-            jobs_.erase(id);
-            continue;
-        }
-        hooks_.log(fmt::format("job {} goes on from the journal: generation {}, {} nodes",
-                               id.value(), record->generation.value(), record->nodes.size()));
-        carry_out(id, job, std::move(wanted));
+        restore(now, id, text);
     }
+}
+
+void Jobs::restore(Instant now, const JobId& id, const std::string& text) {
+    const Result<RunRecord> record = decode_run_record(text, options_.coordinator.limits);
+    if (!record || record->job != id) {
+        hooks_.log(fmt::format("the journal's record of job {} cannot be read: {}", id.value(),
+                               record ? "it is of another job" : record.error().what));
+        return;
+    }
+    Job& job = add(id);
+    has_had_any_ = true;
+    HostEffects wanted;
+    const Result<void> restored = job.host.restore(now, *record, wanted);
+    if (!restored) {
+        hooks_.log(restored.error().what);
+        jobs_.erase(id);
+        return;
+    }
+    hooks_.log(fmt::format("job {} goes on from the journal: generation {}, {} nodes", id.value(),
+                           record->generation.value(), record->nodes.size()));
+    carry_out(id, job, std::move(wanted));
 }
 
 Jobs::Job& Jobs::add(const JobId& id) {
@@ -132,7 +127,6 @@ void Jobs::erase_records() {
 }
 
 void Jobs::stop() {
-    is_stopped_ = true;
     jobs_.clear();
 }
 
@@ -160,32 +154,30 @@ void Jobs::carry_out(const JobId& id, const Effect& effect) {
 }
 
 void Jobs::write(const JobId& id, const Job& job, const WriteRecord& wanted) {
-    durable_.journal->write(id, encode(wanted.record),
-                            [self = shared_from_this(), id, number = job.number,
-                             write = wanted.number](const Result<void>& result) {
-                                Job* const same = self->find(id, number);
-                                if (self->is_stopped_ || same == nullptr) {
-                                    return;
-                                }
-                                HostEffects next;
-                                same->host.written(std::chrono::steady_clock::now(), write,
-                                                   result ? std::string() : result.error().what,
-                                                   next);
-                                self->carry_out(id, *same, std::move(next));
-                            });
+    durable_.journal->write(
+        id, encode(wanted.record),
+        [this, id, number = job.number, write = wanted.number](const Result<void>& result) {
+            Job* const same = find(id, number);
+            if (same == nullptr) {
+                return;
+            }
+            HostEffects next;
+            same->host.written(std::chrono::steady_clock::now(), write,
+                               result ? std::string() : result.error().what, next);
+            carry_out(id, *same, std::move(next));
+        });
 }
 
 void Jobs::arm(const JobId& id, Job& job, Instant at) {
     job.timer.expires_at(at);
-    job.timer.async_wait(
-        [self = shared_from_this(), id, number = job.number](boost::system::error_code cancelled) {
-            Job* const same = self->find(id, number);
-            // One that was set anew may have fired already.
-            if (!cancelled && !self->is_stopped_ && same != nullptr &&
-                same->timer.expiry() <= std::chrono::steady_clock::now()) {
-                self->timer_fired(id, *same);
-            }
-        });
+    job.timer.async_wait([this, id, number = job.number](boost::system::error_code cancelled) {
+        Job* const same = find(id, number);
+        // One that was set anew may have fired already.
+        if (!cancelled && same != nullptr &&
+            same->timer.expiry() <= std::chrono::steady_clock::now()) {
+            timer_fired(id, *same);
+        }
+    });
 }
 
 void Jobs::timer_fired(const JobId& id, Job& job) {

@@ -37,22 +37,23 @@ struct JobHooks {
     std::function<void(const JobId&, const Run*)> stepped;
     /// Time alone changed a job: it may be done now.
     std::function<void()> time_passed;
-    /// Asked before anything is decided; false: somebody else decides by now, and nothing happens.
-    std::function<bool(Instant)> may_decide;
 };
 
 /// The jobs of one daemon: gives their hosts the time and what arrives, carries out what they want,
-/// with a timer each. Lives on the thread of `io`.
-class Jobs : public std::enable_shared_from_this<Jobs> {
+/// with a timer each. Lives on the thread of `io`. Timers and answers of the journal refer to it by
+/// the number of a job, so that they may come when that job is gone, but not when this object is.
+class Jobs {
 public:
     Jobs(boost::asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks,
-         Durable durable, bool is_lasting);
+         bool is_lasting);
     Jobs(const Jobs&) = delete;
     Jobs& operator=(const Jobs&) = delete;
 
-    /// Goes on with what the journal holds. Records that cannot be used are left out, with a line;
-    /// their nodes are then asked what they hold.
-    void restore(const std::map<JobId, std::string>& records);
+    /// Forgets all jobs and goes on with `records`, which `durable` holds. Records that cannot be
+    /// used are left out, with a line; their nodes are then asked what they hold. `may_decide` is
+    /// asked before anything is decided; false: somebody else decides by now, and nothing happens.
+    void begin(Durable durable, std::function<bool(Instant)> may_decide,
+               const std::map<JobId, std::string>& records);
 
     /// There is a coordinator for `job` now. False: Limits::jobs_max others are there.
     [[nodiscard]] bool open(const JobId& job);
@@ -74,7 +75,7 @@ public:
     /// Nothing is left to be told: the journal may forget all runs.
     void erase_records();
 
-    /// No hook is called after this.
+    /// Forgets all jobs, and tells nobody: neither hooks nor the journal.
     void stop();
 
 private:
@@ -87,6 +88,7 @@ private:
         const std::uint64_t number;  ///< answers to an earlier one of that name are void
     };
 
+    void restore(Instant now, const JobId& id, const std::string& text);
     Job& add(const JobId& id);
     /// Null: that one is gone, maybe another has its name by now.
     Job* find(const JobId& id, std::uint64_t number);
@@ -108,7 +110,6 @@ private:
     std::map<JobId, std::unique_ptr<Job>> jobs_;
     std::uint64_t last_number_ = 0;
     bool has_had_any_ = false;
-    bool is_stopped_ = false;
 };
 
 }  // namespace ddprun::rdzv

@@ -20,7 +20,6 @@
 #include "base/check.hpp"
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/server/control.hpp"
-#include "rendezvous/server/server_impl.hpp"
 #include "rendezvous/transport/connection.hpp"
 #include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/handshake.hpp"
@@ -34,7 +33,7 @@ using boost::system::error_code;
 
 // ------------------------------------------------------------------------------ starting, stopping
 
-Server::Impl::Impl(asio::io_context& io, ServerOptions options)
+Server::Server(asio::io_context& io, ServerOptions options)
     : options_(std::move(options)),
       io_(io),
       acceptor_(io),
@@ -44,13 +43,14 @@ Server::Impl::Impl(asio::io_context& io, ServerOptions options)
       start_timer_(io),
       half_open_(options_.limits),
       store_(options_.limits, store_say()),
-      jobs_(make_jobs(Durable{.journal = options_.journal.get()}, [](Instant) { return true; })) {
+      jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(),
+            !options_.exits_when_idle) {
     if (options_.is_one_of_several) {
         lobby_.emplace(options_.limits);
     }
 }
 
-void Server::Impl::start(std::function<void()> on_ended) {
+void Server::start(std::function<void()> on_ended) {
     on_ended_ = std::move(on_ended);
     sockaddr_storage address{};
     socklen_t length = sizeof(address);
@@ -64,10 +64,10 @@ void Server::Impl::start(std::function<void()> on_ended) {
     DDP_CHECK(!failure, failure.message());
     if (options_.exits_when_idle) {
         start_timer_.expires_after(options_.idle_start_timeout);
-        start_timer_.async_wait([self = shared_from_this()](error_code cancelled) {
-            self->has_waited_for_start_ = true;
+        start_timer_.async_wait([this](error_code cancelled) {
+            has_waited_for_start_ = true;
             if (!cancelled) {
-                self->end_if_idle();
+                end_if_idle();
             }
         });
     }
@@ -75,13 +75,14 @@ void Server::Impl::start(std::function<void()> on_ended) {
         store_.serve_everybody();
         expect_store_clients();
     }
-    jobs_->restore(options_.records);
+    jobs_.begin(
+        Durable{.journal = options_.journal.get()}, [](Instant) { return true; }, options_.records);
     options_.records.clear();
-    asio::co_spawn(io_, accept_newcomers(shared_from_this()), asio::detached);
-    asio::co_spawn(io_, hear_newcomers(shared_from_this()), asio::detached);
+    asio::co_spawn(io_, accept_newcomers(), asio::detached);
+    asio::co_spawn(io_, hear_newcomers(), asio::detached);
 }
 
-void Server::Impl::stop() {
+void Server::stop() {
     if (is_stopped_) {
         return;
     }
@@ -93,7 +94,7 @@ void Server::Impl::stop() {
     newcomers_.clear();
     room_.cancel();
     start_timer_.cancel();
-    jobs_->stop();
+    jobs_.stop();
     store_.close();
     for (auto& [id, session] : sessions_) {
         session.deadline.cancel();
@@ -103,13 +104,13 @@ void Server::Impl::stop() {
 
 // The agents of a run go on their own when it is closed; a half-open connection may be the first
 // agent of the next one.
-void Server::Impl::end_if_idle() {
-    const bool is_over = jobs_->has_had_any() ? jobs_->are_all_done() : has_waited_for_start_;
+void Server::end_if_idle() {
+    const bool is_over = jobs_.has_had_any() ? jobs_.are_all_done() : has_waited_for_start_;
     if (!options_.exits_when_idle || is_stopped_ || !is_over || connection_count() > 0) {
         return;
     }
-    log(jobs_->has_had_any() ? "all runs are closed: done" : "nobody came: done");
-    jobs_->erase_records();
+    log(jobs_.has_had_any() ? "all runs are closed: done" : "nobody came: done");
+    jobs_.erase_records();
     stop();
     if (on_ended_) {
         asio::post(io_, std::move(on_ended_));
@@ -118,43 +119,43 @@ void Server::Impl::end_if_idle() {
 
 // ------------------------------------------------------------------------------------- connections
 
-asio::awaitable<void> Server::Impl::serve(Self self, Session& session, Instant deadline) {
+asio::awaitable<void> Server::serve(Session& session, Instant deadline) {
     const std::optional<Error> refused = co_await greet(session, deadline);
-    self->left(session.id);
+    left(session.id);
     const auto* const evicted = std::get_if<Session::Evicted>(&session.state);
     if (evicted != nullptr || refused) {
-        self->refuse(session.peer, evicted != nullptr ? evicted->why : refused->what);
-    } else if (!self->is_stopped_) {
-        co_await carry(self, session);
+        refuse(session.peer, evicted != nullptr ? evicted->why : refused->what);
+    } else if (!is_stopped_) {
+        co_await carry(session);
     }
     session.deadline.cancel();
     session.connection.close();
     // Handlers of what was cancelled have their turn before this.
-    co_await asio::post(self->io_, asio::use_awaitable);
+    co_await asio::post(io_, asio::use_awaitable);
     const ConnectionId id = session.id;
-    self->sessions_.erase(id);
-    self->end_if_idle();
+    sessions_.erase(id);
+    end_if_idle();
 }
 
-asio::awaitable<void> Server::Impl::carry(Self self, Session& session) {
+asio::awaitable<void> Server::carry(Session& session) {
     session.state = Session::Secured{};
     const bool is_agent = session.handshake.role() == PeerRole::Agent;
-    std::function<void(std::string_view)> on_body = [impl = self.get(), &session,
+    std::function<void(std::string_view)> on_body = [this, &session,
                                                      is_agent](std::string_view body) {
-        is_agent ? impl->take(session, body) : impl->answer(session, body);
+        is_agent ? take(session, body) : answer(session, body);
     };
     if (!is_agent) {
-        session.limit(self->options_.limits.hello_timeout);
+        session.limit(options_.limits.hello_timeout);
     }
     const ConnectionEnd how = co_await session.connection.carry(std::move(on_body));
     if (is_agent) {
-        self->ended(session, how);
+        ended(session, how);
     }
 }
 
 // ---------------------------------------------------------------------------------------- messages
 
-void Server::Impl::take(Session& session, std::string_view body) {
+void Server::take(Session& session, std::string_view body) {
     const Result<AgentMessage> message = decode_agent_message(body, options_.limits);
     if (!message) {
         session.connection.fail(message.error().what);
@@ -173,19 +174,19 @@ void Server::Impl::take(Session& session, std::string_view body) {
         if (!lobby_ || !lobby_->is_waiting(session.id)) {
             session.connection.fail("it spoke before it joined");
         }
-    } else if (!jobs_->step(JobId(*job), Received{session.id, *message})) {
+    } else if (!jobs_.step(JobId(*job), Received{session.id, *message})) {
         session.connection.fail("its run is long closed");
     }
 }
 
 // Who only asks is no agent of any job, and an agent asks nothing.
-void Server::Impl::answer(Session& session, std::string_view question) {
+void Server::answer(Session& session, std::string_view question) {
     if (lobby_) {
         send_to_leader(session);
         return;
     }
     const Result<std::string> reply =
-        answer_control(session.handshake, question, *jobs_, options_.limits);
+        answer_control(session.handshake, question, jobs_, options_.limits);
     if (!reply) {
         session.connection.fail(reply.error().what);
         return;
@@ -204,7 +205,7 @@ bool has_joined(const Run* run, ConnectionId connection) {
 
 }  // namespace
 
-void Server::Impl::join(Session& session, const Join& message) {
+void Server::join(Session& session, const Join& message) {
     // The hello named one job, and this connection is good for no other.
     if (!session.handshake.is_for(message.job)) {
         session.connection.fail("it joins another job than it greeted for");
@@ -222,7 +223,7 @@ void Server::Impl::join(Session& session, const Join& message) {
             return;
         }
     }
-    if (!jobs_->open(message.job)) {
+    if (!jobs_.open(message.job)) {
         const std::string why =
             fmt::format("the rendezvous serves {} jobs already, its limit; use another one",
                         options_.limits.jobs_max);
@@ -230,13 +231,13 @@ void Server::Impl::join(Session& session, const Join& message) {
         return;
     }
     session.state = Session::OfJob{message.job};
-    static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
-    if (message.store.port == 0 && has_joined(jobs_->run(message.job), session.id)) {
+    static_cast<void>(jobs_.step(message.job, Received{session.id, message}));
+    if (message.store.port == 0 && has_joined(jobs_.run(message.job), session.id)) {
         store_.claim(message.job);
     }
 }
 
-void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
+void Server::hear_unfit(Session& session, const Unfit& message) {
     if (!session.handshake.is_for(message.job)) {
         session.connection.fail("it is not fit for another job than it greeted for");
     } else if (lobby_) {
@@ -244,20 +245,20 @@ void Server::Impl::hear_unfit(Session& session, const Unfit& message) {
         if (lobby_->arrives(message) == Lobby::Answer::SendOn) {
             send_to_leader(session);
         }
-    } else if (jobs_->open(message.job)) {
+    } else if (jobs_.open(message.job)) {
         session.state = Session::OfJob{message.job};
-        static_cast<void>(jobs_->step(message.job, Received{session.id, message}));
+        static_cast<void>(jobs_.step(message.job, Received{session.id, message}));
     } else {
         turn_away(session, Refused{.text = message.why, .exit_code = kExitUnfit});
     }
 }
 
-void Server::Impl::turn_away(Session& session, const Refused& refused) {
+void Server::turn_away(Session& session, const Refused& refused) {
     session.connection.send(encode(RendezvousMessage(refused)));
     session.connection.finish();
 }
 
-void Server::Impl::ended(const Session& session, ConnectionEnd how) {
+void Server::ended(const Session& session, ConnectionEnd how) {
     log(fmt::format("connection {} from {} ended: {}", session.id.value(), session.peer,
                     session.connection.why_ended()));
     if (lobby_) {
@@ -266,13 +267,12 @@ void Server::Impl::ended(const Session& session, ConnectionEnd how) {
     if (const JobId* const job = session.job(); job != nullptr && !is_stopped_) {
         const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
         // A run that is forgotten already does not care.
-        static_cast<void>(jobs_->step(JobId(*job), ConnectionEnded{session.id, is_end_of_stream}));
+        static_cast<void>(jobs_.step(JobId(*job), ConnectionEnded{session.id, is_end_of_stream}));
     }
 }
 
-JobHooks Server::Impl::make_hooks(std::function<bool(Instant)> may_decide) {
+JobHooks Server::make_hooks() {
     JobHooks hooks;
-    hooks.may_decide = std::move(may_decide);
     hooks.send = [this](ConnectionId id, const RendezvousMessage& message) {
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
             found->second.connection.send(encode(message));
@@ -292,14 +292,14 @@ JobHooks Server::Impl::make_hooks(std::function<bool(Instant)> may_decide) {
     return hooks;
 }
 
-void Server::Impl::close_for_job(ConnectionId id) {
+void Server::close_for_job(ConnectionId id) {
     if (const auto found = sessions_.find(id); found != sessions_.end()) {
         found->second.state = Session::Dismissed{};
         found->second.connection.finish();
     }
 }
 
-void Server::Impl::read_ready(const JobId& job) {
+void Server::read_ready(const JobId& job) {
     for (auto& [id, session] : sessions_) {
         if (session.job() != nullptr && *session.job() == job) {
             session.connection.read_ready();
@@ -309,51 +309,17 @@ void Server::Impl::read_ready(const JobId& job) {
 
 // ----------------------------------------------------------------------------------------- logging
 
-void Server::Impl::refuse(const std::string& peer, const std::string& why) {
+void Server::refuse(const std::string& peer, const std::string& why) {
     const std::string text = fmt::format("turned {} away: {}", peer, why);
     if (const auto line = refusals_.note(std::chrono::steady_clock::now(), text)) {
         log(*line);
     }
 }
 
-void Server::Impl::log(const std::string& line) const {
+void Server::log(const std::string& line) const {
     if (options_.log) {
         options_.log(line);
     }
-}
-
-// --------------------------------------------------------------------------------- the Server
-
-Server::Server(asio::io_context& io, ServerOptions options)
-    : impl_(std::make_shared<Impl>(io, std::move(options))) {}
-
-Server::~Server() {
-    impl_->stop();
-}
-
-void Server::start(std::function<void()> on_ended) {
-    impl_->start(std::move(on_ended));
-}
-
-void Server::lead(Journal& journal, const std::map<JobId, std::string>& records,
-                  std::function<bool(Instant)> may_decide) {
-    impl_->lead(journal, records, std::move(may_decide));
-}
-
-void Server::follow(const std::string& leader) {
-    impl_->follow(leader);
-}
-
-void Server::stop() {
-    impl_->stop();
-}
-
-std::size_t Server::job_count() const {
-    return impl_->job_count();
-}
-
-std::size_t Server::connection_count() const {
-    return impl_->connection_count();
 }
 
 }  // namespace ddprun::rdzv

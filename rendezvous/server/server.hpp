@@ -1,20 +1,35 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
+#include "rendezvous/host/lobby.hpp"
 #include "rendezvous/journal/journal.hpp"
+#include "rendezvous/server/half_open.hpp"
+#include "rendezvous/server/jobs.hpp"
+#include "rendezvous/server/port_store.hpp"
+#include "rendezvous/server/session.hpp"
+#include "rendezvous/store/net/store_server.hpp"
+#include "rendezvous/transport/connection.hpp"
 #include "rendezvous/wire/secret.hpp"
 
 namespace ddprun::rdzv {
@@ -39,11 +54,14 @@ struct ServerOptions {
 /// The rendezvous daemon without its process: accepts agents, lets each prove the secret, and feeds
 /// one Coordinator per job. Decides nothing about jobs itself. Lives on the one thread of `io`.
 /// With exits_when_idle it ends once a run has existed, every run is done and nobody is connected,
-/// or when nobody has joined in time. Once it has ended it holds no more work on `io`.
+/// or when nobody has joined in time.
+///
+/// Outlives the loop, as its coroutines and handlers refer to it: it is destroyed when the loop
+/// does not run any more, and before the loop. Who destroys it earlier calls stop() first and then
+/// lets the loop run until no handler is ready. Once it has ended it holds no more work on `io`.
 class Server {
 public:
     Server(boost::asio::io_context& io, ServerOptions options);
-    ~Server();
     Server(const Server&) = delete;
     Server& operator=(const Server&) = delete;
 
@@ -64,12 +82,76 @@ public:
     /// Stops listening and closes every connection. Agents take it for a daemon that went away.
     void stop();
 
-    [[nodiscard]] std::size_t job_count() const;
-    [[nodiscard]] std::size_t connection_count() const;  ///< half-open ones included
+    [[nodiscard]] std::size_t job_count() const { return jobs_.size(); }
+    /// Half-open ones included.
+    [[nodiscard]] std::size_t connection_count() const {
+        return sessions_.size() + newcomers_.size();
+    }
 
 private:
-    class Impl;
-    std::shared_ptr<Impl> impl_;
+    /// Has said nothing yet.
+    struct Newcomer {
+        UniqueFd fd;
+        Instant since{};
+    };
+
+    // server.cpp: starting, messages, the end
+    boost::asio::awaitable<void> serve(Session& session, Instant deadline);
+    boost::asio::awaitable<void> carry(Session& session);
+    [[nodiscard]] JobHooks make_hooks();
+    void take(Session& session, std::string_view body);
+    void answer(Session& session, std::string_view question);
+    void join(Session& session, const Join& message);
+    void hear_unfit(Session& session, const Unfit& message);
+    void turn_away(Session& session, const Refused& refused);
+    void ended(const Session& session, ConnectionEnd how);
+    void close_for_job(ConnectionId id);
+    void read_ready(const JobId& job);
+    void refuse(const std::string& peer, const std::string& why);
+    void log(const std::string& line) const;
+    void end_if_idle();
+
+    // server_accepting.cpp: connections until they have spoken, and who makes room
+    boost::asio::awaitable<void> accept_newcomers();
+    boost::asio::awaitable<void> hear_newcomers();
+    [[nodiscard]] std::optional<Instant> accept_some();
+    [[nodiscard]] std::optional<Instant> make_room(const HalfOpen::Room& room);
+    [[nodiscard]] std::optional<Instant> cannot_accept(Instant now, int errno_value);
+    void admit(Instant now, UniqueFd fd, const sockaddr_storage& address);
+    void limit_silence();
+    void hear_some();
+    void hear(ConnectionId id);
+    void open_session(ConnectionId id, Instant since, UniqueFd fd);
+    void left(ConnectionId id);
+
+    // server_leading.cpp: one of several daemons, deciding or sending agents on
+    void send_to_leader(Session& session);
+
+    // server_store.cpp: the store on its port
+    [[nodiscard]] StoreServer::Say store_say();
+    void expect_store_clients();
+    void hand_to_store(UniqueFd client);
+    void tell_first_node(const std::string& line);
+
+    ServerOptions options_;
+    boost::asio::io_context& io_;
+    boost::asio::ip::tcp::acceptor acceptor_;
+    boost::asio::posix::stream_descriptor spoke_;  ///< epoll set of newcomers, each told of once
+    boost::asio::steady_timer silence_;            ///< of the oldest newcomer
+    boost::asio::steady_timer room_;         ///< cancelled when there is room for another handshake
+    boost::asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
+    std::function<void()> on_ended_;
+    HalfOpen half_open_;
+    PortStore store_;
+    Jobs jobs_;
+    std::map<ConnectionId, Newcomer> newcomers_;
+    std::map<ConnectionId, Session> sessions_;  ///< each until its serve() has ended
+    std::optional<Lobby> lobby_;                ///< while another one leads, or none
+    std::uint64_t last_id_ = 0;
+    RefusalLog refusals_;
+    bool has_waited_for_start_ = false;
+    bool is_full_ = false;  ///< accepting waits for room_
+    bool is_stopped_ = false;
 };
 
 }  // namespace ddprun::rdzv

@@ -21,7 +21,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
-#include "rendezvous/server/server_impl.hpp"
+#include "rendezvous/server/server.hpp"
 #include "rendezvous/store/core/admission.hpp"
 #include "rendezvous/wire/handshake.hpp"
 
@@ -41,26 +41,25 @@ sockaddr* generic(sockaddr_storage& address) {
 
 }  // namespace
 
-asio::awaitable<void> Server::Impl::accept_newcomers(Self self) {
-    while (!self->is_stopped_) {
-        if (const std::optional<Instant> until = self->accept_some()) {
-            self->is_full_ = true;
-            self->room_.expires_at(*until);
-            const auto [woken] =
-                co_await self->room_.async_wait(asio::as_tuple(asio::use_awaitable));
+asio::awaitable<void> Server::accept_newcomers() {
+    while (!is_stopped_) {
+        if (const std::optional<Instant> until = accept_some()) {
+            is_full_ = true;
+            room_.expires_at(*until);
+            const auto [woken] = co_await room_.async_wait(asio::as_tuple(asio::use_awaitable));
             static_cast<void>(woken);
-            self->is_full_ = false;
+            is_full_ = false;
             continue;
         }
-        const auto [failure] = co_await self->acceptor_.async_wait(
-            tcp::acceptor::wait_read, asio::as_tuple(asio::use_awaitable));
+        const auto [failure] = co_await acceptor_.async_wait(tcp::acceptor::wait_read,
+                                                             asio::as_tuple(asio::use_awaitable));
         static_cast<void>(failure);
     }
 }
 
 /// Accepts who waits in the kernel's queue. When to go on, if there is no room; nothing: when
 /// somebody comes.
-std::optional<Instant> Server::Impl::accept_some() {
+std::optional<Instant> Server::accept_some() {
     for (std::size_t i = 0; i < kNewcomersPerTurn; ++i) {
         const Instant now = std::chrono::steady_clock::now();
         if (const std::optional<Instant> until = make_room(half_open_.room(now))) {
@@ -88,7 +87,7 @@ std::optional<Instant> Server::Impl::accept_some() {
 }
 
 /// When to try again; nothing: at once.
-std::optional<Instant> Server::Impl::cannot_accept(Instant now, int errno_value) {
+std::optional<Instant> Server::cannot_accept(Instant now, int errno_value) {
     if (const auto line =
             refusals_.note(now, system_error(errno_value, "cannot accept a connection").what)) {
         log(*line);
@@ -101,7 +100,7 @@ std::optional<Instant> Server::Impl::cannot_accept(Instant now, int errno_value)
 }
 
 /// When to look again, if there is no room and none can be made now.
-std::optional<Instant> Server::Impl::make_room(const HalfOpen::Room& room) {
+std::optional<Instant> Server::make_room(const HalfOpen::Room& room) {
     if (const auto* const full = std::get_if<HalfOpen::Full>(&room)) {
         return full->until;
     }
@@ -118,7 +117,7 @@ std::optional<Instant> Server::Impl::make_room(const HalfOpen::Room& room) {
     return std::nullopt;
 }
 
-void Server::Impl::admit(Instant now, UniqueFd fd, const sockaddr_storage& address) {
+void Server::admit(Instant now, UniqueFd fd, const sockaddr_storage& address) {
     const std::string source = address_text(address);
     const bool is_expected = store_.expects(address);
     if (make_room(half_open_.room_of(now, source, is_expected))) {
@@ -142,39 +141,38 @@ void Server::Impl::admit(Instant now, UniqueFd fd, const sockaddr_storage& addre
 }
 
 /// Newcomers are in the order of their coming, and the first one's time is over first.
-void Server::Impl::limit_silence() {
+void Server::limit_silence() {
     silence_.expires_at(newcomers_.begin()->second.since + options_.limits.hello_timeout);
-    silence_.async_wait([self = shared_from_this()](error_code cancelled) {
-        if (cancelled || self->is_stopped_) {
+    silence_.async_wait([this](error_code cancelled) {
+        if (cancelled || is_stopped_) {
             return;
         }
         const Instant now = std::chrono::steady_clock::now();
-        while (!self->newcomers_.empty() &&
-               self->newcomers_.begin()->second.since + self->options_.limits.hello_timeout <=
-                   now) {
-            const auto silent = self->newcomers_.extract(self->newcomers_.begin());
-            self->left(silent.key());
-            self->refuse(peer_name(silent.mapped().fd.get()), "it said nothing");
+        while (!newcomers_.empty() &&
+               newcomers_.begin()->second.since + options_.limits.hello_timeout <= now) {
+            const auto silent = newcomers_.extract(newcomers_.begin());
+            left(silent.key());
+            refuse(peer_name(silent.mapped().fd.get()), "it said nothing");
         }
-        if (!self->newcomers_.empty()) {
-            self->limit_silence();
+        if (!newcomers_.empty()) {
+            limit_silence();
         }
-        self->end_if_idle();
+        end_if_idle();
     });
 }
 
-asio::awaitable<void> Server::Impl::hear_newcomers(Self self) {
-    while (!self->is_stopped_) {
-        const auto [failure] = co_await self->spoke_.async_wait(
-            asio::posix::stream_descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
-        if (failure || self->is_stopped_) {
+asio::awaitable<void> Server::hear_newcomers() {
+    while (!is_stopped_) {
+        const auto [failure] = co_await spoke_.async_wait(asio::posix::stream_descriptor::wait_read,
+                                                          asio::as_tuple(asio::use_awaitable));
+        if (failure || is_stopped_) {
             break;
         }
-        self->hear_some();
+        hear_some();
     }
 }
 
-void Server::Impl::hear_some() {
+void Server::hear_some() {
     std::array<epoll_event, kNewcomersPerTurn> events;
     const int count =
         ::epoll_wait(spoke_.native_handle(), events.data(), static_cast<int>(events.size()), 0);
@@ -185,7 +183,7 @@ void Server::Impl::hear_some() {
 }
 
 /// A newcomer has spoken, or has gone. Its first byte tells who it is, and is left where it is.
-void Server::Impl::hear(ConnectionId id) {
+void Server::hear(ConnectionId id) {
     auto newcomer = newcomers_.extract(id);
     if (newcomer.empty()) {
         return;  // It made room for another.
@@ -204,7 +202,7 @@ void Server::Impl::hear(ConnectionId id) {
     }
 }
 
-void Server::Impl::open_session(ConnectionId id, Instant since, UniqueFd fd) {
+void Server::open_session(ConnectionId id, Instant since, UniqueFd fd) {
     sockaddr_storage address{};
     socklen_t size = sizeof address;
     ::getsockname(fd.get(), generic(address), &size);
@@ -222,13 +220,12 @@ void Server::Impl::open_session(ConnectionId id, Instant since, UniqueFd fd) {
         sessions_.try_emplace(id, id, std::move(socket), options_.limits, std::move(peer),
                               RendezvousHandshake(options_.secret, random_nonce()), options_.tls);
     DDP_CHECK(is_new, id.value());
-    asio::co_spawn(
-        io_, serve(shared_from_this(), session->second, since + options_.limits.hello_timeout),
-        asio::detached);
+    asio::co_spawn(io_, serve(session->second, since + options_.limits.hello_timeout),
+                   asio::detached);
 }
 
 /// That connection is in the handshake no more.
-void Server::Impl::left(ConnectionId id) {
+void Server::left(ConnectionId id) {
     half_open_.leave(id);
     if (is_full_) {
         room_.cancel();

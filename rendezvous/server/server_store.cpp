@@ -5,28 +5,24 @@
 #include <fmt/format.h>
 
 #include "rendezvous/core/run.hpp"
-#include "rendezvous/server/server_impl.hpp"
+#include "rendezvous/server/server.hpp"
 #include "rendezvous/wire/codec.hpp"
 
 namespace ddprun::rdzv {
 
 /// On the store's thread.
-StoreServer::Say Server::Impl::store_say() {
+StoreServer::Say Server::store_say() {
     return [this](std::string line) {
-        boost::asio::post(io_, [weak = weak_from_this(), line = std::move(line)] {
-            if (const auto self = weak.lock()) {
-                self->tell_first_node(line);
-            }
-        });
+        boost::asio::post(io_, [this, line = std::move(line)] { tell_first_node(line); });
     };
 }
 
-void Server::Impl::expect_store_clients() {
+void Server::expect_store_clients() {
     half_open_.expect(store_.clients_expected());
     room_.cancel();
 }
 
-void Server::Impl::hand_to_store(UniqueFd client) {
+void Server::hand_to_store(UniqueFd client) {
     if (store_.is_served()) {
         store_.adopt(std::move(client));
         return;
@@ -37,10 +33,10 @@ void Server::Impl::hand_to_store(UniqueFd client) {
 }
 
 /// On the console of group rank 0's node, as an agent's store does.
-void Server::Impl::tell_first_node(const std::string& line) {
+void Server::tell_first_node(const std::string& line) {
     log(line);
     const JobId* const job = store_.job();
-    const Run* const run = job == nullptr ? nullptr : jobs_->run(*job);
+    const Run* const run = job == nullptr ? nullptr : jobs_.run(*job);
     if (run == nullptr || run->current.places.empty()) {
         return;
     }
