@@ -195,6 +195,8 @@ void open_journal(boost::asio::io_context& io, const std::string& folder, Server
 }
 
 int serve(const Flags& flags, ServerOptions options) {
+    // Goes last: what is suspended in it when it has run ends with it, and refers to the others no
+    // more.
     boost::asio::io_context io(1);
     if (!flags.state_dir.empty()) {
         open_journal(io, flags.state_dir, options);
@@ -225,7 +227,7 @@ int serve(const Flags& flags, ServerOptions options) {
 
 /// One of several daemons: decides only while etcd says that it leads.
 int serve_with_others(LeadershipOptions competing, ServerOptions options) {
-    boost::asio::io_context io(1);
+    boost::asio::io_context io(1);  // goes last, as in serve()
     const std::function<void(const std::string&)> log = options.log;
     options.is_one_of_several = true;
     Server server(io, std::move(options));

@@ -3,14 +3,20 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
+#include "rendezvous/etcd/etcd_client.hpp"
+#include "rendezvous/host/leader_term.hpp"
+#include "rendezvous/journal/etcd_journal.hpp"
+#include "rendezvous/journal/etcd_records.hpp"
 #include "rendezvous/journal/journal.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
@@ -46,12 +52,14 @@ struct LeadershipEvents {
 /// moment it *asked* for the last prolongation, and stops before etcd gives the lease to others.
 /// A process that was stopped for a while finds is_leading() false when it goes on.
 ///
-/// One thread, that of `io`. The destructor calls nothing back and lets the lease run out; stop()
-/// gives it up.
+/// Carries out what the pure LeaderTerm asks for. Its questions, the watch, the reading of records
+/// and the journal have a connection to etcd each. One thread, that of `io`.
+///
+/// Outlives the loop, as its coroutines and handlers refer to it. stop() gives the lease up;
+/// without it the lease runs out.
 class Leadership {
 public:
     Leadership(boost::asio::io_context& io, LeadershipOptions options);
-    ~Leadership();
     Leadership(const Leadership&) = delete;
     Leadership& operator=(const Leadership&) = delete;
 
@@ -70,11 +78,40 @@ public:
 
     /// The records of all runs in etcd. Each write happens only if this daemon still leads when
     /// etcd carries it out: otherwise it fails, and lost() follows. Lives as long as this object.
-    [[nodiscard]] Journal& journal();
+    [[nodiscard]] Journal& journal() { return journal_; }
 
 private:
-    class Impl;
-    std::shared_ptr<Impl> impl_;
+    enum class Stage { New, Running, Stopped };
+
+    boost::asio::awaitable<void> ask(AskEtcd question);
+    boost::asio::awaitable<void> read(std::uint64_t number, EtcdClient& client);
+    boost::asio::awaitable<void> watch(WatchKey asked);
+    boost::asio::awaitable<void> give_up(std::int64_t lease, std::function<void()> done);
+
+    [[nodiscard]] EtcdRequest request_of(const AskEtcd& question) const;
+    void step(const TermInput& input);
+    void carry_out(const TermEffects& effects);
+    void arm();
+    void begin_leading(std::uint64_t term);
+    void end_leading(const std::string& why);
+    void stop_reading();
+
+    boost::asio::io_context& io_;
+    const LeadershipOptions options_;
+    const EtcdKeys keys_;
+    LeaderTerm term_;
+    EtcdClient client_;
+    EtcdClient watch_client_;
+    EtcdClient parting_client_;                           ///< gives the lease up
+    std::map<std::uint64_t, EtcdClient> record_clients_;  ///< each until its read() has ended
+    std::uint64_t last_reading_ = 0;
+    std::uint64_t reading_ = 0;  ///< whose records are awaited; 0: nobody's
+    EtcdRecords records_;        ///< as they were read for this term
+    EtcdJournal journal_;
+    boost::asio::steady_timer timer_;
+    std::optional<Instant> armed_;
+    LeadershipEvents events_;
+    Stage stage_ = Stage::New;
 };
 
 }  // namespace ddprun::rdzv

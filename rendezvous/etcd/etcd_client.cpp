@@ -55,22 +55,16 @@ struct EtcdClient::Stream {
 };
 
 EtcdClient::EtcdClient(asio::io_context& io, std::vector<Endpoint> etcds, const Limits& limits)
-    : etcds_(std::move(etcds)),
-      limits_(limits),
-      resolver_(io),
-      socket_(io),
-      deadline_(io),
-      resolved_(io) {
+    : etcds_(std::move(etcds)), limits_(limits), lookup_(io), socket_(io), deadline_(io) {
     DDP_CHECK(!etcds_.empty());
 }
 
 EtcdClient::~EtcdClient() = default;
 
-void EtcdClient::close() {
-    is_closed_ = true;
+void EtcdClient::cancel() {
+    is_cancelled_ = true;
     disarm_deadline();
-    resolver_.cancel();
-    resolved_.cancel();
+    lookup_.cancel();
     disconnect();
 }
 
@@ -78,8 +72,9 @@ void EtcdClient::close() {
 
 asio::awaitable<Result<std::string>> EtcdClient::call(EtcdRequest request, Milliseconds each,
                                                       Instant until) {
+    is_cancelled_ = false;
     Error problem{ErrorCode::TimedOut, "there is no time left to ask etcd"};
-    for (std::size_t tried = 0; tried < etcds_.size() && !is_closed_ && now() < until; ++tried) {
+    for (std::size_t tried = 0; tried < etcds_.size() && !is_cancelled_ && now() < until; ++tried) {
         arm_deadline(std::min(now() + each, until));
         Result<Answer> answer = co_await attempt(request);
         disarm_deadline();
@@ -94,7 +89,9 @@ asio::awaitable<Result<std::string>> EtcdClient::call(EtcdRequest request, Milli
         } else {
             problem = answer.error();
         }
-        try_next();
+        if (!is_cancelled_) {
+            try_next();
+        }
     }
     co_return problem;
 }
@@ -102,7 +99,7 @@ asio::awaitable<Result<std::string>> EtcdClient::call(EtcdRequest request, Milli
 asio::awaitable<Result<EtcdClient::Answer>> EtcdClient::attempt(const EtcdRequest& request) {
     const bool was_idle = socket_.is_open();
     Result<Answer> answer = co_await exchange(request);
-    if (!answer && was_idle && !is_timed_out_ && !is_closed_) {
+    if (!answer && was_idle && !is_timed_out_ && !is_cancelled_) {
         // The other side had closed it meanwhile.
         disconnect();
         answer = co_await exchange(request);
@@ -155,13 +152,17 @@ asio::awaitable<Result<void>> EtcdClient::send(const EtcdRequest& request) {
 }
 
 asio::awaitable<Result<void>> EtcdClient::connect() {
-    error_code failure = co_await resolve(etcds_[current_]);
-    if (failure) {
-        co_return lost("resolving the host of", failure);
+    const Endpoint& etcd = etcds_[current_];
+    const NameLookup::Answer found = co_await lookup_.resolve(etcd.host, deadline_.expiry());
+    if (found.failure || is_timed_out_ || is_cancelled_) {
+        co_return lost("resolving the host of", found.failure);
     }
-    tcp::endpoint address;
-    std::tie(failure, address) =
-        co_await asio::async_connect(socket_, addresses_, asio::as_tuple(asio::use_awaitable));
+    std::vector<tcp::endpoint> addresses;
+    for (const asio::ip::address& one : found.addresses) {
+        addresses.emplace_back(one, etcd.port);
+    }
+    auto [failure, address] =
+        co_await asio::async_connect(socket_, addresses, asio::as_tuple(asio::use_awaitable));
     error_code ignored;
     if (!failure && socket_.local_endpoint(ignored) == address) {
         // A port that nobody listens on may be the one the kernel chose for us.
@@ -182,40 +183,12 @@ asio::awaitable<Result<void>> EtcdClient::connect() {
     co_return kDone;
 }
 
-/// Looking a name up cannot be interrupted: when it takes too long it goes on without us.
-asio::awaitable<error_code> EtcdClient::resolve(Endpoint etcd) {
-    addresses_.clear();
-    error_code failure;
-    const asio::ip::address address = asio::ip::make_address(etcd.host, failure);
-    if (!failure) {
-        addresses_.emplace_back(address, etcd.port);
-        co_return failure;
-    }
-    unresolved_ = asio::error::timed_out;
-    resolver_.async_resolve(
-        etcd.host, std::to_string(etcd.port),
-        [self = shared_from_this(), number = ++resolve_number_](
-            const error_code& unresolved, const tcp::resolver::results_type& found) {
-            if (number == self->resolve_number_) {
-                self->unresolved_ = unresolved;
-                for (const auto& entry : found) {
-                    self->addresses_.push_back(entry.endpoint());
-                }
-                self->resolved_.cancel();
-            }
-        });
-    resolved_.expires_at(deadline_.expiry());
-    const auto [cancelled] = co_await resolved_.async_wait(asio::as_tuple(asio::use_awaitable));
-    static_cast<void>(cancelled);  // unresolved_ tells
-    ++resolve_number_;
-    co_return unresolved_;
-}
-
 // ----------------------------------------------------------------------------------------- streams
 
 asio::awaitable<Result<void>> EtcdClient::open_stream(EtcdRequest request) {
+    is_cancelled_ = false;
     Result<void> begun = Error{ErrorCode::ConnectionLost, "the stream was given up"};
-    for (std::size_t tried = 0; tried < etcds_.size() && !begun && !is_closed_; ++tried) {
+    for (std::size_t tried = 0; tried < etcds_.size() && !begun && !is_cancelled_; ++tried) {
         disconnect();
         arm_deadline(now() + limits_.etcd_timeout);
         begun = co_await begin_stream(request);
@@ -248,10 +221,10 @@ asio::awaitable<Result<void>> EtcdClient::begin_stream(const EtcdRequest& reques
 }
 
 asio::awaitable<Result<std::string>> EtcdClient::next_line(Milliseconds patience) {
-    DDP_CHECK(is_closed_ || stream_ != nullptr);
+    DDP_CHECK(stream_ != nullptr);
     Error problem{ErrorCode::ConnectionLost, "the stream was given up"};
     arm_deadline(now() + patience);
-    while (!is_closed_) {
+    while (!is_cancelled_) {
         std::string& text = stream_->parser.get().body();
         if (const std::size_t end = text.find('\n'); end != std::string::npos) {
             std::string line = text.substr(0, end);
@@ -281,11 +254,10 @@ void EtcdClient::arm_deadline(Instant at) {
     is_timed_out_ = false;
     deadline_.expires_at(at);
     // A timer that has fired already cannot be cancelled; its number tells that it is an old one.
-    deadline_.async_wait([self = shared_from_this(), number = ++deadline_number_](error_code) {
-        if (number == self->deadline_number_) {
-            self->is_timed_out_ = true;
-            self->resolver_.cancel();
-            self->disconnect();
+    deadline_.async_wait([this, number = ++deadline_number_](error_code) {
+        if (number == deadline_number_) {
+            is_timed_out_ = true;
+            disconnect();
         }
     });
 }

@@ -16,14 +16,16 @@
 #include "base/limits.hpp"
 #include "base/result.hpp"
 #include "rendezvous/etcd/etcd_messages.hpp"
+#include "rendezvous/transport/name_lookup.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::rdzv {
 
 /// One HTTP connection to one of several etcds: the one that answered last, the next one if it does
-/// not. One call or one stream at a time; who wants several has several clients. One thread. The
-/// coroutines are used by owners who keep the client alive meanwhile.
-class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
+/// not. One call or one stream at a time; who wants several has several clients. One thread.
+/// Outlives its coroutines, and the handlers that these leave cancelled: who destroys it while the
+/// loop runs lets those that are ready have their turn first.
+class EtcdClient {
 public:
     EtcdClient(boost::asio::io_context& io, std::vector<Endpoint> etcds, const Limits& limits);
     ~EtcdClient();
@@ -44,8 +46,8 @@ public:
     /// and the next one begins at another etcd.
     [[nodiscard]] boost::asio::awaitable<Result<std::string>> next_line(Milliseconds patience);
 
-    /// Ends what is under way, and every later call at once.
-    void close();
+    /// Ends what is under way. Later calls are carried out.
+    void cancel();
 
 private:
     struct Answer {
@@ -59,7 +61,6 @@ private:
     [[nodiscard]] boost::asio::awaitable<Result<void>> begin_stream(const EtcdRequest& request);
     [[nodiscard]] boost::asio::awaitable<Result<void>> send(const EtcdRequest& request);
     [[nodiscard]] boost::asio::awaitable<Result<void>> connect();
-    [[nodiscard]] boost::asio::awaitable<boost::system::error_code> resolve(Endpoint etcd);
     void arm_deadline(Instant at);
     void disarm_deadline();
     void disconnect();
@@ -70,18 +71,14 @@ private:
 
     const std::vector<Endpoint> etcds_;
     const Limits limits_;
-    boost::asio::ip::tcp::resolver resolver_;
+    NameLookup lookup_;
     boost::asio::ip::tcp::socket socket_;
     boost::asio::steady_timer deadline_;
-    boost::asio::steady_timer resolved_;  ///< cancelled when addresses_ are there
-    std::vector<boost::asio::ip::tcp::endpoint> addresses_;
-    boost::system::error_code unresolved_;
-    std::uint64_t resolve_number_ = 0;
     std::unique_ptr<Stream> stream_;
     std::size_t current_ = 0;  ///< of etcds_
     std::uint64_t deadline_number_ = 0;
     bool is_timed_out_ = false;
-    bool is_closed_ = false;
+    bool is_cancelled_ = false;  ///< what is under way
 };
 
 }  // namespace ddprun::rdzv

@@ -44,19 +44,16 @@ GuardedAnswer guarded_answer(const EtcdGuarded& answer) {
 
 EtcdJournal::EtcdJournal(asio::io_context& io, std::vector<Endpoint> etcds, EtcdKeys keys,
                          const Limits& limits)
-    : io_(io), etcds_(std::move(etcds)), keys_(std::move(keys)), limits_(limits) {}
+    : io_(io), keys_(std::move(keys)), limits_(limits), client_(io, std::move(etcds), limits) {}
 
 void EtcdJournal::begin_term(EtcdTerm term) {
     writes_.emplace(term.revision, std::move(term.mod_revisions));
     term_ = std::move(term);
     ++term_number_;
-    client_ = std::make_shared<EtcdClient>(io_, etcds_, limits_);
 }
 
 void EtcdJournal::end_term() {
-    if (client_) {
-        client_->close();
-    }
+    client_.cancel();
     term_.reset();
     ++term_number_;
     std::map<JobId, Change> changes;
@@ -110,58 +107,56 @@ void EtcdJournal::erase(const JobId& job) {
 void EtcdJournal::start_work() {
     if (!is_working_) {
         is_working_ = true;
-        asio::co_spawn(io_, work(shared_from_this()), asio::detached);
+        asio::co_spawn(io_, work(), asio::detached);
     }
 }
 
-asio::awaitable<void> EtcdJournal::work(Self self) {
+asio::awaitable<void> EtcdJournal::work() {
     // Nothing may be called back from inside write().
-    co_await asio::post(self->io_, asio::use_awaitable);
-    while (!self->changes_.empty()) {
-        auto next = self->changes_.upper_bound(self->last_job_);
-        if (next == self->changes_.end()) {
-            next = self->changes_.begin();
+    co_await asio::post(io_, asio::use_awaitable);
+    while (!changes_.empty()) {
+        auto next = changes_.upper_bound(last_job_);
+        if (next == changes_.end()) {
+            next = changes_.begin();
         }
         const JobId job = next->first;
         Change change = std::move(next->second);
-        self->changes_.erase(next);
-        self->last_job_ = job;
-        const Result<void> done = co_await carry_out(self, job, std::move(change.record));
-        self->answer(change.answers, done);
+        changes_.erase(next);
+        last_job_ = job;
+        const Result<void> done = co_await carry_out(job, std::move(change.record));
+        answer(change.answers, done);
     }
-    self->is_working_ = false;
+    is_working_ = false;
 }
 
-asio::awaitable<Result<void>> EtcdJournal::carry_out(Self self, JobId job,
-                                                     std::optional<std::string> record) {
-    const std::string key = self->keys_.runs + job.value();
+asio::awaitable<Result<void>> EtcdJournal::carry_out(JobId job, std::optional<std::string> record) {
+    const std::string key = keys_.runs + job.value();
     const std::size_t bytes = record ? record->size() : 0;
-    const std::uint64_t number = self->term_number_;
-    for (int late = 0; late <= kLateRequestsMax && self->term_; ++late) {
-        const EtcdTerm& term = *self->term_;
-        const WriteGuard known = self->writes_->guard(job);
-        const EtcdGuard guard{.leader_key = self->keys_.leader,
+    const std::uint64_t number = term_number_;
+    for (int late = 0; late <= kLateRequestsMax && term_; ++late) {
+        const EtcdTerm& term = *term_;
+        const WriteGuard known = writes_->guard(job);
+        const EtcdGuard guard{.leader_key = keys_.leader,
                               .term = known.term.value(),
                               .mod_revision = known.mod_revision};
         EtcdRequest request = guarded_request(guard, key, record);
         const Instant until = term.leads_until();
-        const std::shared_ptr<EtcdClient> client = self->client_;
         // One that hangs must leave time for another within the patience of who waits; the record
         // of a run of thousands of nodes takes a while to be read.
         const Milliseconds each =
-            self->limits_.etcd_timeout / 2 + Milliseconds(bytes / kBytesPerMillisecond);
-        const Result<std::string> body = co_await client->call(std::move(request), each, until);
-        if (self->term_number_ != number) {
+            limits_.etcd_timeout / 2 + Milliseconds(bytes / kBytesPerMillisecond);
+        const Result<std::string> body = co_await client_.call(std::move(request), each, until);
+        if (term_number_ != number) {
             break;
         }
         if (!body) {
-            co_return self->explained(job, bytes, body.error());
+            co_return explained(job, bytes, body.error());
         }
         const Result<EtcdGuarded> answer = read_guarded(*body);
         if (!answer) {
-            co_return self->explained(job, bytes, answer.error());
+            co_return explained(job, bytes, answer.error());
         }
-        const WriteOutcome outcome = self->writes_->answered(job, !record, guarded_answer(*answer));
+        const WriteOutcome outcome = writes_->answered(job, !record, guarded_answer(*answer));
         if (outcome == WriteOutcome::Done) {
             co_return kDone;
         }
@@ -184,9 +179,8 @@ void EtcdJournal::answer(const std::vector<Written>& answers, const Result<void>
 }
 
 void EtcdJournal::answer_later(Error problem, Written written) {
-    asio::post(io_, [self = shared_from_this(), problem = std::move(problem),
-                     written = std::move(written)] {
-        if (!self->is_closed_) {
+    asio::post(io_, [this, problem = std::move(problem), written = std::move(written)] {
+        if (!is_closed_) {
             written(problem);
         }
     });

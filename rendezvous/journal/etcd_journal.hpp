@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,8 +28,8 @@ struct EtcdTerm {
 };
 
 /// The records of all runs in etcd, one key each, written one after the other. Outside a term
-/// everything fails at once. One thread.
-class EtcdJournal final : public Journal, public std::enable_shared_from_this<EtcdJournal> {
+/// everything fails at once. One thread. Outlives the loop.
+class EtcdJournal final : public Journal {
 public:
     EtcdJournal(boost::asio::io_context& io, std::vector<Endpoint> etcds, EtcdKeys keys,
                 const Limits& limits);
@@ -49,21 +48,18 @@ private:
         std::optional<std::string> record;
         std::vector<Written> answers;
     };
-    using Self = std::shared_ptr<EtcdJournal>;
 
-    static boost::asio::awaitable<void> work(Self self);
-    static boost::asio::awaitable<Result<void>> carry_out(Self self, JobId job,
-                                                          std::optional<std::string> record);
+    boost::asio::awaitable<void> work();
+    boost::asio::awaitable<Result<void>> carry_out(JobId job, std::optional<std::string> record);
     void start_work();
     void answer(const std::vector<Written>& answers, const Result<void>& result);
     void answer_later(Error problem, Written written);
     [[nodiscard]] Error explained(const JobId& job, std::size_t bytes, const Error& problem) const;
 
     boost::asio::io_context& io_;
-    const std::vector<Endpoint> etcds_;
     const EtcdKeys keys_;
     const Limits limits_;
-    std::shared_ptr<EtcdClient> client_;  ///< of this term
+    EtcdClient client_;
     std::optional<EtcdTerm> term_;
     std::optional<TermWrites> writes_;  ///< of that term
     std::uint64_t term_number_ = 0;     ///< tells terms apart, also those of one revision

@@ -23,8 +23,8 @@ EtcdKeys etcd_keys(const std::string& cluster) {
                     .runs = fmt::format("/ddprun/{}/run/", cluster)};
 }
 
-asio::awaitable<Result<EtcdRecords>> read_etcd_records(std::shared_ptr<EtcdClient> client,
-                                                       std::string runs, const Limits& limits,
+asio::awaitable<Result<EtcdRecords>> read_etcd_records(EtcdClient& client, std::string runs,
+                                                       const Limits& limits,
                                                        std::function<Instant()> until) {
     const std::string end = end_of_prefix(runs);
     std::string first = runs;
@@ -34,7 +34,7 @@ asio::awaitable<Result<EtcdRecords>> read_etcd_records(std::shared_ptr<EtcdClien
         EtcdRequest request = range_request(first, end, page_keys);
         const Instant last_moment = until();
         const Result<std::string> body =
-            co_await client->call(std::move(request), limits.etcd_timeout, last_moment);
+            co_await client.call(std::move(request), limits.etcd_timeout, last_moment);
         if (!body && page_keys > 1 && std::chrono::steady_clock::now() < last_moment) {
             page_keys /= 2;
             continue;

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 
 #include <boost/asio/awaitable.hpp>
@@ -32,7 +31,6 @@ struct EtcdRecords {
 /// key is that of the moment of its page: for a leader, whose writes alone are carried out, all are
 /// of one moment.
 [[nodiscard]] boost::asio::awaitable<Result<EtcdRecords>> read_etcd_records(
-    std::shared_ptr<EtcdClient> client, std::string runs, const Limits& limits,
-    std::function<Instant()> until);
+    EtcdClient& client, std::string runs, const Limits& limits, std::function<Instant()> until);
 
 }  // namespace ddprun::rdzv

@@ -1,6 +1,7 @@
 #include "rendezvous/transport/dial.hpp"
 
 #include <array>
+#include <chrono>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -15,20 +16,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-struct Dialer::Lookup {
-    Lookup(asio::io_context& io, std::string name)
-        : host(std::move(name)), resolver(io), answered(io) {}
-
-    const std::string host;
-    tcp::resolver resolver;
-    asio::steady_timer answered;  ///< cancelled when the answer is there, or nobody waits for it
-    bool is_done = false;
-    error_code failure;
-    std::vector<std::string> addresses;
-};
-
 Dialer::Dialer(asio::io_context& io, DialOptions options)
-    : options_(std::move(options)), io_(io), deadline_(io) {}
+    : options_(std::move(options)), io_(io), deadline_(io), lookup_(io) {}
 
 bool is_final(const Error& failure) {
     return failure.code == ErrorCode::Refused || failure.code == ErrorCode::BadSecret ||
@@ -37,10 +26,7 @@ bool is_final(const Error& failure) {
 
 void Dialer::cancel() {
     is_cancelled_ = true;
-    if (lookup_) {
-        lookup_->resolver.cancel();
-        lookup_->answered.cancel();
-    }
+    lookup_.cancel();
     disarm_deadline();
     if (connection_) {
         connection_->fail("given up");
@@ -49,6 +35,10 @@ void Dialer::cancel() {
 
 asio::awaitable<Result<std::unique_ptr<Connection>>> Dialer::dial(DialTarget target) {
     peer_ = to_string(target.endpoint);
+    if (is_cancelled_) {
+        co_return Error{ErrorCode::Unreachable,
+                        fmt::format("cannot connect to the rendezvous at {}: given up", peer_)};
+    }
     Result<std::vector<Endpoint>> addresses = co_await resolve(target);
     if (!addresses) {
         co_return addresses.error();
@@ -85,47 +75,29 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Dialer::dial(DialTarget tar
     co_return std::move(connection);
 }
 
-/// A look-up that took too long is not begun anew, but waited for again.
 asio::awaitable<Result<std::vector<Endpoint>>> Dialer::resolve(DialTarget target) {
     const Endpoint& endpoint = target.endpoint;
-    error_code failure;
-    static_cast<void>(asio::ip::make_address(endpoint.host, failure));
-    if (!failure) {
-        co_return std::vector<Endpoint>{endpoint};
+    error_code is_name;
+    static_cast<void>(asio::ip::make_address(endpoint.host, is_name));
+    if (!is_name) {
+        co_return std::vector<Endpoint>{endpoint};  // as the user wrote it
     }
-    if (!lookup_ || lookup_->is_done || lookup_->host != endpoint.host) {
-        lookup_ = std::make_shared<Lookup>(io_, endpoint.host);
-        lookup_->resolver.async_resolve(
-            endpoint.host, "", [lookup = lookup_](error_code why, const auto& results) {
-                lookup->is_done = true;
-                lookup->failure = why;
-                for (const auto& result : results) {
-                    lookup->addresses.push_back(result.endpoint().address().to_string());
-                }
-                lookup->answered.cancel();
-            });
-    }
-    const std::shared_ptr<Lookup> lookup = lookup_;
-    lookup->answered.expires_after(target.connect_timeout);
-    if (!is_cancelled_) {
-        const auto [woken] =
-            co_await lookup->answered.async_wait(asio::as_tuple(asio::use_awaitable));
-        static_cast<void>(woken);  // is_done tells
-    }
-    if (!lookup->is_done) {
+    const Instant until = std::chrono::steady_clock::now() + target.connect_timeout;
+    const NameLookup::Answer answer = co_await lookup_.resolve(endpoint.host, until);
+    if (answer.failure == asio::error::timed_out) {
         co_return Error{ErrorCode::TimedOut,
                         fmt::format("the rendezvous host {} cannot be resolved: no answer within "
                                     "{} ms",
                                     endpoint.host, target.connect_timeout.count())};
     }
-    if (lookup->addresses.empty()) {
+    if (answer.addresses.empty()) {
         co_return Error{ErrorCode::Unreachable,
                         fmt::format("the rendezvous host {} cannot be resolved: {}", endpoint.host,
-                                    lookup->failure.message())};
+                                    answer.failure.message())};
     }
     std::vector<Endpoint> found;
-    for (const std::string& address : lookup->addresses) {
-        found.push_back({address, endpoint.port});
+    for (const asio::ip::address& address : answer.addresses) {
+        found.push_back({address.to_string(), endpoint.port});
     }
     co_return found;
 }

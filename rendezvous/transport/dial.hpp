@@ -16,6 +16,7 @@
 #include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/transport/connection.hpp"
+#include "rendezvous/transport/name_lookup.hpp"
 #include "rendezvous/transport/tls.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 #include "rendezvous/wire/handshake.hpp"
@@ -58,9 +59,6 @@ public:
     void cancel();
 
 private:
-    /// One question to the resolver, which may hang longer than anybody waits for the answer.
-    struct Lookup;
-
     boost::asio::awaitable<Result<std::vector<Endpoint>>> resolve(DialTarget target);
     boost::asio::awaitable<Result<void>> connect(DialTarget target, Endpoint address);
     boost::asio::awaitable<Result<void>> begin_tls();
@@ -74,7 +72,7 @@ private:
     const DialOptions options_;
     boost::asio::io_context& io_;
     boost::asio::steady_timer deadline_;
-    std::shared_ptr<Lookup> lookup_;          ///< the last one
+    NameLookup lookup_;
     std::unique_ptr<Connection> connection_;  ///< of this attempt
     std::string peer_;                        ///< the endpoint of this attempt, for people
     Milliseconds armed_for_{0};               ///< the deadline

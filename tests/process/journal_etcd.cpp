@@ -38,7 +38,7 @@ public:
         options.cluster = cluster;
         options.advertised = advertised;
         options.limits = limits;
-        leadership_ = std::make_unique<Leadership>(io_, std::move(options));
+        leadership_ = std::make_unique<Leadership>(*io_, std::move(options));
         LeadershipEvents events;
         events.leads = [this](std::uint64_t term, Records records) {
             CHECK(is_leading());
@@ -59,26 +59,25 @@ public:
 
     // Lets the loop work for a moment.
     void turn() {
-        io_.restart();
-        io_.run_one_for(std::chrono::milliseconds(2));
-        io_.poll();
+        io_->restart();
+        io_->run_one_for(std::chrono::milliseconds(2));
+        io_->poll();
     }
     // Without a word to etcd, as if it was killed.
     void disappear() {
         leadership_.reset();
-        io_.restart();
-        io_.poll();
+        io_.reset();
     }
     void stop() {
         bool is_done = false;
         leadership_->stop([&] { is_done = true; });
-        CHECK(run_until(io_, [&] { return is_done; }));
+        CHECK(run_until(*io_, [&] { return is_done; }));
     }
     void begin_write(const std::string& record, Journal::Written written) {
         leadership_->journal().write(kLlama, record, std::move(written));
     }
     [[nodiscard]] Result<void> write(const std::string& record, const JobId& job = kLlama) {
-        return write_now(io_, leadership_->journal(), job, record);
+        return write_now(*io_, leadership_->journal(), job, record);
     }
     void erase() { leadership_->journal().erase(kLlama); }
 
@@ -92,7 +91,7 @@ public:
     [[nodiscard]] const std::vector<std::string>& said() const { return said_; }
 
 private:
-    boost::asio::io_context io_;
+    std::unique_ptr<boost::asio::io_context> io_ = std::make_unique<boost::asio::io_context>();
     std::unique_ptr<Leadership> leadership_;
     std::string state_;
     std::string why_;
@@ -312,8 +311,7 @@ TEST_CASE("a write finds out that an earlier one was carried out whose answer wa
     }
     const Etcds etcds(1);
     boost::asio::io_context io;
-    const auto journal =
-        std::make_shared<EtcdJournal>(io, etcds.endpoints(), etcd_keys("test"), Limits{});
+    EtcdJournal journal(io, etcds.endpoints(), etcd_keys("test"), Limits{});
     // An empty etcd's first change has revision 2.
     REQUIRE(etcds.control({"put", "/ddprun/test/leader", "10.0.0.1:29400"}) == "OK\n");
     EtcdTerm term;
@@ -321,25 +319,23 @@ TEST_CASE("a write finds out that an earlier one was carried out whose answer wa
     term.leads_until = [] { return Instant::max(); };
     bool is_deposed = false;
     term.is_deposed = [&] { is_deposed = true; };
-    journal->begin_term(std::move(term));
-    REQUIRE(write_now(io, *journal, kLlama, "one"));
+    journal.begin_term(std::move(term));
+    REQUIRE(write_now(io, journal, kLlama, "one"));
     REQUIRE(etcds.control({"put", "/ddprun/test/run/llama", "late"}) == "OK\n");
-    CHECK(write_now(io, *journal, kLlama, "two"));
+    CHECK(write_now(io, journal, kLlama, "two"));
     CHECK_FALSE(is_deposed);
     CHECK(etcds.control({"get", "--print-value-only", "/ddprun/test/run/llama"}) == "two\n");
     // What was sent before "two", as it was known then, does not replace it any more.
-    const auto client = std::make_shared<EtcdClient>(io, etcds.endpoints(), Limits{});
+    EtcdClient client(io, etcds.endpoints(), Limits{});
     const EtcdGuard then{.leader_key = "/ddprun/test/leader", .term = 2, .mod_revision = 3};
     std::string answer;
     boost::asio::co_spawn(
         io,
-        client->call(guarded_request(then, "/ddprun/test/run/llama", "very late"),
-                     std::chrono::seconds(10), Instant::max()),
+        client.call(guarded_request(then, "/ddprun/test/run/llama", "very late"),
+                    std::chrono::seconds(10), Instant::max()),
         [&](const std::exception_ptr&, const Result<std::string>& body) { answer = *body; });
     REQUIRE(run_until(io, [&] { return !answer.empty(); }));
     CHECK_FALSE(read_guarded(answer)->is_done);
-    journal->close();
-    client->close();
 }
 
 TEST_CASE("a record beyond etcd's limit is refused with the number and the flag to raise") {
