@@ -76,7 +76,8 @@ void Supervisor::State::settle() {
     }
     if (!is_done_ && group_.has_value()) {
         const WorkersStop* stop = std::get_if<WorkersStop>(&group_->phase);
-        const bool is_spared = stop != nullptr && stop->is_drain && DDP_BUG(DrainDeadlineIgnored);
+        const bool is_spared =
+            stop != nullptr && stop->manner == StopManner::Drain && DDP_BUG(DrainDeadlineIgnored);
         if (stop != nullptr && now_ >= stop->kill_at && !is_spared) {
             kill_workers();
         }
@@ -114,8 +115,8 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
     if (group_.has_value()) {
         result = earlier(earlier(result, group_->next_deadline()), quiet_.next_look());
     }
-    if (const LinkIsUp* up = std::get_if<LinkIsUp>(&link_)) {
-        result = earlier(earlier(result, up->beat_at), silence_end());
+    if (const LinkIsAccepted* accepted = std::get_if<LinkIsAccepted>(&link_)) {
+        result = earlier(earlier(result, accepted->beat_at), silence_end());
     }
     return result;
 }

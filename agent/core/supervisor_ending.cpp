@@ -155,8 +155,7 @@ void Supervisor::State::finish() {
     if (ending_->verdict.has_value()) {
         emit(ShowVerdict{*ending_->verdict});
     }
-    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
-    if (up != nullptr && up->join_sent_at.has_value() && ending_->says_goodbye) {
+    if (has_joined() && ending_->says_goodbye) {
         emit(SendToRendezvous{rdzv::Goodbye{.unfit = ending_->unfit}});
     }
     emit(Exit{ending_->exit_code});

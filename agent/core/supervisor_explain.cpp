@@ -76,20 +76,19 @@ Wait Supervisor::State::waits_for() const {
     if (is_telling_unfit()) {
         return Wait::UnfitHeard;
     }
-    const LinkIsUp* const up = std::get_if<LinkIsUp>(&link_);
-    if (up == nullptr) {
+    if (!is_link_up()) {
         return Wait::Link;
     }
     if (preparation_ != Preparation::None) {
         return preparation_ == Preparation::GpuMemory ? Wait::GpuMemory : Wait::Preflight;
     }
-    if (owed_ != Generation() && group_.has_value() && !group_->words_awaited.empty()) {
+    if (owed_ != Generation() && group_.has_value() && group_->awaits_words()) {
         return Wait::LastWords;
     }
-    if (!up->join_sent_at.has_value()) {
+    if (!has_joined()) {
         return Wait::StoreSocket;
     }
-    if (!up->is_accepted) {
+    if (!is_accepted()) {
         return Wait::JoinAnswer;
     }
     if (!rendezvous_wait_.text.empty()) {

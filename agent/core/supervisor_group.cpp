@@ -22,6 +22,12 @@ bool may_be_meant_for_all(const rdzv::Evidence& evidence) {
             *evidence.signal == SIGHUP);
 }
 
+/// A drain ends with the first order that is none; nobody is asked who has been signalled.
+StopManner manner_after(StopManner current, bool is_drain_wanted) {
+    const bool ends_drain = current == StopManner::Drain && !is_drain_wanted;
+    return ends_drain ? StopManner::AfterDrain : current;
+}
+
 }  // namespace
 
 bool Supervisor::State::holds_workers() const {
@@ -140,17 +146,19 @@ void Supervisor::State::take(const WorkerDying& input) {
 
 /// The report does not wait for a slow disk: it is sent first, and completed later.
 void Supervisor::State::collect_last_words(LocalRank local_rank) {
-    group_->words_awaited.insert(local_rank);
+    group_->await_words(local_rank);
     emit(CollectLastWords{.generation = group_->generation(), .local_rank = local_rank});
 }
 
 void Supervisor::State::take(const LastWords& input) {
-    if (!group_.has_value() || input.generation != group_->generation() ||
-        group_->words_awaited.erase(input.local_rank) == 0) {
+    if (!group_.has_value() || input.generation != group_->generation()) {
         return;
     }
-    rdzv::Evidence* evidence = group_->evidence(input.local_rank);
-    if (evidence != nullptr && !(input.stderr_tail.empty() && input.error_file.empty())) {
+    rdzv::Evidence* evidence = group_->settle_words(input.local_rank);
+    if (evidence == nullptr) {
+        return;
+    }
+    if (!input.stderr_tail.empty() || !input.error_file.empty()) {
         evidence->stderr_tail = input.stderr_tail;
         evidence->error_file = input.error_file;
         if (group_token_ == run_token_) {
@@ -163,7 +171,7 @@ void Supervisor::State::take(const LastWords& input) {
 void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
     WorkerFate& fate = group_->fates[static_cast<std::size_t>(local_rank.value())];
     if (Failing* failing = std::get_if<Failing>(&fate)) {
-        Failed failed{.evidence = std::move(failing->evidence), .at = failing->at};
+        Failed failed = failed_of(std::move(*failing));
         if (evidence.core_dumped && !failed.evidence.core_dumped) {
             failed.evidence.core_dumped = true;
             report_failure(local_rank, failed.evidence, failed.at);
@@ -222,7 +230,7 @@ void Supervisor::State::judge_held_back(bool is_all) {
         if (held == nullptr || (!is_all && now_ < held->judged_at)) {
             continue;
         }
-        Failed failed{.evidence = std::move(held->evidence), .at = held->at};
+        Failed failed = failed_of(std::move(*held));
         report_failure(LocalRank(static_cast<int>(i)), failed.evidence, failed.at);
         group_->fates[i] = std::move(failed);
     }
@@ -232,10 +240,9 @@ void Supervisor::State::forgive_held_back() {
     if (!group_.has_value()) {
         return;
     }
-    for (std::size_t i = 0; i < group_->fates.size(); ++i) {
-        if (std::holds_alternative<HeldBack>(group_->fates[i])) {
-            group_->fates[i] = Left{};
-            group_->words_awaited.erase(LocalRank(static_cast<int>(i)));
+    for (WorkerFate& fate : group_->fates) {
+        if (std::holds_alternative<HeldBack>(fate)) {
+            fate = Left{};
         }
     }
 }
@@ -332,32 +339,30 @@ void Supervisor::State::stop_workers(const StopOrder& order) {
     }
     WorkersStop next{.kill_at = now_ + order.grace,
                      .signal = order.signal,
-                     .is_drain = order.is_drain,
-                     .has_asked = order.is_drain};
+                     .manner = order.is_drain ? StopManner::Drain : StopManner::Signal};
     if (const WorkersHang* hang = std::get_if<WorkersHang>(&group_->phase)) {
         // They are being stopped already: no later order gives them longer, or asks them.
         next.kill_at = std::min(next.kill_at, now_ + hang->grace);
-        next.is_drain = next.has_asked = false;
+        next.manner = StopManner::Signal;
     }
     bool is_deadline_new = true;
     bool is_signal_new = true;
     if (const WorkersStop* current = std::get_if<WorkersStop>(&group_->phase)) {
         next.kill_at = std::min(next.kill_at, current->kill_at);
-        next.is_drain = order.is_drain && current->is_drain;
-        next.has_asked = next.is_drain || current->has_asked;
+        next.manner = manner_after(current->manner, order.is_drain);
         is_deadline_new = next.kill_at != current->kill_at;
         // A drain that becomes a stop has left out those that were asked.
-        is_signal_new = current->signal != order.signal || current->is_drain != next.is_drain;
+        is_signal_new = current->signal != order.signal || current->manner != next.manner;
     }
     group_->phase = next;
-    if (next.has_asked && is_deadline_new) {
+    if (next.manner != StopManner::Signal && is_deadline_new) {
         emit(AskWorkersToLeave{
             .generation = group_->generation(), .signal = order.signal, .deadline = next.kill_at});
     }
     if (is_signal_new) {
         emit(SignalWorkers{.generation = group_->generation(),
                            .signal = order.signal,
-                           .spares_asked = next.is_drain});
+                           .spares_asked = next.manner == StopManner::Drain});
     }
 }
 
@@ -400,7 +405,7 @@ void Supervisor::State::take(const Emptied& input) {
 }
 
 void Supervisor::State::report_stopped() {
-    const bool is_failure_told = !group_.has_value() || group_->words_awaited.empty();
+    const bool is_failure_told = !group_.has_value() || !group_->awaits_words();
     if (owed_ != Generation() && !holds_workers() && is_failure_told &&
         store_ == StoreState::Listening && preparation_ == Preparation::None && is_accepted()) {
         tell(rdzv::Stopped{.generation = owed_, .store = store_address_});

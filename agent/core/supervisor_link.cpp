@@ -12,12 +12,16 @@
 namespace ddprun::agent {
 
 bool Supervisor::State::is_link_up() const {
-    return std::holds_alternative<LinkIsUp>(link_);
+    return !std::holds_alternative<LinkIsDown>(link_);
+}
+
+/// Over this link; the answer may not have come.
+bool Supervisor::State::has_joined() const {
+    return std::holds_alternative<JoinIsSent>(link_) || is_accepted();
 }
 
 bool Supervisor::State::is_accepted() const {
-    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
-    return up != nullptr && up->is_accepted;
+    return std::holds_alternative<LinkIsAccepted>(link_);
 }
 
 void Supervisor::State::tell(rdzv::AgentMessage message) {
@@ -126,8 +130,7 @@ void Supervisor::State::take(const PreflightDone& input) {
 void Supervisor::State::end_unfit(const std::string& why) {
     Ending ending{
         .reason = ExitReason::Unusable, .exit_code = kExitUnfit, .verdict = {}, .unfit = why};
-    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
-    if (up != nullptr && up->join_sent_at.has_value()) {
+    if (has_joined()) {
         end_after_stop(std::move(ending));
         return;
     }
@@ -177,8 +180,7 @@ void Supervisor::State::take(const StoreOpened& input) {
 }
 
 void Supervisor::State::say_ready() {
-    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
-    if (up != nullptr && !up->join_sent_at.has_value()) {
+    if (std::holds_alternative<LinkIsUp>(link_)) {
         join_if_possible();
     } else {
         report_stopped();
@@ -194,9 +196,8 @@ void Supervisor::State::take(const StoreFailed& input) {
 }
 
 void Supervisor::State::join_if_possible() {
-    LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
     // A node with workers joins without a fresh socket: the next one comes with its Stopped.
-    if (up == nullptr || up->join_sent_at.has_value() ||
+    if (!std::holds_alternative<LinkIsUp>(link_) ||
         ((store_ != StoreState::Listening || preparation_ != Preparation::None) &&
          !holds_workers())) {
         return;
@@ -218,25 +219,31 @@ void Supervisor::State::join_if_possible() {
                                          .node_losses = row.node_losses,
                                          .store = row.store};
     }
-    up->join_sent_at = now_;
+    link_ = JoinIsSent{.at = now_};
     emit(SendToRendezvous{std::move(join)});
 }
 
 void Supervisor::State::hear(const rdzv::Accepted& message) {
-    LinkIsUp& up = std::get<LinkIsUp>(link_);
-    up.is_accepted = true;
+    const JoinIsSent* sent = std::get_if<JoinIsSent>(&link_);
+    if (sent == nullptr) {
+        trace("an answer to no join is ignored");
+        return;
+    }
+    const Instant join_sent_at = sent->at;
+    LinkIsAccepted& accepted = link_.emplace<LinkIsAccepted>();
     unheard_since_.reset();
     say_connected();
     is_daemon_lasting_ = message.is_lasting;
-    up.beat_interval = message.beat_interval;
-    up.heard_at = now_;
-    if (up.beat_interval > Milliseconds::zero()) {
+    accepted.beat_interval = message.beat_interval;
+    if (accepted.beat_interval > Milliseconds::zero()) {
         // At once: the lease runs since our join arrived, and its answer may have been slow.
-        up.beat_at = now_;
+        accepted.beat_at = now_;
+        accepted.heard_at = now_;
     }
     // A node that holds workers may have been replaced while it was away. It is told so before its
     // first beat is answered, not before its join is.
-    lease_.begin(message.lease, holds_workers() ? std::nullopt : up.join_sent_at);
+    lease_.begin(message.lease,
+                 holds_workers() ? std::nullopt : std::optional<Instant>(join_sent_at));
     if (message.run_token != run_token_) {
         DDP_PROBE(accepted_by_another_run);
         // Another run of the job: its generations count from 1 again.
@@ -288,15 +295,18 @@ void Supervisor::State::hear(const rdzv::Redirect& /*message*/) {
 
 void Supervisor::State::hear(const rdzv::Acknowledge& message) {
     lease_.acknowledged(message.sequence);
-    std::get<LinkIsUp>(link_).heard_at = now_;
+    LinkIsAccepted* accepted = std::get_if<LinkIsAccepted>(&link_);
+    if (accepted != nullptr && accepted->heard_at.has_value()) {
+        accepted->heard_at = now_;
+    }
 }
 
 std::optional<Instant> Supervisor::State::silence_end() const {
-    const LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
-    if (up == nullptr || up->is_given_up || up->beat_interval == Milliseconds::zero()) {
+    const LinkIsAccepted* accepted = std::get_if<LinkIsAccepted>(&link_);
+    if (accepted == nullptr || !accepted->heard_at.has_value()) {
         return std::nullopt;
     }
-    return up->heard_at + options_.limits.link_silence_max;
+    return *accepted->heard_at + options_.limits.link_silence_max;
 }
 
 // A daemon that was stopped, or whose machine is cut off, keeps its connections; another one may
@@ -307,20 +317,20 @@ void Supervisor::State::judge_silence() {
         return;
     }
     DDP_PROBE(rendezvous_fell_silent);
-    std::get<LinkIsUp>(link_).is_given_up = true;
+    std::get<LinkIsAccepted>(link_).heard_at.reset();
     emit(DropLink{fmt::format("the rendezvous has not answered for {} ms",
                               options_.limits.link_silence_max.count())});
 }
 
 void Supervisor::State::send_due_beat() {
-    LinkIsUp* up = std::get_if<LinkIsUp>(&link_);
-    if (up == nullptr || !up->beat_at.has_value() || now_ < *up->beat_at) {
+    LinkIsAccepted* accepted = std::get_if<LinkIsAccepted>(&link_);
+    if (accepted == nullptr || !accepted->beat_at.has_value() || now_ < *accepted->beat_at) {
         return;
     }
     ++beats_;
     tell(rdzv::Beat{beats_});
     lease_.beat_sent(beats_, now_);
-    up->beat_at = now_ + up->beat_interval;
+    accepted->beat_at = now_ + accepted->beat_interval;
 }
 
 // ---------------------------------------------------------------------------------- publishing

@@ -115,7 +115,7 @@ void Supervisor::State::take(const StacksSaved& input) {
 void Supervisor::State::end_failing_workers() {
     for (WorkerFate& fate : group_->fates) {
         if (Failing* failing = std::get_if<Failing>(&fate)) {
-            fate = Failed{.evidence = std::move(failing->evidence), .at = failing->at};
+            fate = failed_of(std::move(*failing));
         }
     }
 }

@@ -19,16 +19,22 @@ struct LinkIsDown {
     std::string why;  ///< empty: no attempt has ended yet
 };
 
-struct LinkIsUp {
-    std::optional<Instant> join_sent_at;
-    bool is_accepted = false;
-    Milliseconds beat_interval{0};  ///< 0: none are wanted
-    std::optional<Instant> beat_at;
-    Instant heard_at{};        ///< the last answer, once accepted
-    bool is_given_up = false;  ///< DropLink was said
+/// The join was not sent: there is no socket for the workers' store yet.
+struct LinkIsUp {};
+
+struct JoinIsSent {
+    Instant at{};
 };
 
-using LinkState = std::variant<LinkIsDown, LinkIsUp>;
+struct LinkIsAccepted {
+    Milliseconds beat_interval{0};  ///< 0: none are wanted
+    std::optional<Instant> beat_at;
+    /// The last answer. None: its silence ends nothing, for no beats are wanted or DropLink was
+    /// said.
+    std::optional<Instant> heard_at;
+};
+
+using LinkState = std::variant<LinkIsDown, LinkIsUp, JoinIsSent, LinkIsAccepted>;
 
 /// What the rendezvous waits for, as it says.
 struct RendezvousWait {
@@ -139,6 +145,7 @@ private:
     void say_wait(Wait wait, const std::string& text);
     void say_connected();
     [[nodiscard]] bool is_link_up() const;
+    [[nodiscard]] bool has_joined() const;
     [[nodiscard]] bool is_accepted() const;
     /// Drops `message` unless the join was accepted: hear(Accepted) says again what matters.
     void tell(rdzv::AgentMessage message);

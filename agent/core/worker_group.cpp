@@ -17,9 +17,17 @@ bool WorkerGroup::has_all_exited() const {
     return std::none_of(fates.begin(), fates.end(), is_running);
 }
 
-bool WorkerGroup::has_all_finished() const {
-    return std::all_of(fates.begin(), fates.end(), [](const WorkerFate& fate) {
-        return std::holds_alternative<Finished>(fate);
+bool WorkerGroup::awaits_words() const {
+    return std::any_of(fates.begin(), fates.end(), [](const WorkerFate& fate) {
+        return std::visit(
+            [](const auto& one) {
+                if constexpr (requires { one.words; }) {
+                    return one.words == Words::Awaited;
+                } else {
+                    return false;
+                }
+            },
+            fate);
     });
 }
 
@@ -42,15 +50,25 @@ std::string WorkerGroup::running_text() const {
     return fmt::format("local rank{} {}", ranks.size() == 1 ? "" : "s", list);
 }
 
-rdzv::Evidence* WorkerGroup::evidence(LocalRank local_rank) {
-    const auto evidence_in = [](auto& fate) -> rdzv::Evidence* {
-        if constexpr (requires { fate.evidence; }) {
-            return &fate.evidence;
+void WorkerGroup::await_words(LocalRank local_rank) {
+    const auto await = [](auto& fate) {
+        if constexpr (requires { fate.words; }) {
+            fate.words = Words::Awaited;
+        }
+    };
+    std::visit(await, fates.at(static_cast<std::size_t>(local_rank.value())));
+}
+
+rdzv::Evidence* WorkerGroup::settle_words(LocalRank local_rank) {
+    const auto settle = [](auto& fate) -> rdzv::Evidence* {
+        if constexpr (requires { fate.words; }) {
+            const bool is_awaited = std::exchange(fate.words, Words::Settled) == Words::Awaited;
+            return is_awaited ? &fate.evidence : nullptr;
         } else {
             return nullptr;
         }
     };
-    return std::visit(evidence_in, fates.at(static_cast<std::size_t>(local_rank.value())));
+    return std::visit(settle, fates.at(static_cast<std::size_t>(local_rank.value())));
 }
 
 std::optional<Instant> WorkerGroup::next_deadline() const {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <optional>
-#include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -20,10 +20,17 @@ struct Alive {};
 /// Exited 0 before anything was asked of it: counts for success.
 struct Finished {};
 
+/// The last words of a worker that failed.
+enum class Words {
+    Settled,  ///< in its evidence, or none are to be had
+    Awaited,  ///< being read: Stopped follows them
+};
+
 /// Failed by itself. Reported at once, and again after every reconnect.
 struct Failed {
     rdzv::Evidence evidence;
     Instant at{};
+    Words words = Words::Settled;
 };
 
 /// Died of a signal that may have been meant for the whole node: judged at `judged_at`, when our
@@ -31,6 +38,7 @@ struct Failed {
 struct HeldBack {
     rdzv::Evidence evidence;
     Instant at{};
+    Words words = Words::Settled;
     Instant judged_at{};
 };
 
@@ -39,12 +47,19 @@ struct HeldBack {
 struct Failing {
     rdzv::Evidence evidence;
     Instant at{};
+    Words words = Words::Settled;
 };
 
 /// Ended after a stop or while this node leaves: neither success nor failure.
 struct Left {};
 
 using WorkerFate = std::variant<Alive, Finished, Failed, HeldBack, Failing, Left>;
+
+/// It is certain by now that this one has failed, and that it has ended.
+template <typename HeldBackOrFailing>
+[[nodiscard]] Failed failed_of(HeldBackOrFailing fate) {
+    return {.evidence = std::move(fate.evidence), .at = fate.at, .words = fate.words};
+}
 
 /// It has not ended, or that is not known.
 [[nodiscard]] inline bool is_running(const WorkerFate& fate) {
@@ -61,12 +76,18 @@ struct WorkersHang {
     Duration grace{};
 };
 
+/// How workers were told to go.
+enum class StopManner {
+    Drain,       ///< those that look at the shared page are asked there, the others signalled
+    AfterDrain,  ///< it began as a drain; since then all have been signalled
+    Signal,      ///< all were signalled, nobody was asked
+};
+
 /// `signal` was sent; what still runs at `kill_at` is killed.
 struct WorkersStop {
     Instant kill_at{};
     int signal = 0;
-    bool is_drain = false;   ///< the signal was not sent to those that were asked instead
-    bool has_asked = false;  ///< some time: AskWorkersToLeave
+    StopManner manner = StopManner::Signal;
 };
 
 /// Killed; the proof that no process is left has not come.
@@ -89,7 +110,6 @@ public:
 
     GroupPhase phase;
     std::vector<WorkerFate> fates;           ///< by local rank
-    std::set<LocalRank> words_awaited;       ///< failed ones whose last words are being read
     bool is_superseded = false;              ///< the run goes on without it
     Instant publish_until = Instant::min();  ///< as its workers were told
 
@@ -98,15 +118,20 @@ public:
         return std::holds_alternative<T>(phase);
     }
     [[nodiscard]] bool has_all_exited() const;
-    [[nodiscard]] bool has_all_finished() const;
+    /// Last words of a failed worker are being read.
+    [[nodiscard]] bool awaits_words() const;
 
     [[nodiscard]] std::vector<LocalRank> running() const;
 
     /// "local ranks 0, 2" of those that run, for people.
     [[nodiscard]] std::string running_text() const;
 
-    /// The evidence of a worker that failed or may have; null of any other.
-    [[nodiscard]] rdzv::Evidence* evidence(LocalRank local_rank);
+    /// Of a worker that failed or may have, from now on; all others have none.
+    void await_words(LocalRank local_rank);
+
+    /// They are known, or cannot be had. Its evidence, to put them into; null: nobody waits for
+    /// them any more.
+    [[nodiscard]] rdzv::Evidence* settle_words(LocalRank local_rank);
 
     /// The earliest held-back death or the kill of a stop.
     [[nodiscard]] std::optional<Instant> next_deadline() const;

@@ -28,6 +28,18 @@ TEST_CASE("joining waits for a store socket on the link's own address") {
     CHECK_FALSE(join.held.has_value());
 }
 
+TEST_CASE("an answer to a join that was never sent changes nothing") {
+    Rig rig;
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{
+        .run_token = "t1", .lease = Milliseconds(1000), .beat_interval = Milliseconds(100)});
+    rig.pass(Milliseconds(100));
+    CHECK_FALSE(rig.sends_anything());
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    REQUIRE(rig.sent<rdzv::Join>().size() == 1);
+    CHECK(rig.sent<rdzv::Join>()[0].run_token.empty());
+}
+
 TEST_CASE("a chosen store address is used instead of the link's") {
     SupervisorOptions options = two_slot_options();
     options.store_host = "192.168.1.7";
