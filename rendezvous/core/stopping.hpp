@@ -18,8 +18,9 @@ struct Step;
 /// Every member was told to stop; those in `pending` have not proven to be empty.
 ///
 /// Reads: the members and the current generation.
-/// Changes: its own fields, and what a member has said of its ranks. When the last one is empty:
-/// the budgets, each cause once (S9), who is to blame, and members who leave go.
+/// Changes: its own fields, what a member has said of its ranks, and its store. A lost member is
+/// blamed. When the last one is empty the budgets are charged, each cause once (S9), who failed
+/// first is blamed, and members who leave go.
 /// Leads to: Forming, Closed (success, failure, a budget used up), Adopting (a join). When the last
 /// one is empty `stopping` is gone.
 struct Stopping {
