@@ -248,6 +248,7 @@ TEST_CASE("the port has room for one job's store, until that job is over") {
         "another rendezvous");
     REQUIRE(second.last<Refused>()->exit_code == 2);
     REQUIRE(daemon.server->job_count() == 1);
+    second.client->stop([] {});  // else it joins again, once the port is free
     Agent elsewhere(io, {.port = daemon.port, .job = "bert", .node = "c"});
     run_until(io, [&] { return elsewhere.last<Start>() != nullptr; });
     for (int i = 0; i < 2; ++i) {
