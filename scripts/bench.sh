@@ -6,14 +6,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/bench.sh [launch] [--runs N] [--only start|idle|crash-1|crash-2|lose-node|
-                        death|logs|tee]...
+usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD] [--only start|idle|crash-1|crash-2|
+                        lose-node|death|logs|tee]...
        scripts/bench.sh runtime [--runs N] [--epochs N] [--only start|speed-1|speed-2|crash]...
        scripts/bench.sh control-plane [--runs N] [--minutes M] [--full] [--only torchrun|agents-128|
                         agents-1000|agents-4000|signal|stall-daemon|stall-leader|stall-paused|
                         stall-etcd|silence|false-alarms|chaos|chaos-daemons]... [--seed S]
-       scripts/bench.sh store [--runs N] [--only connects|resolver|barrier|relay|requests-1|
-                        requests-16|requests-64|memory|values|relays|relay-pytorch]...
+       scripts/bench.sh store [--runs N] [--beside BUILD] [--only connects|resolver|barrier|relay|
+                        requests-1|requests-16|requests-64|memory|values|relays|relay-pytorch]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -36,6 +36,9 @@ store    the worker store and PyTorch's own server in turn: 10,000 connects, als
          and through relays; requests of 1, 16 and 64 clients, memory, values of 8 MiB; the store
          directly and through the real relays of 2, 16 and 100 nodes, and of one with PyTorch's
          clients. Writes build/bench/store.json and store-relays.json.
+
+--beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
+build/release of a checkout of the commit before.
 TEXT
 }
 

@@ -189,18 +189,22 @@ def main():
     parser.add_argument("--only", action="append", metavar="MEASURE",
                         choices=["start", "idle", "crash-1", "crash-2", "lose-node", "death",
                                  "logs", "tee"])
-    parser.add_argument("--peers", default="ddprun,torchrun", help="which launchers to run")
+    parser.add_argument("--beside", metavar="BUILD",
+                        help="another build of ddprun, in place of torchrun")
     arguments = parser.parse_args()
     arguments.build = os.path.abspath(arguments.build)
 
-    known = {"ddprun": os.path.join(arguments.build, "bin", "ddprun"),
-             "torchrun": os.path.abspath(arguments.torchrun)}
+    wanted = {"ddprun": os.path.join(arguments.build, "bin", "ddprun")}
+    if arguments.beside:
+        wanted["beside"] = os.path.join(os.path.abspath(arguments.beside), "bin", "ddprun")
+    else:
+        wanted["torchrun"] = os.path.abspath(arguments.torchrun)
     peers = []
-    for name in arguments.peers.split(","):
-        if os.access(known.get(name, ""), os.X_OK):
-            peers.append(Peer(name, [known[name]]))
+    for name, path in wanted.items():
+        if os.access(path, os.X_OK):
+            peers.append(Peer(name, [path]))
         else:
-            say(f"LEFT OUT: {name}: there is no {known.get(name, 'such launcher')}")
+            say(f"LEFT OUT: {name}: there is no {path}")
     if not peers:
         return 1
     os.makedirs(os.path.dirname(os.path.abspath(arguments.json)), exist_ok=True)

@@ -22,6 +22,7 @@ from store_relays import NODES, WORKERS_PER_NODE, RelaysBench
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OURS, PORT, THEIRS, PLAIN = "ddprun", "daemon's port", "PyTorch", "loopback"
+BESIDE = "beside"
 MEASURES = ["connects", "resolver", "barrier", "relay", "requests-1", "requests-16", "requests-64",
             "memory", "values", "relays", "relay-pytorch"]
 CLIENTS = 10000
@@ -117,7 +118,11 @@ class Bench:
         self.load = os.path.join(self.build, "tests", "store_load")
         self.peers = [Peer(OURS, [os.path.join(self.build, "tests", "store_bench_server"),
                                   "--clients-expected", str(CLIENTS)])]
-        if os.access(arguments.python, os.X_OK):
+        if arguments.beside:
+            self.peers.append(Peer(BESIDE, [
+                os.path.join(os.path.abspath(arguments.beside), "tests", "store_bench_server"),
+                "--clients-expected", str(CLIENTS)]))
+        elif os.access(arguments.python, os.X_OK):
             self.peers.append(Peer(THEIRS, [os.path.abspath(arguments.python),
                                             os.path.join(HERE, "store_pytorch.py")]))
         else:
@@ -128,7 +133,7 @@ class Bench:
         # What the kernel alone takes of both servers' work.
         self.plain = Peer(PLAIN, [os.path.join(self.build, "tests", "store_plain_server")])
         self.python = arguments.python
-        self.table = Table([OURS, PORT, PLAIN, THEIRS])
+        self.table = Table([OURS, PORT, PLAIN, BESIDE if arguments.beside else THEIRS])
         self.relays = RelaysBench(self, Server)
         self.has_namespaces = subprocess.run(["unshare", "--mount", "true"], check=False,
                                              stderr=subprocess.DEVNULL).returncode == 0
@@ -212,7 +217,7 @@ class Bench:
 
     def relay(self, peer, server):
         """Ours from 1,250 relays that the generator plays, PyTorch's without any."""
-        is_ours = peer.name == OURS
+        is_ours = peer.name != THEIRS
         nodes = CLIENTS // WORKERS_PER_NODE
         result = self.generate(server, "barrier", rounds=3, clients=nodes if is_ours else CLIENTS,
                                relayed_clients=WORKERS_PER_NODE if is_ours else 0)
@@ -281,6 +286,8 @@ def main():
     parser.add_argument("--runs", type=int, default=7, help="per server and measure")
     parser.add_argument("--build", default="build/release", help="where ddprun was built")
     parser.add_argument("--python", default=".venv/bin/python", help="one that has PyTorch")
+    parser.add_argument("--beside", metavar="BUILD",
+                        help="another build of ddprun, in place of PyTorch")
     parser.add_argument("--json", default="build/bench/store.json")
     parser.add_argument("--only", action="append", metavar="MEASURE", choices=MEASURES)
     arguments = parser.parse_args()
