@@ -177,10 +177,4 @@ TEST_CASE("a request as a whole has a limit too") {
     CHECK(refused.error().what == "MULTI_SET of more than 100 bytes");
 }
 
-TEST_CASE("bytes are shown to people escaped and cut") {
-    CHECK(printable("/a b~") == "/a b~");
-    CHECK(printable(std::string_view("\0\n\\\xff", 4)) == "\\x00\\x0a\\x5c\\xff");
-    CHECK(printable(std::string(65, 'x')) == std::string(64, 'x') + "...");
-}
-
 }  // namespace ddprun::rdzv::store_test

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/printable.hpp"
 
 namespace ddprun::rdzv {
 
@@ -18,6 +19,8 @@ constexpr std::uint8_t kWaitCanceled = 1;
 constexpr std::size_t kLengthBytes = 8;
 /// What a key, or an element of a queue, takes besides its text.
 constexpr std::uint64_t kOverheadBytes = 128;
+/// Of a key or a value in an error.
+constexpr std::size_t kShownColumns = 64;
 
 void reply_u8(StoreReplies& replies, StoreClient client, std::uint8_t value) {
     append_u8(replies.begin_reply(client), value);
@@ -235,8 +238,9 @@ Result<std::int64_t> StoreCore::increase(StoreOpcode opcode, std::string_view ke
         if (!current) {
             return Error{
                 current.error().code,
-                fmt::format("{} on key {}: its value {} {}", name_of(opcode), printable(key),
-                            printable(found->second.view()), current.error().what)};
+                fmt::format("{} on key {}: its value {} {}", name_of(opcode),
+                            printable(key, kShownColumns),
+                            printable(found->second.view(), kShownColumns), current.error().what)};
         }
         value = *current;
     }

@@ -85,19 +85,6 @@ bool may_grow_store(StoreOpcode opcode) {
     }
 }
 
-std::string printable(std::string_view bytes) {
-    constexpr std::size_t kShown = 64;
-    std::string text;
-    for (char byte : bytes.substr(0, kShown)) {
-        if (byte >= ' ' && byte <= '~' && byte != '\\') {
-            text += byte;
-        } else {
-            text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
-        }
-    }
-    return bytes.size() > kShown ? text + "..." : text;
-}
-
 Result<std::size_t> RequestSplitter::split(std::string_view bytes) {
     if (bytes.empty()) {
         return std::size_t{0};

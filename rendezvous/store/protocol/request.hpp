@@ -53,9 +53,6 @@ inline constexpr std::uint32_t kStoreMagic = 0x3C85F7CE;
 /// Whether a request of it may make the store larger.
 [[nodiscard]] bool may_grow_store(StoreOpcode opcode);
 
-/// `bytes` as people can read it: unprintable bytes escaped, cut after 64.
-[[nodiscard]] std::string printable(std::string_view bytes);
-
 /// Finds where the requests of one connection end. It remembers how far it has looked, so bytes may
 /// arrive in any segmentation and none is looked at twice. A length is checked against Limits as
 /// soon as it has arrived, before what it announces. The first request must be VALIDATE with the
