@@ -53,6 +53,7 @@ struct Daemon {
     bool is_up = true;
     Instant up_at{};
     bool is_paused = false;
+    Instant paused_since{};  ///< the last time
     Instant paused_until{};
     std::deque<std::function<void()>> waits_for_it;  ///< while it is paused, in order
     Instant cut_off_until{};                         ///< from etcd

@@ -242,7 +242,7 @@ private:
     void judge_hang(const rdzv::Run& run);
     void judge_end();
     [[nodiscard]] bool is_calm(const Machine& machine) const;
-    [[nodiscard]] bool is_undisturbed(const Machine& machine) const;
+    [[nodiscard]] bool is_undisturbed(const Machine& machine, Instant when) const;
     [[nodiscard]] bool is_dead_one_missed(const std::string& digest, const NodeId& node) const;
     void judge_notice(Instant died, const std::string& digest, const NodeId& node);
     void judge_return(const Daemon& daemon);

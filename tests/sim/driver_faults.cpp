@@ -479,6 +479,7 @@ void Simulation::pause_rendezvous(Dice& dice) {
         disturb_all(std::min(daemon.paused_until, events_.now() + leader_lease()));
     }
     daemon.is_paused = true;
+    daemon.paused_since = events_.now();
     network_.hold_handshakes(daemon.index, daemon.paused_until);
     for (Machine& machine : machines_) {
         // Nothing was taken in meanwhile; it is sent again, a little later.
@@ -506,6 +507,11 @@ void Simulation::resume_rendezvous(Daemon& daemon) {
     trace("fault", fmt::format("{} runs on", daemon.name));
     daemon.is_paused = false;
     const Instant now = events_.now();
+    for (Machine& machine : machines_) {
+        if (!is_undisturbed(machine, daemon.paused_since)) {
+            disturb(machine, now);  // the daemon hears of that fault only now
+        }
+    }
     if (has_several() && deciding() == &daemon) {
         disturb_all(now);  // it woke within its lease: nobody takes over
         expected_digest_.clear();

@@ -63,13 +63,12 @@ bool Simulation::is_calm(const Machine& machine) const {
            !network_.is_disturbed(machine.index);
 }
 
-/// Its last fault is over for so long that its silence is forgiven or judged: if the rendezvous
-/// gives it up now, it is not for that.
-bool Simulation::is_undisturbed(const Machine& machine) const {
-    return machine.disturbed_until == Instant{} || machine.disturbed_until + options_.limits.lease +
-                                                           options_.limits.self_doubt + kAtOnce +
-                                                           there_and_back(machine) <
-                                                       events_.now();
+/// At `when` its last fault is over for so long that its silence is forgiven or judged: if the
+/// rendezvous gives it up then, it is not for that.
+bool Simulation::is_undisturbed(const Machine& machine, Instant when) const {
+    const Duration judged_within =
+        options_.limits.lease + options_.limits.self_doubt + kAtOnce + there_and_back(machine);
+    return machine.disturbed_until == Instant{} || machine.disturbed_until + judged_within < when;
 }
 
 // --------------------------------------------------------------------------------- now and then
@@ -275,8 +274,8 @@ void Simulation::judge_false_deaths(const Machine& machine,
         stop != nullptr && stop->cause == rdzv::StopCause::Fenced && !machine.has_namesake;
     const bool is_of_same_run =
         machine.start_digest.empty() || is_of_run(checker_.truth_of(machine.start_digest), *run);
-    if (is_fence && is_of_same_run && is_undisturbed(machine) && !machine.is_lost_for_fault &&
-        !has_forgotten_ && are_delays_short(machine)) {
+    if (is_fence && is_of_same_run && is_undisturbed(machine, events_.now()) &&
+        !machine.is_lost_for_fault && !has_forgotten_ && are_delays_short(machine)) {
         checker_.violate("S6", fmt::format("{} was fenced without a reason", name_of(machine)));
     }
 }
@@ -292,15 +291,16 @@ void Simulation::judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_
     }
     for (Machine& machine : machines_) {
         const bool is_innocent = machine.supervisor != nullptr && machine.is_accepted &&
-                                 is_undisturbed(machine) && !machine.signalled_at.has_value() &&
-                                 !machine.has_given_up && !machine.has_namesake &&
-                                 are_delays_short(machine) && !machine.is_replaced;
+                                 is_undisturbed(machine, events_.now()) &&
+                                 !machine.signalled_at.has_value() && !machine.has_given_up &&
+                                 !machine.has_namesake && are_delays_short(machine) &&
+                                 !machine.is_replaced;
         const bool is_lost = machine.token == run.token && !run.nodes.contains(machine.node);
         if (is_innocent && is_lost && !machine.is_lost_for_fault && !is_decided &&
             !has_forgotten_) {
             checker_.violate("S6", fmt::format("{} lives and was given up", name_of(machine)));
         }
-        machine.is_lost_for_fault |= is_lost && !is_undisturbed(machine);
+        machine.is_lost_for_fault |= is_lost && !is_undisturbed(machine, events_.now());
     }
 }
 
