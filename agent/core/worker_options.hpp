@@ -22,6 +22,9 @@ struct OutputChoice {
     bool shows_stderr = true;
     bool is_teed_stdout = false;  ///< shown with torchrun's prefix even where `prefixes` is off
     bool is_teed_stderr = false;
+    /// stdout and stderr are one stream, in the order in which the worker writes to them. Neither
+    /// is tee'd then, and both are shown or none.
+    bool is_merged = false;
 };
 
 }  // namespace ddprun::agent

@@ -17,9 +17,10 @@ struct LineOrigin {
 };
 
 /// Console lines as objects of JSON, one a line, for programs that gather logs: `time` (UTC, RFC
-/// 3339 with milliseconds, when the line was whole), `host`, `stream` (`stdout`, `stderr`, or
-/// `ddprun` for its own lines), `rank`, `local_rank` and `generation` of a worker, and `message`:
-/// the line without its end; what is no UTF-8 in it is replaced.
+/// 3339 with milliseconds, when the line was whole), `host`, `stream` (`stdout`, `stderr`,
+/// `output` where these two are merged, or `ddprun` for its own lines), `rank`, `local_rank` and
+/// `generation` of a worker, and `message`: the line without its end; what is no UTF-8 in it is
+/// replaced.
 class JsonLine {
 public:
     /// `worker`: none for ddprun's own lines.

@@ -45,6 +45,15 @@ Result<Pipe> make_pipe() {
     return pipe;
 }
 
+/// Another descriptor to write to `pipe`, and none to read.
+Result<Pipe> second_end_of(const Pipe& pipe) {
+    UniqueFd write(::fcntl(pipe.write.get(), F_DUPFD_CLOEXEC, 3));
+    if (!write.is_open()) {
+        return system_error(errno, "duplicating a worker's pipe");
+    }
+    return Pipe{UniqueFd(), std::move(write)};
+}
+
 /// A collect() under way: answered by the output thread or, if that is held up, by the timer;
 /// both on the callbacks' executor.
 struct Collecting {
@@ -113,7 +122,9 @@ Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_ra
     if (!out) {
         return out.error();
     }
-    Result<Pipe> err = make_pipe();
+    const auto choice = thread_->options_.console.find(local_rank.value());
+    const bool is_merged = choice != thread_->options_.console.end() && choice->second.is_merged;
+    Result<Pipe> err = is_merged ? second_end_of(*out) : make_pipe();
     if (!err) {
         return err.error();
     }

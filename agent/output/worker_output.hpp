@@ -20,7 +20,7 @@ namespace ddprun::agent {
 
 struct OutputOptions {
     Limits limits;
-    LogRotation rotation;                 ///< of stdout.log and stderr.log
+    LogRotation rotation;                 ///< of the workers' log files
     std::string log_root;                 ///< `<log-dir>/<job>_<8 hex>`; empty: no by-rank links
     std::map<int, OutputChoice> console;  ///< by local rank; those not listed have the defaults
     /// Tee'd lines with one of these texts are also kept in filtered_stdout.log or
@@ -38,8 +38,8 @@ struct OutputOptions {
     int console_err = 2;
 };
 
-/// The write ends of one worker's pipes: blocking, as programs expect. Close them once the worker
-/// (or the keeper) has its copies.
+/// The write ends of one worker's pipes: blocking, as programs expect. Both are of the same pipe
+/// where its streams are merged. Close them once the worker (or the keeper) has its copies.
 struct OutputPipes {
     UniqueFd out;
     UniqueFd err;
@@ -47,8 +47,10 @@ struct OutputPipes {
 
 /// What is known of a worker's last words.
 struct Collected {
-    std::string stderr_tail;  ///< its last bytes, at most Limits::stderr_tail_bytes_max
-    std::string error_file;   ///< content of its error.json, at most Limits::error_file_bytes_max
+    /// The last bytes of its stderr, or of both streams where they are merged, at most
+    /// Limits::stderr_tail_bytes_max.
+    std::string stderr_tail;
+    std::string error_file;  ///< content of its error.json, at most Limits::error_file_bytes_max
     /// False if the disk held the output thread up for Limits::evidence_timeout: both are empty.
     bool is_complete = true;
 };
@@ -88,10 +90,11 @@ public:
     WorkerOutput& operator=(const WorkerOutput&) = delete;
 
     /// Pipes for a worker that is about to start. Its folder `log_dir` (made with its parents,
-    /// 0700), stdout.log and stderr.log in it are made on the output thread: when_ready() tells
-    /// when. The link `<log_root>/by-rank/<rank>` to it follows, before the worker is collected.
-    /// What exists is appended to; nothing is ever truncated or deleted. An empty `log_dir` means
-    /// no files. Fails only if no descriptors are left, and leaves nothing then.
+    /// 0700), stdout.log and stderr.log in it, or output.log where the two are merged, are made on
+    /// the output thread: when_ready() tells when. The link `<log_root>/by-rank/<rank>` to it
+    /// follows, before the worker is collected. What exists is appended to; nothing is ever
+    /// truncated or deleted. An empty `log_dir` means no files. Fails only if no descriptors are
+    /// left, and leaves nothing then.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
                                            const std::string& log_dir);
 

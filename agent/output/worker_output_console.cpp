@@ -14,6 +14,8 @@
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
+#include "agent/output/same_file.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -68,10 +70,7 @@ ConsoleSink::ConsoleSink(boost::asio::io_context& io, int fd, std::function<void
 ConsoleSink::~ConsoleSink() = default;
 
 bool ConsoleSink::is_same_place(int fd) const {
-    struct stat mine {};
-    struct stat other {};
-    return fd_.is_open() && ::fstat(fd_.get(), &mine) == 0 && ::fstat(fd, &other) == 0 &&
-           mine.st_dev == other.st_dev && mine.st_ino == other.st_ino;
+    return is_same_file(fd_.get(), fd);
 }
 
 void ConsoleSink::write(std::string_view bytes) {

@@ -51,20 +51,26 @@ LineWriter own_lines(const OutputOptions& options) {
 
 /// One pipe of a worker. Shared with the wait for its readiness, which may outlive it by a moment.
 struct OutputPump::Stream {
-    explicit Stream(boost::asio::io_context& io) : pipe(io) {}
+    Stream(boost::asio::io_context& io, StreamKind kind_) : kind(kind_), pipe(io) {}
 
+    [[nodiscard]] std::string_view name() const {
+        return kind == StreamKind::Stdout   ? "stdout"
+               : kind == StreamKind::Stderr ? "stderr"
+                                            : "output";
+    }
+
+    const StreamKind kind;
     boost::asio::posix::stream_descriptor pipe;
     std::optional<LogFile> file;
     ConsoleSink* console = nullptr;        ///< null: not shown
     std::optional<LineSplitter> splitter;  ///< none: raw
-    std::optional<LineTail> tail;          ///< of stderr
+    std::optional<LineTail> tail;          ///< of the one with the last words
     std::optional<LineFilter> filter;      ///< keeps some lines apart
     bool is_ended = false;                 ///< all write ends are closed
 };
 
 struct OutputPump::Worker {
-    std::shared_ptr<Stream> out;
-    std::shared_ptr<Stream> err;
+    std::vector<std::shared_ptr<Stream>> streams;  ///< stdout and stderr, or both merged
     std::string log_dir;
 };
 
@@ -83,25 +89,37 @@ OutputPump::~OutputPump() = default;
 
 void OutputPump::open(OpenedWorker opened) {
     auto worker = std::make_unique<Worker>();
-    worker->out = std::make_shared<Stream>(io_);
-    worker->err = std::make_shared<Stream>(io_);
-    worker->err->tail.emplace(options_.limits.stderr_tail_bytes_max);
     worker->log_dir = std::move(opened.log_dir);
-    boost::system::error_code error;
-    worker->out->pipe.assign(opened.out.release(), error);
-    DDP_CHECK(!error, error.message());
-    worker->err->pipe.assign(opened.err.release(), error);
-    DDP_CHECK(!error, error.message());
-    set_console(*worker, {opened.rank, opened.local_rank, opened.generation});
+    const LineOrigin origin{opened.rank, opened.local_rank, opened.generation};
+    if (opened.err.is_open()) {
+        add_stream(*worker, StreamKind::Stdout, std::move(opened.out), origin);
+        add_stream(*worker, StreamKind::Stderr, std::move(opened.err), origin);
+    } else {
+        add_stream(*worker, StreamKind::Merged, std::move(opened.out), origin);
+    }
     if (!worker->log_dir.empty()) {
         open_files(*worker, opened.rank);
-        open_filters(*worker, opened.local_rank, opened.rank);
+        open_filters(*worker, origin);
     }
-    wait(worker->out);
-    wait(worker->err);
+    for (const std::shared_ptr<Stream>& stream : worker->streams) {
+        wait(stream);
+    }
     const bool is_new =
         workers_.emplace(Key(opened.generation, opened.local_rank), std::move(worker)).second;
     DDP_CHECK(is_new, opened.generation.value(), opened.local_rank.value());
+}
+
+void OutputPump::add_stream(Worker& worker, StreamKind kind, UniqueFd pipe,
+                            const LineOrigin& origin) {
+    auto stream = std::make_shared<Stream>(io_, kind);
+    if (kind != StreamKind::Stdout) {
+        stream->tail.emplace(options_.limits.stderr_tail_bytes_max);
+    }
+    boost::system::error_code error;
+    stream->pipe.assign(pipe.release(), error);
+    DDP_CHECK(!error, error.message());
+    set_console(*stream, origin);
+    worker.streams.push_back(std::move(stream));
 }
 
 OutputChoice OutputPump::choice_of(LocalRank local_rank) const {
@@ -109,30 +127,26 @@ OutputChoice OutputPump::choice_of(LocalRank local_rank) const {
     return found == options_.console.end() ? OutputChoice{} : found->second;
 }
 
-void OutputPump::set_console(Worker& worker, const LineOrigin& origin) {
+void OutputPump::set_console(Stream& stream, const LineOrigin& origin) {
     const OutputChoice choice = choice_of(origin.local_rank);
-    const auto set = [&](Stream& stream, ConsoleSink& console, const char* name, bool is_shown,
-                         bool is_teed) {
-        if (!is_shown && !is_teed) {
-            return;
-        }
-        stream.console = &console;
-        const std::size_t line_bytes_max = options_.limits.console_line_bytes_max;
-        if (options_.is_json) {
-            stream.splitter.emplace(json_lines(JsonLine(options_.hostname, name, origin)),
-                                    line_bytes_max);
-        } else if (options_.prefixes) {
-            stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, origin.rank)),
-                                    line_bytes_max);
-        } else if (is_teed) {
-            stream.splitter.emplace(
-                with_prefix(torchrun_prefix(options_.prefix_template, options_.role, origin.rank,
-                                            origin.local_rank)),
-                line_bytes_max);
-        }
-    };
-    set(*worker.out, out_console_, "stdout", choice.shows_stdout, choice.is_teed_stdout);
-    set(*worker.err, err_console(), "stderr", choice.shows_stderr, choice.is_teed_stderr);
+    const bool is_err = stream.kind == StreamKind::Stderr;
+    const bool is_teed = is_err ? choice.is_teed_stderr : choice.is_teed_stdout;
+    if (!is_teed && !(is_err ? choice.shows_stderr : choice.shows_stdout)) {
+        return;
+    }
+    stream.console = is_err ? &err_console() : &out_console_;
+    const std::size_t line_bytes_max = options_.limits.console_line_bytes_max;
+    if (options_.is_json) {
+        stream.splitter.emplace(json_lines(JsonLine(options_.hostname, stream.name(), origin)),
+                                line_bytes_max);
+    } else if (options_.prefixes) {
+        stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, origin.rank)),
+                                line_bytes_max);
+    } else if (is_teed) {
+        stream.splitter.emplace(with_prefix(torchrun_prefix(options_.prefix_template, options_.role,
+                                                            origin.rank, origin.local_rank)),
+                                line_bytes_max);
+    }
 }
 
 void OutputPump::open_files(Worker& worker, Rank rank) {
@@ -140,16 +154,15 @@ void OutputPump::open_files(Worker& worker, Rank rank) {
         say_error(made.error());
         return;
     }
-    const auto open_one = [&](Stream& stream, const char* name) {
-        Result<LogFile> file = LogFile::open(worker.log_dir + name, options_.rotation);
+    for (const std::shared_ptr<Stream>& stream : worker.streams) {
+        Result<LogFile> file = LogFile::open(
+            fmt::format("{}/{}.log", worker.log_dir, stream->name()), options_.rotation);
         if (file) {
-            stream.file = std::move(*file);
+            stream->file = std::move(*file);
         } else {
             say_error(file.error());
         }
-    };
-    open_one(*worker.out, "/stdout.log");
-    open_one(*worker.err, "/stderr.log");
+    }
     if (options_.log_root.empty()) {
         return;
     }
@@ -179,25 +192,27 @@ void OutputPump::make_links() {
     }
 }
 
-void OutputPump::open_filters(Worker& worker, LocalRank local_rank, Rank rank) {
-    const OutputChoice choice = choice_of(local_rank);
-    const auto open_one = [&](Stream& stream, const std::vector<std::string>& texts, bool is_teed,
-                              const char* name) {
-        if (texts.empty() || !is_teed) {
-            return;
+void OutputPump::open_filters(Worker& worker, const LineOrigin& origin) {
+    const OutputChoice choice = choice_of(origin.local_rank);
+    for (const std::shared_ptr<Stream>& stream : worker.streams) {
+        const bool is_err = stream->kind == StreamKind::Stderr;
+        const std::vector<std::string>& texts =
+            is_err ? options_.stderr_filters : options_.stdout_filters;
+        if (texts.empty() || !(is_err ? choice.is_teed_stderr : choice.is_teed_stdout)) {
+            continue;
         }
-        Result<LineFilter> filter = LineFilter::open(
-            worker.log_dir.substr(0, worker.log_dir.rfind('/')) + name, texts,
-            torchrun_prefix(options_.prefix_template, options_.role, rank, local_rank),
-            options_.limits.console_line_bytes_max);
+        const std::string folder = worker.log_dir.substr(0, worker.log_dir.rfind('/'));
+        Result<LineFilter> filter =
+            LineFilter::open(fmt::format("{}/filtered_{}.log", folder, stream->name()), texts,
+                             torchrun_prefix(options_.prefix_template, options_.role, origin.rank,
+                                             origin.local_rank),
+                             options_.limits.console_line_bytes_max);
         if (filter) {
-            stream.filter = std::move(*filter);
+            stream->filter = std::move(*filter);
         } else {
             say_error(filter.error());
         }
-    };
-    open_one(*worker.out, options_.stdout_filters, choice.is_teed_stdout, "/filtered_stdout.log");
-    open_one(*worker.err, options_.stderr_filters, choice.is_teed_stderr, "/filtered_stderr.log");
+    }
 }
 
 void OutputPump::wait(const std::shared_ptr<Stream>& stream) {
@@ -304,12 +319,14 @@ Collected OutputPump::collect(Generation generation, LocalRank local_rank) {
         return {};
     }
     Worker& worker = *found->second;
-    for (Stream* stream : {worker.out.get(), worker.err.get()}) {
+    Collected collected;
+    for (const std::shared_ptr<Stream>& stream : worker.streams) {
         drain(*stream);
         finish_line(*stream);
+        if (stream->tail) {
+            collected.stderr_tail = stream->tail->text();
+        }
     }
-    Collected collected;
-    collected.stderr_tail = worker.err->tail->text();
     if (!worker.log_dir.empty()) {
         collected.error_file =
             read_error_file(worker.log_dir + "/error.json", options_.limits.error_file_bytes_max);
@@ -327,7 +344,7 @@ void OutputPump::close(Generation generation) {
 }
 
 void OutputPump::close_worker(Worker& worker) {
-    for (const std::shared_ptr<Stream>& stream : {worker.out, worker.err}) {
+    for (const std::shared_ptr<Stream>& stream : worker.streams) {
         drain(*stream);
         finish_line(*stream);
         boost::system::error_code ignored;

@@ -21,7 +21,8 @@
 
 namespace ddprun::agent {
 
-/// A worker's pipes and place, on the way to the output thread.
+/// A worker's pipes and place, on the way to the output thread. Where its streams are merged `out`
+/// carries both, and `err` is not open.
 struct OpenedWorker {
     Generation generation;
     LocalRank local_rank;
@@ -52,15 +53,17 @@ public:
     void finish();
 
 private:
+    enum class StreamKind { Stdout, Stderr, Merged };
     struct Stream;
     struct Worker;
     using Key = std::pair<Generation, LocalRank>;
 
+    void add_stream(Worker& worker, StreamKind kind, UniqueFd pipe, const LineOrigin& origin);
     void open_files(Worker& worker, Rank rank);
     void make_links();
-    void open_filters(Worker& worker, LocalRank local_rank, Rank rank);
+    void open_filters(Worker& worker, const LineOrigin& origin);
     [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const;
-    void set_console(Worker& worker, const LineOrigin& origin);
+    void set_console(Stream& stream, const LineOrigin& origin);
     void wait(const std::shared_ptr<Stream>& stream);
     void on_readable(const std::shared_ptr<Stream>& stream);
     [[nodiscard]] bool read_once(Stream& stream, std::size_t& count);

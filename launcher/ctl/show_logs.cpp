@@ -67,11 +67,22 @@ private:
     std::string lines_;
 };
 
-/// The newest worker of a rank.
+/// The newest worker of a rank. Where its two streams were one, `output` is all there is; else
+/// there is no such file.
 struct RankLogs {
     std::string folder;
-    Shown out;
-    Shown err;
+    std::array<Shown, 3> streams;  ///< output, stdout, stderr
+
+    void show() {
+        for (Shown& stream : streams) {
+            stream.show();
+        }
+    }
+    void finish() {
+        for (Shown& stream : streams) {
+            stream.finish();
+        }
+    }
 };
 
 class Logs {
@@ -107,8 +118,7 @@ public:
             show_all();
         }
         for (auto& [rank, logs] : ranks_) {
-            logs->out.finish();
-            logs->err.finish();
+            logs->finish();
         }
         std::fflush(out_);
         if (!is_over && !has_writer) {
@@ -135,14 +145,17 @@ private:
         const bool is_alone = question_.ranks.size() == 1;
         const auto prefix = is_alone ? std::nullopt : std::optional(fmt::format("[{}] ", rank));
         auto logs =
-            std::make_unique<RankLogs>(RankLogs{folder, Shown(folder + "/stdout.log", out_, prefix),
-                                                Shown(folder + "/stderr.log", err_, prefix)});
+            std::make_unique<RankLogs>(RankLogs{folder,
+                                                {Shown(folder + "/output.log", out_, prefix),
+                                                 Shown(folder + "/stdout.log", out_, prefix),
+                                                 Shown(folder + "/stderr.log", err_, prefix)}});
         if (question_.follows) {
             watch(folder);
         }
         if (last_lines) {
-            logs->out.skip_to_last(*last_lines);
-            logs->err.skip_to_last(*last_lines);
+            for (Shown& stream : logs->streams) {
+                stream.skip_to_last(*last_lines);
+            }
         }
         ranks_[rank] = std::move(logs);
     }
@@ -156,10 +169,8 @@ private:
                 continue;
             }
             if (found != ranks_.end()) {
-                found->second->out.show();
-                found->second->out.finish();
-                found->second->err.show();
-                found->second->err.finish();
+                found->second->show();
+                found->second->finish();
             }
             open(rank, std::nullopt);
         }
@@ -167,8 +178,7 @@ private:
 
     void show_all() {
         for (auto& [rank, logs] : ranks_) {
-            logs->out.show();
-            logs->err.show();
+            logs->show();
         }
         std::fflush(out_);
     }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/output/same_file.hpp"
 #include "base/os/start_program.hpp"
 #include "base/signal_name.hpp"
 #include "rendezvous/wire/endpoint.hpp"
@@ -47,15 +48,18 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     output.prefixes =
         plan.prefix == PrefixMode::Always ||
         (plan.prefix == PrefixMode::Auto && has_company && isatty(STDOUT_FILENO) == 1);
+    const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
     for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
         agent::OutputChoice choice;
         if (const auto given = plan.console.find(local_rank); given != plan.console.end()) {
             choice = given->second;
+        } else {
+            choice.is_merged = is_one_place;
         }
         const auto& filter = plan.local_ranks_filter;
         if (!filter.empty() &&
             std::find(filter.begin(), filter.end(), local_rank) == filter.end()) {
-            choice = {false, false, false, false};
+            choice = {false, false, false, false, choice.is_merged};
         }
         output.console[local_rank] = choice;
     }

@@ -176,7 +176,7 @@ void Process::start(const StartOptions& options) {
         const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
         ::dup2(null, 0);
         ::dup2(out_write.get(), 1);
-        ::dup2(err_write.get(), 2);
+        ::dup2(options.is_merged ? out_write.get() : err_write.get(), 2);
         sigset_t none;
         ::sigemptyset(&none);
         ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -71,6 +71,7 @@ struct StartOptions {
     std::map<std::string, std::string> env;  ///< over the cluster's environment
     std::string cwd;                         ///< empty: the cluster's folder
     std::string name;                        ///< for messages; empty: argv[0]'s last part
+    bool is_merged = false;                  ///< stderr is stdout's pipe, as behind `2>&1`
 };
 
 class Cluster;

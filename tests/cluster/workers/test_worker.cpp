@@ -359,6 +359,13 @@ private:
             {"--say", {1, [](Arguments a) { write_all(1, a[0] + "\n"); }}},
             {"--complain", {1, [](Arguments a) { write_all(2, a[0] + "\n"); }}},
             {"--write", {1, [](Arguments a) { write_all(1, a[0]); }}},
+            {"--alternate",
+             {1,
+              [](Arguments a) {
+                  for (int i = 0; i < number(a[0]); ++i) {
+                      write_all(1 + i % 2, std::to_string(i) + "\n");
+                  }
+              }}},
             {"--flood",
              {1,
               [](Arguments a) {

@@ -1,0 +1,79 @@
+// What people see who start ddprun by hand: one place for both streams, a real terminal.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun::test;
+
+namespace {
+
+/// ddprun behind `2>&1`.
+Process& start_merged(Cluster& cluster, std::vector<std::string> args) {
+    args.insert(args.begin(), {Cluster::program("ddprun"), "--log-dir", cluster.dir() / "logs"});
+    return cluster.start(
+        {.argv = args, .env = {}, .cwd = {}, .name = "ddprun 2>&1", .is_merged = true});
+}
+
+std::string run_folder(const Cluster& cluster) {
+    const std::vector<std::string> runs = list_folder(cluster.dir() / "logs");
+    REQUIRE(runs.size() == 1);
+    return cluster.dir() / "logs" + "/" + runs[0];
+}
+
+std::string numbers(int count, const std::string& prefix = {}) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+        text += prefix + std::to_string(i) + "\n";
+    }
+    return text;
+}
+
+}  // namespace
+
+TEST_CASE("behind 2>&1 a worker's two streams are one, in the order in which it wrote them") {
+    Cluster cluster;
+    Process& node = start_merged(cluster, {"--nproc-per-node", "2", Cluster::worker(),
+                                           "--alternate", "2000", "--exit-code", "0"});
+    REQUIRE(node.wait_exit() == 0);
+    for (const char* local_rank : {"0", "1"}) {
+        const std::string folder = run_folder(cluster) + "/attempt_0/" + local_rank;
+        CHECK(list_folder(folder) == std::vector<std::string>{"output.log"});
+        CHECK(read_file(folder + "/output.log") == numbers(2000));
+    }
+    Process& logs = cluster.start({.argv = {Cluster::program("ddpctl"), "logs", "--log-dir",
+                                            cluster.dir() / "logs", "--rank", "1"},
+                                   .env = {},
+                                   .cwd = {},
+                                   .name = "ddpctl"});
+    CHECK(logs.wait_exit() == 0);
+    CHECK(logs.out() == numbers(2000));
+}
+
+TEST_CASE("a merged stream is named output in JSON, and has the last words") {
+    Cluster cluster;
+    Process& node =
+        start_merged(cluster, {"--log-format", "json", Cluster::worker(), "--complain", "sorry",
+                               "--say", "the end is on stdout", "--exit-code", "3"});
+    CHECK(node.wait_exit() == 3);
+    const auto line = nlohmann::json::parse(node.wait_for_line("sorry"));
+    CHECK(line["stream"] == "output");
+    const auto report = nlohmann::json::parse(read_file(run_folder(cluster) + "/report.json"));
+    CHECK(report["first_failure"]["last_words"] == "sorry\nthe end is on stdout\n");
+}
+
+TEST_CASE("streams that a flag tells apart stay apart behind 2>&1") {
+    Cluster cluster;
+    Process& node = start_merged(cluster, {"--nproc-per-node", "2", "--redirects", "0:2",
+                                           Cluster::worker(), "--alternate", "4"});
+    REQUIRE(node.wait_exit() == 0);
+    const std::string folder = run_folder(cluster) + "/attempt_0";
+    CHECK(list_folder(folder + "/0") == std::vector<std::string>{"stderr.log", "stdout.log"});
+    CHECK(read_file(folder + "/0/stdout.log") == "0\n2\n");
+    CHECK(read_file(folder + "/1/output.log") == numbers(4));
+}
