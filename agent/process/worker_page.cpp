@@ -74,6 +74,7 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
     header->generation = generation.value();
     for (std::uint32_t i = 0; i < slots; ++i) {
         make_life_lock(*std::construct_at(worker_page_slots(header) + i));
+        std::construct_at(worker_page_figures(header, slots) + i);
     }
     auto page = std::make_unique<WorkerPage>(std::move(file), header);
     page->allow_publishing(publish_until);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "agent/process/worker_page.hpp"
 #include "base/os/unique_fd.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/page_figures.hpp"
 #include "tests/support/result_text.hpp"
 #include "worker_runtime/env/page.hpp"
 
@@ -61,6 +63,65 @@ TEST_CASE("what workers tell through the page is known to their agent, each for 
     second->tell_progress(4812);
     CHECK(page->progress(LocalRank(1)) == std::uint64_t{4812});
     CHECK_FALSE(page->progress(LocalRank(2)).has_value());
+}
+
+TEST_CASE("times, samples and loss that a worker tells are on the page") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    const Instant before = std::chrono::steady_clock::now();
+    Result<worker::Page> looking =
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(2), kSlots);
+    REQUIRE(looking);
+    const test::PageFigures first = test::figures_on_page(page->file(), kSlots, 2);
+    CHECK(first.main_ns >= test::on_page(before));
+    CHECK(first.group_ready_ns == 0);
+    CHECK(first.resumed_ns == 0);
+    CHECK(first.first_step_ns == 0);
+    CHECK(first.samples == 0);
+    CHECK(std::isnan(first.loss));
+
+    looking->tell_group_ready(before + std::chrono::seconds(1));
+    looking->tell_resumed(before + std::chrono::seconds(2));
+    looking->tell_progress(10, 32, 2.5);
+    const test::PageFigures second = test::figures_on_page(page->file(), kSlots, 2);
+    CHECK(second.group_ready_ns == test::on_page(before + std::chrono::seconds(1)));
+    CHECK(second.resumed_ns == test::on_page(before + std::chrono::seconds(2)));
+    CHECK(second.first_step_ns >= test::on_page(before));
+    looking->tell_group_ready(before + std::chrono::seconds(9));
+    looking->tell_progress(11, 16);
+    const test::PageFigures third = test::figures_on_page(page->file(), kSlots, 2);
+    CHECK(third.group_ready_ns == second.group_ready_ns);
+    CHECK(third.first_step_ns == second.first_step_ns);
+    CHECK(third.samples == 48);
+    CHECK(third.loss == 2.5);
+    CHECK(third.main_ns == first.main_ns);
+    CHECK(test::figures_on_page(page->file(), kSlots, 1).main_ns == 0);
+}
+
+TEST_CASE("a page of version 3 is used without what version 4 has added") {
+    const std::uint32_t slots = kSlots;
+    const UniqueFd file(memfd_create("test", MFD_CLOEXEC));
+    REQUIRE(file.is_open());
+    const std::size_t bytes = worker_page_bytes(slots, 3);
+    REQUIRE(ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
+    WorkerPageHeader header;
+    header.version = 3;
+    header.slot_count = slots;
+    header.generation = 5;
+    REQUIRE(write(file.get(), &header, sizeof(header)) == sizeof(header));
+    const std::string path = fmt::format("/proc/self/fd/{}", file.get());
+    Result<worker::Page> looking = worker::Page::open(path, Generation(5), LocalRank(1), kSlots);
+    REQUIRE(looking);
+    looking->tell_group_ready(std::chrono::steady_clock::now());
+    looking->tell_progress(4812, 32, 2.5);
+    std::uint64_t step = 0;
+    REQUIRE(pread(file.get(), &step, sizeof(step), 64 + 128 + 8) == sizeof(step));
+    CHECK(step == 4812);
+    // A newer one has at least what version 4 has.
+    header.version = 9;
+    REQUIRE(pwrite(file.get(), &header, sizeof(header), 0) == sizeof(header));
+    CHECK(refusal(path, Generation(5)).find("version 9") != std::string::npos);
+    REQUIRE(ftruncate(file.get(), static_cast<off_t>(worker_page_bytes(slots, 9) + 4096)) == 0);
+    CHECK(worker::Page::open(path, Generation(5), LocalRank(1), kSlots));
 }
 
 TEST_CASE("what the agent tells through the page is known to all workers, the later ones too") {

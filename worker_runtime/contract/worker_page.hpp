@@ -7,15 +7,18 @@
 #include <limits>
 
 /// The memory that an agent shares with those of its workers that have the worker runtime, or were
-/// started with `--watch preload`: one page per generation and node, a header written by the agent
-/// and one slot per worker written by that worker. Nobody is woken but for a death: a worker looks
-/// at each step, the agent when it needs to know. The agent passes a path to it in DDPRUN_PAGE;
-/// agent and worker may come from different builds, so layout and version are a contract
-/// (README.md here holds the table).
+/// started with `--watch preload`: one page per generation and node, a header written by the agent,
+/// then one slot and, behind all slots, one set of figures per worker, written by that worker.
+/// Nobody is woken but for a death: a worker looks at each step, the agent when it needs to know.
+/// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
+/// so layout and version are a contract (README.md here holds the table). Versions only append: a
+/// worker uses of a page what both know.
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
-inline constexpr std::uint32_t kWorkerPageVersion = 3;
+inline constexpr std::uint32_t kWorkerPageVersion = 4;
+inline constexpr std::uint32_t kWorkerPageVersionMin = 3;
+inline constexpr std::uint32_t kWorkerPageVersionWithFigures = 4;
 inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
 inline constexpr std::int64_t kPublishForEver = std::numeric_limits<std::int64_t>::max();
 
@@ -58,11 +61,25 @@ struct alignas(64) WorkerPageSlot {
     alignas(64) std::array<std::byte, 64> life_lock{};
 };
 
-static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128);
+/// Written by its worker, at any time; from version 4 on. Times are nanoseconds on CLOCK_MONOTONIC,
+/// 0: not yet.
+struct alignas(64) WorkerPageFigures {
+    std::atomic<std::int64_t> main_ns{0};         ///< the program has begun
+    std::atomic<std::int64_t> group_ready_ns{0};  ///< all ranks are connected
+    std::atomic<std::int64_t> resumed_ns{0};      ///< the checkpoint is loaded
+    std::atomic<std::int64_t> first_step_ns{0};   ///< the first step of this process is done
+    std::atomic<std::uint64_t> samples{0};        ///< trained on by this process so far
+    /// Of the last step that told one; not a number: none.
+    std::atomic<double> loss{std::numeric_limits<double>::quiet_NaN()};
+};
+
+static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128 &&
+              sizeof(WorkerPageFigures) == 64);
 static_assert(offsetof(WorkerPageSlot, life_lock) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::int64_t>::is_always_lock_free &&
               std::atomic<FatalSignal>::is_always_lock_free &&
+              std::atomic<double>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
 /// The slots behind the header of a mapped page, by local rank.
@@ -70,8 +87,21 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
     return static_cast<WorkerPageSlot*>(static_cast<void*>(header + 1));
 }
 
-[[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count) {
-    return sizeof(WorkerPageHeader) + slot_count * sizeof(WorkerPageSlot);
+/// The figures behind the slots, by local rank; of a page of version 4 or newer.
+[[nodiscard]] inline WorkerPageFigures* worker_page_figures(WorkerPageHeader* header,
+                                                            std::uint32_t slot_count) {
+    return static_cast<WorkerPageFigures*>(
+        static_cast<void*>(worker_page_slots(header) + slot_count));
+}
+
+/// Size of a page of that version, or the known part of a newer one.
+[[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count,
+                                                      std::uint32_t version = kWorkerPageVersion) {
+    const std::size_t before_figures =
+        sizeof(WorkerPageHeader) + slot_count * sizeof(WorkerPageSlot);
+    return version < kWorkerPageVersionWithFigures
+               ? before_figures
+               : before_figures + slot_count * sizeof(WorkerPageFigures);
 }
 
 }  // namespace ddprun

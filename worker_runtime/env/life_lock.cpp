@@ -77,7 +77,7 @@ LastingPage map_lasting_page(const char* path, std::uint32_t local_rank) {
     struct stat status {};
     const bool is_known = fstat(file, &status) == 0;
     const auto bytes = static_cast<std::size_t>(status.st_size);
-    const bool fits = is_known && bytes >= worker_page_bytes(local_rank + 1);
+    const bool fits = is_known && bytes >= worker_page_bytes(local_rank + 1, kWorkerPageVersionMin);
     void* const memory =
         fits ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
@@ -85,7 +85,7 @@ LastingPage map_lasting_page(const char* path, std::uint32_t local_rank) {
         return {};
     }
     auto* const header = static_cast<WorkerPageHeader*>(memory);
-    if (header->magic != kWorkerPageMagic || header->version != kWorkerPageVersion ||
+    if (header->magic != kWorkerPageMagic || header->version < kWorkerPageVersionMin ||
         local_rank >= header->slot_count) {
         munmap(memory, bytes);
         return {};

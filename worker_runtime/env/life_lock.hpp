@@ -18,7 +18,7 @@ struct LastingPage {
     WorkerPageSlot* slot = nullptr;      ///< this worker's
 };
 
-/// Null if at `path` there is no page of this version that has a slot for `local_rank`.
+/// Null if at `path` there is no page of a known version that has a slot for `local_rank`.
 [[nodiscard]] LastingPage map_lasting_page(const char* path, std::uint32_t local_rank);
 
 /// Takes the lock of this process's slot, and has those signals told that write a core and have

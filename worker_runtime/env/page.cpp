@@ -15,6 +15,16 @@
 
 namespace ddprun::worker {
 
+namespace {
+
+void stamp(std::atomic<std::int64_t>& time_ns, Instant now) {
+    std::int64_t not_yet = 0;
+    time_ns.compare_exchange_strong(not_yet,
+                                    std::chrono::nanoseconds(now.time_since_epoch()).count());
+}
+
+}  // namespace
+
 Page::~Page() {
     if (header_ != nullptr) {
         munmap(header_, bytes_);
@@ -24,11 +34,13 @@ Page::~Page() {
 Page::Page(Page&& other) noexcept
     : header_(std::exchange(other.header_, nullptr)),
       slot_(std::exchange(other.slot_, nullptr)),
+      figures_(std::exchange(other.figures_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)) {}
 
 Page& Page::operator=(Page&& other) noexcept {
     std::swap(header_, other.header_);
     std::swap(slot_, other.slot_);
+    std::swap(figures_, other.figures_);
     std::swap(bytes_, other.bytes_);
     return *this;
 }
@@ -40,16 +52,17 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
         return system_error(errno, fmt::format("cannot open the agent's page {}", path));
     }
     const auto slot_count = static_cast<std::uint32_t>(local_world_size);
-    const std::size_t bytes = worker_page_bytes(slot_count);
+    const std::size_t least = worker_page_bytes(slot_count, kWorkerPageVersionMin);
     struct stat status {};
     if (fstat(file.get(), &status) != 0) {
         return system_error(errno, fmt::format("cannot look at the agent's page {}", path));
     }
-    if (status.st_size < 0 || static_cast<std::size_t>(status.st_size) < bytes) {
+    if (status.st_size < 0 || static_cast<std::size_t>(status.st_size) < least) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("the agent's page {} has {} bytes, {} workers need {}", path,
-                                 status.st_size, local_world_size, bytes)};
+                                 status.st_size, local_world_size, least)};
     }
+    const auto bytes = static_cast<std::size_t>(status.st_size);
     void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     if (memory == MAP_FAILED) {
         return system_error(errno, fmt::format("cannot map the agent's page {}", path));
@@ -58,15 +71,21 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
     page.header_ = static_cast<WorkerPageHeader*>(memory);
     page.bytes_ = bytes;
     const WorkerPageHeader& header = *page.header_;
-    if (header.magic != kWorkerPageMagic || header.version != kWorkerPageVersion ||
-        header.slot_count != slot_count || header.generation != generation.value()) {
-        return Error{ErrorCode::BadMessage,
-                     fmt::format("the agent's page {} is of version {}, generation {}, {} workers; "
-                                 "expected version {}, generation {}, {} workers",
-                                 path, header.version, header.generation, header.slot_count,
-                                 kWorkerPageVersion, generation.value(), local_world_size)};
+    if (header.magic != kWorkerPageMagic || header.version < kWorkerPageVersionMin ||
+        header.slot_count != slot_count || header.generation != generation.value() ||
+        bytes < worker_page_bytes(slot_count, header.version)) {
+        return Error{
+            ErrorCode::BadMessage,
+            fmt::format("the agent's page {} is of version {}, generation {}, {} workers, {} "
+                        "bytes; expected version {} or newer, generation {}, {} workers",
+                        path, header.version, header.generation, header.slot_count, bytes,
+                        kWorkerPageVersionMin, generation.value(), local_world_size)};
     }
     page.slot_ = worker_page_slots(page.header_) + local_rank.value();
+    if (header.version >= kWorkerPageVersionWithFigures) {
+        page.figures_ = worker_page_figures(page.header_, slot_count) + local_rank.value();
+        stamp(page.figures_->main_ns, std::chrono::steady_clock::now());
+    }
     page.slot_->has_runtime.store(1);
     // Held longer than this object lives; ddprun-preload.so may hold it already.
     (void)hold_life_lock(
@@ -95,9 +114,31 @@ std::optional<StopRequest> Page::stop_request() const {
         .deadline = Instant(std::chrono::nanoseconds(header_->stop_deadline_ns.load()))};
 }
 
-void Page::tell_progress(std::uint64_t step) {
+void Page::tell_progress(std::uint64_t step, std::uint64_t samples, std::optional<double> loss) {
     if (slot_ != nullptr) {
         slot_->progress.store(step);
+    }
+    if (figures_ == nullptr) {
+        return;
+    }
+    figures_->samples.fetch_add(samples);
+    if (loss.has_value()) {
+        figures_->loss.store(*loss);
+    }
+    if (figures_->first_step_ns.load() == 0) {
+        stamp(figures_->first_step_ns, std::chrono::steady_clock::now());
+    }
+}
+
+void Page::tell_group_ready(Instant now) {
+    if (figures_ != nullptr) {
+        stamp(figures_->group_ready_ns, now);
+    }
+}
+
+void Page::tell_resumed(Instant now) {
+    if (figures_ != nullptr) {
+        stamp(figures_->resumed_ns, now);
     }
 }
 

@@ -31,7 +31,7 @@ public:
     /// Maps the page at `path` and says in this worker's slot that it is looked at: from then on a
     /// stop is told here and no signal is sent, and this process's death is known at once
     /// (life_lock.hpp; to be called on main()'s thread for that). Fails, having said nothing, when
-    /// the file is no page of this version, generation and number of workers.
+    /// the file is no page of a known version, of this generation and number of workers.
     [[nodiscard]] static Result<Page> open(const std::string& path, Generation generation,
                                            LocalRank local_rank, int local_world_size);
 
@@ -43,11 +43,19 @@ public:
 
     [[nodiscard]] std::optional<StopRequest> stop_request() const;
 
-    void tell_progress(std::uint64_t step);
+    /// `samples`: trained on since the last call; they are added up.
+    void tell_progress(std::uint64_t step, std::uint64_t samples = 0,
+                       std::optional<double> loss = std::nullopt);
+
+    /// Times, of which the first one told counts. open() tells when the program began, and
+    /// tell_progress() its first step.
+    void tell_group_ready(Instant now);
+    void tell_resumed(Instant now);
 
 private:
     WorkerPageHeader* header_ = nullptr;
     WorkerPageSlot* slot_ = nullptr;
+    WorkerPageFigures* figures_ = nullptr;  ///< null: a page of version 3 has none
     std::size_t bytes_ = 0;
 };
 

@@ -187,6 +187,7 @@ Result<std::optional<std::uint64_t>> Checkpoints::resume(TrainingState& state) {
                                      "{}; use another folder, or the program that wrote it",
                                      step, dir_, why)};
         }
+        worker_.resumed();
         return std::optional(step);
     }
     if (!candidates->empty()) {

@@ -1,5 +1,6 @@
 #include "worker_runtime/torch/worker.hpp"
 
+#include <chrono>
 #include <cstdio>
 #include <utility>
 #include <vector>
@@ -144,6 +145,7 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
     }
     Result<ProcessGroup> group = ProcessGroup::join(state_->place, backend, options);
     if (group) {
+        state_->page.tell_group_ready(std::chrono::steady_clock::now());
         state_->group = *group;
         state_->stop_word = torch::zeros({1}, torch::kInt32);
         group->stop_ballot().is_stop_wanted = [state = state_.get()] {
@@ -153,8 +155,12 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
     return group;
 }
 
-void Worker::progress(std::uint64_t step) {
-    state_->page.tell_progress(step);
+void Worker::progress(std::uint64_t step, std::uint64_t samples, std::optional<double> loss) {
+    state_->page.tell_progress(step, samples, loss);
+}
+
+void Worker::resumed() const {
+    state_->page.tell_resumed(std::chrono::steady_clock::now());
 }
 
 bool Worker::stop_requested() {

@@ -41,8 +41,13 @@ public:
     [[nodiscard]] Result<ProcessGroup> process_group(Backend backend = Backend::Auto,
                                                      const ProcessGroupOptions& options = {});
 
-    /// Tells the agent that `step` is done. A word in memory: cheap enough for every step.
-    void progress(std::uint64_t step);
+    /// Tells the agent that `step` is done. `samples`: what this rank has trained on since the last
+    /// call; they are added up. A few words in memory: cheap enough for every step.
+    void progress(std::uint64_t step, std::uint64_t samples = 0,
+                  std::optional<double> loss = std::nullopt);
+
+    /// Notes the time at which a checkpoint was loaded. Checkpoints::resume() does.
+    void resumed() const;
 
     /// True when the job is asked to save and leave. Every rank calls it after each step, and all
     /// get the same answer at the same step. The question travels with the gradients of a
