@@ -5,12 +5,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/setup.sh [--without-torch]
+usage: scripts/setup.sh [--without-torch] [--full]
 
 Installs the missing Debian packages (with sudo when not root), then makes .venv with PyTorch,
-NumPy and scikit-learn for the examples, the benchmarks and the tests that run real training.
+NumPy and scikit-learn for the examples, the benchmarks and the tests that run real training, and
+with the library and the type checker that the package `ddprun` is tested with.
 
   --without-torch   leave .venv out; what needs PyTorch is then skipped, and says so
+  --full            into .venv also the large libraries that only scripts/test.sh --full uses:
+                    transformers and lightning
   --help            this text
 TEXT
 }
@@ -29,12 +32,18 @@ packages=(
     # start theirs on free ports of 127.0.0.1, with folders of their own.
     etcd-server etcd-client
 )
-python_packages=(torch==2.13.0 numpy safetensors scikit-learn)
+python_packages=(
+    torch==2.13.0 numpy safetensors scikit-learn
+    accelerate==1.15.0 mypy==2.4.1   # what the package `ddprun` is tested with
+)
+large_python_packages=(transformers==5.23.0 lightning==2.6.6)
 
 with_torch=yes
+is_full=no
 for argument in "$@"; do
     case "$argument" in
         --without-torch) with_torch=no ;;
+        --full) is_full=yes ;;
         --help | -h) usage; exit 0 ;;
         *)
             printf 'setup: unknown option %s; see scripts/setup.sh --help\n' "$argument" >&2
@@ -91,6 +100,11 @@ for wanted in sys.argv[1:]:
 PYTHON
 }
 
+if [ "$is_full" = yes ]; then
+    python_packages+=("${large_python_packages[@]}")
+elif [ "$with_torch" = yes ]; then
+    say ".venv: ${large_python_packages[*]} are for scripts/test.sh --full; --full installs them"
+fi
 if [ "$with_torch" = no ]; then
     say ".venv: left out as asked; examples and tests that run PyTorch will be skipped"
 elif has_python_packages; then

@@ -13,7 +13,8 @@ sim and process tests; then `fuzz` (clang), 10 seconds for each target; then run
 scripts/quickstart.sh as a user would. The last line is `N passed, N failed`; the exit code is 0
 only if nothing failed. What is skipped is said aloud.
 
-  --full            also the thread sanitizer on everything, the quick tests 50 times over, 200
+  --full            also the callbacks for transformers and lightning (scripts/setup.sh --full),
+                    the thread sanitizer on everything, the quick tests 50 times over, 200
                     kills of the C++ training in place of 20, 10 minutes for each fuzz target,
                     200,000 seeds of the simulator, large ones too, every planted bug found anew,
                     and 30 minutes of watching for false alarms, and of chaos
@@ -24,11 +25,12 @@ TEXT
 say() { printf '\ntest: %s\n' "$*"; }
 
 is_full=no
+with_torch=yes
 setup_options=()
 for argument in "$@"; do
     case "$argument" in
-        --full) is_full=yes ;;
-        --without-torch) setup_options+=(--without-torch) ;;
+        --full) is_full=yes; setup_options+=(--full) ;;
+        --without-torch) with_torch=no; setup_options+=(--without-torch) ;;
         --help | -h) usage; exit 0 ;;
         *)
             printf 'test: unknown option %s; see scripts/test.sh --help\n' "$argument" >&2
@@ -95,12 +97,12 @@ check() {
 
 step "set-up" scripts/setup.sh "${setup_options[@]}"
 has_torch=no
-if [ -x .venv/bin/torchrun ] && [ "${#setup_options[@]}" -eq 0 ]; then has_torch=yes; fi
+if [ -x .venv/bin/torchrun ] && [ "$with_torch" = yes ]; then has_torch=yes; fi
 [ "$has_torch" = yes ] || left_out+=("everything that runs PyTorch")
 
 step "build: release" scripts/build.sh release
 export DDPRUN_SIM_SECONDS="${DDPRUN_SIM_SECONDS:-60}"
-suite "unit, scenario, sim, process" release -LE cluster --parallel 2
+suite "unit, scenario, sim, process" release -LE "cluster|full" --parallel 2
 suite "cluster: real daemons on loopback" release -L cluster
 
 # Leaks are found at exit, also in the small programs that tests start.
@@ -128,6 +130,7 @@ if [ "$is_full" = yes ]; then
         suite "the worker store against PyTorch's, agent and keeper killed 10,000 times" release \
         -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
+    suite "large libraries in Python" release -L full
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     step "configure: asan with whole jobs" cmake --preset asan -DDDPRUN_WITH_CLUSTER_TESTS=ON
     step "build: asan with whole jobs" scripts/build.sh asan

@@ -1,0 +1,163 @@
+"""Trains a small network on handwritten digits with DistributedDataParallel on CPUs.
+
+A script like any other: it takes its place from the environment (`env://`), writes a checkpoint
+after every epoch and goes on from the newest one it finds. It knows nothing of who starts it, on
+how many machines, or how often.
+"""
+
+import argparse
+import os
+import re
+import time
+
+import ddprun
+import numpy
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description="Train a digit classifier with PyTorch DDP.")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=32, help="per worker")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoint-dir", default="checkpoints")
+    parser.add_argument("--min-epoch-seconds", type=float, default=0,
+                        help="pad short epochs to this long, to have something to watch")
+    return parser.parse_args()
+
+
+def load_data(seed):
+    """The 1,797 images of 8x8 pixels that scikit-learn holds, as train and test sets."""
+    digits = load_digits()
+    images = (digits.images / 16.0).astype(numpy.float32)[:, None, :, :]
+    parts = train_test_split(images, digits.target, test_size=0.2, random_state=seed,
+                             stratify=digits.target)
+    train_images, test_images, train_labels, test_labels = map(torch.as_tensor, parts)
+    return TensorDataset(train_images, train_labels), TensorDataset(test_images, test_labels)
+
+
+def make_network():
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def newest_checkpoint(directory):
+    """Path of the checkpoint with the highest epoch; empty if there is none."""
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    found = [(int(match[1]), match[0]) for match in
+             (re.fullmatch(r"epoch-(\d+)\.pt", name) for name in names) if match]
+    return os.path.join(directory, max(found)[1]) if found else ""
+
+
+def save_checkpoint(directory, state):
+    """Written aside and renamed: whoever reads a checkpoint sees a whole one."""
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, f"epoch-{state['epoch']:04d}.pt")
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def resume(directory, model, optimizer):
+    """Loads the checkpoint that rank 0 chooses, on every rank; returns the epochs done."""
+    chosen = [newest_checkpoint(directory) if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(chosen, src=0)
+    if not chosen[0]:
+        return 0
+    state = torch.load(chosen[0], map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    if dist.get_rank() == 0:
+        print(f"resumed from {os.path.basename(chosen[0])}", flush=True)
+    return state["epoch"]
+
+
+def train_epoch(network, loader, optimizer, tells_first_step):
+    """Mean loss over all ranks and the number of images that they saw."""
+    network.train()
+    total = torch.zeros(2)
+    for images, labels in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(network(images), labels)
+        loss.backward()
+        optimizer.step()
+        if tells_first_step:
+            print(f"first step: loss {loss.item():.4f}", flush=True)
+            tells_first_step = False
+        total += torch.tensor([loss.item() * len(labels), len(labels)])
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item(), int(total[1])
+
+
+@torch.no_grad()
+def accuracy(model, dataset):
+    """Every rank judges its share of the test set; the shares do not overlap."""
+    model.eval()
+    images, labels = dataset.tensors
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    right = (model(images[mine]).argmax(dim=1) == labels[mine]).sum()
+    counts = torch.tensor([right.item(), len(labels[mine])])
+    dist.all_reduce(counts)
+    return counts[0].item() / counts[1].item()
+
+
+def main():
+    worker = ddprun.worker()
+    arguments = parse_arguments()
+    torch.set_num_threads(1)
+    torch.manual_seed(arguments.seed)
+    dist.init_process_group("gloo")
+    is_first = dist.get_rank() == 0
+
+    train_set, test_set = load_data(arguments.seed)
+    model = make_network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
+    epochs_done = resume(arguments.checkpoint_dir, model, optimizer)
+    worker.resumed()
+    network = DistributedDataParallel(model)
+    sampler = DistributedSampler(train_set, seed=arguments.seed)
+    loader = DataLoader(train_set, batch_size=arguments.batch_size, sampler=sampler)
+    if is_first and epochs_done < arguments.epochs:
+        print(f"training on {dist.get_world_size()} workers, {len(train_set)} images, "
+              f"epochs {epochs_done + 1} to {arguments.epochs}", flush=True)
+
+    for epoch in range(epochs_done + 1, arguments.epochs + 1):
+        started = time.monotonic()
+        sampler.set_epoch(epoch)
+        loss, images = train_epoch(network, loader, optimizer,
+                                   tells_first_step=is_first and epoch == epochs_done + 1)
+        rate = images / (time.monotonic() - started)
+        score = accuracy(model, test_set)
+        time.sleep(max(0.0, arguments.min_epoch_seconds - (time.monotonic() - started)))
+        if is_first:
+            state = {"epoch": epoch, "model": model.state_dict(),
+                     "optimizer": optimizer.state_dict()}
+            save_checkpoint(arguments.checkpoint_dir, state)
+            left = (arguments.epochs - epoch) * (time.monotonic() - started)
+            print(f"epoch {epoch}/{arguments.epochs}: loss {loss:.4f}, accuracy {score:.2%}, "
+                  f"{rate:.0f} images/s, {left:.0f} s left", flush=True)
+        worker.progress(epoch, samples=len(sampler), loss=loss)
+        if worker.stop_requested():
+            worker.leave()
+
+    score = accuracy(model, test_set)
+    if is_first:
+        print(f"finished {arguments.epochs} epochs: accuracy {score:.2%}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""How ranks agree on a stop: one word per step, over a Gloo group of its own."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Ballot:
+    """The ranks' votes on one question. Every rank makes one and uses it equally often.
+
+    A word is on its way while the program computes its next step. Gloo, on the CPU: the word
+    neither waits for a GPU nor enters the order of the program's own collectives.
+
+    A Gloo group that still has a thread at work while the interpreter is taken down may abort the
+    process. So the group is let go at exit, when its threads can still be waited for.
+    """
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        """Makes the group; returns once all ranks have. Raises RuntimeError without
+        torch.distributed."""
+        if not (dist.is_available() and dist.is_initialized()):
+            raise RuntimeError(
+                f"stop_requested: rank {rank} of {world_size} cannot agree with the others, "
+                "torch.distributed is not initialised; call init_process_group() before")
+        self._rank = rank
+        self._group: Any = dist.new_group(backend="gloo")
+        self._word = torch.zeros(1, dtype=torch.int32, device="cpu")
+        self._vote: Any = None
+        atexit.register(self._let_go)
+
+    def exchange(self, wish: bool) -> bool:
+        """True if any rank wished for it in its call before this one; then nothing is on its way.
+
+        False, after one line on stderr, once a peer or the group is gone.
+        """
+        if self._group is None:
+            return False
+        try:
+            if self._vote is not None:
+                self._vote.wait()
+                self._vote = None
+                if self._word.item():
+                    return True
+            self._word.fill_(int(wish))
+            self._vote = dist.all_reduce(self._word, dist.ReduceOp.MAX, self._group, True)
+        except (RuntimeError, ValueError) as error:
+            self._warn("agreeing on a stop request", error)
+            self._let_go()
+        return False
+
+    def wait_for_all(self) -> None:
+        """Returns once every rank is here, or one line on stderr said that it cannot be known.
+
+        A program that has destroyed its process groups has waited already, or does not care. Those
+        that it has left are destroyed at exit.
+        """
+        if self._group is None or not dist.is_initialized():
+            return
+        atexit.register(_destroy_groups)
+        try:
+            if self._vote is not None:
+                self._vote.wait()
+            dist.barrier(self._group)
+        except (RuntimeError, ValueError) as error:
+            self._warn("waiting for all ranks to leave", error)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        group, self._group, self._vote = self._group, None, None
+        if group is not None and dist.is_initialized():
+            try:
+                dist.destroy_process_group(group)
+            except (RuntimeError, ValueError):
+                pass  # the program has destroyed it and made others
+
+    def _warn(self, what: str, error: Exception) -> None:
+        reason = str(error).partition("\n")[0]
+        print(f"ddprun: rank {self._rank}: {what} failed: {reason}", file=sys.stderr, flush=True)
+
+
+def _destroy_groups() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,197 @@
+"""Worker: its place, what it tells its agent, and its orderly end."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic_ns
+
+from ddprun._page import Page, open_page
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+    from ddprun._ballot import Ballot
+
+#: The exit code of a worker that saved and left because it was asked to.
+EXIT_LEFT_WHEN_ASKED = 75
+
+_NUMBER_MAX = 1 << 24
+
+
+class Worker:
+    """A worker of a job. Made by `ddprun.worker()`; used on one thread, except progress().
+
+    All attributes are constant while the process lives.
+    """
+
+    #: Place among all workers of the generation, from 0.
+    rank: int
+    #: Number of all workers.
+    world_size: int
+    #: Place among this node's workers, from 0.
+    local_rank: int
+    #: Number of this node's workers.
+    local_world_size: int
+    #: Place of this node among the nodes, from 0.
+    group_rank: int
+    #: Number of nodes.
+    group_world_size: int
+    #: Number of the attempt of the whole job, from 1; it only grows.
+    generation: int
+    #: Worker failures that have restarted the job so far.
+    restart_count: int
+    #: Why the last generation ended, for people; empty: this is the first.
+    start_reason: str
+    #: The job's id; empty: not told.
+    job: str
+    #: Whether ddprun started this process.
+    is_under_ddprun: bool
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Reads the place from `environment`; see ddprun.worker() for what else and the errors."""
+        self.is_under_ddprun = "DDPRUN_GENERATION" in environment
+        read = _Reader(environment, self.is_under_ddprun)
+        self.rank = read.number("RANK", 0)
+        self.world_size = read.number("WORLD_SIZE", 1)
+        self.local_rank = read.number("LOCAL_RANK", 0)
+        self.local_world_size = read.number("LOCAL_WORLD_SIZE", 1)
+        self.group_rank = read.number("GROUP_RANK", 0)
+        self.group_world_size = read.number("GROUP_WORLD_SIZE", 1)
+        self.restart_count = read.number("TORCHELASTIC_RESTART_COUNT", 0)
+        self.generation = read.number("DDPRUN_GENERATION", self.restart_count + 1, (1 << 64) - 1)
+        self.start_reason = read.text("DDPRUN_START_REASON")
+        self.job = read.text("TORCHELASTIC_RUN_ID")
+        self._page = self._open_page(read)
+        self._page.tell_main(monotonic_ns())
+        self._samples = 0
+        self._has_first_step = False
+        self._has_agreed = False
+        self._looks = False
+        self._ballot: Ballot | None = None
+
+    def progress(self, step: int, *, samples: int = 0, loss: float | None = None) -> None:
+        """Tells the agent that `step` is done.
+
+        step: number of the step, 0 to 2**64 - 2. Failure reports show the last one.
+        samples: what this rank has trained on since the last call, in samples; they are added up.
+        loss: its loss, in the program's own unit. A number: to make one of a tensor on a GPU
+            waits for the GPU.
+
+        A few words in memory: no system call, under 2 microseconds. Any thread. Raises TypeError
+        or ValueError for what is no such number.
+        """
+        page = self._page
+        page.tell_progress(step)
+        if samples:
+            self._samples += samples
+            page.tell_samples(self._samples)
+        if loss is not None:
+            page.tell_loss(loss)
+        if not self._has_first_step:
+            self._has_first_step = True
+            page.tell_first_step(monotonic_ns())
+
+    def group_ready(self) -> None:
+        """Notes the time at which all ranks were connected; for how long a start takes."""
+        self._page.tell_group_ready(monotonic_ns())
+
+    def resumed(self) -> None:
+        """Notes the time at which the checkpoint was loaded; for how long a start takes."""
+        self._page.tell_resumed(monotonic_ns())
+
+    def stop_requested(self) -> bool:
+        """Whether the job is asked to save and leave: the same answer on every rank.
+
+        Every rank calls it equally often, after each step. One word travels over a Gloo group of
+        its own while the next step is computed, so a request is answered one call later. The
+        first call makes that group, and lets the agent ask here where it would have sent SIGTERM;
+        before it, SIGTERM ends this process as ever. Without ddprun it is False. Once True it
+        stays so.
+
+        Raises RuntimeError in a job of several workers while torch.distributed is not
+        initialised. When a peer has died it is False after one line on stderr: the program's next
+        collective says why.
+        """
+        if self._has_agreed or not self.is_under_ddprun:
+            return self._has_agreed
+        if self.world_size == 1:
+            self._look()
+            self._has_agreed = self._page.is_stop_wanted()
+            return self._has_agreed
+        if self._ballot is None:
+            from ddprun._ballot import Ballot
+
+            self._ballot = Ballot(self.rank, self.world_size)
+            self._look()
+        self._has_agreed = self._ballot.exchange(self._page.is_stop_wanted())
+        return self._has_agreed
+
+    def stop_deadline(self) -> float | None:
+        """When a worker that was asked and still runs is killed, in seconds on time.monotonic().
+
+        None: this node's agent has asked for nothing; another node's may have.
+        """
+        return self._page.stop_deadline_ns() / 1e9 if self._page.is_stop_wanted() else None
+
+    def is_isolated(self) -> bool:
+        """True while nothing may be published: this node may have been replaced already.
+
+        Ask immediately before a checkpoint is put in place.
+        """
+        return monotonic_ns() >= self._page.publish_until_ns()
+
+    def leave(self) -> NoReturn:
+        """Ends this program with exit code 75, "left when asked", once every rank is here.
+
+        Every rank calls it after stop_requested() said True and its checkpoint is written. It
+        raises SystemExit, so `finally` and atexit run; the process group is left to the program.
+        """
+        if self._ballot is not None:
+            self._ballot.wait_for_all()
+        sys.exit(EXIT_LEFT_WHEN_ASKED)
+
+    def _look(self) -> None:
+        if not self._looks:
+            self._looks = True
+            self._page.tell_that_it_looks()
+
+    def _open_page(self, read: _Reader) -> Page:
+        path = read.text("DDPRUN_PAGE")
+        if not self.is_under_ddprun or not path:
+            return Page()
+        slot = read.number("DDPRUN_SLOT", self.local_rank)
+        try:
+            return open_page(path, self.generation, slot, self.local_world_size)
+        except (OSError, ValueError) as error:
+            self._warn(f"{error}; a request to stop will come as a signal")
+            return Page()
+
+    def _warn(self, what: str) -> None:
+        print(f"ddprun: rank {self.rank}: {what}", file=sys.stderr, flush=True)
+
+
+class _Reader:
+    """Reads variables. Started by ddprun, every one must be there."""
+
+    def __init__(self, environment: Mapping[str, str], is_under_ddprun: bool) -> None:
+        self._environment = environment
+        self._is_under_ddprun = is_under_ddprun
+
+    def text(self, key: str) -> str:
+        value = self._environment.get(key)
+        if value is None and self._is_under_ddprun:
+            raise ValueError(
+                f"worker environment: {key} is not set, but DDPRUN_GENERATION is; give this "
+                "program its whole environment, or start it without ddprun's")
+        return value or ""
+
+    def number(self, key: str, otherwise: int, largest: int = _NUMBER_MAX) -> int:
+        text = self.text(key)
+        if key not in self._environment:
+            return otherwise
+        if not (text.isascii() and text.isdigit()) or int(text) > largest:
+            raise ValueError(
+                f"worker environment: {key}={text} is no number from 0 to {largest}")
+        return int(text)

@@ -1,0 +1,56 @@
+"""For Hugging Face's Trainer: `Trainer(..., callbacks=[DdprunCallback()])`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+import ddprun
+
+
+class DdprunCallback(TrainerCallback):
+    """Tells progress after every optimizer step; saves and leaves when the job is asked to.
+
+    When asked, every rank saves the Trainer's own checkpoint after the same step, whatever
+    `save_strategy` says, ends the training without a last evaluation, and leaves with exit code
+    75 from `on_train_end`. Go on from it with
+    `trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))`.
+    """
+
+    def __init__(self) -> None:
+        self._worker = ddprun.worker()
+        self._is_leaving = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Every rank is connected and the checkpoint is loaded."""
+        self._worker.group_ready()
+        if state.global_step > 0:
+            self._worker.resumed()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A training that is done with this step is not asked any more."""
+        samples = args.train_batch_size * args.gradient_accumulation_steps
+        self._worker.progress(state.global_step, samples=samples)
+        if not control.should_training_stop and self._worker.stop_requested():
+            self._is_leaving = True
+            control.should_save = True
+            control.should_evaluate = False
+            control.should_training_stop = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None,
+               **kwargs: Any) -> None:
+        """The Trainer averages the loss over `logging_steps`; this tells no other."""
+        if logs and "loss" in logs:
+            self._worker.progress(state.global_step, loss=float(logs["loss"]))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The checkpoint is there already, and the time until the deadline is short."""
+        if self._is_leaving:
+            control.should_save = False
+            control.should_evaluate = False
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Exit code 75 if the training ended because it was asked to."""
+        if self._is_leaving:
+            self._worker.leave()
