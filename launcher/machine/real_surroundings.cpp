@@ -57,6 +57,19 @@ std::string RealSurroundings::working_directory() const {
     return error ? std::string{"/"} : path.string();
 }
 
+std::string RealSurroundings::own_folder() const {
+    std::error_code error;
+    const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+    return error ? std::string{} : path.parent_path().string();
+}
+
+bool RealSurroundings::is_same_folder(const std::string& a, const std::string& b) const {
+    struct stat first {};
+    struct stat second {};
+    return ::stat(a.c_str(), &first) == 0 && ::stat(b.c_str(), &second) == 0 &&
+           S_ISDIR(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 unsigned RealSurroundings::user_id() const {
     return ::getuid();
 }

@@ -17,6 +17,8 @@ public:
     [[nodiscard]] bool is_directory(const std::string& path) const override;
     [[nodiscard]] bool is_executable_file(const std::string& path) const override;
     [[nodiscard]] std::string working_directory() const override;
+    [[nodiscard]] std::string own_folder() const override;
+    [[nodiscard]] bool is_same_folder(const std::string& a, const std::string& b) const override;
     [[nodiscard]] unsigned user_id() const override;
     [[nodiscard]] std::vector<std::string> names_in(const std::string& folder) const override;
     [[nodiscard]] std::optional<std::string> read_file(const std::string& path) const override;

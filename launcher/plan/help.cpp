@@ -27,7 +27,7 @@ and forms the group again when a worker or a node is lost. Takes torchrun's flag
       two to four nodes as they come and go; three worker failures are survived
 
 Flags end at PROGRAM: all behind it is the program's. A name that ends in .py runs under
-$PYTHON_EXEC or python3; a name with "/" is a path; another is sought here, then in PATH.
+Python (PYTHON_EXEC, below); one with "/" is a path; another is sought here, then in PATH.
 )";
 
 constexpr std::string_view kTail = R"(
@@ -42,7 +42,7 @@ exit codes, the same on every node:
 
 environment:
   PET_<FLAG>          default of a flag: PET_NNODES=2, PET_RDZV_ENDPOINT=head:29400
-  PYTHON_EXEC         the Python of .py programs and -m
+  PYTHON_EXEC         else Python beside ddprun with torch, VIRTUAL_ENV's, CONDA's, PATH's
   DDPRUN_SECRET_FILE  as --secret-file
   OMP_NUM_THREADS     else, of several workers: the cores of the node shared out
 )";

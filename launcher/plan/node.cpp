@@ -321,11 +321,14 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
     if (passes_local_rank) {
         typed.insert(typed.begin() + 1, "--local-rank=${local_rank}");
     }
-    Result<std::vector<std::string>> command = resolve_program(mode, typed, surroundings);
-    if (!command) {
-        return command.error();
+    Result<Program> program = resolve_program(mode, typed, surroundings);
+    if (!program) {
+        return program.error();
     }
-    plan.command = *std::move(command);
+    plan.command = std::move(program->command);
+    if (!program->note.empty()) {
+        plan.notes.push_back(std::move(program->note));
+    }
     plan.program = line.program().front();
     return {};
 }

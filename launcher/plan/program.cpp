@@ -7,7 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "base/search_path.hpp"
+#include "launcher/plan/path_lookup.hpp"
+#include "launcher/plan/python.hpp"
 
 namespace ddprun::launcher {
 
@@ -40,29 +41,6 @@ except Exception as error:
                 'py_callstack': traceback.format_exc(), 'timestamp': str(int(time.time()))}}}, file)
     raise
 )";
-
-/// Where PATH has `name`, and where it has it without the permission to execute it.
-struct PathLookup {
-    std::optional<std::string> executable;
-    std::optional<std::string> forbidden;
-};
-
-PathLookup look_up(const std::string& name, const Surroundings& surroundings) {
-    const std::string path =
-        surroundings.variable("PATH").value_or(std::string{kDefaultSearchPath});
-    PathLookup lookup;
-    for (const std::string& candidate : places_in_path(path, name)) {
-        if (surroundings.is_executable_file(candidate)) {
-            lookup.executable = candidate;
-            break;
-        }
-        if (!lookup.forbidden && surroundings.exists(candidate) &&
-            !surroundings.is_directory(candidate)) {
-            lookup.forbidden = candidate;
-        }
-    }
-    return lookup;
-}
 
 /// Why a path that exists cannot be executed, and what to do.
 Error refuse_existing(const std::string& path, const Surroundings& surroundings) {
@@ -105,7 +83,7 @@ Result<std::string> find_executable(const std::string& name, const Surroundings&
     if (surroundings.is_executable_file(here)) {
         return here;
     }
-    const PathLookup lookup = look_up(name, surroundings);
+    const PathLookup lookup = look_up_in_path(name, surroundings);
     if (lookup.executable) {
         return *lookup.executable;
     }
@@ -118,44 +96,18 @@ Result<std::string> find_executable(const std::string& name, const Surroundings&
     return refuse_missing(name, "no such program here or in PATH", surroundings);
 }
 
-Result<std::string> find_python(const std::string& needed_by, const Surroundings& surroundings) {
-    const std::optional<std::string> chosen = surroundings.variable("PYTHON_EXEC");
-    const bool is_chosen = chosen && !chosen->empty();
-    const std::string name = is_chosen ? *chosen : std::string{"python3"};
-    // Never ./python3: a file of that name beside a script is not the interpreter.
-    const bool is_path = name.find('/') != std::string::npos;
-    const PathLookup lookup = is_path ? PathLookup{} : look_up(name, surroundings);
-    if (lookup.executable) {
-        return *lookup.executable;
-    }
-    if (is_path && surroundings.is_executable_file(name)) {
-        return name;
-    }
-    const bool is_there = is_path ? surroundings.exists(name) : lookup.forbidden.has_value();
-    const std::string line =
-        is_chosen ? fmt::format(
-                        "cannot run {}: PYTHON_EXEC={} {}; set it to a Python interpreter, "
-                        "or unset it",
-                        needed_by, name, is_there ? "is not executable" : "does not exist")
-                  : fmt::format(
-                        "cannot run {}: python3 is not in PATH; install it, activate its "
-                        "environment, or set PYTHON_EXEC=/path/to/python",
-                        needed_by);
-    return is_there ? not_executable(line) : not_found(line);
-}
-
 }  // namespace
 
-Result<std::vector<std::string>> resolve_program(ProgramMode mode,
-                                                 const std::vector<std::string>& typed,
-                                                 const Surroundings& surroundings) {
+Result<Program> resolve_program(ProgramMode mode, const std::vector<std::string>& typed,
+                                const Surroundings& surroundings) {
     const std::string& name = typed.front();
     if (name.empty()) {
         return not_found("cannot run '': the program's name is empty; is a variable unset?");
     }
     const bool is_script =
         (mode == ProgramMode::Guess && is_python_file(name)) || mode == ProgramMode::RunPath;
-    std::vector<std::string> command;
+    Program program;
+    std::vector<std::string>& command = program.command;
     if (mode == ProgramMode::Module || is_script) {
         if (is_script && !surroundings.exists(name)) {
             return refuse_missing(name, "no such file", surroundings);
@@ -163,11 +115,12 @@ Result<std::vector<std::string>> resolve_program(ProgramMode mode,
         if (mode == ProgramMode::Guess && surroundings.is_directory(name)) {
             return refuse_existing(name, surroundings);
         }
-        const Result<std::string> python = find_python(name, surroundings);
+        const Result<Python> python = find_python(name, surroundings);
         if (!python) {
             return python.error();
         }
-        command = {*python, "-u"};
+        program.note = python->note;
+        command = {python->path, "-u"};
         if (mode == ProgramMode::Module) {
             command.emplace_back("-m");
         } else if (mode == ProgramMode::RunPath) {
@@ -183,7 +136,7 @@ Result<std::vector<std::string>> resolve_program(ProgramMode mode,
         command = {*executable};
     }
     command.insert(command.end(), typed.begin() + 1, typed.end());
-    return command;
+    return program;
 }
 
 }  // namespace ddprun::launcher

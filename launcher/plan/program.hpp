@@ -15,9 +15,16 @@ enum class ProgramMode {
     Direct,   ///< --no-python: always an executable
 };
 
-/// The argv of a worker for what the user typed; its first element is a path that this user may
-/// execute. `typed` is not empty. Fails with NotFound or PermissionDenied and a line for the user.
-[[nodiscard]] Result<std::vector<std::string>> resolve_program(
-    ProgramMode mode, const std::vector<std::string>& typed, const Surroundings& surroundings);
+struct Program {
+    /// argv of a worker; its first element is a path that this user may execute.
+    std::vector<std::string> command;
+    std::string note;  ///< what was chosen in the user's place; empty: nothing
+};
+
+/// The program for what the user typed, which is not empty. Fails with NotFound or PermissionDenied
+/// and a line for the user.
+[[nodiscard]] Result<Program> resolve_program(ProgramMode mode,
+                                              const std::vector<std::string>& typed,
+                                              const Surroundings& surroundings);
 
 }  // namespace ddprun::launcher

@@ -28,6 +28,10 @@ public:
     /// A regular file that this user may execute.
     [[nodiscard]] virtual bool is_executable_file(const std::string& path) const = 0;
     [[nodiscard]] virtual std::string working_directory() const = 0;
+    /// Where this program's own file is, links resolved; empty: nobody can tell.
+    [[nodiscard]] virtual std::string own_folder() const = 0;
+    /// Both are folders, and by whatever names the same one.
+    [[nodiscard]] virtual bool is_same_folder(const std::string& a, const std::string& b) const = 0;
 
     /// The names in a folder, unsorted; none where it cannot be read.
     [[nodiscard]] virtual std::vector<std::string> names_in(const std::string& folder) const = 0;

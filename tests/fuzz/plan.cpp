@@ -37,6 +37,10 @@ public:
         return path == "/usr/bin/python3" || path == "/usr/bin/true";
     }
     std::string working_directory() const override { return "/home/user"; }
+    std::string own_folder() const override { return "/usr/bin"; }
+    bool is_same_folder(const std::string& a, const std::string& b) const override {
+        return a == b;
+    }
     unsigned user_id() const override { return 1000; }
     std::vector<std::string> names_in(const std::string& /*folder*/) const override { return {}; }
     std::optional<std::string> read_file(const std::string& /*path*/) const override { return {}; }

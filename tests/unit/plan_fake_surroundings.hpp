@@ -24,7 +24,9 @@ public:
     std::vector<int> cpus{0, 1, 2, 3, 4, 5};
     std::optional<std::vector<Gpu>> gpus;
     Topology machine;
-    std::map<std::string, std::string> texts;  ///< files with content, by path
+    std::map<std::string, std::string> texts;                    ///< files with content, by path
+    std::string own_place;                                       ///< own_folder()
+    std::set<std::pair<std::string, std::string>> same_folders;  ///< besides equal names
     mutable int gpu_questions = 0;
     mutable int topology_questions = 0;
 
@@ -40,6 +42,10 @@ public:
         return executables.contains(path);
     }
     std::string working_directory() const override { return "/home/user"; }
+    std::string own_folder() const override { return own_place; }
+    bool is_same_folder(const std::string& a, const std::string& b) const override {
+        return a == b || same_folders.contains({a, b}) || same_folders.contains({b, a});
+    }
     unsigned user_id() const override { return 1000; }
     std::vector<std::string> names_in(const std::string& folder) const override {
         std::set<std::string> names;

@@ -1,5 +1,6 @@
 #include <csignal>
 
+#include "launcher/machine/real_surroundings.hpp"
 #include "tests/unit/plan_fake_surroundings.hpp"
 
 using namespace ddprun;
@@ -179,6 +180,87 @@ TEST_CASE("Python is PYTHON_EXEC or the python3 of PATH, never one beside the sc
           "cannot run train.py: python3 is not in PATH; install it, activate its "
           "environment, or set PYTHON_EXEC=/path/to/python");
     CHECK(refusal().exit_code == 127);
+}
+
+TEST_CASE("Python is ddprun's own where it has torch, else the environment's, else that of PATH") {
+    FakeSurroundings machine;
+    machine.executables.insert(
+        {"/env/bin/python3", "/venv/bin/python3", "/conda/bin/python3", "/other/python3"});
+    const auto python = [&machine] { return as_plan(make_plan({"train.py"}, machine)).command[0]; };
+    CHECK(python() == "/usr/bin/python3");
+    machine.variables["CONDA_PREFIX"] = "/conda";
+    CHECK(python() == "/conda/bin/python3");
+    machine.variables["VIRTUAL_ENV"] = "/venv";
+    CHECK(python() == "/venv/bin/python3");
+    machine.own_place = "/env/bin";
+    CHECK(python() == "/venv/bin/python3");
+    // Where a package's files are is told by the names in lib; torch itself is a folder.
+    const std::string site =
+        GENERATE("/env/lib/python3.12/site-packages", "/env/lib64/python3.9/site-packages",
+                 "/env/lib/python3/dist-packages");
+    machine.texts[site + "/numpy/__init__.py"] = "";
+    CHECK(python() == "/venv/bin/python3");
+    machine.folders.insert(site + "/torch");
+    CHECK(python() == "/env/bin/python3");
+    machine.executables.erase("/env/bin/python3");
+    CHECK(python() == "/venv/bin/python3");
+    machine.executables.insert("/env/bin/python3");
+    machine.variables["PYTHON_EXEC"] = "/other/python3";
+    CHECK(python() == "/other/python3");
+    CHECK(as_plan(make_plan({"--no-python", "true"}, machine)).notes.empty());
+}
+
+TEST_CASE("an environment that is not there or empty gives no Python") {
+    FakeSurroundings machine;
+    machine.variables["VIRTUAL_ENV"] = "";
+    machine.variables["CONDA_PREFIX"] = "/removed";
+    machine.executables.insert("/bin/python3");  // not that of an empty VIRTUAL_ENV
+    const LaunchPlan plan = as_plan(make_plan({"-m", "train"}, machine));
+    CHECK(plan.command[0] == "/usr/bin/python3");
+    CHECK(plan.notes.empty());
+}
+
+TEST_CASE("one line says which Python was taken where several could be meant") {
+    FakeSurroundings machine;
+    machine.executables.insert({"/env/bin/python3", "/venv/bin/python3", "/conda/bin/python3"});
+    const auto notes = [&machine] { return as_plan(make_plan({"train.py"}, machine)).notes; };
+    CHECK(notes().empty());
+    machine.variables["VIRTUAL_ENV"] = "/venv";
+    CHECK(notes() == std::vector<std::string>{
+                         "Python: /venv/bin/python3 ($VIRTUAL_ENV), not /usr/bin/python3 (PATH); "
+                         "PYTHON_EXEC=/path/to/python chooses another"});
+    machine.variables["CONDA_PREFIX"] = "/conda";
+    machine.own_place = "/env/bin";
+    machine.texts["/env/lib/python3.12/site-packages/x"] = "";
+    machine.folders.insert("/env/lib/python3.12/site-packages/torch");
+    CHECK(notes() == std::vector<std::string>{
+                         "Python: /env/bin/python3 (where ddprun is installed), not "
+                         "/venv/bin/python3 ($VIRTUAL_ENV), /conda/bin/python3 ($CONDA_PREFIX), "
+                         "/usr/bin/python3 (PATH); PYTHON_EXEC=/path/to/python chooses another"});
+    // Who has chosen by himself need not be told.
+    machine.variables["PYTHON_EXEC"] = "/conda/bin/python3";
+    CHECK(notes().empty());
+    machine.variables.erase("PYTHON_EXEC");
+    // The usual: ddprun, torch and an active environment are in one place.
+    machine.variables["VIRTUAL_ENV"] = "/env";
+    machine.variables["PATH"] = "/env/bin:/usr/bin";
+    machine.variables.erase("CONDA_PREFIX");
+    CHECK(notes().empty());
+    machine.variables["VIRTUAL_ENV"] = "/link-to-env";
+    machine.executables.insert("/link-to-env/bin/python3");
+    machine.same_folders.insert({"/env/bin", "/link-to-env/bin"});
+    CHECK(notes().empty());
+}
+
+TEST_CASE("a program knows where its own file is, and folders by any of their names") {
+    const RealSurroundings machine;
+    const std::string own = machine.own_folder();
+    CHECK(machine.is_executable_file(own + "/plan_unit"));
+    CHECK(machine.is_same_folder(own, own + "/../" + own.substr(own.rfind('/') + 1)));
+    CHECK_FALSE(machine.is_same_folder(own, own + "/.."));
+    CHECK_FALSE(machine.is_same_folder(own, own + "/nothing"));
+    const std::string file = own + "/plan_unit";
+    CHECK_FALSE(machine.is_same_folder(file, file));
 }
 
 TEST_CASE("signals are names, with or without SIG") {
