@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
@@ -27,6 +26,24 @@ struct CpuSetFree {
 
 /// The kernel shows no more than a page of most of its files.
 constexpr std::size_t kFileBytesMax = 4096;
+/// A program's arguments are defined long before that.
+constexpr std::size_t kScriptBytesMax = std::size_t{1} << 20;
+
+std::optional<std::string> read_beginning(const std::string& path, std::size_t bytes_max) {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status {};
+    // What is in a pipe could not be read a second time.
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+        return std::nullopt;
+    }
+    std::string text(bytes_max, '\0');
+    const ssize_t got = ::read(file.get(), text.data(), text.size());
+    if (got < 0) {
+        return std::nullopt;
+    }
+    text.resize(static_cast<std::size_t>(got));
+    return text;
+}
 
 }  // namespace
 
@@ -85,14 +102,11 @@ std::vector<std::string> RealSurroundings::names_in(const std::string& folder) c
 }
 
 std::optional<std::string> RealSurroundings::read_file(const std::string& path) const {
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file.is_open()) {
-        return std::nullopt;
-    }
-    std::array<char, kFileBytesMax> text;
-    const ssize_t got = ::read(file.get(), text.data(), text.size());
-    return got < 0 ? std::nullopt
-                   : std::optional{std::string(text.data(), static_cast<std::size_t>(got))};
+    return read_beginning(path, kFileBytesMax);
+}
+
+std::optional<std::string> RealSurroundings::read_script(const std::string& path) const {
+    return read_beginning(path, kScriptBytesMax);
 }
 
 std::vector<int> RealSurroundings::allowed_cpus() const {

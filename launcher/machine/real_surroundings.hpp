@@ -22,6 +22,7 @@ public:
     [[nodiscard]] unsigned user_id() const override;
     [[nodiscard]] std::vector<std::string> names_in(const std::string& folder) const override;
     [[nodiscard]] std::optional<std::string> read_file(const std::string& path) const override;
+    [[nodiscard]] std::optional<std::string> read_script(const std::string& path) const override;
     [[nodiscard]] std::vector<int> allowed_cpus() const override;
     [[nodiscard]] std::optional<std::vector<Gpu>> gpus_of_nvml() const override;
     [[nodiscard]] Result<Topology> topology() const override;

@@ -38,6 +38,10 @@ public:
     /// The beginning of a small file, such as the kernel shows them; none where it cannot be read.
     [[nodiscard]] virtual std::optional<std::string> read_file(const std::string& path) const = 0;
 
+    /// The beginning of a program's text, enough for all that people write; none where it cannot be
+    /// read.
+    [[nodiscard]] virtual std::optional<std::string> read_script(const std::string& path) const = 0;
+
     [[nodiscard]] virtual unsigned user_id() const = 0;
     /// CPUs of this process's affinity mask, sorted, at least one.
     [[nodiscard]] virtual std::vector<int> allowed_cpus() const = 0;

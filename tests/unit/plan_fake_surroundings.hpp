@@ -61,6 +61,9 @@ public:
         const auto found = texts.find(path);
         return found == texts.end() ? std::nullopt : std::optional<std::string>{found->second};
     }
+    std::optional<std::string> read_script(const std::string& path) const override {
+        return read_file(path);
+    }
     std::vector<int> allowed_cpus() const override { return cpus; }
     std::optional<std::vector<Gpu>> gpus_of_nvml() const override {
         ++gpu_questions;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <csignal>
 
 #include "launcher/machine/real_surroundings.hpp"
@@ -261,6 +262,44 @@ TEST_CASE("a program knows where its own file is, and folders by any of their na
     CHECK_FALSE(machine.is_same_folder(own, own + "/nothing"));
     const std::string file = own + "/plan_unit";
     CHECK_FALSE(machine.is_same_folder(file, file));
+}
+
+TEST_CASE("a script that knows only --local_rank is passed that spelling by --legacy-launch") {
+    struct Case {
+        const char* text;
+        const char* spelling;
+    };
+    const std::vector<Case> cases = {
+        {"parser.add_argument('--local_rank', type=int)", "--local_rank=${local_rank}"},
+        {"parser.add_argument('--local-rank', type=int)", "--local-rank=${local_rank}"},
+        {"add_argument('--local-rank', '--local_rank')", "--local-rank=${local_rank}"},
+        {"add_argument('--local_rank_offset')", "--local-rank=${local_rank}"},
+        {"add_argument('--local_rank_offset'); add_argument(\"--local_rank\")",
+         "--local_rank=${local_rank}"},
+        {"local_rank = args.local_rank", "--local-rank=${local_rank}"},
+        {"", "--local-rank=${local_rank}"},
+    };
+    FakeSurroundings machine;
+    furnish(machine);
+    for (const Case& it : cases) {
+        CAPTURE(it.text);
+        machine.texts["data.py"] = it.text;
+        for (const char* flags :
+             {"--legacy-launch data.py x", "--legacy-launch --run-path data.py"}) {
+            const LaunchPlan plan = as_plan(make_plan(words(flags), machine));
+            const auto found =
+                std::find(plan.command.begin(), plan.command.end(), std::string(it.spelling));
+            CHECK(found != plan.command.end());
+        }
+    }
+    // Of a module nobody knows the file; a program in another language is not looked into.
+    machine.texts["data.py"] = cases[0].text;
+    machine.texts["train"] = cases[0].text;
+    for (const char* flags : {"--legacy-launch -m data.py", "--legacy-launch train"}) {
+        const LaunchPlan plan = as_plan(make_plan(words(flags), machine));
+        CHECK(std::count(plan.command.begin(), plan.command.end(), "--local-rank=${local_rank}") ==
+              1);
+    }
 }
 
 TEST_CASE("signals are names, with or without SIG") {
