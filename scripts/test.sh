@@ -125,6 +125,8 @@ if [ "$is_full" = yes ]; then
     check "no false alarm in 30 minutes" scripts/bench.sh control-plane --full --only false-alarms
     check "30 minutes of chaos on 16 nodes" scripts/bench.sh control-plane --minutes 15 \
         --only chaos --only chaos-daemons
+    DDPRUN_TERMINAL_EXITS=10000 \
+        suite "10,000 workers end at a terminal, no byte is lost" release -R output_process
     export DDPRUN_TRAIN_KILLS=200
     DDPRUN_STORE_OPERATIONS=100000 DDPRUN_KILLS=10000 \
         suite "the worker store against PyTorch's, agent and keeper killed 10,000 times" release \

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <utility>
 #include <variant>
@@ -32,7 +33,8 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
                 .on_input = [this](Input input) { feed(std::move(input)); }}),
       timer_(io),
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
-      workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }) {}
+      workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
+      window_signals_(io, [this](int /*signal*/) { follow_window(); }) {}
 
 Agent::~Agent() {
     // Ends the thread first, which posts work for the rest.
@@ -63,6 +65,9 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     const auto complain = [this](const std::string& line) { say(line); };
     signals_.start(options_.signals_to_handle, complain);
     workers_signals_.start(options_.signals_to_forward, complain);
+    if (options_.is_on_terminal) {
+        window_signals_.start({SIGWINCH}, complain);
+    }
     start_link();
     feed(Tick{});  // the time to connect counts from now
     return {};
@@ -282,6 +287,15 @@ void Agent::signal_workers(const SignalWorkers& effect) {
     }
 }
 
+void Agent::follow_window() {
+    // A worker that is told asks for the size: so it has that first.
+    output_->follow_window([this] {
+        if (generation_ && !has_ended_) {
+            keeper_->forward_signal(generation_->number(), SIGWINCH);
+        }
+    });
+}
+
 /// The output thread reads the CPU time, for a sweep of /proc may take long. Not answered while
 /// the disk holds up the workers' output: they may wait for that.
 void Agent::look_at_workers(Generation number) {
@@ -322,6 +336,7 @@ void Agent::end(int code) {
     timer_.cancel();
     helpers_.stop();
     workers_signals_.stop();
+    window_signals_.stop();
     signals_.stop();  // from here on a signal ends this process: nothing is left to lose
     store_.close();
     keeper_->stop();

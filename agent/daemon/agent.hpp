@@ -30,6 +30,7 @@ struct AgentOptions {
     std::uint16_t store_port = 0;         ///< fixed port of all stores; 0: the kernel chooses each
     std::vector<int> signals_to_handle;   ///< each asks to drain
     std::vector<int> signals_to_forward;  ///< each is passed on to the workers
+    bool is_on_terminal = false;          ///< workers are told of its window's changes
     std::string preflight_command;        ///< for the shell; empty: none
     Milliseconds preflight_timeout{};     ///< then it is killed
     std::string program;                  ///< as the user named it, for the report
@@ -73,6 +74,7 @@ private:
     void start_workers(StartWorkers start);
     void spawn(Generation number);
     void signal_workers(const SignalWorkers& effect);
+    void follow_window();
     void look_at_workers(Generation number);
     void collect_last_words(const CollectLastWords& effect);
     void empty_generation(Generation number);
@@ -96,6 +98,7 @@ private:
     boost::asio::steady_timer timer_;
     SignalWatch signals_;
     SignalWatch workers_signals_;
+    SignalWatch window_signals_;
     std::function<void(int)> on_exit_;
 
     std::deque<Input> inputs_;  ///< bounded: one step answers with at most one input per effect

@@ -17,6 +17,7 @@
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
+#include "agent/output/terminal.hpp"
 #include "agent/output/worker_output_thread.hpp"
 #include "base/check.hpp"
 #include "base/os/signals_blocked.hpp"
@@ -27,31 +28,32 @@ namespace {
 
 namespace asio = boost::asio;
 
-struct Pipe {
-    UniqueFd read;
-    UniqueFd write;
+/// One stream of a worker.
+struct Ends {
+    StreamEnd ours;
+    UniqueFd workers;
 };
 
-Result<Pipe> make_pipe() {
+Result<Ends> make_pipe() {
     int ends[2] = {-1, -1};
     if (::pipe2(ends, O_CLOEXEC) != 0) {
         return system_error(errno, "making the pipes of a worker");
     }
-    Pipe pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+    Ends pipe{.ours = {.fd = UniqueFd(ends[0])}, .workers = UniqueFd(ends[1])};
     // Only our end: programs expect that writing waits.
-    if (::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK) != 0) {
+    if (::fcntl(pipe.ours.fd.get(), F_SETFL, O_NONBLOCK) != 0) {
         return system_error(errno, "making a worker's pipe non-blocking");
     }
     return pipe;
 }
 
-/// Another descriptor to write to `pipe`, and none to read.
-Result<Pipe> second_end_of(const Pipe& pipe) {
-    UniqueFd write(::fcntl(pipe.write.get(), F_DUPFD_CLOEXEC, 3));
-    if (!write.is_open()) {
-        return system_error(errno, "duplicating a worker's pipe");
+/// Another descriptor for a worker to write to the same.
+Result<Ends> second_of(const Ends& stream) {
+    UniqueFd workers(::fcntl(stream.workers.get(), F_DUPFD_CLOEXEC, 3));
+    if (!workers.is_open()) {
+        return system_error(errno, "duplicating a worker's stream");
     }
-    return Pipe{UniqueFd(), std::move(write)};
+    return Ends{.ours = {}, .workers = std::move(workers)};
 }
 
 /// A collect() under way: answered by the output thread or, if that is held up, by the timer;
@@ -79,7 +81,9 @@ public:
         : options_(std::move(options)),
           callbacks_(std::move(callbacks)),
           pump_(io_, options_),
-          work_(io_.get_executor()) {
+          work_(io_.get_executor()),
+          has_terminal_out_(is_terminal(options_.console_out)),
+          has_terminal_err_(is_terminal(options_.console_err)) {
         // Writing to a closed pipe is an errno in there.
         const SignalsBlocked blocked;
         thread_ = std::thread([this] { io_.run(); });
@@ -92,6 +96,21 @@ public:
             work_.reset();
         });
         thread_.join();
+    }
+
+    [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const {
+        const auto found = options_.console.find(local_rank.value());
+        return found == options_.console.end() ? OutputChoice{} : found->second;
+    }
+
+    [[nodiscard]] Result<Ends> make_stdout(const OutputChoice& choice) {
+        const bool is_plain = choice.shows_stdout && !choice.is_teed_stdout;
+        return is_plain && has_terminal_out_ ? make_like(options_.console_out) : make_pipe();
+    }
+
+    [[nodiscard]] Result<Ends> make_stderr(const OutputChoice& choice) {
+        const bool is_plain = choice.shows_stderr && !choice.is_teed_stderr;
+        return is_plain && has_terminal_err_ ? make_like(options_.console_err) : make_pipe();
     }
 
     template <typename Work>
@@ -107,7 +126,32 @@ public:
     std::size_t lines_dropped_ = 0;               ///< of the caller's thread
 
 private:
+    /// A pseudo-terminal like `console`. Programs draw for people there, so none for JSON.
+    [[nodiscard]] Result<Ends> make_like(int console) {
+        if (options_.is_json) {
+            return make_pipe();
+        }
+        Result<PseudoTerminal> terminal =
+            open_pseudo_terminal(options_.terminal_maker.c_str(), window_of(console));
+        if (terminal) {
+            return Ends{.ours = {.fd = std::move(terminal->ours), .is_terminal = true},
+                        .workers = std::move(terminal->workers)};
+        }
+        if (!std::exchange(has_said_no_terminal_, true)) {
+            post([this, why = terminal.error().what] {
+                pump_.say(fmt::format(
+                    "ddprun: no pseudo-terminal for the workers ({}): they write to pipes, and may "
+                    "show no progress bars; mount devpts, or raise the sysctl kernel.pty.max",
+                    why));
+            });
+        }
+        return make_pipe();
+    }
+
     asio::executor_work_guard<asio::io_context::executor_type> work_;
+    const bool has_terminal_out_;
+    const bool has_terminal_err_;
+    bool has_said_no_terminal_ = false;  ///< of the caller's thread
     std::thread thread_;
 };
 
@@ -118,22 +162,21 @@ WorkerOutput::~WorkerOutput() = default;
 
 Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_rank, Rank rank,
                                        const std::string& log_dir) {
-    Result<Pipe> out = make_pipe();
+    const OutputChoice choice = thread_->choice_of(local_rank);
+    Result<Ends> out = thread_->make_stdout(choice);
     if (!out) {
         return out.error();
     }
-    const auto choice = thread_->options_.console.find(local_rank.value());
-    const bool is_merged = choice != thread_->options_.console.end() && choice->second.is_merged;
-    Result<Pipe> err = is_merged ? second_end_of(*out) : make_pipe();
+    Result<Ends> err = choice.is_merged ? second_of(*out) : thread_->make_stderr(choice);
     if (!err) {
         return err.error();
     }
     OpenedWorker opened{generation, local_rank,           rank,
-                        log_dir,    std::move(out->read), std::move(err->read)};
+                        log_dir,    std::move(out->ours), std::move(err->ours)};
     thread_->post([thread = thread_.get(), opened = std::move(opened)]() mutable {
         thread->pump_.open(std::move(opened));
     });
-    return OutputPipes{std::move(out->write), std::move(err->write)};
+    return OutputPipes{std::move(out->workers), std::move(err->workers)};
 }
 
 void WorkerOutput::when_ready(std::function<void()> done) {
@@ -169,6 +212,13 @@ void WorkerOutput::measure(std::function<void(const OutputMeasure&)> look) {
 
 void WorkerOutput::close(Generation generation) {
     thread_->post([thread = thread_.get(), generation] { thread->pump_.close(generation); });
+}
+
+void WorkerOutput::follow_window(std::function<void()> done) {
+    thread_->post([thread = thread_.get(), done = std::move(done)]() mutable {
+        thread->pump_.follow_window();
+        asio::post(thread->callbacks_, std::move(done));
+    });
 }
 
 void WorkerOutput::keep(std::string path, std::string content) {

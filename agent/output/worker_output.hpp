@@ -36,10 +36,13 @@ struct OutputOptions {
     std::string prefix_template;
     int console_out = 1;  ///< duplicated by the constructor, never closed or changed
     int console_err = 2;
+    /// Makes pseudo-terminals; tests put another file in its place.
+    std::string terminal_maker = "/dev/ptmx";
 };
 
-/// The write ends of one worker's pipes: blocking, as programs expect. Both are of the same pipe
-/// where its streams are merged. Close them once the worker (or the keeper) has its copies.
+/// What a worker writes to: blocking write ends of pipes, as programs expect, or pseudo-terminals.
+/// Both are the same one where its streams are merged. Close them once the worker (or the keeper)
+/// has its copies.
 struct OutputPipes {
     UniqueFd out;
     UniqueFd err;
@@ -89,7 +92,9 @@ public:
     WorkerOutput(const WorkerOutput&) = delete;
     WorkerOutput& operator=(const WorkerOutput&) = delete;
 
-    /// Pipes for a worker that is about to start. Its folder `log_dir` (made with its parents,
+    /// Pipes for a worker that is about to start, and a pseudo-terminal in the place of one for
+    /// each stream that is shown on a terminal as it is (not tee'd, not as JSON); where none can be
+    /// had, that is said once. Its folder `log_dir` (made with its parents,
     /// 0700), stdout.log and stderr.log in it, or output.log where the two are merged, are made on
     /// the output thread: when_ready() tells when. The link `<log_root>/by-rank/<rank>` to it
     /// follows, before the worker is collected. What exists is appended to; nothing is ever
@@ -115,6 +120,10 @@ public:
     /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
     /// a stream is never awaited, for somebody else may hold a copy.
     void close(Generation generation);
+
+    /// The window of a console has another size: pseudo-terminals get it, and after that `done` is
+    /// called.
+    void follow_window(std::function<void()> done);
 
     /// Writes the file `path` anew, whole or not at all; its folders are made. A failure is said.
     void keep(std::string path, std::string content);

@@ -15,6 +15,7 @@
 
 #include "agent/output/line_prefix.hpp"
 #include "agent/output/log_file.hpp"
+#include "agent/output/terminal.hpp"
 #include "agent/output/worker_output_files.hpp"
 #include "agent/output/worker_output_filter.hpp"
 #include "base/check.hpp"
@@ -27,6 +28,8 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 /// Full reads of one stream before the others have their turn.
 constexpr int kReadsPerTurn = 4;
+/// More than the kernel holds of what was written to a pseudo-terminal.
+constexpr std::size_t kTerminalBytesMax = std::size_t{1} << 20;
 
 LineWriter json_lines(JsonLine json) {
     return [json = std::move(json)](std::string_view line, std::string& out) {
@@ -60,6 +63,7 @@ struct OutputPump::Stream {
     }
 
     const StreamKind kind;
+    bool is_terminal = false;  ///< `pipe` is the master of a pseudo-terminal
     boost::asio::posix::stream_descriptor pipe;
     std::optional<LogFile> file;
     ConsoleSink* console = nullptr;        ///< null: not shown
@@ -91,7 +95,7 @@ void OutputPump::open(OpenedWorker opened) {
     auto worker = std::make_unique<Worker>();
     worker->log_dir = std::move(opened.log_dir);
     const LineOrigin origin{opened.rank, opened.local_rank, opened.generation};
-    if (opened.err.is_open()) {
+    if (opened.err.fd.is_open()) {
         add_stream(*worker, StreamKind::Stdout, std::move(opened.out), origin);
         add_stream(*worker, StreamKind::Stderr, std::move(opened.err), origin);
     } else {
@@ -109,14 +113,15 @@ void OutputPump::open(OpenedWorker opened) {
     DDP_CHECK(is_new, opened.generation.value(), opened.local_rank.value());
 }
 
-void OutputPump::add_stream(Worker& worker, StreamKind kind, UniqueFd pipe,
+void OutputPump::add_stream(Worker& worker, StreamKind kind, StreamEnd end,
                             const LineOrigin& origin) {
     auto stream = std::make_shared<Stream>(io_, kind);
+    stream->is_terminal = end.is_terminal;
     if (kind != StreamKind::Stdout) {
         stream->tail.emplace(options_.limits.stderr_tail_bytes_max);
     }
     boost::system::error_code error;
-    stream->pipe.assign(pipe.release(), error);
+    stream->pipe.assign(end.fd.release(), error);
     DDP_CHECK(!error, error.message());
     set_console(*stream, origin);
     worker.streams.push_back(std::move(stream));
@@ -244,10 +249,10 @@ void OutputPump::on_readable(const std::shared_ptr<Stream>& stream) {
 bool OutputPump::read_once(Stream& stream, std::size_t& count) {
     count = 0;
     const ssize_t got = ::read(stream.pipe.native_handle(), buffer_.data(), buffer_.size());
-    if (got < 0) {
+    if (got < 0 && errno != EIO) {
         return errno == EAGAIN || errno == EINTR;
     }
-    if (got == 0) {
+    if (got <= 0) {  // EIO: nobody has the worker's end of a pseudo-terminal any more
         stream.is_ended = true;
         return false;
     }
@@ -284,6 +289,10 @@ void OutputPump::carry(Stream& stream, std::string_view bytes) {
 }
 
 void OutputPump::drain(Stream& stream) {
+    if (stream.is_terminal) {
+        drain_terminal(stream);
+        return;
+    }
     // Only what is there now: a descendant that goes on writing must not hold us here for ever.
     int available = 0;
     if (stream.is_ended || ::ioctl(stream.pipe.native_handle(), FIONREAD, &available) != 0) {
@@ -291,6 +300,18 @@ void OutputPump::drain(Stream& stream) {
     }
     std::size_t left = static_cast<std::size_t>(available);
     while (left > 0) {
+        std::size_t count = 0;
+        if (!read_once(stream, count) || count == 0) {
+            return;
+        }
+        left -= std::min(left, count);
+    }
+}
+
+/// What was written is on its way through a queue of the kernel, of which FIONREAD knows nothing. A
+/// read that finds nothing has waited for that.
+void OutputPump::drain_terminal(Stream& stream) {
+    for (std::size_t left = kTerminalBytesMax; left > 0 && !stream.is_ended;) {
         std::size_t count = 0;
         if (!read_once(stream, count) || count == 0) {
             return;
@@ -350,6 +371,18 @@ void OutputPump::close_worker(Worker& worker) {
         boost::system::error_code ignored;
         stream->pipe.close(ignored);
         paused_.erase(std::remove(paused_.begin(), paused_.end(), stream), paused_.end());
+    }
+}
+
+void OutputPump::follow_window() {
+    for (const auto& [key, worker] : workers_) {
+        for (const std::shared_ptr<Stream>& stream : worker->streams) {
+            if (stream->is_terminal) {
+                const bool is_err = stream->kind == StreamKind::Stderr;
+                set_window(stream->pipe.native_handle(),
+                           window_of(is_err ? options_.console_err : options_.console_out));
+            }
+        }
     }
 }
 

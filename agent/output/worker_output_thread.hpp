@@ -21,6 +21,12 @@
 
 namespace ddprun::agent {
 
+/// What is read of one stream of a worker.
+struct StreamEnd {
+    UniqueFd fd;  ///< non-blocking
+    bool is_terminal = false;
+};
+
 /// A worker's pipes and place, on the way to the output thread. Where its streams are merged `out`
 /// carries both, and `err` is not open.
 struct OpenedWorker {
@@ -28,8 +34,8 @@ struct OpenedWorker {
     LocalRank local_rank;
     Rank rank;
     std::string log_dir;
-    UniqueFd out;
-    UniqueFd err;
+    StreamEnd out;
+    StreamEnd err;
 };
 
 /// The half of WorkerOutput that lives on the output thread: everything here is called there, by
@@ -46,6 +52,7 @@ public:
     [[nodiscard]] Collected collect(Generation generation, LocalRank local_rank);
     [[nodiscard]] OutputMeasure measure() const { return {bytes_read_, !paused_.empty()}; }
     void close(Generation generation);
+    void follow_window();
     void keep(const std::string& path, const std::string& content);
     void say(const std::string& line);
 
@@ -58,7 +65,7 @@ private:
     struct Worker;
     using Key = std::pair<Generation, LocalRank>;
 
-    void add_stream(Worker& worker, StreamKind kind, UniqueFd pipe, const LineOrigin& origin);
+    void add_stream(Worker& worker, StreamKind kind, StreamEnd end, const LineOrigin& origin);
     void open_files(Worker& worker, Rank rank);
     void make_links();
     void open_filters(Worker& worker, const LineOrigin& origin);
@@ -69,6 +76,7 @@ private:
     [[nodiscard]] bool read_once(Stream& stream, std::size_t& count);
     void carry(Stream& stream, std::string_view bytes);
     void drain(Stream& stream);
+    void drain_terminal(Stream& stream);
     void finish_line(Stream& stream);
     void close_worker(Worker& worker);
     void resume_paused();

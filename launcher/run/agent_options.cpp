@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "agent/output/same_file.hpp"
+#include "agent/output/terminal.hpp"
 #include "base/os/start_program.hpp"
 #include "base/signal_name.hpp"
 #include "rendezvous/wire/endpoint.hpp"
@@ -47,7 +48,7 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     const bool has_company = plan.slots > 1 || !plan.is_single_node;
     output.prefixes =
         plan.prefix == PrefixMode::Always ||
-        (plan.prefix == PrefixMode::Auto && has_company && isatty(STDOUT_FILENO) == 1);
+        (plan.prefix == PrefixMode::Auto && has_company && agent::is_terminal(STDOUT_FILENO));
     const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
     for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
         agent::OutputChoice choice;
@@ -143,6 +144,8 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     options.preflight_command = plan.preflight_command;
     options.preflight_timeout = plan.preflight_timeout;
     options.program = plan.program;
+    options.is_on_terminal =
+        !plan.is_json && (agent::is_terminal(STDOUT_FILENO) || agent::is_terminal(STDERR_FILENO));
     for (const int signal : plan.signals_to_handle) {
         const bool is_ignored = signal == SIGHUP && (plan.ignores_hup || saved.ignores(SIGHUP));
         if (!is_ignored) {

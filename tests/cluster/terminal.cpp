@@ -20,6 +20,15 @@ Process& start_merged(Cluster& cluster, std::vector<std::string> args) {
         {.argv = args, .env = {}, .cwd = {}, .name = "ddprun 2>&1", .is_merged = true});
 }
 
+Process& start_on_terminal(Cluster& cluster, std::vector<std::string> args) {
+    args.insert(args.begin(), {Cluster::program("ddprun"), "--log-dir", cluster.dir() / "logs"});
+    StartOptions options;
+    options.argv = args;
+    options.name = "ddprun on a terminal";
+    options.is_on_terminal = true;
+    return cluster.start(options);
+}
+
 std::string run_folder(const Cluster& cluster) {
     const std::vector<std::string> runs = list_folder(cluster.dir() / "logs");
     REQUIRE(runs.size() == 1);
@@ -76,4 +85,49 @@ TEST_CASE("streams that a flag tells apart stay apart behind 2>&1") {
     CHECK(list_folder(folder + "/0") == std::vector<std::string>{"stderr.log", "stdout.log"});
     CHECK(read_file(folder + "/0/stdout.log") == "0\n2\n");
     CHECK(read_file(folder + "/1/output.log") == numbers(4));
+}
+
+TEST_CASE("on a terminal workers have one each, with its window, that does not control them") {
+    Cluster cluster;
+    const std::string end = cluster.dir() / "end";
+    Process& node = start_on_terminal(
+        cluster, {Cluster::worker(), "--say-window-on-change", "--say-window", "--write",
+                  "10%\r20%\r\n", "--wait-for-file", end, "--exit-code", "0"});
+    node.wait_for_line("^window out=1 err=1 controlling=0 rows=24 columns=80");
+    node.resize(50, 120);
+    node.wait_for_line("^window out=1 err=1 controlling=0 rows=50 columns=120");
+    touch(end);
+    CHECK(node.wait_exit() == 0);
+    CHECK(read_file(run_folder(cluster) + "/by-rank/0/output.log") ==
+          "window out=1 err=1 controlling=0 rows=24 columns=80\n"
+          "10%\r20%\r\n"
+          "window out=1 err=1 controlling=0 rows=50 columns=120\n");
+}
+
+TEST_CASE("a window that changes ends no worker, and costs none that does not ask") {
+    Cluster cluster;
+    const std::string end = cluster.dir() / "end";
+    Process& node =
+        start_on_terminal(cluster, {"--nproc-per-node", "2", Cluster::worker(), "--when-rank", "1",
+                                    "--say-window-on-change", "--always", "--say", "ready",
+                                    "--wait-for-file", end, "--exit-code", "0"});
+    node.wait_for_lines("ready", 2);
+    node.resize(30, 90);
+    node.wait_for_line("1\\] window .* rows=30");
+    touch(end);
+    CHECK(node.wait_exit() == 0);
+    CHECK(read_file(run_folder(cluster) + "/by-rank/0/output.log") == "ready\n");
+}
+
+TEST_CASE("what is for a log alone, tee'd, or JSON on a terminal goes through pipes") {
+    for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+             {"--redirects", "3"}, {"--tee", "3"}, {"--log-format", "json"}}) {
+        Cluster cluster;
+        std::vector<std::string> args = flags;
+        args.insert(args.end(), {Cluster::worker(), "--say-window", "--exit-code", "0"});
+        REQUIRE(start_on_terminal(cluster, args).wait_exit() == 0);
+        const std::string folder = run_folder(cluster) + "/by-rank/0";
+        CHECK(read_file(folder + "/output.log") + read_file(folder + "/stdout.log") ==
+              "window out=0 err=0 controlling=0 rows=0 columns=0\n");
+    }
 }

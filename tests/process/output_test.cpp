@@ -2,6 +2,7 @@
 // a pipe where it matters when bytes arrive or that nobody reads them.
 
 #include <fcntl.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,6 +23,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -173,6 +176,30 @@ Pipe make_pipe() {
     REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
     return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
+
+/// A terminal that somebody looks at, who reads whatever comes.
+struct Terminal {
+    Terminal() {
+        int ends[2];
+        REQUIRE(::openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) == 0);
+        master.reset(ends[0]);
+        slave.reset(ends[1]);
+        reader = std::thread([fd = master.get()] {
+            std::array<char, 4096> buffer;
+            while (::read(fd, buffer.data(), buffer.size()) > 0) {}
+        });
+    }
+    ~Terminal() {
+        slave.reset();
+        reader.join();
+    }
+    Terminal(const Terminal&) = delete;
+    Terminal& operator=(const Terminal&) = delete;
+
+    UniqueFd master;
+    UniqueFd slave;
+    std::thread reader;
+};
 
 /// Runs `work` in a child process; killed if the test ends before it has.
 class Child {
@@ -638,4 +665,70 @@ TEST_CASE("a disk that hangs costs the last words, not the report of the death")
     REQUIRE(release.is_open());
     fixture.end();
     CHECK(fixture.log(0, "stderr.log") == "lost\n");
+}
+
+// A pseudo-terminal's last bytes are still in a queue of the kernel when its writer is gone. Each
+// child writes a random number of bytes, up to more than the kernel holds, and ends at once, half
+// of them by SIGKILL.
+TEST_CASE("nothing is lost of what workers write to pseudo-terminals before they end") {
+    const char* wanted = std::getenv("DDPRUN_TERMINAL_EXITS");
+    const int exits = wanted == nullptr ? 300 : std::atoi(wanted);
+    const std::string bytes = random_bytes(12, 20000);
+    Rng rng(13);
+    Terminal terminal;
+    Fixture fixture;
+    fixture.options.console_out = terminal.slave.get();
+    fixture.options.console_err = terminal.slave.get();
+    for (int i = 0; i < exits; ++i) {
+        const Generation generation(static_cast<std::uint64_t>(i) + 1);
+        const std::size_t size = 1 + rng.below(bytes.size());
+        const bool is_killed = rng.chance(1, 2);
+        OutputPipes pipes = fixture.open(0, generation);
+        REQUIRE(::isatty(pipes.out.get()) == 1);
+        Child child([&] {
+            write_all(pipes.out, std::string_view(bytes).substr(0, size));
+            if (is_killed) {
+                ::kill(::getpid(), SIGKILL);
+            }
+        });
+        pipes = {};
+        child.wait();
+        static_cast<void>(fixture.collect(0, generation));
+        REQUIRE((fixture.log(0, "stdout.log", generation) == bytes.substr(0, size)));
+        fixture.output().close(generation);
+    }
+}
+
+TEST_CASE("a descendant that goes on writing to a pseudo-terminal holds nobody up") {
+    Terminal terminal;
+    Fixture fixture;
+    fixture.options.console_out = terminal.slave.get();
+    OutputPipes pipes = fixture.open(0);
+    Child child([&] {
+        for (;;) {
+            write_all(pipes.out, "on and on\n");
+        }
+    });
+    static_cast<void>(fixture.collect(0));
+    fixture.output().close(kFirst);
+    fixture.end();
+    CHECK(fixture.log(0, "stdout.log").starts_with("on and on\n"));
+}
+
+TEST_CASE("where there is no pseudo-terminal workers get pipes, and one line says so") {
+    Terminal terminal;
+    Fixture fixture;
+    fixture.options.console_out = terminal.slave.get();
+    fixture.options.terminal_maker = fixture.dir / "ptmx";
+    OutputPipes first = fixture.open(0);
+    OutputPipes second = fixture.open(1);
+    CHECK(::isatty(first.out.get()) == 0);
+    write_all(second.out, "two\n");
+    second = {};
+    static_cast<void>(fixture.collect(1));
+    fixture.end();
+    CHECK(fixture.log(1, "stdout.log") == "two\n");
+    const std::string said = fixture.err();
+    CHECK(said.starts_with("ddprun: no pseudo-terminal for the workers (opening "));
+    CHECK(std::count(said.begin(), said.end(), '\n') == 1);
 }

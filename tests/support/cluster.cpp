@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -160,7 +162,17 @@ void Process::start(const StartOptions& options) {
     const std::string cwd = options.cwd.empty() ? cluster_.dir().path() : options.cwd;
     int out[2];
     int err[2];
-    require_ok(::pipe2(out, O_CLOEXEC) == 0 && ::pipe2(err, O_CLOEXEC) == 0, "pipe2");
+    if (options.is_on_terminal) {
+        winsize window{};
+        window.ws_row = 24;
+        window.ws_col = 80;
+        require_ok(::openpty(&out[0], &out[1], nullptr, nullptr, &window) == 0, "openpty");
+        ::fcntl(out[0], F_SETFD, FD_CLOEXEC);
+        ::fcntl(out[1], F_SETFD, FD_CLOEXEC);
+    } else {
+        require_ok(::pipe2(out, O_CLOEXEC) == 0, "pipe2");
+    }
+    require_ok(::pipe2(err, O_CLOEXEC) == 0, "pipe2");
     out_.fd.reset(out[0]);
     err_.fd.reset(err[0]);
     const UniqueFd out_write(out[1]);
@@ -175,8 +187,12 @@ void Process::start(const StartOptions& options) {
         ::setsid();
         const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
         ::dup2(null, 0);
+        if (options.is_on_terminal) {
+            ::ioctl(out_write.get(), TIOCSCTTY, 0);
+            ::dup2(out_write.get(), 0);
+        }
         ::dup2(out_write.get(), 1);
-        ::dup2(options.is_merged ? out_write.get() : err_write.get(), 2);
+        ::dup2(options.is_merged || options.is_on_terminal ? out_write.get() : err_write.get(), 2);
         sigset_t none;
         ::sigemptyset(&none);
         ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -194,6 +210,17 @@ void Process::signal(int number) const {
     REQUIRE(::kill(pid_, number) == 0);
 }
 
+void Process::type(std::string_view text) const {
+    REQUIRE(::write(out_.fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+}
+
+void Process::resize(int rows, int columns) const {
+    winsize window{};
+    window.ws_row = static_cast<unsigned short>(rows);
+    window.ws_col = static_cast<unsigned short>(columns);
+    REQUIRE(::ioctl(out_.fd.get(), TIOCSWINSZ, &window) == 0);
+}
+
 void Process::read(Stream& stream) {
     std::array<char, 65536> buffer;
     for (;;) {
@@ -201,10 +228,10 @@ void Process::read(Stream& stream) {
         if (count < 0 && errno == EINTR) {
             continue;
         }
-        if (count < 0) {
+        if (count < 0 && errno != EIO) {
             return;
         }
-        if (count == 0) {
+        if (count <= 0) {  // EIO: nobody has the terminal any more
             stream.fd.reset();
             return;
         }

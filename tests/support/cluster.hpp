@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/os/unique_fd.hpp"
@@ -72,11 +73,14 @@ struct StartOptions {
     std::string cwd;                         ///< empty: the cluster's folder
     std::string name;                        ///< for messages; empty: argv[0]'s last part
     bool is_merged = false;                  ///< stderr is stdout's pipe, as behind `2>&1`
+    /// stdin, stdout and stderr are a terminal of its own, 24 lines of 80 characters.
+    bool is_on_terminal = false;
 };
 
 class Cluster;
 
-/// A program under test. Its standard input is /dev/null, and it has a session of its own.
+/// A program under test. Its standard input is /dev/null unless it is on a terminal, and it has a
+/// session of its own.
 class Process {
 public:
     ~Process() = default;
@@ -103,6 +107,10 @@ public:
     [[nodiscard]] bool is_running() const { return !has_ended_; }
 
     void signal(int number) const;
+
+    /// On a terminal: types `text`; gives its window another size.
+    void type(std::string_view text) const;
+    void resize(int rows, int columns) const;
 
     /// Everything it has written, both streams, in order of arrival; incomplete lines excluded.
     [[nodiscard]] std::string text() const;

@@ -43,6 +43,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,6 +57,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "worker_runtime/contract/exit_codes.hpp"
@@ -119,6 +121,31 @@ void print_place() {
     }
     line += " pid=" + std::to_string(::getpid()) + " parent=" + std::to_string(::getppid()) + "\n";
     write_all(1, line);
+}
+
+/// What stdout and stderr are, and whether there is a controlling terminal.
+void say_window() {
+    winsize window{};
+    static_cast<void>(::ioctl(1, TIOCGWINSZ, &window));
+    const int controlling = ::open("/dev/tty", O_RDWR | O_CLOEXEC);
+    std::string line = "window";
+    for (const auto& [name, value] :
+         std::array<std::pair<const char*, int>, 5>{{{"out", ::isatty(1)},
+                                                     {"err", ::isatty(2)},
+                                                     {"controlling", controlling >= 0 ? 1 : 0},
+                                                     {"rows", window.ws_row},
+                                                     {"columns", window.ws_col}}}) {
+        line += std::string(" ") + name + "=" + std::to_string(value);
+    }
+    write_all(1, line + "\n");
+    ::close(controlling);
+}
+
+void say_window_on_change() {
+    struct sigaction action {};
+    action.sa_handler = [](int /*signal*/) { say_window(); };
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGWINCH, &action, nullptr);
 }
 
 void wait_for_file(const std::string& path) {
@@ -359,6 +386,8 @@ private:
             {"--say", {1, [](Arguments a) { write_all(1, a[0] + "\n"); }}},
             {"--complain", {1, [](Arguments a) { write_all(2, a[0] + "\n"); }}},
             {"--write", {1, [](Arguments a) { write_all(1, a[0]); }}},
+            {"--say-window", {0, [](Arguments) { say_window(); }}},
+            {"--say-window-on-change", {0, [](Arguments) { say_window_on_change(); }}},
             {"--alternate",
              {1,
               [](Arguments a) {

@@ -1,0 +1,13 @@
+#pragma once
+
+namespace ddprun::agent {
+
+/// Of a terminal, in characters. 0: not known.
+struct WindowSize {
+    int rows = 0;
+    int columns = 0;
+
+    bool operator==(const WindowSize&) const = default;
+};
+
+}  // namespace ddprun::agent
