@@ -74,6 +74,11 @@ void add_error(std::string& out, const rdzv::Evidence& evidence) {
     }
 }
 
+/// Which Python it was is often why it failed; of another program the headline says it.
+bool is_python(std::string_view path) {
+    return path.substr(path.find_last_of('/') + 1).starts_with("python");
+}
+
 void add_failure(std::string& out, const rdzv::Verdict& verdict) {
     const rdzv::FailureReport& failure = *verdict.first_failure;
     const rdzv::Evidence& evidence = failure.evidence;
@@ -84,6 +89,9 @@ void add_failure(std::string& out, const rdzv::Verdict& verdict) {
         where += fmt::format(", pid {}", evidence.pid);
     }
     add_field(out, "worker", where);
+    if (is_python(evidence.program)) {
+        add_field(out, "python", evidence.program);
+    }
     if (evidence.progress.has_value()) {
         add_field(out, "last step", fmt::format("{}", *evidence.progress));
     }

@@ -39,6 +39,7 @@ json failure_json(const rdzv::FailureReport& failure) {
                 {"node", failure.node.value()},
                 {"generation", failure.generation.value()},
                 {"pid", evidence.pid},
+                {"executable", evidence.program},
                 {"core_dumped", evidence.core_dumped},
                 {"keeper_lost", evidence.keeper_lost},
                 {"hung", evidence.hung},

@@ -98,6 +98,18 @@ TEST_CASE("the last step of a worker that told none is not shown") {
     CHECK(format_verdict(verdict, "t").find("last step") == std::string::npos);
 }
 
+TEST_CASE("a report says which Python ran, and of other programs nothing") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    std::string& program = verdict.first_failure->evidence.program;
+    program = "/opt/env/bin/python3.11";
+    CHECK(format_verdict(verdict, "t").find(", pid 4242\n  python     /opt/env/bin/python3.11\n") !=
+          std::string::npos);
+    CHECK(nlohmann::json::parse(verdict_json(verdict, "t"))["first_failure"]["executable"] ==
+          program);
+    program = "/opt/python/train";
+    CHECK(format_verdict(verdict, "t").find("  python ") == std::string::npos);
+}
+
 TEST_CASE("a success without incidents says nothing") {
     rdzv::Verdict verdict;
     verdict.text = "every rank exited 0";
