@@ -9,7 +9,7 @@ HelperPrograms::HelperPrograms(boost::asio::io_context& io, const SupervisorOpti
                                const Events& events)
     : awaits_gpu_memory(options.awaits_gpu_memory),
       gpu_helper(io, events.on_child),
-      stacks(io, options.limits,
+      stacks(io, options.limits, options.command.front(),
              {.say = events.say,
               .on_child = events.on_child,
               .on_done = [on_input = events.on_input](

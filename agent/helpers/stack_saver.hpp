@@ -1,7 +1,9 @@
 #pragma once
 
+#include <csignal>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -24,7 +26,9 @@ public:
         std::function<void(Generation)> on_done;
     };
 
-    StackSaver(boost::asio::io_context& io, const Limits& limits, Events events);
+    /// `program`: what the workers execute.
+    StackSaver(boost::asio::io_context& io, const Limits& limits, std::string program,
+               Events events);
 
     /// `pids`: of the workers that have been started. Answered by one on_done, perhaps at once.
     void save(const SaveStacks& order, const std::map<LocalRank, int>& pids);
@@ -33,10 +37,12 @@ public:
     void cancel() { program_.cancel(); }
 
 private:
+    void say_how_it_ended(const std::optional<siginfo_t>& end);
     [[nodiscard]] Result<void> start(const SaveStacks& order, const std::map<LocalRank, int>& pids);
 
     TimedProgram program_;
     Limits limits_;
+    std::string worker_program_;
     Events events_;
     Generation generation_;
 };

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/children.hpp"
+#include "agent/process/stacks_program.hpp"
 #include "agent/stacks/flight_recorder.hpp"
 #include "agent/stacks/kernel_stacks.hpp"
 #include "agent/stacks/tools.hpp"
@@ -69,8 +70,9 @@ std::string tracing_note() {
 }
 
 /// What the kernel knows, of all workers; then, in the time that is left, what their tools find out
-/// and what their flight recorders write meanwhile.
-void save(const std::vector<Worker>& workers, agent::FlightRecorders& recorders, Instant deadline) {
+/// and what their flight recorders write meanwhile. Returns the exit code.
+int save(const std::vector<Worker>& workers, const std::string& program,
+         agent::FlightRecorders& recorders, Instant deadline) {
     for (const Worker& worker : workers) {
         write_text(worker.file, fmt::format("rank {}, process {}\n\n", worker.rank, worker.pid));
         for (const int pid : agent::processes_of_worker(worker.pid)) {
@@ -83,14 +85,17 @@ void save(const std::vector<Worker>& workers, agent::FlightRecorders& recorders,
     }
     const std::string note = tracing_note();
     std::vector<agent::ToolQueue> queues;
+    bool lacks_py_spy = false;
     for (const Worker& worker : workers) {
-        std::string missing = note;
-        std::vector<agent::Tool> tools = agent::tools_for(worker.pid, missing);
+        agent::FoundTools found = agent::tools_for(worker.pid, program);
+        const std::string missing = note + found.missing;
         write_text(worker.file, missing.empty() ? "" : missing + "\n");
-        queues.push_back({.file = worker.file.get(), .tools = std::move(tools)});
+        queues.push_back({.file = worker.file.get(), .tools = std::move(found.tools)});
+        lacks_py_spy = lacks_py_spy || found.lacks_py_spy;
     }
     agent::run_tools(std::move(queues), deadline);
     recorders.collect(deadline);
+    return lacks_py_spy ? agent::kStacksWithoutPySpy : kExitSuccess;
 }
 
 int fail(const std::string& what) {
@@ -105,10 +110,12 @@ int main(int argc, char** argv) {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     const auto milliseconds = arguments.size() > 1 ? number_of(arguments[1]) : std::nullopt;
     const auto bytes_max = arguments.size() > 2 ? number_of(arguments[2]) : std::nullopt;
-    if (!milliseconds || !bytes_max) {
-        return fail("this program is started by ddprun: ddprun-stacks FOLDER MS BYTES RANK:PID...");
+    if (!milliseconds || !bytes_max || arguments.size() < 4) {
+        return fail(
+            "this program is started by ddprun: ddprun-stacks FOLDER MS BYTES PROGRAM RANK:PID...");
     }
     const std::string& folder = arguments[0];
+    const std::string& program = arguments[3];
     // Only what a tool writes can be long; a tool that exceeds it dies of SIGXFSZ.
     const rlimit limit{.rlim_cur = static_cast<rlim_t>(*bytes_max),
                        .rlim_max = static_cast<rlim_t>(*bytes_max)};
@@ -124,7 +131,7 @@ int main(int argc, char** argv) {
         return fail(system_error(errno, fmt::format("cannot make {}", folder)).what);
     }
     std::vector<Worker> workers;
-    for (std::size_t i = 3; i < arguments.size(); ++i) {
+    for (std::size_t i = 4; i < arguments.size(); ++i) {
         std::optional<Worker> worker = worker_of(arguments[i]);
         if (!worker) {
             return fail(fmt::format("{} is no RANK:PID", arguments[i]));
@@ -138,6 +145,5 @@ int main(int argc, char** argv) {
         workers.push_back(std::move(*worker));
     }
     agent::FlightRecorders recorders(folder, *bytes_max);
-    save(workers, recorders, begun + std::chrono::milliseconds(*milliseconds));
-    return kExitSuccess;
+    return save(workers, program, recorders, begun + std::chrono::milliseconds(*milliseconds));
 }

@@ -35,6 +35,19 @@ std::string path_of(std::string_view program) {
     return {};
 }
 
+/// Beside the Python that the user has chosen: installed with pip it is in no PATH but that of an
+/// activated environment.
+std::string path_of_py_spy(const std::string& program) {
+    const std::size_t slash = program.rfind('/');
+    if (slash != std::string::npos) {
+        std::string path = program.substr(0, slash) + "/py-spy";
+        if (access(path.c_str(), X_OK) == 0) {
+            return path;
+        }
+    }
+    return path_of("py-spy");
+}
+
 Instant now() {
     return std::chrono::steady_clock::now();
 }
@@ -121,14 +134,17 @@ bool wait_for_child(Instant deadline) {
 
 }  // namespace
 
-std::vector<Tool> tools_for(int pid, std::string& missing) {
-    std::vector<Tool> tools;
+FoundTools tools_for(int pid, const std::string& program) {
+    FoundTools found;
+    std::vector<Tool>& tools = found.tools;
+    std::string& missing = found.missing;
     const std::string number = std::to_string(pid);
     if (program_of_process(pid).starts_with("python")) {
-        if (std::string path = path_of("py-spy"); !path.empty()) {
+        if (std::string path = path_of_py_spy(program); !path.empty()) {
             tools.push_back({"Python's stacks, by py-spy",
                              {std::move(path), "dump", "--nonblocking", "--pid", number}});
         } else {
+            found.lacks_py_spy = true;
             missing += "no Python stacks: py-spy is not installed on this node\n";
         }
     }
@@ -143,7 +159,7 @@ std::vector<Tool> tools_for(int pid, std::string& missing) {
     } else {
         missing += "no native stacks: neither eu-stack nor gdb is installed on this node\n";
     }
-    return tools;
+    return found;
 }
 
 void run_tools(std::vector<ToolQueue> queues, Instant deadline) {

@@ -14,9 +14,16 @@ struct Tool {
     std::vector<std::string> command;  ///< [0] is a path
 };
 
-/// Those of `pid` that are installed here, in the order in which they are to run: two of them
-/// cannot look at one process at the same time. `missing` gets a line for each that would help.
-[[nodiscard]] std::vector<Tool> tools_for(int pid, std::string& missing);
+/// What is installed here for one process.
+struct FoundTools {
+    /// In the order in which they are to run: two cannot look at one process at the same time.
+    std::vector<Tool> tools;
+    std::string missing;  ///< a line for each that would help
+    bool lacks_py_spy = false;
+};
+
+/// Those of `pid`. `program` is what the worker executes: py-spy is sought beside it, then in PATH.
+[[nodiscard]] FoundTools tools_for(int pid, const std::string& program);
 
 /// A file for which tools run one after the other.
 struct ToolQueue {

@@ -18,9 +18,10 @@ namespace {
 constexpr const char* kQuiet = "no sign of life for [0-9]+ s: no output";
 constexpr const char* kSaved = "generation [0-9]+ hung: .* stacks are saved in /";
 
-/// A folder for PATH in which `program` is a script that does `command`.
-void fake_tool(Cluster& cluster, const std::string& program, const std::string& command) {
-    const std::string folder = cluster.dir() / "tools";
+/// In a folder, PATH's if no other is said, `program` is a script that does `command`.
+void fake_tool(Cluster& cluster, const std::string& program, const std::string& command,
+               const std::string& where = "tools") {
+    const std::string folder = cluster.dir() / where;
     std::filesystem::create_directories(folder);
     write_file(folder + "/" + program, "#!/bin/sh\n" + command + "\n");
     REQUIRE(::chmod((folder + "/" + program).c_str(), 0755) == 0);
@@ -163,11 +164,44 @@ TEST_CASE("Python's stacks are shown by py-spy, and a tool that does not end is 
     cluster.wait_all_gone();
 }
 
+TEST_CASE("py-spy is sought beside the Python that runs, and then in PATH") {
+    Cluster cluster;
+    fake_tool(cluster, "py-spy", "echo the wrong one");
+    fake_tool(cluster, "py-spy", "echo shown by its own py-spy $*", "env/bin");
+    const std::string python = cluster.dir() / "env/bin/python3";
+    std::filesystem::copy_file(Cluster::worker(), python);
+    Process& node = cluster.start_ddprun(
+        {"--hang-timeout", "1", "--no-python", python, "--print", "--hang"}, only_tools(cluster));
+    CHECK(node.wait_exit() == 94);
+    const std::vector<std::string> folders = stacks_folders(node);
+    REQUIRE(folders.size() == 1);
+    const std::string text = read_file(folders[0] + "/rank0.txt");
+    check_has(text, {"shown by its own py-spy dump "});
+    CHECK(text.find("the wrong one") == std::string::npos);
+    CHECK(node.count_lines("py-spy") == 0);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a Python that hangs without py-spy is told on the console how to get it") {
+    Cluster cluster;
+    const std::string python = cluster.dir() / "python3";
+    std::filesystem::copy_file(Cluster::worker(), python);
+    Process& node = cluster.start_ddprun({"--hang-timeout", "1", "--nproc-per-node", "2",
+                                          "--no-python", python, "--print", "--hang"},
+                                         only_tools(cluster));
+    CHECK(node.wait_exit() == 94);
+    CHECK(node.count_lines("no py-spy beside " + python + " nor in PATH; get it with: " + python +
+                           " -m pip install py-spy$") == 1);
+    CHECK(node.count_lines("^  python     " + python + "$") == 1);
+    cluster.wait_all_gone();
+}
+
 TEST_CASE("where nothing is installed the file says what is missing") {
     Cluster cluster;
     Process& node = cluster.start_ddprun({"--hang-timeout", "1", Cluster::worker(), "--hang"},
                                          only_tools(cluster));
     CHECK(node.wait_exit() == 94);
+    CHECK(node.count_lines("py-spy") == 0);  // it is no Python
     const std::vector<std::string> folders = stacks_folders(node);
     REQUIRE(folders.size() == 1);
     check_has(read_file(folders[0] + "/rank0.txt"),
