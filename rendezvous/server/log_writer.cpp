@@ -1,5 +1,6 @@
 #include "rendezvous/server/log_writer.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -31,8 +32,10 @@ std::atomic<const LogWriter*> log_at_abort{nullptr};
 
 struct LogWriter::State {
     State(int to, const Limits& limits_)
-        : fd(to), limits(limits_), flushed(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-        DDP_CHECK(flushed.is_open(), errno);
+        : own_fd(::fcntl(to, F_DUPFD_CLOEXEC, 0)),
+          limits(limits_),
+          flushed(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+        DDP_CHECK(own_fd.is_open() && flushed.is_open(), errno);
     }
 
     /// The thread.
@@ -63,11 +66,11 @@ struct LogWriter::State {
     /// Nobody can be told that a log cannot be written: what fails is left out.
     void write_whole(std::string_view text) const {
         while (!text.empty()) {
-            const ssize_t count = ::write(fd, text.data(), text.size());
+            const ssize_t count = ::write(own_fd.get(), text.data(), text.size());
             if (count > 0) {
                 text.remove_prefix(static_cast<std::size_t>(count));
             } else if (count < 0 && errno == EAGAIN) {
-                pollfd room{.fd = fd, .events = POLLOUT, .revents = 0};
+                pollfd room{.fd = own_fd.get(), .events = POLLOUT, .revents = 0};
                 ::poll(&room, 1, -1);
             } else if (count == 0 || errno != EINTR) {
                 return;
@@ -75,7 +78,8 @@ struct LogWriter::State {
         }
     }
 
-    const int fd;
+    /// A thread that was detached may still write when somebody else has the number that was given.
+    const UniqueFd own_fd;
     const Limits limits;
     const UniqueFd flushed;  ///< an eventfd: more has been written while somebody waits
     std::atomic<bool> is_flush_wanted{false};

@@ -13,7 +13,7 @@ namespace ddprun::rdzv {
 /// lines are dropped, and a line in their place says how many. Methods may be called by any thread.
 class LogWriter {
 public:
-    /// Writes to `fd`, which outlives the writer and stays as it is: it may be shared with others.
+    /// Writes to a duplicate of `fd`, which stays as it is: it may be shared with others.
     LogWriter(int fd, const Limits& limits);
     /// Writes what is left, for at most Limits::log_flush_timeout.
     ~LogWriter();
