@@ -1,8 +1,5 @@
 #include "rendezvous/server/server.hpp"
 
-#include <sys/epoll.h>
-#include <sys/socket.h>
-
 #include <chrono>
 #include <map>
 #include <utility>
@@ -36,8 +33,8 @@ using boost::system::error_code;
 Server::Server(asio::io_context& io, ServerOptions options)
     : options_(std::move(options)),
       io_(io),
-      acceptor_(io),
-      spoke_(io),
+      listener_(std::move(options_.listener)),
+      arrivals_(io),
       silence_(io),
       room_(io),
       start_timer_(io),
@@ -52,16 +49,10 @@ Server::Server(asio::io_context& io, ServerOptions options)
 
 void Server::start(std::function<void()> on_ended) {
     on_ended_ = std::move(on_ended);
-    sockaddr_storage address{};
-    socklen_t length = sizeof(address);
-    const int fd = options_.listener.get();
-    DDP_CHECK(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0, fd);
     error_code failure;
-    acceptor_.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(),
-                     options_.listener.release(), failure);
+    arrivals_.assign(::epoll_create1(EPOLL_CLOEXEC), failure);
     DDP_CHECK(!failure, failure.message());
-    spoke_.assign(::epoll_create1(EPOLL_CLOEXEC), failure);
-    DDP_CHECK(!failure, failure.message());
+    watch_listener(EPOLL_CTL_ADD, EPOLLIN);
     if (options_.exits_when_idle) {
         start_timer_.expires_after(options_.idle_start_timeout);
         start_timer_.async_wait([this](error_code cancelled) {
@@ -78,8 +69,7 @@ void Server::start(std::function<void()> on_ended) {
     jobs_.begin(
         Durable{.journal = options_.journal.get()}, [](Instant) { return true; }, options_.records);
     options_.records.clear();
-    asio::co_spawn(io_, accept_newcomers(), asio::detached);
-    asio::co_spawn(io_, hear_newcomers(), asio::detached);
+    asio::co_spawn(io_, attend_newcomers(), asio::detached);
 }
 
 void Server::stop() {
@@ -88,8 +78,8 @@ void Server::stop() {
     }
     is_stopped_ = true;
     error_code ignored;
-    acceptor_.close(ignored);
-    spoke_.close(ignored);
+    listener_.reset();
+    arrivals_.close(ignored);
     silence_.cancel();
     newcomers_.clear();
     room_.cancel();

@@ -112,14 +112,16 @@ private:
     void end_if_idle();
 
     // server_accepting.cpp: connections until they have spoken, and who makes room
-    boost::asio::awaitable<void> accept_newcomers();
-    boost::asio::awaitable<void> hear_newcomers();
-    [[nodiscard]] std::optional<Instant> accept_some();
+    boost::asio::awaitable<void> attend_newcomers();
+    void attend_some();
+    [[nodiscard]] std::size_t look_for_arrivals();
+    void watch_listener(int operation, std::uint32_t events);
+    void pause_accepting(Instant until);
+    [[nodiscard]] std::size_t accept_some();
     [[nodiscard]] std::optional<Instant> make_room(const HalfOpen::Room& room);
     [[nodiscard]] std::optional<Instant> cannot_accept(Instant now, int errno_value);
     void admit(Instant now, UniqueFd fd, const sockaddr_storage& address);
     void limit_silence();
-    void hear_some();
     void hear(ConnectionId id);
     void open_session(ConnectionId id, Instant since, UniqueFd fd);
     void left(ConnectionId id);
@@ -135,9 +137,9 @@ private:
 
     ServerOptions options_;
     boost::asio::io_context& io_;
-    boost::asio::ip::tcp::acceptor acceptor_;
-    boost::asio::posix::stream_descriptor spoke_;  ///< epoll set of newcomers, each told of once
-    boost::asio::steady_timer silence_;            ///< of the oldest newcomer
+    UniqueFd listener_;
+    boost::asio::posix::stream_descriptor arrivals_;  ///< epoll set of listener and newcomers
+    boost::asio::steady_timer silence_;               ///< of the oldest newcomer
     boost::asio::steady_timer room_;         ///< cancelled when there is room for another handshake
     boost::asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
     std::function<void()> on_ended_;
@@ -150,7 +152,7 @@ private:
     std::uint64_t last_id_ = 0;
     RefusalLog refusals_;
     bool has_waited_for_start_ = false;
-    bool is_full_ = false;  ///< accepting waits for room_
+    bool is_full_ = false;  ///< the listener is not watched until room_
     bool is_stopped_ = false;
 };
 

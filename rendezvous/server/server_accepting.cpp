@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -34,6 +36,9 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kNewcomersPerTurn = 256;  ///< then the others get their turn
+constexpr std::size_t kAcceptedPerTurn = 1024;
+constexpr std::chrono::microseconds kNap{50};  ///< a shorter sleep is not worth it
+constexpr std::uint64_t kListener = 0;         ///< in the epoll set; connections begin with 1
 
 sockaddr* generic(sockaddr_storage& address) {
     return static_cast<sockaddr*>(static_cast<void*>(&address));
@@ -41,49 +46,105 @@ sockaddr* generic(sockaddr_storage& address) {
 
 }  // namespace
 
-asio::awaitable<void> Server::accept_newcomers() {
+/// One epoll set has the listener and the newcomers, each of whom is told of once.
+asio::awaitable<void> Server::attend_newcomers() {
     while (!is_stopped_) {
-        if (const std::optional<Instant> until = accept_some()) {
-            is_full_ = true;
-            room_.expires_at(*until);
-            const auto [woken] = co_await room_.async_wait(asio::as_tuple(asio::use_awaitable));
-            static_cast<void>(woken);
-            is_full_ = false;
-            continue;
+        const auto [failure] = co_await arrivals_.async_wait(
+            asio::posix::stream_descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
+        if (failure || is_stopped_) {
+            break;
         }
-        const auto [failure] = co_await acceptor_.async_wait(tcp::acceptor::wait_read,
-                                                             asio::as_tuple(asio::use_awaitable));
-        static_cast<void>(failure);
+        attend_some();
     }
 }
 
-/// Accepts who waits in the kernel's queue. When to go on, if there is no room; nothing: when
-/// somebody comes.
-std::optional<Instant> Server::accept_some() {
-    for (std::size_t i = 0; i < kNewcomersPerTurn; ++i) {
+/// Waking up takes longer than attending to somebody, and thousands may come one after another: so
+/// it goes on looking for a moment.
+void Server::attend_some() {
+    const bool has_other_cpus = std::thread::hardware_concurrency() > 1;  // tidy: allow thread
+    const Duration patience = has_other_cpus ? Duration(kNap) : Duration::zero();
+    Instant until{};
+    std::size_t count = 0;
+    do {
+        const std::size_t more = look_for_arrivals();
+        count += more;
+        if (more > 0) {
+            until = std::chrono::steady_clock::now() + patience;
+        }
+    } while (count < kNewcomersPerTurn && !is_stopped_ && std::chrono::steady_clock::now() < until);
+    end_if_idle();
+}
+
+/// How many there were. First of all who wants to come in: the kernel's queue for them is short,
+/// and whom it has no room for tries again only after a second.
+std::size_t Server::look_for_arrivals() {
+    std::array<epoll_event, kNewcomersPerTurn> events;
+    const int found =
+        ::epoll_wait(arrivals_.native_handle(), events.data(), static_cast<int>(events.size()), 0);
+    const std::span<const epoll_event> arrived(events.data(),
+                                               static_cast<std::size_t>(std::max(found, 0)));
+    const auto is_listener = [](const epoll_event& e) { return e.data.u64 == kListener; };
+    std::size_t count =
+        std::any_of(arrived.begin(), arrived.end(), is_listener) ? accept_some() : 0;
+    for (const epoll_event& event : arrived) {
+        if (!is_listener(event) && !is_stopped_) {
+            hear(ConnectionId(event.data.u64));
+            ++count;
+        }
+    }
+    return count;
+}
+
+/// `operation`: EPOLL_CTL_ADD, or EPOLL_CTL_MOD, which needs no memory and cannot fail.
+void Server::watch_listener(int operation, std::uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = kListener;
+    DDP_CHECK(::epoll_ctl(arrivals_.native_handle(), operation, listener_.get(), &event) == 0,
+              errno);
+}
+
+/// Accepts nobody until then, or until there is room.
+void Server::pause_accepting(Instant until) {
+    is_full_ = true;
+    watch_listener(EPOLL_CTL_MOD, 0);
+    room_.expires_at(until);
+    room_.async_wait([this](error_code) {
+        is_full_ = false;
+        if (!is_stopped_) {
+            watch_listener(EPOLL_CTL_MOD, EPOLLIN);
+        }
+    });
+}
+
+/// Accepts who waits in the kernel's queue, while there is room. How many those were.
+std::size_t Server::accept_some() {
+    for (std::size_t count = 0; count < kAcceptedPerTurn; ++count) {
         const Instant now = std::chrono::steady_clock::now();
         if (const std::optional<Instant> until = make_room(half_open_.room(now))) {
-            return until;
+            pause_accepting(*until);
+            return count;
         }
         sockaddr_storage address{};
         socklen_t size = sizeof address;
-        UniqueFd fd(::accept4(acceptor_.native_handle(), generic(address), &size,
-                              SOCK_CLOEXEC | SOCK_NONBLOCK));
+        UniqueFd fd(
+            ::accept4(listener_.get(), generic(address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (fd.is_open()) {
             admit(now, std::move(fd), address);
             continue;
         }
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            break;
+            return count;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
             if (const std::optional<Instant> until = cannot_accept(now, errno)) {
-                return until;
+                pause_accepting(*until);
+                return count;
             }
         }
         // Else that connection is gone already.
     }
-    return std::nullopt;
+    return kAcceptedPerTurn;
 }
 
 /// When to try again; nothing: at once.
@@ -129,7 +190,7 @@ void Server::admit(Instant now, UniqueFd fd, const sockaddr_storage& address) {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLONESHOT;
     event.data.u64 = id.value();
-    if (::epoll_ctl(spoke_.native_handle(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+    if (::epoll_ctl(arrivals_.native_handle(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
         refuse(peer_name(fd.get()), system_error(errno, "it cannot be listened to").what);
         return;
     }
@@ -161,27 +222,6 @@ void Server::limit_silence() {
     });
 }
 
-asio::awaitable<void> Server::hear_newcomers() {
-    while (!is_stopped_) {
-        const auto [failure] = co_await spoke_.async_wait(asio::posix::stream_descriptor::wait_read,
-                                                          asio::as_tuple(asio::use_awaitable));
-        if (failure || is_stopped_) {
-            break;
-        }
-        hear_some();
-    }
-}
-
-void Server::hear_some() {
-    std::array<epoll_event, kNewcomersPerTurn> events;
-    const int count =
-        ::epoll_wait(spoke_.native_handle(), events.data(), static_cast<int>(events.size()), 0);
-    for (int i = 0; i < count && !is_stopped_; ++i) {
-        hear(ConnectionId(events.at(static_cast<std::size_t>(i)).data.u64));
-    }
-    end_if_idle();
-}
-
 /// A newcomer has spoken, or has gone. Its first byte tells who it is, and is left where it is.
 void Server::hear(ConnectionId id) {
     auto newcomer = newcomers_.extract(id);
@@ -189,7 +229,7 @@ void Server::hear(ConnectionId id) {
         return;  // It made room for another.
     }
     UniqueFd fd = std::move(newcomer.mapped().fd);
-    ::epoll_ctl(spoke_.native_handle(), EPOLL_CTL_DEL, fd.get(), nullptr);
+    ::epoll_ctl(arrivals_.native_handle(), EPOLL_CTL_DEL, fd.get(), nullptr);
     char first = 0;
     if (::recv(fd.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) {
         left(id);

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/os/inherited_options.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::rdzv {
@@ -94,6 +95,7 @@ Result<Listener> listen_on(const std::string& host, std::uint16_t port) {
     if (failure) {
         return system_error(*failure, fmt::format("cannot listen on {}", to_string(endpoint)));
     }
+    set_inherited_options(listener.fd.get());
     if (std::optional<Error> problem = read_address(listener)) {
         return *std::move(problem);
     }
@@ -116,6 +118,7 @@ Result<Listener> adopt_listener(UniqueFd fd) {
         return system_error(errno,
                             fmt::format("descriptor {} cannot be set up", listener.fd.get()));
     }
+    set_inherited_options(listener.fd.get());
     if (std::optional<Error> problem = read_address(listener)) {
         return *std::move(problem);
     }

@@ -1,8 +1,6 @@
 #include "rendezvous/store/net/service.hpp"
 
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -77,11 +75,9 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
     if (!listener_.is_open()) {
         return;
     }
-    // accept4() must never block, whoever made the socket. Its clients inherit TCP_NODELAY.
+    // accept4() must never block, whoever made the socket.
     const int flags = ::fcntl(listener_.get(), F_GETFL);
     ::fcntl(listener_.get(), F_SETFL, flags | O_NONBLOCK);
-    const int on = 1;
-    ::setsockopt(listener_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!control(epoll_fd_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent)) {
         this->say(
             fmt::format("store: {}", system_error(errno, "its socket cannot be watched").what));
@@ -247,11 +243,7 @@ void StoreService::accept_again() {
 void StoreService::adopt(UniqueFd fd, std::string_view first_bytes) {
     sockaddr_storage peer{};
     socklen_t size = sizeof peer;
-    const int on = 1;
-    const int flags = ::fcntl(fd.get(), F_GETFL);
-    if (::getpeername(fd.get(), static_cast<sockaddr*>(static_cast<void*>(&peer)), &size) != 0 ||
-        ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0 ||
-        ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    if (::getpeername(fd.get(), static_cast<sockaddr*>(static_cast<void*>(&peer)), &size) != 0) {
         return;  // The client is gone.
     }
     if (StoreSession* session = take(std::move(fd), peer)) {

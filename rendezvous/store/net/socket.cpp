@@ -1,7 +1,6 @@
 #include "rendezvous/store/net/socket.hpp"
 
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -14,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include "base/os/inherited_options.hpp"
 #include "rendezvous/store/core/admission.hpp"
 
 namespace ddprun::rdzv {
@@ -40,24 +40,6 @@ Result<std::uint16_t> port_of(int fd) {
     return ntohs(v6.sin6_port);
 }
 
-bool is_loopback(const sockaddr_storage& address) {
-    if (address.ss_family == AF_INET) {
-        sockaddr_in v4{};
-        std::memcpy(&v4, &address, sizeof v4);
-        return (ntohl(v4.sin_addr.s_addr) >> IN_CLASSA_NSHIFT) == IN_LOOPBACKNET;
-    }
-    sockaddr_in6 v6{};
-    std::memcpy(&v6, &address, sizeof v6);
-    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
-}
-
-/// Within a machine nothing is congested, and the control that costs least serves best: those that
-/// measure the path, or pace what is sent, do so for every reply. Clients' sockets inherit it.
-void control_no_congestion(int listener) {
-    constexpr std::string_view kCheapest = "reno";  // Every kernel has it.
-    (void)::setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, kCheapest.data(), kCheapest.size());
-}
-
 }  // namespace
 
 Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port) {
@@ -81,14 +63,12 @@ Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port
     if (address.ss_family == AF_INET6) {
         ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     }
-    if (is_loopback(address)) {
-        control_no_congestion(fd.get());
-    }
     // The kernel cuts the backlog down to its own limit.
     if (::bind(fd.get(), generic(address), size) != 0 ||
         ::listen(fd.get(), std::numeric_limits<int>::max()) != 0) {
         return system_error(errno, what);
     }
+    set_inherited_options(fd.get());
     const Result<std::uint16_t> bound = port_of(fd.get());
     if (!bound) {
         return bound.error();

@@ -65,15 +65,20 @@ void StoreServer::adopt(UniqueFd client, std::string first_bytes) {
     if (!thread_.joinable()) {
         return;
     }
+    bool is_first = false;
     {
         const std::lock_guard lock(mutex_);
         if (adopted_.size() >= limits_.store_adopted_max) {
             ++counts_.refused;
             return;
         }
+        is_first = adopted_.empty();
         adopted_.push_back({std::move(client), std::move(first_bytes)});
     }
-    wake();
+    // Who comes while another one waits is taken with it.
+    if (is_first) {
+        wake();
+    }
 }
 
 void StoreServer::close() {

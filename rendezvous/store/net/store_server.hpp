@@ -80,8 +80,9 @@ public:
     void serve_adopted(std::vector<std::string> admitted, std::size_t expected_clients = 0);
 
     /// Hands over a connected client of the store that was last served, on whatever port it came
-    /// in, and what has been read from it. It is admitted or not as others are; it is disconnected
-    /// when nothing is served.
+    /// in, and what has been read from it. It is as accepted from a socket with
+    /// set_inherited_options(). It is admitted or not as others are; it is disconnected when
+    /// nothing is served.
     void adopt(UniqueFd client, std::string first_bytes);
 
     /// Disconnects all clients, closes the socket, forgets all keys.
