@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "base/check.hpp"
+// Compiled in: what links us need not have the library.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace ddprun::worker {
 
@@ -18,19 +20,26 @@ std::string xxh3_128_hex(std::string_view bytes) {
     return hex_of(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
-Xxh3Hasher::Xxh3Hasher() : state_(XXH3_createState()) {
-    DDP_CHECK(state_ != nullptr);
-    XXH3_128bits_reset(state_.get());
+struct Xxh3Hasher::State {
+    XXH3_state_t xxh3;
+};
+
+Xxh3Hasher::Xxh3Hasher() : state_(std::make_unique<State>()) {
+    XXH3_128bits_reset(&state_->xxh3);
 }
+
+Xxh3Hasher::~Xxh3Hasher() = default;
+Xxh3Hasher::Xxh3Hasher(Xxh3Hasher&&) noexcept = default;
+Xxh3Hasher& Xxh3Hasher::operator=(Xxh3Hasher&&) noexcept = default;
 
 void Xxh3Hasher::add(std::span<const std::byte> bytes) {
     if (!bytes.empty()) {
-        XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+        XXH3_128bits_update(&state_->xxh3, bytes.data(), bytes.size());
     }
 }
 
 std::string Xxh3Hasher::hex() const {
-    return hex_of(XXH3_128bits_digest(state_.get()));
+    return hex_of(XXH3_128bits_digest(&state_->xxh3));
 }
 
 }  // namespace ddprun::worker

@@ -6,8 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include <xxhash.h>
-
 /// XXH3-128, in the 32 hexadecimal digits that `xxhsum -H2` prints.
 namespace ddprun::worker {
 
@@ -19,16 +17,17 @@ constexpr std::size_t kXxh3HexDigits = 32;
 class Xxh3Hasher {
 public:
     Xxh3Hasher();
+    ~Xxh3Hasher();
+    Xxh3Hasher(Xxh3Hasher&&) noexcept;
+    Xxh3Hasher& operator=(Xxh3Hasher&&) noexcept;
 
     void add(std::span<const std::byte> bytes);
     [[nodiscard]] std::string hex() const;
 
 private:
-    struct Free {
-        void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-    };
+    struct State;
 
-    std::unique_ptr<XXH3_state_t, Free> state_;
+    std::unique_ptr<State> state_;
 };
 
 }  // namespace ddprun::worker

@@ -10,6 +10,9 @@
 #include <utility>
 
 #include <fmt/format.h>
+
+// Compiled in: what links us need not have the library.
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "base/check.hpp"
