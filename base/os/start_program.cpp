@@ -4,6 +4,7 @@
 #include "base/os/start_program.hpp"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,12 @@
 #include <csignal>
 #include <utility>
 #include <vector>
+
+/// Boost.Process calls it by this name, which the GNU C library has from 2.34 on: released programs
+/// are built for older ones.
+extern "C" int close_range(unsigned int first, unsigned int last, int flags) noexcept {
+    return static_cast<int>(syscall(SYS_close_range, first, last, flags));
+}
 
 #include <boost/asio/io_context.hpp>
 #include <boost/process/v2/posix/default_launcher.hpp>
