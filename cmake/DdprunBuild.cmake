@@ -6,7 +6,10 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-option(DDPRUN_WITH_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+# A project that adds this one wants what its training links, and has none of what programs need.
+option(DDPRUN_WITH_PROGRAMS "Build ddprun and its programs; without them the worker runtime alone"
+       ${PROJECT_IS_TOP_LEVEL})
+option(DDPRUN_WITH_TESTS "Build the tests" ${DDPRUN_WITH_PROGRAMS})
 option(DDPRUN_WERROR "Warnings are errors" OFF)
 set(DDPRUN_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them; empty for none")
 set(DDPRUN_WITH_TORCH AUTO CACHE STRING "Parts and tests that need LibTorch: AUTO, ON or OFF")
@@ -21,23 +24,12 @@ if(DDPRUN_CCACHE)
         "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${DDPRUN_CCACHE}")
 endif()
 
-find_package(Threads REQUIRED)
-find_package(Boost 1.81 REQUIRED)
-# Released programs carry OpenSSL: of the instructions until ddprun has a plan, the dynamic linker
-# took half, for 4,400 names of the shared libraries. -DOPENSSL_USE_STATIC_LIBS=OFF uses them.
-if(NOT DEFINED OPENSSL_USE_STATIC_LIBS AND CMAKE_BUILD_TYPE STREQUAL "Release")
-    set(OPENSSL_USE_STATIC_LIBS ON)
-    find_package(OpenSSL 3.0 QUIET)
-    set(OPENSSL_USE_STATIC_LIBS ${OPENSSL_FOUND})
-endif()
-find_package(OpenSSL 3.0 REQUIRED)
 find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
-find_package(CLI11 2.1 REQUIRED)
-find_package(SQLite3 3.40 REQUIRED)
-find_library(DDPRUN_XXHASH xxhash REQUIRED)
-
+find_path(DDPRUN_XXHASH_INCLUDE xxhash.h REQUIRED)
+if(DDPRUN_WITH_PROGRAMS)
+    include(DdprunProgramLibraries)
+endif()
 include(DdprunOptionalParts)
 
 add_library(ddprun_warnings INTERFACE)
@@ -96,16 +88,30 @@ if(DDPRUN_SANITIZE MATCHES "fuzzer")
 endif()
 
 # ddprun_library(<name> SOURCES <file>... [LINKS <target>...]): the static library of one folder.
-# Others use it as ddprun::<name>. LINKS are its layer neighbours and third parties, all public.
+# Others use it as ddprun::<name>. LINKS are its layer neighbours and third parties, all public; an
+# installed library needs no third party but LibTorch.
 function(ddprun_library name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
     if(arg_SOURCES)
         add_library(ddprun_${name} STATIC ${DDPRUN_OUTSIDE_ALL} ${arg_SOURCES})
-        target_include_directories(ddprun_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+        target_include_directories(ddprun_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
         # For projects that embed this one.
         target_compile_features(ddprun_${name} PUBLIC cxx_std_20)
-        target_link_libraries(ddprun_${name} PUBLIC ${arg_LINKS}
-                              PRIVATE ddprun_warnings ddprun_hardening)
+        set(links "")
+        foreach(link IN LISTS arg_LINKS)
+            if(link MATCHES "^ddprun::" OR link STREQUAL "ddprun_fmt")
+                list(APPEND links ${link})
+            elseif(link STREQUAL "ddprun_libtorch")
+                # Installed, it is sought where it is used (cmake/ddprunConfig.cmake.in).
+                list(APPEND links "$<BUILD_INTERFACE:${link}>"
+                                  "$<INSTALL_INTERFACE:ddprun::libtorch>")
+            else()
+                list(APPEND links "$<BUILD_INTERFACE:${link}>")
+            endif()
+        endforeach()
+        target_link_libraries(ddprun_${name} PUBLIC ${links}
+                              PRIVATE "$<BUILD_INTERFACE:ddprun_warnings>"
+                                      "$<BUILD_INTERFACE:ddprun_hardening>")
     else()
         add_library(ddprun_${name} INTERFACE)
         target_include_directories(ddprun_${name} INTERFACE "${PROJECT_SOURCE_DIR}")
@@ -127,12 +133,6 @@ function(ddprun_program name)
         target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
     endif()
     if(NOT arg_NO_INSTALL)
-        install(TARGETS ${name} RUNTIME)
+        install(TARGETS ${name} RUNTIME COMPONENT programs)
     endif()
 endfunction()
-
-# Asio and Process are used header-only; the definitions must be the same everywhere.
-add_library(ddprun_asio INTERFACE)
-target_compile_definitions(ddprun_asio INTERFACE BOOST_ASIO_NO_DEPRECATED
-                           BOOST_PROCESS_V2_HEADER_ONLY BOOST_ASIO_DISABLE_VISIBILITY)
-target_link_libraries(ddprun_asio INTERFACE Boost::headers Threads::Threads)

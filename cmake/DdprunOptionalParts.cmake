@@ -17,42 +17,34 @@ if(NOT DDPRUN_WITH_TORCH STREQUAL "OFF")
             set(DDPRUN_TORCH_PYTHON "${DDPRUN_PYTHON}")
         endif()
     endif()
-    if(NOT DDPRUN_HAS_TORCH AND DDPRUN_WITH_TORCH STREQUAL "ON")
-        message(FATAL_ERROR "DDPRUN_WITH_TORCH=ON, but no Python with torch was found: "
-                            "run scripts/setup.sh, or configure with -DDDPRUN_WITH_TORCH=AUTO")
-    endif()
 endif()
-# The worker runtime links the LibTorch that the wheel holds, as ddprun_libtorch. Its own package
-# file (TorchConfig.cmake) is of no use here: with a wheel for CUDA it stops the configuring of a
-# machine that has the driver, but not every library of the CUDA Toolkit.
-set(DDPRUN_HAS_LIBTORCH OFF)
 if(DDPRUN_HAS_TORCH)
     message(STATUS "ddprun: torch ${DDPRUN_TORCH_VERSION} found: tests with real PyTorch are on")
-    execute_process(
-        COMMAND "${DDPRUN_TORCH_PYTHON}" -c
-                "import importlib.util as u; print(u.find_spec('torch').origin)"
-        OUTPUT_VARIABLE DDPRUN_TORCH_FOLDER OUTPUT_STRIP_TRAILING_WHITESPACE)
-    cmake_path(REMOVE_FILENAME DDPRUN_TORCH_FOLDER)
-    cmake_path(GET DDPRUN_TORCH_FOLDER PARENT_PATH DDPRUN_TORCH_FOLDER)
-    # c10d's header of its Gloo process group includes Gloo headers that the wheel lacks: Debian's
-    # libgloo-dev has them. Only types are used, the code is the wheel's.
+else()
+    message(STATUS "ddprun: WITHOUT torch: tests that run PyTorch scripts are LEFT OUT")
+endif()
+
+# The worker runtime links a LibTorch, as ddprun_libtorch.
+include(DdprunLibTorch)
+set(DDPRUN_HAS_LIBTORCH OFF)
+if(NOT DDPRUN_WITH_TORCH STREQUAL "OFF")
+    ddprun_find_libtorch(PYTHON "${DDPRUN_TORCH_PYTHON}")
+    # c10d's header of its Gloo process group includes Gloo headers that LibTorch lacks: Debian's
+    # libgloo-dev has them. Only types are used, the code is LibTorch's.
     find_path(DDPRUN_GLOO_INCLUDE gloo/algorithm.h)
     if(NOT DDPRUN_GLOO_INCLUDE)
         message(STATUS "ddprun: no gloo/algorithm.h (Debian: libgloo-dev)")
-    elseif(EXISTS "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cpu.so")
+    elseif(EXISTS "${DDPRUN_LIBTORCH_FOLDER}/lib/libtorch_cpu.so" AND DDPRUN_LIBTORCH_VERSION)
         set(DDPRUN_HAS_LIBTORCH ON)
         add_library(ddprun_libtorch INTERFACE)
-        target_include_directories(ddprun_libtorch SYSTEM INTERFACE
-            "${DDPRUN_TORCH_FOLDER}/include"
-            "${DDPRUN_TORCH_FOLDER}/include/torch/csrc/api/include")
-        target_link_libraries(ddprun_libtorch INTERFACE
-            "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cpu.so" "${DDPRUN_TORCH_FOLDER}/lib/libc10.so")
-        # What the wheel was compiled with, where its headers depend on it. They bring an own fmt.
-        target_compile_definitions(ddprun_libtorch INTERFACE
-            USE_DISTRIBUTED USE_RPC USE_TENSORPIPE FMT_HEADER_ONLY)
+        ddprun_use_libtorch(ddprun_libtorch "${DDPRUN_LIBTORCH_FOLDER}")
+        message(STATUS "ddprun: LibTorch ${DDPRUN_LIBTORCH_VERSION}: ${DDPRUN_LIBTORCH_FOLDER}")
     endif()
-else()
-    message(STATUS "ddprun: WITHOUT torch: tests that run PyTorch scripts are LEFT OUT")
+    if(NOT DDPRUN_HAS_LIBTORCH AND DDPRUN_WITH_TORCH STREQUAL "ON")
+        message(FATAL_ERROR "DDPRUN_WITH_TORCH=ON, but LibTorch or Gloo's headers were not found: "
+                            "run scripts/setup.sh, name a LibTorch in CMAKE_PREFIX_PATH, or "
+                            "configure with -DDDPRUN_WITH_TORCH=AUTO")
+    endif()
 endif()
 if(NOT DDPRUN_HAS_LIBTORCH)
     message(STATUS "ddprun: WITHOUT LibTorch: worker_runtime/torch, the examples in C++ that train "
@@ -79,7 +71,7 @@ endif()
 # beside torch. Nothing is linked but LibTorch.
 set(DDPRUN_HAS_NCCL OFF)
 if(DDPRUN_HAS_LIBTORCH AND NOT DDPRUN_WITH_CUDA STREQUAL "OFF")
-    file(GLOB nvidia_includes "${DDPRUN_TORCH_FOLDER}/../nvidia/*/include")
+    file(GLOB nvidia_includes "${DDPRUN_LIBTORCH_FOLDER}/../nvidia/*/include")
     set(nccl_includes "")
     set(missing_headers "")
     foreach(header nccl.h cuda_runtime_api.h cublas_v2.h cusparse.h cusolverDn.h)
@@ -91,20 +83,14 @@ if(DDPRUN_HAS_LIBTORCH AND NOT DDPRUN_WITH_CUDA STREQUAL "OFF")
             list(APPEND missing_headers ${header})
         endif()
     endforeach()
-    if(NOT EXISTS "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cuda.so")
+    if(NOT EXISTS "${DDPRUN_LIBTORCH_FOLDER}/lib/libtorch_cuda.so")
         list(APPEND missing_headers "a LibTorch built with CUDA")
     endif()
     if(NOT missing_headers)
         set(DDPRUN_HAS_NCCL ON)
         list(REMOVE_DUPLICATES nccl_includes)
         target_include_directories(ddprun_libtorch SYSTEM INTERFACE ${nccl_includes})
-        # It registers its kernels when it is loaded: it must be, although little refers to it. What
-        # it needs of cuDNN and others is found then.
-        target_link_options(ddprun_libtorch INTERFACE
-            -Wl,--unresolved-symbols=ignore-in-shared-libs)
-        target_link_libraries(ddprun_libtorch INTERFACE
-            -Wl,--no-as-needed "${DDPRUN_TORCH_FOLDER}/lib/libtorch_cuda.so"
-            "${DDPRUN_TORCH_FOLDER}/lib/libc10_cuda.so" -Wl,--as-needed)
+        ddprun_use_libtorch_cuda(ddprun_libtorch "${DDPRUN_LIBTORCH_FOLDER}")
         message(STATUS "ddprun: NCCL found: process groups on GPUs are on")
     endif()
 endif()

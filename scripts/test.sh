@@ -132,7 +132,7 @@ if [ "$is_full" = yes ]; then
         suite "the worker store against PyTorch's, agent and keeper killed 10,000 times" release \
         -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
-    suite "large libraries in Python" release -L full
+    suite "large libraries in Python, and a C++ training with the installed runtime" release -L full
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     step "configure: asan with whole jobs" cmake --preset asan -DDDPRUN_WITH_CLUSTER_TESTS=ON
     step "build: asan with whole jobs" scripts/build.sh asan
