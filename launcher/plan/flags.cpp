@@ -1,6 +1,7 @@
 #include "launcher/plan/flags.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <set>
 #include <utility>
@@ -51,19 +52,15 @@ std::string_view flag_part(std::string_view argument) {
     return argument.substr(0, argument.find('='));
 }
 
-/// The flag that `argument` names exactly; null if there is none.
+/// The flag that `argument` names exactly, without a value; null if there is none.
 const Flag* find_flag(std::string_view argument) {
     for (const Flag& flag : all_flags()) {
-        const bool is_letter = argument.size() == 2 && argument[0] == '-' && flag.letter != '\0' &&
-                               argument[1] == flag.letter;
-        const bool is_long =
-            argument.starts_with("--") && argument.size() == 2 + flag.name.size() &&
-            (argument.substr(2) == flag.name || argument.substr(2) == with_underscores(flag.name));
-        if (is_letter || is_long) {
+        if (argument.size() == 2 && argument[0] == '-' && flag.letter != '\0' &&
+            argument[1] == flag.letter) {
             return &flag;
         }
     }
-    return nullptr;
+    return argument.find('=') == std::string_view::npos ? long_flag(argument) : nullptr;
 }
 
 Error missing_value(std::string_view typed, std::string_view instead) {
@@ -179,7 +176,49 @@ Result<Cut> cut_with_cli11(const std::vector<std::string>& arguments) {
     return cut;
 }
 
+/// What other launchers call it, where no spelling of ours is near.
+struct OtherName {
+    std::string_view typed;
+    std::string_view ours;
+};
+
+constexpr std::array kOtherNames = {
+    OtherName{"n", "nproc-per-node"},
+    OtherName{"np", "nproc-per-node"},
+    OtherName{"nprocs", "nproc-per-node"},
+    OtherName{"num-procs", "nproc-per-node"},
+    OtherName{"num-processes", "nproc-per-node"},
+    OtherName{"num-gpus", "nproc-per-node"},
+    OtherName{"gpus", "nproc-per-node"},
+    OtherName{"gpus-per-node", "nproc-per-node"},
+    OtherName{"ntasks-per-node", "nproc-per-node"},
+    OtherName{"ppn", "nproc-per-node"},
+    OtherName{"N", "nnodes"},
+    OtherName{"num-nodes", "nnodes"},
+    OtherName{"num-machines", "nnodes"},
+    OtherName{"machine-rank", "node-rank"},
+    OtherName{"main-process-ip", "master-addr"},
+    OtherName{"main-process-port", "master-port"},
+    OtherName{"job-id", "rdzv-id"},
+    OtherName{"restarts", "max-restarts"},
+    OtherName{"retries", "max-restarts"},
+};
+
 }  // namespace
+
+const Flag* long_flag(std::string_view argument) {
+    const std::string_view name = flag_part(argument);
+    if (!name.starts_with("--")) {
+        return nullptr;
+    }
+    for (const Flag& flag : all_flags()) {
+        if (name.size() == 2 + flag.name.size() &&
+            (name.substr(2) == flag.name || name.substr(2) == with_underscores(flag.name))) {
+            return &flag;
+        }
+    }
+    return nullptr;
+}
 
 std::string Given::shown() const {
     const std::string text = value.empty() ? "''" : printable(value, std::string::npos);
@@ -202,6 +241,11 @@ std::string describe_unknown_flag(std::string_view typed) {
     std::string plain = name;
     plain.erase(0, plain.find_first_not_of('-'));
     std::replace(plain.begin(), plain.end(), '_', '-');
+    for (const OtherName& other : kOtherNames) {
+        if (plain == other.typed) {
+            return fmt::format("unknown flag {}; did you mean --{}?", name, other.ours);
+        }
+    }
     const Flag* nearest = nullptr;
     std::size_t least = 3;
     std::vector<std::string> longer;
@@ -218,9 +262,6 @@ std::string describe_unknown_flag(std::string_view typed) {
     }
     if (nearest != nullptr) {
         return fmt::format("unknown flag {}; did you mean --{}?", name, nearest->name);
-    }
-    if (plain == "n" || plain == "np") {
-        return fmt::format("unknown flag {}; did you mean --nproc-per-node?", name);
     }
     if (!longer.empty()) {
         return fmt::format("unknown flag {}; flags are not abbreviated: write {}", name,

@@ -31,6 +31,9 @@ struct Flag {
 /// All flags, in the order of the help text.
 [[nodiscard]] std::span<const Flag> all_flags();
 
+/// The flag whose long name `argument` has, alone or before "=", in either spelling; null: none.
+[[nodiscard]] const Flag* long_flag(std::string_view argument);
+
 /// A value and where it came from, for error texts.
 struct Given {
     std::string source;  ///< "--nnodes", "PET_NNODES" or "--rdzv-conf join_timeout"

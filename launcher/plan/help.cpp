@@ -32,11 +32,11 @@ Python (PYTHON_EXEC, below); one with "/" is a path; another is sought here, the
 
 constexpr std::string_view kTail = R"(
 exit codes, the same on every node:
-  0                  every worker of the group exited 0
+  0, 75              every worker exited 0; the workers left as they were asked
   N, 128 + signal    how the first worker failed for good; the signal that ended ddprun
   2                  a flag, variable or value that cannot be used
   69, 71             rendezvous lost or out of reach; nodes are missing
-  75                 the workers left as they were asked
+  93, 94             failures at one step again and again; the workers hung
   96, 97, 125        a worker survived SIGKILL; preflight failed; a bug in ddprun
   126, 127           the program cannot be executed; does not exist
 

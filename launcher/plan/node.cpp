@@ -12,6 +12,7 @@
 #include "launcher/plan/gpus.hpp"
 #include "launcher/plan/log_place.hpp"
 #include "launcher/plan/program.hpp"
+#include "launcher/plan/script_flags.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
 
@@ -206,31 +207,6 @@ Result<void> take_signals(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
-/// Whether `text` has `flag`, and not only as the beginning of a longer one.
-bool has_flag(std::string_view text, std::string_view flag) {
-    constexpr std::string_view kWord =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-    for (std::size_t at = text.find(flag); at != std::string_view::npos;
-         at = text.find(flag, at + 1)) {
-        const std::string_view rest = text.substr(at + flag.size());
-        if (rest.empty() || kWord.find(rest.front()) == std::string_view::npos) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/// The spelling that the program knows. To argparse they are different flags.
-std::string local_rank_flag(ProgramMode mode, const std::string& program,
-                            const Surroundings& surroundings) {
-    const bool is_script =
-        mode == ProgramMode::RunPath || (mode == ProgramMode::Guess && program.ends_with(".py"));
-    const std::string text =
-        is_script ? surroundings.read_script(program).value_or("") : std::string{};
-    const bool is_old = has_flag(text, "--local_rank") && !has_flag(text, "--local-rank");
-    return is_old ? "--local_rank=${local_rank}" : "--local-rank=${local_rank}";
-}
-
 }  // namespace
 
 Result<void> take_slots(const CommandLine& line, const Surroundings& surroundings,
@@ -346,7 +322,11 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
                                                        : ProgramMode::Guess;
     std::vector<std::string> typed = line.program();
     if (passes_local_rank) {
-        typed.insert(typed.begin() + 1, local_rank_flag(mode, typed.front(), surroundings));
+        typed.insert(typed.begin() + 1, local_rank_argument(mode, typed.front(), surroundings));
+    }
+    if (std::string warning = misplaced_flags(mode, line.program(), surroundings);
+        !warning.empty()) {
+        plan.warnings.push_back(std::move(warning));
     }
     Result<Program> program = resolve_program(mode, typed, surroundings);
     if (!program) {

@@ -84,6 +84,15 @@ TEST_CASE("an unknown flag is refused with the nearest one") {
          "unknown flag --master; flags are not abbreviated: write --master-addr or --master-port"},
         {"-np 4", "unknown flag -np; did you mean --nproc-per-node?"},
         {"-n 4", "unknown flag -n; did you mean --nproc-per-node?"},
+        {"--nprocs 4", "unknown flag --nprocs; did you mean --nproc-per-node?"},
+        {"--num_processes=4", "unknown flag --num_processes; did you mean --nproc-per-node?"},
+        {"--gpus-per-node 4", "unknown flag --gpus-per-node; did you mean --nproc-per-node?"},
+        {"--num-machines 2", "unknown flag --num-machines; did you mean --nnodes?"},
+        {"-N 2", "unknown flag -N; did you mean --nnodes?"},
+        {"--machine_rank 1", "unknown flag --machine_rank; did you mean --node-rank?"},
+        {"--main_process_ip h", "unknown flag --main_process_ip; did you mean --master-addr?"},
+        {"--main-process-port 1", "unknown flag --main-process-port; did you mean --master-port?"},
+        {"--restarts 1", "unknown flag --restarts; did you mean --max-restarts?"},
     };
     for (const Case& it : cases) {
         CHECK(refusal_of(it.flags) == it.line);

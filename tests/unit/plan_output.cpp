@@ -5,6 +5,7 @@
 #include "launcher/plan/flags.hpp"
 #include "tests/support/places.hpp"
 #include "tests/unit/plan_fake_surroundings.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 
 using namespace ddprun;
 using namespace ddprun::launcher;
@@ -208,6 +209,18 @@ TEST_CASE("--help fits a terminal and names every flag") {
                               help.find(", --" + std::string{flag.name}) != std::string::npos;
         CHECK(is_named == (flag.group != FlagGroup::Hidden));
         CHECK(flag.help.empty() == (flag.group == FlagGroup::Hidden));
+    }
+}
+
+TEST_CASE("--help has every exit code") {
+    const std::string help = shown_help();
+    const std::string codes = help.substr(help.find("\nexit codes"));
+    for (const int code : {kExitSuccess, kExitUsage, kExitRendezvousLost, kExitNodesMissing,
+                           kExitDrained, kExitNoProgress, kExitHung, kExitUnkillable, kExitUnfit,
+                           kExitInternal, kExitNotExecutable, kExitNotFound, kExitSignalBase}) {
+        CAPTURE(code);
+        CHECK_THAT(codes.substr(0, codes.find("environment:")),
+                   Catch::Matches("(.|\n)*[ ,]" + std::to_string(code) + "[ ,](.|\n)*"));
     }
 }
 

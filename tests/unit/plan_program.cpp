@@ -302,6 +302,40 @@ TEST_CASE("a script that knows only --local_rank is passed that spelling by --le
     }
 }
 
+TEST_CASE("a flag of ddprun behind the program gets a warning, unless the script knows it") {
+    struct Case {
+        const char* words;
+        const char* warning;  ///< null: none
+    };
+    const std::vector<Case> cases = {
+        {"data.py --nnodes 2",
+         "--nnodes behind data.py is an argument of that program; ddprun's flags come before it"},
+        {"--nnodes 1 data.py --lr 1 --nproc_per_node=2 --rdzv-id a --nproc_per_node=2",
+         "--nproc_per_node, --rdzv-id behind data.py are arguments of that program; ddprun's flags "
+         "come before it"},
+        {"-m pkg --max-restarts 2",
+         "--max-restarts behind pkg is an argument of that program; ddprun's flags come before it"},
+        {"train --standalone",
+         "--standalone behind train is an argument of that program; ddprun's flags come before it"},
+        {"data.py --node-rank 1", nullptr},
+        {"data.py --node_rank=1", nullptr},
+        {"data.py -- --nnodes 2", nullptr},
+        {"data.py nnodes --nnodes2 --no-nnodes -t 3 -m", nullptr},
+        // Words that programs have for themselves.
+        {"data.py --help --version --log-dir l --role r --store s --insecure --dry-run", nullptr},
+        {"data.py --tls-key k --grow 2 --watch w --prefix p", nullptr},
+    };
+    FakeSurroundings machine;
+    furnish(machine);
+    machine.texts["data.py"] = "parser.add_argument('--node_rank', type=int)";
+    for (const Case& it : cases) {
+        CAPTURE(it.words);
+        const LaunchPlan plan = as_plan(make_plan(words(it.words), machine));
+        CHECK(plan.warnings == (it.warning == nullptr ? std::vector<std::string>{}
+                                                      : std::vector<std::string>{it.warning}));
+    }
+}
+
 TEST_CASE("signals are names, with or without SIG") {
     using Signals = std::vector<int>;
     CHECK(plan_of("").signals_to_handle == Signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
