@@ -65,6 +65,7 @@ struct Limits {
     int quarantine_after = 3;                   ///< failures that a node began, within the window
     Milliseconds quarantine_window{600000};     ///< quarantine_after counts over this long
     Milliseconds quarantine_cooldown{600000};   ///< the node is left out so long if others suffice
+    int same_failures_said = 3;                 ///< in a row, before any step: then it is said
     std::size_t failures_kept_max = 64;         ///< reports kept of one generation
     std::size_t timeline_events_max = 48;       ///< of the summary; the middle is dropped first
 
@@ -78,8 +79,11 @@ struct Limits {
     Milliseconds etcd_timeout{1000};  ///< one request to one etcd
 
     // Evidence and output.
-    std::size_t stderr_tail_bytes_max = std::size_t{64} << 10;   ///< kept per worker
-    std::size_t report_tail_bytes_max = std::size_t{4} << 10;    ///< shown in the verdict
+    std::size_t stderr_tail_bytes_max = std::size_t{64} << 10;  ///< kept per stream of a worker
+    /// of each stream's last words, in the verdict: some dozens of whole lines
+    std::size_t report_tail_bytes_max = std::size_t{16} << 10;
+    std::size_t report_text_bytes_max = std::size_t{4} << 10;  ///< of a path in the verdict
+    std::size_t cause_bytes_max = 1024;  ///< of a restart, in the summary: it is kept for each
     std::size_t error_file_bytes_max = std::size_t{64} << 10;    ///< read of a worker's error file
     std::size_t console_line_bytes_max = std::size_t{64} << 10;  ///< longer lines are cut in pieces
     std::size_t console_backlog_bytes_max = std::size_t{256} << 10;  ///< then workers wait

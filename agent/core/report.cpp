@@ -5,10 +5,12 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "base/limits.hpp"
+#include "agent/core/wall_clock.hpp"
+#include "base/instant.hpp"
 #include "base/printable.hpp"
+#include "base/utf8.hpp"
+#include "rendezvous/wire/last_words.hpp"
 
 namespace ddprun::agent {
 
@@ -16,61 +18,110 @@ namespace {
 
 constexpr std::size_t kColumns = 90;
 constexpr std::size_t kLastLines = 15;
-constexpr std::size_t kErrorLines = 4;
 
-/// One piece of text, cut to what is left of a line after `indent` columns.
-std::string fit(std::string_view text, std::size_t indent) {
-    return printable(text, kColumns - indent);
+/// Beside those of stderr: what else was going on.
+constexpr std::size_t kLastLinesOfStdout = 5;
+
+using Lines = std::vector<std::string>;
+
+/// `text` in pieces of at most `columns` characters: broken behind a blank where there is one in
+/// the second half, else anywhere.
+Lines wrapped(std::string_view text, std::size_t columns) {
+    Lines pieces;
+    while (!text.empty()) {
+        std::size_t size = 0;
+        std::size_t after_blank = 0;
+        for (std::size_t count = 0; count < columns && size < text.size(); ++count) {
+            size += std::max<std::size_t>(utf8_length(text.substr(size)), 1);
+            if (text[size - 1] == ' ' && count >= columns / 2) {
+                after_blank = size;
+            }
+        }
+        if (size < text.size() && after_blank > 0) {
+            size = after_blank;
+        }
+        pieces.emplace_back(text.substr(0, size));
+        text.remove_prefix(size);
+    }
+    return pieces;
 }
 
-std::vector<std::string_view> lines_of(std::string_view text) {
-    std::vector<std::string_view> lines;
-    while (!text.empty()) {
-        const std::size_t end = std::min(text.find('\n'), text.size());
-        std::string_view line = text.substr(0, end);
-        if (!line.empty() && line.back() == '\r') {
-            line.remove_suffix(1);
-        }
-        lines.push_back(line);
-        text.remove_prefix(std::min(end + 1, text.size()));
+std::string shown(std::string_view text) {
+    return printable(text, std::string_view::npos);
+}
+
+/// `text` behind `begin`, and behind as many blanks where it goes on.
+void add_wrapped(std::string& out, std::string_view begin, std::string_view text) {
+    const Lines pieces = wrapped(shown(text), kColumns - begin.size());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        out += i == 0 ? std::string(begin) : std::string(begin.size(), ' ');
+        out += pieces[i] + "\n";
     }
-    return lines;
+}
+
+std::string field(std::string_view name) {
+    return fmt::format("  {:<9}  ", name);
 }
 
 void add_field(std::string& out, std::string_view name, std::string_view value) {
-    constexpr std::size_t kIndent = 13;
-    out += fmt::format("  {:<9}  {}\n", name, fit(value, kIndent));
+    add_wrapped(out, field(name), value);
 }
 
-void add_last_words(std::string& out, const std::string& tail) {
-    std::vector<std::string_view> lines = lines_of(tail);
-    while (!lines.empty() && lines.back().empty()) {
-        lines.pop_back();
+/// In one piece, to be copied.
+void add_path(std::string& out, std::string_view name, std::string_view path) {
+    if (!path.empty()) {
+        out += field(name) + shown(path) + "\n";
     }
-    if (lines.empty()) {
+}
+
+/// A worker's lines from `first` on. A line that goes on has a colon before it.
+void add_quoted(std::string& out, std::string_view title, const Lines& lines, std::size_t first) {
+    if (first >= lines.size()) {
         return;
     }
-    out += "  last words\n";
-    const std::size_t first = lines.size() > kLastLines ? lines.size() - kLastLines : 0;
+    out += fmt::format("  {}\n", title);
     for (std::size_t i = first; i < lines.size(); ++i) {
-        // Tabs are common in traces and harmless.
-        std::string line(lines[i]);
-        for (std::size_t at = line.find('\t'); at != std::string::npos; at = line.find('\t')) {
-            line.replace(at, 1, "    ");
+        const Lines pieces = wrapped(shown(lines[i]), kColumns - 6);
+        out += pieces.empty() ? "    |\n" : "";
+        for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+            out += fmt::format("    {} {}\n", piece == 0 ? '|' : ':', pieces[piece]);
         }
-        const std::string shown = fit(line, 6);
-        out += shown.empty() ? "    |\n" : fmt::format("    | {}\n", shown);
     }
 }
 
-void add_error(std::string& out, const rdzv::Evidence& evidence) {
-    const std::string message = error_file_message(evidence.error_file);
-    const std::vector<std::string_view> lines = lines_of(message);
-    if (lines.empty() || evidence.stderr_tail.find(lines.front()) != std::string::npos) {
-        return;  // nothing, or its last words say it already
+/// The last `count` lines, and of a traceback that ends in them all.
+std::size_t first_shown(const Lines& lines, std::size_t count) {
+    const std::size_t first = lines.size() > count ? lines.size() - count : 0;
+    return std::min(first, rdzv::begin_of_traceback(lines));
+}
+
+/// All of `wanted` stand in `lines`, in this order; each perhaps with something before it, as
+/// torch's `[rank0]: `.
+bool contains(const Lines& lines, const Lines& wanted) {
+    auto line = lines.begin();
+    for (const std::string& one : wanted) {
+        line = std::find_if(line, lines.end(),
+                            [&one](const std::string& other) { return other.ends_with(one); });
+        if (line == lines.end()) {
+            return false;
+        }
+        ++line;
     }
-    for (std::size_t i = 0; i < std::min(lines.size(), kErrorLines); ++i) {
-        add_field(out, i == 0 ? "error" : "", lines[i]);
+    return true;
+}
+
+/// What the worker's error file says, unless its last words say it already.
+void add_error(std::string& out, const rdzv::ErrorFile& error, const Lines& last_words) {
+    const Lines message = rdzv::shown_lines(error.message);
+    const Lines traceback = rdzv::shown_lines(error.traceback);
+    const bool is_traceback_new = !traceback.empty() && !contains(last_words, traceback);
+    if (!contains(last_words, message) && !(is_traceback_new && contains(traceback, message))) {
+        for (std::size_t i = 0; i < message.size(); ++i) {
+            add_field(out, i == 0 ? "error" : "", message[i]);
+        }
+    }
+    if (is_traceback_new) {
+        add_quoted(out, "error", traceback, 0);
     }
 }
 
@@ -79,7 +130,27 @@ bool is_python(std::string_view path) {
     return path.substr(path.find_last_of('/') + 1).starts_with("python");
 }
 
-void add_failure(std::string& out, const rdzv::Verdict& verdict) {
+void add_words(std::string& out, const rdzv::Evidence& evidence) {
+    const Lines err = rdzv::shown_lines(evidence.stderr_tail);
+    const Lines out_lines = rdzv::shown_lines(evidence.stdout_tail);
+    const bool are_both = !err.empty() && !out_lines.empty();
+    Lines said = err.empty() ? out_lines : err;
+    said.erase(said.begin(),
+               said.begin() + static_cast<std::ptrdiff_t>(first_shown(said, kLastLines)));
+    add_error(out, rdzv::parse_error_file(evidence.error_file), said);
+    if (are_both) {
+        const std::size_t first =
+            out_lines.size() > kLastLinesOfStdout ? out_lines.size() - kLastLinesOfStdout : 0;
+        add_quoted(out, "last words on stdout", out_lines, first);
+    }
+    add_quoted(out, are_both ? "last words on stderr" : "last words", said, 0);
+}
+
+double in_seconds(Milliseconds time) {
+    return static_cast<double>(time.count()) / 1000.0;
+}
+
+void add_failure(std::string& out, const rdzv::Verdict& verdict, const WallClock& clock) {
     const rdzv::FailureReport& failure = *verdict.first_failure;
     const rdzv::Evidence& evidence = failure.evidence;
     std::string where =
@@ -90,22 +161,22 @@ void add_failure(std::string& out, const rdzv::Verdict& verdict) {
     }
     add_field(out, "worker", where);
     if (is_python(evidence.program)) {
-        add_field(out, "python", evidence.program);
+        add_path(out, "python", evidence.program);
+    }
+    if (failure.at > Milliseconds::zero()) {
+        add_field(out, "time",
+                  fmt::format("{} {}, {:.1f} s after the start", clock.day_and_time(failure.at),
+                              clock.zone(), in_seconds(failure.at)));
     }
     if (evidence.progress.has_value()) {
         add_field(out, "last step", fmt::format("{}", *evidence.progress));
     }
-    if (!evidence.log_dir.empty()) {
-        add_field(out, "logs", evidence.log_dir);
-    }
+    add_path(out, "logs", evidence.log_dir);
     if (!evidence.kernel_note.empty()) {
         add_field(out, "kernel", evidence.kernel_note);
     }
-    if (!evidence.stacks.empty()) {
-        add_field(out, "stacks", evidence.stacks);
-    }
-    add_error(out, evidence);
-    add_last_words(out, evidence.stderr_tail);
+    add_path(out, "stacks", evidence.stacks);
+    add_words(out, evidence);
     if (verdict.failure_count > 1) {
         const int others = verdict.failure_count - 1;
         add_field(out, "then",
@@ -113,17 +184,19 @@ void add_failure(std::string& out, const rdzv::Verdict& verdict) {
     }
 }
 
-void add_timeline(std::string& out, const std::vector<rdzv::TimelineEvent>& timeline) {
-    constexpr std::size_t kIndent = 14;
+void add_timeline(std::string& out, const std::vector<rdzv::TimelineEvent>& timeline,
+                  const WallClock& clock) {
     std::string_view before;
     for (const rdzv::TimelineEvent& event : timeline) {
         if (event.text == before) {
             continue;
         }
         before = event.text;
-        const double seconds = static_cast<double>(event.at.count()) / 1000.0;
-        out += fmt::format("{:>10}  {}\n", fmt::format("+{:.1f} s", seconds),
-                           fit(event.text, kIndent));
+        const std::string when =
+            clock.is_one_day() ? clock.time(event.at) : clock.day_and_time(event.at);
+        add_wrapped(
+            out, fmt::format("  {} {:>10}  ", when, fmt::format("+{:.1f} s", in_seconds(event.at))),
+            event.text);
     }
 }
 
@@ -149,39 +222,28 @@ std::string headline_of(const rdzv::Verdict& verdict, const std::string& path) {
 
 }  // namespace
 
-std::string error_file_message(std::string_view content) {
-    using nlohmann::json;
-    constexpr int kDepthMax = static_cast<int>(Limits{}.json_depth_max);
-    const json::parser_callback_t is_kept = [](int depth, json::parse_event_t /*event*/,
-                                               json& /*parsed*/) { return depth <= kDepthMax; };
-    const json file = json::parse(content, is_kept, false);
-    if (!file.is_object() || !file.contains("message")) {
-        return {};
-    }
-    const json& message = file["message"];
-    if (message.is_string()) {
-        return message.get<std::string>();
-    }
-    if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-        return message["message"].get<std::string>();
-    }
-    return {};
-}
-
-std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program) {
+std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program,
+                           const HeardAt& heard) {
     const bool is_good = verdict.kind == rdzv::VerdictKind::Succeeded;
     if (is_good && !has_something_happened(verdict)) {
         return {};
     }
-    std::string out = fit(headline_of(verdict, program), 0) + "\n";
+    const WallClock clock(verdict, heard);
+    std::string out;
+    add_wrapped(out, "", headline_of(verdict, program));
     if (verdict.first_failure.has_value()) {
-        add_failure(out, verdict);
+        add_failure(out, verdict, clock);
     }
+    const std::string ended =
+        clock.is_one_day() ? clock.time(clock.lasted()) : clock.day_and_time(clock.lasted());
+    add_field(out, "run",
+              fmt::format("{} to {} {}, {:.1f} s", clock.day_and_time(Milliseconds(0)), ended,
+                          clock.zone(), in_seconds(clock.lasted())));
     if (!is_good) {
         add_field(out, "exit code", fmt::format("{}", verdict.exit_code));
     }
     if (has_something_happened(verdict)) {
-        add_timeline(out, verdict.timeline);
+        add_timeline(out, verdict.timeline, clock);
     }
     return out;
 }

@@ -8,18 +8,23 @@
 
 namespace ddprun::agent {
 
-/// What a worker wrote about its own end: the message of torchrun's error file (`content` is its
-/// JSON). Empty if there is none or it cannot be read.
-[[nodiscard]] std::string error_file_message(std::string_view content);
+/// When a verdict was heard.
+struct HeardAt {
+    std::int64_t unix_ms = 0;
+    int utc_offset_s = 0;  ///< of the times that people read
+};
 
-/// The report of a closed run, for a terminal: whole lines, at most 90 columns wide. A failure is
+/// The report of a closed run, for a terminal: whole lines. Nothing in it is cut: what is wider
+/// than 90 columns goes on in the next line, but for paths, which stand in one piece. A failure is
 /// told with its first cause, where to look and its last words; a success only if something
 /// happened on the way, otherwise the result is empty. `program` is what the user called it.
-[[nodiscard]] std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program);
+[[nodiscard]] std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program,
+                                         const HeardAt& heard);
 
 /// The same as one JSON object for programs: `<log-dir>/<job>/report.json`. docs/logs.md lists
 /// its fields. Bytes that are no UTF-8 are replaced.
-[[nodiscard]] std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program);
+[[nodiscard]] std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program,
+                                       const HeardAt& heard);
 
 /// An error file in torchrun's format about the run's first failure: the failed worker's own where
 /// it wrote one, else one with `verdict.text` and `unix_seconds`. For whoever started ddprun with

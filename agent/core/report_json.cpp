@@ -1,7 +1,9 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/core/report.hpp"
+#include "agent/core/wall_clock.hpp"
 #include "base/signal_name.hpp"
+#include "rendezvous/wire/last_words.hpp"
 #include "rendezvous/wire/message_fields.hpp"
 
 namespace ddprun::agent {
@@ -31,8 +33,9 @@ void add_end(json& out, const rdzv::Evidence& evidence) {
     }
 }
 
-json failure_json(const rdzv::FailureReport& failure) {
+json failure_json(const rdzv::FailureReport& failure, const WallClock& clock) {
     const rdzv::Evidence& evidence = failure.evidence;
+    const rdzv::ErrorFile error = rdzv::parse_error_file(evidence.error_file);
     json out = {{"rank", failure.rank.value()},
                 {"local_rank", failure.local_rank.value()},
                 {"hostname", failure.hostname},
@@ -46,8 +49,13 @@ json failure_json(const rdzv::FailureReport& failure) {
                 {"kernel", evidence.kernel_note},
                 {"stacks", evidence.stacks},
                 {"logs", evidence.log_dir},
-                {"error", error_file_message(evidence.error_file)},
-                {"last_words", evidence.stderr_tail}};
+                {"error", error.message},
+                {"traceback", error.traceback},
+                {"last_words", evidence.stderr_tail},
+                {"last_words_stdout", evidence.stdout_tail}};
+    if (failure.at > Milliseconds::zero()) {
+        out["at"] = clock.iso(failure.at);
+    }
     add_end(out, evidence);
     return out;
 }
@@ -63,25 +71,30 @@ std::string_view name_of(rdzv::VerdictKind kind) {
 
 }  // namespace
 
-std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program) {
+std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program,
+                         const HeardAt& heard) {
+    const WallClock clock(verdict, heard);
     json out = {{"program", program},
                 {"verdict", name_of(verdict.kind)},
                 {"text", verdict.text},
                 {"exit_code", verdict.exit_code},
                 {"failures", verdict.failure_count},
+                {"started", clock.iso(Milliseconds(0))},
+                {"ended", clock.iso(clock.lasted())},
                 {"timeline", json::array()}};
     if (verdict.first_failure) {
-        out["first_failure"] = failure_json(*verdict.first_failure);
+        out["first_failure"] = failure_json(*verdict.first_failure, clock);
     }
     for (const rdzv::TimelineEvent& event : verdict.timeline) {
-        out["timeline"].push_back({{"at_ms", event.at.count()}, {"text", event.text}});
+        out["timeline"].push_back(
+            {{"at_ms", event.at.count()}, {"at", clock.iso(event.at)}, {"text", event.text}});
     }
     return dump(out);
 }
 
 std::string error_file_of(const rdzv::Verdict& verdict, std::int64_t unix_seconds) {
     if (verdict.first_failure &&
-        !error_file_message(verdict.first_failure->evidence.error_file).empty()) {
+        !rdzv::parse_error_file(verdict.first_failure->evidence.error_file).message.empty()) {
         return verdict.first_failure->evidence.error_file;
     }
     return dump(

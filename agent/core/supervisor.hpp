@@ -86,13 +86,14 @@ struct WorkerExited {
     rdzv::Evidence evidence;
 };
 
-/// Answers CollectLastWords, within Limits::evidence_timeout: both are empty if the disk took
+/// Answers CollectLastWords, within Limits::evidence_timeout: all are empty if the disk took
 /// longer.
 struct LastWords {
     Generation generation;
     LocalRank local_rank;
     std::string stderr_tail;
     std::string error_file;
+    std::string stdout_tail = {};
 };
 
 /// Answers EmptyGeneration: proof that no process of that generation is left here.

@@ -102,7 +102,8 @@ void Supervisor::State::hear(const rdzv::Verdict& message) {
     const bool is_own_signal = message.kind == rdzv::VerdictKind::Stopped && is_leaving();
     Ending ending{.reason = ExitReason::Verdict,
                   .exit_code = is_own_signal ? signal_exit_code() : message.exit_code,
-                  .verdict = message};
+                  .verdict = message,
+                  .verdict_at = now_};
     if (message.kind == rdzv::VerdictKind::Succeeded && holds_workers()) {
         // Every rank has exited 0: what is left are strays.
         ending_ = std::move(ending);
@@ -153,7 +154,9 @@ void Supervisor::State::end_with(Ending ending) {
 void Supervisor::State::finish() {
     DDP_CHECK(ending_.has_value() && !is_done_);
     if (ending_->verdict.has_value()) {
-        emit(ShowVerdict{*ending_->verdict});
+        rdzv::Verdict verdict = *ending_->verdict;
+        verdict.age += std::chrono::duration_cast<Milliseconds>(now_ - ending_->verdict_at);
+        emit(ShowVerdict{std::move(verdict)});
     }
     if (has_joined() && ending_->says_goodbye) {
         emit(SendToRendezvous{rdzv::Goodbye{.unfit = ending_->unfit}});

@@ -158,8 +158,9 @@ void Supervisor::State::take(const LastWords& input) {
     if (evidence == nullptr) {
         return;
     }
-    if (!input.stderr_tail.empty() || !input.error_file.empty()) {
+    if (!input.stderr_tail.empty() || !input.stdout_tail.empty() || !input.error_file.empty()) {
         evidence->stderr_tail = input.stderr_tail;
+        evidence->stdout_tail = input.stdout_tail;
         evidence->error_file = input.error_file;
         if (group_token_ == run_token_) {
             report_again(input.local_rank);
@@ -422,7 +423,8 @@ void Supervisor::State::take(const NotEmptied& input) {
     }
     ending_ = Ending{.reason = ExitReason::Unkillable,
                      .exit_code = kExitUnkillable,
-                     .verdict = ending_.has_value() ? ending_->verdict : std::nullopt};
+                     .verdict = ending_.has_value() ? ending_->verdict : std::nullopt,
+                     .verdict_at = ending_.has_value() ? ending_->verdict_at : now_};
     finish();
 }
 

@@ -64,6 +64,7 @@ struct Ending {
     ExitReason reason;
     int exit_code = 0;
     std::optional<rdzv::Verdict> verdict;
+    Instant verdict_at{};  ///< when it was heard
     bool says_goodbye = true;
     std::string unfit = {};  ///< as Goodbye::unfit
     /// Instead of a Goodbye, for this node has not joined: Unfit is said until it is answered, at

@@ -124,7 +124,7 @@ void Agent::worker_ended(Generation number, LocalRank local_rank, const WorkerEn
 void Agent::collect_last_words(const CollectLastWords& effect) {
     output_->collect(effect.generation, effect.local_rank, [this, effect](Collected collected) {
         feed(LastWords{effect.generation, effect.local_rank, std::move(collected.stderr_tail),
-                       std::move(collected.error_file)});
+                       std::move(collected.error_file), std::move(collected.stdout_tail)});
     });
 }
 

@@ -1,6 +1,7 @@
 #include "agent/daemon/evidence.hpp"
 
 #include <chrono>
+#include <ctime>
 #include <utility>
 
 #include "agent/core/report.hpp"
@@ -22,21 +23,33 @@ rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
     return evidence;
 }
 
+namespace {
+
+HeardAt now() {
+    const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+    const auto unix_ms = std::chrono::duration_cast<Milliseconds>(since_epoch).count();
+    const std::time_t seconds = unix_ms / 1000;
+    std::tm local{};
+    ::localtime_r(&seconds, &local);
+    return {.unix_ms = unix_ms, .utc_offset_s = static_cast<int>(local.tm_gmtoff)};
+}
+
+}  // namespace
+
 void show_verdict(const rdzv::Verdict& verdict, const std::string& program,
                   const std::string& log_root, const std::string& error_file,
                   WorkerOutput& output) {
-    std::string text = format_verdict(verdict, program);
+    const HeardAt heard = now();
+    std::string text = format_verdict(verdict, program, heard);
     if (!text.empty()) {
         text.pop_back();  // whole lines: say() ends the last one
         output.say(std::move(text));
     }
     if (!log_root.empty()) {
-        output.keep(log_root + "/report.json", verdict_json(verdict, program));
+        output.keep(log_root + "/report.json", verdict_json(verdict, program, heard));
     }
     if (!error_file.empty() && verdict.kind == rdzv::VerdictKind::Failed) {
-        const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
-        const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_epoch);
-        output.keep(error_file, error_file_of(verdict, seconds.count()));
+        output.keep(error_file, error_file_of(verdict, heard.unix_ms / 1000));
     }
 }
 

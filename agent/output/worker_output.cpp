@@ -192,7 +192,8 @@ void WorkerOutput::collect(Generation generation, LocalRank local_rank,
     collecting->timer.expires_after(thread_->options_.limits.evidence_timeout);
     collecting->timer.async_wait([collecting](boost::system::error_code error) {
         if (!error) {
-            collecting->answer({.stderr_tail = {}, .error_file = {}, .is_complete = false});
+            collecting->answer(
+                {.stderr_tail = {}, .stdout_tail = {}, .error_file = {}, .is_complete = false});
         }
     });
     thread_->post([thread = thread_.get(), callbacks, generation, local_rank,

@@ -53,8 +53,9 @@ struct Collected {
     /// The last bytes of its stderr, or of both streams where they are merged, at most
     /// Limits::stderr_tail_bytes_max.
     std::string stderr_tail;
-    std::string error_file;  ///< content of its error.json, at most Limits::error_file_bytes_max
-    /// False if the disk held the output thread up for Limits::evidence_timeout: both are empty.
+    std::string stdout_tail;  ///< the same of its stdout
+    std::string error_file;   ///< content of its error.json, at most Limits::error_file_bytes_max
+    /// False if the disk held the output thread up for Limits::evidence_timeout: all are empty.
     bool is_complete = true;
 };
 

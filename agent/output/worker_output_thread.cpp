@@ -54,7 +54,8 @@ LineWriter own_lines(const OutputOptions& options) {
 
 /// One pipe of a worker. Shared with the wait for its readiness, which may outlive it by a moment.
 struct OutputPump::Stream {
-    Stream(boost::asio::io_context& io, StreamKind kind_) : kind(kind_), pipe(io) {}
+    Stream(boost::asio::io_context& io, StreamKind kind_, std::size_t tail_bytes_max)
+        : kind(kind_), pipe(io), tail(tail_bytes_max) {}
 
     [[nodiscard]] std::string_view name() const {
         return kind == StreamKind::Stdout   ? "stdout"
@@ -68,7 +69,7 @@ struct OutputPump::Stream {
     std::optional<LogFile> file;
     ConsoleSink* console = nullptr;        ///< null: not shown
     std::optional<LineSplitter> splitter;  ///< none: raw
-    std::optional<LineTail> tail;          ///< of the one with the last words
+    LineTail tail;                         ///< its last words
     std::optional<LineFilter> filter;      ///< keeps some lines apart
     bool is_ended = false;                 ///< all write ends are closed
 };
@@ -115,11 +116,8 @@ void OutputPump::open(OpenedWorker opened) {
 
 void OutputPump::add_stream(Worker& worker, StreamKind kind, StreamEnd end,
                             const LineOrigin& origin) {
-    auto stream = std::make_shared<Stream>(io_, kind);
+    auto stream = std::make_shared<Stream>(io_, kind, options_.limits.stderr_tail_bytes_max);
     stream->is_terminal = end.is_terminal;
-    if (kind != StreamKind::Stdout) {
-        stream->tail.emplace(options_.limits.stderr_tail_bytes_max);
-    }
     boost::system::error_code error;
     stream->pipe.assign(end.fd.release(), error);
     DDP_CHECK(!error, error.message());
@@ -268,9 +266,7 @@ void OutputPump::carry(Stream& stream, std::string_view bytes) {
             say_error(written.error());
         }
     }
-    if (stream.tail) {
-        stream.tail->add(bytes);
-    }
+    stream.tail.add(bytes);
     if (stream.filter) {
         if (const Result<void> kept = stream.filter->feed(bytes); !kept) {
             say_error(kept.error());
@@ -344,9 +340,9 @@ Collected OutputPump::collect(Generation generation, LocalRank local_rank) {
     for (const std::shared_ptr<Stream>& stream : worker.streams) {
         drain(*stream);
         finish_line(*stream);
-        if (stream->tail) {
-            collected.stderr_tail = stream->tail->text();
-        }
+        std::string& tail =
+            stream->kind == StreamKind::Stdout ? collected.stdout_tail : collected.stderr_tail;
+        tail = stream->tail.text();
     }
     if (!worker.log_dir.empty()) {
         collected.error_file =

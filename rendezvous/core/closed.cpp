@@ -1,5 +1,6 @@
 #include "rendezvous/core/closed.hpp"
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -107,7 +108,10 @@ void answer_with_verdict(Step& step, ConnectionId connection, const Join& messag
     depart(step, connection, message.node);
     step.out.add(Send{connection, Accepted{.run_token = step.run.token}});
     if (!DDP_BUG(VerdictNotRepeated)) {
-        step.out.add(Send{connection, std::get<Closed>(step.run.phase).verdict});
+        const Closed& closed = std::get<Closed>(step.run.phase);
+        Verdict verdict = closed.verdict;
+        verdict.age = std::chrono::duration_cast<Milliseconds>(step.now - closed.at);
+        step.out.add(Send{connection, std::move(verdict)});
     }
 }
 

@@ -32,6 +32,16 @@ void cut_text(std::string& text, std::size_t most) {
     text.resize(most);
 }
 
+/// Whole lines, the last ones; of a line that is longer its end.
+void cut_to_last_lines(std::string& tail, std::size_t most) {
+    if (tail.size() <= most) {
+        return;
+    }
+    const std::size_t begin = tail.size() - most;
+    const std::size_t end_before = tail.find('\n', begin - 1);
+    tail.erase(0, end_before < tail.size() - 1 ? end_before + 1 : begin);
+}
+
 }  // namespace
 
 bool is_earlier(const TimedFailure& left, const TimedFailure& right) {
@@ -92,23 +102,22 @@ int exit_code_of(const Evidence& evidence) {
 }
 
 Evidence trimmed(Evidence evidence, const Limits& limits) {
-    if (const std::size_t most = limits.report_tail_bytes_max; evidence.stderr_tail.size() > most) {
-        evidence.stderr_tail.erase(0, evidence.stderr_tail.size() - most);
-    }
+    cut_to_last_lines(evidence.stderr_tail, limits.report_tail_bytes_max);
+    cut_to_last_lines(evidence.stdout_tail, limits.report_tail_bytes_max);
     if (evidence.error_file.size() > limits.error_file_bytes_max) {
         evidence.error_file.clear();  // a part of a document is none
     }
-    cut_text(evidence.program, limits.report_tail_bytes_max);
-    cut_text(evidence.log_dir, limits.report_tail_bytes_max);
-    cut_text(evidence.kernel_note, limits.report_tail_bytes_max);
-    cut_text(evidence.stacks, limits.report_tail_bytes_max);
+    cut_text(evidence.program, limits.report_text_bytes_max);
+    cut_text(evidence.log_dir, limits.report_text_bytes_max);
+    cut_text(evidence.kernel_note, limits.report_text_bytes_max);
+    cut_text(evidence.stacks, limits.report_text_bytes_max);
     return evidence;
 }
 
 void complete(Evidence& known, Evidence later) {
     known.core_dumped |= later.core_dumped;
-    for (std::string Evidence::*text :
-         {&Evidence::stderr_tail, &Evidence::error_file, &Evidence::kernel_note}) {
+    for (std::string Evidence::*text : {&Evidence::stderr_tail, &Evidence::stdout_tail,
+                                        &Evidence::error_file, &Evidence::kernel_note}) {
         if (!(later.*text).empty()) {
             known.*text = std::move(later.*text);
         }

@@ -188,13 +188,16 @@ void rank_failed(Step& step, Stopping& stopping, Node& node, const WorkerFailed&
     const Duration longest = step.now - step.run.current.started_at;
     const Duration age =
         std::clamp(Duration(message.evidence.age), Duration::zero(), std::max(longest, Duration{}));
+    const Instant at = step.now - age;
     stopping.failures.push_back(TimedFailure{
-        .at = step.now - age,
+        .at = at,
         .report = FailureReport{.generation = message.generation,
                                 .rank = step.run.current.rank_of(id, message.local_rank),
                                 .local_rank = message.local_rank,
                                 .hostname = node.info.hostname,
                                 .node = id,
+                                .at = std::chrono::duration_cast<Milliseconds>(
+                                    std::max(at - step.run.opened_at, Duration::zero())),
                                 .evidence = trimmed(message.evidence, step.options.limits)}});
     keep_earliest(stopping.failures, step.options.limits.failures_kept_max);
 }

@@ -125,6 +125,7 @@ struct Fields<Evidence> {
         visit.duration("age_ms", evidence.age);
         visit.text("program", evidence.program);
         visit.bytes("stderr_tail", evidence.stderr_tail, visit.limits().stderr_tail_bytes_max);
+        visit.bytes("stdout_tail", evidence.stdout_tail, visit.limits().stderr_tail_bytes_max);
         visit.bytes("error_file", evidence.error_file, visit.limits().error_file_bytes_max);
         visit.text("log_dir", evidence.log_dir);
         visit.text("kernel_note", evidence.kernel_note);
@@ -143,6 +144,7 @@ struct Fields<FailureReport> {
         visit_local_rank(visit, report.local_rank);
         visit.name("hostname", report.hostname, false);
         visit.name("node", report.node, false);
+        visit.duration("at_ms", report.at);
         visit.object("evidence", report.evidence);
     }
 };
@@ -392,6 +394,7 @@ struct Fields<Verdict> {
         visit.object("first_failure", verdict.first_failure);
         visit.number("failure_count", verdict.failure_count, 0, kIntMax);
         visit.objects("timeline", verdict.timeline, visit.limits().timeline_events_max);
+        visit.duration("age_ms", verdict.age);
     }
 };
 

@@ -66,6 +66,7 @@ struct Evidence {
     Milliseconds age{0};        ///< from the death to the sending of the report
     std::string program;        ///< argv[0], for the exec case
     std::string stderr_tail;    ///< any bytes
+    std::string stdout_tail;    ///< any bytes
     std::string error_file;     ///< content of the worker's error.json, any bytes
     std::string log_dir;        ///< on the node
     std::string kernel_note;    ///< what the node's kernel logged about it, a line
@@ -81,6 +82,7 @@ struct FailureReport {
     LocalRank local_rank;
     std::string hostname;
     NodeId node;
+    Milliseconds at{0};  ///< since the first join; 0: not told
     Evidence evidence;
 
     bool operator==(const FailureReport&) const = default;
@@ -294,6 +296,7 @@ struct Verdict {
     std::optional<FailureReport> first_failure;
     int failure_count = 0;  ///< all failures reported in the last generation
     std::vector<TimelineEvent> timeline;
+    Milliseconds age{0};  ///< from the decision to the sending
 
     bool operator==(const Verdict&) const = default;
 };

@@ -105,14 +105,17 @@ TEST_CASE("the end of a worker is described and becomes an exit code that is nev
 TEST_CASE("evidence is kept within the limits and stays UTF-8") {
     Limits limits;
     limits.report_tail_bytes_max = 5;
+    limits.report_text_bytes_max = 5;
     limits.error_file_bytes_max = 3;
     Evidence evidence;
     evidence.stderr_tail = "first last!";
+    evidence.stdout_tail = "a\nbcd\ne\n";
     evidence.error_file = "{}{}";
     evidence.program = "abcd\u00e9f";
     evidence.log_dir = "abcde";
     const Evidence kept = trimmed(evidence, limits);
     CHECK(kept.stderr_tail == "last!");
+    CHECK(kept.stdout_tail == "e\n");
     CHECK(kept.error_file.empty());
     CHECK(kept.program == "abcd");
     CHECK(kept.log_dir == "abcde");

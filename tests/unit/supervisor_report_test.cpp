@@ -6,6 +6,7 @@
 #include "agent/core/report.hpp"
 #include "base/printable.hpp"
 #include "base/signal_name.hpp"
+#include "rendezvous/wire/last_words.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {
@@ -18,6 +19,7 @@ rdzv::Verdict crashed_in_the_second_generation() {
     failure.rank = Rank(3);
     failure.local_rank = LocalRank(1);
     failure.hostname = "gpu-07";
+    failure.at = Milliseconds(99900);
     failure.evidence.pid = 4242;
     failure.evidence.progress = 4812;
     failure.evidence.signal = SIGSEGV;
@@ -42,13 +44,20 @@ rdzv::Verdict crashed_in_the_second_generation() {
     return verdict;
 }
 
+/// 2026-11-22 17:21:40 UTC, an hour later here.
+constexpr HeardAt kHeard{.unix_ms = 1795368099950, .utc_offset_s = 3600};
+
+std::string report_of(const rdzv::Verdict& verdict, const std::string& program = "train.py") {
+    return format_verdict(verdict, program, kHeard);
+}
+
 }  // namespace
 
 TEST_CASE("programs read the same report as JSON, whatever bytes a worker wrote") {
     rdzv::Verdict verdict = crashed_in_the_second_generation();
     verdict.first_failure->evidence.stderr_tail += "\xff";
     verdict.first_failure->evidence.kernel_note = "Out of memory: Killed process 4242 (python)";
-    const auto report = nlohmann::json::parse(verdict_json(verdict, "train.py"));
+    const auto report = nlohmann::json::parse(verdict_json(verdict, "train.py", kHeard));
     CHECK(report["verdict"] == "failed");
     CHECK(report["exit_code"] == 139);
     CHECK(report["failures"] == 3);
@@ -67,47 +76,49 @@ TEST_CASE("who started ddprun as torchrun's worker gets an error file of the fir
     rdzv::Verdict verdict = crashed_in_the_second_generation();
     CHECK(error_file_of(verdict, 12) == verdict.first_failure->evidence.error_file);
     verdict.first_failure->evidence.error_file.clear();
-    CHECK(error_file_message(error_file_of(verdict, 12)) == verdict.text);
+    CHECK(rdzv::parse_error_file(error_file_of(verdict, 12)).message == verdict.text);
     const auto file = nlohmann::json::parse(error_file_of(verdict, 12));
     CHECK(file["message"]["extraInfo"]["timestamp"] == "12");
 }
 
 TEST_CASE("a failure is told with its first cause, where to look and its last words") {
-    CHECK(format_verdict(crashed_in_the_second_generation(), "train.py") ==
+    CHECK(report_of(crashed_in_the_second_generation()) ==
           "train.py failed: rank 3 on gpu-07 was killed by SIGSEGV\n"
           "  worker     rank 3 (local rank 1 on gpu-07), generation 2, pid 4242\n"
+          "  time       2026-11-22 18:21:39 +0100, 99.9 s after the start\n"
           "  last step  4812\n"
           "  logs       /tmp/ddprun-0/llama_01234567/attempt_1/1\n"
           "  error      RuntimeError: no memory\n"
           "  last words\n"
           "    | step 41\n"
           "    | Traceback (most recent call last):\n"
-          "    |     colour \\x1b[31mred\n"
+          "    |     colour red\n"
           "    | boom\n"
           "  then       2 other workers failed\n"
+          "  run        2026-11-22 18:20:00 to 18:21:39 +0100, 100.0 s\n"
           "  exit code  139\n"
-          "    +0.0 s  generation 1 started: 2 nodes, 4 workers\n"
-          "   +12.3 s  node gpu-08 died (its connection ended)\n"
-          "   +12.4 s  generation 2 started: 1 node, 4 workers\n"
-          "   +99.9 s  rank 3 on gpu-07 was killed by SIGSEGV\n");
+          "  18:20:00     +0.0 s  generation 1 started: 2 nodes, 4 workers\n"
+          "  18:20:12    +12.3 s  node gpu-08 died (its connection ended)\n"
+          "  18:20:12    +12.4 s  generation 2 started: 1 node, 4 workers\n"
+          "  18:21:39    +99.9 s  rank 3 on gpu-07 was killed by SIGSEGV\n");
 }
 
 TEST_CASE("the last step of a worker that told none is not shown") {
     rdzv::Verdict verdict = crashed_in_the_second_generation();
     verdict.first_failure->evidence.progress.reset();
-    CHECK(format_verdict(verdict, "t").find("last step") == std::string::npos);
+    CHECK(report_of(verdict, "t").find("last step") == std::string::npos);
 }
 
 TEST_CASE("a report says which Python ran, and of other programs nothing") {
     rdzv::Verdict verdict = crashed_in_the_second_generation();
     std::string& program = verdict.first_failure->evidence.program;
     program = "/opt/env/bin/python3.11";
-    CHECK(format_verdict(verdict, "t").find(", pid 4242\n  python     /opt/env/bin/python3.11\n") !=
+    CHECK(report_of(verdict, "t").find(", pid 4242\n  python     /opt/env/bin/python3.11\n") !=
           std::string::npos);
-    CHECK(nlohmann::json::parse(verdict_json(verdict, "t"))["first_failure"]["executable"] ==
-          program);
+    CHECK(nlohmann::json::parse(
+              verdict_json(verdict, "t", kHeard))["first_failure"]["executable"] == program);
     program = "/opt/python/train";
-    CHECK(format_verdict(verdict, "t").find("  python ") == std::string::npos);
+    CHECK(report_of(verdict, "t").find("  python ") == std::string::npos);
 }
 
 TEST_CASE("a success without incidents says nothing") {
@@ -115,7 +126,7 @@ TEST_CASE("a success without incidents says nothing") {
     verdict.text = "every rank exited 0";
     verdict.timeline = {{Milliseconds(0), "generation 1 started: 1 node, 8 workers"},
                         {Milliseconds(500), "every rank exited 0"}};
-    CHECK(format_verdict(verdict, "train.py").empty());
+    CHECK(report_of(verdict).empty());
 }
 
 TEST_CASE("a success with incidents is told as a timeline") {
@@ -124,11 +135,12 @@ TEST_CASE("a success with incidents is told as a timeline") {
     verdict.timeline = {{Milliseconds(0), "generation 1 started: 1 node, 8 workers"},
                         {Milliseconds(400), "node gpu-02 joined"},
                         {Milliseconds(7500), "every rank exited 0"}};
-    CHECK(format_verdict(verdict, "train.py") ==
+    CHECK(report_of(verdict) ==
           "train.py finished: every rank exited 0\n"
-          "    +0.0 s  generation 1 started: 1 node, 8 workers\n"
-          "    +0.4 s  node gpu-02 joined\n"
-          "    +7.5 s  every rank exited 0\n");
+          "  run        2026-11-22 18:21:32 to 18:21:39 +0100, 7.5 s\n"
+          "  18:21:32     +0.0 s  generation 1 started: 1 node, 8 workers\n"
+          "  18:21:32     +0.4 s  node gpu-02 joined\n"
+          "  18:21:39     +7.5 s  every rank exited 0\n");
 }
 
 TEST_CASE("a run without a failed worker names its reason and its exit code") {
@@ -136,49 +148,137 @@ TEST_CASE("a run without a failed worker names its reason and its exit code") {
     verdict.kind = rdzv::VerdictKind::Incomplete;
     verdict.exit_code = 71;
     verdict.text = "gave up after 600 s: waiting for 1 node more";
-    CHECK(format_verdict(verdict, "train.py") ==
+    verdict.timeline = {{Milliseconds(600000), "closed"}};
+    CHECK(report_of(verdict) ==
           "train.py gave up after 600 s: waiting for 1 node more\n"
+          "  run        2026-11-22 18:11:39 to 18:21:39 +0100, 600.0 s\n"
           "  exit code  71\n");
 }
 
-TEST_CASE("no line of a report is wider than 90 columns and only the last lines are shown") {
+TEST_CASE("lines of a report are wrapped at 90 columns, never cut, and paths stay whole") {
     rdzv::Verdict verdict = crashed_in_the_second_generation();
     verdict.first_failure->evidence.stderr_tail.clear();
     for (int i = 0; i < 40; ++i) {
         verdict.first_failure->evidence.stderr_tail +=
-            "line " + std::to_string(i) + std::string(200, '\xff') + "\r\n";
+            "line " + std::to_string(i) + std::string(200, 'y') + "end\r\n";
     }
-    verdict.first_failure->evidence.log_dir = std::string(300, 'x');
-    const std::string report = format_verdict(verdict, std::string(200, 'p'));
-    CHECK(report.find("line 24") == std::string::npos);
-    CHECK(report.find("line 25") != std::string::npos);
+    verdict.first_failure->evidence.stderr_tail += std::string(90, '\xff');
+    verdict.first_failure->evidence.kernel_note = "kernel " + std::string(300, 'k') + "!";
+    const std::string path = "/" + std::string(300, 'x');
+    verdict.first_failure->evidence.log_dir = path;
+    verdict.timeline[1].text = "died " + std::string(300, 't') + "!";
+    const std::string report = report_of(verdict, std::string(200, 'p'));
+    CHECK(report.find("line 25") == std::string::npos);
+    CHECK(report.find("line 26") != std::string::npos);
+    CHECK(report.find(path + "\n") != std::string::npos);
+    std::string text;  // without what wrapping has added
     std::size_t start = 0;
     while (start < report.size()) {
         const std::size_t end = report.find('\n', start);
         REQUIRE(end != std::string::npos);
-        std::size_t columns = 0;
-        for (std::size_t i = start; i < end; ++i) {
-            columns += (static_cast<unsigned char>(report[i]) & 0xc0U) != 0x80 ? 1 : 0;
-        }
-        CHECK(columns <= 90);
+        const std::string line = report.substr(start, end - start);
+        CHECK((line.size() <= 90 || line == "  logs       " + path));
+        const std::size_t begin = line.find_first_not_of(" |:");
+        text += begin == std::string::npos ? "" : line.substr(begin);
         start = end + 1;
     }
+    CHECK(text.find(std::string(200, 'p')) != std::string::npos);
+    CHECK(text.find("line 39" + std::string(200, 'y') + "end") != std::string::npos);
+    CHECK(text.find("kernel " + std::string(300, 'k') + "!") != std::string::npos);
+    CHECK(text.find("died " + std::string(300, 't') + "!") != std::string::npos);
 }
 
-TEST_CASE("an error file is read in both of its forms, and only if it can be") {
-    CHECK(error_file_message(R"({"message": "plain"})") == "plain");
-    CHECK(error_file_message(R"({"message": {"message": "nested"}})") == "nested");
-    CHECK(error_file_message("").empty());
-    CHECK(error_file_message("{").empty());
-    CHECK(error_file_message("[1]").empty());
-    CHECK(error_file_message(R"({"message": 3})").empty());
-    CHECK(error_file_message(std::string(60000, '[')).empty());
+TEST_CASE("a long line of text is wrapped behind a blank, and a colon says that it goes on") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    verdict.first_failure->evidence.error_file.clear();
+    verdict.first_failure->evidence.stderr_tail =
+        "RuntimeError: Error(s) in loading state_dict for ResNet: size mismatch for fc.weight: "
+        "copying a param with shape [10, 64]\n";
+    CHECK(report_of(verdict).find(
+              "    | RuntimeError: Error(s) in loading state_dict for ResNet: size mismatch for \n"
+              "    : fc.weight: copying a param with shape [10, 64]\n") != std::string::npos);
+}
+
+TEST_CASE("a traceback that ends in the last words is shown from its beginning") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    verdict.first_failure->evidence.error_file.clear();
+    std::string& tail = verdict.first_failure->evidence.stderr_tail;
+    tail = "before\n[rank3]: Traceback (most recent call last):\n";
+    for (int i = 0; i < 20; ++i) {
+        tail += "[rank3]:   File \"train.py\", line " + std::to_string(i) + ", in f\n";
+    }
+    tail += "[rank3]: ModuleNotFoundError: No module named 'x'\n";
+    const std::string report = report_of(verdict);
+    CHECK(report.find("before") == std::string::npos);
+    CHECK(report.find("    | [rank3]: Traceback (most") != std::string::npos);
+    CHECK(report.find("line 0, in f") != std::string::npos);
+}
+
+TEST_CASE("an error file is told in full: every line of its message, and the traceback") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    rdzv::Evidence& evidence = verdict.first_failure->evidence;
+    evidence.error_file = nlohmann::json{{"message",
+                                          {{"message", "ValueError: a\nb\nc\nd\ne\nf"},
+                                           {"extraInfo",
+                                            {{"py_callstack",
+                                              "Traceback (most recent call last):\n  File "
+                                              "\"t.py\", line 3\nKeyError: 'k'\n"}}}}}}
+                              .dump();
+    evidence.stderr_tail = "unrelated\n";
+    CHECK(report_of(verdict).find("  error      ValueError: a\n"
+                                  "             b\n"
+                                  "             c\n"
+                                  "             d\n"
+                                  "             e\n"
+                                  "             f\n"
+                                  "  error\n"
+                                  "    | Traceback (most recent call last):\n"
+                                  "    |   File \"t.py\", line 3\n"
+                                  "    | KeyError: 'k'\n"
+                                  "  last words\n"
+                                  "    | unrelated\n") != std::string::npos);
+    evidence.stderr_tail =
+        "[rank3]: Traceback (most recent call last):\n"
+        "[rank3]:   File \"t.py\", line 3\n[rank3]: KeyError: 'k'\n";
+    CHECK(report_of(verdict).find("  error\n") == std::string::npos);
+    const auto report = nlohmann::json::parse(verdict_json(verdict, "train.py", kHeard));
+    CHECK(report["first_failure"]["traceback"].get<std::string>().ends_with("KeyError: 'k'\n"));
+}
+
+TEST_CASE("a worker's last words are those of either stream") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    rdzv::Evidence& evidence = verdict.first_failure->evidence;
+    evidence.stdout_tail = "1\n2\n3\n4\n5\n6\n";
+    evidence.stderr_tail = "boom\n";
+    CHECK(report_of(verdict).find("  last words on stdout\n"
+                                  "    | 2\n    | 3\n    | 4\n    | 5\n    | 6\n"
+                                  "  last words on stderr\n"
+                                  "    | boom\n") != std::string::npos);
+    evidence.stderr_tail.clear();
+    CHECK(report_of(verdict).find("  last words\n    | 1\n    | 2\n") != std::string::npos);
+    const auto report = nlohmann::json::parse(verdict_json(verdict, "train.py", kHeard));
+    CHECK(report["first_failure"]["last_words_stdout"] == evidence.stdout_tail);
+}
+
+TEST_CASE("times are of the clock on the wall, whenever the verdict is heard") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    const std::string before = report_of(verdict);
+    verdict.age = Milliseconds(50000);
+    const HeardAt later{.unix_ms = kHeard.unix_ms + 50000, .utc_offset_s = 3600};
+    CHECK(format_verdict(verdict, "train.py", later) == before);
+    const auto report = nlohmann::json::parse(verdict_json(verdict, "train.py", later));
+    CHECK(report["started"] == "2026-11-22T17:20:00.000Z");
+    CHECK(report["ended"] == "2026-11-22T17:21:39.950Z");
+    CHECK(report["first_failure"]["at"] == "2026-11-22T17:21:39.900Z");
+    CHECK(report["timeline"][1]["at"] == "2026-11-22T17:20:12.345Z");
+    verdict.timeline.back().at = std::chrono::hours(30);
+    CHECK(format_verdict(verdict, "t", later).find("2026-11-21 12:21:39") != std::string::npos);
 }
 
 TEST_CASE("an error that the last words tell already is not told twice") {
     rdzv::Verdict verdict = crashed_in_the_second_generation();
     verdict.first_failure->evidence.stderr_tail = "RuntimeError: no memory\n";
-    CHECK(format_verdict(verdict, "t").find("  error ") == std::string::npos);
+    CHECK(report_of(verdict, "t").find("  error ") == std::string::npos);
 }
 
 TEST_CASE("any bytes become one line of text") {

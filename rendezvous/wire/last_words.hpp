@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/wire/messages.hpp"
+
+/// What the last words of a worker say, for people. Pure; the bytes may be anybody's.
+namespace ddprun::rdzv {
+
+/// What a worker wrote about its own end in torchrun's error file.
+struct ErrorFile {
+    std::string message;    ///< empty: there is none, or it cannot be read
+    std::string traceback;  ///< of the exception that @record saw; empty: not told
+};
+[[nodiscard]] ErrorFile parse_error_file(std::string_view content);
+
+/// The lines of `bytes` as a terminal would show them in the end: of a line that was drawn again
+/// and again (`\r`) its last state, tabs as blanks, no colours. Other control characters stay.
+/// No empty lines at the end.
+[[nodiscard]] std::vector<std::string> shown_lines(std::string_view bytes);
+
+/// Where in `lines` the last Python traceback begins; lines.size(): there is none.
+[[nodiscard]] std::size_t begin_of_traceback(const std::vector<std::string>& lines);
+
+/// The one line that tells most about why a worker failed: what its error file says, else the
+/// exception behind its last traceback, else its last line. Empty if it said nothing.
+[[nodiscard]] std::string cause_line(const Evidence& evidence);
+
+}  // namespace ddprun::rdzv
