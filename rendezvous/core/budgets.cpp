@@ -27,6 +27,12 @@ void Budgets::learn_step(std::optional<std::uint64_t> failed_at) {
     failed_step = failed_at;
 }
 
+int Budgets::learn_likeness(const std::string& likeness) {
+    alike = likeness.empty() ? 0 : likeness == last_likeness ? alike + 1 : 1;
+    last_likeness = likeness;
+    return alike;
+}
+
 void Budgets::learn_used(const HeldGeneration& held, const JobSettings& settings) {
     restarts_used = std::min(std::max(restarts_used, held.restart_count), settings.max_restarts);
     node_losses_used = std::max(node_losses_used, held.node_losses);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
@@ -19,6 +20,8 @@ struct Budgets {
     int node_losses_used = 0;
     std::optional<std::uint64_t> failed_step;  ///< where the last failure happened, if it told
     int failures_at_step = 0;                  ///< in a row, all there
+    std::string last_likeness = {};            ///< of the last failure; not recorded: a hint only
+    int alike = 0;                             ///< failures in a row with that likeness
 
     [[nodiscard]] bool has_restart_left(const JobSettings& settings) const;
     [[nodiscard]] bool may_lose(const JobSettings& settings, std::size_t nodes) const;
@@ -26,6 +29,8 @@ struct Budgets {
     [[nodiscard]] bool is_without_progress(const JobSettings& settings) const;
     /// The first failure of a stop that counts happened at that step.
     void learn_step(std::optional<std::uint64_t> failed_at);
+    /// The first failure of a stop that counts was like that (likeness_of()). How many in a row.
+    int learn_likeness(const std::string& likeness);
     /// What a member of a generation that another daemon started was told is used at least.
     void learn_used(const HeldGeneration& held, const JobSettings& settings);
 };

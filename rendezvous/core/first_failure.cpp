@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <tuple>
 #include <utility>
@@ -12,7 +13,9 @@
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
+#include "base/printable.hpp"
 #include "base/signal_name.hpp"
+#include "rendezvous/wire/last_words.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
@@ -87,6 +90,50 @@ std::string describe_end(const Evidence& evidence) {
                            evidence.core_dumped ? " (core dumped)" : "");
     }
     return fmt::format("exited with code {}", evidence.exit_code.value_or(0));
+}
+
+std::string describe_end_and_cause(const Evidence& evidence, const Limits& limits) {
+    std::string text = describe_end(evidence);
+    if (evidence.progress) {
+        text += fmt::format(" at step {}", *evidence.progress);
+    }
+    std::string line = printable(cause_line(evidence), std::string::npos);
+    if (line.empty()) {
+        return text;
+    }
+    if (line.size() > limits.cause_bytes_max / 2) {
+        cut_text(line, limits.cause_bytes_max / 2);
+        line += "…";
+    }
+    return text + ": " + line;
+}
+
+std::string describe_failure(const FailureReport& failure, const Limits& limits) {
+    const Evidence& evidence = failure.evidence;
+    std::string text = fmt::format("rank {} on {} {}", failure.rank.value(), failure.hostname,
+                                   describe_end_and_cause(evidence, limits));
+    if (!evidence.stacks.empty()) {
+        text += "; stacks in " + printable(evidence.stacks, std::string::npos);
+    }
+    if (!evidence.log_dir.empty()) {
+        text += "; logs in " + printable(evidence.log_dir, std::string::npos);
+    }
+    cut_text(text, limits.cause_bytes_max);
+    return text;
+}
+
+std::string likeness_of(const Evidence& evidence) {
+    const bool is_somebodys_signal = evidence.signal && evidence.kernel_note.empty() &&
+                                     (*evidence.signal == SIGKILL || *evidence.signal == SIGTERM ||
+                                      *evidence.signal == SIGINT || *evidence.signal == SIGHUP);
+    if (evidence.progress || evidence.hung || evidence.keeper_lost || is_somebodys_signal) {
+        return {};
+    }
+    std::string text = describe_end(evidence) + "\n" + cause_line(evidence);
+    // Ranks, pids, addresses and times differ.
+    std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
+    // An end without words is told apart by its number alone.
+    return text + fmt::format("\n{}", exit_code_of(evidence));
 }
 
 int exit_code_of(const Evidence& evidence) {

@@ -26,7 +26,16 @@ struct TimedFailure {
 void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most);
 
 [[nodiscard]] std::string describe_end(const Evidence& evidence);  ///< "exited with code 17"
-[[nodiscard]] int exit_code_of(const Evidence& evidence);          ///< never 0
+/// The same with who and where it was, the step, what it said last and where that can be read: one
+/// printable line of at most Limits::cause_bytes_max.
+[[nodiscard]] std::string describe_failure(const FailureReport& failure, const Limits& limits);
+/// "exited with code 17: ValueError: boom"; as much as describe_failure() has of it.
+[[nodiscard]] std::string describe_end_and_cause(const Evidence& evidence, const Limits& limits);
+/// Equal for two failures that are the same as far as can be told: same end, same last line but for
+/// numbers. Empty where a next attempt may well go another way: a step had been told, it hung, or
+/// somebody's signal ended it.
+[[nodiscard]] std::string likeness_of(const Evidence& evidence);
+[[nodiscard]] int exit_code_of(const Evidence& evidence);  ///< never 0
 /// The evidence as it may be kept and sent on: every field within Limits.
 [[nodiscard]] Evidence trimmed(Evidence evidence, const Limits& limits);
 /// Adds what a later report of the same end knows more: last words, error file, core, the kernel's

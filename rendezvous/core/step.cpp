@@ -61,6 +61,18 @@ void note(Step& step, std::string text) {
     trace(step, std::move(text));
 }
 
+void amend_note(Step& step, const std::string& text, const std::string& now) {
+    std::vector<TimelineEvent>& timeline = step.run.timeline;
+    const auto found =
+        std::find_if(timeline.rbegin(), timeline.rend(),
+                     [&text](const TimelineEvent& event) { return event.text == text; });
+    if (found != timeline.rend()) {
+        found->text = now;
+    } else {
+        note(step, now);
+    }
+}
+
 void send(Step& step, const Node& node, RendezvousMessage message) {
     if (node.connection()) {
         step.out.add(Send{*node.connection(), std::move(message)});

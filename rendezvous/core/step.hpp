@@ -21,6 +21,8 @@ struct Step {
 
 void trace(Step& step, std::string text);
 void note(Step& step, std::string text);  ///< an event of the summary, traced too
+/// More is known by now of the newest event called `text`; one that has been dropped comes back.
+void amend_note(Step& step, const std::string& text, const std::string& now);
 /// Nothing is sent to a node that is cut off.
 void send(Step& step, const Node& node, RendezvousMessage message);
 /// The run goes into `next`. Every change of phase comes through here: which phase may follow which

@@ -52,6 +52,42 @@ void learn_from(Step& step, const TimedFailure& first) {
     }
 }
 
+/// A failure that comes again and again before any step is named, once in a row of them.
+void tell_if_alike(Step& step, const Evidence& evidence, bool goes_on) {
+    const int most = step.options.limits.same_failures_said;
+    if (step.run.budgets.learn_likeness(likeness_of(evidence)) != most) {
+        return;
+    }
+    DDP_PROBE(same_failure_again);
+    const std::string text = fmt::format(
+        "the last {} failures are the same ({}), and no step was told before them: a "
+        "restart seems not to mend it",
+        most, describe_end_and_cause(evidence, step.options.limits));
+    note(step, text);
+    if (goes_on) {
+        for (const auto& [id, node] : step.run.nodes) {
+            send(step, node, Notice{text});
+        }
+    }
+}
+
+/// Why the run forms again. Evidence that came after the order is in it, also on the timeline.
+std::string cause_of_restart(Step& step, const Stopping& stopping, bool has_failures) {
+    if (stopping.is_explained_by_loss) {
+        return stopping.loss_why;
+    }
+    if (!has_failures) {
+        return stopping.order.why;
+    }
+    const FailureReport& first = first_of(stopping.failures).report;
+    std::string cause = describe_failure(first, step.options.limits);
+    if (first.evidence.hung) {
+        cause = fmt::format("{}; {}", stopping.order.why, cause);
+    }
+    amend_note(step, stopping.order.why, cause);
+    return cause;
+}
+
 /// Nodes that were told to leave and have no workers any more may go. True if the run was closed.
 bool release_leavers(Step& step) {
     std::vector<NodeId> leavers;
@@ -79,8 +115,12 @@ void leave_stopping(Step& step) {
         close_succeeded(step);
         return;
     }
-    if (is_exec_failure_at_first(run, stopping) ||
-        (has_failures && !budgets.has_restart_left(run.settings))) {
+    const bool goes_on = !is_exec_failure_at_first(run, stopping) &&
+                         (!has_failures || budgets.has_restart_left(run.settings));
+    if (has_failures) {
+        tell_if_alike(step, first_of(stopping.failures).report.evidence, goes_on);
+    }
+    if (!goes_on) {
         close_failed(step, stopping);
         return;
     }
@@ -102,7 +142,7 @@ void leave_stopping(Step& step) {
         budgets.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
     }
     if (!release_leavers(step)) {
-        enter_forming(step, stopping.is_explained_by_loss ? stopping.loss_why : stopping.order.why);
+        enter_forming(step, cause_of_restart(step, stopping, has_failures));
     }
 }
 

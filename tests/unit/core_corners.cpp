@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <climits>
+#include <csignal>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -281,6 +283,95 @@ TEST_CASE("the last node that is released waits for the record of its run's end"
     for (const Effect& effect : driver.effects.now) {
         CHECK(std::holds_alternative<Trace>(effect));
     }
+}
+
+TEST_CASE("a failure is described with step, cause and where its logs are, within the limit") {
+    FailureReport failure;
+    failure.rank = Rank(3);
+    failure.hostname = "gpu-07";
+    failure.evidence.exit_code = 1;
+    CHECK(describe_failure(failure, Limits()) == "rank 3 on gpu-07 exited with code 1");
+    failure.evidence.progress = 41;
+    failure.evidence.stderr_tail = "step 41\nValueError: a\x1b[31mb\x01\n";
+    failure.evidence.log_dir = "/logs/llama_01234567/attempt_0/3";
+    CHECK(describe_failure(failure, Limits()) ==
+          "rank 3 on gpu-07 exited with code 1 at step 41: ValueError: ab\\x01; logs in "
+          "/logs/llama_01234567/attempt_0/3");
+    failure.evidence.stderr_tail = std::string(10000, 'x');
+    const std::string cut = describe_failure(failure, Limits());
+    CHECK(cut.size() <= Limits().cause_bytes_max);
+    CHECK(cut.ends_with("x…; logs in /logs/llama_01234567/attempt_0/3"));
+}
+
+TEST_CASE("failures are alike by their end and last line, not by numbers") {
+    Evidence one = exit_with(1);
+    one.stderr_tail = "[rank0]: ModuleNotFoundError: No module named 'x' (pid 7)\n";
+    Evidence other = one;
+    other.stderr_tail = "[rank12]: ModuleNotFoundError: No module named 'x' (pid 123)\n";
+    CHECK(likeness_of(one) == likeness_of(other));
+    other.stderr_tail = "another\n";
+    CHECK(likeness_of(one) != likeness_of(other));
+    CHECK(likeness_of(exit_with(1)) != likeness_of(exit_with(2)));
+    one.progress = 0;
+    CHECK(likeness_of(one).empty());
+    Evidence killed;
+    killed.signal = SIGKILL;
+    CHECK(likeness_of(killed).empty());
+    killed.kernel_note = "Out of memory: Killed process 7 (python)";
+    CHECK_FALSE(likeness_of(killed).empty());
+    killed.signal = SIGSEGV;
+    killed.kernel_note.clear();
+    CHECK_FALSE(likeness_of(killed).empty());
+}
+
+TEST_CASE("the restart's reason and the timeline have what was learned after the order") {
+    Driver driver;
+    Join join = join_of("a", 1);
+    join.settings.max_restarts = 9;
+    driver.hear(1, join);
+    WorkerFailed failed{Generation(1), LocalRank(0), exit_with(1)};
+    failed.evidence.log_dir = "/logs/0";
+    driver.hear(1, failed);
+    failed.evidence.stderr_tail = "ValueError: boom\n";
+    driver.hear(1, failed);
+    driver.hear(1, Stopped{Generation(1), {"a", 2}});
+    const std::string why = "rank 0 on a exited with code 1: ValueError: boom; logs in /logs/0";
+    REQUIRE(driver.sent<Start>(1).size() == 2);
+    CHECK(driver.sent<Start>(1)[1].why == why);
+    const std::vector<TimelineEvent>& timeline = driver.coordinator.run()->timeline;
+    REQUIRE(timeline.size() == 3);
+    CHECK(timeline[1].text == why);
+}
+
+TEST_CASE("three failures alike before any step are named once; each still gets its restart") {
+    Driver driver;
+    Join join = join_of("a", 1);
+    join.settings.max_restarts = 9;
+    driver.hear(1, join);
+    const auto fail = [&](std::uint64_t generation, int exit_code,
+                          std::optional<std::uint64_t> step = {}) {
+        WorkerFailed failed{Generation(generation), LocalRank(0), exit_with(exit_code)};
+        failed.evidence.progress = step;
+        failed.evidence.stderr_tail = "ImportError: x (" + std::to_string(generation) + ")\n";
+        driver.effects = Effects();
+        driver.hear(1, failed);
+        driver.hear(1, Stopped{Generation(generation), {"a", 2}});
+        CHECK(driver.sent<Start>(1).size() == 1);
+        return driver.sent<Notice>(1);
+    };
+    CHECK(fail(1, 1).empty());
+    CHECK(fail(2, 1).empty());
+    const std::vector<Notice> told = fail(3, 1);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].text ==
+          "the last 3 failures are the same (exited with code 1: ImportError: x (3)), and no step "
+          "was told before them: a restart seems not to mend it");
+    CHECK(fail(4, 1).empty());
+    CHECK(fail(5, 2).empty());
+    CHECK(fail(6, 1, 17).empty());
+    CHECK(fail(7, 1).empty());
+    CHECK(fail(8, 1).empty());
+    CHECK(fail(9, 1).size() == 1);
 }
 
 TEST_CASE("the timeline keeps its beginning and its end") {
