@@ -25,7 +25,7 @@ constexpr std::size_t kLastLinesOfStdout = 5;
 using Lines = std::vector<std::string>;
 
 /// `text` in pieces of at most `columns` characters: broken behind a blank where there is one in
-/// the second half, else anywhere.
+/// the second half, else anywhere; but never in a path.
 Lines wrapped(std::string_view text, std::size_t columns) {
     Lines pieces;
     while (!text.empty()) {
@@ -33,12 +33,15 @@ Lines wrapped(std::string_view text, std::size_t columns) {
         std::size_t after_blank = 0;
         for (std::size_t count = 0; count < columns && size < text.size(); ++count) {
             size += std::max<std::size_t>(utf8_length(text.substr(size)), 1);
-            if (text[size - 1] == ' ' && count >= columns / 2) {
+            const bool is_path_next = size < text.size() && text[size] == '/';
+            if (text[size - 1] == ' ' && (count >= columns / 2 || is_path_next)) {
                 after_blank = size;
             }
         }
         if (size < text.size() && after_blank > 0) {
             size = after_blank;
+        } else if (text.front() == '/') {
+            size = std::min(text.find(' '), text.size());
         }
         pieces.emplace_back(text.substr(0, size));
         text.remove_prefix(size);

@@ -63,6 +63,61 @@ TEST_CASE("a worker killed by a signal makes a new generation, which finishes") 
     cluster.wait_all_gone();
 }
 
+TEST_CASE(
+    "a restart that is survived is told on every node, and in the report, with its evidence") {
+    Cluster cluster;
+    const FreePort port;
+    Job job;
+    job.endpoint = port.endpoint();
+    job.flags = {"--max-restarts", "1"};
+    job.script = {"--before-generation",
+                  "2",
+                  "--when-rank",
+                  "1",
+                  "--say",
+                  "beside it",
+                  "--complain",
+                  "ValueError: boom",
+                  "--exit-code",
+                  "3",
+                  "--before-generation",
+                  "2",
+                  "--hang"};
+    Process& a = start_node(cluster, job);
+    Process& b = start_node(cluster, job);
+    for (Process* node : {&a, &b}) {
+        CHECK(node->wait_exit() == 0);
+        CHECK(node->count_lines("^ddprun: generation 2: .*; rank 1 on [^ ]+ exited with code 3: "
+                                "ValueError: boom; logs in /.*/attempt_0/0$") == 1);
+        // The report; a long path goes on in the next line.
+        CHECK(node->count_lines("^  [0-9:]{8} +\\+[0-9.]+ s  rank 1 on [^ ]+ exited with code 3: "
+                                "ValueError: boom; ") == 1);
+        CHECK(node->count_lines("^  run  +[0-9-]{10} [0-9:]{8} to ") == 1);
+    }
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("the same failure thrice before any step is said once, and every restart comes") {
+    Cluster cluster;
+    Process& node =
+        cluster.start_ddprun({"--max-restarts", "4", Cluster::worker(), "--complain",
+                              "ModuleNotFoundError: No module named 'x'", "--exit-code", "1"});
+    CHECK(node.wait_exit() == 1);
+    CHECK(node.count_lines("^ddprun: the last 3 failures are the same \\(exited with code 1: "
+                           "ModuleNotFoundError: No module named 'x'\\)") == 1);
+    CHECK(node.count_lines("^ddprun: generation 5: ") == 1);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a worker that says everything on stdout has last words, and when is told") {
+    Cluster cluster;
+    Process& node = cluster.start_ddprun(
+        {Cluster::worker(), "--say", "ERROR: no such data set", "--exit-code", "1"});
+    CHECK(node.wait_exit() == 1);
+    CHECK(node.count_lines("^    \\| ERROR: no such data set$") == 1);
+    CHECK(node.count_lines("^  time  +[0-9-]{10} [0-9:]{8} [+-][0-9]{4}, ") == 1);
+}
+
 TEST_CASE("once the budget is used up the exit code is 128 plus the signal") {
     Cluster cluster;
     const FreePort port;
