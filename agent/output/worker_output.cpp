@@ -103,14 +103,14 @@ public:
         return found == options_.console.end() ? OutputChoice{} : found->second;
     }
 
-    [[nodiscard]] Result<Ends> make_stdout(const OutputChoice& choice) {
+    [[nodiscard]] Result<Ends> make_stdout(const OutputChoice& choice, Rank rank) {
         const bool is_plain = choice.shows_stdout && !choice.is_teed_stdout;
-        return is_plain && has_terminal_out_ ? make_like(options_.console_out) : make_pipe();
+        return is_plain && has_terminal_out_ ? make_like(options_.console_out, rank) : make_pipe();
     }
 
-    [[nodiscard]] Result<Ends> make_stderr(const OutputChoice& choice) {
+    [[nodiscard]] Result<Ends> make_stderr(const OutputChoice& choice, Rank rank) {
         const bool is_plain = choice.shows_stderr && !choice.is_teed_stderr;
-        return is_plain && has_terminal_err_ ? make_like(options_.console_err) : make_pipe();
+        return is_plain && has_terminal_err_ ? make_like(options_.console_err, rank) : make_pipe();
     }
 
     template <typename Work>
@@ -127,12 +127,12 @@ public:
 
 private:
     /// A pseudo-terminal like `console`. Programs draw for people there, so none for JSON.
-    [[nodiscard]] Result<Ends> make_like(int console) {
+    [[nodiscard]] Result<Ends> make_like(int console, Rank rank) {
         if (options_.is_json) {
             return make_pipe();
         }
-        Result<PseudoTerminal> terminal =
-            open_pseudo_terminal(options_.terminal_maker.c_str(), window_of(console));
+        Result<PseudoTerminal> terminal = open_pseudo_terminal(
+            options_.terminal_maker.c_str(), workers_window(options_, console, rank));
         if (terminal) {
             return Ends{.ours = {.fd = std::move(terminal->ours), .is_terminal = true},
                         .workers = std::move(terminal->workers)};
@@ -163,11 +163,11 @@ WorkerOutput::~WorkerOutput() = default;
 Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_rank, Rank rank,
                                        const std::string& log_dir) {
     const OutputChoice choice = thread_->choice_of(local_rank);
-    Result<Ends> out = thread_->make_stdout(choice);
+    Result<Ends> out = thread_->make_stdout(choice, rank);
     if (!out) {
         return out.error();
     }
-    Result<Ends> err = choice.is_merged ? second_of(*out) : thread_->make_stderr(choice);
+    Result<Ends> err = choice.is_merged ? second_of(*out) : thread_->make_stderr(choice, rank);
     if (!err) {
         return err.error();
     }

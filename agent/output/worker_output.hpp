@@ -27,8 +27,11 @@ struct OutputOptions {
     /// filtered_stderr.log beside the workers' folders, with torchrun's prefix.
     std::vector<std::string> stdout_filters;
     std::vector<std::string> stderr_filters;
-    bool prefixes = false;  ///< every console line starts with `[hostname rank] `
-    bool is_json = false;   ///< console lines are JsonLine's instead, without any prefix
+    bool prefixes = false;    ///< every console line starts with `[hostname rank] `
+    bool draws = false;       ///< a console that is a terminal shows what Screen makes of all
+    bool folds = false;       ///< there, equal lines of several ranks are one
+    std::string prefix_host;  ///< in prefixes there; empty: ranks alone
+    bool is_json = false;     ///< console lines are JsonLine's instead, without any prefix
     std::string hostname;
     std::string role = "default";
     /// torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE for tee'd streams; empty: its default,
@@ -70,6 +73,7 @@ struct OutputMeasure {
 /// terminal delays a beat. Every byte reaches the log file as it was written. On the console:
 ///
 /// * without prefix the bytes pass as they are, at once;
+/// * on a terminal that several share (`draws`), what Screen says: lines, bars in their places;
 /// * with a prefix or as JSON only whole lines appear, one worker's at a time. An unfinished line
 /// is
 ///   held until its end, until Limits::console_line_bytes_max, or until collect() or close(), and

@@ -14,8 +14,6 @@
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
-#include "agent/output/same_file.hpp"
-
 namespace ddprun::agent {
 
 namespace {
@@ -68,10 +66,6 @@ ConsoleSink::ConsoleSink(boost::asio::io_context& io, int fd, std::function<void
 }
 
 ConsoleSink::~ConsoleSink() = default;
-
-bool ConsoleSink::is_same_place(int fd) const {
-    return is_same_file(fd_.get(), fd);
-}
 
 void ConsoleSink::write(std::string_view bytes) {
     if (bytes.empty() || !fd_.is_open()) {

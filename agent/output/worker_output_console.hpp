@@ -24,9 +24,6 @@ public:
     ConsoleSink(const ConsoleSink&) = delete;
     ConsoleSink& operator=(const ConsoleSink&) = delete;
 
-    /// Whether `fd` is the same terminal, pipe, socket or file.
-    [[nodiscard]] bool is_same_place(int fd) const;
-
     /// Writes `bytes` after everything that waits.
     void write(std::string_view bytes);
 

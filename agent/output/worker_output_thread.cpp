@@ -15,6 +15,7 @@
 
 #include "agent/output/line_prefix.hpp"
 #include "agent/output/log_file.hpp"
+#include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
 #include "agent/output/worker_output_files.hpp"
 #include "agent/output/worker_output_filter.hpp"
@@ -28,6 +29,12 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 /// Full reads of one stream before the others have their turn.
 constexpr int kReadsPerTurn = 4;
+/// Equal lines of ranks that come within this are one on a terminal.
+constexpr Milliseconds kFoldWithin{200};
+/// Lines that wait for those of other ranks; then the oldest do so no more.
+constexpr std::size_t kFoldedLinesMax = 256;
+/// An unfinished line that has not grown for so long is shown on a terminal.
+constexpr Milliseconds kPromptAfter{100};
 /// More than the kernel holds of what was written to a pseudo-terminal.
 constexpr std::size_t kTerminalBytesMax = std::size_t{1} << 20;
 
@@ -52,6 +59,25 @@ LineWriter own_lines(const OutputOptions& options) {
 
 }  // namespace
 
+std::optional<ScreenOptions> screen_options(const OutputOptions& options) {
+    if (!options.draws || options.is_json) {
+        return std::nullopt;
+    }
+    return ScreenOptions{.has_prefixes = options.prefixes,
+                         .host = options.prefix_host,
+                         .folds = options.folds,
+                         .fold_within = kFoldWithin,
+                         .prompt_after = kPromptAfter,
+                         .folded_lines_max = kFoldedLinesMax,
+                         .line_bytes_max = options.limits.console_line_bytes_max};
+}
+
+WindowSize workers_window(const OutputOptions& options, int console, Rank rank) {
+    const std::optional<ScreenOptions> screen = screen_options(options);
+    const WindowSize window = window_of(console);
+    return screen ? window_behind_prefix(*screen, window, rank) : window;
+}
+
 /// One pipe of a worker. Shared with the wait for its readiness, which may outlive it by a moment.
 struct OutputPump::Stream {
     Stream(boost::asio::io_context& io, StreamKind kind_, std::size_t tail_bytes_max)
@@ -67,7 +93,9 @@ struct OutputPump::Stream {
     bool is_terminal = false;  ///< `pipe` is the master of a pseudo-terminal
     boost::asio::posix::stream_descriptor pipe;
     std::optional<LogFile> file;
-    ConsoleSink* console = nullptr;        ///< null: not shown
+    Rank rank;
+    Console* console = nullptr;            ///< null: not shown
+    std::optional<Screen::Source> source;  ///< of the console's screen, if it has one
     std::optional<LineSplitter> splitter;  ///< none: raw
     LineTail tail;                         ///< its last words
     std::optional<LineFilter> filter;      ///< keeps some lines apart
@@ -82,11 +110,12 @@ struct OutputPump::Worker {
 OutputPump::OutputPump(boost::asio::io_context& io, const OutputOptions& options)
     : io_(io),
       options_(options),
-      out_console_(io, options.console_out, [this] { resume_paused(); }),
+      out_console_(io, options.console_out, screen_options(options), [this] { resume_paused(); }),
       own_line_(own_lines(options)),
       buffer_(kReadBytes) {
-    if (!out_console_.is_same_place(options.console_err)) {
-        err_console_.emplace(io, options.console_err, [this] { resume_paused(); });
+    if (!is_same_file(options.console_out, options.console_err)) {
+        err_console_.emplace(io, options.console_err, screen_options(options),
+                             [this] { resume_paused(); });
     }
 }
 
@@ -118,6 +147,7 @@ void OutputPump::add_stream(Worker& worker, StreamKind kind, StreamEnd end,
                             const LineOrigin& origin) {
     auto stream = std::make_shared<Stream>(io_, kind, options_.limits.stderr_tail_bytes_max);
     stream->is_terminal = end.is_terminal;
+    stream->rank = origin.rank;
     boost::system::error_code error;
     stream->pipe.assign(end.fd.release(), error);
     DDP_CHECK(!error, error.message());
@@ -142,6 +172,13 @@ void OutputPump::set_console(Stream& stream, const LineOrigin& origin) {
     if (options_.is_json) {
         stream.splitter.emplace(json_lines(JsonLine(options_.hostname, stream.name(), origin)),
                                 line_bytes_max);
+    } else if (stream.console->has_screen()) {
+        std::optional<std::string> own_prefix;
+        if (is_teed && !options_.prefixes) {
+            own_prefix = torchrun_prefix(options_.prefix_template, options_.role, origin.rank,
+                                         origin.local_rank);
+        }
+        stream.source = stream.console->add(origin.rank, std::move(own_prefix));
     } else if (options_.prefixes) {
         stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, origin.rank)),
                                 line_bytes_max);
@@ -236,7 +273,7 @@ void OutputPump::on_readable(const std::shared_ptr<Stream>& stream) {
         }
     }
     if (stream->console != nullptr &&
-        stream->console->backlog() >= options_.limits.console_backlog_bytes_max) {
+        stream->console->sink().backlog() >= options_.limits.console_backlog_bytes_max) {
         paused_.push_back(stream);
         return;
     }
@@ -275,13 +312,17 @@ void OutputPump::carry(Stream& stream, std::string_view bytes) {
     if (stream.console == nullptr) {
         return;
     }
+    if (stream.source) {
+        stream.console->feed(*stream.source, bytes);
+        return;
+    }
     if (!stream.splitter) {
-        stream.console->write(bytes);
+        stream.console->sink().write(bytes);
         return;
     }
     lines_.clear();
     stream.splitter->feed(bytes, lines_);
-    stream.console->write(lines_);
+    stream.console->sink().write(lines_);
 }
 
 void OutputPump::drain(Stream& stream) {
@@ -322,10 +363,12 @@ void OutputPump::finish_line(Stream& stream) {
             say_error(kept.error());
         }
     }
-    if (stream.console != nullptr && stream.splitter) {
+    if (stream.source) {
+        stream.console->finish(*stream.source);
+    } else if (stream.splitter) {
         lines_.clear();
         stream.splitter->finish(lines_);
-        stream.console->write(lines_);
+        stream.console->sink().write(lines_);
     }
 }
 
@@ -364,6 +407,9 @@ void OutputPump::close_worker(Worker& worker) {
     for (const std::shared_ptr<Stream>& stream : worker.streams) {
         drain(*stream);
         finish_line(*stream);
+        if (stream->source) {
+            stream->console->remove(*stream->source);
+        }
         boost::system::error_code ignored;
         stream->pipe.close(ignored);
         paused_.erase(std::remove(paused_.begin(), paused_.end(), stream), paused_.end());
@@ -371,12 +417,18 @@ void OutputPump::close_worker(Worker& worker) {
 }
 
 void OutputPump::follow_window() {
+    out_console_.follow_window();
+    if (err_console_) {
+        err_console_->follow_window();
+    }
     for (const auto& [key, worker] : workers_) {
         for (const std::shared_ptr<Stream>& stream : worker->streams) {
             if (stream->is_terminal) {
                 const bool is_err = stream->kind == StreamKind::Stderr;
-                set_window(stream->pipe.native_handle(),
-                           window_of(is_err ? options_.console_err : options_.console_out));
+                set_window(
+                    stream->pipe.native_handle(),
+                    workers_window(options_, is_err ? options_.console_err : options_.console_out,
+                                   stream->rank));
             }
         }
     }
@@ -397,19 +449,19 @@ void OutputPump::keep(const std::string& path, const std::string& content) {
 }
 
 void OutputPump::say(const std::string& line) {
-    ConsoleSink& console = err_console();
-    if (console.backlog() >= 2 * options_.limits.console_backlog_bytes_max) {
+    Console& console = err_console();
+    if (console.sink().backlog() >= 2 * options_.limits.console_backlog_bytes_max) {
         ++dropped_lines_;
         return;
     }
-    std::string text = console.is_in_line() ? "\n" : "";
+    std::string text;
     if (dropped_lines_ > 0) {
         own_line_(fmt::format("ddprun: {} lines were not shown: the console did not take them",
                               std::exchange(dropped_lines_, 0)),
                   text);
     }
     own_line_(line, text);
-    console.write(text);
+    console.say(text);
 }
 
 void OutputPump::say_error(const Error& error) {

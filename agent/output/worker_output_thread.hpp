@@ -13,13 +13,19 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
+#include "agent/output/console.hpp"
 #include "agent/output/json_line.hpp"
 #include "agent/output/line_splitter.hpp"
 #include "agent/output/line_tail.hpp"
 #include "agent/output/worker_output.hpp"
-#include "agent/output/worker_output_console.hpp"
 
 namespace ddprun::agent {
+
+/// How the terminals among the consoles are drawn on; none: not at all.
+[[nodiscard]] std::optional<ScreenOptions> screen_options(const OutputOptions& options);
+
+/// The window of the pseudo-terminal of a worker that is shown on the terminal `console`.
+[[nodiscard]] WindowSize workers_window(const OutputOptions& options, int console, Rank rank);
 
 /// What is read of one stream of a worker.
 struct StreamEnd {
@@ -81,13 +87,13 @@ private:
     void close_worker(Worker& worker);
     void resume_paused();
     void say_error(const Error& error);
-    [[nodiscard]] ConsoleSink& err_console() { return err_console_ ? *err_console_ : out_console_; }
+    [[nodiscard]] Console& err_console() { return err_console_ ? *err_console_ : out_console_; }
 
     boost::asio::io_context& io_;
     const OutputOptions& options_;
-    ConsoleSink out_console_;
-    std::optional<ConsoleSink> err_console_;  ///< none if stderr is the same place as stdout
-    const LineWriter own_line_;               ///< for what ddprun itself says
+    Console out_console_;
+    std::optional<Console> err_console_;  ///< none if stderr is the same place as stdout
+    const LineWriter own_line_;           ///< for what ddprun itself says
     std::map<Key, std::unique_ptr<Worker>> workers_;
     UniqueFd held_root_;  ///< the lock on log_root, from the first worker to the end
     std::vector<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due

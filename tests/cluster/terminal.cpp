@@ -1,6 +1,7 @@
 // What people see who start ddprun by hand: one place for both streams, a real terminal.
 
-#include <filesystem>
+#include <algorithm>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "tests/support/fake_terminal.hpp"
 
 using namespace ddprun::test;
 
@@ -26,6 +28,7 @@ Process& start_on_terminal(Cluster& cluster, std::vector<std::string> args) {
     options.argv = args;
     options.name = "ddprun on a terminal";
     options.is_on_terminal = true;
+    options.env = {{"TERM", "xterm"}};
     return cluster.start(options);
 }
 
@@ -33,6 +36,13 @@ std::string run_folder(const Cluster& cluster) {
     const std::vector<std::string> runs = list_folder(cluster.dir() / "logs");
     REQUIRE(runs.size() == 1);
     return cluster.dir() / "logs" + "/" + runs[0];
+}
+
+/// What stands on the terminal of `process`.
+std::vector<std::string> screen_of(const Process& process) {
+    FakeTerminal terminal(24, 80);
+    terminal.feed(process.out());
+    return terminal.lines();
 }
 
 std::string numbers(int count, const std::string& prefix = {}) {
@@ -94,6 +104,7 @@ TEST_CASE("on a terminal workers have one each, with its window, that does not c
         cluster, {Cluster::worker(), "--say-window-on-change", "--say-window", "--write",
                   "10%\r20%\r\n", "--wait-for-file", end, "--exit-code", "0"});
     node.wait_for_line("^window out=1 err=1 controlling=0 rows=24 columns=80");
+    node.wait_for_line("20%");
     node.resize(50, 120);
     node.wait_for_line("^window out=1 err=1 controlling=0 rows=50 columns=120");
     touch(end);
@@ -109,14 +120,14 @@ TEST_CASE("a window that changes ends no worker, and costs none that does not as
     const std::string end = cluster.dir() / "end";
     Process& node =
         start_on_terminal(cluster, {"--nproc-per-node", "2", Cluster::worker(), "--when-rank", "1",
-                                    "--say-window-on-change", "--always", "--say", "ready",
+                                    "--say-window-on-change", "--always", "--say", "ready {rank}",
                                     "--wait-for-file", end, "--exit-code", "0"});
     node.wait_for_lines("ready", 2);
     node.resize(30, 90);
-    node.wait_for_line("1\\] window .* rows=30");
+    node.wait_for_line("^\\[1\\] window .* rows=30 columns=85");
     touch(end);
     CHECK(node.wait_exit() == 0);
-    CHECK(read_file(run_folder(cluster) + "/by-rank/0/output.log") == "ready\n");
+    CHECK(read_file(run_folder(cluster) + "/by-rank/0/output.log") == "ready 0\n");
 }
 
 TEST_CASE("what is for a log alone, tee'd, or JSON on a terminal goes through pipes") {
@@ -129,5 +140,87 @@ TEST_CASE("what is for a log alone, tee'd, or JSON on a terminal goes through pi
         const std::string folder = run_folder(cluster) + "/by-rank/0";
         CHECK(read_file(folder + "/output.log") + read_file(folder + "/stdout.log") ==
               "window out=0 err=0 controlling=0 rows=0 columns=0\n");
+    }
+}
+
+TEST_CASE("on a terminal the bars of several ranks keep their places") {
+    Cluster cluster;
+    const std::string more = cluster.dir() / "more";
+    const std::string end = cluster.dir() / "end";
+    Process& node = start_on_terminal(cluster, {"--nproc-per-node",
+                                                "2",
+                                                Cluster::worker(),
+                                                "--write",
+                                                "\rstep 1 of {rank}",
+                                                "--write",
+                                                "\rstep 2 of {rank}",
+                                                "--wait-for-file",
+                                                more,
+                                                "--when-rank",
+                                                "1",
+                                                "--write",
+                                                "\r                \r",
+                                                "--say",
+                                                "checkpoint saved",
+                                                "--write",
+                                                "\rstep 3 of {rank}",
+                                                "--touch",
+                                                end,
+                                                "--always",
+                                                "--wait-for-file",
+                                                end,
+                                                "--exit-code",
+                                                "0"});
+    cluster.wait_until("both bars are there", [&] {
+        return screen_of(node) == std::vector<std::string>{"[0] step 2 of 0", "[1] step 2 of 1"};
+    });
+    touch(more);
+    REQUIRE(node.wait_exit() == 0);
+    CHECK(screen_of(node) == std::vector<std::string>{"[1] checkpoint saved", "[0] step 2 of 0",
+                                                      "[1] step 3 of 1", ""});
+    CHECK(read_file(run_folder(cluster) + "/by-rank/0/output.log") == "\rstep 1 of 0\rstep 2 of 0");
+}
+
+TEST_CASE("on a terminal a prompt is shown, and nothing is behind it that others write") {
+    Cluster cluster;
+    const std::string other = cluster.dir() / "other";
+    Process& node = start_on_terminal(
+        cluster, {"--nproc-per-node", "2", Cluster::worker(), "--when-rank", "0", "--write",
+                  "name? ", "--wait-for-file", other, "--always", "--when-rank", "1",
+                  "--wait-for-file", other, "--say", "hello", "--always", "--exit-code", "0"});
+    cluster.wait_until("the prompt is there",
+                       [&] { return screen_of(node) == std::vector<std::string>{"[0] name?"}; });
+    touch(other);
+    REQUIRE(node.wait_exit() == 0);
+    const std::vector<std::string> lines = screen_of(node);
+    CHECK(lines == std::vector<std::string>{"[0] name?", "[1] hello", ""});
+}
+
+TEST_CASE("on a terminal each line says which ranks wrote it, once each") {
+    Cluster cluster;
+    Process& node =
+        start_on_terminal(cluster, {"--nproc-per-node", "4", Cluster::worker(), "--say", "ready",
+                                    "--say", "rank {rank}", "--exit-code", "0"});
+    REQUIRE(node.wait_exit() == 0);
+    // How many are one depends on how long the machine takes.
+    std::string ranks;
+    for (const std::string& line : screen_of(node)) {
+        std::smatch match;
+        if (std::regex_match(line, match, std::regex("\\[([0-3,-]+)\\] ready"))) {
+            ranks += match.str(1) + ",";
+        }
+    }
+    for (const char* range : {"0-3", "0-2", "1-3", "0-1", "1-2", "2-3"}) {
+        const std::string all = "0,1,2,3";
+        const std::size_t at = ranks.find(range);
+        if (at != std::string::npos) {
+            const std::size_t first = all.find(range[0]);
+            ranks.replace(at, 3, all.substr(first, all.find(range[2]) - first + 1));
+        }
+    }
+    CHECK(std::count(ranks.begin(), ranks.end(), ',') == 4);
+    for (const char rank : {'0', '1', '2', '3'}) {
+        CHECK(std::count(ranks.begin(), ranks.end(), rank) == 1);
+        CHECK(node.count_lines(std::string("^\\[") + rank + "\\] rank " + rank) == 1);
     }
 }

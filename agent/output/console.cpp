@@ -1,0 +1,95 @@
+#include "agent/output/console.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include <boost/system/error_code.hpp>
+
+#include "agent/output/terminal.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+Instant now() {
+    return std::chrono::steady_clock::now();
+}
+
+}  // namespace
+
+Console::Console(boost::asio::io_context& io, int fd, const std::optional<ScreenOptions>& screen,
+                 std::function<void()> on_room)
+    : fd_(fd), sink_(io, fd, std::move(on_room)), timer_(io) {
+    if (screen && is_terminal(fd)) {
+        screen_.emplace(*screen, window_of(fd));
+    }
+}
+
+Screen::Source Console::add(Rank rank, std::optional<std::string> own_prefix) {
+    return screen_->add(rank, std::move(own_prefix));
+}
+
+void Console::feed(Screen::Source source, std::string_view bytes) {
+    screen_->feed(now(), source, bytes, shown_);
+    show();
+}
+
+void Console::finish(Screen::Source source) {
+    screen_->finish(now(), source, shown_);
+    show();
+}
+
+void Console::remove(Screen::Source source) {
+    screen_->remove(now(), source, shown_);
+    show();
+}
+
+void Console::say(std::string_view lines) {
+    if (screen_) {
+        screen_->say(lines, shown_);
+        show();
+        return;
+    }
+    if (sink_.is_in_line()) {
+        shown_ = "\n";
+    }
+    shown_ += lines;
+    show();
+}
+
+void Console::follow_window() {
+    if (screen_) {
+        screen_->resize(window_of(fd_), shown_);
+        show();
+    }
+}
+
+void Console::show() {
+    sink_.write(shown_);
+    shown_.clear();
+    if (screen_) {
+        arm();
+    }
+}
+
+void Console::arm() {
+    const std::optional<Instant> deadline = screen_->next_deadline();
+    if (deadline == armed_for_) {
+        return;
+    }
+    armed_for_ = deadline;
+    if (!deadline) {
+        timer_.cancel();
+        return;
+    }
+    timer_.expires_at(*deadline);
+    timer_.async_wait([this](boost::system::error_code error) {
+        if (!error) {
+            armed_for_.reset();
+            screen_->tick(now(), shown_);
+            show();
+        }
+    });
+}
+
+}  // namespace ddprun::agent
