@@ -310,7 +310,7 @@ void Coordinator::take_unfit(ConnectionId connection, const Unfit& message, Effe
         return;  // it has joined, and says Goodbye
     }
     if (unfit_.size() < options_.limits.nodes_max || unfit_.contains(message.node)) {
-        unfit_[message.node] = {.what = message,
+        unfit_[message.node] = {.message = message,
                                 .until = now_ + options_.limits.quarantine_cooldown};
     }
     refuse(out, connection, fmt::format("node {} is not fit ({})", message.hostname, message.why),
@@ -321,8 +321,8 @@ std::vector<Unfit> Coordinator::take_due_unfit() {
     std::vector<Unfit> due;
     if (run_ && !is_closed(*run_) && !std::holds_alternative<Adopting>(run_->phase) &&
         !std::holds_alternative<Restored>(run_->phase)) {
-        for (auto& [id, told] : std::exchange(unfit_, {})) {
-            due.push_back(std::move(told.what));
+        for (auto& [id, pending] : std::exchange(unfit_, {})) {
+            due.push_back(std::move(pending.message));
         }
     }
     return due;
@@ -382,8 +382,8 @@ std::optional<Instant> Coordinator::next_deadline() const {
             deadline = candidate;
         }
     };
-    for (const auto& [id, told] : unfit_) {
-        consider(told.until);
+    for (const auto& [id, pending] : unfit_) {
+        consider(pending.until);
     }
     if (!run_) {
         return deadline;

@@ -34,10 +34,9 @@ struct ConnectionEnded {
     bool is_end_of_stream = false;
 };
 
-/// The loop of this process was held up, or nothing it says goes out: everybody's silence may be
-/// ours.
+/// The loop of this process stalled, or its writes are refused: silent nodes are not to blame yet.
 struct HeldUp {
-    Duration by{};  ///< as far as it is over
+    Duration by{};  ///< how long; of a stall that goes on, how long so far
 };
 
 /// Time passed; due deadlines are judged.
@@ -161,9 +160,9 @@ public:
     [[nodiscard]] const Run* run() const;
 
 private:
-    /// Who said so, before a run could judge it.
-    struct Told {
-        Unfit what;
+    /// Was said before a run could judge it.
+    struct PendingUnfit {
+        Unfit message;
         Instant until{};
     };
 
@@ -178,7 +177,7 @@ private:
     Rng rng_;
     Instant now_{};
     std::unique_ptr<Run> run_;
-    std::map<NodeId, Told> unfit_;  // at most nodes_max
+    std::map<NodeId, PendingUnfit> unfit_;  // at most nodes_max
 };
 
 }  // namespace ddprun::rdzv

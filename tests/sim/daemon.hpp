@@ -26,7 +26,7 @@ inline const JobId kJob{"sim"};
 
 /// What the journal is to do: write that record, or erase the run's.
 struct JournalWrite {
-    std::uint64_t reign = 0;  ///< whose answers are wanted
+    std::uint64_t host_number = 0;  ///< whose answers are wanted
     std::optional<rdzv::RunRecord> record;
     std::vector<std::uint64_t> numbers;  ///< of the writes that it answers
 };
@@ -49,7 +49,7 @@ struct Daemon {
     bool is_watched = false;                     ///< etcd knows of that watch
     std::unique_ptr<rdzv::StepWatcher> watcher;  ///< of the host
     std::unique_ptr<rdzv::JobHost> host;         ///< null: it does not lead
-    std::uint64_t reign = 0;  ///< of that host: timers and answers of earlier ones are void
+    std::uint64_t host_number = 0;  ///< of that host: timers and answers of earlier ones are void
     bool is_up = true;
     Instant up_at{};
     bool is_paused = false;

@@ -388,7 +388,7 @@ void Simulation::judge_leadership(const Daemon& daemon) {
     }
     const bool leads = etcd_.leader().has_value() && etcd_.leader()->term == daemon.leads_term;
     if (!leads) {
-        checker_.violate("S1", fmt::format("{} decides after its reign of term {}", daemon.name,
+        checker_.violate("S1", fmt::format("{} decides after its lease of term {}", daemon.name,
                                            daemon.leads_term));
     }
 }
@@ -562,10 +562,10 @@ void Simulation::judge_return(const Daemon& daemon) {
     }
     const std::string digest = std::exchange(expected_digest_, std::string());
     const Duration most = kReturnMax + there_and_back(machines_.back()) * 2;
-    events_.after(most, [this, &daemon, reign = daemon.reign, digest, back, died,
+    events_.after(most, [this, &daemon, host_number = daemon.host_number, digest, back, died,
                          verdicts = expected_verdicts_] {
         const rdzv::Run* run = decided_run();
-        if (run == nullptr || reign != daemon.reign || last_fault_at_ > died ||
+        if (run == nullptr || host_number != daemon.host_number || last_fault_at_ > died ||
             last_daemon_fault_at_ > back || checker_.last_drain() > died ||
             checker_.verdicts() != verdicts) {
             return;

@@ -333,7 +333,7 @@ void Simulation::write_to_etcd(Daemon& daemon, JournalWrite wanted) {
             const rdzv::GuardedAnswer answer = etcd_.put(wanted.record, guard);
             if (answer.is_done && is_foreign) {
                 checker_.violate("S1",
-                                 fmt::format("the daemon of term {} wrote after its reign", term));
+                                 fmt::format("the daemon of term {} wrote after its lease", term));
             }
             return [this, answer, wanted, number](Daemon& same) {
                 if (same.host != nullptr && same.leads_number == number) {

@@ -114,7 +114,7 @@ std::unique_ptr<rdzv::JobHost> Simulation::new_host(Daemon& daemon) {
 /// Decides from now on, beginning with what the last one left in the journal.
 void Simulation::open_host(Daemon& daemon, const JournalEntry& entry) {
     const Instant now = events_.now();
-    daemon.reign += 1;
+    daemon.host_number += 1;
     daemon.host = new_host(daemon);
     if (!entry.record.has_value()) {
         return;
@@ -137,7 +137,7 @@ void Simulation::open_host(Daemon& daemon, const JournalEntry& entry) {
 
 /// Whatever it was about to do is not done.
 void Simulation::close_host(Daemon& daemon) {
-    daemon.reign += 1;
+    daemon.host_number += 1;
     daemon.host.reset();
     daemon.timer_at.reset();
     daemon.served.clear();
@@ -148,12 +148,12 @@ void Simulation::close_host(Daemon& daemon) {
 
 /// The run is over and told, or nobody came back to it.
 void Simulation::forget_run(Daemon& daemon) {
-    daemon.reign += 1;
+    daemon.host_number += 1;
     daemon.host = new_host(daemon);
     daemon.timer_at.reset();
     daemon.waiting_write.reset();
     if (!options_.is_in_process) {
-        write(daemon, JournalWrite{.reign = daemon.reign, .record = {}, .numbers = {}});
+        write(daemon, JournalWrite{.host_number = daemon.host_number, .record = {}, .numbers = {}});
     }
     checker_.forget_run();
 }
@@ -294,17 +294,18 @@ void Simulation::carry_out(Daemon& daemon, const rdzv::HostEffects& wanted) {
     }
     for (const rdzv::WriteRecord& record : wanted.writes) {
         daemon.last_write = record.number;
-        write(daemon,
-              JournalWrite{
-                  .reign = daemon.reign, .record = record.record, .numbers = {record.number}});
+        write(daemon, JournalWrite{.host_number = daemon.host_number,
+                                   .record = record.record,
+                                   .numbers = {record.number}});
     }
     if (wanted.timer.has_value()) {
         daemon.timer_at = wanted.timer;
-        events_.at(*wanted.timer, [this, &daemon, at = *wanted.timer, reign = daemon.reign] {
-            if (reign == daemon.reign && daemon.is_up && !daemon.is_paused) {
-                rendezvous_timer_fires(daemon, at);
-            }
-        });
+        events_.at(*wanted.timer,
+                   [this, &daemon, at = *wanted.timer, host_number = daemon.host_number] {
+                       if (host_number == daemon.host_number && daemon.is_up && !daemon.is_paused) {
+                           rendezvous_timer_fires(daemon, at);
+                       }
+                   });
     }
 }
 
@@ -366,7 +367,7 @@ void Simulation::has_written(Daemon& daemon, const JournalWrite& done, const std
         write(daemon, *std::exchange(daemon.waiting_write, std::nullopt));
     }
     for (const std::uint64_t number : done.numbers) {
-        if (done.reign != daemon.reign) {
+        if (done.host_number != daemon.host_number) {
             return;
         }
         rdzv::HostEffects wanted;

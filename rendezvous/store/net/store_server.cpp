@@ -19,14 +19,14 @@
 #include "base/check.hpp"
 #include "base/os/signals_blocked.hpp"
 #include "rendezvous/store/core/store_core.hpp"
-#include "rendezvous/store/net/lookout.hpp"
+#include "rendezvous/store/net/busy_poll.hpp"
 #include "rendezvous/store/net/service.hpp"
 
 namespace ddprun::rdzv {
 
 namespace {
 
-constexpr std::uint64_t kWakeEvent = StoreLookout::kNobody;
+constexpr std::uint64_t kWakeEvent = StoreBusyPoll::kNobody;
 static_assert(kWakeEvent < StoreService::kFirstEvent);
 
 constexpr std::chrono::microseconds kNap{50};  ///< a shorter sleep is not worth it
@@ -162,17 +162,17 @@ void StoreServer::run() {
 /// Sleeps until something happens; looks first where that is quicker.
 std::span<epoll_event> StoreServer::await_events(std::span<epoll_event> events) {
     // The clock is read for a client that is alone, not for each of many.
-    const bool needs_time = lookout_.needs_time();
+    const bool needs_time = busy_poll_.needs_time();
     const Instant end = needs_time ? std::chrono::steady_clock::now() + kNap : Instant{};
     std::size_t count = 0;
-    while (lookout_.is_due() && count == 0 && std::chrono::steady_clock::now() < end) {
+    while (busy_poll_.is_due() && count == 0 && std::chrono::steady_clock::now() < end) {
         count = look(events, 0);
     }
     if (count == 0) {
         count = look(events, patience_ms());
     }
-    lookout_.on_turn(count == 1 ? events.front().data.u64 : StoreLookout::kNobody,
-                     needs_time && std::chrono::steady_clock::now() < end);
+    busy_poll_.on_turn(count == 1 ? events.front().data.u64 : StoreBusyPoll::kNobody,
+                       needs_time && std::chrono::steady_clock::now() < end);
     return events.first(count);
 }
 

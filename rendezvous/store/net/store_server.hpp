@@ -21,7 +21,7 @@
 #include "base/result.hpp"
 #include "rendezvous/store/core/admission.hpp"
 #include "rendezvous/store/core/backend.hpp"
-#include "rendezvous/store/net/lookout.hpp"
+#include "rendezvous/store/net/busy_poll.hpp"
 #include "rendezvous/store/net/socket.hpp"
 
 namespace ddprun::rdzv {
@@ -129,7 +129,7 @@ private:
     std::vector<Adopted> adopted_;  ///< guarded by mutex_
     // Only the store's thread touches these. They outlive all that happens on it.
     Admission earlier_;  ///< of the stores before
-    StoreLookout lookout_{std::thread::hardware_concurrency() > 1};
+    StoreBusyPoll busy_poll_{std::thread::hardware_concurrency() > 1};
     std::unique_ptr<StoreService> service_;
     std::thread thread_;
 };

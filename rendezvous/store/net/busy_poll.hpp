@@ -9,13 +9,13 @@ namespace ddprun::rdzv {
 /// client alone asks again and again, waking up takes longer than a request. Where looking was in
 /// vain it is left out for a while, for longer each time: a client that has to run on this very
 /// processor, because others are busy, is only kept from asking.
-class StoreLookout {
+class StoreBusyPoll {
 public:
     /// Instead of a client: several events, or none of a client.
     static constexpr std::uint64_t kNobody = 0;
     static constexpr unsigned kLeftOutMax = 1023;  ///< waits, before one more attempt
 
-    explicit StoreLookout(bool has_other_cpus) : has_other_cpus_(has_other_cpus) {}
+    explicit StoreBusyPoll(bool has_other_cpus) : has_other_cpus_(has_other_cpus) {}
 
     /// Whether the wait that begins now begins with looking.
     [[nodiscard]] bool is_due() const { return is_dialogue_ && left_out_ == 0; }
