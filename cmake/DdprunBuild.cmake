@@ -53,6 +53,11 @@ if(DDPRUN_SANITIZE)
     add_compile_options(-fsanitize=${DDPRUN_SANITIZE} -fno-omit-frame-pointer
                         -fno-sanitize-recover=all)
     add_link_options(-fsanitize=${DDPRUN_SANITIZE})
+    if(DDPRUN_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+        # These two take a fifth of the time of compiling. A null pointer faults without them, and
+        # clang's build for fuzzing has both.
+        add_compile_options(-fno-sanitize=null,alignment)
+    endif()
     if(DDPRUN_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
         # The thread sanitizer knows no stand-alone fences; Asio can do without.
         add_compile_options(-Wno-tsan)
