@@ -323,6 +323,7 @@ std::map<LocalRank, int> Agent::pids_of(Generation number) {
 }
 
 void Agent::show(const rdzv::Verdict& verdict) {
+    verdict_text_ = verdict.text;
     show_verdict(verdict, options_.program, options_.output.log_root, options_.error_file,
                  *output_);
 }
@@ -332,6 +333,7 @@ void Agent::end(int code) {
         return;
     }
     has_ended_ = true;
+    output_->end_run(code, verdict_text_);
     inputs_.clear();
     timer_.cancel();
     helpers_.stop();

@@ -104,6 +104,7 @@ private:
     std::deque<Input> inputs_;  ///< bounded: one step answers with at most one input per effect
     bool is_feeding_ = false;
     bool has_ended_ = false;
+    std::string verdict_text_;  ///< of the verdict that was shown; empty: none
     std::optional<Instant> armed_for_;
 
     std::optional<GenerationOnNode> generation_;  ///< none: nothing is left of the last one

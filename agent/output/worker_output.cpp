@@ -222,6 +222,12 @@ void WorkerOutput::follow_window(std::function<void()> done) {
     });
 }
 
+void WorkerOutput::end_run(int exit_code, std::string text) {
+    thread_->post([thread = thread_.get(), exit_code, text = std::move(text)] {
+        thread->pump_.end_run(exit_code, text);
+    });
+}
+
 void WorkerOutput::keep(std::string path, std::string content) {
     thread_->post([thread = thread_.get(), path = std::move(path), content = std::move(content)] {
         thread->pump_.keep(path, content);

@@ -20,8 +20,10 @@ namespace ddprun::agent {
 
 struct OutputOptions {
     Limits limits;
-    LogRotation rotation;                 ///< of the workers' log files
-    std::string log_root;                 ///< `<log-dir>/<job>_<8 hex>`; empty: no by-rank links
+    LogRotation rotation;  ///< of the workers' log files
+    std::string log_root;  ///< `<log-dir>/<job>_<8 hex>`; empty: no by-rank links
+    std::string program;   ///< for run.json, as is the next
+    std::string job;
     std::map<int, OutputChoice> console;  ///< by local rank; those not listed have the defaults
     /// Tee'd lines with one of these texts are also kept in filtered_stdout.log or
     /// filtered_stderr.log beside the workers' folders, with torchrun's prefix.
@@ -101,10 +103,10 @@ public:
     /// each stream that is shown on a terminal as it is (not tee'd, not as JSON); where none can be
     /// had, that is said once. Its folder `log_dir` (made with its parents,
     /// 0700), stdout.log and stderr.log in it, or output.log where the two are merged, are made on
-    /// the output thread: when_ready() tells when. The link `<log_root>/by-rank/<rank>` to it
-    /// follows, before the worker is collected. What exists is appended to; nothing is ever
-    /// truncated or deleted. An empty `log_dir` means no files. Fails only if no descriptors are
-    /// left, and leaves nothing then.
+    /// the output thread: when_ready() tells when. The links `by-rank/<rank>` to it, of the
+    /// run and of the generation, follow, before the worker is collected. What exists is appended
+    /// to; nothing is ever truncated or deleted. An empty `log_dir` means no files. Fails only if
+    /// no descriptors are left, and leaves nothing then.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
                                            const std::string& log_dir);
 
@@ -129,6 +131,9 @@ public:
     /// The window of a console has another size: pseudo-terminals get it, and after that `done` is
     /// called.
     void follow_window(std::function<void()> done);
+
+    /// The ddprun exits: run.json says so, if the run has a folder. `text` is its verdict's.
+    void end_run(int exit_code, std::string text);
 
     /// Writes the file `path` anew, whole or not at all; its folders are made. A failure is said.
     void keep(std::string path, std::string content);

@@ -91,22 +91,28 @@ Result<void> replace_file(const std::string& path, std::string_view content) {
     return failure;
 }
 
-Result<void> link_by_rank(const std::string& log_root, Rank rank, const std::string& log_dir) {
-    const std::string folder = log_root + "/by-rank";
-    if (const Result<void> made = make_folders(folder); !made) {
+Result<void> replace_link(const std::string& link, const std::string& target) {
+    // Made aside and renamed, so that a reader finds the old or the new one at any time.
+    const std::string aside = fmt::format("{}.{}", link, ::getpid());
+    ::unlink(aside.c_str());
+    if (::symlink(target.c_str(), aside.c_str()) == 0 &&
+        std::rename(aside.c_str(), link.c_str()) == 0) {
+        return {};
+    }
+    const Error failure = system_error(errno, "making the link " + link);
+    ::unlink(aside.c_str());
+    return failure;
+}
+
+Result<void> link_by_rank(const std::string& folder, Rank rank, const std::string& log_dir) {
+    const std::string links = folder + "/by-rank";
+    if (const Result<void> made = make_folders(links); !made) {
         return made.error();
     }
     const std::string target =
-        std::filesystem::path(log_dir).lexically_relative(std::filesystem::path(folder)).string();
-    const std::string link = fmt::format("{}/{}", folder, rank.value());
-    // Made aside and renamed, so that a reader finds the old or the new one at any time.
-    const std::string aside = link + ".new";
-    ::unlink(aside.c_str());
-    if (::symlink((target.empty() ? log_dir : target).c_str(), aside.c_str()) != 0 ||
-        std::rename(aside.c_str(), link.c_str()) != 0) {
-        return system_error(errno, "making the link " + link);
-    }
-    return {};
+        std::filesystem::path(log_dir).lexically_relative(std::filesystem::path(links)).string();
+    return replace_link(fmt::format("{}/{}", links, rank.value()),
+                        target.empty() ? log_dir : target);
 }
 
 std::string read_error_file(const std::string& path, std::size_t bytes_max) {

@@ -28,8 +28,11 @@ namespace ddprun::agent {
 /// before. Missing folders are made.
 [[nodiscard]] Result<void> replace_file(const std::string& path, std::string_view content);
 
-/// Makes `<log_root>/by-rank/<rank>` a relative link to `log_dir`, in place of an older link.
-[[nodiscard]] Result<void> link_by_rank(const std::string& log_root, Rank rank,
+/// Makes `link` a symbolic link to `target`, in place of an older link.
+[[nodiscard]] Result<void> replace_link(const std::string& link, const std::string& target);
+
+/// Makes `<folder>/by-rank/<rank>` a relative link to `log_dir`, in place of an older link.
+[[nodiscard]] Result<void> link_by_rank(const std::string& folder, Rank rank,
                                         const std::string& log_dir);
 
 /// The first `bytes_max` bytes of the regular file `path`; empty if there is none.

@@ -38,10 +38,13 @@ constexpr Milliseconds kPromptAfter{100};
 /// More than the kernel holds of what was written to a pseudo-terminal.
 constexpr std::size_t kTerminalBytesMax = std::size_t{1} << 20;
 
+Milliseconds unix_now() {
+    return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+}
+
 LineWriter json_lines(JsonLine json) {
     return [json = std::move(json)](std::string_view line, std::string& out) {
-        const auto now = std::chrono::system_clock::now().time_since_epoch();
-        json.append(std::chrono::floor<Milliseconds>(now), line, out);
+        json.append(unix_now(), line, out);
     };
 }
 
@@ -112,6 +115,10 @@ OutputPump::OutputPump(boost::asio::io_context& io, const OutputOptions& options
       options_(options),
       out_console_(io, options.console_out, screen_options(options), [this] { resume_paused(); }),
       own_line_(own_lines(options)),
+      run_(options.log_root, {.program = options.program,
+                              .job = options.job,
+                              .hostname = options.hostname,
+                              .pid = ::getpid()}),
       buffer_(kReadBytes) {
     if (!is_same_file(options.console_out, options.console_err)) {
         err_console_.emplace(io, options.console_err, screen_options(options),
@@ -218,16 +225,15 @@ void OutputPump::make_links() {
         return;
     }
     // Held before the first link: a run with links and without a lock has lost its ddprun.
-    if (!held_root_.is_open()) {
-        if (Result<UniqueFd> held = hold_folder(options_.log_root); held) {
-            held_root_ = *std::move(held);
-        } else {
-            say_error(held.error());
-        }
+    if (const Result<void> begun = run_.begin(unix_now()); !begun) {
+        say_error(begun.error());
     }
     for (const auto& [rank, log_dir] : std::exchange(unlinked_, {})) {
-        if (const Result<void> linked = link_by_rank(options_.log_root, rank, log_dir); !linked) {
-            say_error(linked.error());
+        const std::string generation = log_dir.substr(0, log_dir.rfind('/'));
+        for (const std::string& folder : {options_.log_root, generation}) {
+            if (const Result<void> linked = link_by_rank(folder, rank, log_dir); !linked) {
+                say_error(linked.error());
+            }
         }
     }
 }
@@ -439,6 +445,12 @@ void OutputPump::resume_paused() {
     resumed.swap(paused_);
     for (const std::shared_ptr<Stream>& stream : resumed) {
         wait(stream);
+    }
+}
+
+void OutputPump::end_run(int exit_code, const std::string& text) {
+    if (const Result<void> ended = run_.end(unix_now(), exit_code, text); !ended) {
+        say_error(ended.error());
     }
 }
 

@@ -17,6 +17,7 @@
 #include "agent/output/json_line.hpp"
 #include "agent/output/line_splitter.hpp"
 #include "agent/output/line_tail.hpp"
+#include "agent/output/run_folder.hpp"
 #include "agent/output/worker_output.hpp"
 
 namespace ddprun::agent {
@@ -59,6 +60,7 @@ public:
     [[nodiscard]] OutputMeasure measure() const { return {bytes_read_, !paused_.empty()}; }
     void close(Generation generation);
     void follow_window();
+    void end_run(int exit_code, const std::string& text);
     void keep(const std::string& path, const std::string& content);
     void say(const std::string& line);
 
@@ -95,7 +97,7 @@ private:
     std::optional<Console> err_console_;  ///< none if stderr is the same place as stdout
     const LineWriter own_line_;           ///< for what ddprun itself says
     std::map<Key, std::unique_ptr<Worker>> workers_;
-    UniqueFd held_root_;  ///< the lock on log_root, from the first worker to the end
+    RunFolder run_;  ///< log_root, from the first worker to the end
     std::vector<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due
     std::vector<std::shared_ptr<Stream>> paused_;         ///< not read until the console has room
     std::vector<char> buffer_;                            ///< of one read, shared by all streams

@@ -37,6 +37,8 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     agent::OutputOptions output;
     output.limits = limits;
     output.log_root = facts.log_dir;
+    output.program = plan.program;
+    output.job = facts.job.value();
     output.rotation = {.file_bytes_max = plan.log_file_bytes, .kept_max = plan.log_files_kept};
     output.is_json = plan.is_json;
     output.hostname = facts.hostname;

@@ -129,7 +129,7 @@ ALLOWED = [
     Allowed("stdout and stderr are pipes", r"descriptors [12]", lambda t, d: d == "pipe"),
     Allowed("every worker has log files", r"log attempt_0/[01]/std(out|err)\.log",
             lambda t, d: t is None),
-    Allowed("a report", r"log report\.json", lambda t, d: t is None),
+    Allowed("a report", r"log (report|run)\.json", lambda t, d: t is None),
     Allowed("exit code", r"exit code", lambda t, d: t == 1 and d == 7, "fails"),
     Allowed("`--` behind the program", r"argv|command", lambda t, d: [it for it in d if it != "--"]
             == t, "module"),
@@ -198,9 +198,10 @@ def start(run, is_torchrun, bin_dir, python, folder, port):
 
 def worker_lines(text):
     """What came from workers, in an order that does not depend on who was first."""
-    # Four blanks and a bar: quoted in ddprun's report of a failure.
+    # Four blanks and a bar, or a colon where a line goes on: quoted in ddprun's report.
     return sorted(line for line in text.splitlines()
-                  if re.search(r"(apple|pear) \d, ", line) and not line.startswith("    | "))
+                  if re.search(r"(apple|pear) \d, ", line)
+                  and not line.startswith(("    | ", "    : ")))
 
 
 def error_of(text):

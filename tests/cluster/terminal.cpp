@@ -33,9 +33,7 @@ Process& start_on_terminal(Cluster& cluster, std::vector<std::string> args) {
 }
 
 std::string run_folder(const Cluster& cluster) {
-    const std::vector<std::string> runs = list_folder(cluster.dir() / "logs");
-    REQUIRE(runs.size() == 1);
-    return cluster.dir() / "logs" + "/" + runs[0];
+    return std::filesystem::canonical(cluster.dir() / "logs/latest").string();
 }
 
 /// What stands on the terminal of `process`.

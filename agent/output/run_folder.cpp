@@ -1,0 +1,297 @@
+#include "agent/output/run_folder.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "agent/output/worker_output_files.hpp"
+#include "base/limits.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+constexpr std::size_t kRandomDigits = 8;  ///< behind the job's name and an underscore
+constexpr std::string_view kNoteName = "/run.json";
+constexpr std::string_view kLatest = "/latest";
+/// A run on its way out: what is left of one is removed the next time.
+constexpr std::string_view kRemoved = ".removed";
+
+std::string note_path(const std::string& run) {
+    return run + std::string(kNoteName);
+}
+
+/// A folder of this user's; not a link to one. Not open: it is none.
+UniqueFd open_own_folder(const std::string& path) {
+    UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status {};
+    const bool is_own =
+        folder.is_open() && ::fstat(folder.get(), &status) == 0 && status.st_uid == ::geteuid();
+    return is_own ? std::move(folder) : UniqueFd();
+}
+
+/// When its workers were last started; runs of older ddpruns have no note.
+std::optional<Milliseconds> last_start(const std::string& run) {
+    struct stat status {};
+    if (::lstat((run + "/by-rank").c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+        return std::nullopt;
+    }
+    return std::chrono::duration_cast<Milliseconds>(
+        std::chrono::seconds(status.st_mtim.tv_sec) +
+        std::chrono::nanoseconds(status.st_mtim.tv_nsec));
+}
+
+/// A shared lock for a moment: two who look do not see each other. A run has its note, by which it
+/// is known, only once its ddprun has the lock.
+RunState state_of(int folder, const RunNote& note) {
+    if (::flock(folder, LOCK_SH | LOCK_NB) != 0) {
+        return errno == EWOULDBLOCK ? RunState::Held : RunState::Unclear;
+    }
+    ::flock(folder, LOCK_UN);
+    return note.exit_code ? RunState::Over : RunState::Dead;
+}
+
+std::optional<FoundRun> run_at(const std::string& path, const std::string& name) {
+    const UniqueFd folder = open_own_folder(path);
+    if (!folder.is_open()) {
+        return std::nullopt;
+    }
+    FoundRun run{.path = path, .name = name, .note = {}};
+    const std::string note = read_error_file(note_path(path), Limits{}.error_file_bytes_max);
+    if (std::optional<RunNote> parsed = parse_run_note(note)) {
+        run.note = *std::move(parsed);
+    } else if (const std::optional<Milliseconds> started = last_start(path)) {
+        run.note.started = *started;
+    } else {
+        return std::nullopt;
+    }
+    run.state = state_of(folder.get(), run.note);
+    return run;
+}
+
+template <typename Use>
+void for_each_name(const std::string& folder, Use use) {
+    std::error_code failure;
+    for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
+         it.increment(failure)) {
+        use(it->path().filename().string());
+    }
+}
+
+/// Why `path` cannot go; empty: it is gone, or could be.
+std::string remove_folder(const std::string& path, bool only_says, RunsRemoved& result) {
+    const UniqueFd folder = open_own_folder(path);
+    if (!folder.is_open()) {
+        result.failed = true;
+        return "it is no folder of this user's any more";
+    }
+    if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK) {
+            return "its ddprun runs";
+        }
+        result.failed = true;
+        return system_error(errno, "locking it").what;
+    }
+    if (only_says) {
+        return {};
+    }
+    const bool is_aside = path.ends_with(kRemoved);
+    const std::string aside = is_aside ? path : path + std::string(kRemoved);
+    if (!is_aside && std::rename(path.c_str(), aside.c_str()) != 0) {
+        result.failed = true;
+        return system_error(errno, "renaming it").what;
+    }
+    std::error_code failure;
+    fs::remove_all(aside, failure);  // removes links, follows none
+    result.failed |= static_cast<bool>(failure);
+    return failure ? fmt::format("removing {}: {}", aside, failure.message()) : std::string();
+}
+
+/// What an earlier remove_folder() could not finish.
+void remove_leftovers(const std::string& log_dir, RunsRemoved& result) {
+    std::vector<std::string> leftovers;
+    for_each_name(log_dir, [&](const std::string& name) {
+        if (name.ends_with(kRemoved) &&
+            is_run_name(std::string_view(name).substr(0, name.size() - kRemoved.size()))) {
+            leftovers.push_back(name);
+        }
+    });
+    for (const std::string& name : leftovers) {
+        if (const std::string why = remove_folder(log_dir + "/" + name, false, result);
+            !why.empty()) {
+            result.left.push_back(fmt::format("{}: {}", name, why));
+        }
+    }
+}
+
+/// In a folder that several users share the link is somebody's: the others go without.
+Result<void> link_latest(const std::string& run) {
+    const std::size_t slash = run.rfind('/');
+    const std::string link = run.substr(0, slash) + std::string(kLatest);
+    struct stat status {};
+    if (::lstat(link.c_str(), &status) == 0 && status.st_uid != ::geteuid()) {
+        return {};
+    }
+    return replace_link(link, run.substr(slash + 1));
+}
+
+void remove_dead_link(const std::string& log_dir) {
+    const std::string link = log_dir + std::string(kLatest);
+    struct stat status {};
+    if (::lstat(link.c_str(), &status) == 0 && S_ISLNK(status.st_mode) &&
+        status.st_uid == ::geteuid() && ::stat(link.c_str(), &status) != 0 && errno == ENOENT) {
+        ::unlink(link.c_str());
+    }
+}
+
+}  // namespace
+
+std::string run_note_json(const RunNote& note) {
+    json object = {{"program", note.program},
+                   {"job", note.job},
+                   {"hostname", note.hostname},
+                   {"pid", note.pid},
+                   {"started_ms", note.started.count()}};
+    if (note.ended) {
+        object["ended_ms"] = note.ended->count();
+    }
+    if (note.exit_code) {
+        object["exit_code"] = *note.exit_code;
+    }
+    if (!note.text.empty()) {
+        object["text"] = note.text;
+    }
+    return object.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::optional<RunNote> parse_run_note(std::string_view text) {
+    constexpr int kDepthMax = static_cast<int>(Limits{}.json_depth_max);
+    const json::parser_callback_t is_kept = [](int depth, json::parse_event_t /*event*/,
+                                               json& /*parsed*/) { return depth <= kDepthMax; };
+    const json object = json::parse(text, is_kept, false);
+    if (!object.is_object() || !object.contains("program") || !object["program"].is_string() ||
+        !object.contains("started_ms")) {
+        return std::nullopt;
+    }
+    const auto string_of = [&object](const char* key) {
+        return object.contains(key) && object[key].is_string() ? object[key].get<std::string>()
+                                                               : std::string();
+    };
+    const auto number_of = [&object](const char* key) -> std::optional<std::int64_t> {
+        return object.contains(key) && object[key].is_number_integer()
+                   ? std::optional(object[key].get<std::int64_t>())
+                   : std::nullopt;
+    };
+    RunNote note{.program = string_of("program"),
+                 .job = string_of("job"),
+                 .hostname = string_of("hostname"),
+                 .pid = static_cast<int>(number_of("pid").value_or(0)),
+                 .started = Milliseconds(number_of("started_ms").value_or(0))};
+    if (const auto ended = number_of("ended_ms")) {
+        note.ended = Milliseconds(*ended);
+    }
+    if (const auto code = number_of("exit_code")) {
+        note.exit_code = static_cast<int>(*code);
+    }
+    note.text = string_of("text");
+    return note;
+}
+
+bool is_run_name(std::string_view name, std::string_view job) {
+    if (name.size() <= kRandomDigits + 1 ||
+        name.find_first_not_of("0123456789abcdef", name.size() - kRandomDigits) !=
+            std::string_view::npos ||
+        name[name.size() - kRandomDigits - 1] != '_') {
+        return false;
+    }
+    return job.empty() || name.substr(0, name.size() - kRandomDigits - 1) == job;
+}
+
+RunFolder::RunFolder(std::string path, RunNote note)
+    : path_(std::move(path)), note_(std::move(note)) {}
+
+Result<void> RunFolder::begin(Milliseconds now) {
+    if (has_begun_ || path_.empty()) {
+        return {};
+    }
+    has_begun_ = true;
+    note_.started = now;
+    Result<UniqueFd> held = hold_folder(path_);
+    const Result<void> noted = write_note();
+    const Result<void> linked = link_latest(path_);
+    if (!held) {
+        return held.error();
+    }
+    lock_ = *std::move(held);
+    return noted ? linked : noted;
+}
+
+Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& text) {
+    // A run without workers has a folder if its report was kept there.
+    std::error_code failure;
+    if (path_.empty() || !fs::is_directory(path_, failure)) {
+        return {};
+    }
+    const Result<void> begun = begin(now);
+    note_.ended = now;
+    note_.exit_code = exit_code;
+    note_.text = text;
+    const Result<void> noted = write_note();
+    return begun ? noted : begun;
+}
+
+Result<void> RunFolder::write_note() const {
+    return replace_file(note_path(path_), run_note_json(note_));
+}
+
+std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job) {
+    std::vector<FoundRun> runs;
+    for_each_name(log_dir, [&](const std::string& name) {
+        if (!is_run_name(name, job)) {
+            return;
+        }
+        if (std::optional<FoundRun> run = run_at(log_dir + "/" + name, name)) {
+            runs.push_back(*std::move(run));
+        }
+    });
+    std::sort(runs.begin(), runs.end(), [](const FoundRun& left, const FoundRun& right) {
+        return std::tie(right.note.started, left.name) < std::tie(left.note.started, right.name);
+    });
+    return runs;
+}
+
+RunsRemoved remove_runs(const std::string& log_dir, const std::vector<FoundRun>& runs,
+                        std::size_t kept, bool only_says) {
+    RunsRemoved result;
+    for (std::size_t i = kept; i < runs.size(); ++i) {
+        const std::string why = remove_folder(runs[i].path, only_says, result);
+        if (why.empty()) {
+            result.removed.push_back(runs[i].name);
+        } else {
+            result.left.push_back(fmt::format("{}: {}", runs[i].name, why));
+        }
+    }
+    if (!only_says) {
+        remove_leftovers(log_dir, result);
+        remove_dead_link(log_dir);
+    }
+    return result;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/result.hpp"
+
+namespace ddprun::agent {
+
+/// What a run says of itself: `<log-dir>/<job>_<8 hex>/run.json`, written when its first worker is
+/// started and once more when its ddprun exits.
+struct RunNote {
+    std::string program;
+    std::string job;
+    std::string hostname;
+    int pid = 0;              ///< of its ddprun
+    Milliseconds started{0};  ///< Unix time
+    std::optional<Milliseconds> ended = {};
+    std::optional<int> exit_code = {};  ///< of its ddprun
+    std::string text = {};              ///< of its verdict; empty: there was none
+
+    bool operator==(const RunNote&) const = default;
+};
+[[nodiscard]] std::string run_note_json(const RunNote& note);
+/// None: that is no such note.
+[[nodiscard]] std::optional<RunNote> parse_run_note(std::string_view json);
+
+/// `<job>_<8 hex>`, as the folder of a run is called; of `job`, if that is not empty.
+[[nodiscard]] bool is_run_name(std::string_view name, std::string_view job = {});
+
+/// The folder of the run that this process writes. It is locked for as long as this object lives:
+/// who finds it unlocked knows that nothing more is written there.
+class RunFolder {
+public:
+    /// Touches nothing. `path` may be empty: then nothing is ever kept.
+    RunFolder(std::string path, RunNote note);
+
+    /// Workers write here from now on: locks the folder (made if it is missing), writes run.json
+    /// and makes `<log-dir>/latest` a link to it. Not for a second time. Fails with the first of
+    /// these that cannot be done; the others are done all the same.
+    [[nodiscard]] Result<void> begin(Milliseconds now);
+
+    /// The ddprun exits: writes run.json anew, if the folder is there.
+    [[nodiscard]] Result<void> end(Milliseconds now, int exit_code, const std::string& text);
+
+private:
+    [[nodiscard]] Result<void> write_note() const;
+
+    std::string path_;
+    RunNote note_;
+    bool has_begun_ = false;
+    UniqueFd lock_;
+};
+
+enum class RunState {
+    Held,     ///< its ddprun writes it
+    Over,     ///< and says how it ended
+    Dead,     ///< its ddprun is gone and has not said how: it was killed
+    Unclear,  ///< whether somebody holds it cannot be known here
+};
+
+/// One run in a log folder.
+struct FoundRun {
+    std::string path;
+    std::string name;
+    RunNote note;  ///< of a run of an older ddprun only `started`
+    RunState state = RunState::Unclear;
+};
+
+/// This user's runs in `log_dir`, of `job` if that is not empty, the newest first. Links are not
+/// followed.
+[[nodiscard]] std::vector<FoundRun> runs_in(const std::string& log_dir,
+                                            const std::string& job = {});
+
+/// What remove_runs() did.
+struct RunsRemoved {
+    std::vector<std::string> removed;  ///< names
+    std::vector<std::string> left;     ///< "NAME: why", of those that had to go
+    bool failed = false;               ///< one of these for another reason than that it is held
+};
+
+/// Removes `runs` (of runs_in(), the newest first) but for the newest `kept`, what somebody holds,
+/// and what is not this user's. Looks at each again, follows no link, and leaves no link `latest`
+/// that leads nowhere. `only_says`: removes nothing, and tells what it would.
+[[nodiscard]] RunsRemoved remove_runs(const std::string& log_dir, const std::vector<FoundRun>& runs,
+                                      std::size_t kept, bool only_says);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,160 @@
+// Runs in a log folder: what they say of themselves, and which may be removed.
+
+#include "agent/output/run_folder.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace ddprun::agent;
+using ddprun::Milliseconds;
+using ddprun::test::TempDir;
+
+RunNote note_of(const std::string& program) {
+    return {.program = program, .job = "job", .hostname = "here", .pid = 7};
+}
+
+/// A run that began at `started` and exited with 0.
+void make_over(const std::string& path, std::int64_t started) {
+    RunFolder run(path, note_of("train.py"));
+    REQUIRE(run.begin(Milliseconds(started)).has_value());
+    REQUIRE(run.end(Milliseconds(started + 1), 0, "every rank exited 0").has_value());
+}
+
+std::vector<std::string> names_of(const std::vector<FoundRun>& runs) {
+    std::vector<std::string> names;
+    for (const FoundRun& run : runs) {
+        names.push_back(run.name);
+    }
+    return names;
+}
+
+}  // namespace
+
+TEST_CASE("a run's note comes back as it was, and nothing else is one") {
+    RunNote note = note_of("/a \"b\"/train.py");
+    note.started = Milliseconds(1795368099950);
+    CHECK(parse_run_note(run_note_json(note)) == note);
+    note.ended = Milliseconds(1795368100000);
+    note.exit_code = 139;
+    note.text = "rank 3 on gpu-07 was killed by SIGSEGV";
+    CHECK(parse_run_note(run_note_json(note)) == note);
+    for (const char* text :
+         {"", "{", "[]", "{}", R"({"program": 1, "started_ms": 1})", R"({"program": "x"})"}) {
+        CHECK_FALSE(parse_run_note(text).has_value());
+    }
+    CHECK_FALSE(parse_run_note(std::string(60000, '[')).has_value());
+}
+
+TEST_CASE("a run's folder is called after its job") {
+    CHECK(is_run_name("job_0123abcd"));
+    CHECK(is_run_name("a_b_0123abcd", "a_b"));
+    CHECK_FALSE(is_run_name("a_b_0123abcd", "a"));
+    CHECK_FALSE(is_run_name("job_0123abc"));
+    CHECK_FALSE(is_run_name("job_0123abcX"));
+    CHECK_FALSE(is_run_name("job-0123abcd"));
+    CHECK_FALSE(is_run_name("_0123abcd"));
+    CHECK_FALSE(is_run_name("latest"));
+    CHECK_FALSE(is_run_name("job_0123abcd.removed"));
+}
+
+TEST_CASE("runs are listed newest first with what became of them, and latest leads to the newest") {
+    const TempDir dir;
+    make_over(dir / "job_00000001", 1000);
+    {
+        RunFolder killed(dir / "job_00000002", note_of("train.py"));
+        REQUIRE(killed.begin(Milliseconds(2000)).has_value());
+    }
+    RunFolder held(dir / "other_00000003", note_of("train.py"));
+    REQUIRE(held.begin(Milliseconds(3000)).has_value());
+    fs::create_directories(dir / "job_00000004/by-rank");  // of an older ddprun
+    fs::create_directories(dir / "data_0000beef");         // somebody's own
+    fs::create_directory_symlink(dir / "job_00000001", dir / "job_00000005");
+    const std::vector<FoundRun> runs = runs_in(dir.path());
+    REQUIRE(names_of(runs) == std::vector<std::string>{"job_00000004", "other_00000003",
+                                                       "job_00000002", "job_00000001"});
+    CHECK(runs[0].state == RunState::Dead);
+    CHECK(runs[1].state == RunState::Held);
+    CHECK(runs[2].state == RunState::Dead);
+    CHECK(runs[3].state == RunState::Over);
+    CHECK(runs[3].note.exit_code == 0);
+    CHECK(names_of(runs_in(dir.path(), "other")) == std::vector<std::string>{"other_00000003"});
+    CHECK(fs::read_symlink(dir / "latest") == "other_00000003");
+    CHECK(runs_in(dir / "nowhere").empty());
+}
+
+TEST_CASE("a run without workers has a note if its report made a folder, else nothing") {
+    const TempDir dir;
+    RunFolder none(dir / "job_00000001", note_of("train.py"));
+    CHECK(none.end(Milliseconds(5), 71, "gave up").has_value());
+    CHECK_FALSE(fs::exists(dir / "job_00000001"));
+    CHECK_FALSE(fs::exists(dir / "latest"));
+    fs::create_directory(dir / "job_00000001");
+    CHECK(none.end(Milliseconds(5), 71, "gave up").has_value());
+    const std::vector<FoundRun> runs = runs_in(dir.path());
+    REQUIRE(runs.size() == 1);
+    CHECK(runs[0].note.exit_code == 71);
+    CHECK(runs[0].note.text == "gave up");
+}
+
+TEST_CASE("removing runs leaves the newest, the held, and whatever links lead to") {
+    const TempDir dir;
+    const TempDir elsewhere;
+    std::ofstream(elsewhere / "precious") << "x";
+    for (int i = 1; i <= 4; ++i) {
+        make_over(dir / ("job_0000000" + std::to_string(i)), 1000 * i);
+    }
+    fs::create_directory_symlink(elsewhere.path(), dir / "job_00000002/attempt_0");
+    fs::create_directory_symlink(elsewhere.path(), dir / "job_00000009");
+    fs::create_directories(dir / "data_0000beef");
+    fs::create_directories(dir / "job_00000007.removed/attempt_0");  // was interrupted
+    RunFolder held(dir / "job_00000005", note_of("train.py"));
+    REQUIRE(held.begin(Milliseconds(1)).has_value());  // the oldest
+    const std::vector<FoundRun> runs = runs_in(dir.path());
+    const RunsRemoved said = remove_runs(dir.path(), runs, 2, true);
+    CHECK(said.removed == std::vector<std::string>{"job_00000002", "job_00000001"});
+    CHECK(runs_in(dir.path()).size() == 5);
+    const RunsRemoved done = remove_runs(dir.path(), runs, 2, false);
+    CHECK(done.removed == said.removed);
+    CHECK(done.left == std::vector<std::string>{"job_00000005: its ddprun runs"});
+    CHECK_FALSE(done.failed);
+    CHECK(names_of(runs_in(dir.path())) ==
+          std::vector<std::string>{"job_00000004", "job_00000003", "job_00000005"});
+    CHECK(fs::exists(elsewhere / "precious"));
+    CHECK(fs::is_symlink(dir / "job_00000009"));
+    CHECK(fs::exists(dir / "data_0000beef"));
+    CHECK_FALSE(fs::exists(dir / "job_00000007.removed"));
+    CHECK(fs::is_symlink(dir / "latest"));
+}
+
+TEST_CASE("a link to the latest run that leads nowhere goes with the run") {
+    const TempDir dir;
+    make_over(dir / "job_00000001", 1000);
+    CHECK(remove_runs(dir.path(), runs_in(dir.path()), 0, false).removed.size() == 1);
+    CHECK(fs::is_empty(dir.path()));
+}
+
+TEST_CASE("another user's run is neither listed nor removed") {
+    if (::geteuid() != 0) {
+        WARN("LEFT OUT: only root can give a folder away");
+        return;
+    }
+    const TempDir dir;
+    make_over(dir / "job_00000001", 1000);
+    const std::vector<FoundRun> runs = runs_in(dir.path());
+    REQUIRE(::chown((dir / "job_00000001").c_str(), 64123, 64123) == 0);
+    CHECK(runs_in(dir.path()).empty());
+    const RunsRemoved done = remove_runs(dir.path(), runs, 0, false);
+    CHECK(done.failed);
+    CHECK(fs::exists(dir / "job_00000001/run.json"));
+}
