@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/output/run_folder.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun::launcher {
@@ -16,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kRandomDigits = 8;  ///< behind the job's name and an underscore
-
 template <typename Use>
 void for_each_in(const std::string& folder, Use use) {
     std::error_code failure;
@@ -25,16 +24,6 @@ void for_each_in(const std::string& folder, Use use) {
          it.increment(failure)) {
         use(it->path());
     }
-}
-
-bool is_run_of(const std::string& name, const std::string& job) {
-    if (name.size() <= kRandomDigits ||
-        name.find_first_not_of("0123456789abcdef", name.size() - kRandomDigits) !=
-            std::string::npos ||
-        name[name.size() - kRandomDigits - 1] != '_') {
-        return false;
-    }
-    return job.empty() || name.substr(0, name.size() - kRandomDigits - 1) == job;
 }
 
 /// When a worker was last started; none: it has no workers.
@@ -50,7 +39,7 @@ Result<std::string> find_newest_run(const std::string& log_dir, const std::strin
     std::string newest;
     std::optional<fs::file_time_type> newest_time;
     for_each_in(log_dir, [&](const fs::path& path) {
-        if (!is_run_of(path.filename().string(), job)) {
+        if (!agent::is_run_name(path.filename().string(), job)) {
             return;
         }
         const std::optional<fs::file_time_type> time = last_start(path);
@@ -66,6 +55,26 @@ Result<std::string> find_newest_run(const std::string& log_dir, const std::strin
                  fmt::format("{} has no logs of {} on this node; name the folder that ddprun was "
                              "given with --log-dir",
                              log_dir, job.empty() ? "any run" : "the job " + job)};
+}
+
+std::vector<std::uint64_t> generations_of_run(const std::string& run) {
+    std::vector<std::uint64_t> generations;
+    for_each_in(run, [&generations](const fs::path& path) {
+        constexpr std::string_view kStart = "attempt_";
+        const std::string name = path.filename().string();
+        std::error_code failure;
+        if (name.starts_with(kStart) && fs::is_directory(path / "by-rank", failure)) {
+            if (const auto number = whole_number<std::uint64_t>(name.substr(kStart.size()))) {
+                generations.push_back(*number + 1);
+            }
+        }
+    });
+    std::sort(generations.begin(), generations.end());
+    return generations;
+}
+
+std::string folder_of_generation(const std::string& run, std::uint64_t generation) {
+    return fmt::format("{}/attempt_{}", run, generation - 1);
 }
 
 std::vector<int> ranks_of_run(const std::string& run) {

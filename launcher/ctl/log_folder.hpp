@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,14 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<std::string> find_newest_run(const std::string& log_dir,
                                                   const std::string& job);
 
-/// The ranks that have run on this node, ascending.
+/// The generations that had workers on this node, ascending.
+[[nodiscard]] std::vector<std::uint64_t> generations_of_run(const std::string& run);
+
+/// Where one of them has its workers' folders, and links by rank, as a run has.
+[[nodiscard]] std::string folder_of_generation(const std::string& run, std::uint64_t generation);
+
+/// The ranks that have run on this node, ascending. Of a run, or of one generation's folder, as in
+/// folder_of_rank().
 [[nodiscard]] std::vector<int> ranks_of_run(const std::string& run);
 
 /// Where the newest worker of that rank writes; empty if there has been none.

@@ -13,6 +13,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "agent/output/run_folder.hpp"
+#include "launcher/ctl/runs_text.hpp"
 #include "launcher/ctl/show_logs.hpp"
 #include "launcher/ctl/status_text.hpp"
 #include "launcher/doctor/doctor_text.hpp"
@@ -32,9 +34,10 @@ using namespace ddprun::rdzv;
 
 constexpr int kExitNoSuchJob = 1;
 constexpr int kExitUnfit = 1;
+constexpr int kExitNotClean = 1;
 
 /// What is asked.
-enum class Verb { Status, Doctor, Logs };
+enum class Verb { Status, Doctor, Logs, Runs, Clean };
 
 struct Flags {
     Verb verb = Verb::Status;
@@ -45,18 +48,25 @@ struct Flags {
     bool is_insecure = false;
     bool wants_json = false;
     ddprun::launcher::LogsQuestion logs;
+    std::size_t kept_runs = 0;
+    bool only_says = false;
 };
 
 constexpr const char* kHelp =
-    R"(Looks at jobs and machines, and changes nothing.
+    R"(Looks at jobs, logs and machines. Nothing but `ddpctl clean` changes anything.
 
 usage: ddpctl status [options]
        ddpctl logs [options]
+       ddpctl runs [options]
+       ddpctl clean [options]
        ddpctl doctor [--json]
 
 status: asks a rendezvous how its jobs stand: what each waits for, who is in it, what is left of
 its budgets, and what happened last.
 logs: shows what the workers of this node have written, of the newest run; restarts are followed.
+runs: lists the runs in this node's log folder, the newest first: program, start, end, exit code.
+clean: removes runs from this node's log folder that are over: those of this user, that no ddprun
+writes. Links are not followed.
 doctor: looks for what may be wrong with this machine before a job finds out: limits, shared
 memory, the clock, names, CPUs, cgroup, namespaces. Exit code 1 if something is bad.
 
@@ -80,23 +90,36 @@ options of logs:
                         as it wrote, several in lines that begin with [rank]
   -f, --follow          go on until the run is over
   -n, --lines N         of each log begin with the last N lines; default: with all
+  --generation N        of an earlier generation, as the report and `attempt_<N - 1>` count them;
+                        default: of each rank the newest. Not with --follow
   --rdzv-id JOB         the newest run of this job; default: of any
   --log-dir DIR         as ddprun was given it. Default: $PET_LOG_DIR, else
                         ${TMPDIR:-/tmp}/ddprun-<uid>
-What workers wrote to stdout goes to stdout, the rest to stderr.
+What workers wrote to stdout goes to stdout, the rest to stderr. What a worker wrote to both as one
+stream (output.log) goes to stdout.
+
+options of runs and clean:
+  --rdzv-id JOB         only runs of this job; default: of any
+  --log-dir DIR         as above
+  --json                runs: one object a line
+  --keep N              clean: leave the newest N, whatever became of them; default: 0
+  --dry-run             clean: only say what would be removed
 
 A job on a single node that was started without --rdzv-endpoint has no rendezvous that could be
 asked: its ddprun says on its console what it waits for.
 
 exit codes:
   0    answered
-  1    there is no such job, run or rank; doctor: something is bad
+  1    there is no such job, run, generation or rank; doctor: something is bad; clean: something
+       that had to go is still there
   2    a flag or file that cannot be used
   69   no rendezvous answers there, or none of several leads
 
 examples:
   ddpctl status --rdzv-endpoint head:29400 --rdzv-id llama
   ddpctl logs --rank 0 --follow
+  ddpctl logs --rank 3 --generation 1 -n 50     # what rank 3 said before the first restart
+  ddpctl clean --keep 20
 )";
 
 class Help : public CLI::Formatter {
@@ -132,7 +155,22 @@ void declare_flags(CLI::App& app, Flags& flags) {
     logs->add_option("-n,--lines", flags.logs.last_lines);
     logs->add_option("--rdzv-id,--rdzv_id", flags.logs.job);
     logs->add_option("--log-dir,--log_dir", flags.logs.log_dir);
+    logs->add_option("--generation", flags.logs.generation)
+        ->check(CLI::PositiveNumber)
+        ->excludes("--follow");
     logs->callback([&flags] { flags.verb = Verb::Logs; });
+    CLI::App* const runs = app.add_subcommand("runs");
+    CLI::App* const clean = app.add_subcommand("clean");
+    for (CLI::App* const verb : {runs, clean}) {
+        verb->formatter(std::make_shared<Help>());
+        verb->add_option("--rdzv-id,--rdzv_id", flags.logs.job);
+        verb->add_option("--log-dir,--log_dir", flags.logs.log_dir);
+    }
+    runs->add_flag("--json", flags.wants_json);
+    runs->callback([&flags] { flags.verb = Verb::Runs; });
+    clean->add_option("--keep", flags.kept_runs);
+    clean->add_flag("--dry-run,--dry_run", flags.only_says);
+    clean->callback([&flags] { flags.verb = Verb::Clean; });
 }
 
 std::string variable(const char* name) {
@@ -262,14 +300,46 @@ int doctor(const Flags& flags) {
     return is_fit ? kExitSuccess : kExitUnfit;
 }
 
+std::string log_dir_of(const Flags& flags) {
+    std::string log_dir = flags.logs.log_dir;
+    if (log_dir.empty()) {
+        log_dir = variable("PET_LOG_DIR");
+    }
+    if (log_dir.empty()) {
+        log_dir = ddprun::launcher::default_log_dir(variable("TMPDIR"), ::geteuid());
+    }
+    return log_dir;
+}
+
+int runs(const Flags& flags) {
+    const auto found = agent::runs_in(log_dir_of(flags), flags.logs.job);
+    if (flags.wants_json) {
+        fmt::print("{}", ddprun::launcher::runs_json(found));
+    } else if (!found.empty()) {
+        fmt::print("{}", ddprun::launcher::runs_text(found));
+    } else {
+        fmt::print(stderr, "ddpctl: {} has no runs of {}\n", log_dir_of(flags),
+                   flags.logs.job.empty() ? "this user" : "the job " + flags.logs.job);
+    }
+    return kExitSuccess;
+}
+
+int clean(const Flags& flags) {
+    const std::string log_dir = log_dir_of(flags);
+    const agent::RunsRemoved result = agent::remove_runs(
+        log_dir, agent::runs_in(log_dir, flags.logs.job), flags.kept_runs, flags.only_says);
+    for (const std::string& name : result.removed) {
+        fmt::print("{} {}/{}\n", flags.only_says ? "would remove" : "removed", log_dir, name);
+    }
+    for (const std::string& left : result.left) {
+        fmt::print(stderr, "ddpctl: left {}/{}\n", log_dir, left);
+    }
+    return result.failed ? kExitNotClean : kExitSuccess;
+}
+
 int logs(const Flags& flags) {
     ddprun::launcher::LogsQuestion question = flags.logs;
-    if (question.log_dir.empty()) {
-        question.log_dir = variable("PET_LOG_DIR");
-    }
-    if (question.log_dir.empty()) {
-        question.log_dir = ddprun::launcher::default_log_dir(variable("TMPDIR"), ::geteuid());
-    }
+    question.log_dir = log_dir_of(flags);
     const Result<void> shown = ddprun::launcher::show_logs(question, stdout, stderr);
     if (shown) {
         return kExitSuccess;
@@ -298,6 +368,10 @@ int main(int argc, char** argv) {
             return doctor(flags);
         case Verb::Logs:
             return logs(flags);
+        case Verb::Runs:
+            return runs(flags);
+        case Verb::Clean:
+            return clean(flags);
         case Verb::Status:
             break;
     }

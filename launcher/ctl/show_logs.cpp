@@ -218,10 +218,25 @@ private:
     std::map<int, std::unique_ptr<RankLogs>> ranks_;
 };
 
+/// The folder with the links by rank of what is asked for.
+Result<std::string> find_asked(const LogsQuestion& question) {
+    Result<std::string> run = find_newest_run(question.log_dir, question.job);
+    if (!run || !question.generation) {
+        return run;
+    }
+    const std::vector<std::uint64_t> there = generations_of_run(*run);
+    if (std::find(there.begin(), there.end(), *question.generation) == there.end()) {
+        return Error{ErrorCode::NotFound,
+                     fmt::format("{} has no generation {} on this node, only {}", *run,
+                                 *question.generation, fmt::join(there, ", "))};
+    }
+    return folder_of_generation(*run, *question.generation);
+}
+
 }  // namespace
 
 Result<void> show_logs(const LogsQuestion& question, std::FILE* out, std::FILE* err) {
-    Result<std::string> run = find_newest_run(question.log_dir, question.job);
+    Result<std::string> run = find_asked(question);
     if (!run) {
         return run.error();
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -13,19 +14,19 @@ namespace ddprun::launcher {
 /// What `ddpctl logs` is asked for.
 struct LogsQuestion {
     std::string log_dir;
-    std::string job;                        ///< empty: the newest run, whichever job's
-    std::vector<int> ranks;                 ///< empty: all of this node
-    std::optional<std::size_t> last_lines;  ///< of each log, to begin with; none: all
+    std::string job;                          ///< empty: the newest run, whichever job's
+    std::vector<int> ranks;                   ///< empty: all of this node
+    std::optional<std::uint64_t> generation;  ///< none: each rank's newest worker; not with follows
+    std::optional<std::size_t> last_lines;    ///< of each log, to begin with; none: all
     bool follows = false;  ///< until the run is over, or its writer or our reader is gone
 };
 
-/// Writes what the newest workers of a run on this node have written: their stdout to `out`, their
-/// stderr to `err`; of several ranks in whole lines behind `[rank] `. When it follows, a rank that
-/// is started again is followed to its new logs, until the run has its verdict or the ddprun that
-/// writes it is gone; then a line on `err` says so. The kernel wakes it (inotify, a lock on the
-/// run's folder), so a run is followed on the machine that writes it, not over a network file
-/// system.
-/// Fails with NotFound if there is no such run or rank.
+/// Writes what the newest workers of a run on this node have written, or those of one generation:
+/// their stdout to `out`, their stderr to `err`; of several ranks in whole lines behind `[rank] `.
+/// When it follows, a rank that is started again is followed to its new logs, until the run has its
+/// verdict or the ddprun that writes it is gone; then a line on `err` says so. The kernel wakes it
+/// (inotify, a lock on the run's folder), so a run is followed on the machine that writes it, not
+/// over a network file system. Fails with NotFound if there is no such run, generation or rank.
 [[nodiscard]] Result<void> show_logs(const LogsQuestion& question, std::FILE* out, std::FILE* err);
 
 }  // namespace ddprun::launcher

@@ -141,10 +141,11 @@ constexpr std::array kFlags = {
     value("log-format", "text|json", Group::Output,
           "json: console lines as objects with time, host, rank, ..."),
     value("log-file-size", "SIZE", Group::Output,
-          "a worker's log that would pass SIZE (64M, 2G) becomes\n"
-          "stdout.log.1, .2 and so on (default: no limit)"),
+          "a log that would pass it (64M, 2G) becomes stdout.log.1 ..."),
     value("log-files-kept", "N", Group::Output,
           "of those full files keep the newest N (default: all)"),
+    value("log-keep", "N", Group::Output,
+          "keep your newest N runs in the log folder (default: all)"),
     value("duplicate-stdout-filters", "TEXTS", Group::Output,
           "tee'd lines with one of these texts (a,b) also go to\n"
           "filtered_stdout.log; ,, is a comma"),

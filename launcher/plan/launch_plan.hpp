@@ -47,6 +47,7 @@ struct LaunchPlan {
     std::vector<int> local_ranks_filter;  ///< empty: all show on the console
     PrefixMode prefix = PrefixMode::Auto;
     bool is_json = false;              ///< console lines are objects of JSON
+    int log_runs_kept = 0;             ///< of this user's runs in the log folder; 0: all
     std::uint64_t log_file_bytes = 0;  ///< a full log file is set aside; 0: there is no limit
     int log_files_kept = 0;            ///< of each log's full files; 0: all
     std::string secret_file;           ///< empty: the default place

@@ -157,6 +157,22 @@ Result<void> take_log_files(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+/// How many runs stay in the log folder.
+Result<void> take_log_keep(const CommandLine& line, LaunchPlan& plan) {
+    if (const std::optional<Given> given = line.value("log-keep")) {
+        const Result<int> kept = parse_whole_number(*given, {.least = 1, .most = 1'000'000});
+        if (!kept) {
+            return kept.error();
+        }
+        plan.log_runs_kept = *kept;
+        if (plan.log_dir.empty()) {
+            plan.warnings.push_back(fmt::format(
+                "{} has no effect: with --log-dir /dev/null there are no logs", given->shown()));
+        }
+    }
+    return {};
+}
+
 /// The site's own check of this machine.
 Result<void> take_preflight(const CommandLine& line, LaunchPlan& plan) {
     if (const std::optional<Given> given = line.value("preflight-command")) {
@@ -266,6 +282,9 @@ Result<void> take_output(const CommandLine& line, const Surroundings& surroundin
     }
     take_filters(line, plan);
     if (Result<void> taken = take_log_files(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_log_keep(line, plan); !taken) {
         return taken;
     }
     if (const std::optional<Given> given = line.value("log-format")) {

@@ -14,6 +14,7 @@
 
 #include "agent/daemon/agent.hpp"
 #include "agent/daemon/life_watch.hpp"
+#include "agent/output/run_folder.hpp"
 #include "base/os/open_files.hpp"
 #include "base/os/own_folder.hpp"
 #include "base/os/start_program.hpp"
@@ -89,6 +90,7 @@ public:
                 "warning: --watch preload needs futex_waitv (Linux 5.16, and a sandbox that allows "
                 "it): deaths are noticed when the process is gone");
         }
+        remove_old_runs();
         agent_ = std::make_unique<agent::Agent>(io_, agent_options(), std::move(*link));
         for (const std::string& note : notes_) {
             agent_->say(note);
@@ -104,6 +106,20 @@ public:
     }
 
 private:
+    /// As --log-keep says. This run, which has no folder yet, is one of those that stay.
+    void remove_old_runs() {
+        if (plan_.log_runs_kept == 0 || plan_.log_dir.empty()) {
+            return;
+        }
+        const auto kept = static_cast<std::size_t>(plan_.log_runs_kept - 1);
+        const agent::RunsRemoved result =
+            agent::remove_runs(plan_.log_dir, agent::runs_in(plan_.log_dir), kept, false);
+        if (result.failed) {
+            notes_.push_back(fmt::format("warning: --log-keep could not remove every run: {}",
+                                         result.left.front()));
+        }
+    }
+
     Result<std::unique_ptr<rdzv::Link>> local_link() {
         return std::unique_ptr<rdzv::Link>(
             std::make_unique<LocalLink>(io_, job_, limits_, Rng(rng_.next())));

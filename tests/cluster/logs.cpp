@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -18,10 +19,25 @@ using namespace ddprun::test;
 
 namespace {
 
-Process& start_logs(Cluster& cluster, std::vector<std::string> args) {
+Process& start_ddpctl(Cluster& cluster, const std::string& verb, std::vector<std::string> args) {
     args.insert(args.begin(),
-                {Cluster::program("ddpctl"), "logs", "--log-dir", cluster.dir() / "logs"});
+                {Cluster::program("ddpctl"), verb, "--log-dir", cluster.dir() / "logs"});
     return cluster.start({.argv = args, .env = {}, .cwd = {}, .name = "ddpctl"});
+}
+
+Process& start_logs(Cluster& cluster, std::vector<std::string> args) {
+    return start_ddpctl(cluster, "logs", std::move(args));
+}
+
+/// The names of the runs in the log folder.
+std::vector<std::string> runs_there(Cluster& cluster) {
+    std::vector<std::string> names;
+    for (const std::string& name : list_folder(cluster.dir() / "logs")) {
+        if (name != "latest") {
+            names.push_back(name);
+        }
+    }
+    return names;
 }
 
 }  // namespace
@@ -121,6 +137,102 @@ TEST_CASE("whoever follows sees what comes, the next generation too, and the end
     cluster.wait_all_gone();
 }
 
+TEST_CASE("an earlier generation is shown by its number") {
+    Cluster cluster;
+    Process& node = cluster.start_ddprun({"--max-restarts",
+                                          "1",
+                                          "--nproc-per-node",
+                                          "2",
+                                          Cluster::worker(),
+                                          "--before-generation",
+                                          "2",
+                                          "--say",
+                                          "first",
+                                          "--when-rank",
+                                          "1",
+                                          "--exit-code",
+                                          "3",
+                                          "--before-generation",
+                                          "2",
+                                          "--hang",
+                                          "--always",
+                                          "--say",
+                                          "second",
+                                          "--exit-code",
+                                          "0"});
+    REQUIRE(node.wait_exit() == 0);
+    Process& newest = start_logs(cluster, {"--rank", "1"});
+    CHECK(newest.wait_exit() == 0);
+    CHECK(newest.out() == "second\n");
+    Process& first = start_logs(cluster, {"--rank", "1", "--generation", "1"});
+    CHECK(first.wait_exit() == 0);
+    CHECK(first.out() == "first\n");
+    Process& both = start_logs(cluster, {"--generation", "2"});
+    CHECK(both.wait_exit() == 0);
+    CHECK(both.out() == "[0] second\n[1] second\n");
+    Process& none = start_logs(cluster, {"--generation", "3"});
+    CHECK(none.wait_exit() == 1);
+    CHECK(none.count_lines("has no generation 3 on this node, only 1, 2$") == 1);
+    CHECK(start_logs(cluster, {"--generation", "0"}).wait_exit() == 2);
+    CHECK(start_logs(cluster, {"--generation", "1", "--follow"}).wait_exit() == 2);
+}
+
+TEST_CASE("runs are listed, kept in number, and removed unless a ddprun writes them") {
+    Cluster cluster;
+    const auto run = [&](const std::string& job, const std::string& code,
+                         const std::vector<std::string>& flags = {}) {
+        std::vector<std::string> args = {"--rdzv-id", job};
+        args.insert(args.end(), flags.begin(), flags.end());
+        args.insert(args.end(), {Cluster::worker(), "--exit-code", code});
+        REQUIRE(cluster.start_ddprun(args).wait_exit() == std::stoi(code));
+    };
+    run("one", "0");
+    run("two", "3");
+    Process& alive =
+        cluster.start_ddprun({"--rdzv-id", "alive", Cluster::worker(), "--say", "on", "--hang"});
+    alive.wait_for_line("^on$");
+    Process& killed =
+        cluster.start_ddprun({"--rdzv-id", "killed", Cluster::worker(), "--say", "on", "--hang"});
+    killed.wait_for_line("^on$");
+    killed.signal(SIGKILL);
+    killed.wait_exit();
+    Process& list = start_ddpctl(cluster, "runs", {});
+    CHECK(list.wait_exit() == 0);
+    const std::string time = "[0-9-]{10} [0-9:]{8} +";
+    CHECK(list.count_lines("^RUN +PROGRAM +STARTED +ENDED +EXIT +WHY$") == 1);
+    CHECK(list.count_lines("^one_[0-9a-f]{8} +ddprun_test_worker +" + time + time +
+                           "0 +every rank exited 0$") == 1);
+    CHECK(list.count_lines("^two_.* 3 +rank 0 on .* exited with code 3$") == 1);
+    CHECK(list.count_lines("^alive_.* running +-$") == 1);
+    CHECK(list.count_lines("^killed_.* killed +-$") == 1);
+    Process& two = start_ddpctl(cluster, "runs", {"--rdzv-id", "two", "--json"});
+    CHECK(two.wait_exit() == 0);
+    const auto object = nlohmann::json::parse(two.out());
+    CHECK(object["exit_code"] == 3);
+    CHECK(object["state"] == "over");
+    const std::string latest = std::filesystem::read_symlink(cluster.dir() / "logs/latest");
+    CHECK(latest.starts_with("killed_"));
+    Process& would = start_ddpctl(cluster, "clean", {"--keep", "1", "--dry-run"});
+    CHECK(would.wait_exit() == 0);
+    CHECK(would.count_lines("^would remove ") == 2);
+    CHECK(runs_there(cluster).size() == 4);
+    run("five", "0", {"--log-keep", "2"});
+    std::vector<std::string> left = runs_there(cluster);
+    REQUIRE(left.size() == 3);  // the newest before it, the one that runs, and itself
+    CHECK(left[0].starts_with("alive_"));
+    CHECK(left[1].starts_with("five_"));
+    CHECK(left[2].starts_with("killed_"));
+    Process& clean = start_ddpctl(cluster, "clean", {});
+    CHECK(clean.wait_exit() == 0);
+    CHECK(clean.count_lines("^removed .*/(five|killed)_") == 2);
+    CHECK(clean.count_lines("^ddpctl: left .*/alive_[0-9a-f]{8}: its ddprun runs$") == 1);
+    CHECK(runs_there(cluster).size() == 1);
+    CHECK(alive.is_running());
+    alive.signal(SIGTERM);
+    alive.wait_exit();
+    cluster.wait_all_gone();
+}
+
 TEST_CASE("following ends with a line that says why when ddprun is gone without a verdict") {
     Cluster cluster;
     Process& node =
@@ -155,8 +267,7 @@ TEST_CASE("full logs are read as one, also while they are set aside") {
     touch(go);
     CHECK(node.wait_exit() == 0);
     CHECK(following.wait_exit() == 0);
-    const std::string folder =
-        cluster.dir() / "logs/" + list_folder(cluster.dir() / "logs")[0] + "/by-rank/0";
+    const std::string folder = cluster.dir() / "logs/" + runs_there(cluster)[0] + "/by-rank/0";
     std::string whole;
     int number = 1;
     for (;; ++number) {

@@ -34,6 +34,16 @@ std::string shown_help() {
 
 }  // namespace
 
+TEST_CASE("--log-keep is at least this run, and says where it has no effect") {
+    CHECK(plan_of("").log_runs_kept == 0);
+    CHECK(plan_of("--log-keep 20").log_runs_kept == 20);
+    CHECK(refusal_of("--log-keep 0").find("--log-keep 0") != std::string::npos);
+    const LaunchPlan plan = plan_of("--log-dir /dev/null --log-keep 2");
+    REQUIRE(plan.warnings.size() == 1);
+    CHECK(plan.warnings[0] ==
+          "--log-keep 2 has no effect: with --log-dir /dev/null there are no logs");
+}
+
 TEST_CASE("redirected streams vanish from the console and tee'd ones stay") {
     struct Case {
         const char* flags;

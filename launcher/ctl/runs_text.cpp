@@ -1,0 +1,98 @@
+#include "launcher/ctl/runs_text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <optional>
+#include <string_view>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/printable.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+using agent::FoundRun;
+using agent::RunState;
+
+constexpr std::size_t kColumns = 6;
+constexpr std::size_t kProgramColumns = 24;
+constexpr std::size_t kTextColumns = 60;
+using Row = std::array<std::string, kColumns>;
+
+std::string time_text(std::optional<Milliseconds> time) {
+    if (!time) {
+        return "-";
+    }
+    const std::time_t seconds = time->count() / 1000;
+    return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(seconds));
+}
+
+std::string_view state_text(RunState state) {
+    switch (state) {
+        case RunState::Held:
+            return "running";
+        case RunState::Over:
+            return "over";
+        case RunState::Dead:
+            return "killed";
+        case RunState::Unclear:
+            return "unclear";
+    }
+    return "?";
+}
+
+Row row_of(const FoundRun& run) {
+    const std::string& path = run.note.program;
+    const std::string program = path.substr(path.find_last_of('/') + 1);
+    return {printable(run.name, std::string::npos),
+            program.empty() ? "-" : printable(program, kProgramColumns),
+            time_text(run.note.started),
+            run.state == RunState::Over ? time_text(run.note.ended)
+                                        : std::string(state_text(run.state)),
+            run.note.exit_code ? std::to_string(*run.note.exit_code) : "-",
+            printable(run.note.text, kTextColumns)};
+}
+
+}  // namespace
+
+std::string runs_text(const std::vector<FoundRun>& runs) {
+    std::vector<Row> rows = {{"RUN", "PROGRAM", "STARTED", "ENDED", "EXIT", "WHY"}};
+    std::array<std::size_t, kColumns> widths{};
+    for (const FoundRun& run : runs) {
+        rows.push_back(row_of(run));
+    }
+    for (const Row& row : rows) {
+        for (std::size_t i = 0; i < kColumns; ++i) {
+            widths[i] = std::max(widths[i], row[i].size());
+        }
+    }
+    std::string text;
+    for (const Row& row : rows) {
+        std::string line;
+        for (std::size_t i = 0; i < kColumns; ++i) {
+            line += fmt::format("{:<{}}  ", row[i], widths[i]);
+        }
+        line.erase(line.find_last_not_of(' ') + 1);
+        text += line + "\n";
+    }
+    return text;
+}
+
+std::string runs_json(const std::vector<FoundRun>& runs) {
+    std::string text;
+    for (const FoundRun& run : runs) {
+        using json = nlohmann::ordered_json;
+        json object = json::parse(agent::run_note_json(run.note));
+        object["run"] = run.path;
+        object["state"] = state_text(run.state);
+        text += object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    }
+    return text;
+}
+
+}  // namespace ddprun::launcher
