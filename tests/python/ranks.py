@@ -39,8 +39,8 @@ class RanksTest(unittest.TestCase):
             process = subprocess.Popen(
                 [sys.executable, "-B", script,
                  *(argument.replace("{store}", store) for argument in arguments)],
-                env={**os.environ, **place, "PYTHONPATH": PACKAGE}, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True)
+                env={**os.environ, **place, "PYTHONPATH": PACKAGE}, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             self.ranks.append(process)
             self.addCleanup(self._end, process)
 

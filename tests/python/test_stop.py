@@ -6,7 +6,7 @@ import re
 import signal
 import unittest
 
-from ranks import RanksTest
+from ranks import DEADLINE_S, RanksTest
 from test_worker import ROOT
 
 SCRIPT = os.path.join(ROOT, "tests", "cluster", "workers", "asks_each_step.py")
@@ -41,6 +41,26 @@ class Stop(RanksTest):
         self.assertEqual(survivor[0], 0, survivor[2])
         self.assertIn("rank 0 is done", survivor[1])
         self.assertEqual(survivor[2].count("agreeing on a stop request failed"), 1, survivor[2])
+
+    def test_a_rank_that_fails_waits_for_no_other(self):
+        self.start(SCRIPT, "--init", "file://{store}", "--steps", "5", "--raises-after", "5")
+        late, failed = self.ranks
+        # Its word is on its way, and rank 0 does not answer.
+        _, said = failed.communicate(timeout=DEADLINE_S)
+        self.assertEqual(failed.returncode, 1, said)
+        self.assertIn("as it was told to", said)
+        _, said = late.communicate(timeout=DEADLINE_S)
+        self.assertEqual((late.returncode, said), (0, ""))
+
+    def test_an_answer_that_comes_while_the_interpreter_is_taken_down_harms_nothing(self):
+        self.start(SCRIPT, "--init", "file://{store}", "--steps", "5", "--raises-after", "5",
+                   "--lingers")
+        late, failed = self.ranks
+        self.assertIn("is taken down\n", failed.stdout)
+        _, said = late.communicate(timeout=DEADLINE_S)
+        self.assertEqual((late.returncode, said), (0, ""))
+        _, said = failed.communicate(timeout=DEADLINE_S)
+        self.assertEqual(failed.returncode, 1, said)
 
     def test_outside_ddprun_it_is_never_asked_and_sigterm_ends_it(self):
         self.start(SCRIPT, "--init", "file://{store}", is_under_ddprun=False)

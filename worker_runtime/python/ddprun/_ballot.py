@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import sys
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+#: How long a program that ends without a failure waits for its last word to arrive, in seconds.
+_END_S = 5.0
 
 
 class Ballot:
@@ -16,8 +21,10 @@ class Ballot:
     A word is on its way while the program computes its next step. Gloo, on the CPU: the word
     neither waits for a GPU nor enters the order of the program's own collectives.
 
-    A Gloo group that still has a thread at work while the interpreter is taken down may abort the
-    process. So the group is let go at exit, when its threads can still be waited for.
+    A word may be on its way when the program ends. Gloo's thread that carries it lets go of a
+    tensor at last, and to do that to one of Python's while the interpreter is taken down aborts
+    the process. So at exit the group is destroyed, which waits for that thread; where a peer keeps
+    it waiting, group and word are left to the end of the process instead.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -30,8 +37,10 @@ class Ballot:
         self._rank = rank
         self._group: Any = dist.new_group(backend="gloo")
         self._word = torch.zeros(1, dtype=torch.int32, device="cpu")
+        # A reference to the word that is not Python's.
+        self._hold: Any = torch.utils.dlpack.to_dlpack(self._word)
         self._vote: Any = None
-        atexit.register(self._let_go)
+        atexit.register(self._end)
 
     def exchange(self, wish: bool) -> bool:
         """True if any rank wished for it in its call before this one; then nothing is on its way.
@@ -78,9 +87,32 @@ class Ballot:
             except (RuntimeError, ValueError):
                 pass  # the program has destroyed it and made others
 
+    def _end(self) -> None:
+        """At exit. A program that fails waits for nobody: a peer may hang."""
+        if self._vote is None or self._is_done(0 if hasattr(sys, "last_value") else _END_S):
+            self._let_go()
+        else:
+            _keep_for_ever(self._group, self._word, self._hold)
+
+    def _is_done(self, seconds: float) -> bool:
+        """Whether the word has arrived, or failed to, within that time."""
+        try:
+            if seconds > 0:
+                self._vote.wait(timedelta(seconds=seconds))
+        except (RuntimeError, ValueError):
+            pass  # late, or a peer is gone
+        return bool(self._vote.is_completed())
+
     def _warn(self, what: str, error: Exception) -> None:
         reason = str(error).partition("\n")[0]
         print(f"ddprun: rank {self._rank}: {what} failed: {reason}", file=sys.stderr, flush=True)
+
+
+def _keep_for_ever(*objects: Any) -> None:
+    """So that the interpreter, taken down, neither destroys them nor waits in doing so. Gloo's
+    thread then lets go of a word that others hold, which needs no Python."""
+    for kept in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _destroy_groups() -> None:
