@@ -24,6 +24,11 @@ constexpr std::size_t kLastLinesOfStdout = 5;
 
 using Lines = std::vector<std::string>;
 
+/// Perhaps in quotation marks, as Python's tracebacks have them.
+bool begins_path(std::string_view text) {
+    return text.starts_with('/') || text.starts_with("\"/");
+}
+
 /// `text` in pieces of at most `columns` characters: broken behind a blank where there is one in
 /// the second half, else anywhere; but never in a path.
 Lines wrapped(std::string_view text, std::size_t columns) {
@@ -33,18 +38,18 @@ Lines wrapped(std::string_view text, std::size_t columns) {
         std::size_t after_blank = 0;
         for (std::size_t count = 0; count < columns && size < text.size(); ++count) {
             size += std::max<std::size_t>(utf8_length(text.substr(size)), 1);
-            const bool is_path_next = size < text.size() && text[size] == '/';
-            if (text[size - 1] == ' ' && (count >= columns / 2 || is_path_next)) {
+            if (text[size - 1] == ' ' && (count >= columns / 2 || begins_path(text.substr(size)))) {
                 after_blank = size;
             }
         }
         if (size < text.size() && after_blank > 0) {
             size = after_blank;
-        } else if (text.front() == '/') {
+        } else if (size < text.size() && begins_path(text)) {
             size = std::min(text.find(' '), text.size());
         }
         pieces.emplace_back(text.substr(0, size));
         text.remove_prefix(size);
+        text.remove_prefix(text.starts_with(' ') ? 1 : 0);
     }
     return pieces;
 }

@@ -388,6 +388,8 @@ TEST_CASE("the timeline keeps its beginning and its end") {
     const std::vector<TimelineEvent>& timeline = driver.coordinator.run()->timeline;
     REQUIRE(timeline.size() == 4);
     CHECK(timeline.front().text == "generation 1 started: 1 node, 1 worker");
+    CHECK(timeline[1].text == "rank 0 on a exited with code 1");
+    CHECK(timeline[2].text == "… rank 0 on a exited with code 1");
     CHECK(timeline.back().text == "generation 10 started: 1 node, 1 worker");
 }
 

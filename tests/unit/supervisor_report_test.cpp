@@ -201,6 +201,21 @@ TEST_CASE("a long line of text is wrapped behind a blank, and a colon says that 
               "    : fc.weight: copying a param with shape [10, 64]\n") != std::string::npos);
 }
 
+TEST_CASE("a path in a worker's line is not broken, and a line that fits is not either") {
+    rdzv::Verdict verdict = crashed_in_the_second_generation();
+    verdict.first_failure->evidence.error_file.clear();
+    verdict.first_failure->evidence.stderr_tail =
+        "  File \"/opt/venv/lib/python3.11/site-packages/torch/distributed/elastic/"
+        "multiprocessing/errors/__init__.py\", line 367\n"
+        "/usr/bin/env: 'x': No such file or directory\n";
+    CHECK(report_of(verdict).find(
+              "    |   File \n"
+              "    : \"/opt/venv/lib/python3.11/site-packages/torch/distributed/elastic/"
+              "multiprocessing/errors/__init__.py\",\n"
+              "    : line 367\n"
+              "    | /usr/bin/env: 'x': No such file or directory\n") != std::string::npos);
+}
+
 TEST_CASE("a traceback that ends in the last words is shown from its beginning") {
     rdzv::Verdict verdict = crashed_in_the_second_generation();
     verdict.first_failure->evidence.error_file.clear();
