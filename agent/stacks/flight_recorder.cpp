@@ -57,7 +57,7 @@ std::string record_prefix(int pid) {
            "/torch/comm_lib_trace_rank_";
 }
 
-void write_text(int file, const std::string& text) {
+void write_section(int file, const std::string& text) {
     const std::string all = fmt::format("--- NCCL's flight recorder\n{}\n\n", text);
     (void)!write(file, all.data(), all.size());
 }
@@ -97,7 +97,7 @@ void FlightRecorders::ask(int rank, const std::vector<int>& processes, int file)
     // Watched first: no answer is missed.
     std::string fault = watch(record) ? press(pipe) : folder_of(record) + " cannot be watched";
     if (!fault.empty()) {
-        write_text(file, fault);
+        write_section(file, fault);
         return;
     }
     asked_.push_back(Asked{.rank = rank, .file = file, .record = record});
@@ -143,9 +143,9 @@ void FlightRecorders::collect(Instant deadline) {
         take_events();
     }
     for (const Asked& asked : asked_) {
-        write_text(asked.file, fmt::format("it was asked and did not write {} in time; PyTorch "
-                                           "looks once a second whether it is asked",
-                                           asked.record));
+        write_section(asked.file, fmt::format("it was asked and did not write {} in time; PyTorch "
+                                              "looks once a second whether it is asked",
+                                              asked.record));
     }
     asked_.clear();
 }
@@ -167,7 +167,7 @@ void FlightRecorders::take_events() {
                 std::find_if(asked_.begin(), asked_.end(),
                              [&path](const Asked& asked) { return asked.record == path; });
             if (found != asked_.end()) {
-                write_text(found->file, keep(*found));
+                write_section(found->file, keep(*found));
                 asked_.erase(found);
             }
         }

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <hwloc.h>
 
+#include "launcher/machine/library_close.hpp"
+
 namespace ddprun::launcher {
 
 namespace {
@@ -16,10 +18,6 @@ namespace {
 constexpr char kLibrary[] = "libhwloc.so.15";
 // Its ABI did not change within 2.x; the newer fields are behind those used here.
 static_assert(HWLOC_API_VERSION >= 0x00020000 && HWLOC_API_VERSION < 0x00030000);
-
-struct LibraryClose {
-    void operator()(void* library) const { ::dlclose(library); }
-};
 
 /// The functions that are used, found when they are wanted: at every start it would cost as much
 /// as the whole plan.

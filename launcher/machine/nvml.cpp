@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "launcher/machine/library_close.hpp"
+
 namespace ddprun::launcher {
 
 namespace {
@@ -63,10 +65,6 @@ struct ProcessSample {
     unsigned memory;
     unsigned encoder;
     unsigned decoder;
-};
-
-struct LibraryClose {
-    void operator()(void* library) const { ::dlclose(library); }
 };
 
 /// Never linked: machines without a driver do not have it.

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormatName = "ddprun checkpoint";
 
-Error bad(std::string what) {
+Error bad_manifest(std::string what) {
     return Error{ErrorCode::BadMessage, std::move(what)};
 }
 
@@ -82,7 +82,7 @@ public:
 
     void refuse(const std::string& why) {
         if (!problem_) {
-            problem_ = bad(place_ + " " + why);
+            problem_ = bad_manifest(place_ + " " + why);
         }
     }
 
@@ -118,8 +118,8 @@ bool is_checksum(const std::string& text) {
 
 void read_files(const Json& list, Manifest& manifest, std::optional<Error>& problem) {
     if (list.size() > kManifestFilesMax) {
-        problem = bad(fmt::format("the manifest has {} files, allowed are {}", list.size(),
-                                  kManifestFilesMax));
+        problem = bad_manifest(fmt::format("the manifest has {} files, allowed are {}", list.size(),
+                                           kManifestFilesMax));
         return;
     }
     std::set<std::string> names;
@@ -146,7 +146,8 @@ void read_values(const Json& object, CheckpointInfo& info, std::optional<Error>&
     for (const auto& [key, value] : object.items()) {
         const auto* const text = value.get_ptr<const Json::string_t*>();
         if (text == nullptr) {
-            problem = bad(fmt::format("value {} of the manifest is no text", in_quotes(key)));
+            problem =
+                bad_manifest(fmt::format("value {} of the manifest is no text", in_quotes(key)));
             return;
         }
         info.values[key] = *text;
@@ -197,20 +198,20 @@ Result<std::string> format_manifest(const Manifest& manifest) {
 
 Result<Manifest> parse_manifest(std::string_view text) {
     if (text.size() > kManifestBytesMax) {
-        return bad(fmt::format("the manifest has {} bytes, allowed are {}", text.size(),
-                               kManifestBytesMax));
+        return bad_manifest(fmt::format("the manifest has {} bytes, allowed are {}", text.size(),
+                                        kManifestBytesMax));
     }
     const std::size_t closing_bytes = closing({}).size();
     if (text.size() < closing_bytes) {
-        return bad(fmt::format("the manifest has only {} bytes", text.size()));
+        return bad_manifest(fmt::format("the manifest has only {} bytes", text.size()));
     }
     const std::size_t covered = text.size() - closing_bytes;
     if (text.substr(covered) != closing(text.substr(0, covered))) {
-        return bad("the manifest's own checksum is wrong or missing");
+        return bad_manifest("the manifest's own checksum is wrong or missing");
     }
     const Result<Json> json = parse_json(text, kManifestDepthMax);
     if (!json) {
-        return bad("the manifest cannot be read: " + json.error().what);
+        return bad_manifest("the manifest cannot be read: " + json.error().what);
     }
     std::optional<Error> problem;
     Manifest manifest;

@@ -44,7 +44,7 @@ constexpr std::array<Dtype, 18> kDtypes{{
     {"U16", 2},
 }};
 
-Error bad(std::string what) {
+Error bad_file(std::string what) {
     return Error{ErrorCode::BadMessage, std::move(what)};
 }
 
@@ -103,7 +103,7 @@ Result<std::string> make_header(const std::vector<const TensorView*>& tensors) {
 std::optional<Error> check_place(const SafetensorsEntry& entry, std::uint64_t begin,
                                  std::uint64_t data_bytes) {
     const auto refused = [&](const std::string& why) {
-        return bad(fmt::format("tensor {}: {}", in_quotes(entry.name), why));
+        return bad_file(fmt::format("tensor {}: {}", in_quotes(entry.name), why));
     };
     const std::string offsets = fmt::format("data_offsets [{},{}]", entry.begin, entry.end);
     if (entry.begin > entry.end || entry.end > data_bytes) {
@@ -139,19 +139,21 @@ Result<std::uint64_t> tensor_bytes(const std::string& dtype,
                                    const std::vector<std::int64_t>& shape) {
     const std::optional<std::size_t> element = dtype_bytes(dtype);
     if (!element) {
-        return bad(fmt::format("type {} is not known", in_quotes(dtype)));
+        return bad_file(fmt::format("type {} is not known", in_quotes(dtype)));
     }
     if (shape.size() > kSafetensorsDimensionsMax) {
-        return bad(
+        return bad_file(
             fmt::format("{} dimensions, allowed are {}", shape.size(), kSafetensorsDimensionsMax));
     }
     std::uint64_t bytes = *element;
     for (const std::int64_t dimension : shape) {
         if (dimension < 0) {
-            return bad(fmt::format("shape [{}] has a negative dimension", fmt::join(shape, ",")));
+            return bad_file(
+                fmt::format("shape [{}] has a negative dimension", fmt::join(shape, ",")));
         }
         if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(dimension), &bytes)) {
-            return bad(fmt::format("shape [{}] of {} overflows", fmt::join(shape, ","), dtype));
+            return bad_file(
+                fmt::format("shape [{}] of {} overflows", fmt::join(shape, ","), dtype));
         }
     }
     return bytes;
@@ -190,19 +192,19 @@ Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors)
 Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> file) {
     constexpr std::size_t kSizeBytes = 8;
     if (file.size() < kSizeBytes) {
-        return bad(fmt::format("{} bytes are too few for safetensors", file.size()));
+        return bad_file(fmt::format("{} bytes are too few for safetensors", file.size()));
     }
     std::uint64_t header_bytes = 0;
     for (std::size_t i = kSizeBytes; i-- > 0;) {
         header_bytes = header_bytes << 8 | std::to_integer<std::uint64_t>(file[i]);
     }
     if (header_bytes > kSafetensorsHeaderBytesMax) {
-        return bad(fmt::format("the header claims {} bytes, allowed are {}", header_bytes,
-                               kSafetensorsHeaderBytesMax));
+        return bad_file(fmt::format("the header claims {} bytes, allowed are {}", header_bytes,
+                                    kSafetensorsHeaderBytesMax));
     }
     if (header_bytes > file.size() - kSizeBytes) {
-        return bad(fmt::format("the header claims {} bytes, the file has {} after its size",
-                               header_bytes, file.size() - kSizeBytes));
+        return bad_file(fmt::format("the header claims {} bytes, the file has {} after its size",
+                                    header_bytes, file.size() - kSizeBytes));
     }
     Result<std::vector<SafetensorsEntry>> entries =
         parse_safetensors_header(file.subspan(kSizeBytes, header_bytes));
@@ -227,8 +229,8 @@ Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> fil
                                      .bytes = data.subspan(entry.begin, entry.end - entry.begin)});
     }
     if (end != data.size()) {
-        return bad(fmt::format("{} bytes follow the last tensor, which ends at {}",
-                               data.size() - end, end));
+        return bad_file(fmt::format("{} bytes follow the last tensor, which ends at {}",
+                                    data.size() - end, end));
     }
     return tensors;
 }
