@@ -43,8 +43,8 @@ struct alignas(64) WorkerPageHeader {
 };
 
 /// A signal that ends a worker, told by its own handler before the kernel begins to write a core.
-struct FatalSignal {
-    std::int32_t pid = 0;  ///< as the worker knows itself; 0: none told
+struct alignas(8) FatalSignal {  // else clang calls a library to store it, which a handler may not
+    std::int32_t pid = 0;        ///< as the worker knows itself; 0: none told
     std::int32_t signal = 0;
 };
 
