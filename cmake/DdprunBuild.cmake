@@ -38,7 +38,12 @@ target_compile_options(ddprun_warnings INTERFACE
     -Wno-missing-field-initializers  # designated initialisers leave the rest at its defaults
     # Optimising, g++ 12 takes members of variants built in expressions for uninitialised.
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<CONFIG:Release>>:-Wno-maybe-uninitialized>
+    # It takes a source file that is compiled with others for a header.
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>
     $<$<BOOL:${DDPRUN_WERROR}>:-Werror>)
+
+# No path of this machine in a program, and the same program from every checkout.
+add_compile_options("-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 
 # Hardening that costs nothing measurable; sanitizers and -O0 do not go with fortification.
 add_library(ddprun_hardening INTERFACE)
