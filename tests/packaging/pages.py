@@ -1,0 +1,89 @@
+"""Man pages and completions know every flag of ddprun, and shells can use them.
+
+Usage: pages.py BIN SOURCE; BIN holds ddprun, ddprun-rendezvous and ddpctl.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BIN, SOURCE = map(os.path.abspath, sys.argv[1:3])
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def table_of_flags():
+    text = read(os.path.join(SOURCE, "launcher", "plan", "flag_table.cpp"))
+    return re.findall(r'\b(?:value|on_or_off)\(\s*"([a-z-]+)"', text)
+
+
+class Pages(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.share = cls.folder.name
+        subprocess.run([sys.executable, "-B", os.path.join(SOURCE, "packaging", "pages.py"), BIN,
+                        cls.share], check=True)
+        cls.bash = os.path.join(cls.share, "bash-completion/completions/ddprun")
+        cls.zsh = os.path.join(cls.share, "zsh/site-functions/_ddprun")
+        cls.fish = os.path.join(cls.share, "fish/vendor_completions.d/ddprun.fish")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def complete(self, *words):
+        script = (f"source {self.bash}; compopt() {{ echo files; }}; COMP_WORDS=(\"$@\"); "
+                  "COMP_CWORD=$(($# - 1)); _ddprun; echo ${COMPREPLY[*]}")
+        done = subprocess.run(["bash", "-c", script, "-", *words], check=True, text=True,
+                              stdout=subprocess.PIPE)
+        return done.stdout.split()
+
+    def test_every_flag_of_the_table_is_in_all_of_them(self):
+        names = table_of_flags()
+        self.assertIn("nnodes", names)
+        man = read(os.path.join(self.share, "man/man1/ddprun.1")).replace("\\-", "-")
+        bash, zsh, fish = read(self.bash), read(self.zsh), read(self.fish)
+        for name in names:
+            self.assertRegex(man, rf"--{name}\b")
+            self.assertRegex(bash, rf"[ \"]--{name}[ \"]")
+            self.assertRegex(zsh, rf"'--{name}[=\[]")
+            self.assertIn(f"-c ddprun -l {name} ", fish)
+
+    def test_bash_completes_flags_and_values(self):
+        self.assertEqual(self.complete("ddprun", "--nno"), ["--nnodes"])
+        self.assertEqual(self.complete("ddprun", "--nnodes", "2", "--nproc"), ["--nproc-per-node"])
+        self.assertEqual(self.complete("ddprun", "--store", ""), ["agent", "daemon"])
+        self.assertEqual(self.complete("ddprun", "--store", "=", "d"), ["daemon"])
+        self.assertEqual(self.complete("ddprun", "--nnodes", ""), [])
+        self.assertEqual(self.complete("ddprun", "--secret-file", ""), ["files"])
+
+    def test_bash_leaves_what_is_behind_the_program_alone(self):
+        self.assertEqual(self.complete("ddprun", "train.py", "--nno"), ["files"])
+        self.assertEqual(self.complete("ddprun", "--standalone", "-m", "train", "--nno"), ["files"])
+
+    def test_other_shells_can_read_theirs(self):
+        for shell, path in (("zsh", self.zsh), ("fish", self.fish)):
+            if shutil.which(shell):
+                subprocess.run([shell, "-n", path], check=True)
+
+    def test_the_man_pages_are_good_roff(self):
+        if not shutil.which("groff"):
+            self.skipTest("no groff here")
+        for program in ("ddprun", "ddprun-rendezvous", "ddpctl"):
+            page = os.path.join(self.share, "man/man1", program + ".1")
+            done = subprocess.run(["groff", "-man", "-ww", "-Tascii", "-P-c", page], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
+            self.assertEqual(done.stderr, "")
+            self.assertIn("User Commands", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
