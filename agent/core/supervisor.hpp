@@ -200,6 +200,7 @@ struct WorkerSpec {
 struct StartWorkers {
     Generation generation;
     Rank base_rank;
+    int world_size = 0;
     Instant publish_until = Instant::min();  ///< as AllowPublishing would say
     std::vector<WorkerSpec> workers;
     /// Of another node: serve a relay to it, and tell the workers that this is their store.

@@ -103,6 +103,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
     const int slots = options.identity.slots;
     StartWorkers start{.generation = row.generation,
                        .base_rank = Rank(row.base_rank),
+                       .world_size = row.world_size,
                        .publish_until = group.publish_until,
                        .workers = {}};
     WorkerPlace place{

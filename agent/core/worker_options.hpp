@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "base/tagged.hpp"
 
 /// What the launcher chooses for each worker of this node. Values only.
 namespace ddprun::agent {
@@ -25,6 +28,20 @@ struct OutputChoice {
     /// stdout and stderr are one stream, in the order in which the worker writes to them. Neither
     /// is tee'd then, and both are shown or none.
     bool is_merged = false;
+};
+
+/// Whose streams are shown, by global rank, whatever the choice of the local one.
+struct RanksFilter {
+    std::vector<int> ranks;  ///< ascending
+    bool has_last = false;   ///< the highest of the generation, too
+
+    /// An empty one shows all.
+    [[nodiscard]] bool shows(Rank rank, int world_size) const {
+        return (ranks.empty() && !has_last) || (has_last && rank.value() == world_size - 1) ||
+               std::binary_search(ranks.begin(), ranks.end(), rank.value());
+    }
+
+    bool operator==(const RanksFilter&) const = default;
 };
 
 }  // namespace ddprun::agent

@@ -226,6 +226,7 @@ void Agent::start_workers(StartWorkers start) {
     DDP_CHECK(!generation_, start.generation.value());
     const Generation number = start.generation;
     const Rank base_rank = start.base_rank;
+    const int world_size = start.world_size;
     helpers_.begin_generation();
     if (start.relayed_store) {
         store_.relay(start);
@@ -242,7 +243,8 @@ void Agent::start_workers(StartWorkers start) {
     std::vector<OutputPipes> pipes;
     for (const WorkerSpec& spec : generation_->workers()) {
         const Rank rank(base_rank.value() + spec.local_rank.value());
-        Result<OutputPipes> opened = output_->open(number, spec.local_rank, rank, spec.log_dir);
+        Result<OutputPipes> opened =
+            output_->open(number, spec.local_rank, rank, world_size, spec.log_dir);
         pipes.push_back(opened ? std::move(*opened) : OutputPipes{});
     }
     generation_->await_folders(std::move(pipes));

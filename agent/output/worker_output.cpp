@@ -98,9 +98,15 @@ public:
         thread_.join();
     }
 
-    [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const {
+    [[nodiscard]] OutputChoice choice_of(LocalRank local_rank, Rank rank, int world_size) const {
         const auto found = options_.console.find(local_rank.value());
-        return found == options_.console.end() ? OutputChoice{} : found->second;
+        const OutputChoice choice =
+            found == options_.console.end() ? OutputChoice{} : found->second;
+        return options_.ranks_filter.shows(rank, world_size)
+                   ? choice
+                   : OutputChoice{.shows_stdout = false,
+                                  .shows_stderr = false,
+                                  .is_merged = choice.is_merged};
     }
 
     [[nodiscard]] Result<Ends> make_stdout(const OutputChoice& choice, Rank rank) {
@@ -161,8 +167,8 @@ WorkerOutput::WorkerOutput(OutputOptions options, asio::any_io_executor callback
 WorkerOutput::~WorkerOutput() = default;
 
 Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_rank, Rank rank,
-                                       const std::string& log_dir) {
-    const OutputChoice choice = thread_->choice_of(local_rank);
+                                       int world_size, const std::string& log_dir) {
+    const OutputChoice choice = thread_->choice_of(local_rank, rank, world_size);
     Result<Ends> out = thread_->make_stdout(choice, rank);
     if (!out) {
         return out.error();
@@ -171,8 +177,13 @@ Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_ra
     if (!err) {
         return err.error();
     }
-    OpenedWorker opened{generation, local_rank,           rank,
-                        log_dir,    std::move(out->ours), std::move(err->ours)};
+    OpenedWorker opened{.generation = generation,
+                        .local_rank = local_rank,
+                        .rank = rank,
+                        .log_dir = log_dir,
+                        .choice = choice,
+                        .out = std::move(out->ours),
+                        .err = std::move(err->ours)};
     thread_->post([thread = thread_.get(), opened = std::move(opened)]() mutable {
         thread->pump_.open(std::move(opened));
     });

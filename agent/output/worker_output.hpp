@@ -25,6 +25,7 @@ struct OutputOptions {
     std::string program;   ///< for run.json, as is the next
     std::string job;
     std::map<int, OutputChoice> console;  ///< by local rank; those not listed have the defaults
+    RanksFilter ranks_filter;
     /// Tee'd lines with one of these texts are also kept in filtered_stdout.log or
     /// filtered_stderr.log beside the workers' folders, with torchrun's prefix.
     std::vector<std::string> stdout_filters;
@@ -108,7 +109,7 @@ public:
     /// to; nothing is ever truncated or deleted. An empty `log_dir` means no files. Fails only if
     /// no descriptors are left, and leaves nothing then.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
-                                           const std::string& log_dir);
+                                           int world_size, const std::string& log_dir);
 
     /// Calls `done` once the folders and files of all earlier open() calls exist (or have failed,
     /// which has been said). Spawn workers after it: they may write their error file at once.

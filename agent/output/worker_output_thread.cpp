@@ -133,14 +133,14 @@ void OutputPump::open(OpenedWorker opened) {
     worker->log_dir = std::move(opened.log_dir);
     const LineOrigin origin{opened.rank, opened.local_rank, opened.generation};
     if (opened.err.fd.is_open()) {
-        add_stream(*worker, StreamKind::Stdout, std::move(opened.out), origin);
-        add_stream(*worker, StreamKind::Stderr, std::move(opened.err), origin);
+        add_stream(*worker, StreamKind::Stdout, std::move(opened.out), origin, opened.choice);
+        add_stream(*worker, StreamKind::Stderr, std::move(opened.err), origin, opened.choice);
     } else {
-        add_stream(*worker, StreamKind::Merged, std::move(opened.out), origin);
+        add_stream(*worker, StreamKind::Merged, std::move(opened.out), origin, opened.choice);
     }
     if (!worker->log_dir.empty()) {
         open_files(*worker, opened.rank);
-        open_filters(*worker, origin);
+        open_filters(*worker, origin, opened.choice);
     }
     for (const std::shared_ptr<Stream>& stream : worker->streams) {
         wait(stream);
@@ -151,24 +151,18 @@ void OutputPump::open(OpenedWorker opened) {
 }
 
 void OutputPump::add_stream(Worker& worker, StreamKind kind, StreamEnd end,
-                            const LineOrigin& origin) {
+                            const LineOrigin& origin, const OutputChoice& choice) {
     auto stream = std::make_shared<Stream>(io_, kind, options_.limits.stderr_tail_bytes_max);
     stream->is_terminal = end.is_terminal;
     stream->rank = origin.rank;
     boost::system::error_code error;
     stream->pipe.assign(end.fd.release(), error);
     DDP_CHECK(!error, error.message());
-    set_console(*stream, origin);
+    set_console(*stream, origin, choice);
     worker.streams.push_back(std::move(stream));
 }
 
-OutputChoice OutputPump::choice_of(LocalRank local_rank) const {
-    const auto found = options_.console.find(local_rank.value());
-    return found == options_.console.end() ? OutputChoice{} : found->second;
-}
-
-void OutputPump::set_console(Stream& stream, const LineOrigin& origin) {
-    const OutputChoice choice = choice_of(origin.local_rank);
+void OutputPump::set_console(Stream& stream, const LineOrigin& origin, const OutputChoice& choice) {
     const bool is_err = stream.kind == StreamKind::Stderr;
     const bool is_teed = is_err ? choice.is_teed_stderr : choice.is_teed_stdout;
     if (!is_teed && !(is_err ? choice.shows_stderr : choice.shows_stdout)) {
@@ -238,8 +232,8 @@ void OutputPump::make_links() {
     }
 }
 
-void OutputPump::open_filters(Worker& worker, const LineOrigin& origin) {
-    const OutputChoice choice = choice_of(origin.local_rank);
+void OutputPump::open_filters(Worker& worker, const LineOrigin& origin,
+                              const OutputChoice& choice) {
     for (const std::shared_ptr<Stream>& stream : worker.streams) {
         const bool is_err = stream->kind == StreamKind::Stderr;
         const std::vector<std::string>& texts =

@@ -41,6 +41,7 @@ struct OpenedWorker {
     LocalRank local_rank;
     Rank rank;
     std::string log_dir;
+    OutputChoice choice;
     StreamEnd out;
     StreamEnd err;
 };
@@ -73,12 +74,12 @@ private:
     struct Worker;
     using Key = std::pair<Generation, LocalRank>;
 
-    void add_stream(Worker& worker, StreamKind kind, StreamEnd end, const LineOrigin& origin);
+    void add_stream(Worker& worker, StreamKind kind, StreamEnd end, const LineOrigin& origin,
+                    const OutputChoice& choice);
     void open_files(Worker& worker, Rank rank);
     void make_links();
-    void open_filters(Worker& worker, const LineOrigin& origin);
-    [[nodiscard]] OutputChoice choice_of(LocalRank local_rank) const;
-    void set_console(Stream& stream, const LineOrigin& origin);
+    void open_filters(Worker& worker, const LineOrigin& origin, const OutputChoice& choice);
+    void set_console(Stream& stream, const LineOrigin& origin, const OutputChoice& choice);
     void wait(const std::shared_ptr<Stream>& stream);
     void on_readable(const std::shared_ptr<Stream>& stream);
     [[nodiscard]] bool read_once(Stream& stream, std::size_t& count);

@@ -126,8 +126,7 @@ constexpr std::array kFlags = {
     on_or_off("virtual-local-rank", Group::Placement,
               "each worker sees one device and is told LOCAL_RANK=0"),
 
-    value("log-dir", "DIR", Group::Output,
-          "workers' logs; /dev/null: none\n(default ${TMPDIR:-/tmp}/ddprun-<uid>)"),
+    value("log-dir", "DIR", Group::Output, "logs; /dev/null: none (${TMPDIR:-/tmp}/ddprun-<uid>)"),
     value("redirects", "CHOICE", Group::Output,
           "only in the log: 0 none, 1 stdout, 2 stderr, 3 both,\n"
           "or by local rank: 0:3,1:1 (default 0)",
@@ -136,6 +135,9 @@ constexpr std::array kFlags = {
           't'),
     value("local-ranks-filter", "RANKS", Group::Output,
           "only these local ranks on the console: 0,1"),
+    value("ranks-filter", "RANKS", Group::Output, "the same by rank of the whole job: 0,last"),
+    value("fold", "auto|off", Group::Output,
+          "equal lines of ranks are one, [0-7]; auto: on a terminal"),
     value("prefix", "auto|always|never", Group::Output,
           "[host rank] before each line; auto: on a terminal"),
     value("log-format", "text|json", Group::Output,
@@ -147,8 +149,7 @@ constexpr std::array kFlags = {
     value("log-keep", "N", Group::Output,
           "keep your newest N runs in the log folder (default: all)"),
     value("duplicate-stdout-filters", "TEXTS", Group::Output,
-          "tee'd lines with one of these texts (a,b) also go to\n"
-          "filtered_stdout.log; ,, is a comma"),
+          "tee'd lines with one of a,b go to filtered_stdout.log too"),
     value("duplicate-stderr-filters", "TEXTS", Group::Output, "the same for stderr"),
 
     value("containment", "LEVEL", Group::Other,

@@ -45,7 +45,9 @@ struct LaunchPlan {
     std::map<int, agent::OutputChoice>
         console;                          ///< by local rank; those not listed have the defaults
     std::vector<int> local_ranks_filter;  ///< empty: all show on the console
+    agent::RanksFilter ranks_filter;      ///< beside that
     PrefixMode prefix = PrefixMode::Auto;
+    bool folds = true;                 ///< equal lines of ranks are one on a terminal
     bool is_json = false;              ///< console lines are objects of JSON
     int log_runs_kept = 0;             ///< of this user's runs in the log folder; 0: all
     std::uint64_t log_file_bytes = 0;  ///< a full log file is set aside; 0: there is no limit

@@ -77,6 +77,32 @@ Result<void> take_streams(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+/// Whose output is shown, of all workers of the job, and how.
+Result<void> take_job_ranks(const CommandLine& line, LaunchPlan& plan) {
+    if (const std::optional<Given> given = line.value("ranks-filter");
+        given && !given->value.empty()) {
+        Result<agent::RanksFilter> filter = parse_job_ranks(*given);
+        if (!filter) {
+            return filter.error();
+        }
+        plan.ranks_filter = *std::move(filter);
+        // How many ranks several nodes have together is known when they have met.
+        const int highest = plan.ranks_filter.ranks.empty() ? 0 : plan.ranks_filter.ranks.back();
+        if (plan.is_single_node && highest >= plan.slots) {
+            plan.warnings.push_back(fmt::format("{}: the job has no rank {}, only 0 to {}",
+                                                given->shown(), highest, plan.slots - 1));
+        }
+    }
+    if (const std::optional<Given> given = line.value("fold")) {
+        const Result<std::size_t> choice = parse_choice(*given, {"auto", "off"});
+        if (!choice) {
+            return choice.error();
+        }
+        plan.folds = *choice == 0;
+    }
+    return {};
+}
+
 /// torchrun's --duplicate-*-filters: they look at tee'd streams only.
 void take_filters(const CommandLine& line, LaunchPlan& plan) {
     struct Filter {
@@ -279,6 +305,9 @@ Result<void> take_output(const CommandLine& line, const Surroundings& surroundin
         }
         warn_of_missing_ranks(*filter, ranks->back(), plan);
         plan.local_ranks_filter = *std::move(ranks);
+    }
+    if (Result<void> taken = take_job_ranks(line, plan); !taken) {
+        return taken;
     }
     take_filters(line, plan);
     if (Result<void> taken = take_log_files(line, plan); !taken) {

@@ -288,6 +288,22 @@ Result<std::vector<int>> parse_ranks(const Given& given) {
     return ranks;
 }
 
+Result<agent::RanksFilter> parse_job_ranks(const Given& given) {
+    agent::RanksFilter filter;
+    for (const std::string_view part : split(given.value, ',')) {
+        const std::optional<int> rank = as_int(part);
+        if (part == "last") {
+            filter.has_last = true;
+        } else if (rank && *rank >= 0) {
+            filter.ranks.push_back(*rank);
+        } else {
+            return bad_value(given, "not a list of ranks; write for example 0,3 or 0,last");
+        }
+    }
+    std::sort(filter.ranks.begin(), filter.ranks.end());
+    return filter;
+}
+
 Result<std::vector<int>> parse_signals(const Given& given) {
     std::vector<int> signals;
     for (const std::string_view part : split(given.value, ',')) {

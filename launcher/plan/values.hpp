@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/core/worker_options.hpp"
 #include "base/instant.hpp"
 #include "base/result.hpp"
 #include "launcher/plan/flags.hpp"
@@ -64,6 +65,9 @@ struct StreamChoice {
 
 /// `M` or `RANK:M,RANK:M` with M from 0 to 3.
 [[nodiscard]] Result<StreamChoice> parse_streams(const Given& given);
+
+/// `0,3,last`: ranks of the whole job.
+[[nodiscard]] Result<agent::RanksFilter> parse_job_ranks(const Given& given);
 
 /// `0,3,11`.
 [[nodiscard]] Result<std::vector<int>> parse_ranks(const Given& given);

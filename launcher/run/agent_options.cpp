@@ -54,7 +54,8 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
     const std::string terminal = variable("TERM");
     output.draws = (output.prefixes || plan.slots > 1) && !terminal.empty() && terminal != "dumb";
-    output.folds = true;
+    output.folds = plan.folds;
+    output.ranks_filter = plan.ranks_filter;
     output.prefix_host = plan.is_single_node ? "" : facts.hostname;
     for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
         agent::OutputChoice choice;

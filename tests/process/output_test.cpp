@@ -77,7 +77,7 @@ public:
     }
 
     OutputPipes open(int local_rank, Generation generation = kFirst) {
-        auto pipes = output().open(generation, LocalRank(local_rank), Rank(local_rank),
+        auto pipes = output().open(generation, LocalRank(local_rank), Rank(local_rank), 4,
                                    log_dir(local_rank, generation));
         REQUIRE(pipes.has_value());
         return std::move(*pipes);
@@ -607,7 +607,7 @@ TEST_CASE("logs that cannot be written are said once, and the console goes on") 
 
 TEST_CASE("without a log folder there are no files") {
     Fixture fixture;
-    auto pipes = fixture.output().open(kFirst, LocalRank(0), Rank(0), "");
+    auto pipes = fixture.output().open(kFirst, LocalRank(0), Rank(0), 1, "");
     REQUIRE(pipes.has_value());
     write_all(pipes->out, "shown\n");
     CHECK(fixture.collect(0).error_file.empty());
@@ -713,6 +713,25 @@ TEST_CASE("a descendant that goes on writing to a pseudo-terminal holds nobody u
     fixture.output().close(kFirst);
     fixture.end();
     CHECK(fixture.log(0, "stdout.log").starts_with("on and on\n"));
+}
+
+TEST_CASE("a filter of ranks keeps others from the console, not from their logs") {
+    Fixture fixture;
+    fixture.options.prefixes = true;
+    fixture.options.ranks_filter = {.ranks = {0}, .has_last = true};
+    fixture.options.console[3] = {.shows_stdout = false, .shows_stderr = true};
+    for (int rank = 0; rank < 4; ++rank) {
+        OutputPipes pipes = fixture.open(rank);
+        write_all(pipes.out, "out\n");
+        write_all(pipes.err, "err\n");
+        pipes = {};
+        static_cast<void>(fixture.collect(rank));
+        CHECK(fixture.log(rank, "stdout.log") == "out\n");
+        CHECK(fixture.log(rank, "stderr.log") == "err\n");
+    }
+    fixture.end();
+    CHECK(fixture.out() == "[host 0] out\n");
+    CHECK(fixture.err() == "[host 0] err\n[host 3] err\n");
 }
 
 TEST_CASE("where there is no pseudo-terminal workers get pipes, and one line says so") {

@@ -123,6 +123,24 @@ TEST_CASE("wrong streams and ranks are refused") {
     CHECK(refusal_of("--prefix maybe") == "--prefix maybe: must be auto or always or never");
 }
 
+TEST_CASE("ranks of the job are chosen by number, or as the last") {
+    const LaunchPlan plan = plan_of("--nproc-per-node 4 --ranks-filter 2,last,0 --fold off");
+    CHECK(plan.ranks_filter == agent::RanksFilter{.ranks = {0, 2}, .has_last = true});
+    CHECK_FALSE(plan.folds);
+    CHECK(plan.ranks_filter.shows(Rank(7), 8));
+    CHECK(plan.ranks_filter.shows(Rank(2), 8));
+    CHECK_FALSE(plan.ranks_filter.shows(Rank(1), 8));
+    CHECK(plan_of("").ranks_filter.shows(Rank(1), 8));
+    CHECK(plan_of("").folds);
+    for (const std::string value : {"a", "-1", "0,", "first", "0-3"}) {
+        CHECK(refusal_of("--ranks-filter " + value) ==
+              "--ranks-filter " + value + ": not a list of ranks; write for example 0,3 or 0,last");
+    }
+    CHECK(refusal_of("--fold on") == "--fold on: must be auto or off");
+    CHECK(plan_of("--nproc-per-node 2 --ranks-filter 0,2").warnings ==
+          Arguments{"--ranks-filter 0,2: the job has no rank 2, only 0 to 1"});
+}
+
 TEST_CASE("a local rank that this node does not have is worth a warning") {
     for (const std::string flags : {"--redirects 2:1", "--tee 2:1", "--local-ranks-filter 0,2"}) {
         CHECK(plan_of("--nproc-per-node 2 " + flags).warnings ==
