@@ -83,18 +83,25 @@ def resume(directory, model, optimizer):
     return state["epoch"]
 
 
-def train_epoch(network, loader, optimizer, tells_first_step):
+def save(arguments, epochs_done, network, optimizer):
+    """Rank 0's: what resume() needs."""
+    if dist.get_rank() == 0:
+        save_checkpoint(arguments.checkpoint_dir, {
+            "epoch": epochs_done, "model": network.module.state_dict(),
+            "optimizer": optimizer.state_dict()})
+
+
+def train_epoch(network, loader, optimizer, arguments, epoch, tells_first_step):
     """Mean loss over all ranks and the number of images that they saw."""
     network.train()
     total = torch.zeros(2)
-    for images, labels in loader:
+    for step, (images, labels) in enumerate(loader, start=1):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(network(images), labels)
         loss.backward()
         optimizer.step()
-        if tells_first_step:
+        if tells_first_step and step == 1:
             print(f"first step: loss {loss.item():.4f}", flush=True)
-            tells_first_step = False
         total += torch.tensor([loss.item() * len(labels), len(labels)])
     dist.all_reduce(total)
     return (total[0] / total[1]).item(), int(total[1])
@@ -133,15 +140,13 @@ def main():
     for epoch in range(epochs_done + 1, arguments.epochs + 1):
         started = time.monotonic()
         sampler.set_epoch(epoch)
-        loss, images = train_epoch(network, loader, optimizer,
+        loss, images = train_epoch(network, loader, optimizer, arguments, epoch,
                                    tells_first_step=is_first and epoch == epochs_done + 1)
         rate = images / (time.monotonic() - started)
         score = accuracy(model, test_set)
         time.sleep(max(0.0, arguments.min_epoch_seconds - (time.monotonic() - started)))
+        save(arguments, epoch, network, optimizer)
         if is_first:
-            state = {"epoch": epoch, "model": model.state_dict(),
-                     "optimizer": optimizer.state_dict()}
-            save_checkpoint(arguments.checkpoint_dir, state)
             left = (arguments.epochs - epoch) * (time.monotonic() - started)
             print(f"epoch {epoch}/{arguments.epochs}: loss {loss:.4f}, accuracy {score:.2%}, "
                   f"{rate:.0f} images/s, {left:.0f} s left", flush=True)

@@ -19,6 +19,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+worker = ddprun.worker()
 
 
 def parse_arguments():
@@ -84,19 +85,30 @@ def resume(directory, model, optimizer):
     return state["epoch"]
 
 
-def train_epoch(network, loader, optimizer, tells_first_step):
+def save(arguments, epochs_done, network, optimizer):
+    """Rank 0's: what resume() needs."""
+    if dist.get_rank() == 0:
+        save_checkpoint(arguments.checkpoint_dir, {
+            "epoch": epochs_done, "model": network.module.state_dict(),
+            "optimizer": optimizer.state_dict()})
+
+
+def train_epoch(network, loader, optimizer, arguments, epoch, tells_first_step):
     """Mean loss over all ranks and the number of images that they saw."""
     network.train()
     total = torch.zeros(2)
-    for images, labels in loader:
+    for step, (images, labels) in enumerate(loader, start=1):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(network(images), labels)
         loss.backward()
         optimizer.step()
-        if tells_first_step:
+        if tells_first_step and step == 1:
             print(f"first step: loss {loss.item():.4f}", flush=True)
-            tells_first_step = False
         total += torch.tensor([loss.item() * len(labels), len(labels)])
+        worker.progress((epoch - 1) * len(loader) + step, samples=len(labels), loss=loss.item())
+        if worker.stop_requested():
+            save(arguments, epoch - 1, network, optimizer)
+            worker.leave()
     dist.all_reduce(total)
     return (total[0] / total[1]).item(), int(total[1])
 
@@ -114,7 +126,6 @@ def accuracy(model, dataset):
 
 
 def main():
-    worker = ddprun.worker()
     arguments = parse_arguments()
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
@@ -125,7 +136,6 @@ def main():
     model = make_network()
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
     epochs_done = resume(arguments.checkpoint_dir, model, optimizer)
-    worker.resumed()
     network = DistributedDataParallel(model)
     sampler = DistributedSampler(train_set, seed=arguments.seed)
     loader = DataLoader(train_set, batch_size=arguments.batch_size, sampler=sampler)
@@ -136,21 +146,16 @@ def main():
     for epoch in range(epochs_done + 1, arguments.epochs + 1):
         started = time.monotonic()
         sampler.set_epoch(epoch)
-        loss, images = train_epoch(network, loader, optimizer,
+        loss, images = train_epoch(network, loader, optimizer, arguments, epoch,
                                    tells_first_step=is_first and epoch == epochs_done + 1)
         rate = images / (time.monotonic() - started)
         score = accuracy(model, test_set)
         time.sleep(max(0.0, arguments.min_epoch_seconds - (time.monotonic() - started)))
+        save(arguments, epoch, network, optimizer)
         if is_first:
-            state = {"epoch": epoch, "model": model.state_dict(),
-                     "optimizer": optimizer.state_dict()}
-            save_checkpoint(arguments.checkpoint_dir, state)
             left = (arguments.epochs - epoch) * (time.monotonic() - started)
             print(f"epoch {epoch}/{arguments.epochs}: loss {loss:.4f}, accuracy {score:.2%}, "
                   f"{rate:.0f} images/s, {left:.0f} s left", flush=True)
-        worker.progress(epoch, samples=len(sampler), loss=loss)
-        if worker.stop_requested():
-            worker.leave()
 
     score = accuracy(model, test_set)
     if is_first:

@@ -1,5 +1,6 @@
 """examples/python_ddp/train_with_ddprun.py is train.py and six lines more."""
 
+import ast
 import difflib
 import os
 import unittest
@@ -18,6 +19,15 @@ class Example(unittest.TestCase):
         self.assertEqual(len(changes), 6, changes)
         self.assertTrue(all(line[0] == "+" for line in changes), changes)
         self.assertNotIn("ddprun", "\n".join(texts[0]).lower())
+
+    def test_it_asks_after_every_step(self):
+        path = os.path.join(ROOT, "examples", "python_ddp", "train_with_ddprun.py")
+        with open(path, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+        loops = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.For)]
+        steps = [loop for loop in loops if "optimizer.step()" in loop]
+        self.assertEqual(len(steps), 1)
+        self.assertIn("worker.stop_requested()", steps[0])
 
 
 if __name__ == "__main__":
