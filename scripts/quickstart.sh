@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/quickstart.sh
+usage: scripts/quickstart.sh [--prebuilt]
 
 Installs what is missing, builds ddprun, and trains a digit classifier on two nodes of two workers
 each (two ddprun processes on this machine):
@@ -15,23 +15,49 @@ each (two ddprun processes on this machine):
      be: it ends with the same parameters, bit for bit, or this script fails;
   3. in Python (examples/python_ddp), an ordinary PyTorch script: one node is killed and does not
      come back; the other goes on alone from the newest checkpoint and finishes.
+
+  --prebuilt   install and build nothing, only the third: with DDPRUN, else the ddprun in PATH, and
+               PYTHON_EXEC, else .venv, else python3 in PATH; it must have torch and scikit-learn
 TEXT
 }
 
+is_prebuilt=no
 case "${1:-}" in
     "") ;;
+    --prebuilt) is_prebuilt=yes ;;
     --help | -h) usage; exit 0 ;;
-    *) printf 'quickstart: unknown option %s; there are none\n' "$1" >&2; exit 2 ;;
+    *)
+        printf 'quickstart: unknown option %s; see scripts/quickstart.sh --help\n' "$1" >&2
+        exit 2
+        ;;
 esac
 
 readonly epochs=12
 readonly kill_after=4
 readonly folder=build/quickstart
 # DDPRUN may name another program that takes the same flags.
-readonly ddprun=${DDPRUN:-build/release/bin/ddprun}
+ddprun=${DDPRUN:-build/release/bin/ddprun}
+python=$PWD/.venv/bin/python
 
-scripts/setup.sh
-scripts/build.sh release ddprun ddprun-keeper ddprun-rendezvous train_digits
+if [ "$is_prebuilt" = yes ]; then
+    ddprun=${DDPRUN:-$(command -v ddprun || true)}
+    [ -x "$python" ] || python=python3
+    python=${PYTHON_EXEC:-$python}
+    if [ -z "$ddprun" ]; then
+        printf 'quickstart: no ddprun in PATH: pip install ddprun, or DDPRUN=/path/to/ddprun\n' >&2
+        exit 1
+    fi
+    if ! "$python" -c 'import importlib.util as u, sys
+sys.exit(any(u.find_spec(name) is None for name in ("torch", "numpy", "sklearn")))'; then
+        printf 'quickstart: %s lacks a package: %s -m pip install torch numpy scikit-learn\n' \
+            "$python" "$python" >&2
+        exit 1
+    fi
+else
+    scripts/setup.sh
+    scripts/build.sh release ddprun ddprun-keeper ddprun-rendezvous train_digits
+fi
+readonly ddprun python
 
 rm -rf "$folder"
 mkdir -p "$folder"
@@ -56,7 +82,7 @@ trap clean_up EXIT
 
 # start_node NUMBER: a node of the job that run_job describes.
 start_node() {
-    PYTHON_EXEC=$PWD/.venv/bin/python "$ddprun" \
+    PYTHON_EXEC=$python "$ddprun" \
         --nnodes "$nnodes" --nproc-per-node 2 --max-restarts 3 --rdzv-id "$name" \
         --rdzv-backend c10d --rdzv-endpoint "127.0.0.1:$port" \
         --rdzv-conf last_call_timeout=20 --log-dir "$folder/$name/logs" \
@@ -119,24 +145,29 @@ run_job() {
 readonly in_cpp=(build/release/bin/train_digits --min-epoch-seconds 0.25)
 readonly in_python=(examples/python_ddp/train.py --min-epoch-seconds 0.3)
 
-say '1. in C++: two nodes on this machine, two workers each, undisturbed'
-run_job undisturbed 2 undisturbed "${in_cpp[@]}"
-readonly wanted_result=$result wanted_parameters=$parameters
-summary="  C++, undisturbed    finished   $ended_at s: accuracy $result, parameters $parameters"
+run_in_cpp() {
+    say '1. in C++: two nodes on this machine, two workers each, undisturbed'
+    run_job undisturbed 2 undisturbed "${in_cpp[@]}"
+    local wanted_result=$result wanted_parameters=$parameters
+    summary="  C++, undisturbed    finished   $ended_at s: accuracy $result, parameters $parameters"
 
-say "2. the same; node 1 is killed after epoch $kill_after and replaced"
-run_job replaced 2 replaced "${in_cpp[@]}"
-summary+="
+    say "2. the same; node 1 is killed after epoch $kill_after and replaced"
+    run_job replaced 2 replaced "${in_cpp[@]}"
+    summary+="
   C++, node replaced  killed     $killed_at s: SIGKILL to node 1, then started again
                       resumed    $resumed_at s: 2 nodes, 4 workers, from the newest checkpoint
                       finished   $ended_at s: accuracy $result, parameters $parameters"
-[ -n "$parameters" ] || fail 'the training in C++ did not say what its parameters are'
-if [ "$parameters" != "$wanted_parameters" ] || [ "$result" != "$wanted_result" ]; then
-    fail "undisturbed the training ended with parameters $wanted_parameters and accuracy \
+    [ -n "$parameters" ] || fail 'the training in C++ did not say what its parameters are'
+    if [ "$parameters" != "$wanted_parameters" ] || [ "$result" != "$wanted_result" ]; then
+        fail "undisturbed the training ended with parameters $wanted_parameters and accuracy \
 $wanted_result, after the loss of a node with parameters $parameters and accuracy $result"
-fi
-summary+="
+    fi
+    summary+="
                       compared   identical to the undisturbed training, bit for bit"
+}
+
+summary=''
+[ "$is_prebuilt" = yes ] || run_in_cpp
 
 say "3. in Python: node 1 is killed after epoch $kill_after and does not come back"
 run_job lost 1:2 lost "${in_python[@]}"
