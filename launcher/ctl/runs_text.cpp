@@ -19,12 +19,12 @@ namespace {
 using agent::FoundRun;
 using agent::RunState;
 
-constexpr std::size_t kColumns = 6;
+constexpr std::size_t kRunColumns = 6;
 constexpr std::size_t kProgramColumns = 24;
 constexpr std::size_t kTextColumns = 60;
-using Row = std::array<std::string, kColumns>;
+using RunRow = std::array<std::string, kRunColumns>;
 
-std::string time_text(std::optional<Milliseconds> time) {
+std::string run_time_text(std::optional<Milliseconds> time) {
     if (!time) {
         return "-";
     }
@@ -32,7 +32,7 @@ std::string time_text(std::optional<Milliseconds> time) {
     return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(seconds));
 }
 
-std::string_view state_text(RunState state) {
+std::string_view run_state_text(RunState state) {
     switch (state) {
         case RunState::Held:
             return "running";
@@ -46,14 +46,14 @@ std::string_view state_text(RunState state) {
     return "?";
 }
 
-Row row_of(const FoundRun& run) {
+RunRow row_of_run(const FoundRun& run) {
     const std::string& path = run.note.program;
     const std::string program = path.substr(path.find_last_of('/') + 1);
     return {printable(run.name, std::string::npos),
             program.empty() ? "-" : printable(program, kProgramColumns),
-            time_text(run.note.started),
-            run.state == RunState::Over ? time_text(run.note.ended)
-                                        : std::string(state_text(run.state)),
+            run_time_text(run.note.started),
+            run.state == RunState::Over ? run_time_text(run.note.ended)
+                                        : std::string(run_state_text(run.state)),
             run.note.exit_code ? std::to_string(*run.note.exit_code) : "-",
             printable(run.note.text, kTextColumns)};
 }
@@ -61,20 +61,20 @@ Row row_of(const FoundRun& run) {
 }  // namespace
 
 std::string runs_text(const std::vector<FoundRun>& runs) {
-    std::vector<Row> rows = {{"RUN", "PROGRAM", "STARTED", "ENDED", "EXIT", "WHY"}};
-    std::array<std::size_t, kColumns> widths{};
+    std::vector<RunRow> rows = {{"RUN", "PROGRAM", "STARTED", "ENDED", "EXIT", "WHY"}};
+    std::array<std::size_t, kRunColumns> widths{};
     for (const FoundRun& run : runs) {
-        rows.push_back(row_of(run));
+        rows.push_back(row_of_run(run));
     }
-    for (const Row& row : rows) {
-        for (std::size_t i = 0; i < kColumns; ++i) {
+    for (const RunRow& row : rows) {
+        for (std::size_t i = 0; i < kRunColumns; ++i) {
             widths[i] = std::max(widths[i], row[i].size());
         }
     }
     std::string text;
-    for (const Row& row : rows) {
+    for (const RunRow& row : rows) {
         std::string line;
-        for (std::size_t i = 0; i < kColumns; ++i) {
+        for (std::size_t i = 0; i < kRunColumns; ++i) {
             line += fmt::format("{:<{}}  ", row[i], widths[i]);
         }
         line.erase(line.find_last_not_of(' ') + 1);
@@ -89,7 +89,7 @@ std::string runs_json(const std::vector<FoundRun>& runs) {
         using json = nlohmann::ordered_json;
         json object = json::parse(agent::run_note_json(run.note));
         object["run"] = run.path;
-        object["state"] = state_text(run.state);
+        object["state"] = run_state_text(run.state);
         text += object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     }
     return text;
