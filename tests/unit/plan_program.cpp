@@ -323,7 +323,7 @@ TEST_CASE("a flag of ddprun behind the program gets a warning, unless the script
         {"data.py nnodes --nnodes2 --no-nnodes -t 3 -m", nullptr},
         // Words that programs have for themselves.
         {"data.py --help --version --log-dir l --role r --store s --insecure --dry-run", nullptr},
-        {"data.py --tls-key k --grow 2 --watch w --prefix p", nullptr},
+        {"data.py --tls-key k --grow 2 --watch w --prefix p --fold 3", nullptr},
     };
     FakeSurroundings machine;
     furnish(machine);
