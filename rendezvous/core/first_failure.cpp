@@ -1,11 +1,10 @@
 #include "rendezvous/core/first_failure.hpp"
 
-#include <string.h>
-
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -73,9 +72,8 @@ void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most) {
 
 std::string describe_end(const Evidence& evidence) {
     if (evidence.exec_errno) {
-        const char* why = strerrordesc_np(*evidence.exec_errno);
         return fmt::format("could not execute {}: {}", evidence.program,
-                           why != nullptr ? why : "unknown error");
+                           std::generic_category().message(*evidence.exec_errno));
     }
     if (evidence.hung) {
         return fmt::format(
