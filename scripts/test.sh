@@ -134,6 +134,11 @@ if [ "$is_full" = yes ]; then
         -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
     suite "large libraries in Python, and a C++ training with the installed runtime" release -L full
+    check "what users install, made for glibc 2.28 (scripts/package.sh)" scripts/package.sh
+    check "the released wheel in a clean environment" python3 -B tests/packaging/wheel_install.py \
+        --wheel build/package/*manylinux_2_28_x86_64.whl
+    check "released programs in a bare root" python3 -B tests/packaging/bare_root.py \
+        build/package/*-linux-x86_64.tar.gz
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     step "configure: asan with whole jobs" cmake --preset asan -DDDPRUN_WITH_CLUSTER_TESTS=ON
     step "build: asan with whole jobs" scripts/build.sh asan

@@ -1,0 +1,228 @@
+#!/usr/bin/env bash
+# Makes what users install: a wheel, a Debian package, a tarball.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/package.sh [--jobs N]
+
+Compiles every program of ddprun for glibc 2.28 and newer, with all but the C library inside, and
+makes into build/package:
+
+  ddprun-VERSION-py3-none-manylinux_2_28_x86_64.whl   the programs, and `import ddprun`
+  ddprun_VERSION_amd64.deb                            with a systemd service of the rendezvous
+  ddprun-VERSION-linux-x86_64.tar.gz                  to unpack anywhere
+
+Then checks them: symbol versions, auditwheel, twine, lintian. What they are made of is in
+packaging/sources.txt, with sums.
+
+  --jobs   compilations at once; one per processor unless given
+  --help   this text
+TEXT
+}
+
+say() { printf 'package: %s\n' "$*"; }
+die() { printf 'package: %s\n' "$*" >&2; exit 1; }
+
+readonly arch=x86_64 debian_arch=amd64
+jobs=$(nproc)
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --jobs) jobs=${2:-}; shift 2 ;;
+        --help | -h) usage; exit 0 ;;
+        *) printf 'package: unknown option %s; see scripts/package.sh --help\n' "$1" >&2; exit 2 ;;
+    esac
+done
+readonly glibc=2.28
+readonly top=$PWD/build/package
+readonly folder=$top/$arch
+readonly sources=$top/sources
+readonly tools=$top/tools
+version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+readonly version
+mkdir -p "$sources" "$folder"
+
+# fetch KIND NAME VERSION SUM: leaves the file's path in $fetched.
+fetch() {
+    local kind=$1 name=$2 wanted=$3 sum=$4 file
+    fetched=$sources/$name-$sum
+    [ -f "$fetched" ] && return
+    local into
+    into=$(mktemp -d "$sources/fetch.XXXXXX")
+    say "fetching $name $wanted"
+    case "$kind" in
+        # As apt's own user it could not write here.
+        deb) (cd "$into" && apt-get -qq -o APT::Sandbox::User=root download "$name=$wanted") ;;
+        pip) python3 -m pip download --quiet --disable-pip-version-check --no-deps \
+            --only-binary :all: --dest "$into" "$name==$wanted" ;;
+    esac || die "cannot fetch $name $wanted: is it still there? See packaging/sources.txt"
+    file=$(find "$into" -type f)
+    printf '%s  %s\n' "$sum" "$file" | sha256sum --check --quiet - ||
+        die "$name $wanted is not what packaging/sources.txt says: $(sha256sum "$file")"
+    mv "$file" "$fetched"
+    rmdir "$into"
+}
+
+# Lays out compiler/ and root/ (headers, static libraries, licences), anew when something changed.
+lay_out() {
+    local mark kind name wanted its_arch sum zig
+    mark=$(sha256sum packaging/sources.txt scripts/package.sh | sha256sum)
+    [ "$(cat "$folder/laid-out" 2>/dev/null)" = "$mark" ] && return
+    rm -rf "$folder/root" "$folder/compiler"
+    mkdir -p "$folder/root" "$folder/compiler"
+    while read -r kind name wanted its_arch sum; do
+        case "$kind:$its_arch" in
+            '#'* | :) continue ;;
+            deb:all | deb:"$debian_arch")
+                fetch "$kind" "$name" "$wanted" "$sum"
+                dpkg-deb --extract "$fetched" "$folder/root"
+                ;;
+            pip:*)
+                fetch "$kind" "$name" "$wanted" "$sum"
+                [ -d "$top/$name-$sum" ] || python3 -m zipfile -e "$fetched" "$top/$name-$sum"
+                zig=$top/$name-$sum/ziglang/zig
+                chmod +x "$zig"
+                ;;
+        esac
+    done <packaging/sources.txt
+    local tool
+    printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s "$@"\n' "$zig" "$arch" "$glibc" \
+        >"$folder/compiler/clang++"
+    for tool in ar ranlib; do
+        printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$tool" >"$folder/compiler/$tool"
+    done
+    chmod +x "$folder"/compiler/*
+    # What is linked is inside: the names of shared libraries would come first.
+    find "$folder/root" -name '*.so' -delete
+    cp -r "$folder/root/usr/include/$arch-linux-gnu"/* "$folder/root/usr/include/"
+    licences "$(dirname "$zig")" >"$folder/THIRD_PARTY_LICENSES.txt"
+    printf '%s\n' "$mark" >"$folder/laid-out"
+}
+
+# licences ZIG: the licences of all that is inside the programs.
+licences() {
+    local name file
+    printf 'The programs of ddprun hold the following, each under its own licence.\n'
+    for name in libboost1.81-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev \
+        libxxhash-dev libssl-dev libsqlite3-dev; do
+        printf '\n==== %s (as Debian describes it) ====\n\n' "$name"
+        cat "$folder/root/usr/share/doc/$name/copyright"
+    done
+    for file in libcxx/LICENSE.TXT libcxxabi/LICENSE.TXT libunwind/LICENSE.TXT; do
+        [ -f "$1/lib/$file" ] || continue
+        printf '\n==== %s (LLVM) ====\n\n' "$file"
+        cat "$1/lib/$file"
+    done
+}
+
+compile() {
+    # zig takes -static-pie and links the C library as a shared one all the same: no static keeper.
+    export DDPRUN_PACKAGE_FOLDER=$folder DDPRUN_PACKAGE_PROCESSOR=$arch
+    cmake -S . -B "$folder/build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
+        -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DDDPRUN_WITH_TESTS=OFF \
+        -DDDPRUN_WITH_TORCH=OFF -DDDPRUN_WITH_CUDA=OFF \
+        -DDDPRUN_HAS_STATIC_PIE=OFF
+    nice ninja -C "$folder/build" -j "$jobs"
+    rm -rf "$folder/installed"
+    cmake --install "$folder/build" --component programs --prefix "$folder/installed"
+}
+
+# Programs for glibc 2.28 need no more than it: nothing newer, no library beside it.
+check_programs() {
+    local file newest needed
+    for file in "$folder"/installed/bin/*; do
+        [ ! -L "$file" ] || continue
+        newest=$(objdump -T "$file" | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p' | sort -V | tail -1)
+        [ "$(printf '%s\n' "$newest" "$glibc" | sort -V | tail -1)" = "$glibc" ] ||
+            die "$file needs glibc $newest: objdump -T shows what of it"
+        needed=$(objdump -p "$file" | sed -n 's/ *NEEDED *//p' |
+            grep -vxE '(lib(c|m|dl|pthread|rt|resolv|util)|ld-linux-.*)\.so\.[0-9]+' || true)
+        [ -z "$needed" ] || die "$file needs $needed beside the C library"
+        say "$(basename "$file"): glibc ${newest:-of any version}, $(stat -c %s "$file") bytes"
+    done
+}
+
+make_wheel() {
+    wheel=$(python3 packaging/wheel.py --installed "$folder/installed" --version "$version" \
+        --platform "manylinux_2_28_$arch" --out "$top" --licence LICENSE \
+        --licence "$folder/THIRD_PARTY_LICENSES.txt")
+}
+
+check_wheel() {
+    # It fails where the wheel needs more than its name says.
+    PATH=$tools/bin:$PATH "$tools/bin/auditwheel" repair --plat "manylinux_2_28_$arch" \
+        --wheel-dir "$folder/audited" "$wheel" || die "auditwheel refuses $wheel"
+    "$tools/bin/twine" check --strict "$wheel"
+}
+
+# What lies beside the programs, but in a wheel.
+make_pages() {
+    python3 packaging/pages.py "$folder/installed/bin" "$folder/installed/share"
+    mkdir -p "$folder/installed/share/doc/ddprun" "$folder/installed/lib/systemd/system"
+    cp LICENSE "$folder/THIRD_PARTY_LICENSES.txt" "$folder/installed/share/doc/ddprun/"
+    cp packaging/systemd/ddprun-rendezvous.service "$folder/installed/lib/systemd/system/"
+}
+
+# pack FORMAT TREE ARCHITECTURE: what lies in TREE, by CPack.
+pack() {
+    DDPRUN_VERSION=$version DDPRUN_OUT=$top DDPRUN_TREE=$2 DDPRUN_ARCHITECTURE=$3 \
+        cpack --config packaging/cpack.cmake -G "$1" >"$folder/cpack.log" ||
+        die "cpack: $(cat "$folder/cpack.log")"
+    rm -rf "$top/_CPack_Packages"
+}
+
+# The programs lie together in /usr/libexec/ddprun, as they look for each other; links are in PATH.
+make_deb() {
+    local tree=$folder/deb program
+    rm -rf "$tree"
+    mkdir -p "$tree"/usr/{bin,lib,libexec/ddprun,share/doc/ddprun} "$tree/etc/default"
+    find "$folder/installed/bin" -type f -exec cp -t "$tree/usr/libexec/ddprun" {} +
+    for program in ddprun ddprun-rendezvous ddpctl; do
+        ln -s "../libexec/ddprun/$program" "$tree/usr/bin/$program"
+    done
+    ln -s ../libexec/ddprun/ddprun "$tree/usr/bin/ddprun-launch"
+    cp -r "$folder"/installed/share/{man,bash-completion,fish,zsh} "$tree/usr/share/"
+    mv "$tree/usr/share/zsh/site-functions" "$tree/usr/share/zsh/vendor-completions"
+    gzip -9n "$tree"/usr/share/man/man1/*
+    cp -r "$folder/installed/lib/systemd" "$tree/usr/lib/"
+    cp packaging/systemd/ddprun-rendezvous.default "$tree/etc/default/ddprun-rendezvous"
+    sed "s/@VERSION@/$version/" packaging/deb/changelog | gzip -9n \
+        >"$tree/usr/share/doc/ddprun/changelog.gz"
+    cp packaging/deb/copyright "$tree/usr/share/doc/ddprun/"
+    gzip -9n <"$folder/THIRD_PARTY_LICENSES.txt" \
+        >"$tree/usr/share/doc/ddprun/THIRD_PARTY_LICENSES.gz"
+    chmod -R go=rX "$tree"
+    pack DEB "$tree" "$debian_arch"
+    deb=$top/ddprun_${version}_$debian_arch.deb
+}
+
+check_deb() {
+    if ! command -v lintian >/dev/null; then
+        say "LEFT OUT: lintian is not installed, so nobody has judged $deb"
+        return
+    fi
+    lintian --fail-on error,warning --allow-root "$deb" || die "lintian refuses $deb"
+}
+
+make_tarball() {
+    pack TGZ "$folder/installed" "$arch"
+    tarball=$top/ddprun-$version-linux-$arch.tar.gz
+}
+
+[ -x "$tools/bin/auditwheel" ] || {
+    python3 -m venv "$tools"
+    "$tools/bin/pip" install --quiet --disable-pip-version-check -r packaging/tools.txt
+}
+lay_out
+compile
+check_programs
+make_pages
+make_wheel
+check_wheel
+make_deb
+check_deb
+make_tarball
+say "made $wheel"
+say "made $deb"
+say "made $tarball"
