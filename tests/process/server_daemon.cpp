@@ -1,6 +1,8 @@
 // Goal: the program ddprun-rendezvous: its flags, what it prints, how it ends.
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -123,6 +125,33 @@ TEST_CASE("who has stopped reading the daemon's log stops no job and no end") {
     run_until(io, [&] { return first.last<Start>() && second.last<Start>(); });
     program.send(SIGTERM);
     REQUIRE(program.exit_code() == 0);
+}
+
+TEST_CASE("connections get their options from the listener, also from one that was inherited") {
+    // As whoever starts a daemon makes it: bound and listening, nothing else.
+    UniqueFd plain(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::bind(plain.get(), static_cast<sockaddr*>(static_cast<void*>(&address)),
+                   sizeof address) == 0);
+    REQUIRE(::listen(plain.get(), 1) == 0);
+    Result<Listener> listener =
+        GENERATE(true, false) ? listen_on("127.0.0.1", 0) : adopt_listener(std::move(plain));
+    REQUIRE(listener);
+    boost::asio::io_context io;
+    boost::asio::ip::tcp::socket client(io);
+    client.connect({boost::asio::ip::address_v4::loopback(), listener->port});
+    const UniqueFd accepted(::accept4(listener->fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    REQUIRE(accepted.is_open());
+    int is_undelayed = 0;
+    socklen_t size = sizeof is_undelayed;
+    REQUIRE(::getsockopt(accepted.get(), IPPROTO_TCP, TCP_NODELAY, &is_undelayed, &size) == 0);
+    CHECK(is_undelayed == 1);
+    char control[16] = "";
+    size = sizeof control;
+    REQUIRE(::getsockopt(accepted.get(), IPPROTO_TCP, TCP_CONGESTION, control, &size) == 0);
+    CHECK(std::string(control) == "reno");
 }
 
 TEST_CASE("the daemon serves a socket that it was given and goes with its last run") {
