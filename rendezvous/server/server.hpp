@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
@@ -147,6 +148,7 @@ private:
     PortStore store_;
     Jobs jobs_;
     std::map<ConnectionId, Newcomer> newcomers_;
+    std::vector<UniqueFd> for_store_;           ///< have spoken in this turn
     std::map<ConnectionId, Session> sessions_;  ///< each until its serve() has ended
     std::optional<Lobby> lobby_;                ///< while another one leads, or none
     std::uint64_t last_id_ = 0;

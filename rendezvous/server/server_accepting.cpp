@@ -72,6 +72,10 @@ void Server::attend_some() {
             until = std::chrono::steady_clock::now() + patience;
         }
     } while (count < kNewcomersPerTurn && !is_stopped_ && std::chrono::steady_clock::now() < until);
+    // Together: the store's thread would take a processor from those who are still coming.
+    for (UniqueFd& client : std::exchange(for_store_, {})) {
+        hand_to_store(std::move(client));
+    }
     end_if_idle();
 }
 
@@ -236,7 +240,7 @@ void Server::hear(ConnectionId id) {
         refuse(peer_name(fd.get()), "it ended in the handshake");
     } else if (is_of_store(first)) {
         left(id);
-        hand_to_store(std::move(fd));
+        for_store_.push_back(std::move(fd));
     } else {
         open_session(id, newcomer.mapped().since, std::move(fd));
     }
