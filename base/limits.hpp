@@ -87,6 +87,12 @@ struct Limits {
     std::size_t error_file_bytes_max = std::size_t{64} << 10;    ///< read of a worker's error file
     std::size_t console_line_bytes_max = std::size_t{64} << 10;  ///< longer lines are cut in pieces
     std::size_t console_backlog_bytes_max = std::size_t{256} << 10;  ///< then workers wait
+    Milliseconds fold_within{200};       ///< equal lines of ranks are one on a terminal
+    std::size_t folded_lines_max = 256;  ///< wait for those of other ranks; then the oldest do not
+    Milliseconds prompt_after{100};  ///< an unfinished line, not growing, is shown on a terminal
+    std::size_t bar_rows_max = 32;   ///< of one stream at the foot of a terminal; more are lines
+    std::size_t escape_bytes_max = 4096;  ///< of a control sequence; what does not end so is none
+    std::size_t terminal_bytes_max = std::size_t{1} << 20;  ///< read of one that was left
     std::size_t say_lines_max = 1024;      ///< own lines that wait for a stopped console
     Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
     Milliseconds explain_every{1000};      ///< the rendezvous tells those who wait why, on change

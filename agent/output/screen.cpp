@@ -15,10 +15,6 @@ namespace ddprun::agent {
 namespace {
 
 constexpr std::string_view kSpecial = "\n\r\b\x1b";
-/// Rows of one stream's block; more are lines.
-constexpr std::size_t kRowsMax = 32;
-/// A sequence that does not end within so many bytes is none.
-constexpr std::size_t kEscapeBytesMax = 4096;
 /// Of a terminal that does not tell its own.
 constexpr WindowSize kUsualWindow{.rows = 24, .columns = 80};
 /// A worker's terminal is not narrower for the sake of its prefix.
@@ -131,7 +127,7 @@ void Screen::say(std::string_view lines, std::string& out) {
 std::optional<Instant> Screen::next_deadline() const {
     std::optional<Instant> first;
     if (!lines_.empty()) {
-        first = lines_.front().since + options_.fold_within;
+        first = lines_.front().since + options_.limits.fold_within;
     }
     for (const auto& [source, stream] : streams_) {
         if (stream.prompt_at && (!first || *stream.prompt_at < *first)) {
@@ -163,7 +159,7 @@ void Screen::take(Stream& stream, Rank rank, std::string_view bytes) {
             bytes.remove_prefix(1);
             if (escape_length(stream.escape) != 0) {
                 control(stream, std::exchange(stream.escape, {}));
-            } else if (stream.escape.size() >= kEscapeBytesMax) {
+            } else if (stream.escape.size() >= options_.limits.escape_bytes_max) {
                 stream.escape.clear();
             }
             continue;
@@ -197,8 +193,8 @@ void Screen::write(Stream& stream, Rank rank, std::string_view text) {
         row.shown = 0;
         row.is_bar = true;
     }
-    while (row.text.size() + text.size() >= options_.line_bytes_max) {
-        const std::size_t count = options_.line_bytes_max - row.text.size();
+    while (row.text.size() + text.size() >= options_.limits.console_line_bytes_max) {
+        const std::size_t count = options_.limits.console_line_bytes_max - row.text.size();
         row.text.append(text.substr(0, count));
         text.remove_prefix(count);
         Row piece = std::exchange(row, Row{.is_bar = row.is_bar});
@@ -207,7 +203,7 @@ void Screen::write(Stream& stream, Rank rank, std::string_view text) {
     row.text.append(text);
     stream.prompt_at.reset();
     if (!row.is_bar && !row.text.empty()) {
-        stream.prompt_at = now_ + options_.prompt_after;
+        stream.prompt_at = now_ + options_.limits.prompt_after;
     }
 }
 
@@ -257,7 +253,7 @@ void Screen::go_up(Stream& stream, std::size_t count) {
     for (; count > 0; --count) {
         if (stream.cursor > 0) {
             --stream.cursor;
-        } else if (stream.rows.size() < kRowsMax) {
+        } else if (stream.rows.size() < options_.limits.bar_rows_max) {
             // What stood there has scrolled by; it is about to be drawn anew.
             stream.rows.insert(stream.rows.begin(), Row{.is_bar = true});
         }
@@ -305,7 +301,8 @@ void Screen::add_line(Stream& stream, Rank rank, std::string text) {
     const std::uint64_t end = first_line_ + lines_.size();
     for (; folds && number < end; ++number) {
         Line& line = lines_[number - first_line_];
-        if (!line.own_prefix && line.text == text && now_ - line.since < options_.fold_within) {
+        if (!line.own_prefix && line.text == text &&
+            now_ - line.since < options_.limits.fold_within) {
             const auto at = std::lower_bound(line.ranks.begin(), line.ranks.end(), rank.value());
             if (at == line.ranks.end() || *at != rank.value()) {
                 line.ranks.insert(at, rank.value());
@@ -316,7 +313,7 @@ void Screen::add_line(Stream& stream, Rank rank, std::string text) {
     }
     lines_.push_back({.text = std::move(text),
                       .ranks = {rank.value()},
-                      .since = folds ? now_ : now_ - options_.fold_within,
+                      .since = folds ? now_ : now_ - options_.limits.fold_within,
                       .own_prefix = stream.own_prefix});
     stream.next_line = end + 1;
 }
@@ -335,8 +332,8 @@ void Screen::emit_due(bool is_all) {
     while (!lines_.empty()) {
         const Line& line = lines_.front();
         if (!is_all && line.ranks.size() < ranks.size() &&
-            now_ - line.since < options_.fold_within &&
-            lines_.size() <= options_.folded_lines_max) {
+            now_ - line.since < options_.limits.fold_within &&
+            lines_.size() <= options_.limits.folded_lines_max) {
             return;
         }
         emit(line);

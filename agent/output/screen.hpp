@@ -12,18 +12,16 @@
 
 #include "agent/output/window_size.hpp"
 #include "base/instant.hpp"
+#include "base/limits.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::agent {
 
 struct ScreenOptions {
     bool has_prefixes = true;
-    std::string host;             ///< in prefixes, `[host 0-3] `; empty: `[0-3] `
-    bool folds = true;            ///< equal lines of several ranks are one; needs prefixes
-    Milliseconds fold_within{};   ///< Limits::fold_within
-    Milliseconds prompt_after{};  ///< Limits::prompt_after
-    std::size_t folded_lines_max = 1;
-    std::size_t line_bytes_max = 1;  ///< longer lines are cut in pieces
+    std::string host;   ///< in prefixes, `[host 0-3] `; empty: `[0-3] `
+    bool folds = true;  ///< equal lines of several ranks are one; needs prefixes
+    Limits limits;
 };
 
 /// What a terminal shows that several workers write to. Whole lines scroll by, with the rank before

@@ -29,14 +29,6 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 /// Full reads of one stream before the others have their turn.
 constexpr int kReadsPerTurn = 4;
-/// Equal lines of ranks that come within this are one on a terminal.
-constexpr Milliseconds kFoldWithin{200};
-/// Lines that wait for those of other ranks; then the oldest do so no more.
-constexpr std::size_t kFoldedLinesMax = 256;
-/// An unfinished line that has not grown for so long is shown on a terminal.
-constexpr Milliseconds kPromptAfter{100};
-/// More than the kernel holds of what was written to a pseudo-terminal.
-constexpr std::size_t kTerminalBytesMax = std::size_t{1} << 20;
 
 Milliseconds unix_now() {
     return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
@@ -69,10 +61,7 @@ std::optional<ScreenOptions> screen_options(const OutputOptions& options) {
     return ScreenOptions{.has_prefixes = options.prefixes,
                          .host = options.prefix_host,
                          .folds = options.folds,
-                         .fold_within = kFoldWithin,
-                         .prompt_after = kPromptAfter,
-                         .folded_lines_max = kFoldedLinesMax,
-                         .line_bytes_max = options.limits.console_line_bytes_max};
+                         .limits = options.limits};
 }
 
 WindowSize workers_window(const OutputOptions& options, int console, Rank rank) {
@@ -348,7 +337,7 @@ void OutputPump::drain(Stream& stream) {
 /// What was written is on its way through a queue of the kernel, of which FIONREAD knows nothing. A
 /// read that finds nothing has waited for that.
 void OutputPump::drain_terminal(Stream& stream) {
-    for (std::size_t left = kTerminalBytesMax; left > 0 && !stream.is_ended;) {
+    for (std::size_t left = options_.limits.terminal_bytes_max; left > 0 && !stream.is_ended;) {
         std::size_t count = 0;
         if (!read_once(stream, count) || count == 0) {
             return;

@@ -32,10 +32,10 @@ ScreenOptions usual_options() {
     return {.has_prefixes = true,
             .host = "",
             .folds = true,
-            .fold_within = Milliseconds{200},
-            .prompt_after = Milliseconds{100},
-            .folded_lines_max = 100,
-            .line_bytes_max = 1000};
+            .limits = {.console_line_bytes_max = 1000,
+                       .fold_within = Milliseconds{200},
+                       .folded_lines_max = 100,
+                       .prompt_after = Milliseconds{100}}};
 }
 
 /// Several ranks at one terminal of 10 lines of 40 characters.
@@ -152,7 +152,7 @@ TEST_CASE("without folding, and without prefixes, each line is shown at once") {
 
 TEST_CASE("lines wait for others in a bounded queue") {
     ScreenOptions options = usual_options();
-    options.folded_lines_max = 3;
+    options.limits.folded_lines_max = 3;
     Watched watched(2, options);
     watched.write(0, "1\n2\n3\n4\n5\n");
     CHECK(watched.lines() == Lines{"[0] 1", "[0] 2", ""});
