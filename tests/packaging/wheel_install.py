@@ -16,7 +16,8 @@ import os, sys
 import ddprun
 worker = ddprun.worker()
 assert worker.is_under_ddprun
-print("rank", worker.rank, "of", worker.world_size, *sys.argv[1:], flush=True)
+# In one piece: the other worker writes to the same console.
+print(f"rank {worker.rank} of {worker.world_size} {' '.join(sys.argv[1:])}\\n", end="", flush=True)
 """
 PROGRAMS = ["ddpctl", "ddprun", "ddprun-gpu-use", "ddprun-keeper", "ddprun-preload.so",
             "ddprun-rendezvous", "ddprun-stacks"]

@@ -56,7 +56,13 @@ class Stop(RanksTest):
         self.start(SCRIPT, "--init", "file://{store}", "--steps", "5", "--raises-after", "5",
                    "--lingers")
         late, failed = self.ranks
-        self.assertIn("is taken down\n", failed.stdout)
+        heard = []
+        for line in failed.stdout:
+            heard.append(line)
+            if line == "is taken down\n":
+                break
+        else:
+            self.fail(f"{heard} code {failed.wait()} {failed.stderr.read()}")
         _, said = late.communicate(timeout=DEADLINE_S)
         self.assertEqual((late.returncode, said), (0, ""))
         _, said = failed.communicate(timeout=DEADLINE_S)

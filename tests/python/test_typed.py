@@ -20,7 +20,7 @@ class Typed(unittest.TestCase):
             told = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", cache],
                                   cwd=PACKAGE, capture_output=True, text=True)
         self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
-        self.assertIn("no issues found in 7 source files", told.stdout)
+        self.assertRegex(told.stdout, r"no issues found in \d+ source files")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ TEST_CASE("the end of a worker is described and becomes an exit code that is nev
     evidence.exec_errno = EACCES;
     CHECK(exit_code_of(evidence) == kExitNotExecutable);
     evidence.exec_errno = 99999;
-    CHECK(describe_end(evidence) == "could not execute ./train: unknown error");
+    CHECK(describe_end(evidence) == "could not execute ./train: Unknown error 99999");
 }
 
 TEST_CASE("evidence is kept within the limits and stays UTF-8") {
