@@ -31,7 +31,7 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
                {.say = [this](const std::string& line) { say(line); },
                 .on_child = [this](int pid) { keeper_->exclude(pid); },
                 .on_input = [this](Input input) { feed(std::move(input)); }}),
-      timer_(io),
+      timer_(io, [this] { feed(Tick{}); }),
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
       window_signals_(io, [this](int /*signal*/) { follow_window(); }) {}
@@ -155,27 +155,7 @@ void Agent::feed(Input input) {
         }
     }
     is_feeding_ = false;
-    arm();
-}
-
-void Agent::arm() {
-    const std::optional<Instant> deadline =
-        has_ended_ ? std::nullopt : supervisor_->next_deadline();
-    if (deadline == armed_for_) {
-        return;
-    }
-    armed_for_ = deadline;
-    if (!deadline) {
-        timer_.cancel();
-        return;
-    }
-    timer_.expires_at(*deadline);
-    timer_.async_wait([this](boost::system::error_code failure) {
-        if (!failure) {
-            armed_for_.reset();
-            feed(Tick{});
-        }
-    });
+    timer_.set(has_ended_ ? std::nullopt : supervisor_->next_deadline());
 }
 
 void Agent::carry_out(Effect effect) {
@@ -337,7 +317,7 @@ void Agent::end(int code) {
     has_ended_ = true;
     output_->end_run(code, verdict_text_);
     inputs_.clear();
-    timer_.cancel();
+    timer_.set(std::nullopt);
     helpers_.stop();
     workers_signals_.stop();
     window_signals_.stop();

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/generation_on_node.hpp"
@@ -19,6 +18,7 @@
 #include "agent/daemon/store_host.hpp"
 #include "agent/helpers/helper_programs.hpp"
 #include "agent/output/worker_output.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "rendezvous/client/link.hpp"
 
 namespace ddprun::agent {
@@ -68,7 +68,6 @@ private:
     [[nodiscard]] KeeperHandle::Events keeper_events();
 
     void feed(Input input);
-    void arm();
     void carry_out(Effect effect);
     void open_store(const std::string& host);
     void start_workers(StartWorkers start);
@@ -95,7 +94,7 @@ private:
     StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;
     HelperPrograms helpers_;
-    boost::asio::steady_timer timer_;
+    DeadlineTimer timer_;  ///< of the supervisor
     SignalWatch signals_;
     SignalWatch workers_signals_;
     SignalWatch window_signals_;
@@ -105,7 +104,6 @@ private:
     bool is_feeding_ = false;
     bool has_ended_ = false;
     std::string verdict_text_;  ///< of the verdict that was shown; empty: none
-    std::optional<Instant> armed_for_;
 
     std::optional<GenerationOnNode> generation_;  ///< none: nothing is left of the last one
 };

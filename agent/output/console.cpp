@@ -3,8 +3,6 @@
 #include <chrono>
 #include <utility>
 
-#include <boost/system/error_code.hpp>
-
 #include "agent/output/terminal.hpp"
 
 namespace ddprun::agent {
@@ -19,7 +17,10 @@ Instant now() {
 
 Console::Console(boost::asio::io_context& io, int fd, const std::optional<ScreenOptions>& screen,
                  std::function<void()> on_room)
-    : fd_(fd), sink_(io, fd, std::move(on_room)), timer_(io) {
+    : fd_(fd), sink_(io, fd, std::move(on_room)), timer_(io, [this] {
+          screen_->tick(now(), shown_);
+          show();
+      }) {
     if (screen && is_terminal(fd)) {
         screen_.emplace(*screen, window_of(fd));
     }
@@ -68,28 +69,8 @@ void Console::show() {
     sink_.write(shown_);
     shown_.clear();
     if (screen_) {
-        arm();
+        timer_.set(screen_->next_deadline());
     }
-}
-
-void Console::arm() {
-    const std::optional<Instant> deadline = screen_->next_deadline();
-    if (deadline == armed_for_) {
-        return;
-    }
-    armed_for_ = deadline;
-    if (!deadline) {
-        timer_.cancel();
-        return;
-    }
-    timer_.expires_at(*deadline);
-    timer_.async_wait([this](boost::system::error_code error) {
-        if (!error) {
-            armed_for_.reset();
-            screen_->tick(now(), shown_);
-            show();
-        }
-    });
 }
 
 }  // namespace ddprun::agent

@@ -6,11 +6,11 @@
 #include <string_view>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "agent/output/screen.hpp"
 #include "agent/output/worker_output_console.hpp"
 #include "base/instant.hpp"
+#include "base/os/deadline_timer.hpp"
 
 namespace ddprun::agent {
 
@@ -42,14 +42,12 @@ public:
 
 private:
     void show();
-    void arm();
 
     const int fd_;
     ConsoleSink sink_;
     std::optional<Screen> screen_;
-    boost::asio::steady_timer timer_;
-    std::optional<Instant> armed_for_;
-    std::string shown_;  ///< of one call
+    DeadlineTimer timer_;  ///< of the screen
+    std::string shown_;    ///< of one call
 };
 
 }  // namespace ddprun::agent

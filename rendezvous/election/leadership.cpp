@@ -86,7 +86,7 @@ Leadership::Leadership(asio::io_context& io, LeadershipOptions options)
       watch_client_(io, options_.etcds, options_.limits),
       parting_client_(io, options_.etcds, options_.limits),
       journal_(io, options_.etcds, keys_, options_.limits),
-      timer_(io) {}
+      timer_(io, [this] { step(TermTimer{}); }) {}
 
 // ----------------------------------------------------------------------------- called by the owner
 
@@ -106,7 +106,7 @@ void Leadership::stop(std::function<void()> done) {
     client_.cancel();
     watch_client_.cancel();
     stop_reading();
-    timer_.cancel();
+    timer_.set(std::nullopt);
     if (const std::optional<std::int64_t> lease = term_.lease()) {
         asio::co_spawn(io_, give_up(*lease, std::move(done)), asio::detached);
     } else {
@@ -172,26 +172,9 @@ void Leadership::carry_out(const TermEffects& effects) {
             std::visit(act, effect);
         }
     }
-    arm();
-}
-
-void Leadership::arm() {
-    const std::optional<Instant> at = term_.timer();
-    if (stage_ != Stage::Running || at == armed_) {
-        return;
+    if (stage_ == Stage::Running) {
+        timer_.set(term_.timer());
     }
-    armed_ = at;
-    if (!at) {
-        timer_.cancel();
-        return;
-    }
-    timer_.expires_at(*at);
-    timer_.async_wait([this](boost::system::error_code cancelled) {
-        if (!cancelled) {
-            armed_.reset();
-            step(TermTimer{});
-        }
-    });
 }
 
 EtcdRequest Leadership::request_of(const AskEtcd& question) const {

@@ -9,10 +9,10 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "rendezvous/etcd/etcd_client.hpp"
 #include "rendezvous/host/leader_term.hpp"
 #include "rendezvous/journal/etcd_journal.hpp"
@@ -91,7 +91,6 @@ private:
     [[nodiscard]] EtcdRequest request_of(const AskEtcd& question) const;
     void step(const TermInput& input);
     void carry_out(const TermEffects& effects);
-    void arm();
     void begin_leading(std::uint64_t term);
     void end_leading(const std::string& why);
     void stop_reading();
@@ -108,8 +107,7 @@ private:
     std::uint64_t reading_ = 0;  ///< whose records are awaited; 0: nobody's
     EtcdRecords records_;        ///< as they were read for this term
     EtcdJournal journal_;
-    boost::asio::steady_timer timer_;
-    std::optional<Instant> armed_;
+    DeadlineTimer timer_;  ///< of the term
     LeadershipEvents events_;
     Stage stage_ = Stage::New;
 };

@@ -13,7 +13,7 @@ CrowdAgent::CrowdAgent(boost::asio::io_context& io, agent::SupervisorOptions opt
                        const CrowdEvents& events)
     : supervisor_(std::move(options)),
       link_(io, std::move(client)),
-      timer_(io),
+      timer_(io, [this] { feed(agent::Tick{}); }),
       store_port_(store_port),
       events_(events) {}
 
@@ -66,7 +66,7 @@ void CrowdAgent::feed(agent::Input input) {
         }
     }
     is_feeding_ = false;
-    arm();
+    timer_.set(has_ended_ ? std::nullopt : supervisor_.next_deadline());
 }
 
 void CrowdAgent::carry_out(const agent::Effect& effect) {
@@ -97,31 +97,12 @@ void CrowdAgent::carry_out(const agent::Effect& effect) {
                    },
                    [this](const agent::Exit& e) {
                        has_ended_ = true;
-                       timer_.cancel();
+                       timer_.set(std::nullopt);
                        link_.stop([this, code = e.code] { events_.on_exit(code); });
                    },
                    [](const auto&) {},
                },
                effect);
-}
-
-void CrowdAgent::arm() {
-    const std::optional<Instant> deadline = has_ended_ ? std::nullopt : supervisor_.next_deadline();
-    if (deadline == armed_for_) {
-        return;
-    }
-    armed_for_ = deadline;
-    if (!deadline) {
-        timer_.cancel();
-        return;
-    }
-    timer_.expires_at(*deadline);
-    timer_.async_wait([this](boost::system::error_code cancelled) {
-        if (!cancelled) {
-            armed_for_.reset();
-            feed(agent::Tick{});
-        }
-    });
 }
 
 }  // namespace ddprun::test

@@ -7,10 +7,10 @@
 #include <set>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "agent/core/supervisor.hpp"
 #include "base/instant.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
 
@@ -42,17 +42,15 @@ private:
     void feed(agent::Input input);
     void carry_out(const agent::Effect& effect);
     void end_worker(Generation generation, LocalRank local_rank, const rdzv::Evidence& evidence);
-    void arm();
 
     agent::Supervisor supervisor_;
     rdzv::RendezvousClient link_;
-    boost::asio::steady_timer timer_;
+    DeadlineTimer timer_;
     const std::uint16_t store_port_;
     const CrowdEvents& events_;
     std::deque<agent::Input> inputs_;  ///< bounded: a step answers with one input per effect
     bool is_feeding_ = false;
     bool has_ended_ = false;
-    std::optional<Instant> armed_for_;
     Generation generation_;
     std::set<LocalRank> living_;
 };
