@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>
@@ -28,6 +29,16 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+namespace {
+
+constexpr std::chrono::microseconds kNap{50};  ///< a shorter sleep is not worth it
+
+bool has_other_cpus() {
+    return std::thread::hardware_concurrency() > 1;  // tidy: allow thread
+}
+
+}  // namespace
+
 // ------------------------------------------------------------------------------ starting, stopping
 
 Server::Server(asio::io_context& io, ServerOptions options)
@@ -39,6 +50,7 @@ Server::Server(asio::io_context& io, ServerOptions options)
       room_(io),
       start_timer_(io),
       half_open_(options_.limits),
+      patience_(has_other_cpus() ? Duration(kNap) : Duration::zero()),
       store_(options_.limits, store_say()),
       jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(),
             !options_.exits_when_idle) {

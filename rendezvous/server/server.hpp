@@ -145,6 +145,7 @@ private:
     boost::asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
     std::function<void()> on_ended_;
     HalfOpen half_open_;
+    const Duration patience_;  ///< looking on for another newcomer, before the next wait
     PortStore store_;
     Jobs jobs_;
     std::map<ConnectionId, Newcomer> newcomers_;

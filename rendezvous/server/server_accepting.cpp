@@ -10,7 +10,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <variant>
 
@@ -37,8 +36,7 @@ namespace {
 
 constexpr std::size_t kNewcomersPerTurn = 256;  ///< then the others get their turn
 constexpr std::size_t kAcceptedPerTurn = 1024;
-constexpr std::chrono::microseconds kNap{50};  ///< a shorter sleep is not worth it
-constexpr std::uint64_t kListener = 0;         ///< in the epoll set; connections begin with 1
+constexpr std::uint64_t kListener = 0;  ///< in the epoll set; connections begin with 1
 
 sockaddr* generic(sockaddr_storage& address) {
     return static_cast<sockaddr*>(static_cast<void*>(&address));
@@ -61,15 +59,13 @@ asio::awaitable<void> Server::attend_newcomers() {
 /// Waking up takes longer than attending to somebody, and thousands may come one after another: so
 /// it goes on looking for a moment.
 void Server::attend_some() {
-    const bool has_other_cpus = std::thread::hardware_concurrency() > 1;  // tidy: allow thread
-    const Duration patience = has_other_cpus ? Duration(kNap) : Duration::zero();
     Instant until{};
     std::size_t count = 0;
     do {
         const std::size_t more = look_for_arrivals();
         count += more;
         if (more > 0) {
-            until = std::chrono::steady_clock::now() + patience;
+            until = std::chrono::steady_clock::now() + patience_;
         }
     } while (count < kNewcomersPerTurn && !is_stopped_ && std::chrono::steady_clock::now() < until);
     // Together: the store's thread would take a processor from those who are still coming.
