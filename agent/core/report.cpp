@@ -18,9 +18,7 @@ namespace {
 
 constexpr std::size_t kColumns = 90;
 constexpr std::size_t kLastLines = 15;
-
-/// Beside those of stderr: what else was going on.
-constexpr std::size_t kLastLinesOfStdout = 5;
+constexpr std::size_t kLastLinesOfStdout = 5;  ///< beside those of stderr: what else was going on
 
 using Lines = std::vector<std::string>;
 

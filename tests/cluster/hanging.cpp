@@ -145,18 +145,23 @@ TEST_CASE(
     cluster.wait_all_gone();
 }
 
-TEST_CASE("Python's stacks are shown by py-spy, and a tool that does not end is killed") {
-    Cluster cluster;
-    fake_tool(cluster, "py-spy", "echo shown by py-spy $*");
-    fake_tool(cluster, "eu-stack", "echo begun; exec /bin/sleep 1000");
-    const std::string python = cluster.dir() / "python3";
+/// What was written about the one worker of a node that runs `python` and was found to hang.
+std::string stacks_of_hung(Cluster& cluster, const std::string& python) {
     std::filesystem::copy_file(Cluster::worker(), python);
     Process& node = cluster.start_ddprun(
         {"--hang-timeout", "1", "--no-python", python, "--print", "--hang"}, only_tools(cluster));
     CHECK(node.wait_exit() == 94);
+    CHECK(node.count_lines("no py-spy") == 0);
     const std::vector<std::string> folders = stacks_folders(node);
     REQUIRE(folders.size() == 1);
-    const std::string text = read_file(folders[0] + "/rank0.txt");
+    return read_file(folders[0] + "/rank0.txt");
+}
+
+TEST_CASE("Python's stacks are shown by py-spy, and a tool that does not end is killed") {
+    Cluster cluster;
+    fake_tool(cluster, "py-spy", "echo shown by py-spy $*");
+    fake_tool(cluster, "eu-stack", "echo begun; exec /bin/sleep 1000");
+    const std::string text = stacks_of_hung(cluster, cluster.dir() / "python3");
     check_has(text, {"Python's stacks, by py-spy", "shown by py-spy dump ", "begun\n",
                      "(it did not end in time and was killed)"});
     // What the kernel knows comes first, whatever the tools do.
@@ -168,17 +173,9 @@ TEST_CASE("py-spy is sought beside the Python that runs, and then in PATH") {
     Cluster cluster;
     fake_tool(cluster, "py-spy", "echo the wrong one");
     fake_tool(cluster, "py-spy", "echo shown by its own py-spy $*", "env/bin");
-    const std::string python = cluster.dir() / "env/bin/python3";
-    std::filesystem::copy_file(Cluster::worker(), python);
-    Process& node = cluster.start_ddprun(
-        {"--hang-timeout", "1", "--no-python", python, "--print", "--hang"}, only_tools(cluster));
-    CHECK(node.wait_exit() == 94);
-    const std::vector<std::string> folders = stacks_folders(node);
-    REQUIRE(folders.size() == 1);
-    const std::string text = read_file(folders[0] + "/rank0.txt");
+    const std::string text = stacks_of_hung(cluster, cluster.dir() / "env/bin/python3");
     check_has(text, {"shown by its own py-spy dump "});
     CHECK(text.find("the wrong one") == std::string::npos);
-    CHECK(node.count_lines("py-spy") == 0);
     cluster.wait_all_gone();
 }
 
