@@ -19,13 +19,13 @@
 
 #include "agent/output/worker_output_files.hpp"
 #include "base/limits.hpp"
+#include "rendezvous/wire/json_text.hpp"
 
 namespace ddprun::agent {
 
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;
 
 constexpr std::size_t kRandomDigits = 8;  ///< behind the job's name and an underscore
 constexpr std::string_view kNoteName = "/run.json";
@@ -162,12 +162,12 @@ void remove_dead_link(const std::string& log_dir) {
 
 }  // namespace
 
-std::string run_note_json(const RunNote& note) {
-    json object = {{"program", note.program},
-                   {"job", note.job},
-                   {"hostname", note.hostname},
-                   {"pid", note.pid},
-                   {"started_ms", note.started.count()}};
+nlohmann::ordered_json run_note_json(const RunNote& note) {
+    nlohmann::ordered_json object = {{"program", note.program},
+                                     {"job", note.job},
+                                     {"hostname", note.hostname},
+                                     {"pid", note.pid},
+                                     {"started_ms", note.started.count()}};
     if (note.ended) {
         object["ended_ms"] = note.ended->count();
     }
@@ -177,14 +177,11 @@ std::string run_note_json(const RunNote& note) {
     if (!note.text.empty()) {
         object["text"] = note.text;
     }
-    return object.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+    return object;
 }
 
 std::optional<RunNote> parse_run_note(std::string_view text) {
-    constexpr int kDepthMax = static_cast<int>(Limits{}.json_depth_max);
-    const json::parser_callback_t is_kept = [](int depth, json::parse_event_t /*event*/,
-                                               json& /*parsed*/) { return depth <= kDepthMax; };
-    const json object = json::parse(text, is_kept, false);
+    const nlohmann::json object = rdzv::parse_shallow_json(text);
     if (!object.is_object() || !object.contains("program") || !object["program"].is_string() ||
         !object.contains("started_ms")) {
         return std::nullopt;
@@ -257,7 +254,9 @@ Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& 
 }
 
 Result<void> RunFolder::write_note() const {
-    return replace_file(note_path(path_), run_note_json(note_));
+    using nlohmann::ordered_json;
+    constexpr auto kRepair = ordered_json::error_handler_t::replace;
+    return replace_file(note_path(path_), run_note_json(note_).dump(1, ' ', false, kRepair) + "\n");
 }
 
 std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job) {

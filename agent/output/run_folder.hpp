@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "base/instant.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
@@ -26,7 +28,7 @@ struct RunNote {
 
     bool operator==(const RunNote&) const = default;
 };
-[[nodiscard]] std::string run_note_json(const RunNote& note);
+[[nodiscard]] nlohmann::ordered_json run_note_json(const RunNote& note);
 /// None: that is no such note.
 [[nodiscard]] std::optional<RunNote> parse_run_note(std::string_view json);
 

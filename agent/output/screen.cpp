@@ -9,6 +9,7 @@
 
 #include "agent/output/text_width.hpp"
 #include "base/check.hpp"
+#include "base/escape_sequence.hpp"
 
 namespace ddprun::agent {
 

@@ -14,7 +14,4 @@ namespace ddprun::agent {
 /// that colours end where they should. Tabulators become blanks. Pure.
 [[nodiscard]] std::string fit_columns(std::string_view text, std::size_t columns);
 
-/// The length of the escape sequence that `text` begins with; 0: it is not whole yet. Pure.
-[[nodiscard]] std::size_t escape_length(std::string_view text);
-
 }  // namespace ddprun::agent

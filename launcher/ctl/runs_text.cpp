@@ -86,11 +86,11 @@ std::string runs_text(const std::vector<FoundRun>& runs) {
 std::string runs_json(const std::vector<FoundRun>& runs) {
     std::string text;
     for (const FoundRun& run : runs) {
-        using json = nlohmann::ordered_json;
-        json object = json::parse(agent::run_note_json(run.note));
+        using nlohmann::ordered_json;
+        ordered_json object = agent::run_note_json(run.note);
         object["run"] = run.path;
         object["state"] = run_state_text(run.state);
-        text += object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+        text += object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
     }
     return text;
 }

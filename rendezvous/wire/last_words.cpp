@@ -5,7 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/limits.hpp"
+#include "base/escape_sequence.hpp"
+#include "rendezvous/wire/json_text.hpp"
 
 namespace ddprun::rdzv {
 
@@ -13,31 +14,11 @@ namespace {
 
 constexpr std::string_view kTraceback = "Traceback (most recent call last):";
 
-/// Behind the escape sequence that `text` begins with: CSI (colours, cursor) or OSC (titles,
-/// links). 0: it begins with none that is whole.
-std::size_t escape_sequence_size(std::string_view text) {
-    if (text.size() < 2 || text[0] != '\x1b') {
-        return 0;
-    }
-    if (text[1] == '[') {
-        const auto* const last = std::find_if(text.begin() + 2, text.end(),
-                                              [](char c) { return c >= 0x40 && c <= 0x7e; });
-        return last == text.end() ? 0 : static_cast<std::size_t>(last - text.begin()) + 1;
-    }
-    if (text[1] == ']') {
-        const std::size_t end = text.find_first_of("\a\x1b", 2);
-        if (end == std::string_view::npos) {
-            return 0;
-        }
-        return text[end] == '\a' ? end + 1 : std::min(end + 2, text.size());
-    }
-    return 0;
-}
-
 std::string without_escapes(std::string_view line) {
     std::string text;
     while (!line.empty()) {
-        if (const std::size_t size = escape_sequence_size(line); size > 0) {
+        const std::size_t size = line.front() == '\x1b' ? escape_length(line) : 0;
+        if (size > 0) {
             line.remove_prefix(size);
             continue;
         }
@@ -88,19 +69,16 @@ std::string exception_in(const std::vector<std::string>& lines) {
 }  // namespace
 
 ErrorFile parse_error_file(std::string_view content) {
-    using nlohmann::json;
-    constexpr int kDepthMax = static_cast<int>(Limits{}.json_depth_max);
-    const json::parser_callback_t is_kept = [](int depth, json::parse_event_t /*event*/,
-                                               json& /*parsed*/) { return depth <= kDepthMax; };
-    const json file = json::parse(content, is_kept, false);
-    const auto text_in = [](const json& object, const char* key) {
+    using Json = nlohmann::json;
+    const Json file = parse_shallow_json(content);
+    const auto text_in = [](const Json& object, const char* key) {
         const bool is_there = object.is_object() && object.contains(key) && object[key].is_string();
         return is_there ? object[key].get<std::string>() : std::string();
     };
     if (!file.is_object() || !file.contains("message")) {
         return {};
     }
-    const json& message = file["message"];
+    const Json& message = file["message"];
     if (!message.is_object()) {
         return {.message = text_in(file, "message"), .traceback = {}};
     }

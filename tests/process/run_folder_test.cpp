@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 
@@ -44,11 +46,11 @@ std::vector<std::string> names_of(const std::vector<FoundRun>& runs) {
 TEST_CASE("a run's note comes back as it was, and nothing else is one") {
     RunNote note = note_of("/a \"b\"/train.py");
     note.started = Milliseconds(1795368099950);
-    CHECK(parse_run_note(run_note_json(note)) == note);
+    CHECK(parse_run_note(run_note_json(note).dump()) == note);
     note.ended = Milliseconds(1795368100000);
     note.exit_code = 139;
     note.text = "rank 3 on gpu-07 was killed by SIGSEGV";
-    CHECK(parse_run_note(run_note_json(note)) == note);
+    CHECK(parse_run_note(run_note_json(note).dump()) == note);
     for (const char* text :
          {"", "{", "[]", "{}", R"({"program": 1, "started_ms": 1})", R"({"program": "x"})"}) {
         CHECK_FALSE(parse_run_note(text).has_value());

@@ -43,6 +43,7 @@ TEST_CASE("lines are shown as a terminal shows them in the end") {
     CHECK(shown_lines("10%|#\r50%|###\r100%|#####\r\n") == Lines{"100%|#####"});
     CHECK(shown_lines("10%|#\r\x1b[K\n") == Lines{"10%|#"});
     CHECK(shown_lines("\x1b[1;31mred\x1b[0m\tx") == Lines{"red    x"});
+    CHECK(shown_lines("\x1b(Bplain") == Lines{"plain"});  // not only colours
     CHECK(shown_lines("\x1b]8;;http://x\x1b\\link\x1b]8;;\a!") == Lines{"link!"});
     CHECK(shown_lines("\x1b[12") == Lines{"\x1b[12"});
     CHECK(shown_lines("\x1b") == Lines{"\x1b"});
