@@ -12,8 +12,8 @@ NumPy and scikit-learn for the examples, the benchmarks and the tests that run r
 with the library and the type checker that the package `ddprun` is tested with.
 
   --without-torch   leave .venv out; what needs PyTorch is then skipped, and says so
-  --full            into .venv also the large libraries that only scripts/test.sh --full uses:
-                    transformers and lightning
+  --full            also what only scripts/test.sh --full uses: transformers and lightning in
+                    .venv, and Debian's packages to judge released packages and run them with
   --help            this text
 TEXT
 }
@@ -37,6 +37,9 @@ python_packages=(
     accelerate==1.15.0 mypy==2.4.1   # what the package `ddprun` is tested with
 )
 large_python_packages=(transformers==5.23.0 lightning==2.6.6)
+full_packages=(
+    lintian systemd debootstrap   # judge packages, the service; an older system
+)
 
 with_torch=yes
 is_full=no
@@ -71,6 +74,7 @@ missing_packages() {
     done
 }
 
+[ "$is_full" = no ] || packages+=("${full_packages[@]}")
 command -v dpkg-query >/dev/null ||
     die "this is no Debian system (no dpkg-query): install by hand: ${packages[*]}"
 mapfile -t missing < <(missing_packages)

@@ -137,6 +137,8 @@ if [ "$is_full" = yes ]; then
     check "what users install, made for glibc 2.28 (scripts/package.sh)" scripts/package.sh
     check "the released wheel in a clean environment" python3 -B tests/packaging/wheel_install.py \
         --wheel build/package/*manylinux_2_28_x86_64.whl
+    check "the released wheel in an older system" python3 -B tests/packaging/old_root.py \
+        build/package/*manylinux_2_28_x86_64.whl build/package/bullseye
     check "released programs in a bare root" python3 -B tests/packaging/bare_root.py \
         build/package/*-linux-x86_64.tar.gz
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
