@@ -11,6 +11,7 @@ chmod 1777 "$root/tmp"
 tar -xzf "$tarball" -C "$root" --strip-components 1 --wildcards '*/bin/*' '*/share/doc/*'
 cp -a "$root"/bin/* "$root/usr/libexec/ddprun/"
 cp -a "$root/share/doc/ddprun" "$root/usr/share/doc/"
+gzip -9n "$root/usr/share/doc/ddprun/THIRD_PARTY_LICENSES.txt"
 rm -rf "${root:?}/bin" "${root:?}/share"
 # The loader at the path that is written into the programs, and beside it what they and it load.
 loader=$(readelf -l "$root/usr/libexec/ddprun/ddprun" |

@@ -38,7 +38,7 @@ python_packages=(
 )
 large_python_packages=(transformers==5.23.0 lightning==2.6.6)
 full_packages=(
-    lintian systemd debootstrap   # judge packages, the service; an older system
+    lintian systemd debootstrap buildah   # judge packages, the service; an older system; the image
 )
 
 with_torch=yes

@@ -141,6 +141,7 @@ if [ "$is_full" = yes ]; then
         build/package/*manylinux_2_28_x86_64.whl build/package/bullseye
     check "released programs in a bare root" python3 -B tests/packaging/bare_root.py \
         build/package/*-linux-x86_64.tar.gz
+    check "the image" python3 -B tests/packaging/image.py build/package/*-linux-x86_64.tar.gz
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     step "configure: asan with whole jobs" cmake --preset asan -DDDPRUN_WITH_CLUSTER_TESTS=ON
     step "build: asan with whole jobs" scripts/build.sh asan
