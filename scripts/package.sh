@@ -43,6 +43,17 @@ version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 readonly version
 mkdir -p "$sources" "$folder"
 
+# apt_get WORD...: with lists of its own, which a machine may lack, and which stay as they are.
+apt_get() {
+    local state=$folder/apt
+    mkdir -p "$state/lists/partial" "$state/cache/archives/partial"
+    touch "$state/status"
+    # As apt's own user it could not write here.
+    apt-get -qq -o APT::Architecture="$debian_arch" -o APT::Architectures="$debian_arch" \
+        -o Dir::State="$state" -o Dir::State::status="$state/status" -o Dir::Cache="$state/cache" \
+        -o APT::Sandbox::User=root "$@"
+}
+
 # fetch KIND NAME VERSION SUM: leaves the file's path in $fetched.
 fetch() {
     local kind=$1 name=$2 wanted=$3 sum=$4 file
@@ -52,9 +63,11 @@ fetch() {
     into=$(mktemp -d "$sources/fetch.XXXXXX")
     say "fetching $name $wanted"
     case "$kind" in
-        # As apt's own user it could not write here.
-        deb) (cd "$into" && apt-get -qq -o APT::Sandbox::User=root download "$name=$wanted") ;;
-        pip) python3 -m pip download --quiet --disable-pip-version-check --no-deps \
+        deb)
+            [ -d "$folder/apt" ] || apt_get update || die "cannot fetch Debian's lists of packages"
+            (cd "$into" && apt_get download "$name=$wanted")
+            ;;
+        pip) "$tools/bin/pip" download --quiet --disable-pip-version-check --no-deps \
             --only-binary :all: --dest "$into" "$name==$wanted" ;;
     esac || die "cannot fetch $name $wanted: is it still there? See packaging/sources.txt"
     file=$(find "$into" -type f)
@@ -69,7 +82,7 @@ lay_out() {
     local mark kind name wanted its_arch sum zig
     mark=$(sha256sum packaging/sources.txt scripts/package.sh | sha256sum)
     [ "$(cat "$folder/laid-out" 2>/dev/null)" = "$mark" ] && return
-    rm -rf "$folder/root" "$folder/compiler"
+    rm -rf "$folder/root" "$folder/compiler" "$folder/apt"
     mkdir -p "$folder/root" "$folder/compiler"
     while read -r kind name wanted its_arch sum; do
         case "$kind:$its_arch" in
@@ -133,13 +146,15 @@ check_programs() {
     local file newest needed
     for file in "$folder"/installed/bin/*; do
         [ ! -L "$file" ] || continue
-        newest=$(objdump -T "$file" | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p' | sort -V | tail -1)
+        newest=$(readelf -VW "$file" | sed -n 's/.*Name: GLIBC_\([0-9.]*\).*/\1/p' |
+            sort -V | tail -1)
+        [ -n "$newest" ] || die "$file needs no C library: readelf -V does not know it"
         [ "$(printf '%s\n' "$newest" "$glibc" | sort -V | tail -1)" = "$glibc" ] ||
-            die "$file needs glibc $newest: objdump -T shows what of it"
-        needed=$(objdump -p "$file" | sed -n 's/ *NEEDED *//p' |
+            die "$file needs glibc $newest: readelf -V shows what of it"
+        needed=$(readelf -dW "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
             grep -vxE '(lib(c|m|dl|pthread|rt|resolv|util)|ld-linux-.*)\.so\.[0-9]+' || true)
         [ -z "$needed" ] || die "$file needs $needed beside the C library"
-        say "$(basename "$file"): glibc ${newest:-of any version}, $(stat -c %s "$file") bytes"
+        say "$(basename "$file"): glibc $newest, $(stat -c %s "$file") bytes"
     done
 }
 
