@@ -88,9 +88,11 @@ std::string misplaced_flags(ProgramMode mode, const std::vector<std::string>& wo
     if (flags.empty()) {
         return {};
     }
-    return fmt::format("{} behind {} {} of that program; ddprun's flags come before it",
-                       fmt::join(flags, ", "), words.front(),
-                       flags.size() == 1 ? "is an argument" : "are arguments");
+    // True, too, where a module that the script imports has that flag.
+    return fmt::format("{} behind {} {} to that program; if ddprun is to have {}, put {} before {}",
+                       fmt::join(flags, ", "), words.front(), flags.size() == 1 ? "goes" : "go",
+                       flags.size() == 1 ? "it" : "them", flags.size() == 1 ? "it" : "them",
+                       words.front());
 }
 
 }  // namespace ddprun::launcher

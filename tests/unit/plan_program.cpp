@@ -309,14 +309,17 @@ TEST_CASE("a flag of ddprun behind the program gets a warning, unless the script
     };
     const std::vector<Case> cases = {
         {"data.py --nnodes 2",
-         "--nnodes behind data.py is an argument of that program; ddprun's flags come before it"},
+         "--nnodes behind data.py goes to that program; if ddprun is to have it, put it before "
+         "data.py"},
         {"--nnodes 1 data.py --lr 1 --nproc_per_node=2 --rdzv-id a --nproc_per_node=2",
-         "--nproc_per_node, --rdzv-id behind data.py are arguments of that program; ddprun's flags "
-         "come before it"},
+         "--nproc_per_node, --rdzv-id behind data.py go to that program; if ddprun is to have "
+         "them, put them before data.py"},
         {"-m pkg --max-restarts 2",
-         "--max-restarts behind pkg is an argument of that program; ddprun's flags come before it"},
+         "--max-restarts behind pkg goes to that program; if ddprun is to have it, put it before "
+         "pkg"},
         {"train --standalone",
-         "--standalone behind train is an argument of that program; ddprun's flags come before it"},
+         "--standalone behind train goes to that program; if ddprun is to have it, put it before "
+         "train"},
         {"data.py --node-rank 1", nullptr},
         {"data.py --node_rank=1", nullptr},
         {"data.py -- --nnodes 2", nullptr},
