@@ -58,6 +58,14 @@ void erase_last(std::string& text) {
     }
 }
 
+/// Whether `text`, which came later than the bar before it, is not a part of that. A bar that is
+/// written in pieces goes on with a blank or a mark.
+bool is_behind_bar(std::string_view bar, std::string_view text) {
+    constexpr std::string_view kGoesOn = " \t,.;:!?)]}%/|#=-+*";
+    return !bar.empty() && !text.empty() && bar.back() != ' ' &&
+           kGoesOn.find(text.front()) == std::string_view::npos;
+}
+
 }  // namespace
 
 std::string rank_ranges(const std::vector<int>& ascending) {
@@ -102,6 +110,9 @@ void Screen::feed(Instant now, Source source, std::string_view bytes, std::strin
 void Screen::finish(Instant now, Source source, std::string& out) {
     now_ = now;
     Stream& stream = streams_.at(source);
+    if (stream.left_bar) {
+        commit(stream, source.rank, *std::exchange(stream.left_bar, std::nullopt));
+    }
     for (Row& row : std::exchange(stream.rows, {Row{}})) {
         row.is_bar = row.is_bar || row.text.empty();
         commit(stream, source.rank, std::move(row));
@@ -185,14 +196,21 @@ void Screen::take(Stream& stream, Rank rank, std::string_view bytes) {
             stream.escape = byte;
         }
     }
+    Row& row = stream.rows[stream.cursor];
+    if (row.is_bar && row.drawn == 0) {
+        row.drawn = row.text.size();
+    }
+}
+
+void Screen::begin_anew(Stream& stream, Row& row) {
+    row = Row{.is_bar = true};
+    stream.left_bar.reset();
 }
 
 void Screen::write(Stream& stream, Rank rank, std::string_view text) {
     Row& row = stream.rows[stream.cursor];
-    if (std::exchange(row.starts_over, false)) {
-        row.text.clear();
-        row.shown = 0;
-        row.is_bar = true;
+    if (row.starts_over) {
+        begin_anew(stream, row);
     }
     while (row.text.size() + text.size() >= options_.limits.console_line_bytes_max) {
         const std::size_t count = options_.limits.console_line_bytes_max - row.text.size();
@@ -220,19 +238,17 @@ void Screen::control(Stream& stream, std::string_view sequence) {
     std::from_chars(sequence.data() + 2, sequence.data() + sequence.size() - 1, number);
     switch (sequence.back()) {
         case 'm':
-            if (std::exchange(row.starts_over, false)) {
-                row.text.clear();
-                row.shown = 0;
-                row.is_bar = true;
+            if (row.starts_over) {
+                begin_anew(stream, row);
             }
             row.text += sequence;
             return;
         case 'K':
         case 'J':
             if (number != 0 || row.starts_over) {
-                row.text.clear();
-                row.shown = 0;
-                row.is_bar = true;
+                const bool starts_over = row.starts_over;
+                begin_anew(stream, row);
+                row.starts_over = starts_over;
             }
             return;
         case 'G':
@@ -270,6 +286,9 @@ void Screen::end_row(Stream& stream, Rank rank) {
         stream.rows[stream.cursor].starts_over = true;
         return;
     }
+    if (split_from_bar(stream, rank)) {
+        return;
+    }
     stream.rows.emplace_back();
     // Bars that are gone up to again stay open; what is above them is whole.
     while (stream.rows.size() > 1 &&
@@ -279,6 +298,24 @@ void Screen::end_row(Stream& stream, Rank rank) {
         --stream.cursor;
         commit(stream, rank, std::move(row));
     }
+}
+
+/// A line that a logger or print() has written while a bar stood there. True: it is a line of its
+/// own now, the bar stays until it is drawn anew, and the row is empty.
+bool Screen::split_from_bar(Stream& stream, Rank rank) {
+    Row& row = stream.rows.front();
+    if (stream.rows.size() > 1 || !row.is_bar || row.starts_over || row.drawn > row.text.size()) {
+        return false;
+    }
+    const std::string_view text = row.text;
+    if (!is_behind_bar(text.substr(0, row.drawn), text.substr(row.drawn))) {
+        return false;
+    }
+    add_line(stream, rank, without_colours_behind(row.text.substr(row.drawn)));
+    row.text.resize(row.drawn);
+    stream.left_bar = std::exchange(row, Row{});
+    stream.cursor = 0;
+    return true;
 }
 
 void Screen::commit(Stream& stream, Rank rank, Row row) {
@@ -353,13 +390,19 @@ std::vector<std::string> Screen::wanted_block() const {
         .rows = window_.rows > 1 ? window_.rows : kUsualWindow.rows,
         .columns = window_.columns > 1 ? window_.columns : kUsualWindow.columns};
     std::vector<std::string> block;
+    const auto show = [&](Source source, const Stream& stream, const std::string& text) {
+        block.push_back(without_colours_behind(
+            fit_columns(prefix_of({source.rank.value()}, stream.own_prefix) + text,
+                        static_cast<std::size_t>(window.columns) - 1)));
+    };
     for (const auto& [source, stream] : streams_) {
+        if (stream.left_bar) {
+            show(source, stream, stream.left_bar->text);
+        }
         for (const Row& row : stream.rows) {
             if ((row.is_bar || row.starts_over) && row.shown == 0 &&
                 row.text.find_first_not_of(' ') != std::string::npos) {
-                block.push_back(without_colours_behind(
-                    fit_columns(prefix_of({source.rank.value()}, stream.own_prefix) + row.text,
-                                static_cast<std::size_t>(window.columns) - 1)));
+                show(source, stream, row.text);
             }
         }
     }

@@ -26,7 +26,8 @@ struct ScreenOptions {
 
 /// What a terminal shows that several workers write to. Whole lines scroll by, with the rank before
 /// them. A line that "\r" begins anew (a progress bar) keeps its place: those of all ranks are a
-/// block below the lines, each redrawn where it is. Another unfinished line (a prompt) is shown
+/// block below the lines, each redrawn where it is; a line that something else in the program has
+/// written behind a bar is a line of its own. Another unfinished line (a prompt) is shown
 /// when it has not grown for a while; the cursor stays behind it until something else is shown.
 /// Equal lines that several ranks write within a while are one, `[0-7] text`; lines of one rank
 /// never change their order.
@@ -70,14 +71,16 @@ private:
         std::string text;
         bool starts_over = false;  ///< the cursor is at its begin: what comes replaces the text
         bool is_bar = false;       ///< it has been begun anew
+        std::size_t drawn = 0;     ///< of a bar: what came together, the begin of the text
         std::size_t shown = 0;     ///< as a prompt: so much of the text
     };
     struct Stream {
         std::optional<std::string> own_prefix;
         std::vector<Row> rows{Row{}};
-        std::size_t cursor = 0;  ///< the row that is written to
-        std::size_t height = 0;  ///< rows that it goes up: those stay open
-        std::string escape;      ///< the begin of a control sequence
+        std::optional<Row> left_bar;  ///< its line was ended by another's text; it stays in sight
+        std::size_t cursor = 0;       ///< the row that is written to
+        std::size_t height = 0;       ///< rows that it goes up: those stay open
+        std::string escape;           ///< the begin of a control sequence
         std::optional<Instant> prompt_at;
         std::uint64_t next_line = 0;  ///< lines_ before this number are older than its last
     };
@@ -91,9 +94,11 @@ private:
 
     void take(Stream& stream, Rank rank, std::string_view bytes);
     void write(Stream& stream, Rank rank, std::string_view text);
+    static void begin_anew(Stream& stream, Row& row);
     void control(Stream& stream, std::string_view sequence);
     void go_up(Stream& stream, std::size_t count);
     void end_row(Stream& stream, Rank rank);
+    [[nodiscard]] bool split_from_bar(Stream& stream, Rank rank);
     void commit(Stream& stream, Rank rank, Row row);
     void add_line(Stream& stream, Rank rank, std::string text);
     void emit(const Line& line);

@@ -188,6 +188,33 @@ TEST_CASE("what tqdm.write() says stands alone, and the bar stays below it") {
     CHECK(watched.lines() == Lines{"[0] loss 0.25", "[0]  60%|######    | 6/10"});
 }
 
+TEST_CASE("a line that something else writes behind a bar is a line of its own") {
+    Watched watched(1);
+    watched.write(0, "\r 50%|#####     | 5/10").write(0, "wandb: synced").write(0, "\n");
+    CHECK(watched.lines() == Lines{"[0] wandb: synced", "[0]  50%|#####     | 5/10"});
+    watched.write(0, "and more\n").write(0, "\r 60%|######    | 6/10");
+    CHECK(watched.lines() ==
+          Lines{"[0] wandb: synced", "[0] and more", "[0]  60%|######    | 6/10"});
+    // A prompt behind it is shown; the bar comes back below.
+    watched.write(0, "> train.py(3)\n(Pdb) ").wait(100);
+    CHECK(watched.lines().back() == "[0] (Pdb)");
+    watched.write(0, "\n\r 70%|#######   | 7/10\n").wait(200);
+    CHECK(watched.lines() == Lines{"[0] wandb: synced", "[0] and more", "[0] > train.py(3)",
+                                   "[0] (Pdb)", "[0]  70%|#######   | 7/10", ""});
+}
+
+TEST_CASE("a bar that ends with other text behind it is whole, too") {
+    Watched watched(1);
+    watched.write(0, "\r100%").write(0, "trained\n").finish(0).wait(200);
+    CHECK(watched.lines() == Lines{"[0] trained", "[0] 100%", ""});
+    for (const char* rest : {", done.\n", " done\n", "] 5/5\n"}) {
+        Watched other(1);
+        other.write(0, "\rcounting: 100%").write(0, rest).finish(0).wait(200);
+        CHECK(other.lines().front() ==
+              "[0] counting: 100%" + std::string(rest, std::string_view(rest).size() - 1));
+    }
+}
+
 TEST_CASE("a bar that is cleared leaves nothing, and a shorter text no rest") {
     Watched watched(1);
     watched.write(0, "\rloading a long name").write(0, "\rdone");
