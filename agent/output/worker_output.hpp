@@ -40,6 +40,8 @@ struct OutputOptions {
     /// torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE for tee'd streams; empty: its default,
     /// `[${role_name}${local_rank}]:`.
     std::string prefix_template;
+    /// Tee'd lines have it in place of the prefix that `prefixes` asks for.
+    bool template_wins = false;
     int console_out = 1;  ///< duplicated by the constructor, never closed or changed
     int console_err = 2;
     /// Makes pseudo-terminals; tests put another file in its place.

@@ -158,23 +158,21 @@ void OutputPump::set_console(Stream& stream, const LineOrigin& origin, const Out
         return;
     }
     stream.console = is_err ? &err_console() : &out_console_;
+    std::optional<std::string> own_prefix;
+    if (is_teed && (!options_.prefixes || options_.template_wins)) {
+        own_prefix = torchrun_prefix(options_.prefix_template, options_.role, origin.rank,
+                                     origin.local_rank);
+    }
     const std::size_t line_bytes_max = options_.limits.console_line_bytes_max;
     if (options_.is_json) {
         stream.splitter.emplace(json_lines(JsonLine(options_.hostname, stream.name(), origin)),
                                 line_bytes_max);
     } else if (stream.console->has_screen()) {
-        std::optional<std::string> own_prefix;
-        if (is_teed && !options_.prefixes) {
-            own_prefix = torchrun_prefix(options_.prefix_template, options_.role, origin.rank,
-                                         origin.local_rank);
-        }
         stream.source = stream.console->add(origin.rank, std::move(own_prefix));
+    } else if (own_prefix) {
+        stream.splitter.emplace(with_prefix(std::move(*own_prefix)), line_bytes_max);
     } else if (options_.prefixes) {
         stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, origin.rank)),
-                                line_bytes_max);
-    } else if (is_teed) {
-        stream.splitter.emplace(with_prefix(torchrun_prefix(options_.prefix_template, options_.role,
-                                                            origin.rank, origin.local_rank)),
                                 line_bytes_max);
     }
 }

@@ -51,6 +51,7 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     output.prefixes =
         plan.prefix == PrefixMode::Always ||
         (plan.prefix == PrefixMode::Auto && has_company && agent::is_terminal(STDOUT_FILENO));
+    output.template_wins = plan.prefix != PrefixMode::Always && !output.prefix_template.empty();
     const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
     const std::string terminal = variable("TERM");
     output.draws = (output.prefixes || plan.slots > 1) && !terminal.empty() && terminal != "dumb";

@@ -21,6 +21,11 @@ using namespace ddprun::test;
 
 namespace {
 
+/// Which name the differences.
+std::string documents() {
+    return source_dir() + "/docs/torchrun.md," + source_dir() + "/launcher/README.md";
+}
+
 Topology topology_of(const nlohmann::json& cpus) {
     Topology topology;
     for (const nlohmann::json& cpu : cpus) {
@@ -54,11 +59,17 @@ void check_binding(const nlohmann::json& it) {
 
 }  // namespace
 
-TEST_CASE(
-    "a worker sees the same under ddprun as under torchrun but for what docs/torchrun.md names") {
+TEST_CASE("a worker sees the same under ddprun as under torchrun but for what is documented") {
     if (is_torch_python_there()) {
-        CHECK(run_torch_python("cluster/parity.py", {bin_dir(), source_dir() + "/docs/torchrun.md"},
-                               "") == 0);
+        CHECK(run_torch_python("cluster/parity.py", {bin_dir(), documents()}) == 0);
+    }
+}
+
+TEST_CASE("every run is the same on a terminal and with 2>&1, but for what is documented",
+          "[.full]") {
+    if (is_torch_python_there()) {
+        CHECK(run_torch_python("cluster/parity.py", {bin_dir(), documents(), "--all-consoles"}) ==
+              0);
     }
 }
 

@@ -1,23 +1,34 @@
 """The same worker under torchrun and under ddprun, with the same flags: what does it see?
 
 Everything that a worker, or somebody who looks at logs, exit code and console, can see is compared.
-ALLOWED names what may differ and why; docs/torchrun.md repeats it. A difference that is not named
+ALLOWED names what may differ and why; the documents repeat it. A difference that is not named
 fails, and so does a name for which no difference was seen.
 
-usage: parity.py BIN_DIR DOCUMENT [NAME...]      (with a Python that has torch; all runs, or those)
+Every run has pipes for the launcher's stdout and stderr. Those in CONSOLE_RUNS, or all of them, are
+run again with both on a terminal and with both in one pipe.
+
+usage: parity.py BIN_DIR DOCUMENT,DOCUMENT... [--all-consoles | NAME...]
+with a Python that has torch; without names what is quick.
 """
 
 import concurrent.futures
+import dataclasses
+import fcntl
 import json
 import os
+import pty
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 from dataclasses import dataclass, field
 
 PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "workers", "parity_probe.py")
@@ -36,6 +47,7 @@ class Run:
     legacy: bool = False
     prepare: object = None  # called in the launcher's process before it is executed
     stdin: str = ""
+    console: str = "pipes"  # or "terminal", "2>&1"
 
 
 def odd_state():
@@ -75,7 +87,7 @@ RUNS = [
     Run("redirects", ["-r", "3", *TWO]),
     Run("redirects and tee by rank", ["-r", "0:1,1:2", "-t", "1:1", *TWO]),
     Run("tee", ["--tee", "3", "--role", "trainer", *TWO]),
-    Run("tee with a prefix", ["-t3"],
+    Run("tee with a prefix", ["-t3", *TWO],
         {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} $rank/${local_rank}> "}),
     Run("filtered ranks", ["--local-ranks-filter", "1", "--tee", "1", *TWO]),
     Run("duplicate filters", ["--tee=3", "--duplicate-stdout-filters=apple 1,,,nothing",
@@ -95,7 +107,10 @@ RUNS = [
     Run("legacy module", ["-m"], program=["package.probe", "-x"], legacy=True),
     Run("legacy, use env", ["--use_env"], legacy=True),
     Run("fails", [], {"PARITY_EXIT": "7"}),
+    Run("another Python is active", [], {"VIRTUAL_ENV": "{folder}/other", "PYTHON_EXEC": None}),
 ]
+# Enough to see each difference; the others take a minute.
+CONSOLE_RUNS = ["two workers", "redirects and tee by rank", "tee with a prefix", "fails"]
 
 
 @dataclass
@@ -114,6 +129,18 @@ def both_ports(torchrun, ddprun):
     return str(torchrun).isdigit() and str(ddprun).isdigit()
 
 
+def same_behind_ranks(torchrun, ddprun):
+    """The same lines, those that equal ranks wrote as one."""
+    unfolded = []
+    for line in ddprun:
+        ranks, text = re.fullmatch(r"\[(?:\S+ )?([0-9,-]+)\] (.*)", line).groups()
+        for ends in (it.split("-") for it in ranks.split(",")):
+            unfolded += [text] * (int(ends[-1]) - int(ends[0]) + 1)
+    return torchrun == sorted(unfolded)
+
+
+ON_TERMINAL = ".*, on a terminal$"
+MERGED = ".*, 2>&1$"
 ALLOWED = [
     Allowed("ddprun's own variables", r"environment DDPRUN_\w+", lambda t, d: t is None),
     Allowed("`MASTER_ADDR`", r"environment MASTER_ADDR", lambda t, d: d == "127.0.0.1",
@@ -127,6 +154,20 @@ ALLOWED = [
     Allowed("SIGHUP under `nohup`", r"signals SIGHUP|status SigIgn", runs="odd state"),
     Allowed("cgroup", r"cgroup", lambda t, d: "/ddprun-" in d, depends_on_machine=True),
     Allowed("stdout and stderr are pipes", r"descriptors [12]", lambda t, d: d == "pipe"),
+    Allowed("a terminal of its own", r"descriptors [12]",
+            lambda t, d: (t, d) == ("the launcher's terminal", "another terminal"), ON_TERMINAL),
+    Allowed("raw, so that a log holds what was written", r"terminal [12]",
+            lambda t, d: (t, d) == ("24x80 cooked", "24x80 raw"), ON_TERMINAL),
+    Allowed("the window of such a worker", r"terminal [12]",
+            lambda t, d: t == "24x80 cooked" and re.fullmatch("24x7[0-9] raw", d), ON_TERMINAL),
+    Allowed("several workers on a terminal", r"console .*", same_behind_ranks, ON_TERMINAL),
+    Allowed("tee'd lines of several workers on a terminal", r"console out",
+            lambda t, d: sorted(re.sub(r"^\[\w+\]:", "", it) for it in t)
+            == sorted(re.sub(r"^\[\d\] ", "", it) for it in d), ON_TERMINAL),
+    Allowed("one stream behind `2>&1`", r"log attempt_0/[01]/output\.log", lambda t, d: t is None,
+            f"{MERGED}|{ON_TERMINAL}"),
+    Allowed("the Python of a script", r"command",
+            lambda t, d: d == ["<folder>/other/bin/python3", *t[1:]], "another Python"),
     Allowed("every worker has log files", r"log attempt_0/[01]/std(out|err)\.log",
             lambda t, d: t is None),
     Allowed("a report", r"log (report|run)\.json", lambda t, d: t is None),
@@ -134,7 +175,7 @@ ALLOWED = [
     Allowed("`--` behind the program", r"argv|command", lambda t, d: [it for it in d if it != "--"]
             == t, "module"),
     Allowed("a process of its own for `--run-path`", r"command|descriptors .*|leads .*|"
-            r"first of sys.path|signals .*|status .*", runs="run path"),
+            r"has a controlling terminal|first of sys.path|signals .*|status .*", runs="run path"),
 ]
 
 
@@ -158,7 +199,8 @@ def environment(run, folder, python):
     kept.update(HOME=folder, TMPDIR=folder, LC_ALL="C.UTF-8", PYTHON_EXEC=python,
                 PARITY_OUT=os.path.join(folder, "out"))
     kept.update(run.variables)
-    return kept
+    return {key: value.replace("{folder}", folder) for key, value in kept.items()
+            if value is not None}
 
 
 def launcher_of(run, is_torchrun, bin_dir, python):
@@ -168,10 +210,55 @@ def launcher_of(run, is_torchrun, bin_dir, python):
     return [os.path.join(bin_dir, "ddprun-launch" if run.legacy else "ddprun")]
 
 
-def start(run, is_torchrun, bin_dir, python, folder, port):
+class Console:
+    """What a launcher's stdout and stderr lead to."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        if kind == "terminal":
+            self._ours, self.out = pty.openpty()
+            self.err = self.out
+            self.name = os.ttyname(self.out)
+            fcntl.ioctl(self.out, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        else:
+            self.out = subprocess.PIPE
+            self.err = subprocess.STDOUT if kind == "2>&1" else subprocess.PIPE
+
+    def prepare(self):
+        """In the launcher's process: as a shell would have it on a terminal."""
+        if self.kind == "terminal":
+            os.setsid()
+            fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+
+    def read(self, process):
+        """(stdout, stderr) to their ends; "" of a stream that is in the other."""
+        if self.kind != "terminal":
+            out, err = process.communicate(timeout=PATIENCE_SECONDS)
+            return out, err or ""
+        os.close(self.out)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        said = b""
+        while select.select([self._ours], [], [], max(0, deadline - time.monotonic()))[0]:
+            try:
+                said += os.read(self._ours, 65536)
+            except OSError:  # nobody has the other end any more
+                os.close(self._ours)
+                process.wait(max(0, deadline - time.monotonic()))
+                return plain_text(said.decode()), ""
+        raise subprocess.TimeoutExpired(process.args, PATIENCE_SECONDS, said)
+
+
+def plain_text(said):
+    """Without what moves the cursor and what colours."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", said)
+
+
+def start(run, is_torchrun, bin_dir, python, folder, port, consoles):
     """Both launchers find the same folder names: theirs differ only above `cwd`."""
     os.makedirs(os.path.join(folder, "cwd", "package"))
     os.makedirs(os.path.join(folder, "out"))
+    os.makedirs(os.path.join(folder, "other", "bin"))
+    os.symlink(python, os.path.join(folder, "other", "bin", "python3"))
     with open(PROBE, encoding="utf-8") as file:
         text = file.read()
     for path in ("probe.py", "package/probe.py"):
@@ -184,16 +271,24 @@ def start(run, is_torchrun, bin_dir, python, folder, port):
     words += [] if has_log_dir else ["--log-dir", os.path.join(folder, "logs")]
     words += run.flags + run.program
     processes = []
-    for node in range(run.nodes):
+    for node, console in enumerate(consoles):
         line = [word.replace("{port}", str(port)).replace("{node}", str(node))
                 .replace("{cwd}", cwd) for word in words]
         with open(os.path.join(folder, "stdin"), "w", encoding="utf-8") as file:
             file.write(run.stdin)
         with open(os.path.join(folder, "stdin"), encoding="utf-8") as stdin:
             processes.append(subprocess.Popen(
-                line, cwd=cwd, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=environment(run, folder, python), preexec_fn=run.prepare, text=True))
+                line, cwd=cwd, stdin=stdin, stdout=console.out, stderr=console.err,
+                env=environment(run, folder, python), preexec_fn=prepare(run, console), text=True))
     return processes
+
+
+def prepare(run, console):
+    def both():
+        console.prepare()
+        if run.prepare:
+            run.prepare()
+    return both
 
 
 def worker_lines(text):
@@ -228,20 +323,35 @@ def logs(folder):
     return found
 
 
-def without_folder(value, folder):
-    """The launcher's own folder and run, which no two share, by a common name."""
+def without_folder(value, folder, terminals):
+    """The launcher's own folder, run and terminal, which no two share, by a common name."""
     text = json.dumps(value).replace(folder, "<folder>")
     text = re.sub(r"<folder>/logs/[^/\"]+/", "<folder>/logs/<run>/", text)
+    for name in terminals:
+        text = text.replace(f'"{name}"', '"the launcher\'s terminal"')
+    text = re.sub('"/dev/pts/[0-9]+"', '"another terminal"', text)
     return json.loads(text)
+
+
+def is_in_order(text):
+    """Whether each worker's line on stdout, which it wrote first, is before that on stderr."""
+    lines = [it for it in text.splitlines() if re.search(r"(apple|pear) \d, ", it)]
+    seen = [re.search(r"(apple|pear) (\d), ", it).groups() for it in lines]
+    return all(seen.index(("apple", rank)) < seen.index(("pear", rank))
+               for rank in {rank for _, rank in seen})
 
 
 def observe(run, is_torchrun, bin_dir, python, parent, port):
     folder = tempfile.mkdtemp(dir=parent)
-    processes = start(run, is_torchrun, bin_dir, python, folder, port)
-    said = [it.communicate(timeout=PATIENCE_SECONDS) for it in processes]
+    consoles = [Console(run.console) for _ in range(run.nodes)]
+    processes = start(run, is_torchrun, bin_dir, python, folder, port, consoles)
+    said = [console.read(it) for console, it in zip(consoles, processes)]
     seen = {"exit code": [it.returncode for it in processes][0]}
     seen["console out"] = worker_lines("".join(out for out, _ in said))
     seen["console err"] = worker_lines("".join(err for _, err in said))
+    if run.console != "pipes" and not re.search(
+            "-t|-r|tee|redirects|PET_TEE", " ".join(run.flags + list(run.variables))):
+        seen["each worker's lines are in order"] = is_in_order("".join(out for out, _ in said))
     for place, text in logs(folder).items():
         seen[f"log {place}"] = text
     for name in sorted(os.listdir(os.path.join(folder, "out"))):
@@ -255,7 +365,7 @@ def observe(run, is_torchrun, bin_dir, python, parent, port):
     shutil.rmtree(folder)
     if not any(place.startswith("rank") for place in seen):
         raise AssertionError(f"{run.name}: no worker ran:\n" + "\n".join(err for _, err in said))
-    return without_folder(seen, folder)
+    return without_folder(seen, folder, [it.name for it in consoles if run.console == "terminal"])
 
 
 def is_allowed(run, place, torchrun, ddprun):
@@ -277,11 +387,21 @@ def compare(run, torchrun, ddprun):
     return wrong
 
 
+def wanted_runs(arguments):
+    """Each way of giving the launcher its console."""
+    is_all = arguments == ["--all-consoles"]
+    runs = [] if is_all else list(RUNS)
+    for kind, suffix in (("terminal", ", on a terminal"), ("2>&1", ", 2>&1")):
+        runs += [dataclasses.replace(run, name=run.name + suffix, console=kind) for run in RUNS
+                 if is_all or arguments or run.name in CONSOLE_RUNS]
+    return [run for run in runs if is_all or not arguments or run.name in arguments]
+
+
 def main():
-    bin_dir, readme, *names = sys.argv[1:]
+    bin_dir, documents, *arguments = sys.argv[1:]
     bin_dir = os.path.abspath(bin_dir)
     python = sys.executable
-    runs = [run for run in RUNS if not names or run.name in names]
+    runs = wanted_runs(arguments)
     failures = []
     with tempfile.TemporaryDirectory() as parent, \
             concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -292,13 +412,15 @@ def main():
             wrong = compare(run, *seen)
             print(f"{'differs' if wrong else 'same   '}  {run.name}", *wrong, sep="\n", flush=True)
             failures += wrong
-    with open(readme, encoding="utf-8") as file:
-        text = file.read()
+    text = ""
+    for document in documents.split(","):
+        with open(document, encoding="utf-8") as file:
+            text += file.read()
     for allowed in ALLOWED:
-        if not names and not allowed.is_seen and not allowed.depends_on_machine:
+        if not arguments and not allowed.is_seen and not allowed.depends_on_machine:
             failures.append(f"no run differs in: {allowed.name}")
         if f"| {allowed.name} |" not in text:
-            failures.append(f"{readme} does not name the difference: {allowed.name}")
+            failures.append(f"{documents} do not name the difference: {allowed.name}")
     print(*failures[-len(ALLOWED):], sep="\n")
     sys.exit(1 if failures else 0)
 

@@ -11,6 +11,7 @@ import resource
 import signal
 import stat
 import sys
+import termios
 
 PR_GET_PDEATHSIG = 2
 
@@ -34,6 +35,22 @@ def descriptors():
         except OSError:
             pass  # The folder's own, closed by now.
     return seen
+
+
+def terminal(descriptor):
+    if not os.isatty(descriptor):
+        return "none"
+    size = os.get_terminal_size(descriptor)
+    is_cooked = termios.tcgetattr(descriptor)[1] & termios.OPOST
+    return f"{size.lines}x{size.columns} {'cooked' if is_cooked else 'raw'}"
+
+
+def is_there(path):
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:
+        return False
 
 
 def status(*keys):
@@ -66,6 +83,11 @@ def look():
         "variables twice": len(at_exec) - len({entry.split(b"=")[0] for entry in at_exec}),
         "folder": os.getcwd(),
         "descriptors": opened,
+        "terminal 0": terminal(0),
+        "terminal 1": terminal(1),
+        "terminal 2": terminal(2),
+        "has a controlling terminal": is_there("/dev/tty"),
+        "both streams are one": os.path.sameopenfile(1, 2),
         "signals": {
             key: signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN) and int(
                 signal.getsignal(number)) for key, number in
