@@ -1,7 +1,5 @@
 #include "tests/sim/forecast.hpp"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -16,6 +14,7 @@
 #include "agent/core/supervisor.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
+#include "tests/sim/cpu_time.hpp"
 #include "tests/sim/dice.hpp"
 #include "tests/sim/event_queue.hpp"
 
@@ -28,12 +27,6 @@ constexpr Duration kJournalTakes = Milliseconds(5);
 constexpr Duration kProofTakes = Milliseconds(5);
 constexpr Duration kStoreTakes = Milliseconds(1);
 constexpr Milliseconds kForever{std::int64_t{1} << 40};
-
-double cpu_seconds() {
-    timespec time{};
-    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
-}
 
 struct Host {
     std::unique_ptr<agent::Supervisor> supervisor;  ///< null: away

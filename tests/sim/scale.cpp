@@ -1,7 +1,5 @@
 #include "tests/sim/scale.hpp"
 
-#include <time.h>
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -13,6 +11,7 @@
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/run_record.hpp"
+#include "tests/sim/cpu_time.hpp"
 
 namespace ddprun::sim {
 
@@ -21,12 +20,6 @@ namespace {
 constexpr int kSlots = 8;
 constexpr int kSpares = 64;
 constexpr int kBeats = 20000;
-
-double cpu_seconds() {
-    timespec time{};
-    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
-}
 
 /// A coordinator whose members are played here, by messages as they travel.
 class Stage {

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <time.h>
+
+namespace ddprun::sim {
+
+/// What this process has used of processors so far, in seconds.
+inline double cpu_seconds() {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+}  // namespace ddprun::sim
