@@ -69,16 +69,15 @@ std::string exception_in(const std::vector<std::string>& lines) {
 }  // namespace
 
 ErrorFile parse_error_file(std::string_view content) {
-    using Json = nlohmann::json;
-    const Json file = parse_shallow_json(content);
-    const auto text_in = [](const Json& object, const char* key) {
+    const nlohmann::json file = parse_shallow_json(content);
+    const auto text_in = [](const nlohmann::json& object, const char* key) {
         const bool is_there = object.is_object() && object.contains(key) && object[key].is_string();
         return is_there ? object[key].get<std::string>() : std::string();
     };
     if (!file.is_object() || !file.contains("message")) {
         return {};
     }
-    const Json& message = file["message"];
+    const nlohmann::json& message = file["message"];
     if (!message.is_object()) {
         return {.message = text_in(file, "message"), .traceback = {}};
     }
