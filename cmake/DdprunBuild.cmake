@@ -47,7 +47,12 @@ add_compile_options("-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 
 # Hardening that costs nothing measurable; sanitizers and -O0 do not go with fortification.
 add_library(ddprun_hardening INTERFACE)
-target_compile_options(ddprun_hardening INTERFACE -fstack-protector-strong -fcf-protection)
+target_compile_options(ddprun_hardening INTERFACE -fstack-protector-strong)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    target_compile_options(ddprun_hardening INTERFACE -fcf-protection)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+    target_compile_options(ddprun_hardening INTERFACE -mbranch-protection=standard)
+endif()
 if(NOT DDPRUN_SANITIZE)
     target_compile_definitions(ddprun_hardening INTERFACE
         $<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)
