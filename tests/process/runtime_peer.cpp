@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,27 @@ int collectives(Worker& worker, const Arguments& /*arguments*/) {
     say("ready");
     // The test looks at our sockets meanwhile.
     (void)std::getchar();
+    return worker.finish();
+}
+
+/// What the program itself does wrong is no peer's death, and the group goes on.
+int own_mistakes(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    torch::Tensor tensor = torch::ones({2});
+    const Result<void> refused = group.broadcast(tensor, 99);
+    require(!refused, "a broadcast from rank 99 was taken");
+    say("refused: " + refused.error().what);
+    must(group.barrier());
+    const Result<torch::Tensor> judged =
+        ddprun::evaluate(group, 10, 4, [](const torch::Tensor& /*indices*/) -> torch::Tensor {
+            throw std::runtime_error("no label for sample 3");
+        });
+    require(!judged, "a judge's exception is lost");
+    say("judged: " + judged.error().what);
+    torch::Tensor sum = torch::ones({1});
+    must(group.all_reduce(sum));
+    require(sum.item<int>() == worker.world_size(), "the sum afterwards");
+    say("goes on");
     return worker.finish();
 }
 
@@ -393,6 +415,7 @@ int main(int argc, char** argv) {
         {"evaluation", evaluation},
         {"misfit", misfit},
         {"other_shapes", other_shapes},
+        {"own_mistakes", own_mistakes},
         {"place", place},
         {"until_a_peer_dies", until_a_peer_dies},
         {"until_asked", until_asked},

@@ -197,6 +197,18 @@ TEST_CASE("when a peer dies, every other rank learns of it or ends, even from on
     }
 }
 
+TEST_CASE("a program's own mistake is told as such, and its group goes on") {
+    Cluster cluster;
+    Peers peers(cluster, 2, {"own_mistakes"});
+    peers.require_exits(0);
+    for (Process* rank : peers.ranks) {
+        CHECK_THAT(rank->wait_for_line("^refused: "),
+                   Catch::Contains("root") && !Catch::Contains("a peer died"));
+        CHECK_THAT(rank->wait_for_line("^judged: "),
+                   Catch::Contains("no label for sample 3") && !Catch::Contains("a peer died"));
+    }
+}
+
 TEST_CASE("gradients are those of one process with the whole batch, and all ranks stay equal") {
     const int world_size = GENERATE(1, 2, 3);
     const std::string mode = GENERATE("plain", "accumulate");

@@ -1,11 +1,14 @@
 #include "worker_runtime/torch/evaluation.hpp"
 
 #include <algorithm>
+#include <exception>
 
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/torch.h>
 
 #include "base/check.hpp"
+#include "worker_runtime/torch/exception_text.hpp"
 
 namespace ddprun {
 
@@ -49,10 +52,18 @@ Result<torch::Tensor> evaluate(ProcessGroup& group, std::int64_t size, std::int6
                                  size, batch_size)};
     }
     torch::Tensor sums;
-    const Result<void> judged =
-        group.guarded("evaluation", [&] { sums = judge_share(group, size, batch_size, judge); });
-    if (!judged) {
-        return judged.error();
+    try {
+        sums = judge_share(group, size, batch_size, judge);
+    } catch (const std::exception& failure) {
+        // It may have thrown because a collective of its own has broken the group.
+        const Result<void> whole =
+            group.collective("evaluation", [] { return c10::intrusive_ptr<c10d::Work>(); });
+        if (!whole) {
+            return whole.error();
+        }
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("evaluation: the judge failed on rank {} of {}: {}", group.rank(),
+                                 group.world_size(), worker::first_line(failure))};
     }
     if (const Result<void> summed = group.all_reduce(sums); !summed) {
         return summed.error();

@@ -18,7 +18,8 @@ using Judge = std::function<torch::Tensor(const torch::Tensor& indices)>;
 /// over them: float64 [k] on the CPU, the same on every rank. Every sample counts once: where the
 /// ranks' shares must be padded to equal length the padding is judged but not counted. Every rank
 /// calls its judge equally often with equally many samples, so a judge may use collectives. Without
-/// gradients. Fails, and breaks the group, when the judge throws or returns another shape.
+/// gradients. Fails, in its words, when the judge throws or returns another shape: the group is as
+/// it was, and the other ranks wait for this one's sums until it ends.
 [[nodiscard]] Result<torch::Tensor> evaluate(ProcessGroup& group, std::int64_t size,
                                              std::int64_t batch_size, const Judge& judge);
 

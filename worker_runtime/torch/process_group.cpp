@@ -62,6 +62,16 @@ struct ProcessGroup::State {
         }
     }
 
+    Error broken_by(const std::string& what, const std::exception& failure) {
+        broken = Error{
+            ErrorCode::ConnectionLost,
+            fmt::format("{} failed on rank {} of {}: {}; a peer died, was late, or called another "
+                        "collective",
+                        what, group->getRank(), group->getSize(), worker::first_line(failure))};
+        cut();
+        return *broken;
+    }
+
     void cut() {
         try {
             group->abort();
@@ -140,55 +150,61 @@ worker::StopBallot& ProcessGroup::stop_ballot() const {
     return state_->stop_ballot;
 }
 
-Result<void> ProcessGroup::guarded(const std::string& what,
-                                   const std::function<void()>& collective) {
+Result<void> ProcessGroup::collective(
+    const std::string& what, const std::function<c10::intrusive_ptr<c10d::Work>()>& begin) {
     if (state_->broken.has_value()) {
         return *state_->broken;
     }
     if (state_->is_finished) {
         return Error{ErrorCode::InvalidArgument, what + ": the process group is finished"};
     }
+    c10::intrusive_ptr<c10d::Work> work;
     try {
-        collective();
+        work = begin();
+    } catch (const c10::DistError& failure) {
+        return state_->broken_by(what, failure);
+    } catch (const std::exception& failure) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("{} was refused on rank {} of {}: {}", what, rank(), world_size(),
+                                 worker::first_line(failure))};
+    }
+    try {
+        if (work) {
+            work->wait();
+        }
         return {};
     } catch (const std::exception& failure) {
-        state_->broken = Error{
-            ErrorCode::ConnectionLost,
-            fmt::format("{} failed on rank {} of {}: {}; a peer died, was late, or called another "
-                        "collective",
-                        what, rank(), world_size(), worker::first_line(failure))};
-        state_->cut();
-        return *state_->broken;
+        return state_->broken_by(what, failure);
     }
 }
 
 Result<void> ProcessGroup::all_reduce(torch::Tensor& tensor, Reduction reduction) {
-    return guarded("all_reduce", [&] {
+    return collective("all_reduce", [&] {
         std::vector<torch::Tensor> tensors{tensor};
         c10d::AllreduceOptions options;
         options.reduceOp = reduce_op(reduction);
-        state_->group->allreduce(tensors, options)->wait();
+        return state_->group->allreduce(tensors, options);
     });
 }
 
 Result<void> ProcessGroup::broadcast(torch::Tensor& tensor, int root) {
-    return guarded("broadcast", [&] {
+    return collective("broadcast", [&] {
         std::vector<torch::Tensor> tensors{tensor};
         c10d::BroadcastOptions options;
         options.rootRank = root;
-        state_->group->broadcast(tensors, options)->wait();
+        return state_->group->broadcast(tensors, options);
     });
 }
 
 Result<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) {
     torch::Tensor gathered;
-    const Result<void> done = guarded("all_gather", [&] {
+    const Result<void> done = collective("all_gather", [&] {
         std::vector<std::int64_t> shape{world_size()};
         shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
         gathered = torch::empty(shape, tensor.options());
         std::vector<std::vector<torch::Tensor>> outputs{gathered.unbind(0)};
         std::vector<torch::Tensor> inputs{tensor.contiguous()};
-        state_->group->allgather(outputs, inputs)->wait();
+        return state_->group->allgather(outputs, inputs);
     });
     if (!done) {
         return done.error();
@@ -197,7 +213,7 @@ Result<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) {
 }
 
 Result<void> ProcessGroup::barrier() {
-    return guarded("barrier", [&] { state_->group->barrier()->wait(); });
+    return collective("barrier", [&] { return state_->group->barrier(); });
 }
 
 Result<void> ProcessGroup::finish() {

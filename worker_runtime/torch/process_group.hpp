@@ -68,10 +68,12 @@ public:
     /// For the runtime itself.
     [[nodiscard]] worker::StopBallot& stop_ballot() const;
 
-    /// Runs `collective`, turns what it throws into an Error that starts with `what`, and breaks
-    /// the group then.
-    [[nodiscard]] Result<void> guarded(const std::string& what,
-                                       const std::function<void()>& collective);
+    /// A collective of c10d's own. `begin` starts it and returns its handle, which is waited for;
+    /// with none nothing is. What the wait throws breaks the group, and so does what c10d says of
+    /// its connections when it begins. Whatever else `begin` throws is the caller's mistake: an
+    /// Error that starts with `what`, and the group is as it was.
+    [[nodiscard]] Result<void> collective(
+        const std::string& what, const std::function<c10::intrusive_ptr<c10d::Work>()>& begin);
 
     /// Waits for all ranks, then lets go of the connections: nobody sees a peer vanish that has
     /// merely finished first. Later calls fail. A second call does nothing.

@@ -54,7 +54,7 @@ struct Worker::State {
         if (stop_vote) {
             const auto vote = std::exchange(stop_vote, nullptr);
             const Result<void> done =
-                group->guarded("agreeing on a stop request", [&vote] { vote->wait(); });
+                group->collective("agreeing on a stop request", [&vote] { return vote; });
             if (!done) {
                 return done;
             }
@@ -176,8 +176,10 @@ bool Worker::stop_requested() {
     }
     if (!state_->take_ballot() && !state_->has_agreed_to_stop) {
         // It cannot fail here in a way that the wait does not tell.
-        (void)state_->group->guarded("asking for stop requests",
-                                     [this] { state_->begin_stop_vote(); });
+        (void)state_->group->collective("asking for stop requests", [this] {
+            state_->begin_stop_vote();
+            return c10::intrusive_ptr<c10d::Work>();
+        });
     }
     return state_->has_agreed_to_stop;
 }
