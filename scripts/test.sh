@@ -15,9 +15,10 @@ only if nothing failed. What is skipped is said aloud.
 
   --full            also the callbacks for transformers and lightning (scripts/setup.sh --full),
                     the thread sanitizer on everything, the quick tests 50 times over, 200
-                    kills of the C++ training in place of 20, 10 minutes for each fuzz target,
-                    200,000 seeds of the simulator, large ones too, every planted bug found anew,
-                    and 30 minutes of watching for false alarms, and of chaos
+                    kills of the C++ training in place of 20, 100,000 steps of it in one process,
+                    10 minutes for each fuzz target, 200,000 seeds of the simulator, large ones
+                    too, every planted bug found anew, and 30 minutes of watching for false
+                    alarms, and of chaos
   --without-torch   set up nothing for PyTorch; tests that need it are left out, aloud
 TEXT
 }
@@ -133,6 +134,7 @@ if [ "$is_full" = yes ]; then
         suite "the worker store against PyTorch's, agent and keeper killed 10,000 times" release \
         -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
+    DDPRUN_RUNTIME_STEPS=100000 suite "the C++ runtime, 100,000 steps" release -R runtime_process
     suite "large libraries in Python, and a C++ training with the installed runtime" release -L full
     check "what users install, made for glibc 2.28 (scripts/package.sh)" scripts/package.sh
     check "the released wheel in a clean environment" python3 -B tests/packaging/wheel_install.py \

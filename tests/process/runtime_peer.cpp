@@ -1,6 +1,7 @@
 // One rank of the worker runtime's tests: `runtime_peer SCENARIO [arguments]`. Says what it sees,
 // one line each; exits 1 with a line that starts with "wrong:" when something is not as it must be.
 
+#include <malloc.h>
 #include <poll.h>
 
 #include <cstdint>
@@ -205,6 +206,44 @@ int batch_norm(Worker& worker, const Arguments& /*arguments*/) {
     return worker.finish();
 }
 
+/// Many small parameters that cost next to nothing: the bookkeeping is what is looked at.
+struct ManyParameters : torch::nn::Module {
+    ManyParameters() {
+        for (int i = 0; i < 64; ++i) {
+            weights.push_back(register_parameter(fmt::format("weight_{}", i), torch::ones({2})));
+        }
+    }
+    torch::Tensor forward(const torch::Tensor& input) { return torch::cat(weights).sum() * input; }
+    std::vector<torch::Tensor> weights;
+};
+
+std::size_t heap_bytes() {
+    const struct mallinfo2 heap = mallinfo2();
+    return heap.uordblks + heap.hblkhd;
+}
+
+/// long_training STEPS
+int long_training(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    const auto network = std::make_shared<ManyParameters>();
+    DistributedDataParallel model(network, group);
+    const torch::Tensor input = torch::ones({});
+    const auto train = [&](int steps) {
+        for (int i = 0; i < steps; ++i) {
+            network->zero_grad();
+            model.forward(input).backward();
+        }
+    };
+    train(100);  // until caches are warm
+    const std::size_t before = heap_bytes();
+    train(std::stoi(arguments.at(0)));
+    const std::size_t after = heap_bytes();
+    const std::size_t grown = after > before ? after - before : 0;
+    require(grown < std::size_t{1} << 20, fmt::format("the heap grew by {} bytes", grown));
+    say("steady");
+    return worker.finish();
+}
+
 int other_shapes(Worker& worker, const Arguments& /*arguments*/) {
     const ProcessGroup group = must(worker.process_group());
     Sequential network(Linear(6, worker.rank() == 0 ? 4 : 5));
@@ -265,6 +304,38 @@ int until_asked_in_training(Worker& worker, const Arguments& /*arguments*/) {
                     "the ranks left at different steps");
             say(fmt::format("left together, deadline {}", worker.stop_deadline().has_value()));
             return worker.leave({});
+        }
+    }
+}
+
+/// accumulates DIR: four passes make a step; asked to leave before the first.
+int accumulates(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    const int world = worker.world_size();
+    Sequential network = make_network(0);
+    torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.5));
+    DistributedDataParallel model(network, group);
+    ddprun::TrainingState state(network.ptr(), optimizer);
+    ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
+    for (int pass = 1;; ++pass) {
+        const auto add_up = [&] {
+            loss_of(model.forward(share_of(inputs_of(pass, world, 4), worker.rank(), world)))
+                .backward();
+        };
+        if (pass % 4 == 0) {
+            add_up();
+            optimizer.step();
+            optimizer.zero_grad();
+        } else {
+            const auto guard = model.no_sync();
+            add_up();
+            const Result<void> saved = checkpoints.save(1, state);
+            require(!saved, "saved without the gradients");
+            say("not saved: " + saved.error().what);
+        }
+        if (worker.stop_requested()) {
+            say(fmt::format("asked after pass {}", pass));
+            return worker.leave(checkpoints.save(2, state));
         }
     }
 }
@@ -408,11 +479,13 @@ int place(Worker& worker, const Arguments& /*arguments*/) {
 
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
+        {"accumulates", accumulates},
         {"batch_norm", batch_norm},
         {"checkpoint", checkpoint},
         {"collectives", collectives},
         {"data_parallel", data_parallel},
         {"evaluation", evaluation},
+        {"long_training", long_training},
         {"misfit", misfit},
         {"other_shapes", other_shapes},
         {"own_mistakes", own_mistakes},

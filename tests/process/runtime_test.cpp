@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -31,8 +33,9 @@ namespace {
 /// A generation of `runtime_peer`s, each a node of its own, as far as it knows.
 class Peers {
 public:
+    /// `asked`: the node of this rank is asked to stop before it starts.
     Peers(Cluster& cluster, int world_size, const std::vector<std::string>& scenario,
-          std::uint64_t generation = 1)
+          std::uint64_t generation = 1, int asked = -1)
         : store_(Limits{}) {
         Result<rdzv::StoreSocket> socket = rdzv::listen_for_store("127.0.0.1", 0);
         REQUIRE(socket.has_value());
@@ -43,6 +46,9 @@ public:
                 agent::WorkerPage::create(Generation(generation), 1, Instant::max());
             REQUIRE(page.has_value());
             pages.push_back(std::move(*page));
+            if (rank == asked) {
+                pages.back()->ask_to_stop(SIGTERM, std::chrono::steady_clock::now() + kDeadline);
+            }
             WorkerPlace place;
             place.job = JobId("runtime");
             place.node = NodeId("node");
@@ -209,6 +215,15 @@ TEST_CASE("a program's own mistake is told as such, and its group goes on") {
     }
 }
 
+// DDPRUN_RUNTIME_STEPS says how many steps; what each of them left behind was 1 KiB.
+TEST_CASE("a long training does not grow") {
+    const char* const steps = std::getenv("DDPRUN_RUNTIME_STEPS");
+    Cluster cluster;
+    Peers peers(cluster, 1, {"long_training", steps == nullptr ? "4000" : steps});
+    peers.require_exits(0);
+    (void)peers.lines("^steady$");
+}
+
 TEST_CASE("gradients are those of one process with the whole batch, and all ranks stay equal") {
     const int world_size = GENERATE(1, 2, 3);
     const std::string mode = GENERATE("plain", "accumulate");
@@ -252,6 +267,17 @@ TEST_CASE("a stop asked of one node is answered by all ranks at the same step") 
     REQUIRE(steps.has_value());
     CHECK(*steps >= 5);
     CHECK(peers.pages[2]->progress(LocalRank(0)) == steps);
+}
+
+TEST_CASE("between passes that only add gradients up nobody leaves and nothing is saved") {
+    Cluster cluster;
+    Peers peers(cluster, 2, {"accumulates", cluster.dir() / "checkpoints"}, 1, 1);
+    peers.require_exits(75);
+    for (Process* rank : peers.ranks) {
+        CHECK_THAT(rank->wait_for_line("^not saved: "), Catch::Contains("no_sync"));
+        CHECK(rank->wait_for_line("^asked after pass ") == "asked after pass 4");
+    }
+    CHECK(list_folder(cluster.dir() / "checkpoints").size() == 1);
 }
 
 TEST_CASE("a resumed training goes on bit for bit, random numbers and sums included") {

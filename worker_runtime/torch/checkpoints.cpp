@@ -200,6 +200,13 @@ Result<std::optional<std::uint64_t>> Checkpoints::resume(TrainingState& state) {
 }
 
 Result<void> Checkpoints::save(std::uint64_t step, const TrainingState& state) {
+    if (group_.stop_ballot().holds_gradients()) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("step {} is not saved: gradients of no_sync() passes would be "
+                                 "lost; save after the pass that averages them, or after "
+                                 "zero_grad()",
+                                 step)};
+    }
     const Result<TrainingState::Snapshot> snapshot = state.take(group_);
     if (!snapshot) {
         return snapshot.error();

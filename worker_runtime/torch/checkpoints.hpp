@@ -36,7 +36,8 @@ public:
 
     /// Writes `state` as the checkpoint of `step`. Success on rank 0 means that it is on the disk;
     /// the other ranks do not wait for the disk. Fails on rank 0, leaving nothing, when it cannot
-    /// be written or the worker is isolated, and on every rank when the group is broken.
+    /// be written or the worker is isolated, and on every rank when the group is broken, or when
+    /// gradients of no_sync() passes, which a checkpoint does not hold, are not averaged yet.
     [[nodiscard]] Result<void> save(std::uint64_t step, const TrainingState& state);
 
 private:

@@ -1,6 +1,8 @@
 #include "worker_runtime/torch/gradient_reducer.hpp"
 
+#include <algorithm>
 #include <limits>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -56,9 +58,21 @@ std::size_t lightest(const std::vector<std::vector<std::size_t>>& buckets,
     return found;
 }
 
+/// c10d::Reducer expects that its buckets are laid out anew after the first step, and until then
+/// stores every parameter at each backward for that. Here they never are.
+class FixedReducer final : public c10d::Reducer {
+public:
+    template <typename... Arguments>
+    explicit FixedReducer(Arguments&&... arguments)
+        : Reducer(std::forward<Arguments>(arguments)...) {
+        has_rebuilt_bucket_ = true;
+    }
+};
+
 struct HookState {
     ProcessGroup group;
-    std::size_t carrier = 0;  ///< index of the bucket that the stop word travels with
+    std::size_t carrier = 0;             ///< index of the bucket that the stop word travels with
+    std::shared_ptr<bool> is_adding_up;  ///< the engine's
 };
 
 /// Averages a bucket over all ranks. On CPUs, where a collective's latency is that of a whole step
@@ -68,6 +82,7 @@ public:
     explicit AveragingHook(HookState state) : CppCommHookInterface(std::move(state)) {}
 
     c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+        *state_.is_adding_up = false;
         const int world_size = state_.group.world_size();
         std::vector<torch::Tensor> tensors{bucket.getBufferRef()};
         if (world_size == 1) {
@@ -96,12 +111,23 @@ struct GradientReducer::Engine {
     ProcessGroup group;
     torch::nn::Module& network;
     std::vector<torch::Tensor> buffers;  ///< empty: not to be broadcast
-    std::unique_ptr<c10d::Reducer> reducer;
+    std::vector<torch::Tensor> parameters;
+    std::unique_ptr<FixedReducer> reducer;
+    /// A no_sync() pass has been since the last one that averages.
+    std::shared_ptr<bool> is_adding_up = std::make_shared<bool>(false);
+
+    /// Nothing is held once the gradients are cleared, whatever has been added up before.
+    [[nodiscard]] bool holds_gradients() const {
+        return *is_adding_up && std::any_of(parameters.begin(), parameters.end(),
+                                            [](const torch::Tensor& parameter) {
+                                                return parameter.grad().defined();
+                                            });
+    }
 };
 
 GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
                                  const DistributedDataParallelOptions& options)
-    : engine_(std::make_unique<Engine>(Engine{std::move(group), network, {}, nullptr})) {
+    : engine_(std::make_unique<Engine>(Engine{.group = std::move(group), .network = network})) {
     std::vector<torch::Tensor> parameters;
     std::unordered_map<std::size_t, std::string> names;
     for (const auto& parameter : network.named_parameters()) {
@@ -122,18 +148,26 @@ GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
     }
     const std::vector<bool> is_sparse(parameters.size(), false);
     const std::vector<std::vector<std::size_t>> buckets = lay_out(parameters, options);
-    engine_->reducer = std::make_unique<c10d::Reducer>(
+    engine_->parameters = parameters;
+    engine_->reducer = std::make_unique<FixedReducer>(
         parameters, buckets, engine_->group.c10d(), is_sparse,
         static_cast<std::int64_t>(options.bucket_bytes), options.find_unused_parameters,
         /*gradient_as_bucket_view=*/false, std::move(names),
         static_cast<std::int64_t>(options.first_bucket_bytes),
         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
         std::vector<std::int64_t>{});
-    engine_->reducer->register_comm_hook(std::make_unique<AveragingHook>(
-        HookState{.group = engine_->group, .carrier = lightest(buckets, parameters)}));
+    engine_->reducer->register_comm_hook(
+        std::make_unique<AveragingHook>(HookState{.group = engine_->group,
+                                                  .carrier = lightest(buckets, parameters),
+                                                  .is_adding_up = engine_->is_adding_up}));
+    engine_->group.stop_ballot().is_adding_up[this] = [engine = engine_.get()] {
+        return engine->holds_gradients();
+    };
 }
 
-GradientReducer::~GradientReducer() = default;
+GradientReducer::~GradientReducer() {
+    engine_->group.stop_ballot().is_adding_up.erase(this);
+}
 
 void GradientReducer::before_forward() {
     if (is_synchronising && engine_->network.is_training() && torch::GradMode::is_enabled()) {
@@ -142,8 +176,13 @@ void GradientReducer::before_forward() {
 }
 
 void GradientReducer::before_backward(const std::vector<torch::Tensor>& outputs) {
-    if (is_synchronising && torch::GradMode::is_enabled()) {
+    if (!torch::GradMode::is_enabled()) {
+        return;
+    }
+    if (is_synchronising) {
         engine_->reducer->prepare_for_backward(outputs);
+    } else {
+        *engine_->is_adding_up = true;
     }
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <map>
 
 #include <torch/types.h>
 
@@ -15,6 +17,15 @@ struct StopBallot {
     /// What the last bucket brought back, once its backward pass has returned: one number, above 0
     /// if any rank wants to stop. Undefined: no bucket has left since the answer was taken.
     torch::Tensor word;
+
+    /// By the reducer of each DistributedDataParallel: true while gradients are added up that no
+    /// pass has averaged yet. The same on every rank, as the passes are.
+    std::map<const void*, std::function<bool()>> is_adding_up;
+
+    [[nodiscard]] bool holds_gradients() const {
+        return std::any_of(is_adding_up.begin(), is_adding_up.end(),
+                           [](const auto& reducer) { return reducer.second(); });
+    }
 };
 
 }  // namespace ddprun::worker

@@ -164,6 +164,9 @@ void Worker::resumed() const {
 }
 
 bool Worker::stop_requested() {
+    if (state_->group.has_value() && state_->group->stop_ballot().holds_gradients()) {
+        return false;
+    }
     if (state_->has_agreed_to_stop) {
         return true;
     }

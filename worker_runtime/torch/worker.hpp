@@ -53,7 +53,8 @@ public:
     /// get the same answer at the same step. The question travels with the gradients of a
     /// DistributedDataParallel on CPUs; otherwise (GPUs, no such pass since the last call) by an
     /// all_reduce of one word while the next step is computed, and is answered one step later.
-    /// False when the group is broken: the next collective says why.
+    /// False when the group is broken: the next collective says why. False also while gradients of
+    /// no_sync() passes wait for the pass that averages them: a checkpoint does not hold them.
     [[nodiscard]] bool stop_requested();
 
     /// When those that have not left are killed; none if the agent has asked for nothing (it may
