@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -444,6 +445,106 @@ int misfit(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// misfit_on_one DIR: rank 1 alone has another network.
+int misfit_on_one(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    Trained trained(worker, worker.rank() == 1 ? 9 : 8);
+    const torch::Tensor before = trained.network->parameters()[0].detach().clone();
+    ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
+    const Result<std::optional<std::uint64_t>> resumed = checkpoints.resume(trained.state);
+    require(!resumed, "a checkpoint of another network was taken");
+    require(torch::equal(before, trained.network->parameters()[0]), "the network was changed");
+    require(trained.steps == 0, "the steps were changed");
+    say("refused: " + resumed.error().what);
+    return worker.finish();
+}
+
+/// Only who writes has the state in hand.
+int take_state(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    const Trained trained(worker);
+    const ddprun::TrainingState::Snapshot taken = must(trained.state.take(group));
+    if (worker.rank() == 0) {
+        require(taken.tensors.contains("model.0.weight"), "rank 0 lacks the network");
+        require(taken.tensors.contains("random.cpu"), "rank 0 lacks the random states");
+        require(taken.values.contains("sampler"), "rank 0 lacks the sampler");
+    } else {
+        require(taken.tensors.empty() && taken.values.empty(), "another rank has copied the state");
+    }
+    say("taken");
+    return worker.finish();
+}
+
+/// A figure of /proc/self/status, in bytes.
+std::int64_t status_bytes(const std::string& name) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with(name + ":")) {
+            return std::stoll(line.substr(name.size() + 1)) * 1024;
+        }
+    }
+    wrong("no " + name + " in /proc/self/status");
+}
+
+/// resume_memory DIR: a resume holds the checkpoint once beside what it puts it into.
+int resume_memory(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    Sequential network(Linear(torch::nn::LinearOptions(3072, 4096).bias(false)));
+    torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.5));
+    ddprun::TrainingState state(network.ptr(), optimizer);
+    ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
+    must(checkpoints.save(1, state));
+    const auto bytes = static_cast<std::int64_t>(network->parameters()[0].nbytes());
+    std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts again from here
+    const std::int64_t before = status_bytes("VmRSS");
+    require(must(checkpoints.resume(state)).has_value(), "nothing to resume");
+    const std::int64_t grown = status_bytes("VmHWM") - before;
+    require(grown < bytes + bytes / 2,
+            fmt::format("for {} bytes of state the resume took {}", bytes, grown));
+    say("once");
+    return worker.finish();
+}
+
+/// dtypes DIR: every type that a checkpoint can hold comes back with the same bytes.
+int dtypes(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    Sequential network = make_network(0);
+    torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.5));
+    std::map<std::string, torch::Tensor> tensors;
+    for (const torch::ScalarType type :
+         {torch::kFloat64, torch::kFloat32, torch::kFloat16, torch::kBFloat16, torch::kInt64,
+          torch::kInt32, torch::kInt16, torch::kInt8, torch::kUInt8, torch::kBool, torch::kUInt16,
+          torch::kUInt32, torch::kUInt64, torch::kComplexFloat, at::kFloat8_e4m3fn,
+          at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz}) {
+        tensors[c10::toString(type)] = torch::arange(3).to(type);
+    }
+    ddprun::TrainingState state(network.ptr(), optimizer);
+    std::map<std::string, torch::Tensor> before;
+    for (auto& [name, tensor] : tensors) {
+        state.add(name, tensor);
+        before[name] = tensor.view(torch::kUInt8).clone();
+    }
+    ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
+    must(checkpoints.save(1, state));
+    for (auto& [name, tensor] : tensors) {
+        tensor.view(torch::kUInt8).zero_();
+    }
+    require(must(checkpoints.resume(state)).has_value(), "nothing to resume");
+    for (auto& [name, tensor] : tensors) {
+        require(torch::equal(tensor.view(torch::kUInt8), before[name]), name + " has changed");
+        say(name);
+    }
+    return worker.finish();
+}
+
+/// One name for two things ends the program before anything is lost.
+int one_name_twice(Worker& worker, const Arguments& /*arguments*/) {
+    Trained trained(worker);
+    torch::Tensor sum = torch::zeros({1});
+    trained.state.add_sum("table", sum);
+    wrong("the name was taken twice");
+}
+
 /// Every sample counts once, whatever is padded, and a judge may use collectives.
 int evaluation(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
@@ -484,12 +585,17 @@ int main(int argc, char** argv) {
         {"checkpoint", checkpoint},
         {"collectives", collectives},
         {"data_parallel", data_parallel},
+        {"dtypes", dtypes},
         {"evaluation", evaluation},
         {"long_training", long_training},
         {"misfit", misfit},
+        {"misfit_on_one", misfit_on_one},
+        {"one_name_twice", one_name_twice},
         {"other_shapes", other_shapes},
         {"own_mistakes", own_mistakes},
         {"place", place},
+        {"resume_memory", resume_memory},
+        {"take_state", take_state},
         {"until_a_peer_dies", until_a_peer_dies},
         {"until_asked", until_asked},
         {"until_asked_in_training", until_asked_in_training},

@@ -363,6 +363,53 @@ TEST_CASE("a checkpoint of another network is refused by all ranks and changes n
     }
 }
 
+TEST_CASE("when one rank refuses a checkpoint no rank takes it") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    (void)train(cluster, 2, dir, 4, 4);
+    Peers peers(cluster, 2, {"misfit_on_one", dir}, 2);
+    peers.require_exits(0);
+    CHECK_THAT(peers.ranks[0]->wait_for_line("^refused: "), Catch::Contains("rank 1"));
+    CHECK_THAT(peers.ranks[1]->wait_for_line("^refused: "), Catch::Contains("[9]"));
+}
+
+TEST_CASE("only the rank that writes holds the state of a save") {
+    Cluster cluster;
+    Peers peers(cluster, 2, {"take_state"});
+    peers.require_exits(0);
+}
+
+TEST_CASE("a resume holds the checkpoint once") {
+    Cluster cluster;
+    Peers peers(cluster, 1, {"resume_memory", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+}
+
+TEST_CASE("a checkpoint holds every type of number") {
+    Cluster cluster;
+    Peers peers(cluster, 1, {"dtypes", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+}
+
+TEST_CASE("two things under one name are refused, by name") {
+    Cluster cluster;
+    Peers peers(cluster, 1, {"one_name_twice"});
+    peers.require_exits(-SIGABRT);
+    CHECK_THAT(peers.ranks[0]->text(), Catch::Contains("extra.table"));
+}
+
+TEST_CASE("a folder that cannot hold checkpoints is told before the first step") {
+    Cluster cluster;
+    write_file(cluster.dir() / "file", "");
+    // Neither can a folder be made below a file nor, by anybody, a file in /proc.
+    const std::string below_file = cluster.dir() / "file/below";
+    const std::string dir = GENERATE(true, false) ? below_file : "/proc";
+    Peers peers(cluster, 2, {"checkpoint", dir, "4", "6"});
+    peers.require_exits(4);
+    CHECK_THAT(peers.ranks[0]->wait_for_line("^refused: "), Catch::Contains(dir));
+    CHECK_THAT(peers.ranks[1]->wait_for_line("^refused: "), Catch::Contains(dir));
+}
+
 TEST_CASE("an isolated worker publishes nothing and trains on") {
     Cluster cluster;
     const std::string dir = cluster.dir() / "checkpoints";

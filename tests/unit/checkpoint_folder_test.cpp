@@ -402,10 +402,14 @@ TEST_CASE("a folder that cannot be written is an error that says which") {
     REQUIRE_FALSE(below_file);
     CHECK_THAT(below_file.error().what, Catch::Contains(folder / "file"));
     CHECK_FALSE(publish("", 1));
+    const Result<void> checked = check_checkpoint_folder(folder / "file/checkpoints");
+    REQUIRE_FALSE(checked);
+    CHECK_THAT(checked.error().what, Catch::Contains(folder / "file/checkpoints"));
 
     REQUIRE(::chmod(folder.path().c_str(), 0555) == 0);
     const Result<std::string> refused = [&] {
         const NotRoot not_root;
+        CHECK_FALSE(check_checkpoint_folder(folder.path()));
         return publish(folder.path(), 1);
     }();
     REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
@@ -413,6 +417,13 @@ TEST_CASE("a folder that cannot be written is an error that says which") {
     CHECK(refused.error().code == ErrorCode::PermissionDenied);
     CHECK_THAT(refused.error().what, Catch::Contains(folder.path()));
     CHECK(names_in(folder.path()) == Names{"file"});
+}
+
+TEST_CASE("a folder is checked by making it and writing there, and nothing is left") {
+    const TempDir folder;
+    REQUIRE(check_checkpoint_folder(folder / "a/b"));
+    CHECK(names_in(folder / "a/b").empty());
+    REQUIRE(check_checkpoint_folder(folder / "a/b"));
 }
 
 TEST_CASE("an old checkpoint that cannot be removed is a warning, not a failure") {

@@ -253,6 +253,29 @@ Result<LoadedCheckpoint> read_folder(const std::string& folder, std::uint64_t st
 
 }  // namespace
 
+Result<void> check_checkpoint_folder(const std::string& dir) {
+    const auto failed = [&](const Error& why) {
+        return Error{why.code, fmt::format("folder {} cannot hold checkpoints: {}; name one that "
+                                           "this user may write",
+                                           dir, why.what)};
+    };
+    const Result<UniqueFd> dir_fd = open_or_create_folder(dir);
+    if (!dir_fd) {
+        return failed(dir_fd.error());
+    }
+    Attempt attempt(dir, 0);
+    if (const std::optional<Error> problem = attempt.create()) {
+        return failed(*problem);
+    }
+    const Result<UniqueFd> folder_fd = open_folder(attempt.path());
+    if (!folder_fd) {
+        return failed(folder_fd.error());
+    }
+    const Result<ManifestFile> written =
+        write_file(folder_fd->get(), attempt.path(), std::string(kManifestName), {});
+    return written ? Result<void>() : Result<void>(failed(written.error()));
+}
+
 Result<std::string> publish_checkpoint(const std::string& dir, const CheckpointInfo& info,
                                        const std::vector<TensorView>& tensors,
                                        const PublishOptions& options) {

@@ -58,6 +58,11 @@ struct PublishOptions {
     std::function<void(const std::string&)> on_warning = [](const std::string& /*text*/) {};
 };
 
+/// Creates `dir` and what is missing above it, and writes and removes a file there: what would make
+/// publish_checkpoint() fail in a folder that cannot be used is told before there is something to
+/// lose. Only one process of a job may call it.
+[[nodiscard]] Result<void> check_checkpoint_folder(const std::string& dir);
+
 /// Writes aside, syncs, renames, syncs the folder; returns the checkpoint's path. Creates `dir` and
 /// what is missing above it. Until the rename readers see what was there before; on success the
 /// checkpoint survives a loss of power; on failure nothing of the attempt is left. A checkpoint of

@@ -1,7 +1,6 @@
 #include "worker_runtime/torch/checkpoints.hpp"
 
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -25,8 +24,11 @@ constexpr DtypeName kDtypeNames[] = {
     {torch::kFloat16, "F16"},        {torch::kBFloat16, "BF16"},
     {torch::kInt64, "I64"},          {torch::kInt32, "I32"},
     {torch::kInt16, "I16"},          {torch::kInt8, "I8"},
-    {torch::kUInt8, "U8"},           {torch::kBool, "BOOL"},
-    {at::kFloat8_e4m3fn, "F8_E4M3"}, {at::kFloat8_e5m2, "F8_E5M2"},
+    {torch::kUInt64, "U64"},         {torch::kUInt32, "U32"},
+    {torch::kUInt16, "U16"},         {torch::kUInt8, "U8"},
+    {torch::kBool, "BOOL"},          {torch::kComplexFloat, "C64"},
+    {at::kFloat8_e4m3fn, "F8_E4M3"}, {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
+    {at::kFloat8_e5m2, "F8_E5M2"},   {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"},
 };
 
 Result<std::vector<worker::TensorView>> views_of(
@@ -53,6 +55,7 @@ Result<std::vector<worker::TensorView>> views_of(
     return views;
 }
 
+/// Shows what `loaded` holds: nothing is copied.
 Result<TrainingState::Snapshot> snapshot_of(const worker::LoadedCheckpoint& loaded) {
     TrainingState::Snapshot snapshot;
     snapshot.values = loaded.info.values;
@@ -68,11 +71,10 @@ Result<TrainingState::Snapshot> snapshot_of(const worker::LoadedCheckpoint& load
                 ErrorCode::BadMessage,
                 fmt::format("tensor {} is of type {}, which is unknown", name, view.dtype)};
         }
-        torch::Tensor tensor = torch::empty(view.shape, dtype->type);
-        if (!view.bytes.empty()) {
-            std::memcpy(tensor.mutable_data_ptr(), view.bytes.data(), view.bytes.size());
-        }
-        snapshot.tensors[name] = std::move(tensor);
+        snapshot.tensors[name] =
+            view.bytes.empty() ? torch::empty(view.shape, dtype->type)
+                               : torch::from_blob(const_cast<std::byte*>(view.bytes.data()),
+                                                  view.shape, torch::TensorOptions(dtype->type));
     }
     return snapshot;
 }
@@ -105,7 +107,9 @@ Result<std::vector<std::uint64_t>> agree_on_candidates(ProcessGroup& group,
     Error error;
     if (group.rank() == 0) {
         worker::remove_leftovers(dir);
-        Result<std::vector<std::uint64_t>> found = worker::list_checkpoints(dir);
+        const Result<void> usable = worker::check_checkpoint_folder(dir);
+        Result<std::vector<std::uint64_t>> found =
+            usable ? worker::list_checkpoints(dir) : usable.error();
         if (found) {
             steps = std::move(*found);
             count = static_cast<std::int64_t>(steps.size());
@@ -122,7 +126,7 @@ Result<std::vector<std::uint64_t>> agree_on_candidates(ProcessGroup& group,
     if (count < 0) {
         return group.rank() == 0
                    ? error
-                   : Error{ErrorCode::System, fmt::format("rank 0 cannot read {}", dir)};
+                   : Error{ErrorCode::System, fmt::format("rank 0 cannot use {}", dir)};
     }
     torch::Tensor list = torch::zeros({count}, torch::kInt64);
     for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -173,19 +177,14 @@ Result<std::optional<std::uint64_t>> Checkpoints::resume(TrainingState& state) {
             continue;
         }
         const Result<TrainingState::Snapshot> snapshot = snapshot_of(*loaded);
-        const Result<void> restored =
-            snapshot ? state.put_back(*snapshot, group_) : Result<void>(snapshot.error());
-        const Result<std::optional<int>> misfit = first_rank_against(group_, restored.has_value());
-        if (!misfit) {
-            return misfit.error();
+        const Result<TrainingState::PutBack> put_back =
+            snapshot ? state.compare(*snapshot, group_) : snapshot.error();
+        // Nobody changes anything before everybody has found that it fits.
+        if (const Result<void> fits = agreed(step, "does not fit this program", put_back); !fits) {
+            return fits.error();
         }
-        if (misfit->has_value()) {
-            const std::string why =
-                restored ? fmt::format("rank {} says why", **misfit) : restored.error().what;
-            return Error{ErrorCode::InvalidArgument,
-                         fmt::format("the checkpoint of step {} in {} does not fit this program: "
-                                     "{}; use another folder, or the program that wrote it",
-                                     step, dir_, why)};
+        if (const Result<void> done = agreed(step, "could not be put back", (*put_back)()); !done) {
+            return done.error();
         }
         worker_.resumed();
         return std::optional(step);
@@ -197,6 +196,22 @@ Result<std::optional<std::uint64_t>> Checkpoints::resume(TrainingState& state) {
                                  candidates->size(), dir_)};
     }
     return std::optional<std::uint64_t>();
+}
+
+template <typename T>
+Result<void> Checkpoints::agreed(std::uint64_t step, const char* what, const Result<T>& own) {
+    const Result<std::optional<int>> against = first_rank_against(group_, own.has_value());
+    if (!against) {
+        return against.error();
+    }
+    if (!against->has_value()) {
+        return {};
+    }
+    const std::string why = own ? fmt::format("rank {} says why", **against) : own.error().what;
+    return Error{ErrorCode::InvalidArgument,
+                 fmt::format("the checkpoint of step {} in {} {}: {}; use another folder, or the "
+                             "program that wrote it",
+                             step, dir_, what, why)};
 }
 
 Result<void> Checkpoints::save(std::uint64_t step, const TrainingState& state) {

@@ -30,8 +30,8 @@ public:
     /// Puts the newest checkpoint that every rank finds valid into `state` and returns its step;
     /// none if there is no checkpoint. Torn, truncated or damaged ones are passed over with a line
     /// that says why. Fails, on every rank alike, when there are checkpoints and none is valid,
-    /// when the folder cannot be read, or when a valid one does not fit `state`, which is unchanged
-    /// then.
+    /// when the folder cannot be made, written or read, or when a valid one does not fit `state` on
+    /// any one rank; `state` is unchanged then on all.
     [[nodiscard]] Result<std::optional<std::uint64_t>> resume(TrainingState& state);
 
     /// Writes `state` as the checkpoint of `step`. Success on rank 0 means that it is on the disk;
@@ -42,6 +42,9 @@ public:
 
 private:
     [[nodiscard]] bool is_first() const { return group_.rank() == 0; }
+    /// Success if `own` is one on every rank; else, on all, an error that tells where it is not.
+    template <typename T>
+    [[nodiscard]] Result<void> agreed(std::uint64_t step, const char* what, const Result<T>& own);
 
     std::string dir_;
     const Worker& worker_;

@@ -96,11 +96,13 @@ TrainingState::TrainingState(std::shared_ptr<torch::nn::Module> model,
     : model_(std::move(model)), optimizer_(optimizer) {}
 
 void TrainingState::add(const std::string& name, torch::Tensor& tensor) {
-    DDP_CHECK(tensors_.emplace("extra." + name, &tensor).second, name);
+    const std::string full_name = "extra." + name;
+    DDP_CHECK(!sums_.contains(full_name) && tensors_.emplace(full_name, &tensor).second, full_name);
 }
 
 void TrainingState::add_sum(const std::string& name, torch::Tensor& tensor) {
-    DDP_CHECK(sums_.emplace("extra." + name, &tensor).second, name);
+    const std::string full_name = "extra." + name;
+    DDP_CHECK(!tensors_.contains(full_name) && sums_.emplace(full_name, &tensor).second, full_name);
 }
 
 void TrainingState::add(const std::string& name, std::int64_t& value) {
@@ -193,6 +195,9 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
         }
         snapshot.tensors[name] = std::move(*states);
     }
+    if (group.rank() != 0) {
+        return Snapshot{};
+    }
     for (auto& [name, tensor] : snapshot.tensors) {
         tensor = tensor.detach().to(torch::kCPU).contiguous();
     }
@@ -202,7 +207,7 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
     return snapshot;
 }
 
-/// What put_back() will do once everything has been compared.
+/// What will be done once everything has been compared.
 class TrainingState::Plan {
 public:
     explicit Plan(const TensorMap& tensors) : tensors_(tensors) {}
@@ -309,15 +314,16 @@ Result<void> TrainingState::plan_values(Plan& plan, const Snapshot& snapshot) {
     return refuse_unknown(snapshot.values, used);
 }
 
-Result<void> TrainingState::put_back(const Snapshot& snapshot, const ProcessGroup& group) {
-    Plan plan(snapshot.tensors);
-    if (const Result<void> planned = plan_tensors(plan, snapshot, group); !planned) {
-        return planned;
+Result<TrainingState::PutBack> TrainingState::compare(const Snapshot& snapshot,
+                                                      const ProcessGroup& group) {
+    const auto plan = std::make_shared<Plan>(snapshot.tensors);
+    if (const Result<void> planned = plan_tensors(*plan, snapshot, group); !planned) {
+        return planned.error();
     }
-    if (const Result<void> planned = plan_values(plan, snapshot); !planned) {
-        return planned;
+    if (const Result<void> planned = plan_values(*plan, snapshot); !planned) {
+        return planned.error();
     }
-    return plan.carry_out();
+    return PutBack([plan] { return plan->carry_out(); });
 }
 
 }  // namespace ddprun

@@ -38,19 +38,22 @@ public:
     /// holds the sum, the others zeros.
     void add_sum(const std::string& name, torch::Tensor& tensor);
 
-    /// All of it as it is now: tensors by name, on CPUs, contiguous, and small values as text.
-    /// Every rank calls it; the result is complete on each.
+    /// All of it: tensors by name, on CPUs, contiguous, and small values as text.
     struct Snapshot {
         std::map<std::string, torch::Tensor> tensors;
         std::map<std::string, std::string> values;
     };
+    /// As it is now. Every rank calls it; rank 0, which writes, gets everything, the others
+    /// nothing.
     [[nodiscard]] Result<Snapshot> take(ProcessGroup& group) const;
 
-    /// Puts everything back. Everything is compared before anything is changed: a tensor or value
-    /// that is missing, unknown, or of another shape or type is an error that names it and both.
-    /// Random state is put back as it was on the same world size; on another one each rank gets its
-    /// own, derived from rank 0's.
-    [[nodiscard]] Result<void> put_back(const Snapshot& snapshot, const ProcessGroup& group);
+    /// Compares `snapshot` with what is here and returns what puts it back, to be called once while
+    /// both arguments and this live. Nothing is changed before: a tensor or value that is missing,
+    /// unknown, or of another shape or type is an error that names it and both. Random state is put
+    /// back as it was on the same world size; on another one each rank gets its own, derived from
+    /// rank 0's.
+    using PutBack = std::function<Result<void>()>;
+    [[nodiscard]] Result<PutBack> compare(const Snapshot& snapshot, const ProcessGroup& group);
 
 private:
     using Commit = std::function<void()>;
