@@ -43,7 +43,7 @@ set(headers
 if(DDPRUN_HAS_LIBTORCH)
     list(APPEND headers worker_runtime/worker.hpp)
     foreach(name checkpoints distributed_data_parallel distributed_sampler evaluation
-            gradient_reducer process_group stop_ballot training_state worker)
+            gradient_reducer output_tensors process_group stop_ballot training_state worker)
         list(APPEND headers worker_runtime/torch/${name}.hpp)
     endforeach()
 endif()

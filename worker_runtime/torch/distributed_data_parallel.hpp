@@ -1,8 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -11,26 +9,9 @@
 #include <torch/types.h>
 
 #include "worker_runtime/torch/gradient_reducer.hpp"
+#include "worker_runtime/torch/output_tensors.hpp"
 
 namespace ddprun {
-
-namespace worker {
-
-inline void collect_tensors(const torch::Tensor& tensor, std::vector<torch::Tensor>& found) {
-    found.push_back(tensor);
-}
-
-inline void collect_tensors(const std::vector<torch::Tensor>& tensors,
-                            std::vector<torch::Tensor>& found) {
-    found.insert(found.end(), tensors.begin(), tensors.end());
-}
-
-template <typename... Outputs>
-void collect_tensors(const std::tuple<Outputs...>& outputs, std::vector<torch::Tensor>& found) {
-    std::apply([&found](const auto&... output) { (collect_tensors(output, found), ...); }, outputs);
-}
-
-}  // namespace worker
 
 /// Trains `Network` (a torch::nn::Module with a forward) on all ranks of a group at once: each rank
 /// works on its own share of the batch, and after backward every rank has the mean of all ranks'
