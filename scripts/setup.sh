@@ -37,6 +37,7 @@ python_packages=(
     accelerate==1.15.0 mypy==2.4.1   # what the package `ddprun` is tested with
 )
 large_python_packages=(transformers==5.23.0 lightning==2.6.6)
+terminal_python_packages=(tqdm==4.70.1 pyte==0.8.2)   # a progress bar, and what a terminal shows
 full_packages=(
     lintian systemd debootstrap buildah   # judge packages, the service; an older system; the image
 )
@@ -105,7 +106,7 @@ PYTHON
 }
 
 if [ "$is_full" = yes ]; then
-    python_packages+=("${large_python_packages[@]}")
+    python_packages+=("${large_python_packages[@]}" "${terminal_python_packages[@]}")
 elif [ "$with_torch" = yes ]; then
     say ".venv: ${large_python_packages[*]} are for scripts/test.sh --full; --full installs them"
 fi

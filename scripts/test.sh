@@ -13,7 +13,8 @@ sim and process tests; then `fuzz` (clang), 10 seconds for each target; then run
 scripts/quickstart.sh as a user would. The last line is `N passed, N failed`; the exit code is 0
 only if nothing failed. What is skipped is said aloud.
 
-  --full            also the callbacks for transformers and lightning (scripts/setup.sh --full),
+  --full            also the callbacks for transformers and lightning (scripts/setup.sh --full), a
+                    ResNet on a terminal beside torchrun,
                     the thread sanitizer on everything, the quick tests 50 times over, 200
                     kills of the C++ training in place of 20, 100,000 steps of it in one process,
                     10 minutes for each fuzz target, 200,000 seeds of the simulator, large ones
@@ -135,12 +136,16 @@ if [ "$is_full" = yes ]; then
         -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
     DDPRUN_RUNTIME_STEPS=100000 suite "the C++ runtime, 100,000 steps" release -R runtime_process
-    suite "large libraries in Python, and a C++ training with the installed runtime" release -L full
+    suite "large libraries in Python, each run on a terminal, a C++ training with the installed \
+runtime" release -L full
     check "what users install, made for glibc 2.28 (scripts/package.sh)" scripts/package.sh
     check "the released wheel in a clean environment" python3 -B tests/packaging/wheel_install.py \
         --wheel build/package/*manylinux_2_28_x86_64.whl
     check "the released wheel in an older system" python3 -B tests/packaging/old_root.py \
         build/package/*manylinux_2_28_x86_64.whl build/package/bullseye
+    [ "$has_torch" = no ] || check "a ResNet on a terminal, the released wheel beside torchrun" \
+        .venv/bin/python -B tests/cluster/resnet_terminal.py \
+        build/package/*manylinux_2_28_x86_64.whl
     check "released programs in a bare root" python3 -B tests/packaging/bare_root.py \
         build/package/*-linux-x86_64.tar.gz
     check "the image" python3 -B tests/packaging/image.py build/package/*-linux-x86_64.tar.gz
