@@ -6,8 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD] [--only start|idle|crash-1|crash-2|
-                        lose-node|death|logs|tee]...
+usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--only start|idle|
+                        crash-1|crash-2|lose-node|death|logs|tee]...
        scripts/bench.sh runtime [--runs N] [--epochs N] [--only start|speed-1|speed-2|crash]...
        scripts/bench.sh control-plane [--runs N] [--minutes M] [--full] [--only torchrun|agents-128|
                         agents-1000|agents-4000|signal|stall-daemon|stall-leader|stall-paused|
@@ -38,7 +38,8 @@ store    the worker store and PyTorch's own server in turn: 10,000 connects, als
          clients. Writes build/bench/store.json and store-relays.json.
 
 --beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
-build/release of a checkout of the commit before.
+build/release of a checkout of the commit before. --on-terminal measures ddprun on a terminal, whose
+workers have terminals, in place of torchrun: `launch --on-terminal --only start --only idle`.
 TEXT
 }
 

@@ -1,6 +1,7 @@
 """One job under a launcher: starts it, hears its workers, kills, measures, cleans up."""
 
 import os
+import pty
 import re
 import resource
 import select
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ class Peer(NamedTuple):
     """What is compared: a launcher and how it is called, or what a launcher starts."""
     name: str
     command: list
+    is_on_terminal: bool = False
 
 
 def say(text):
@@ -141,15 +144,35 @@ class Job:
         environment["DDPRUN_STATE_DIR"] = os.path.join(self.folder, "state")
         os.makedirs(environment["DDPRUN_STATE_DIR"], mode=0o700, exist_ok=True)
         environment.update(variables or {})
+        console = self.terminal(environment) if self.peer.is_on_terminal else self.log
         before = time.monotonic_ns()
         launcher = subprocess.Popen(arguments, stdin=subprocess.DEVNULL,
-                                    stdout=subprocess.PIPE if hears_lines else self.log,
-                                    stderr=self.log, env=environment, cwd=folder,
+                                    stdout=subprocess.PIPE if hears_lines else console,
+                                    stderr=console, env=environment, cwd=folder,
                                     preexec_fn=allow_cores if folder else None)
+        if self.peer.is_on_terminal:
+            os.close(console)
         self.launchers.append(launcher)
         if hears_lines:
             self.lines = Lines(launcher.stdout, self.log)
         return launcher, before
+
+    def terminal(self, environment):
+        """One for a launcher, whose text goes into the log until nobody has it any more."""
+        environment["TERM"] = "xterm"
+        ours, theirs = pty.openpty()
+        log = os.dup(self.log.fileno())
+
+        def copy():
+            try:
+                while text := os.read(ours, 65536):
+                    os.write(log, text)
+            except OSError:
+                pass
+            os.close(ours)
+            os.close(log)
+        threading.Thread(target=copy, daemon=True).start()
+        return theirs
 
     def await_stamps(self, count, timeout_s=90.0):
         """The next `count` stamps; None when they do not come in time."""

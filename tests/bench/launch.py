@@ -191,18 +191,22 @@ def main():
                                  "logs", "tee"])
     parser.add_argument("--beside", metavar="BUILD",
                         help="another build of ddprun, in place of torchrun")
+    parser.add_argument("--on-terminal", action="store_true",
+                        help="ddprun on a terminal, in place of torchrun")
     arguments = parser.parse_args()
     arguments.build = os.path.abspath(arguments.build)
 
     wanted = {"ddprun": os.path.join(arguments.build, "bin", "ddprun")}
-    if arguments.beside:
+    if arguments.on_terminal:
+        wanted["on a terminal"] = wanted["ddprun"]
+    elif arguments.beside:
         wanted["beside"] = os.path.join(os.path.abspath(arguments.beside), "bin", "ddprun")
     else:
         wanted["torchrun"] = os.path.abspath(arguments.torchrun)
     peers = []
     for name, path in wanted.items():
         if os.access(path, os.X_OK):
-            peers.append(Peer(name, [path]))
+            peers.append(Peer(name, [path], name == "on a terminal"))
         else:
             say(f"LEFT OUT: {name}: there is no {path}")
     if not peers:
