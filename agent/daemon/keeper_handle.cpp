@@ -55,6 +55,9 @@ Result<void> KeeperHandle::launch() {
     channel_ = FrameChannel::create(io_, std::move(sockets->first));
     channel_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
                      .on_closed = [this](const std::string& /*why*/) { on_channel_closed(); }});
+    if (guarded_) {
+        request(*guarded_);
+    }
     return {};
 }
 
@@ -279,8 +282,8 @@ void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
                                 const std::vector<std::string>& command,
                                 const std::vector<std::pair<std::string, std::string>>& environment,
                                 UniqueFd out, UniqueFd err, const std::vector<int>& cpus,
-                                UniqueFd page) {
-    KeeperSpawn spawn{generation, local_rank, command, environment, cpus, {}};
+                                UniqueFd page, WorkerStdin stdin_from) {
+    KeeperSpawn spawn{generation, local_rank, command, environment, cpus, {}, stdin_from};
     std::vector<UniqueFd> fds;
     fds.push_back(std::move(out));
     fds.push_back(std::move(err));
@@ -298,6 +301,11 @@ void KeeperHandle::signal_workers(Generation generation, std::vector<LocalRank> 
 
 void KeeperHandle::forward_signal(Generation generation, int signal) {
     request(KeeperForward{generation, signal});
+}
+
+void KeeperHandle::guard_terminal(KeeperTerminal terminal) {
+    guarded_ = std::move(terminal);
+    request(*guarded_);
 }
 
 void KeeperHandle::empty_generation(Generation generation) {

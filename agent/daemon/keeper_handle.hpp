@@ -77,16 +77,20 @@ public:
     /// Starts a worker with `out` and `err` as its stdout and stderr. Always answered: on_started
     /// or on_exited, or on_lost. Calls of one loop turn travel together. It may run on `cpus`
     /// only, or where this process may if that is empty. It finds `page` under a path of its
-    /// DDPRUN_PAGE; not open: that variable is not touched.
+    /// DDPRUN_PAGE; not open: that variable is not touched. With WorkerStdin::Terminal `out` is a
+    /// terminal that controls nobody yet.
     void start_worker(Generation generation, LocalRank local_rank,
                       const std::vector<std::string>& command,
                       const std::vector<std::pair<std::string, std::string>>& environment,
                       UniqueFd out, UniqueFd err, const std::vector<int>& cpus = {},
-                      UniqueFd page = {});
+                      UniqueFd page = {}, WorkerStdin stdin_from = WorkerStdin::Inherited);
 
     /// To the process groups of these workers of the generation, as far as they still run.
     void signal_workers(Generation generation, std::vector<LocalRank> local_ranks, int signal);
     void forward_signal(Generation generation, int signal);
+
+    /// Has this keeper, and each that follows it, look after ddprun's own terminal.
+    void guard_terminal(KeeperTerminal terminal);
 
     /// SIGKILL to everything left of the generation, descendants too, until nothing is.
     void empty_generation(Generation generation);
@@ -150,7 +154,8 @@ private:
     boost::asio::signal_set child_signals_;  ///< only while sweeping
     KeeperProcess process_;
     std::shared_ptr<FrameChannel> channel_;
-    Generation held_;                 ///< whose workers may live
+    Generation held_;  ///< whose workers may live
+    std::optional<KeeperTerminal> guarded_;
     std::set<int> running_;           ///< workers, as far as the keeper has told
     bool has_keeper_worked_ = false;  ///< this one has said something
     bool is_rest_stuck_ = false;      ///< of what is being swept; the owner has been told

@@ -14,6 +14,7 @@
 #include "agent/process/children.hpp"
 #include "base/check.hpp"
 #include "base/os/start_program.hpp"
+#include "base/os/terminal_modes.hpp"
 
 namespace ddprun::agent {
 
@@ -71,6 +72,7 @@ void Keeper::on_agent_gone(const std::string& why) {
     }
     is_ending_ = true;
     agent_->close();
+    restore_terminal();
     if (!why.empty()) {
         say(why);
         has_failed_ = true;
@@ -154,6 +156,20 @@ void Keeper::handle(const KeeperEmpty& empty) {
     }
     emptying_ = empty.generation;
     sweep_.begin(unkillable_after_);
+}
+
+void Keeper::handle(KeeperTerminal terminal) {
+    terminal_ = std::move(terminal);
+}
+
+/// Whoever has the terminal now, a shell, may have changed it since.
+void Keeper::restore_terminal() const {
+    const Result<TerminalModes> before = TerminalModes::from_bytes(terminal_.before);
+    const Result<TerminalModes> raw = TerminalModes::from_bytes(terminal_.raw);
+    const Result<TerminalModes> now = TerminalModes::of(STDIN_FILENO);
+    if (before && raw && now && *now == *raw) {
+        (void)before->apply(STDIN_FILENO);
+    }
 }
 
 void Keeper::watch(int pid, Worker& worker, UniqueFd exec_status) {

@@ -54,6 +54,8 @@ private:
     void handle(const KeeperSignal& signal);
     void handle(const KeeperForward& forward);
     void handle(const KeeperEmpty& empty);
+    void handle(KeeperTerminal terminal);
+    void restore_terminal() const;
     void watch(int pid, Worker& worker, UniqueFd exec_status);
     void wait_for_exec(int pid, Worker& worker);
     void read_exec_status(int pid, Worker& worker);
@@ -76,6 +78,7 @@ private:
     Workers workers_;                     ///< of `held_`, not reaped
     UniqueFd page_;                       ///< of `held_`, for workers to open
     std::optional<Generation> emptying_;  ///< to be answered
+    KeeperTerminal terminal_;             ///< ddprun's own, as it is to be left; empty: as it is
     bool is_ending_ = false;
     bool has_failed_ = false;
     bool has_said_no_pidfd_ = false;

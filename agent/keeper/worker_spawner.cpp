@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,11 +64,26 @@ struct ChildSetup {
     const CpuSet& cpus;
     int out;
     int err;
+    WorkerStdin stdin_from;
     int exec_status;
     const char* program;
     char* const* arguments;
     char* const* environment;
 };
+
+/// After setsid() and with the worker's stdout in its place. Returns 0 or an errno.
+int set_stdin(WorkerStdin from) {
+    if (from == WorkerStdin::Inherited) {
+        return 0;
+    }
+    if (from == WorkerStdin::Nothing) {
+        const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        return null >= 0 && dup2(null, STDIN_FILENO) == STDIN_FILENO ? 0 : errno;
+    }
+    const bool is_done =
+        dup2(STDOUT_FILENO, STDIN_FILENO) == STDIN_FILENO && ioctl(STDIN_FILENO, TIOCSCTTY, 0) == 0;
+    return is_done ? 0 : errno;
+}
 
 /// Makes the child what a worker finds. Returns 0 or an errno.
 int prepare(const ChildSetup& setup) {
@@ -80,6 +96,9 @@ int prepare(const ChildSetup& setup) {
     }
     if (dup2(setup.out, STDOUT_FILENO) < 0 || dup2(setup.err, STDERR_FILENO) < 0) {
         return errno;
+    }
+    if (const int error = set_stdin(setup.stdin_from); error != 0) {
+        return error;
     }
     close_on_exec_from(STDERR_FILENO + 1);
     return setup.saved_state.restore();
@@ -147,6 +166,7 @@ boost::system::result<SpawnedWorker> WorkerSpawner::spawn(const KeeperSpawn& spa
                            .cpus = cpus,
                            .out = out.get(),
                            .err = err.get(),
+                           .stdin_from = spawn.stdin_from,
                            .exec_status = status_write.get(),
                            .program = program->c_str(),
                            .arguments = arguments.data(),

@@ -28,7 +28,7 @@ public:
     /// `containment` outlives this.
     WorkerSpawner(const Containment& containment, SavedProcessState saved_state);
 
-    /// Starts `spawn.command` with stdout `out` and stderr `err`, the process's own stdin and
+    /// Starts `spawn.command` with stdout `out` and stderr `err`, the stdin that `spawn` says and
     /// nothing else, in its own session, on `spawn.cpus`, as `saved_state` says. The error is that
     /// of looking the program up, or of fork.
     [[nodiscard]] boost::system::result<SpawnedWorker> spawn(const KeeperSpawn& spawn,

@@ -20,7 +20,8 @@ enum class Kind : std::uint8_t {
     Started,
     Exited,
     Emptied,
-    NotEmptied
+    NotEmptied,
+    Terminal
 };
 
 /// Which of the ways to end a worker took, in an Exited.
@@ -127,6 +128,7 @@ Result<std::string> encode(const KeeperSpawn& spawn) {
         out.number(cpu);
     }
     out.string(spawn.page_variable);
+    out.number(spawn.stdin_from);
     return std::move(out).finish();
 }
 
@@ -151,6 +153,13 @@ Result<std::string> encode(const KeeperForward& forward) {
 Result<std::string> encode(const KeeperEmpty& empty) {
     Writer out(Kind::Empty);
     out.generation(empty.generation);
+    return std::move(out).finish();
+}
+
+Result<std::string> encode(const KeeperTerminal& terminal) {
+    Writer out(Kind::Terminal);
+    out.string(terminal.before);
+    out.string(terminal.raw);
     return std::move(out).finish();
 }
 
@@ -195,7 +204,7 @@ Result<std::string> encode(const KeeperNotEmptied& not_emptied) {
 }
 
 KeeperSpawn read_spawn(Reader& in) {
-    KeeperSpawn spawn{in.generation(), in.local_rank(), {}, {}, {}, {}};
+    KeeperSpawn spawn{in.generation(), in.local_rank(), {}, {}, {}, {}, {}};
     const std::uint32_t arguments = in.count(sizeof(std::uint32_t));
     spawn.command.reserve(arguments);
     for (std::uint32_t i = 0; i < arguments; ++i) {
@@ -218,7 +227,8 @@ KeeperSpawn read_spawn(Reader& in) {
         }
     }
     spawn.page_variable = in.string();
-    if (spawn.command.empty()) {
+    spawn.stdin_from = in.number<WorkerStdin>();
+    if (spawn.command.empty() || spawn.stdin_from > WorkerStdin::Terminal) {
         in.fail();
     }
     return spawn;
@@ -298,6 +308,12 @@ Result<KeeperRequest> decode_request(std::string_view body) {
         case Kind::Empty:
             request = KeeperEmpty{in.generation()};
             break;
+        case Kind::Terminal: {
+            KeeperTerminal terminal{in.string(), {}};
+            terminal.raw = in.string();
+            request = std::move(terminal);
+            break;
+        }
         default:
             in.fail();
             break;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,13 @@ struct WorkerEnd {
 
 // -------------------------------------------------------------------------- agent to the keeper
 
+/// What a worker reads from.
+enum class WorkerStdin : std::uint8_t {
+    Inherited,  ///< ddprun's own
+    Nothing,    ///< /dev/null
+    Terminal,   ///< its stdout, a terminal, which controls it
+};
+
 /// Start a worker. Descriptors go with it: its stdout, its stderr, the page if there is one.
 /// Refused (Exited with EBUSY) while another generation is not proven empty.
 struct KeeperSpawn {
@@ -39,6 +47,7 @@ struct KeeperSpawn {
     std::vector<int> cpus;  ///< it may run on these only; empty: as the keeper
     /// Set to the path of the page that comes with it; empty: none comes.
     std::string page_variable;
+    WorkerStdin stdin_from = WorkerStdin::Inherited;
 
     bool operator==(const KeeperSpawn&) const = default;
 };
@@ -68,7 +77,17 @@ struct KeeperEmpty {
     bool operator==(const KeeperEmpty&) const = default;
 };
 
-using KeeperRequest = std::variant<KeeperSpawn, KeeperSignal, KeeperForward, KeeperEmpty>;
+/// The agent has made ddprun's own terminal, its stdin, raw. If the agent goes without having given
+/// back the modes `before`, which shows in that they are still `raw`, the keeper does so.
+struct KeeperTerminal {
+    std::string before;  ///< TerminalModes::to_bytes(), as is the next
+    std::string raw;
+
+    bool operator==(const KeeperTerminal&) const = default;
+};
+
+using KeeperRequest =
+    std::variant<KeeperSpawn, KeeperSignal, KeeperForward, KeeperEmpty, KeeperTerminal>;
 
 // -------------------------------------------------------------------------- keeper to the agent
 

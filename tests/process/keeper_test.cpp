@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <pty.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -118,6 +119,27 @@ TEST_CASE("a program is found in the search path of the worker's environment") {
     fixture.run_until([&] { return fixture.ended.contains(0); });
     fixture.pipe.write_end.reset();
     CHECK(read_to_end(fixture.pipe.read_end) == "keeper_test_worker|x y");
+}
+
+TEST_CASE("a worker reads what it is to read: a terminal that controls it, or nothing") {
+    KeeperFixture fixture;
+    const auto says = [&fixture](const std::string& script, UniqueFd out, WorkerStdin from) {
+        fixture.pipe = TestPipe();
+        fixture.ended.clear();
+        fixture.keeper->start_worker(Generation(1), LocalRank(0), {"/bin/sh", "-c", script}, {},
+                                     std::move(out), fixture.pipe.writer(), {}, {}, from);
+        fixture.run_until([&] { return fixture.ended.contains(0); });
+        fixture.pipe.write_end.reset();
+        return read_to_end(fixture.pipe.read_end);
+    };
+    int master = -1;
+    int slave = -1;
+    REQUIRE(openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+    const UniqueFd ours(master);
+    REQUIRE(fcntl(master, F_SETFD, FD_CLOEXEC) == 0);
+    const std::string asks = "test -t 0 && test -t 1 && : < /dev/tty && echo it controls >&2";
+    CHECK(says(asks, UniqueFd(slave), WorkerStdin::Terminal) == "it controls\n");
+    CHECK(says("cat >&2; echo end >&2", fixture.pipe.writer(), WorkerStdin::Nothing) == "end\n");
 }
 
 TEST_CASE("arguments and environment of any bytes and size arrive") {

@@ -24,6 +24,8 @@ std::vector<KeeperRequest> some_requests() {
         KeeperSignal{Generation(~std::uint64_t{0}), {LocalRank(0), LocalRank(7)}, 15},
         KeeperSignal{Generation(1), {}, 9},
         KeeperForward{Generation(3), 10},
+        KeeperSpawn{Generation(1), LocalRank(1), {"prog"}, {}, {}, {}, WorkerStdin::Terminal},
+        KeeperTerminal{bytes, "raw"},
         KeeperEmpty{Generation(2)}};
 }
 
