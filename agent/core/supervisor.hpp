@@ -17,6 +17,15 @@
 
 namespace ddprun::agent {
 
+/// Somebody debugs a rank at a terminal, perhaps at another node's: silence of the workers here is
+/// no hang, and none of the others here reads what is typed, or stops at a breakpoint() of
+/// Python's.
+struct Debugging {
+    Rank rank;
+    bool is_asked = false;      ///< by --debug-rank: what that does is said
+    bool has_terminal = false;  ///< ddprun here, for the rank if it is here
+};
+
 /// What one agent is told once, by the launcher.
 struct SupervisorOptions {
     Limits limits;
@@ -38,6 +47,7 @@ struct SupervisorOptions {
     /// Told to the workers.
     std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
     std::string preload;  ///< LD_PRELOAD of the workers, whole; empty: as inherited
+    std::optional<Debugging> debugging;
     /// By local rank; those beyond its end have none.
     std::vector<WorkerPlacement> placement;
 };
@@ -84,6 +94,9 @@ struct WorkerExited {
     Generation generation;
     LocalRank local_rank;
     rdzv::Evidence evidence;
+    /// The signal of the key that was typed at its terminal and by which it ended: SIGINT or
+    /// SIGQUIT. 0: none.
+    int typed_signal = 0;
 };
 
 /// Answers CollectLastWords, within Limits::evidence_timeout: all are empty if the disk took
@@ -193,8 +206,9 @@ struct WorkerSpec {
     /// Set over the environment that ddprun itself was started with. DDPRUN_PAGE is empty: who
     /// makes the page adds its path.
     std::vector<std::pair<std::string, std::string>> environment;
-    std::string log_dir;    ///< of this worker and generation; empty: no files
-    std::vector<int> cpus;  ///< it is bound to these; empty: to none
+    std::string log_dir;        ///< of this worker and generation; empty: no files
+    std::vector<int> cpus;      ///< it is bound to these; empty: to none
+    bool is_bystander = false;  ///< another worker is being debugged: it finds nothing on stdin
 };
 
 struct StartWorkers {

@@ -29,6 +29,11 @@ void Supervisor::State::take(const Signalled& input) {
     }
     first_signal_ = input.signal;
     first_signal_at_ = now_;
+    begin_to_leave(true);
+}
+
+/// By first_signal_.
+void Supervisor::State::begin_to_leave(bool is_said) {
     if (ending_.has_value()) {
         return;
     }
@@ -38,15 +43,22 @@ void Supervisor::State::take(const Signalled& input) {
     } else if (!is_link_up()) {
         leave_alone();
     } else {
-        if (holds_workers()) {
+        if (is_said && holds_workers()) {
             say(fmt::format("{}: draining, workers have {} s to end; Ctrl-C in a second aborts",
-                            signal_name(input.signal),
+                            signal_name(*first_signal_),
                             options_.identity.settings.shutdown_timeout.count() / 1000));
-        } else {
-            say(fmt::format("{}: leaving the job", signal_name(input.signal)));
+        } else if (is_said) {
+            say(fmt::format("{}: leaving the job", signal_name(*first_signal_)));
         }
-        tell(rdzv::Leave{input.signal});
+        tell(rdzv::Leave{*first_signal_});
     }
+}
+
+/// Somebody at its terminal wanted that: no failure, and nothing to restart.
+bool Supervisor::State::is_ended_by_user(const WorkerExited& input) const {
+    const auto index = static_cast<std::size_t>(input.local_rank.value());
+    return input.typed_signal != 0 && !is_leaving() && group_->is_in<WorkersRun>() &&
+           std::holds_alternative<Alive>(group_->fates[index]);
 }
 
 void Supervisor::State::take(const WorkersSignalled& input) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -81,7 +82,9 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
     owed_ = Generation();
     group_token_ = run_token_;
     group_->publish_until = publish_until();
-    quiet_.begin(now_);
+    if (!options_.debugging) {
+        quiet_.begin(now_);
+    }
     rendezvous_wait_ = {};
     if (group_->serves_store()) {
         store_ = StoreState::Serving;
@@ -99,12 +102,45 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
                         row.group_world_size, row.group_world_size == 1 ? "" : "s", ranks,
                         row.why.empty() ? "" : "; ", row.why));
     }
+    say_who_is_debugged(row);
     const StoreAddress& store = row.store.port == 0 ? rendezvous_ : row.store;
     StartWorkers start = start_of(*group_, options_, store, store_address_.host);
     if (options_.relays_store && !group_->serves_store()) {
         start.relayed_store = store;
     }
     emit(std::move(start));
+}
+
+/// Once, unless another generation has changed it.
+void Supervisor::State::say_who_is_debugged(const rdzv::Start& row) {
+    if (!options_.debugging || !options_.debugging->is_asked) {
+        return;
+    }
+    const int rank = options_.debugging->rank.value();
+    const bool is_here = rank >= row.base_rank && rank < row.base_rank + options_.identity.slots;
+    std::string text;
+    if (rank >= row.world_size) {
+        text = fmt::format("--debug-rank {}: there are ranks 0 to {} only, nobody has a terminal",
+                           rank, row.world_size - 1);
+    } else if (!is_here) {
+        text = fmt::format(
+            "--debug-rank {}: it is on another node; what workers here write is in "
+            "their logs only",
+            rank);
+    } else if (!options_.debugging->has_terminal) {
+        text = fmt::format(
+            "--debug-rank {}: it is here, but stdin and stdout of this ddprun are no "
+            "terminal, nothing can be typed to it; start this ddprun at one (ssh -t)",
+            rank);
+    } else {
+        text = fmt::format(
+            "rank {} has this terminal: Ctrl-C goes to it, three quick ones end the "
+            "job; the others write to their logs only, hangs are not looked for",
+            rank);
+    }
+    if (std::exchange(said_of_debugging_, text) != text) {
+        say(text);
+    }
 }
 
 // --------------------------------------------------------------------------------------- deaths
@@ -115,7 +151,15 @@ void Supervisor::State::take(const WorkerExited& input) {
     }
     DDP_CHECK(input.local_rank.value() >= 0 && input.local_rank.value() < options_.identity.slots,
               input.local_rank.value());
+    const bool is_users_end = is_ended_by_user(input);
+    if (is_users_end) {
+        first_signal_ = input.typed_signal;
+        first_signal_at_ = now_;
+    }
     end_worker(input.local_rank, input.evidence);
+    if (is_users_end) {
+        begin_to_leave(!group_->has_all_exited());
+    }
     if (!group_->has_all_exited()) {
         if (quiet_.show_life(now_)) {
             tell_quiet();

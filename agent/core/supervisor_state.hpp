@@ -170,6 +170,7 @@ private:
     [[nodiscard]] Generation newest_known() const;
     [[nodiscard]] std::string flaw_of(const rdzv::Start& row) const;
     void begin_generation(const rdzv::Start& row);
+    void say_who_is_debugged(const rdzv::Start& row);
     void end_worker(LocalRank local_rank, rdzv::Evidence evidence);
     void report_again(LocalRank local_rank);
     void collect_last_words(LocalRank local_rank);
@@ -195,6 +196,8 @@ private:
         return !is_done_ && ending_.has_value() && ending_->tells_until.has_value();
     }
     [[nodiscard]] int signal_exit_code() const;
+    void begin_to_leave(bool is_said);
+    [[nodiscard]] bool is_ended_by_user(const WorkerExited& input) const;
     void abort_now();
     void leave_alone();
     void end_with(Ending ending);
@@ -222,6 +225,7 @@ private:
 
     std::optional<WorkerGroup> group_;
     QuietWatch quiet_;
+    std::string said_of_debugging_;
     std::string group_token_;         ///< the run that started group_
     Generation highest_heard_;        ///< of any run
     Generation fenced_;               ///< newest generation of this run whose end was asked unseen

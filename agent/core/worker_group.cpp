@@ -148,6 +148,10 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
             worker.cpus = placement.cpus;
         }
         worker.environment = worker_environment(place);
+        worker.is_bystander = options.debugging && place.rank != options.debugging->rank;
+        if (worker.is_bystander) {
+            worker.environment.emplace_back("PYTHONBREAKPOINT", "0");
+        }
         start.workers.push_back(std::move(worker));
     }
     return start;

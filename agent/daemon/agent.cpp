@@ -1,5 +1,7 @@
 #include "agent/daemon/agent.hpp"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -61,6 +63,10 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
         say("warning: containment C0 (session): what a worker starts in a session of its own "
             "may outlive it; look at `ps` after a failure");
     }
+    if (options_.output.debug) {
+        relay_.emplace(io_, STDIN_FILENO, options_.supervisor.limits.second_interrupt_after,
+                       relay_events());
+    }
     on_exit_ = std::move(on_exit);
     const auto complain = [this](const std::string& line) { say(line); };
     signals_.start(options_.signals_to_handle, complain);
@@ -107,7 +113,28 @@ KeeperHandle::Events Agent::keeper_events() {
     events.on_not_emptied = [this](Generation generation, std::string what) {
         feed(NotEmptied{generation, std::move(what)});
     };
-    events.on_lost = [this] { feed(KeeperLost{}); };
+    events.on_lost = [this] {
+        if (relay_) {
+            relay_->end();
+        }
+        feed(KeeperLost{});
+    };
+    return events;
+}
+
+TerminalRelay::Events Agent::relay_events() {
+    TerminalRelay::Events events;
+    events.on_raw = [this](const TerminalModes& before, const TerminalModes& raw) {
+        keeper_->guard_terminal({.before = before.to_bytes(), .raw = raw.to_bytes()});
+    };
+    events.on_interrupt = [this] { feed(Signalled{SIGINT}); };
+    events.on_continued = [this] { follow_window(); };
+    events.is_interrupt_ours = [this](LocalRank local_rank) {
+        // Who asks for a debugger wants Ctrl-C to stop the program, not to have it save.
+        return !options_.supervisor.debugging->is_asked && generation_ &&
+               generation_->looks_at_page(local_rank);
+    };
+    events.say = [this](const std::string& line) { say(line); };
     return events;
 }
 
@@ -116,8 +143,13 @@ GenerationOnNode* Agent::held(Generation number) {
 }
 
 void Agent::worker_ended(Generation number, LocalRank local_rank, const WorkerEnd& end) {
+    int typed_signal = 0;
+    if (relay_ && relay_->is_with(number, local_rank)) {
+        typed_signal = relay_->cause_of(end.exit_code, end.signal);
+        relay_->end();
+    }
     if (GenerationOnNode* generation = held(number)) {
-        feed(WorkerExited{number, local_rank, generation->evidence(local_rank, end)});
+        feed(WorkerExited{number, local_rank, generation->evidence(local_rank, end), typed_signal});
     }
 }
 
@@ -245,9 +277,15 @@ void Agent::spawn(Generation number) {
             worker_ended(number, worker.local_rank, end);
             continue;
         }
+        const WorkerStdin from = own.keyboard.is_open() ? WorkerStdin::Terminal
+                                 : worker.is_bystander  ? WorkerStdin::Nothing
+                                                        : WorkerStdin::Inherited;
+        if (own.keyboard.is_open()) {
+            relay_->begin(number, worker.local_rank, std::move(own.keyboard));
+        }
         keeper_->start_worker(number, worker.local_rank, worker.command, worker.environment,
                               std::move(own.out), std::move(own.err), worker.cpus,
-                              generation->page_file());
+                              generation->page_file(), from);
     }
 }
 
@@ -270,9 +308,10 @@ void Agent::signal_workers(const SignalWorkers& effect) {
 }
 
 void Agent::follow_window() {
-    // A worker that is told asks for the size: so it has that first.
+    // A worker that is told asks for the size: so it has that first. One that its terminal controls
+    // is told by the kernel.
     output_->follow_window([this] {
-        if (generation_ && !has_ended_) {
+        if (generation_ && !has_ended_ && !relay_) {
             keeper_->forward_signal(generation_->number(), SIGWINCH);
         }
     });
@@ -319,6 +358,9 @@ void Agent::end(int code) {
     inputs_.clear();
     timer_.set(std::nullopt);
     helpers_.stop();
+    if (relay_) {
+        relay_->end();
+    }
     workers_signals_.stop();
     window_signals_.stop();
     signals_.stop();  // from here on a signal ends this process: nothing is left to lose

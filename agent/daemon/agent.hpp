@@ -16,6 +16,7 @@
 #include "agent/daemon/keeper_handle.hpp"
 #include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/store_host.hpp"
+#include "agent/daemon/terminal_relay.hpp"
 #include "agent/helpers/helper_programs.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/deadline_timer.hpp"
@@ -66,6 +67,7 @@ public:
 private:
     void start_link();
     [[nodiscard]] KeeperHandle::Events keeper_events();
+    [[nodiscard]] TerminalRelay::Events relay_events();
 
     void feed(Input input);
     void carry_out(Effect effect);
@@ -98,6 +100,7 @@ private:
     SignalWatch signals_;
     SignalWatch workers_signals_;
     SignalWatch window_signals_;
+    std::optional<TerminalRelay> relay_;  ///< where a worker may have ddprun's terminal
     std::function<void(int)> on_exit_;
 
     std::deque<Input> inputs_;  ///< bounded: one step answers with at most one input per effect

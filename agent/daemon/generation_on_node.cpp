@@ -37,6 +37,10 @@ bool GenerationOnNode::end_before_spawn() {
     return take_pipes().has_value();
 }
 
+bool GenerationOnNode::looks_at_page(LocalRank local_rank) const {
+    return page_.is_spared({.generation = number(), .signal = 0, .spares_asked = true}, local_rank);
+}
+
 std::vector<LocalRank> GenerationOnNode::meant_by(const SignalWorkers& effect) const {
     std::vector<LocalRank> meant;
     for (const WorkerSpec& spec : start_.workers) {

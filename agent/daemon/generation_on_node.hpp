@@ -60,6 +60,9 @@ public:
     void carry_out(const AskWorkersToLeave& effect) { page_.carry_out(effect); }
     void carry_out(const AllowPublishing& effect) { page_.carry_out(effect); }
 
+    /// Whether it learns of a drain through the page, and needs no signal.
+    [[nodiscard]] bool looks_at_page(LocalRank local_rank) const;
+
     /// Those that the signal is for.
     [[nodiscard]] std::vector<LocalRank> meant_by(const SignalWorkers& effect) const;
 

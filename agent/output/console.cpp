@@ -51,10 +51,13 @@ void Console::say(std::string_view lines) {
         show();
         return;
     }
+    const std::string_view end = needs_returns(fd_) ? "\r\n" : "\n";
     if (sink_.is_in_line()) {
-        shown_ = "\n";
+        shown_ = end;
     }
-    shown_ += lines;
+    for (const char byte : lines) {
+        byte == '\n' ? shown_ += end : shown_ += byte;
+    }
     show();
 }
 

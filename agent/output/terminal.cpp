@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,7 +9,8 @@
 
 namespace ddprun::agent {
 
-Result<PseudoTerminal> open_pseudo_terminal(const char* maker, const WindowSize& window) {
+Result<PseudoTerminal> open_pseudo_terminal(const char* maker, const WindowSize& window,
+                                            const std::optional<TerminalModes>& modes) {
     PseudoTerminal terminal;
     terminal.ours.reset(::open(maker, O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
     if (!terminal.ours.is_open()) {
@@ -26,13 +26,13 @@ Result<PseudoTerminal> open_pseudo_terminal(const char* maker, const WindowSize&
     if (!terminal.workers.is_open()) {
         return system_error(errno, "opening a pseudo-terminal");
     }
-    termios modes{};
-    if (::tcgetattr(terminal.workers.get(), &modes) != 0) {
-        return system_error(errno, "reading a pseudo-terminal's modes");
+    const Result<TerminalModes> own = TerminalModes::of(terminal.workers.get());
+    if (!own) {
+        return own.error();
     }
-    ::cfmakeraw(&modes);
-    if (::tcsetattr(terminal.workers.get(), TCSANOW, &modes) != 0) {
-        return system_error(errno, "making a pseudo-terminal raw");
+    const Result<void> applied = modes.value_or(own->as_raw()).apply(terminal.workers.get());
+    if (!applied) {
+        return applied.error();
     }
     set_window(terminal.ours.get(), window);
     return terminal;
@@ -40,6 +40,11 @@ Result<PseudoTerminal> open_pseudo_terminal(const char* maker, const WindowSize&
 
 bool is_terminal(int fd) {
     return ::isatty(fd) == 1;
+}
+
+bool needs_returns(int fd) {
+    const Result<TerminalModes> modes = TerminalModes::of(fd);
+    return modes && !modes->adds_returns();
 }
 
 WindowSize window_of(int fd) {

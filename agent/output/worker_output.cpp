@@ -17,6 +17,7 @@
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
+#include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
 #include "agent/output/worker_output_thread.hpp"
 #include "base/check.hpp"
@@ -32,6 +33,7 @@ namespace asio = boost::asio;
 struct Ends {
     StreamEnd ours;
     UniqueFd workers;
+    UniqueFd keyboard = {};  ///< as OutputPipes::keyboard
 };
 
 Result<Ends> make_pipe() {
@@ -98,7 +100,15 @@ public:
         thread_.join();
     }
 
+    /// Whether somebody types to this worker, and sees what it writes.
+    [[nodiscard]] bool is_debugged(Rank rank) const {
+        return options_.debug && options_.debug->rank == rank && has_terminal_out_;
+    }
+
     [[nodiscard]] OutputChoice choice_of(LocalRank local_rank, Rank rank, int world_size) const {
+        if (is_debugged(rank)) {
+            return {.is_merged = is_same_file(options_.console_out, options_.console_err)};
+        }
         const auto found = options_.console.find(local_rank.value());
         const OutputChoice choice =
             found == options_.console.end() ? OutputChoice{} : found->second;
@@ -137,11 +147,19 @@ private:
         if (options_.is_json) {
             return make_pipe();
         }
+        const bool has_keyboard = is_debugged(rank) && console == options_.console_out;
+        const std::optional<TerminalModes> modes =
+            has_keyboard ? std::optional(options_.debug->modes) : std::nullopt;
         Result<PseudoTerminal> terminal = open_pseudo_terminal(
-            options_.terminal_maker.c_str(), workers_window(options_, console, rank));
+            options_.terminal_maker.c_str(), workers_window(options_, console, rank), modes);
         if (terminal) {
-            return Ends{.ours = {.fd = std::move(terminal->ours), .is_terminal = true},
-                        .workers = std::move(terminal->workers)};
+            UniqueFd keyboard(has_keyboard ? ::fcntl(terminal->ours.get(), F_DUPFD_CLOEXEC, 3)
+                                           : -1);
+            return Ends{.ours = {.fd = std::move(terminal->ours),
+                                 .is_terminal = true,
+                                 .adds_returns = modes && modes->adds_returns()},
+                        .workers = std::move(terminal->workers),
+                        .keyboard = std::move(keyboard)};
         }
         if (!std::exchange(has_said_no_terminal_, true)) {
             post([this, why = terminal.error().what] {
@@ -187,7 +205,7 @@ Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_ra
     thread_->post([thread = thread_.get(), opened = std::move(opened)]() mutable {
         thread->pump_.open(std::move(opened));
     });
-    return OutputPipes{std::move(out->workers), std::move(err->workers)};
+    return OutputPipes{std::move(out->workers), std::move(err->workers), std::move(out->keyboard)};
 }
 
 void WorkerOutput::when_ready(std::function<void()> done) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,11 +13,18 @@
 #include "agent/core/worker_options.hpp"
 #include "agent/output/log_file.hpp"
 #include "base/limits.hpp"
+#include "base/os/terminal_modes.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::agent {
+
+/// Whom somebody at ddprun's terminal talks to, and how that treats what is typed and shown.
+struct DebugTerminal {
+    Rank rank;
+    TerminalModes modes;
+};
 
 struct OutputOptions {
     Limits limits;
@@ -46,6 +54,9 @@ struct OutputOptions {
     int console_err = 2;
     /// Makes pseudo-terminals; tests put another file in its place.
     std::string terminal_maker = "/dev/ptmx";
+    /// This rank has the terminal that is stdin and the console: a controlling pseudo-terminal like
+    /// it, whatever its OutputChoice. None: nobody has.
+    std::optional<DebugTerminal> debug;
 };
 
 /// What a worker writes to: blocking write ends of pipes, as programs expect, or pseudo-terminals.
@@ -54,6 +65,9 @@ struct OutputOptions {
 struct OutputPipes {
     UniqueFd out;
     UniqueFd err;
+    /// What is written to it is typed at `out`, which is to control the worker and to be its stdin.
+    /// Not open: `out` is not such a terminal.
+    UniqueFd keyboard;
 };
 
 /// What is known of a worker's last words.
@@ -103,13 +117,13 @@ public:
     WorkerOutput& operator=(const WorkerOutput&) = delete;
 
     /// Pipes for a worker that is about to start, and a pseudo-terminal in the place of one for
-    /// each stream that is shown on a terminal as it is (not tee'd, not as JSON); where none can be
-    /// had, that is said once. Its folder `log_dir` (made with its parents,
-    /// 0700), stdout.log and stderr.log in it, or output.log where the two are merged, are made on
-    /// the output thread: when_ready() tells when. The links `by-rank/<rank>` to it, of the
-    /// run and of the generation, follow, before the worker is collected. What exists is appended
-    /// to; nothing is ever truncated or deleted. An empty `log_dir` means no files. Fails only if
-    /// no descriptors are left, and leaves nothing then.
+    /// each stream that is shown on a terminal as it is (not tee'd, not as JSON), raw but for
+    /// OutputOptions::debug; where none can be had, that is said once. Its folder `log_dir` (made
+    /// with its parents, 0700), stdout.log and stderr.log in it, or output.log where the two are
+    /// merged, are made on the output thread: when_ready() tells when. The links `by-rank/<rank>`
+    /// to it, of the run and of the generation, follow, before the worker is collected. What exists
+    /// is appended to; nothing is ever truncated or deleted. An empty `log_dir` means no files.
+    /// Fails only if no descriptors are left, and leaves nothing then.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
                                            int world_size, const std::string& log_dir);
 

@@ -13,6 +13,7 @@
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
+#include "agent/output/added_returns.hpp"
 #include "agent/output/line_prefix.hpp"
 #include "agent/output/log_file.hpp"
 #include "agent/output/same_file.hpp"
@@ -92,6 +93,7 @@ struct OutputPump::Stream {
     LineTail tail;                         ///< its last words
     std::optional<LineFilter> filter;      ///< keeps some lines apart
     bool is_ended = false;                 ///< all write ends are closed
+    std::optional<AddedReturns> returns;   ///< the terminal adds them to what is written
 };
 
 struct OutputPump::Worker {
@@ -143,6 +145,9 @@ void OutputPump::add_stream(Worker& worker, StreamKind kind, StreamEnd end,
                             const LineOrigin& origin, const OutputChoice& choice) {
     auto stream = std::make_shared<Stream>(io_, kind, options_.limits.stderr_tail_bytes_max);
     stream->is_terminal = end.is_terminal;
+    if (end.adds_returns) {
+        stream->returns.emplace();
+    }
     stream->rank = origin.rank;
     boost::system::error_code error;
     stream->pipe.assign(end.fd.release(), error);
@@ -285,16 +290,12 @@ bool OutputPump::read_once(Stream& stream, std::size_t& count) {
 }
 
 void OutputPump::carry(Stream& stream, std::string_view bytes) {
-    if (stream.file) {
-        if (const Result<void> written = stream.file->append(bytes); !written) {
-            say_error(written.error());
-        }
-    }
-    stream.tail.add(bytes);
-    if (stream.filter) {
-        if (const Result<void> kept = stream.filter->feed(bytes); !kept) {
-            say_error(kept.error());
-        }
+    if (stream.returns) {
+        written_.clear();
+        stream.returns->remove(bytes, written_);
+        log(stream, written_);
+    } else {
+        log(stream, bytes);
     }
     if (stream.console == nullptr) {
         return;
@@ -310,6 +311,21 @@ void OutputPump::carry(Stream& stream, std::string_view bytes) {
     lines_.clear();
     stream.splitter->feed(bytes, lines_);
     stream.console->sink().write(lines_);
+}
+
+/// What the worker wrote, for those who read it later.
+void OutputPump::log(Stream& stream, std::string_view bytes) {
+    if (stream.file) {
+        if (const Result<void> written = stream.file->append(bytes); !written) {
+            say_error(written.error());
+        }
+    }
+    stream.tail.add(bytes);
+    if (stream.filter) {
+        if (const Result<void> kept = stream.filter->feed(bytes); !kept) {
+            say_error(kept.error());
+        }
+    }
 }
 
 void OutputPump::drain(Stream& stream) {
@@ -345,6 +361,11 @@ void OutputPump::drain_terminal(Stream& stream) {
 }
 
 void OutputPump::finish_line(Stream& stream) {
+    if (stream.returns) {
+        written_.clear();
+        stream.returns->finish(written_);
+        log(stream, written_);
+    }
     if (stream.filter) {
         if (const Result<void> kept = stream.filter->finish(); !kept) {
             say_error(kept.error());

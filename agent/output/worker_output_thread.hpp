@@ -32,6 +32,7 @@ namespace ddprun::agent {
 struct StreamEnd {
     UniqueFd fd;  ///< non-blocking
     bool is_terminal = false;
+    bool adds_returns = false;  ///< the terminal does, before each line feed
 };
 
 /// A worker's pipes and place, on the way to the output thread. Where its streams are merged `out`
@@ -84,6 +85,7 @@ private:
     void on_readable(const std::shared_ptr<Stream>& stream);
     [[nodiscard]] bool read_once(Stream& stream, std::size_t& count);
     void carry(Stream& stream, std::string_view bytes);
+    void log(Stream& stream, std::string_view bytes);
     void drain(Stream& stream);
     void drain_terminal(Stream& stream);
     void finish_line(Stream& stream);
@@ -103,6 +105,7 @@ private:
     std::vector<std::shared_ptr<Stream>> paused_;         ///< not read until the console has room
     std::vector<char> buffer_;                            ///< of one read, shared by all streams
     std::string lines_;                                   ///< of one read, cut and prefixed
+    std::string written_;                                 ///< of one read, as the worker wrote it
     std::uint64_t bytes_read_ = 0;                        ///< of all streams there ever were
     std::size_t dropped_lines_ = 0;                       ///< own lines the console did not take
     bool has_said_error_ = false;

@@ -87,6 +87,10 @@ bool RealSurroundings::is_same_folder(const std::string& a, const std::string& b
            S_ISDIR(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
+bool RealSurroundings::is_at_terminal() const {
+    return ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
+}
+
 unsigned RealSurroundings::user_id() const {
     return ::getuid();
 }

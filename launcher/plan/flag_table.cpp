@@ -42,7 +42,7 @@ constexpr Flag hidden(std::string_view name) {
 constexpr std::array kFlags = {
     value("nnodes", "N|MIN:MAX", Group::Size, "nodes, or the least and the most (default 1)"),
     value("nproc-per-node", "N", Group::Size,
-          "workers here: a number, auto (GPUs, else CPUs), gpu or cpu\n(default 1)"),
+          "workers here (1): number, auto (GPUs, else CPUs), gpu, cpu"),
     value("node-rank", "N", Group::Size, "wish for this node's place (default: chosen, stable)"),
     on_or_off("standalone", Group::Size, "this machine alone; nothing listens but on 127.0.0.1"),
 
@@ -106,7 +106,7 @@ constexpr std::array kFlags = {
           "workers go on this long without a rendezvous (default 60,\nor 600 where a site keeps it "
           "running)"),
     value("signals-to-handle", "NAMES", Group::Failing,
-          "ask workers to leave on these\n(default SIGTERM,SIGINT,SIGHUP,SIGQUIT)"),
+          "workers leave on (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)"),
     on_or_off("ignore-hup", Group::Failing, "go on when the terminal is closed"),
 
     on_or_off("module", Group::Program, "PROGRAM is a Python module", 'm'),
@@ -138,6 +138,9 @@ constexpr std::array kFlags = {
     value("ranks-filter", "RANKS", Group::Output, "the same by rank of the whole job: 0,last"),
     value("fold", "auto|off", Group::Output,
           "equal lines of ranks are one, [0-7]; auto: on a terminal"),
+    value("debug-rank", "RANK", Group::Output,
+          "gets this terminal (pdb, Ctrl-C), others are quiet; three\n"
+          "quick Ctrl-C end the job. A single worker has it anyway"),
     value("prefix", "auto|always|never", Group::Output,
           "[host rank] before each line; auto: on a terminal"),
     value("log-format", "text|json", Group::Output,

@@ -48,6 +48,8 @@ struct LaunchPlan {
     agent::RanksFilter ranks_filter;      ///< beside that
     PrefixMode prefix = PrefixMode::Auto;
     bool folds = true;                 ///< equal lines of ranks are one on a terminal
+    std::optional<int> debug_rank;     ///< this rank of the job has ddprun's terminal; none: nobody
+    bool is_debug_asked = false;       ///< by --debug-rank
     bool is_json = false;              ///< console lines are objects of JSON
     int log_runs_kept = 0;             ///< of this user's runs in the log folder; 0: all
     std::uint64_t log_file_bytes = 0;  ///< a full log file is set aside; 0: there is no limit

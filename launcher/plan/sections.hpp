@@ -37,6 +37,10 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> take_output(const CommandLine& line, const Surroundings& surroundings,
                                        LaunchPlan& plan);
 
+/// Who has ddprun's terminal; after take_output().
+[[nodiscard]] Result<void> take_debugging(const CommandLine& line, const Surroundings& surroundings,
+                                          LaunchPlan& plan);
+
 /// Signals, role and what a worker executes.
 [[nodiscard]] Result<void> take_program(const CommandLine& line, const Surroundings& surroundings,
                                         LaunchPlan& plan);

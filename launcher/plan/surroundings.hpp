@@ -43,6 +43,8 @@ public:
     [[nodiscard]] virtual std::optional<std::string> read_script(const std::string& path) const = 0;
 
     [[nodiscard]] virtual unsigned user_id() const = 0;
+    /// stdin and stdout are terminals.
+    [[nodiscard]] virtual bool is_at_terminal() const = 0;
     /// CPUs of this process's affinity mask, sorted, at least one.
     [[nodiscard]] virtual std::vector<int> allowed_cpus() const = 0;
     /// What NVIDIA's driver says; none without it. May take milliseconds, so it is asked only for

@@ -11,6 +11,7 @@
 #include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
 #include "base/os/start_program.hpp"
+#include "base/os/terminal_modes.hpp"
 #include "base/signal_name.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
@@ -57,6 +58,18 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     output.draws = (output.prefixes || plan.slots > 1) && !terminal.empty() && terminal != "dumb";
     output.folds = plan.folds;
     output.ranks_filter = plan.ranks_filter;
+    if (plan.debug_rank) {
+        // Its bytes are shown as they are: they draw on the terminal by themselves.
+        output.prefixes = false;
+        output.draws = false;
+        if (plan.is_debug_asked) {
+            output.ranks_filter = {.ranks = {*plan.debug_rank}, .has_last = false};
+        }
+        const Result<TerminalModes> modes = TerminalModes::of(STDIN_FILENO);
+        if (modes && agent::is_terminal(STDOUT_FILENO)) {
+            output.debug = agent::DebugTerminal{Rank(*plan.debug_rank), *modes};
+        }
+    }
     output.prefix_host = plan.is_single_node ? "" : facts.hostname;
     for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
         agent::OutputChoice choice;
@@ -147,6 +160,12 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     agent::AgentOptions options;
     options.supervisor = supervisor_options(plan, facts, limits);
     options.output = output_options(plan, facts, limits);
+    if (plan.debug_rank) {
+        options.supervisor.debugging =
+            agent::Debugging{.rank = Rank(*plan.debug_rank),
+                             .is_asked = plan.is_debug_asked,
+                             .has_terminal = options.output.debug.has_value()};
+    }
     // Every node has a store ready; one that wishes for a later place leaves the port to the first.
     options.store_port = plan.node_rank.value_or(0) > 0 ? 0 : plan.master_port;
     options.preflight_command = plan.preflight_command;

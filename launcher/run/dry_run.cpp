@@ -190,6 +190,14 @@ std::string cpus_text(const LaunchPlan& plan, const agent::WorkerSpec& worker) {
                        plan.placement[index].numa_node);
 }
 
+std::string terminal_text(const LaunchPlan& plan) {
+    if (!plan.debug_rank) {
+        return {};
+    }
+    return fmt::format("terminal rank {}{}\n", *plan.debug_rank,
+                       plan.is_debug_asked ? ", the others write to their logs only" : "");
+}
+
 bool is_everywhere(const std::vector<agent::WorkerSpec>& workers, const Pair& entry) {
     return std::all_of(workers.begin(), workers.end(), [&entry](const agent::WorkerSpec& worker) {
         return std::find(worker.environment.begin(), worker.environment.end(), entry) !=
@@ -203,9 +211,10 @@ std::string dry_run_text(const LaunchPlan& plan, const agent::SavedProcessState&
     const std::vector<agent::WorkerSpec> workers = workers_of(plan, saved);
     std::string text = fmt::format(
         "nothing is started: --dry-run\n\njob      {}\nmeeting  {}\nlogs     {}\nworkers  {} on "
-        "this node, contained by {}\n\nenvironment of each\n",
+        "this node, contained by {}\n{}\nenvironment of each\n",
         plan.job.value().empty() ? kRandom : std::string_view{plan.job.value()}, meeting_text(plan),
-        plan.log_dir.empty() ? "none" : plan.log_dir, plan.slots, containment_text(plan));
+        plan.log_dir.empty() ? "none" : plan.log_dir, plan.slots, containment_text(plan),
+        terminal_text(plan));
     for (const Pair& entry : workers.front().environment) {
         if (is_everywhere(workers, entry)) {
             text += fmt::format("  {}={}\n", entry.first, shown(plan, entry));

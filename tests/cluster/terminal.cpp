@@ -95,22 +95,31 @@ TEST_CASE("streams that a flag tells apart stay apart behind 2>&1") {
     CHECK(read_file(folder + "/1/output.log") == numbers(4));
 }
 
-TEST_CASE("on a terminal workers have one each, with its window, that does not control them") {
+TEST_CASE("on a terminal workers have one each, with its window, that controls a single one") {
     Cluster cluster;
     const std::string end = cluster.dir() / "end";
     Process& node = start_on_terminal(
         cluster, {Cluster::worker(), "--say-window-on-change", "--say-window", "--write",
                   "10%\r20%\r\n", "--wait-for-file", end, "--exit-code", "0"});
-    node.wait_for_line("^window out=1 err=1 controlling=0 rows=24 columns=80");
+    node.wait_for_line("^window out=1 err=1 controlling=1 rows=24 columns=80");
     node.wait_for_line("20%");
     node.resize(50, 120);
-    node.wait_for_line("^window out=1 err=1 controlling=0 rows=50 columns=120");
+    node.wait_for_line("^window out=1 err=1 controlling=1 rows=50 columns=120");
     touch(end);
     CHECK(node.wait_exit() == 0);
     CHECK(read_file(run_folder(cluster) + "/by-rank/0/output.log") ==
-          "window out=1 err=1 controlling=0 rows=24 columns=80\n"
+          "window out=1 err=1 controlling=1 rows=24 columns=80\n"
           "10%\r20%\r\n"
-          "window out=1 err=1 controlling=0 rows=50 columns=120\n");
+          "window out=1 err=1 controlling=1 rows=50 columns=120\n");
+}
+
+TEST_CASE("on a terminal none of several workers is controlled by its own") {
+    Cluster cluster;
+    Process& node = start_on_terminal(
+        cluster, {"--nproc-per-node", "2", Cluster::worker(), "--say-window", "--exit-code", "0"});
+    REQUIRE(node.wait_exit() == 0);
+    CHECK(read_file(run_folder(cluster) + "/by-rank/1/output.log") ==
+          "window out=1 err=1 controlling=0 rows=24 columns=75\n");
 }
 
 TEST_CASE("a window that changes ends no worker, and costs none that does not ask") {

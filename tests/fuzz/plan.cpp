@@ -42,6 +42,7 @@ public:
         return a == b;
     }
     unsigned user_id() const override { return 1000; }
+    bool is_at_terminal() const override { return true; }
     std::vector<std::string> names_in(const std::string& /*folder*/) const override { return {}; }
     std::optional<std::string> read_file(const std::string& /*path*/) const override { return {}; }
     std::optional<std::string> read_script(const std::string& /*path*/) const override {

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <sstream>
 #include <system_error>
@@ -174,6 +176,9 @@ void Process::start(const StartOptions& options) {
     }
     require_ok(::pipe2(err, O_CLOEXEC) == 0, "pipe2");
     out_.fd.reset(out[0]);
+    if (options.is_on_terminal) {
+        terminal_.reset(::fcntl(out[0], F_DUPFD_CLOEXEC, 3));
+    }
     err_.fd.reset(err[0]);
     const UniqueFd out_write(out[1]);
     const UniqueFd err_write(err[1]);
@@ -219,6 +224,16 @@ void Process::resize(int rows, int columns) const {
     window.ws_row = static_cast<unsigned short>(rows);
     window.ws_col = static_cast<unsigned short>(columns);
     REQUIRE(::ioctl(out_.fd.get(), TIOCSWINSZ, &window) == 0);
+}
+
+std::string Process::terminal_modes() const {
+    termios modes{};
+    REQUIRE(::tcgetattr(terminal_.get(), &modes) == 0);
+    std::string text;
+    for (const tcflag_t flags : {modes.c_iflag, modes.c_oflag, modes.c_cflag, modes.c_lflag}) {
+        text += std::to_string(flags) + " ";
+    }
+    return text + std::string(std::begin(modes.c_cc), std::end(modes.c_cc));
 }
 
 void Process::read(Stream& stream) {

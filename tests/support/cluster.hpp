@@ -112,6 +112,9 @@ public:
     void type(std::string_view text) const;
     void resize(int rows, int columns) const;
 
+    /// Of its terminal, to be compared, also after its end.
+    [[nodiscard]] std::string terminal_modes() const;
+
     /// Everything it has written, both streams, in order of arrival; incomplete lines excluded.
     [[nodiscard]] std::string text() const;
 
@@ -136,6 +139,7 @@ private:
     pid_t pid_ = -1;
     Stream out_;
     Stream err_;
+    UniqueFd terminal_;  ///< the same as out_'s, and stays open
     std::vector<std::string> lines_;
     bool has_ended_ = false;
     int status_ = 0;

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/output/added_returns.hpp"
 #include "agent/output/json_line.hpp"
 #include "agent/output/line_prefix.hpp"
 #include "agent/output/line_splitter.hpp"
@@ -15,6 +16,7 @@ using ddprun::Generation;
 using ddprun::LocalRank;
 using ddprun::Rank;
 using ddprun::Rng;
+using ddprun::agent::AddedReturns;
 using ddprun::agent::JsonLine;
 using ddprun::agent::LineSplitter;
 using ddprun::agent::LineTail;
@@ -102,6 +104,25 @@ TEST_CASE("torchrun's prefix is its default or the template with its macros repl
     CHECK(prefix("${role_name}/$rank/${local_rank} ") == "trainer/9/1 ");
     CHECK(prefix("$$rank ${other} $ ${rank $") == "$rank ${other} $ ${rank $");
     CHECK(prefix("$rank_x$") == "$rank_x$");
+}
+
+TEST_CASE("returns that a terminal adds are taken out, whatever the pieces") {
+    // Each is what a program wrote; the terminal puts "\r" before each "\n".
+    for (const std::string written : {"a\nb\n", "10%\r20%\r\n", "\r", "\n\n\r\r\n", "x\r"}) {
+        std::string shown;
+        for (const char byte : written) {
+            shown += byte == '\n' ? std::string("\r\n") : std::string(1, byte);
+        }
+        for (std::size_t size = 1; size <= shown.size(); ++size) {
+            AddedReturns returns;
+            std::string found;
+            for (std::size_t at = 0; at < shown.size(); at += size) {
+                returns.remove(std::string_view(shown).substr(at, size), found);
+            }
+            returns.finish(found);
+            CHECK(found == written);
+        }
+    }
 }
 
 TEST_CASE("a tail keeps exactly the last bytes") {

@@ -25,6 +25,7 @@ public:
     std::optional<std::vector<Gpu>> gpus;
     Topology machine;
     std::map<std::string, std::string> texts;                    ///< files with content, by path
+    bool has_terminal = false;                                   ///< is_at_terminal()
     std::string own_place;                                       ///< own_folder()
     std::set<std::pair<std::string, std::string>> same_folders;  ///< besides equal names
     mutable int gpu_questions = 0;
@@ -47,6 +48,7 @@ public:
         return a == b || same_folders.contains({a, b}) || same_folders.contains({b, a});
     }
     unsigned user_id() const override { return 1000; }
+    bool is_at_terminal() const override { return has_terminal; }
     std::vector<std::string> names_in(const std::string& folder) const override {
         std::set<std::string> names;
         for (const auto& [path, text] : texts) {

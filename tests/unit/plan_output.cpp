@@ -213,6 +213,59 @@ TEST_CASE("full log files have a size and a number") {
           "--log-files-kept 0: must be a whole number from 1 to 1000000");
 }
 
+TEST_CASE("--debug-rank is a rank of the job, at a terminal") {
+    const auto at_terminal = [](const std::string& flags) {
+        FakeSurroundings surroundings;
+        surroundings.has_terminal = true;
+        return make_plan(words(flags + " train.py"), surroundings);
+    };
+    const LaunchPlan plan = as_plan(at_terminal("--nproc-per-node 2 --debug-rank 1"));
+    CHECK(plan.debug_rank == 1);
+    CHECK(plan.is_debug_asked);
+    CHECK(as_error(at_terminal("--nproc-per-node 2 --debug-rank 2")).line ==
+          "--debug-rank 2: the job has no such rank, only 0 to 1; raise --nproc-per-node, or name "
+          "one of these");
+    CHECK(as_error(at_terminal("--debug-rank last")).line.find("must be a whole number from 0") !=
+          std::string::npos);
+    CHECK(as_error(at_terminal("--debug-rank 0 --log-format json")).line ==
+          "--debug-rank 0: what is typed and shown at a terminal is no JSON; leave this out, or "
+          "--log-format json");
+    CHECK(refusal_of("--debug-rank 0") ==
+          "--debug-rank 0: stdin and stdout of ddprun must be a terminal; start it at one, without "
+          "redirections or pipes (over ssh: ssh -t)");
+    CHECK(plan_of("--debug-rank 0 --dry-run").debug_rank == 0);
+    const LaunchPlan several =
+        plan_of("--nnodes 2 --rdzv-id a --rdzv-endpoint head:1 --debug-rank 7");
+    CHECK(several.debug_rank == 7);
+    CHECK(plan_of("", {{"PET_DEBUG_RANK", ""}}).debug_rank == std::nullopt);
+}
+
+TEST_CASE("a single worker at a terminal has it anyway, unless its output goes elsewhere") {
+    FakeSurroundings surroundings;
+    const auto has_it = [&surroundings](const std::string& flags) {
+        const LaunchPlan plan = as_plan(make_plan(words(flags + " train.py"), surroundings));
+        CHECK_FALSE(plan.is_debug_asked);
+        return plan.debug_rank == 0;
+    };
+    CHECK_FALSE(has_it(""));
+    surroundings.has_terminal = true;
+    CHECK(has_it(""));
+    CHECK(has_it("--local-ranks-filter 0,1 --ranks-filter last"));
+    for (const char* flags : {"--nproc-per-node 2", "--tee 1", "--redirects 3", "--log-format json",
+                              "--prefix always", "--local-ranks-filter 1", "--ranks-filter 1",
+                              "--nnodes 1:2 --rdzv-id a --rdzv-endpoint head:1"}) {
+        CAPTURE(flags);
+        CHECK_FALSE(has_it(flags));
+    }
+    const LaunchPlan watched =
+        as_plan(make_plan(words("--hang-timeout 60 train.py"), surroundings));
+    REQUIRE(watched.warnings.size() == 1);
+    CHECK(watched.warnings[0] ==
+          "--hang-timeout 60 has no effect: the worker has this terminal, and may wait for what is "
+          "typed; with </dev/null it is looked for");
+    CHECK(as_plan(make_plan(words("--hang-timeout 0 train.py"), surroundings)).warnings.empty());
+}
+
 TEST_CASE("the prefix is one of three") {
     CHECK(plan_of("").prefix == PrefixMode::Auto);
     CHECK(plan_of("--prefix auto").prefix == PrefixMode::Auto);

@@ -51,6 +51,56 @@ TEST_CASE("a signal asks to leave, and being released ends the agent") {
     CHECK(rig.exit_code() == 128 + SIGTERM);
 }
 
+TEST_CASE("a worker that was ended by a key at its terminal has not failed: the job is left") {
+    const int signal = GENERATE(SIGINT, SIGQUIT);
+    Rig rig;
+    rig.become_running();
+    rdzv::Evidence evidence;
+    evidence.signal = signal;
+    rig.give(WorkerExited{Generation(1), LocalRank(1), evidence, signal});
+    CHECK(rig.sent<rdzv::WorkerFailed>().empty());
+    REQUIRE(rig.sent<rdzv::Leave>().size() == 1);
+    CHECK(rig.sent<rdzv::Leave>()[0].signal == signal);
+    CHECK(rig.said().ends_with(": draining, workers have 30 s to end; Ctrl-C in a second aborts"));
+    rig.hear(Rig::stop(rdzv::StopCause::Leave));
+    rig.exit(0, 75);
+    CHECK(rig.does<EmptyGeneration>());
+    rig.give(Emptied{Generation(1)});
+    rig.hear(rdzv::Released{});
+    CHECK(rig.exit_code() == 128 + signal);
+}
+
+TEST_CASE("when the last worker here was ended by a key nothing is drained or said") {
+    Rig rig;
+    rig.become_running();
+    rig.exit(0, 0);
+    rdzv::Evidence evidence;
+    evidence.exit_code = 130;
+    rig.give(WorkerExited{Generation(1), LocalRank(1), evidence, SIGINT});
+    CHECK(rig.sent<rdzv::Leave>().size() == 1);
+    CHECK(rig.said().empty());
+    rig.hear(Rig::stop(rdzv::StopCause::Leave));
+    CHECK(rig.does<EmptyGeneration>());
+}
+
+TEST_CASE("a key that ends a worker in a stop, or after a signal, changes nothing") {
+    Rig stopping;
+    stopping.become_stopping();
+    rdzv::Evidence evidence;
+    evidence.signal = SIGINT;
+    stopping.give(WorkerExited{Generation(1), LocalRank(0), evidence, SIGINT});
+    CHECK_FALSE(stopping.sends_anything());
+    Rig leaving;
+    leaving.become_running();
+    leaving.give(Signalled{SIGTERM});
+    leaving.give(WorkerExited{Generation(1), LocalRank(0), evidence, SIGINT});
+    CHECK_FALSE(leaving.sends_anything());
+    leaving.hear(rdzv::Released{});
+    leaving.exit(1, 75);
+    leaving.give(Emptied{Generation(1)});
+    CHECK(leaving.exit_code() == 128 + SIGTERM);
+}
+
 TEST_CASE("signals for the workers are passed on while there are workers") {
     Rig rig;
     rig.become_waiting();

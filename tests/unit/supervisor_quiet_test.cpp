@@ -445,6 +445,47 @@ TEST_CASE("Hang, another order: the workers are stopped without waiting for thei
     CHECK_FALSE(rig.does<SignalWorkers>());
 }
 
+TEST_CASE("nobody looks at workers of which one is being debugged") {
+    SupervisorOptions options = hang_options();
+    options.debugging = Debugging{.rank = Rank(2)};
+    Rig rig(options);
+    rig.become_running();
+    for (int i = 0; i < 10; ++i) {
+        rig.pass(seconds(60));
+        CHECK_FALSE(rig.does<LookAtWorkers>());
+        CHECK(rig.sent<rdzv::Quiet>().empty());
+    }
+}
+
+TEST_CASE("who is debugged, and where, is said once") {
+    const auto said = [](int rank, bool has_terminal) {
+        SupervisorOptions options = two_slot_options();
+        options.debugging =
+            Debugging{.rank = Rank(rank), .is_asked = true, .has_terminal = has_terminal};
+        Rig rig(options);
+        rig.become_running();  // ranks 2 and 3 of 4
+        return rig.said();
+    };
+    CHECK_THAT(said(3, true), Catch::Contains("rank 3 has this terminal: Ctrl-C goes to it"));
+    CHECK_THAT(said(3, false), Catch::Contains("it is here, but stdin and stdout"));
+    CHECK_THAT(said(0, true), Catch::Contains("it is on another node"));
+    CHECK_THAT(said(4, true), Catch::Contains("there are ranks 0 to 3 only"));
+
+    SupervisorOptions options = two_slot_options();
+    options.debugging = Debugging{.rank = Rank(2), .is_asked = true, .has_terminal = true};
+    Rig rig(options);
+    rig.become_gone();
+    rig.hear(Rig::row(2, 1));
+    CHECK_THAT(rig.said(), !Catch::Contains("terminal"));
+    const std::optional<StartWorkers> start = rig.effect<StartWorkers>();
+    REQUIRE(start.has_value());
+    CHECK_FALSE(start->workers[0].is_bystander);
+    CHECK(start->workers[1].is_bystander);
+    CHECK(start->workers[0].environment.back().first != "PYTHONBREAKPOINT");
+    CHECK(start->workers[1].environment.back() ==
+          std::pair<std::string, std::string>("PYTHONBREAKPOINT", "0"));
+}
+
 TEST_CASE("Hang, leaving without a link: the workers have the stop's grace, not the drain's") {
     HangRig rig;
     rig.become_hung();
