@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <poll.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -572,7 +573,13 @@ int place(Worker& worker, const Arguments& /*arguments*/) {
                     worker.rank(), worker.world_size(), worker.local_rank(),
                     worker.local_world_size(), worker.generation(), worker.restart_count(),
                     worker.start_reason()));
-    must(worker.process_group());
+    ddprun::ProcessGroupOptions options;
+    options.timeout = std::chrono::minutes(7);
+    const ProcessGroup group = must(worker.process_group(ddprun::Backend::Auto, options));
+    require(group.c10d()->getGroupName() == fmt::format("ddprun/{}", worker.generation()),
+            "the group's name is " + group.c10d()->getGroupName());
+    require(group.c10d()->getStore()->getTimeout() == options.timeout,
+            "what waits for the store after the join does not wait by the collectives' time-out");
     return worker.finish();
 }
 

@@ -113,6 +113,9 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
             c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
             worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at));
         state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+        state->group->setGroupName(fmt::format("ddprun/{}", place.generation.value()));
+        // Everybody is here. What waits for the store from now on is part of a collective.
+        store->setTimeout(options.timeout);
         if (gpu.has_value()) {
             state->device = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(*gpu));
             state->group->setBackend(
