@@ -135,7 +135,8 @@ if [ "$is_full" = yes ]; then
         suite "the worker store against PyTorch's, agent and keeper killed 10,000 times" release \
         -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
-    DDPRUN_RUNTIME_STEPS=100000 suite "the C++ runtime, 100,000 steps" release -R runtime_process
+    DDPRUN_RUNTIME_STEPS=100000 DDPRUN_RUNTIME_DEATHS=1000 \
+        suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
     suite "large libraries in Python, each run on a terminal, a C++ training with the installed \
 runtime" release -L full
     check "what users install, made for glibc 2.28 (scripts/package.sh)" scripts/package.sh

@@ -208,6 +208,24 @@ int batch_norm(Worker& worker, const Arguments& /*arguments*/) {
     return worker.finish();
 }
 
+int until_a_peer_dies_in_training(Worker& worker, const Arguments& /*arguments*/) {
+    const ProcessGroup group = must(worker.process_group());
+    const int world = worker.world_size();
+    Sequential network = make_network(0);
+    DistributedDataParallel model(network, group);
+    say("joined");
+    try {
+        for (int step = 0;; ++step) {
+            network->zero_grad();
+            const torch::Tensor inputs = inputs_of(step, world, 64);
+            loss_of(model.forward(share_of(inputs, worker.rank(), world))).backward();
+        }
+    } catch (const std::exception& failure) {
+        say(fmt::format("error: {}", failure.what()));
+        hang();
+    }
+}
+
 /// Many small parameters that cost next to nothing: the bookkeeping is what is looked at.
 struct ManyParameters : torch::nn::Module {
     ManyParameters() {
@@ -604,6 +622,7 @@ int main(int argc, char** argv) {
         {"resume_memory", resume_memory},
         {"take_state", take_state},
         {"until_a_peer_dies", until_a_peer_dies},
+        {"until_a_peer_dies_in_training", until_a_peer_dies_in_training},
         {"until_asked", until_asked},
         {"until_asked_in_training", until_asked_in_training},
     };

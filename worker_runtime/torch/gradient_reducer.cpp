@@ -94,14 +94,18 @@ public:
             return done;
         }
         tensors.front().div_(world_size);
-        if (bucket.getIndex() != state_.carrier || !tensors.front().is_cpu()) {
+        if (!tensors.front().is_cpu()) {
             return state_.group.c10d()->allreduce(tensors)->getFuture();
+        }
+        if (bucket.getIndex() != state_.carrier) {
+            return state_.group.unless_lost(state_.group.c10d()->allreduce(tensors)->getFuture());
         }
         StopBallot& ballot = state_.group.stop_ballot();
         ballot.word = torch::full({1}, ballot.is_stop_wanted() ? 1 : 0,
                                   tensors.front().options().requires_grad(false));
         tensors.push_back(ballot.word);
-        return state_.group.c10d()->allreduce_coalesced(tensors)->getFuture();
+        return state_.group.unless_lost(
+            state_.group.c10d()->allreduce_coalesced(tensors)->getFuture());
     }
 };
 

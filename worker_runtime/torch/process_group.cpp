@@ -1,7 +1,12 @@
 #include "worker_runtime/torch/process_group.hpp"
 
 #include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -13,6 +18,7 @@
 
 #include "worker_runtime/torch/backends.hpp"
 #include "worker_runtime/torch/exception_text.hpp"
+#include "worker_runtime/torch/peer_watch.hpp"
 
 namespace ddprun {
 
@@ -46,19 +52,85 @@ c10d::ReduceOp reduce_op(Reduction reduction) {
     return c10d::ReduceOp::SUM;
 }
 
+using Future = c10::ivalue::Future;
+
+/// Ends waits for collectives when a connection is lost, whatever the engine does. From any thread.
+class Loss : public std::enable_shared_from_this<Loss> {
+public:
+    c10::intrusive_ptr<Future> unless_lost(const c10::intrusive_ptr<Future>& inner) {
+        auto outer = c10::make_intrusive<Future>(inner->elementType());
+        {
+            const std::lock_guard lock(mutex_);
+            if (error_) {
+                outer->setError(error_);
+                return outer;
+            }
+            pending_.emplace(outer.get(), outer);
+        }
+        inner->addCallback([loss = shared_from_this(), key = outer.get()](Future& done) {
+            const c10::intrusive_ptr<Future> waiting = loss->take(key);
+            if (!waiting) {
+                return;  // told already
+            }
+            if (done.hasError()) {
+                waiting->setError(done.exception_ptr());
+            } else {
+                waiting->markCompleted(done.constValue());
+            }
+        });
+        return outer;
+    }
+
+    void lose(const std::string& what) {
+        std::map<const Future*, c10::intrusive_ptr<Future>> waiting;
+        {
+            const std::lock_guard lock(mutex_);
+            error_ = std::make_exception_ptr(std::runtime_error(what));
+            waiting.swap(pending_);
+        }
+        for (const auto& [key, future] : waiting) {
+            future->setError(error_);
+        }
+    }
+
+private:
+    c10::intrusive_ptr<Future> take(const Future* key) {
+        const std::lock_guard lock(mutex_);
+        const auto node = pending_.extract(key);
+        return node ? node.mapped() : c10::intrusive_ptr<Future>();
+    }
+
+    std::mutex mutex_;
+    std::exception_ptr error_;
+    std::map<const Future*, c10::intrusive_ptr<Future>> pending_;
+};
+
 }  // namespace
 
 struct ProcessGroup::State {
     c10::intrusive_ptr<c10d::ProcessGroup> group;
+    std::shared_ptr<Loss> loss = std::make_shared<Loss>();
+    std::unique_ptr<worker::PeerWatch> watch;
     torch::Device device = torch::kCPU;
     worker::StopBallot stop_ballot;
     std::optional<Error> broken;
     bool is_finished = false;
 
-    // A group that did not end in order must not wait for collectives that never will.
+    // A group that did not end in order may have a collective that never will, for which Gloo's
+    // destructor would wait: it stays until the process ends.
     ~State() {
-        if (!is_finished) {
+        if (!is_finished && group) {
             cut();
+            (void)group.release();
+        }
+    }
+
+    /// Throws what the collective throws, or that a peer's connection is lost.
+    void wait(const c10::intrusive_ptr<c10d::Work>& work) const {
+        if (device.is_cpu() && group->getSize() > 1) {
+            loss->unless_lost(work->getFuture())->waitAndThrow();
+        } else {
+            work->wait();
         }
     }
 
@@ -77,6 +149,9 @@ struct ProcessGroup::State {
             group->abort();
         } catch (const std::exception&) {
             // What breaks a broken group further is no news.
+        }
+        if (watch) {
+            watch->cut();
         }
     }
 };
@@ -108,11 +183,14 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
             .timeout = options.timeout,
         };
         auto state = std::make_shared<State>();
+        const std::set<int> before = worker::open_descriptors();
         state->group = c10::make_intrusive<c10d::ProcessGroup>(store, at.rank, at.world_size);
         state->group->setBackend(
             c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
             worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at));
         state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+        state->watch = std::make_unique<worker::PeerWatch>(
+            before, [loss = state->loss](const std::string& what) { loss->lose(what); });
         state->group->setGroupName(fmt::format("ddprun/{}", place.generation.value()));
         // Everybody is here. What waits for the store from now on is part of a collective.
         store->setTimeout(options.timeout);
@@ -173,12 +251,17 @@ Result<void> ProcessGroup::collective(
     }
     try {
         if (work) {
-            work->wait();
+            state_->wait(work);
         }
         return {};
     } catch (const std::exception& failure) {
         return state_->broken_by(what, failure);
     }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> ProcessGroup::unless_lost(
+    const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
+    return state_->loss->unless_lost(future);
 }
 
 Result<void> ProcessGroup::all_reduce(torch::Tensor& tensor, Reduction reduction) {
@@ -223,7 +306,12 @@ Result<void> ProcessGroup::finish() {
     if (state_->is_finished) {
         return {};
     }
-    const Result<void> done = barrier();
+    Result<void> done = barrier();
+    if (done) {
+        // Nobody closes a connection before everybody expects it.
+        state_->watch->stand_down();
+        done = barrier();
+    }
     if (done) {
         state_->is_finished = true;
         state_->group->shutdown();

@@ -75,6 +75,11 @@ public:
     [[nodiscard]] Result<void> collective(
         const std::string& what, const std::function<c10::intrusive_ptr<c10d::Work>()>& begin);
 
+    /// For the runtime itself: what `future`, of a collective on CPUs, becomes, or an error once a
+    /// connection to a peer has ended and `future` has not within kLossGrace.
+    [[nodiscard]] c10::intrusive_ptr<c10::ivalue::Future> unless_lost(
+        const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
+
     /// Waits for all ranks, then lets go of the connections: nobody sees a peer vanish that has
     /// merely finished first. Later calls fail. A second call does nothing.
     [[nodiscard]] Result<void> finish();
