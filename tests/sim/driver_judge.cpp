@@ -557,7 +557,13 @@ void Simulation::expect_succession(const Daemon& daemon) {
 void Simulation::judge_return(const Daemon& daemon) {
     const Instant died = expected_since_;
     const Instant back = events_.now();
-    if (expected_digest_.empty() || back - died > options_.rendezvous_lost_timeout * 4 / 5) {
+    // A node counts from what it last heard, and its last attempt may be a whole pause before the
+    // end of the time-out: back later than this, a node may rightly have given up.
+    const Duration in_vain = options_.limits.reconnect_backoff_max + options_.limits.beat_interval +
+                             there_and_back(machines_.back()) * 2;
+    const Duration away_most = std::min<Duration>(options_.rendezvous_lost_timeout * 4 / 5,
+                                                  options_.rendezvous_lost_timeout - in_vain);
+    if (expected_digest_.empty() || back - died > away_most) {
         return;
     }
     const std::string digest = std::exchange(expected_digest_, std::string());
