@@ -16,7 +16,7 @@ namespace ddprun::agent {
 
 namespace {
 
-constexpr std::size_t kColumns = 90;
+constexpr std::size_t kColumns = 79;  ///< fit into the usual terminal
 constexpr std::size_t kLastLines = 15;
 constexpr std::size_t kLastLinesOfStdout = 5;  ///< beside those of stderr: what else was going on
 

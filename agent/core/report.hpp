@@ -15,7 +15,7 @@ struct HeardAt {
 };
 
 /// The report of a closed run, for a terminal: whole lines. Nothing in it is cut: what is wider
-/// than 90 columns goes on in the next line, but for paths, which stand in one piece. A failure is
+/// than 79 columns goes on in the next line, but for paths, which stand in one piece. A failure is
 /// told with its first cause, where to look and its last words; a success only if something
 /// happened on the way, otherwise the result is empty. `program` is what the user called it.
 [[nodiscard]] std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program,
