@@ -93,6 +93,9 @@ struct Limits {
     std::size_t bar_rows_max = 32;   ///< of one stream at the foot of a terminal; more are lines
     std::size_t escape_bytes_max = 4096;  ///< of a control sequence; what does not end so is none
     std::size_t terminal_bytes_max = std::size_t{1} << 20;  ///< read of one that was left
+    /// typed or pasted to a worker that does not read; what comes beyond it is lost, as in
+    /// terminals
+    std::size_t typed_bytes_max = std::size_t{1} << 20;
     std::size_t say_lines_max = 1024;      ///< own lines that wait for a stopped console
     Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
     Milliseconds explain_every{1000};      ///< the rendezvous tells those who wait why, on change

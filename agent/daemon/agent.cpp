@@ -64,8 +64,7 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
             "may outlive it; look at `ps` after a failure");
     }
     if (options_.output.debug) {
-        relay_.emplace(io_, STDIN_FILENO, options_.supervisor.limits.second_interrupt_after,
-                       relay_events());
+        relay_.emplace(io_, STDIN_FILENO, options_.supervisor.limits, relay_events());
     }
     on_exit_ = std::move(on_exit);
     const auto complain = [this](const std::string& line) { say(line); };

@@ -38,11 +38,12 @@ SignalKeys keys_at(int keyboard) {
 
 }  // namespace
 
-TerminalRelay::TerminalRelay(boost::asio::io_context& io, int terminal, Duration together,
+TerminalRelay::TerminalRelay(boost::asio::io_context& io, int terminal, const Limits& limits,
                              Events events)
     : terminal_(terminal),
+      typed_bytes_max_(limits.typed_bytes_max),
       events_(std::move(events)),
-      keys_(together),
+      keys_(limits.second_interrupt_after),
       typed_(io),
       keyboard_(io),
       job_control_(io, [this](int signal) { on_job_control(signal); }) {
@@ -175,7 +176,8 @@ void TerminalRelay::type(std::string_view bytes) {
     const Typed typed =
         keys_.type(std::chrono::steady_clock::now(), keys_at(keyboard_.native_handle()),
                    events_.is_interrupt_ours(partner_->local_rank), bytes);
-    waiting_.append(typed.passed, 0, kTypedBytesMax - std::min(kTypedBytesMax, waiting_.size()));
+    waiting_.append(typed.passed, 0,
+                    typed_bytes_max_ - std::min(typed_bytes_max_, waiting_.size()));
     write_waiting();
     if (typed.is_hint_due) {
         events_.say("Ctrl-C went to the worker; once more within a second, and the job ends");

@@ -11,16 +11,12 @@
 
 #include "agent/core/typed_keys.hpp"
 #include "agent/daemon/signal_watch.hpp"
-#include "base/instant.hpp"
+#include "base/limits.hpp"
 #include "base/os/terminal_modes.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::agent {
-
-/// Typed or pasted, and not yet taken by the worker's terminal, which takes 4 KiB that nobody
-/// reads. What comes beyond it is lost, as terminals lose it; keys that end the job are not.
-inline constexpr std::size_t kTypedBytesMax = std::size_t{1} << 20;
 
 /// Types what somebody types at ddprun's terminal to the worker that has it. That terminal is raw
 /// while this process is in its foreground and the worker lives, so that keys mean what they mean
@@ -37,8 +33,8 @@ public:
         std::function<void(const std::string&)> say;
     };
 
-    /// `terminal` is a descriptor of ddprun's terminal, to be read. `together` is TypedKeys's.
-    TerminalRelay(boost::asio::io_context& io, int terminal, Duration together, Events events);
+    /// `terminal` is a descriptor of ddprun's terminal, to be read.
+    TerminalRelay(boost::asio::io_context& io, int terminal, const Limits& limits, Events events);
     ~TerminalRelay();
     TerminalRelay(const TerminalRelay&) = delete;
     TerminalRelay& operator=(const TerminalRelay&) = delete;
@@ -73,6 +69,7 @@ private:
     void stop_like_others();
 
     const int terminal_;
+    const std::size_t typed_bytes_max_;
     Events events_;
     TypedKeys keys_;
     std::optional<Partner> partner_;
