@@ -102,15 +102,17 @@ while True:
 
 TEST_CASE("a single worker on a terminal stops at a breakpoint as without ddprun") {
     Session session(kNoFlags,
-                    "import os\nprint(os.isatty(0), flush=True)\nx = 40\nbreakpoint()\nx += 1\n"
-                    "y = 2\nprint('sum', x + y)\n");
+                    "import os\nprint(os.isatty(0), flush=True)\nx = 40\ngradient_norm = 7\n"
+                    "breakpoint()\nx += 1\ny = 2\nprint('sum', x + y)\n");
     session.wait_for_prompt();
     session.type("n\r");
     session.type("p 'x is', x\r");
     session.wait_for_text("('x is', 41)");
-    // Readline edits the line: back over three, and the name is completed.
+    // Readline edits the line, and completes a name.
     session.type("p undefined\b\b\b\b\b\b\b\b\b'ed', 'ited'\r");
     session.wait_for_text("('ed', 'ited')");
+    session.type("p 'norm is', gradient_n\t\r");
+    session.wait_for_text("('norm is', 7)");
     session.node().type("c\r");
     CHECK(session.node().wait_exit() == 0);
     session.node().wait_for_line("^sum 43\r$");

@@ -1,5 +1,6 @@
 """A ResNet script with bars and a logger, under torchrun and under ddprun, each on a terminal of
-its own: what stands there at the end, when it crashes, is interrupted, or the window changes.
+its own: what stands there at the end, when it crashes, is interrupted or debugged, or the window
+changes.
 
 The terminal is a real one, and pyte shows what a person would see of it. Under ddprun it must look
 as it should; torchrun's is looked at in the same way and printed beside it.
@@ -87,6 +88,12 @@ class Terminal:
         if not re.search(pattern, self.text(), re.MULTILINE):
             raise AssertionError(f"it has ended without {pattern}:\n{self.text()}")
 
+    def ask(self, command):
+        """Types it at pdb's prompt, and reads until pdb prompts again."""
+        prompts = self.text().count("(Pdb)")
+        self.press(command.encode() + b"\n")
+        self.read(lambda: self.text().count("(Pdb)") > prompts)
+
     def end(self):
         """Its exit code, once all is shown."""
         self.read(lambda: False)
@@ -140,9 +147,9 @@ class ResNet(unittest.TestCase):
         for pid in running_in(self.folder):
             os.kill(pid, signal.SIGKILL)
 
-    def launch(self, launcher, *arguments):
+    def launch(self, launcher, *arguments, own_flags=()):
         words = {"torchrun": [sys.executable, "-m", "torch.distributed.run"],
-                 "ddprun": [DDPRUN]}[launcher]
+                 "ddprun": [DDPRUN, *own_flags]}[launcher]
         terminal = Terminal([*words, "--standalone", "--nproc-per-node", "2", SCRIPT, *arguments],
                             self.folder)
         self.addCleanup(terminal.close)
@@ -153,10 +160,10 @@ class ResNet(unittest.TestCase):
         print(f"--- {launcher}, {self.id().rpartition('.')[2]}: {len(found)} flaws", *found,
               "--- its terminal", *terminal.lines(), sep="\n", flush=True)
 
-    def both(self, act, *arguments):
-        """`act(terminal, launcher)` gives the flaws. ddprun has none."""
+    def both(self, act, *arguments, own_flags=()):
+        """`act(terminal, launcher)` gives the flaws. ddprun, with its own flags, has none."""
         for launcher in ("torchrun", "ddprun"):
-            terminal = self.launch(launcher, *arguments)
+            terminal = self.launch(launcher, *arguments, own_flags=own_flags)
             found = act(terminal, launcher)
             self.show(launcher, terminal, found)
             self.assertEqual(termios.tcgetattr(terminal._ours), terminal.modes)
@@ -184,6 +191,24 @@ class ResNet(unittest.TestCase):
             return found + flaws([line for line in lines[:before] if not BAR.search(line)],
                                  ["step 10 is done, loss [0-9.]+"])
         self.both(act, "--fail-at", "15")
+
+    def test_a_breakpoint(self):
+        """pdb answers what it is asked, and the training goes on to its end."""
+        def act(terminal, _):
+            terminal.read_until_line(r"\(Pdb\)$")
+            for command in ("up", "p 'at', step", "p dist.get_rank()"):
+                terminal.ask(command)
+            terminal.press(b"c\n")
+            self.assertEqual(terminal.end(), 0, terminal.text())
+            lines = terminal.lines()
+            # tqdm knows nothing of what pdb writes: a bar stands where it was.
+            found = flaws([line for line in lines if not BAR.match(behind_rank(line))],
+                          said_by(40, 2))
+            answers = {at: lines[at + 1] for at, line in enumerate(lines) if "(Pdb) p " in line}
+            return found + [f"not answered: {lines[at]}: {answer}" for (at, answer), wanted
+                            in zip(answers.items(), ("('at', 15)", "0"), strict=True)
+                            if behind_rank(answer) != wanted]
+        self.both(act, "--breakpoint-at", "15", own_flags=["--debug-rank", "0"])
 
     def test_ctrl_c(self):
         def act(terminal, launcher):
