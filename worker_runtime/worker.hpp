@@ -8,5 +8,6 @@
 #include "worker_runtime/torch/distributed_sampler.hpp"        // IWYU pragma: export
 #include "worker_runtime/torch/evaluation.hpp"                 // IWYU pragma: export
 #include "worker_runtime/torch/process_group.hpp"              // IWYU pragma: export
+#include "worker_runtime/torch/run.hpp"                        // IWYU pragma: export
 #include "worker_runtime/torch/training_state.hpp"             // IWYU pragma: export
 #include "worker_runtime/torch/worker.hpp"                     // IWYU pragma: export

@@ -1,9 +1,8 @@
 // Trains a small convolutional network on handwritten digits, on all workers of a job. The parts
-// that make it survive: Checkpoints, stop_requested() after each step, and one way out of main.
+// that make it survive: Checkpoints, stop_requested() after each step, and run() around it all.
 
 #include <chrono>
 #include <cstdio>
-#include <exception>
 #include <optional>
 #include <string>
 #include <thread>
@@ -32,27 +31,21 @@ void say(const std::string& line) {
     (void)std::fflush(stdout);
 }
 
-int fail(const ddprun::Error& error) {
-    fmt::print(stderr, "train_digits: {}\n", error.what);
-    return 1;
-}
-
 /// The training as one rank sees it.
 class Training {
 public:
-    Training(const Arguments& arguments, ddprun::Worker& worker, ddprun::ProcessGroup group,
-             const Digits& digits)
+    Training(const Arguments& arguments, ddprun::Worker& worker, const Digits& digits)
         : arguments_(arguments),
           worker_(worker),
-          group_(group),
+          group_(checked(worker.process_group())),
           digits_(digits),
-          network_(make_network(group.device())),
+          network_(make_network(group_.device())),
           optimizer_(network_->parameters(), torch::optim::AdamOptions(arguments.lr)),
-          model_(network_, group),
+          model_(network_, group_),
           sampler_(digits.train.size(), worker.rank(), worker.world_size(),
                    {.seed = arguments.seed}),
           state_(network_.ptr(), optimizer_),
-          checkpoints_(arguments.checkpoint_dir, worker, group) {
+          checkpoints_(arguments.checkpoint_dir, worker, group_) {
         state_.add("sampler", sampler_);
         state_.add("epochs_done", epochs_done_);
         state_.add("step", step_);
@@ -61,13 +54,9 @@ public:
 
     /// Main's exit code.
     int run() {
-        const ddprun::Result<std::optional<std::uint64_t>> resumed = checkpoints_.resume(state_);
-        if (!resumed) {
-            return fail(resumed.error());
-        }
-        if (*resumed) {
-            tell(fmt::format("resumed from step {} ({} of {} epochs done)", **resumed, epochs_done_,
-                             arguments_.epochs));
+        if (const auto resumed_from = checked(checkpoints_.resume(state_))) {
+            tell(fmt::format("resumed from step {} ({} of {} epochs done)", *resumed_from,
+                             epochs_done_, arguments_.epochs));
         }
         if (epochs_done_ < arguments_.epochs) {
             tell(fmt::format("training on {} worker{}, {} images, epochs {} to {}",
@@ -79,16 +68,10 @@ public:
                 tell("asked to leave: saving");
                 return worker_.leave(checkpoints_.save(static_cast<std::uint64_t>(step_), state_));
             }
-            if (const ddprun::Result<void> ended = end_epoch(); !ended) {
-                return fail(ended.error());
-            }
-        }
-        const ddprun::Result<double> accuracy = test_accuracy();
-        if (!accuracy) {
-            return fail(accuracy.error());
+            end_epoch();
         }
         tell(fmt::format("finished {} epochs: accuracy {:.2f}%", arguments_.epochs,
-                         100 * *accuracy));
+                         100 * test_accuracy()));
         tell(fmt::format("parameters {:016x}", parameter_hash(*network_)));
         return worker_.finish();
     }
@@ -136,16 +119,11 @@ private:
     }
 
     /// Tests, starts the next epoch, saves, reports.
-    ddprun::Result<void> end_epoch() {
+    void end_epoch() {
         torch::Tensor loss = epoch_loss_.clone();
-        if (const ddprun::Result<void> summed = group_.all_reduce(loss); !summed) {
-            return summed;
-        }
+        checked(group_.all_reduce(loss));
         const double rate = static_cast<double>(images_seen_) / seconds_since(epoch_started_);
-        const ddprun::Result<double> accuracy = test_accuracy();
-        if (!accuracy) {
-            return accuracy.error();
-        }
+        const double accuracy = test_accuracy();
         wait_out_epoch();
         ++epochs_done_;
         sampler_.set_epoch(sampler_.epoch() + 1);
@@ -162,24 +140,21 @@ private:
         tell(fmt::format(
             "epoch {}/{}: loss {:.4f}, accuracy {:.2f}%, {:.0f} images/s, {:.0f} s left",
             epochs_done_, arguments_.epochs, loss[0].item<double>() / loss[1].item<double>(),
-            100 * *accuracy, rate, left));
-        return {};
+            100 * accuracy, rate, left));
     }
 
-    ddprun::Result<double> test_accuracy() {
+    double test_accuracy() {
         network_->eval();
         const ImageSet& test = digits_.test;
-        const ddprun::Result<torch::Tensor> right =
-            ddprun::evaluate(group_, test.size(), kTestBatch, [&](const torch::Tensor& indices) {
-                const torch::Tensor images = test.images.index_select(0, indices);
-                const torch::Tensor guesses =
-                    network_->forward(images.to(group_.device())).argmax(1).to(torch::kCPU);
-                return guesses.eq(test.labels.index_select(0, indices)).unsqueeze(1);
-            });
-        if (!right) {
-            return right.error();
-        }
-        return (*right)[0].item<double>() / static_cast<double>(test.size());
+        const auto is_right = [&](const torch::Tensor& indices) {
+            const torch::Tensor images = test.images.index_select(0, indices);
+            const torch::Tensor guesses =
+                network_->forward(images.to(group_.device())).argmax(1).to(torch::kCPU);
+            return guesses.eq(test.labels.index_select(0, indices)).unsqueeze(1);
+        };
+        const torch::Tensor right =
+            checked(ddprun::evaluate(group_, test.size(), kTestBatch, is_right));
+        return right[0].item<double>() / static_cast<double>(test.size());
     }
 
     void wait_out_epoch() const {
@@ -211,24 +186,6 @@ private:
     Clock::time_point epoch_started_;
 };
 
-int train(const Arguments& arguments) {
-    ddprun::Result<ddprun::Worker> worker = ddprun::Worker::from_environment();
-    if (!worker) {
-        return fail(worker.error());
-    }
-    torch::set_num_threads(1);  // the network is too small for more
-    torch::manual_seed(arguments.seed);
-    const ddprun::Result<Digits> digits = read_digits(arguments.data);
-    if (!digits) {
-        return fail(digits.error());
-    }
-    const ddprun::Result<ddprun::ProcessGroup> group = worker->process_group();
-    if (!group) {
-        return fail(group.error());
-    }
-    return Training(arguments, *worker, *group, *digits).run();
-}
-
 }  // namespace
 
 }  // namespace digits
@@ -238,11 +195,10 @@ int main(int argc, char** argv) {
     if (parsed.exit_code) {
         return *parsed.exit_code;
     }
-    try {
-        return digits::train(parsed.arguments);
-    } catch (const std::exception& failure) {
-        // LibTorch throws, for instance when another worker has died in the middle of a step.
-        fmt::print(stderr, "train_digits: {}\n", failure.what());
-        return 1;
-    }
+    return ddprun::run(argc, argv, [&parsed](ddprun::Worker& worker) {
+        torch::set_num_threads(1);  // the network is too small for more
+        torch::manual_seed(parsed.arguments.seed);
+        const digits::Digits digits = checked(digits::read_digits(parsed.arguments.data));
+        return digits::Training(parsed.arguments, worker, digits).run();
+    });
 }

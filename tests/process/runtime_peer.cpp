@@ -586,6 +586,27 @@ int evaluation(Worker& worker, const Arguments& /*arguments*/) {
     return worker.finish();
 }
 
+/// fails HOW: rank 1 fails while the others wait for it.
+int fails(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    must(group.barrier());
+    if (worker.rank() == 1 && arguments.at(0) == "program") {
+        throw std::runtime_error("the loss is nan at step 12");
+    }
+    if (worker.rank() == 1 && arguments.at(0) == "libtorch") {
+        (void)torch::matmul(torch::ones({2, 3}), torch::ones({2, 3}));
+    }
+    if (worker.rank() == 1 && arguments.at(0) == "result") {
+        torch::Tensor tensor = torch::ones({2});
+        checked(group.broadcast(tensor, 99));
+    }
+    if (worker.rank() == 1 && arguments.at(0) == "no exception") {
+        throw 7;
+    }
+    checked(group.barrier());
+    wrong("nobody has failed");
+}
+
 int place(Worker& worker, const Arguments& /*arguments*/) {
     say(fmt::format("rank {} of {}, local {} of {}, generation {}, restarts {}, because {}",
                     worker.rank(), worker.world_size(), worker.local_rank(),
@@ -612,6 +633,7 @@ int main(int argc, char** argv) {
         {"data_parallel", data_parallel},
         {"dtypes", dtypes},
         {"evaluation", evaluation},
+        {"fails", fails},
         {"long_training", long_training},
         {"misfit", misfit},
         {"misfit_on_one", misfit_on_one},
@@ -627,15 +649,7 @@ int main(int argc, char** argv) {
         {"until_asked_in_training", until_asked_in_training},
     };
     torch::set_num_threads(1);
-    try {
-        Result<Worker> worker = Worker::from_environment();
-        if (!worker) {
-            say("refused: " + worker.error().what);
-            return 2;
-        }
-        return scenarios.at(argv[1])(*worker, Arguments(argv + 2, argv + argc));
-    } catch (const std::exception& failure) {
-        say(fmt::format("wrong: {}", failure.what()));
-        return 1;
-    }
+    return ddprun::run(argc, argv, [&](Worker& worker) {
+        return scenarios.at(argv[1])(worker, Arguments(argv + 2, argv + argc));
+    });
 }

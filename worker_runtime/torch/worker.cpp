@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -10,14 +11,9 @@
 
 #include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/env/page.hpp"
+#include "worker_runtime/torch/run.hpp"
 
 namespace ddprun {
-
-namespace {
-
-constexpr int kExitFailure = 1;
-
-}  // namespace
 
 struct Worker::State {
     worker::WorkerEnvironment place;
@@ -197,24 +193,16 @@ bool Worker::is_isolated() const {
 }
 
 int Worker::finish() {
-    const Result<void> ended = state_->end_group();
-    if (!ended) {
-        state_->warn(ended.error().what);
-        return kExitFailure;
-    }
+    checked(state_->end_group());
     return kExitSuccess;
 }
 
 int Worker::leave(const Result<void>& saved) {
     const Result<void> ended = state_->end_group();
     if (!saved) {
-        state_->warn("leaving without a checkpoint: " + saved.error().what);
-        return kExitFailure;
+        throw std::runtime_error("leaving without a checkpoint: " + saved.error().what);
     }
-    if (!ended) {
-        state_->warn(ended.error().what);
-        return kExitFailure;
-    }
+    checked(ended);
     return kExitDrained;
 }
 

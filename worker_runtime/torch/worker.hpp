@@ -12,8 +12,8 @@
 
 namespace ddprun {
 
-/// This process as a worker of a job: its place, its agent, and its orderly end. Made once at the
-/// start of main. Without a launcher it is a world of one. One thread, but for progress().
+/// This process as a worker of a job: its place, its agent, and its orderly end. run() makes it.
+/// Without a launcher it is a world of one. One thread, but for progress().
 class Worker {
 public:
     /// Fails, naming the variable, when a launcher has told only a part of what a worker must know.
@@ -65,11 +65,11 @@ public:
     [[nodiscard]] bool is_isolated() const;
 
     /// The orderly end of a training that is done: waits for all ranks and lets the group go.
-    /// Returns main's exit code: 0, or 1 after a line on stderr.
+    /// Returns main's exit code, 0. Throws when a peer has died: run() reports it.
     [[nodiscard]] int finish();
 
     /// The orderly end after stop_requested(): as finish(), with exit code 75, "left when asked".
-    /// `saved` is the checkpoint's fate; if it failed, the line says so and the code is 1.
+    /// `saved` is the checkpoint's fate; if that has failed it throws, once the others can go.
     [[nodiscard]] int leave(const Result<void>& saved);
 
 private:
