@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+namespace ddprun {
+
+class TrainingState;
+
+/// What the learning rate is multiplied by at `step`, from 0: a line from `start_factor` to 1,
+/// which it reaches at `warmup_steps` and keeps.
+[[nodiscard]] double linear_warmup(std::int64_t step, std::int64_t warmup_steps,
+                                   double start_factor = 0);
+
+/// Half a cosine from 1 down to `end_factor`, which it reaches at `steps` and keeps.
+[[nodiscard]] double cosine_decay(std::int64_t step, std::int64_t steps, double end_factor = 0);
+
+struct WarmupCosine {
+    std::int64_t warmup_steps = 0;
+    std::int64_t total_steps = 0;  ///< the warm-up's among them
+    double start_factor = 0;
+    double end_factor = 0;
+
+    /// linear_warmup(), then cosine_decay() over the rest.
+    [[nodiscard]] double operator()(std::int64_t step) const;
+};
+
+/// Sets the learning rate of each of an optimizer's groups to what it was at construction times a
+/// function of the step: that of step 0 at once, the next one's by every step(). The optimizer
+/// outlives it. One thread.
+class LearningRateSchedule {
+public:
+    using Factor = std::function<double(std::int64_t)>;
+
+    /// To be made before Checkpoints::resume(), which puts the rates of that moment back.
+    LearningRateSchedule(torch::optim::Optimizer& optimizer, Factor factor);
+    LearningRateSchedule(const LearningRateSchedule&) = delete;
+    LearningRateSchedule& operator=(const LearningRateSchedule&) = delete;
+
+    /// After optimizer.step(). Throws if a group has been added to the optimizer since.
+    void step();
+
+    /// How often step() was called, in the runs before a resume as well.
+    [[nodiscard]] std::int64_t position() const { return position_; }
+
+    /// Has checkpoints hold the position as the value `<name>.position`; the rates are there with
+    /// the optimizer. This must outlive `state`'s use.
+    void add_to(TrainingState& state, const std::string& name);
+
+private:
+    void set_rates();
+
+    torch::optim::Optimizer& optimizer_;
+    Factor factor_;
+    std::vector<double> base_rates_;  ///< by group
+    std::int64_t position_ = 0;
+};
+
+}  // namespace ddprun
