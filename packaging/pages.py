@@ -38,9 +38,16 @@ class Flag:
         return self.placeholder in ("FILE", "DIR")
 
 
+def output_of(folder, program, flag):
+    environment = {"PATH": "/usr/bin:/bin"}
+    if "QEMU_LD_PREFIX" in os.environ:  # For another processor (emulated.sh).
+        environment["QEMU_LD_PREFIX"] = os.environ["QEMU_LD_PREFIX"]
+    return subprocess.run([os.path.join(folder, program), flag], check=True, text=True,
+                          stdout=subprocess.PIPE, env=environment).stdout
+
+
 def help_of(folder, program):
-    return subprocess.run([os.path.join(folder, program), "--help"], check=True, text=True,
-                          stdout=subprocess.PIPE, env={"PATH": "/usr/bin:/bin"}).stdout
+    return output_of(folder, program, "--help")
 
 
 def flags_of(text):
@@ -166,8 +173,7 @@ def write(share, path, text):
 
 def main():
     folder, share = sys.argv[1:]
-    version = subprocess.run([os.path.join(folder, "ddprun"), "--version"], check=True, text=True,
-                             stdout=subprocess.PIPE).stdout.split()[-1]
+    version = output_of(folder, "ddprun", "--version").split()[-1]
     flags = flags_of(help_of(folder, "ddprun"))
     for program in SUMMARIES:
         write(share, f"man/man1/{program}.1", man_page(program, help_of(folder, program), version))

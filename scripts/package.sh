@@ -5,35 +5,55 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/package.sh [--jobs N]
+usage: scripts/package.sh [--arch ARCH] [--with-tests] [--jobs N]
 
 Compiles every program of ddprun for glibc 2.28 and newer, with all but the C library inside, and
 makes into build/package:
 
-  ddprun-VERSION-py3-none-manylinux_2_28_x86_64.whl   the programs, and `import ddprun`
-  ddprun_VERSION_amd64.deb                            with a systemd service of the rendezvous
-  ddprun-VERSION-linux-x86_64.tar.gz                  to unpack anywhere
+  ddprun-VERSION-py3-none-manylinux_2_28_ARCH.whl   the programs, and `import ddprun`
+  ddprun_VERSION_DEBIAN-ARCH.deb                    with a systemd service of the rendezvous
+  ddprun-VERSION-linux-ARCH.tar.gz                  to unpack anywhere
 
 Then checks them: symbol versions, auditwheel, twine, lintian. What they are made of is in
-packaging/sources.txt, with sums.
+packaging/sources.txt, with sums. It runs on x86-64; what it makes for arm64, it runs under
+qemu-user (scripts/setup.sh --full installs that).
 
-  --jobs   compilations at once; one per processor unless given
-  --help   this text
+  --arch         x86_64, as when not given, or aarch64
+  --with-tests   also compiles the unit and scenario tests so, and runs them
+  --jobs         compilations at once; one per processor unless given
+  --help         this text
 TEXT
 }
 
 say() { printf 'package: %s\n' "$*"; }
 die() { printf 'package: %s\n' "$*" >&2; exit 1; }
 
-readonly arch=x86_64 debian_arch=amd64
+arch=x86_64
+with_tests=no
 jobs=$(nproc)
 while [ $# -gt 0 ]; do
     case "$1" in
+        --arch) arch=${2:-}; shift 2 ;;
+        --with-tests) with_tests=yes; shift ;;
         --jobs) jobs=${2:-}; shift 2 ;;
         --help | -h) usage; exit 0 ;;
         *) printf 'package: unknown option %s; see scripts/package.sh --help\n' "$1" >&2; exit 2 ;;
     esac
 done
+case "$arch" in
+    x86_64) debian_arch=amd64 ;;
+    aarch64) debian_arch=arm64 ;;
+    *)
+        printf 'package: --arch %s: it is x86_64 or aarch64\n' "$arch" >&2
+        exit 2
+        ;;
+esac
+readonly arch debian_arch
+readonly machine=$(uname -m)
+readonly emulator=qemu-$arch-static
+[ "$machine" = x86_64 ] || die "this is $machine: the compiler of packaging/sources.txt is x86-64's"
+[ "$arch" = "$machine" ] || command -v "$emulator" >/dev/null ||
+    die "no $emulator to run programs of $arch: scripts/setup.sh --full installs it"
 readonly glibc=2.28
 readonly top=$PWD/build/package
 readonly folder=$top/$arch
@@ -43,7 +63,8 @@ version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 readonly version
 mkdir -p "$sources" "$folder"
 
-# apt_get WORD...: with lists of its own, which a machine may lack, and which stay as they are.
+# apt_get WORD...: for the processor of the packages, with lists of its own, which a machine may lack,
+# and which stay as they are.
 apt_get() {
     local state=$folder/apt
     mkdir -p "$state/lists/partial" "$state/cache/archives/partial"
@@ -82,14 +103,18 @@ lay_out() {
     local mark kind name wanted its_arch sum zig
     mark=$(sha256sum packaging/sources.txt scripts/package.sh | sha256sum)
     [ "$(cat "$folder/laid-out" 2>/dev/null)" = "$mark" ] && return
-    rm -rf "$folder/root" "$folder/compiler" "$folder/apt"
-    mkdir -p "$folder/root" "$folder/compiler"
+    rm -rf "$folder/root" "$folder/runs-in" "$folder/compiler" "$folder/apt"
+    mkdir -p "$folder/root" "$folder/runs-in" "$folder/compiler"
     while read -r kind name wanted its_arch sum; do
         case "$kind:$its_arch" in
             '#'* | :) continue ;;
             deb:all | deb:"$debian_arch")
                 fetch "$kind" "$name" "$wanted" "$sum"
                 dpkg-deb --extract "$fetched" "$folder/root"
+                ;;
+            run:"$debian_arch")
+                fetch deb "$name" "$wanted" "$sum"
+                dpkg-deb --extract "$fetched" "$folder/runs-in"
                 ;;
             pip:*)
                 fetch "$kind" "$name" "$wanted" "$sum"
@@ -100,7 +125,9 @@ lay_out() {
         esac
     done <packaging/sources.txt
     local tool
-    printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s "$@"\n' "$zig" "$arch" "$glibc" \
+    # By itself zig looks for undefined behaviour in what is not optimised, as tests are.
+    printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s -fno-sanitize=undefined "$@"\n' \
+        "$zig" "$arch" "$glibc" \
         >"$folder/compiler/clang++"
     for tool in ar ranlib; do
         printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$tool" >"$folder/compiler/$tool"
@@ -132,13 +159,32 @@ licences() {
 compile() {
     # zig takes -static-pie and links the C library as a shared one all the same: no static keeper.
     export DDPRUN_PACKAGE_FOLDER=$folder DDPRUN_PACKAGE_PROCESSOR=$arch
+    # The compiler is a line with the compiler's sum in it: laid out anew, it is the same one.
+    export CCACHE_COMPILERCHECK=content
     cmake -S . -B "$folder/build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
-        -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DDDPRUN_WITH_TESTS=OFF \
-        -DDDPRUN_WITH_TORCH=OFF -DDDPRUN_WITH_CUDA=OFF \
-        -DDDPRUN_HAS_STATIC_PIE=OFF
+        -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DCMAKE_UNITY_BUILD=ON \
+        -DCMAKE_UNITY_BUILD_BATCH_SIZE=4 -DDDPRUN_WITH_TESTS=OFF -DDDPRUN_WITH_TORCH=OFF \
+        -DDDPRUN_WITH_CUDA=OFF -DDDPRUN_HAS_STATIC_PIE=OFF
     nice ninja -C "$folder/build" -j "$jobs"
     rm -rf "$folder/installed"
     cmake --install "$folder/build" --component programs --prefix "$folder/installed"
+}
+
+# runs COMMAND...: where the programs made here run.
+runs() {
+    if [ "$arch" = "$machine" ]; then
+        "$@"
+    else
+        packaging/emulated.sh "$arch" env QEMU_LD_PREFIX="$folder/runs-in" "$@"
+    fi
+}
+
+# In the folder of the programs, whose objects they share.
+run_tests() {
+    cmake -S . -B "$folder/build" -DDDPRUN_WITH_TESTS=ON -DDDPRUN_WITH_CLUSTER_TESTS=OFF
+    nice ninja -C "$folder/build" -j "$jobs" tests_unit tests_scenario
+    runs ctest --test-dir "$folder/build" --output-on-failure --no-tests=error \
+        -L 'unit|scenario' || die "tests failed as they are compiled for $arch"
 }
 
 # Programs for glibc 2.28 need no more than it: nothing newer, no library beside it.
@@ -146,6 +192,7 @@ check_programs() {
     local file newest needed
     for file in "$folder"/installed/bin/*; do
         [ ! -L "$file" ] || continue
+        # Binutils' objdump knows no other processor's programs and says nothing of them.
         newest=$(readelf -VW "$file" | sed -n 's/.*Name: GLIBC_\([0-9.]*\).*/\1/p' |
             sort -V | tail -1)
         [ -n "$newest" ] || die "$file needs no C library: readelf -V does not know it"
@@ -154,6 +201,9 @@ check_programs() {
         needed=$(readelf -dW "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
             grep -vxE '(lib(c|m|dl|pthread|rt|resolv|util)|ld-linux-.*)\.so\.[0-9]+' || true)
         [ -z "$needed" ] || die "$file needs $needed beside the C library"
+        # Kernels for arm64 have pages of 4, 16 or 64 KiB: RHEL 8 of 64.
+        [ "$arch" != aarch64 ] || ! readelf -lW "$file" | grep -E '^ *LOAD' | grep -qv '0x10000$' ||
+            die "$file does not load where a page has 64 KiB: readelf -l shows its alignment"
         say "$(basename "$file"): glibc $newest, $(stat -c %s "$file") bytes"
     done
 }
@@ -165,15 +215,19 @@ make_wheel() {
 }
 
 check_wheel() {
-    # It fails where the wheel needs more than its name says.
-    PATH=$tools/bin:$PATH "$tools/bin/auditwheel" repair --plat "manylinux_2_28_$arch" \
+    # It fails where the wheel needs more than its name says. It offers only the platforms of the
+    # machine that it takes this one for.
+    PATH=$tools/bin:$PATH "$tools/bin/python" -c 'import platform, sys
+platform.machine = lambda arch=sys.argv.pop(1): arch
+from auditwheel.main import main
+sys.exit(main())' "$arch" repair --plat "manylinux_2_28_$arch" \
         --wheel-dir "$folder/audited" "$wheel" || die "auditwheel refuses $wheel"
     "$tools/bin/twine" check --strict "$wheel"
 }
 
 # What lies beside the programs, but in a wheel.
 make_pages() {
-    python3 packaging/pages.py "$folder/installed/bin" "$folder/installed/share"
+    runs python3 packaging/pages.py "$folder/installed/bin" "$folder/installed/share"
     mkdir -p "$folder/installed/share/doc/ddprun" "$folder/installed/lib/systemd/system"
     cp LICENSE "$folder/THIRD_PARTY_LICENSES.txt" "$folder/installed/share/doc/ddprun/"
     cp packaging/systemd/ddprun-rendezvous.service "$folder/installed/lib/systemd/system/"
@@ -232,6 +286,7 @@ make_tarball() {
 lay_out
 compile
 check_programs
+[ "$with_tests" = no ] || run_tests
 make_pages
 make_wheel
 check_wheel

@@ -40,6 +40,7 @@ large_python_packages=(transformers==5.23.0 lightning==2.6.6)
 terminal_python_packages=(tqdm==4.70.1 pyte==0.8.2)   # a progress bar, and what a terminal shows
 full_packages=(
     lintian systemd debootstrap buildah   # judge packages, the service; an older system; the image
+    qemu-user-static                      # runs programs for arm64
 )
 
 with_torch=yes

@@ -14,7 +14,8 @@ scripts/quickstart.sh as a user would. The last line is `N passed, N failed`; th
 only if nothing failed. What is skipped is said aloud.
 
   --full            also the callbacks for transformers and lightning (scripts/setup.sh --full), a
-                    ResNet on a terminal beside torchrun,
+                    ResNet on a terminal beside torchrun, the packages for x86-64 and for arm64
+                    (under an emulator, with its unit and scenario tests),
                     the thread sanitizer on everything, the quick tests 50 times over, 200
                     kills of the C++ training in place of 20, 100,000 steps of it in one process,
                     10 minutes for each fuzz target, 200,000 seeds of the simulator, large ones
@@ -149,6 +150,15 @@ runtime" release -L full
         build/package/*manylinux_2_28_x86_64.whl
     check "released programs in a bare root" python3 -B tests/packaging/bare_root.py \
         build/package/*-linux-x86_64.tar.gz
+    if packaging/emulated.sh aarch64 true; then
+        check "the same for arm64, with its unit and scenario tests" \
+            scripts/package.sh --arch aarch64 --with-tests
+        check "released programs for arm64 in a bare root" packaging/emulated.sh aarch64 \
+            python3 -B tests/packaging/bare_root.py build/package/*-linux-aarch64.tar.gz \
+            build/package/aarch64/runs-in
+    else
+        left_out+=("packages for arm64: nothing here runs its programs, as said above")
+    fi
     check "the image" python3 -B tests/packaging/image.py build/package/*-linux-x86_64.tar.gz
     suite "the quick ones, 50 times" release -L "unit|scenario|sim" --repeat until-fail:50
     step "configure: asan with whole jobs" cmake --preset asan -DDDPRUN_WITH_CLUSTER_TESTS=ON

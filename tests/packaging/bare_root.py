@@ -1,7 +1,9 @@
 """Released programs in a root that holds the C library, themselves and /proc: what the
 Dockerfile's image is.
 
-Usage: bare_root.py TARBALL, made by scripts/package.sh. Needs root, for chroot and a mount.
+Usage: bare_root.py TARBALL [SYSTEM], made by scripts/package.sh. Needs root, for chroot and a
+mount. With the C library of the Debian system in the folder SYSTEM; for another processor under
+packaging/emulated.sh.
 """
 
 import os
@@ -36,7 +38,8 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as root:
         subprocess.run([os.path.join(HERE, "..", "..", "packaging", "image_root.sh"),
-                        os.path.abspath(sys.argv[1]), root], check=True)
+                        os.path.abspath(sys.argv[1]), root,
+                        *map(os.path.abspath, sys.argv[2:])], check=True)
         size = size_of(root)
         print(f"image: {size} bytes")
         assert size <= IMAGE_BYTES_MAX
