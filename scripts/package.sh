@@ -231,6 +231,8 @@ make_pages() {
     mkdir -p "$folder/installed/share/doc/ddprun" "$folder/installed/lib/systemd/system"
     cp LICENSE "$folder/THIRD_PARTY_LICENSES.txt" "$folder/installed/share/doc/ddprun/"
     cp packaging/systemd/ddprun-rendezvous.service "$folder/installed/lib/systemd/system/"
+    python3 -B tests/packaging/pages.py --made "$folder/installed/share" . ||
+        die "man pages and completions are not what the table of flags says"
 }
 
 # pack FORMAT TREE ARCHITECTURE: what lies in TREE, by CPack.

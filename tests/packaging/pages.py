@@ -1,6 +1,7 @@
 """Man pages and completions know every flag of ddprun, and shells can use them.
 
-Usage: pages.py BIN SOURCE; BIN holds ddprun, ddprun-rendezvous and ddpctl.
+Usage: pages.py BIN SOURCE makes them; BIN holds ddprun, ddprun-rendezvous and ddpctl.
+pages.py --made SHARE SOURCE looks at those that lie in SHARE, of a package.
 """
 
 import os
@@ -11,7 +12,8 @@ import sys
 import tempfile
 import unittest
 
-BIN, SOURCE = map(os.path.abspath, sys.argv[1:3])
+IS_MADE = sys.argv[1] == "--made"
+FOLDER, SOURCE = map(os.path.abspath, sys.argv[-2:])
 
 
 def read(path):
@@ -27,17 +29,15 @@ def table_of_flags():
 class Pages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.share = cls.folder.name
-        subprocess.run([sys.executable, "-B", os.path.join(SOURCE, "packaging", "pages.py"), BIN,
-                        cls.share], check=True)
+        if IS_MADE:
+            cls.share = FOLDER
+        else:
+            cls.share = cls.enterClassContext(tempfile.TemporaryDirectory())
+            subprocess.run([sys.executable, "-B", os.path.join(SOURCE, "packaging", "pages.py"),
+                            FOLDER, cls.share], check=True)
         cls.bash = os.path.join(cls.share, "bash-completion/completions/ddprun")
         cls.zsh = os.path.join(cls.share, "zsh/site-functions/_ddprun")
         cls.fish = os.path.join(cls.share, "fish/vendor_completions.d/ddprun.fish")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
 
     def complete(self, *words):
         script = (f"source {self.bash}; compopt() {{ echo files; }}; COMP_WORDS=(\"$@\"); "
