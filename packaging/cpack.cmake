@@ -1,9 +1,9 @@
 # cpack --config packaging/cpack.cmake -G DEB|TGZ: what scripts/package.sh has put into the folder
-# DDPRUN_TREE, for the processor DDPRUN_ARCHITECTURE as the format calls it.
+# DDPRUN_TREE, for the processor DDPRUN_ARCHITECTURE as the format calls it, by DDPRUN_MAINTAINER.
 set(CPACK_PACKAGE_NAME ddprun)
 set(CPACK_PACKAGE_VERSION "$ENV{DDPRUN_VERSION}")
 set(CPACK_PACKAGE_VENDOR "the ddprun maintainers")
-set(CPACK_PACKAGE_CONTACT "ddprun maintainers <maintainers@ddprun.invalid>")
+set(CPACK_PACKAGE_CONTACT "$ENV{DDPRUN_MAINTAINER}")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "elastic launcher for distributed training")
 set(CPACK_PACKAGE_DESCRIPTION "Starts distributed trainings as torchrun does, with its flags,
 and keeps them alive: a machine that dies, hangs or comes back costs

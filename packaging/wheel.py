@@ -1,6 +1,7 @@
 """Packs installed programs and `import ddprun` into a wheel; prints its path.
 
-usage: wheel.py --installed PREFIX --version VERSION --platform TAG --out FOLDER [--licence FILE]...
+usage: wheel.py --installed PREFIX --version VERSION --platform TAG --out FOLDER
+                [--licence FILE]... [--maintainer WHO]
 
 PREFIX is what `cmake --install --component programs` made. The programs go where pip puts
 executables, so that bin/ddprun is the program itself with its helpers beside it. The same input
@@ -49,6 +50,7 @@ def main():
     for name in ("installed", "version", "platform", "out"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--licence", action="append", default=[])
+    parser.add_argument("--maintainer")
     options = parser.parse_args()
     name = "ddprun-" + options.version
     tag = "py3-none-" + options.platform
@@ -64,7 +66,11 @@ def main():
             wheel.add(f"{name}.data/scripts/{program}", read(os.path.join(programs, program)), True)
     info = name + ".dist-info/"
     metadata = read(os.path.join(HERE, "wheel", "METADATA")).decode()
-    wheel.add(info + "METADATA", metadata.replace("@VERSION@", options.version).encode())
+    metadata = metadata.replace("@VERSION@", options.version)
+    if options.maintainer:
+        metadata = metadata.replace("Keywords:",
+                                    f"Maintainer-email: {options.maintainer}\nKeywords:")
+    wheel.add(info + "METADATA", metadata.encode())
     wheel.add(info + "entry_points.txt", read(os.path.join(HERE, "wheel", "entry_points.txt")))
     wheel.add(info + "WHEEL", ("Wheel-Version: 1.0\nGenerator: ddprun\nRoot-Is-Purelib: false\n"
                                f"Tag: {tag}\n").encode())

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/package.sh [--arch ARCH] [--with-tests] [--jobs N]
+usage: scripts/package.sh [--arch ARCH] [--with-tests] [--maintainer WHO] [--jobs N]
 
 Compiles every program of ddprun for glibc 2.28 and newer, with all but the C library inside, and
 makes into build/package:
@@ -20,6 +20,8 @@ qemu-user (scripts/setup.sh --full installs that).
 
   --arch         x86_64, as when not given, or aarch64
   --with-tests   also compiles the unit and scenario tests so, and runs them
+  --maintainer   'NAME <ADDRESS>' of who publishes the packages, and answers for them; without it
+                 they say that nobody does
   --jobs         compilations at once; one per processor unless given
   --help         this text
 TEXT
@@ -30,11 +32,14 @@ die() { printf 'package: %s\n' "$*" >&2; exit 1; }
 
 arch=x86_64
 with_tests=no
+readonly nobody='an unpublished build <nobody@ddprun.invalid>'
+maintainer=$nobody
 jobs=$(nproc)
 while [ $# -gt 0 ]; do
     case "$1" in
         --arch) arch=${2:-}; shift 2 ;;
         --with-tests) with_tests=yes; shift ;;
+        --maintainer) maintainer=${2:-}; shift 2 ;;
         --jobs) jobs=${2:-}; shift 2 ;;
         --help | -h) usage; exit 0 ;;
         *) printf 'package: unknown option %s; see scripts/package.sh --help\n' "$1" >&2; exit 2 ;;
@@ -48,7 +53,11 @@ case "$arch" in
         exit 2
         ;;
 esac
-readonly arch debian_arch
+[[ $maintainer =~ ^[^\<\>@,]+\ \<[^\<\>@\ ]+@[^\<\>@\ ]+\>$ ]] || {
+    printf "package: --maintainer %s: it is 'NAME <ADDRESS>'\n" "$maintainer" >&2
+    exit 2
+}
+readonly arch debian_arch maintainer
 readonly machine=$(uname -m)
 readonly emulator=qemu-$arch-static
 [ "$machine" = x86_64 ] || die "this is $machine: the compiler of packaging/sources.txt is x86-64's"
@@ -63,8 +72,8 @@ version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 readonly version
 mkdir -p "$sources" "$folder"
 
-# apt_get WORD...: for the processor of the packages, with lists of its own, which a machine may lack,
-# and which stay as they are.
+# apt_get WORD...: for the processor of the packages, with lists of its own, which a machine may
+# lack, and which stay as they are.
 apt_get() {
     local state=$folder/apt
     mkdir -p "$state/lists/partial" "$state/cache/archives/partial"
@@ -209,9 +218,11 @@ check_programs() {
 }
 
 make_wheel() {
+    local who=()
+    [ "$maintainer" = "$nobody" ] || who=(--maintainer "$maintainer")
     wheel=$(python3 packaging/wheel.py --installed "$folder/installed" --version "$version" \
         --platform "manylinux_2_28_$arch" --out "$top" --licence LICENSE \
-        --licence "$folder/THIRD_PARTY_LICENSES.txt")
+        --licence "$folder/THIRD_PARTY_LICENSES.txt" "${who[@]}")
 }
 
 check_wheel() {
@@ -238,6 +249,7 @@ make_pages() {
 # pack FORMAT TREE ARCHITECTURE: what lies in TREE, by CPack.
 pack() {
     DDPRUN_VERSION=$version DDPRUN_OUT=$top DDPRUN_TREE=$2 DDPRUN_ARCHITECTURE=$3 \
+        DDPRUN_MAINTAINER=$maintainer \
         cpack --config packaging/cpack.cmake -G "$1" >"$folder/cpack.log" ||
         die "cpack: $(cat "$folder/cpack.log")"
     rm -rf "$top/_CPack_Packages"
@@ -245,7 +257,7 @@ pack() {
 
 # The programs lie together in /usr/libexec/ddprun, as they look for each other; links are in PATH.
 make_deb() {
-    local tree=$folder/deb program
+    local tree=$folder/deb program changelog
     rm -rf "$tree"
     mkdir -p "$tree"/usr/{bin,lib,libexec/ddprun,share/doc/ddprun} "$tree/etc/default"
     find "$folder/installed/bin" -type f -exec cp -t "$tree/usr/libexec/ddprun" {} +
@@ -258,7 +270,8 @@ make_deb() {
     gzip -9n "$tree"/usr/share/man/man1/*
     cp -r "$folder/installed/lib/systemd" "$tree/usr/lib/"
     cp packaging/systemd/ddprun-rendezvous.default "$tree/etc/default/ddprun-rendezvous"
-    sed "s/@VERSION@/$version/" packaging/deb/changelog | gzip -9n \
+    changelog=$(sed "s/@VERSION@/$version/" packaging/deb/changelog)
+    printf '%s\n' "${changelog/@MAINTAINER@/"$maintainer"}" | gzip -9n \
         >"$tree/usr/share/doc/ddprun/changelog.gz"
     cp packaging/deb/copyright "$tree/usr/share/doc/ddprun/"
     gzip -9n <"$folder/THIRD_PARTY_LICENSES.txt" \
@@ -269,6 +282,8 @@ make_deb() {
 }
 
 check_deb() {
+    [ "$(dpkg-deb --field "$deb" Maintainer)" = "$maintainer" ] ||
+        die "$deb names another maintainer than $maintainer"
     if ! command -v lintian >/dev/null; then
         say "LEFT OUT: lintian is not installed, so nobody has judged $deb"
         return
@@ -295,6 +310,8 @@ check_wheel
 make_deb
 check_deb
 make_tarball
+[ "$maintainer" != "$nobody" ] ||
+    say "nobody answers for these packages: who publishes them gives --maintainer"
 say "made $wheel"
 say "made $deb"
 say "made $tarball"
