@@ -101,7 +101,7 @@ private:
 }  // namespace
 
 TEST_CASE("the core answers as PyTorch's store did, however the bytes are cut") {
-    const std::size_t piece_bytes = GENERATE(1, 7, 1 << 20);
+    const std::size_t piece_bytes = GENERATE(1U, 7U, 1U << 20);
     const std::vector<Transcript> transcripts = load_transcripts();
     REQUIRE(transcripts.size() == 100);
     std::size_t different = 0;
