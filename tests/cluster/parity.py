@@ -285,6 +285,9 @@ def start(run, is_torchrun, bin_dir, python, folder, port, consoles):
 
 def prepare(run, console):
     def both():
+        # Whoever runs this may have been started by nohup, or in the background of a script.
+        for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(ignored, signal.SIG_DFL)
         console.prepare()
         if run.prepare:
             run.prepare()
