@@ -66,7 +66,7 @@ public:
         while (epochs_done_ < arguments_.epochs) {
             if (!train_epoch()) {
                 tell("asked to leave: saving");
-                return worker_.leave(checkpoints_.save(static_cast<std::uint64_t>(step_), state_));
+                return worker_.leave(checkpoints_.save(step_, state_));
             }
             end_epoch();
         }
@@ -111,7 +111,7 @@ private:
         epoch_loss_[1] += static_cast<double>(batch.size(0));
         images_seen_ += batch.size(0) * worker_.world_size();
         ++step_;
-        worker_.progress(static_cast<std::uint64_t>(step_));
+        worker_.progress(step_);
         if (!has_stepped_) {
             has_stepped_ = true;
             tell(fmt::format("first step: loss {:.4f}", mean));
@@ -129,8 +129,7 @@ private:
         sampler_.set_epoch(sampler_.epoch() + 1);
         epoch_loss_.zero_();
         // Training goes on without it: the disk may have room again after the next epoch.
-        const ddprun::Result<void> saved =
-            checkpoints_.save(static_cast<std::uint64_t>(step_), state_);
+        const ddprun::Result<void> saved = checkpoints_.save(step_, state_);
         if (!saved) {
             fmt::print(stderr, "train_digits: epoch {} is not saved: {}\n", epochs_done_,
                        saved.error().what);

@@ -66,11 +66,11 @@ Child fork_child(const Body& body) {
 }
 
 // The bytes of a step's tensor say the step and which writing of it this is.
-std::string content(std::uint64_t step, unsigned writing) {
+std::string content(std::int64_t step, unsigned writing) {
     return some_bytes(200'000 + step, static_cast<unsigned>(step) * 2 + writing);
 }
 
-Result<std::string> publish(const std::string& dir, std::uint64_t step, unsigned writing,
+Result<std::string> publish(const std::string& dir, std::int64_t step, unsigned writing,
                             const PublishOptions& options) {
     const std::string bytes = content(step, writing);
     return publish_checkpoint(dir, {.step = step, .values = {{"writing", std::to_string(writing)}}},
@@ -79,10 +79,10 @@ Result<std::string> publish(const std::string& dir, std::uint64_t step, unsigned
 }
 
 // Publishes each step twice, the second in the place of the first, and says a word at each stage.
-void publish_on_and_on(const std::string& dir, std::uint64_t from, int words) {
+void publish_on_and_on(const std::string& dir, std::int64_t from, int words) {
     const auto say = [&](char word) { return ::write(words, &word, 1) == 1; };
     const PublishOptions options{.keep = 2, .is_isolated = [&] { return !say('w'); }};
-    for (std::uint64_t step = from; say('b'); ++step) {
+    for (std::int64_t step = from; say('b'); ++step) {
         for (const unsigned writing : {0U, 1U}) {
             if (!publish(dir, step, writing, options)) {
                 return;
@@ -97,7 +97,7 @@ void publish_on_and_on(const std::string& dir, std::uint64_t from, int words) {
 TEST_CASE("whenever a writer is killed, the newest checkpoint is whole and nothing stays aside") {
     const TempDir folder;
     Rng rng(random_seed());
-    std::uint64_t newest = 0;
+    std::int64_t newest = 0;
     int left_aside = 0;
     for (int round = 0; round < 60; ++round) {
         const Child child =
@@ -110,10 +110,10 @@ TEST_CASE("whenever a writer is killed, the newest checkpoint is whole and nothi
         }
         child.kill_and_wait();
 
-        const std::vector<std::uint64_t> steps = list_checkpoints(folder.path()).value();
-        const std::uint64_t least = newest + static_cast<std::uint64_t>(published + 1) / 2;
+        const std::vector<std::int64_t> steps = list_checkpoints(folder.path()).value();
+        const std::int64_t least = newest + (published + 1) / 2;
         REQUIRE((steps.empty() ? 0 : steps.front()) >= least);
-        for (const std::uint64_t step : steps) {
+        for (const std::int64_t step : steps) {
             const Result<LoadedCheckpoint> loaded = read_checkpoint(folder.path(), step);
             REQUIRE(loaded);
             const auto writing =
@@ -133,7 +133,7 @@ TEST_CASE("whenever a writer is killed, the newest checkpoint is whole and nothi
 TEST_CASE("a writer killed before its rename changes nothing that readers see") {
     const TempDir folder;
     REQUIRE(publish(folder.path(), 1, 0, {}));
-    for (const std::uint64_t step : {1, 2}) {
+    for (const std::int64_t step : {1, 2}) {
         const Child child = fork_child([&](int /*words*/) {
             (void)publish(folder.path(), step, 1, {.keep = 1, .is_isolated = [] {
                                                        ::raise(SIGKILL);
@@ -142,7 +142,7 @@ TEST_CASE("a writer killed before its rename changes nothing that readers see") 
         });
         CHECK_FALSE(child.next_word());
         child.kill_and_wait();
-        CHECK(list_checkpoints(folder.path()).value() == std::vector<std::uint64_t>{1});
+        CHECK(list_checkpoints(folder.path()).value() == std::vector<std::int64_t>{1});
         CHECK(read_checkpoint(folder.path(), 1).value().info.values.at("writing") == "0");
         CHECK(names_in(folder.path()).size() == 2);
         remove_leftovers(folder.path());

@@ -278,7 +278,7 @@ int other_shapes(Worker& worker, const Arguments& /*arguments*/) {
 
 int until_asked(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
-    for (std::uint64_t step = 1;; ++step) {
+    for (std::int64_t step = 1;; ++step) {
         torch::Tensor tensor = torch::ones({16});
         must(group.all_reduce(tensor));
         worker.progress(step);
@@ -287,8 +287,8 @@ int until_asked(Worker& worker, const Arguments& /*arguments*/) {
         }
         if (worker.stop_requested()) {
             require(worker.stop_requested(), "the answer stays");
-            const torch::Tensor steps = must(
-                group.all_gather(torch::full({1}, static_cast<std::int64_t>(step), torch::kInt64)));
+            const torch::Tensor steps =
+                must(group.all_gather(torch::full({1}, step, torch::kInt64)));
             require(steps.min().item<std::int64_t>() == steps.max().item<std::int64_t>(),
                     "the ranks left at different steps");
             say(fmt::format("left together, deadline {}", worker.stop_deadline().has_value()));
@@ -306,7 +306,7 @@ int until_asked_in_training(Worker& worker, const Arguments& /*arguments*/) {
     const auto collectives_so_far = [&group] {
         return group.c10d()->getBackend(torch::kCPU)->getSequenceNumberForGroup();
     };
-    for (std::uint64_t step = 1;; ++step) {
+    for (std::int64_t step = 1;; ++step) {
         const std::uint64_t before = collectives_so_far();
         network->zero_grad();
         const torch::Tensor inputs = inputs_of(static_cast<int>(step), world, 4);
@@ -318,8 +318,8 @@ int until_asked_in_training(Worker& worker, const Arguments& /*arguments*/) {
             say("trains");
         }
         if (is_asked) {
-            const torch::Tensor steps = must(
-                group.all_gather(torch::full({1}, static_cast<std::int64_t>(step), torch::kInt64)));
+            const torch::Tensor steps =
+                must(group.all_gather(torch::full({1}, step, torch::kInt64)));
             require(steps.min().item<std::int64_t>() == steps.max().item<std::int64_t>(),
                     "the ranks left at different steps");
             say(fmt::format("left together, deadline {}", worker.stop_deadline().has_value()));
@@ -428,7 +428,7 @@ int checkpoint(Worker& worker, const Arguments& arguments) {
     ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
     const int save_at = std::stoi(arguments.at(1));
     const int end = std::stoi(arguments.at(2));
-    const Result<std::optional<std::uint64_t>> resumed = checkpoints.resume(trained.state);
+    const Result<std::optional<std::int64_t>> resumed = checkpoints.resume(trained.state);
     if (!resumed) {
         say("refused: " + resumed.error().what);
         return 4;
@@ -436,8 +436,7 @@ int checkpoint(Worker& worker, const Arguments& arguments) {
     say(*resumed ? fmt::format("resumed {}", **resumed) : "fresh");
     if (trained.steps < save_at) {
         trained.train(model, save_at - static_cast<int>(trained.steps));
-        const Result<void> saved =
-            checkpoints.save(static_cast<std::uint64_t>(trained.steps), trained.state);
+        const Result<void> saved = checkpoints.save(trained.steps, trained.state);
         say(saved ? "saved" : "not saved: " + saved.error().what);
     }
     trained.train(model, end - static_cast<int>(trained.steps));
@@ -457,7 +456,7 @@ int misfit(Worker& worker, const Arguments& arguments) {
     Trained trained(worker, 9);
     const torch::Tensor before = trained.network->parameters()[0].detach().clone();
     ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
-    const Result<std::optional<std::uint64_t>> resumed = checkpoints.resume(trained.state);
+    const Result<std::optional<std::int64_t>> resumed = checkpoints.resume(trained.state);
     require(!resumed, "a checkpoint of another network was taken");
     require(torch::equal(before, trained.network->parameters()[0]), "the network was changed");
     say("refused: " + resumed.error().what);
@@ -470,7 +469,7 @@ int misfit_on_one(Worker& worker, const Arguments& arguments) {
     Trained trained(worker, worker.rank() == 1 ? 9 : 8);
     const torch::Tensor before = trained.network->parameters()[0].detach().clone();
     ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
-    const Result<std::optional<std::uint64_t>> resumed = checkpoints.resume(trained.state);
+    const Result<std::optional<std::int64_t>> resumed = checkpoints.resume(trained.state);
     require(!resumed, "a checkpoint of another network was taken");
     require(torch::equal(before, trained.network->parameters()[0]), "the network was changed");
     require(trained.steps == 0, "the steps were changed");

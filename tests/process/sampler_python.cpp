@@ -21,7 +21,7 @@ struct Case {
     std::int64_t size;
     int world;
     std::uint64_t seed;
-    std::uint64_t epoch;
+    std::int64_t epoch;
     bool shuffle;
     bool drop_last;
 };

@@ -26,7 +26,7 @@ using namespace ddprun::worker::test;
 namespace {
 
 using Names = std::vector<std::string>;
-using Steps = std::vector<std::uint64_t>;
+using Steps = std::vector<std::int64_t>;
 
 // While it lives the process has the rights of an ordinary user.
 class NotRoot {
@@ -44,7 +44,7 @@ public:
 };
 
 // Two tensors whose bytes depend on `seed`.
-Result<std::string> publish(const std::string& dir, std::uint64_t step, unsigned seed = 1,
+Result<std::string> publish(const std::string& dir, std::int64_t step, unsigned seed = 1,
                             const PublishOptions& options = {}) {
     const std::string weight = some_bytes(24, seed);
     const std::string bias = some_bytes(6, seed + 1);
@@ -55,12 +55,12 @@ Result<std::string> publish(const std::string& dir, std::uint64_t step, unsigned
         options);
 }
 
-std::string weight_of(const std::string& dir, std::uint64_t step) {
+std::string weight_of(const std::string& dir, std::int64_t step) {
     const Result<LoadedCheckpoint> loaded = read_checkpoint(dir, step);
     return loaded ? text_of(loaded->tensors.at("weight").bytes) : "error: " + loaded.error().what;
 }
 
-std::string error_of(const std::string& dir, std::uint64_t step) {
+std::string error_of(const std::string& dir, std::int64_t step) {
     const Result<LoadedCheckpoint> loaded = read_checkpoint(dir, step);
     return loaded ? "" : loaded.error().what;
 }
@@ -259,12 +259,12 @@ TEST_CASE("other files and names do not matter") {
 TEST_CASE("the newest step comes first, whatever its number of digits") {
     const TempDir folder;
     const PublishOptions options{.keep = 10};
-    const Steps steps{9, 10, 1'234'567'890'123, 0, UINT64_MAX};
-    for (const std::uint64_t step : steps) {
+    const Steps steps{9, 10, 1'234'567'890'123, 0, INT64_MAX};
+    for (const std::int64_t step : steps) {
         REQUIRE(publish(folder.path(), step, 1, options));
     }
-    CHECK(steps_in(folder.path()) == Steps{UINT64_MAX, 1'234'567'890'123, 10, 9, 0});
-    CHECK(error_of(folder.path(), UINT64_MAX).empty());
+    CHECK(steps_in(folder.path()) == Steps{INT64_MAX, 1'234'567'890'123, 10, 9, 0});
+    CHECK(error_of(folder.path(), INT64_MAX).empty());
 }
 
 TEST_CASE("an isolated worker publishes nothing and leaves nothing") {
@@ -333,7 +333,7 @@ TEST_CASE("replacing works both with and without an exchange of names, and can b
 
 TEST_CASE("the newest are kept and older ones go") {
     const TempDir folder;
-    for (std::uint64_t step = 1; step <= 6; ++step) {
+    for (std::int64_t step = 1; step <= 6; ++step) {
         REQUIRE(publish(folder.path(), step));
     }
     CHECK(steps_in(folder.path()) == Steps{6, 5, 4});
@@ -347,7 +347,7 @@ TEST_CASE("the newest are kept and older ones go") {
 TEST_CASE("torn checkpoints are not counted, and what was just written stays") {
     const TempDir folder;
     const PublishOptions two{.keep = 2};
-    for (std::uint64_t step = 1; step <= 5; ++step) {
+    for (std::int64_t step = 1; step <= 5; ++step) {
         REQUIRE(publish(folder.path(), step, 1, {.keep = 10}));
     }
     std::filesystem::remove(folder / "step-000000000003/manifest.json");

@@ -30,7 +30,7 @@ public:
         }
     }
 
-    void set_epoch(std::uint64_t epoch) {
+    void set_epoch(std::int64_t epoch) {
         for (DistributedSampler& sampler : samplers_) {
             sampler.set_epoch(epoch);
         }
@@ -203,8 +203,8 @@ TEST_CASE("what a sampler tells of its progress adds up") {
 
 TEST_CASE("a position survives being written down") {
     const SamplerPosition position{
-        .epoch = ~std::uint64_t{0}, .consumed = 1438, .split_start = 96, .world_size = 4};
-    REQUIRE(position.text() == "18446744073709551615 1438 96 4");
+        .epoch = INT64_MAX, .consumed = 1438, .split_start = 96, .world_size = 4};
+    REQUIRE(position.text() == "9223372036854775807 1438 96 4");
     REQUIRE(SamplerPosition::parse(position.text()).value() == position);
     for (const char* bad : {"", "1", "1 2 3", "1 2 3 4 5", "1 2 3 4 ", " 1 2 3 4", "1  2 3 4",
                             "a 2 3 4", "-1 2 3 4", "1 2 3 99999999999", "1,2,3,4"}) {
@@ -221,6 +221,7 @@ TEST_CASE("a position that no run over this data can have is refused and changes
              SamplerPosition{.consumed = 12, .world_size = 2},  // beyond the end
              SamplerPosition{.consumed = 3, .world_size = 2},   // ranks out of step
              SamplerPosition{.consumed = -2, .world_size = 2},
+             SamplerPosition{.epoch = -1, .world_size = 2},
              SamplerPosition{.consumed = 2, .split_start = 4, .world_size = 2},
              SamplerPosition{.consumed = 12, .split_start = 12, .world_size = 2},
              SamplerPosition{.consumed = 4, .world_size = 0},

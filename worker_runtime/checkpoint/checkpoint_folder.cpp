@@ -30,7 +30,7 @@ std::string path_of(const std::string& dir, const std::string& name) {
 // A folder aside that is removed with all it holds unless it was put in place.
 class Attempt {
 public:
-    Attempt(const std::string& dir, std::uint64_t step)
+    Attempt(const std::string& dir, std::int64_t step)
         : name_(aside_name(step, kPartialEnding)), path_(path_of(dir, name_)) {}
     Attempt(const Attempt&) = delete;
     Attempt& operator=(const Attempt&) = delete;
@@ -109,13 +109,13 @@ std::optional<Error> write_checkpoint(const std::string& folder, const Checkpoin
     return std::nullopt;
 }
 
-Error not_published(const std::string& dir, std::uint64_t step, const Error& why) {
+Error not_published(const std::string& dir, std::int64_t step, const Error& why) {
     return Error{why.code, fmt::format("checkpoint of step {} was not written to {}: {}", step, dir,
                                        why.what)};
 }
 
 // Under another name first, so that nobody reads half of it.
-bool retire(const std::string& dir, std::uint64_t step) {
+bool retire(const std::string& dir, std::int64_t step) {
     const std::string aside = path_of(dir, aside_name(step, kPartialEnding));
     return ::rename(path_of(dir, step_folder_name(step)).c_str(), aside.c_str()) == 0 &&
            remove_all_of(aside);
@@ -170,14 +170,14 @@ bool looks_complete(const std::string& folder) {
 
 // Only what looks complete is counted, so that torn checkpoints do not push out the last good one.
 // Newer ones are left alone: training went on from before them, because they could not be read.
-void remove_old(const std::string& dir, std::uint64_t written, const PublishOptions& options) {
-    const Result<std::vector<std::uint64_t>> steps = list_checkpoints(dir);
+void remove_old(const std::string& dir, std::int64_t written, const PublishOptions& options) {
+    const Result<std::vector<std::int64_t>> steps = list_checkpoints(dir);
     if (!steps) {
         options.on_warning("old checkpoints are not removed: " + steps.error().what);
         return;
     }
     int kept = 0;
-    for (const std::uint64_t step : *steps) {
+    for (const std::int64_t step : *steps) {
         const std::string folder = path_of(dir, step_folder_name(step));
         if (step > written) {
             continue;
@@ -224,7 +224,7 @@ std::optional<Error> read_shard(int folder_fd, const std::string& folder,
     return std::nullopt;
 }
 
-Result<LoadedCheckpoint> read_folder(const std::string& folder, std::uint64_t step) {
+Result<LoadedCheckpoint> read_folder(const std::string& folder, std::int64_t step) {
     // The descriptor holds this checkpoint even if another takes its name meanwhile.
     const Result<UniqueFd> folder_fd = open_folder(folder);
     if (!folder_fd) {
@@ -324,18 +324,18 @@ Result<std::string> publish_checkpoint(const std::string& dir, const CheckpointI
     return path_of(dir, step_folder_name(info.step));
 }
 
-Result<std::vector<std::uint64_t>> list_checkpoints(const std::string& dir) {
+Result<std::vector<std::int64_t>> list_checkpoints(const std::string& dir) {
     const Result<std::vector<std::string>> names = list_names(dir);
     if (!names) {
         if (::access(dir.c_str(), F_OK) != 0 && errno == ENOENT) {
-            return std::vector<std::uint64_t>{};
+            return std::vector<std::int64_t>{};
         }
         return names.error();
     }
-    std::vector<std::uint64_t> steps;
+    std::vector<std::int64_t> steps;
     for (const std::string& name : *names) {
         struct stat status {};
-        const std::optional<std::uint64_t> step = step_of_folder_name(name);
+        const std::optional<std::int64_t> step = step_of_folder_name(name);
         if (step && ::stat(path_of(dir, name).c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
             steps.push_back(*step);
         }
@@ -344,7 +344,7 @@ Result<std::vector<std::uint64_t>> list_checkpoints(const std::string& dir) {
     return steps;
 }
 
-Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::uint64_t step) {
+Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t step) {
     Result<LoadedCheckpoint> loaded = read_folder(path_of(dir, step_folder_name(step)), step);
     if (!loaded) {
         return Error{loaded.error().code, fmt::format("checkpoint of step {} cannot be used: {}",

@@ -32,7 +32,7 @@ struct TensorView {
 
 /// What stands in the manifest beside the list of files.
 struct CheckpointInfo {
-    std::uint64_t step = 0;
+    std::int64_t step = 0;
     Generation generation;
     int world_size = 1;
     std::map<std::string, std::string> values;  ///< small state: sampler position, learning rates …
@@ -74,11 +74,11 @@ struct PublishOptions {
 
 /// The steps of the checkpoints in `dir`, newest first, whether valid or not; empty if there is no
 /// such folder.
-[[nodiscard]] Result<std::vector<std::uint64_t>> list_checkpoints(const std::string& dir);
+[[nodiscard]] Result<std::vector<std::int64_t>> list_checkpoints(const std::string& dir);
 
 /// Reads and verifies one. The error says in one line which file is wrong and how: torn, truncated,
 /// another checksum, no manifest, …; its code is NotFound only if a file or folder is missing.
-[[nodiscard]] Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::uint64_t step);
+[[nodiscard]] Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t step);
 
 /// Removes what writers that died have left aside, and puts back a checkpoint whose replacement
 /// they did not finish. Only one process of a job may call it, before it publishes. A writer that

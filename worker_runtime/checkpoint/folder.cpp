@@ -54,29 +54,29 @@ bool is_taken(int errno_value) {
 
 }  // namespace
 
-std::string step_folder_name(std::uint64_t step) {
+std::string step_folder_name(std::int64_t step) {
     return fmt::format("{}{:012}", kStepPrefix, step);
 }
 
-std::optional<std::uint64_t> step_of_folder_name(std::string_view name) {
+std::optional<std::int64_t> step_of_folder_name(std::string_view name) {
     if (!name.starts_with(kStepPrefix)) {
         return std::nullopt;
     }
     const std::string_view digits = name.substr(kStepPrefix.size());
-    std::uint64_t step = 0;
+    std::int64_t step = 0;
     const char* const end = digits.data() + digits.size();
     const auto [stop, problem] = std::from_chars(digits.data(), end, step);
-    if (problem != std::errc() || stop != end || step_folder_name(step) != name) {
+    if (problem != std::errc() || stop != end || step < 0 || step_folder_name(step) != name) {
         return std::nullopt;
     }
     return step;
 }
 
-std::string aside_name(std::uint64_t step, std::string_view ending) {
+std::string aside_name(std::int64_t step, std::string_view ending) {
     return fmt::format(".{}.{:016x}{}", step_folder_name(step), random_seed(), ending);
 }
 
-std::optional<std::uint64_t> step_of_aside_name(std::string_view name, std::string_view ending) {
+std::optional<std::int64_t> step_of_aside_name(std::string_view name, std::string_view ending) {
     const std::size_t behind = 1 + kRandomDigits + ending.size();
     if (!name.starts_with('.') || !name.ends_with(ending) || name.size() < 1 + behind ||
         name[name.size() - behind] != '.') {
@@ -137,7 +137,7 @@ Result<std::vector<std::string>> list_names(const std::string& dir) {
     return names;
 }
 
-Result<PutInPlace> put_in_place(int dir_fd, const std::string& from, std::uint64_t step,
+Result<PutInPlace> put_in_place(int dir_fd, const std::string& from, std::int64_t step,
                                 Exchange exchange) {
     const std::string place = step_folder_name(step);
     const auto rename_to = [&](const std::string& source, const std::string& target) {
@@ -174,7 +174,7 @@ Result<PutInPlace> put_in_place(int dir_fd, const std::string& from, std::uint64
     return PutInPlace{.replaced = replaced};
 }
 
-void take_back(int dir_fd, const std::string& from, std::uint64_t step, const PutInPlace& put) {
+void take_back(int dir_fd, const std::string& from, std::int64_t step, const PutInPlace& put) {
     const std::string place = step_folder_name(step);
     const auto rename_to = [&](const std::string& source, const std::string& target) {
         (void)::renameat(dir_fd, source.c_str(), dir_fd, target.c_str());

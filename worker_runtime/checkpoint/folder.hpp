@@ -18,19 +18,19 @@ namespace ddprun::worker {
 constexpr std::size_t kFolderEntriesMax = 100'000;
 
 /// "step-000000000042".
-[[nodiscard]] std::string step_folder_name(std::uint64_t step);
+[[nodiscard]] std::string step_folder_name(std::int64_t step);
 /// The step of a name that step_folder_name() gives; nothing for all others.
-[[nodiscard]] std::optional<std::uint64_t> step_of_folder_name(std::string_view name);
+[[nodiscard]] std::optional<std::int64_t> step_of_folder_name(std::string_view name);
 
 /// Names that readers ignore. What ends in .partial is unfinished or about to go; .replaced is a
 /// complete checkpoint whose place is just being taken.
 constexpr std::string_view kPartialEnding = ".partial";
 constexpr std::string_view kReplacedEnding = ".replaced";
 /// ".step-000000000042.<16 random digits><ending>"
-[[nodiscard]] std::string aside_name(std::uint64_t step, std::string_view ending);
+[[nodiscard]] std::string aside_name(std::int64_t step, std::string_view ending);
 /// The step of a name that aside_name() gives with that ending.
-[[nodiscard]] std::optional<std::uint64_t> step_of_aside_name(std::string_view name,
-                                                              std::string_view ending);
+[[nodiscard]] std::optional<std::int64_t> step_of_aside_name(std::string_view name,
+                                                             std::string_view ending);
 
 /// Creates `dir` and what is missing above it, each synced into its parent; opens it.
 [[nodiscard]] Result<UniqueFd> open_or_create_folder(const std::string& dir);
@@ -53,9 +53,9 @@ struct PutInPlace {
 /// remove_leftovers() brings the old one back after a crash in between. On failure all is as
 /// before.
 [[nodiscard]] Result<PutInPlace> put_in_place(int dir_fd, const std::string& from,
-                                              std::uint64_t step, Exchange exchange);
+                                              std::int64_t step, Exchange exchange);
 /// The inverse, after a failure behind it; as far as that works.
-void take_back(int dir_fd, const std::string& from, std::uint64_t step, const PutInPlace& put);
+void take_back(int dir_fd, const std::string& from, std::int64_t step, const PutInPlace& put);
 
 /// Removes a file or a folder with all it holds; follows no links. True if it is gone.
 bool remove_all_of(const std::string& path);

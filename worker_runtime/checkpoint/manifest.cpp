@@ -162,6 +162,10 @@ Result<std::string> format_manifest(const Manifest& manifest) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("world size {} is none; give 1 or more", info.world_size)};
     }
+    if (info.step < 0) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("step {} is none; give 0 or more", info.step)};
+    }
     nlohmann::ordered_json values = nlohmann::ordered_json::object();
     for (const auto& [key, value] : info.values) {
         if (!is_utf8(key) || !is_utf8(value)) {
@@ -221,7 +225,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
         fields.refuse(fmt::format("does not have the format \"{}\"", kFormatName));
     }
     fields.number("version", kManifestVersion, kManifestVersion);
-    manifest.info.step = fields.number("step", 0, kMost);
+    manifest.info.step = static_cast<std::int64_t>(fields.number("step", 0, kMost / 2));
     manifest.info.generation = Generation(fields.number("generation", 0, kMost));
     manifest.info.world_size = static_cast<int>(fields.number(
         "world_size", 1, static_cast<std::uint64_t>(std::numeric_limits<int>::max())));

@@ -114,14 +114,14 @@ std::optional<StopRequest> Page::stop_request() const {
         .deadline = Instant(std::chrono::nanoseconds(header_->stop_deadline_ns.load()))};
 }
 
-void Page::tell_progress(std::uint64_t step, std::uint64_t samples, std::optional<double> loss) {
+void Page::tell_progress(std::int64_t step, std::int64_t samples, std::optional<double> loss) {
     if (slot_ != nullptr) {
-        slot_->progress.store(step);
+        slot_->progress.store(static_cast<std::uint64_t>(step));
     }
     if (figures_ == nullptr) {
         return;
     }
-    figures_->samples.fetch_add(samples);
+    figures_->samples.fetch_add(static_cast<std::uint64_t>(samples));
     if (loss.has_value()) {
         figures_->loss.store(*loss);
     }

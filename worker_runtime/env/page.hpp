@@ -44,7 +44,7 @@ public:
     [[nodiscard]] std::optional<StopRequest> stop_request() const;
 
     /// `samples`: trained on since the last call; they are added up.
-    void tell_progress(std::uint64_t step, std::uint64_t samples = 0,
+    void tell_progress(std::int64_t step, std::int64_t samples = 0,
                        std::optional<double> loss = std::nullopt);
 
     /// Times, of which the first one told counts. open() tells when the program began, and

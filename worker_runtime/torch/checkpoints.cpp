@@ -100,15 +100,14 @@ Result<std::optional<int>> first_rank_against(ProcessGroup& group, bool is_right
 }
 
 /// Rank 0's list for everyone.
-Result<std::vector<std::uint64_t>> agree_on_candidates(ProcessGroup& group,
-                                                       const std::string& dir) {
-    std::vector<std::uint64_t> steps;
+Result<std::vector<std::int64_t>> agree_on_candidates(ProcessGroup& group, const std::string& dir) {
+    std::vector<std::int64_t> steps;
     std::int64_t count = 0;
     Error error;
     if (group.rank() == 0) {
         worker::remove_leftovers(dir);
         const Result<void> usable = worker::check_checkpoint_folder(dir);
-        Result<std::vector<std::uint64_t>> found =
+        Result<std::vector<std::int64_t>> found =
             usable ? worker::list_checkpoints(dir) : usable.error();
         if (found) {
             steps = std::move(*found);
@@ -130,7 +129,7 @@ Result<std::vector<std::uint64_t>> agree_on_candidates(ProcessGroup& group,
     }
     torch::Tensor list = torch::zeros({count}, torch::kInt64);
     for (std::size_t i = 0; i < steps.size(); ++i) {
-        list[static_cast<std::int64_t>(i)] = static_cast<std::int64_t>(steps[i]);
+        list[static_cast<std::int64_t>(i)] = steps[i];
     }
     if (count > 0) {
         if (const Result<void> sent = group.broadcast(list); !sent) {
@@ -139,7 +138,7 @@ Result<std::vector<std::uint64_t>> agree_on_candidates(ProcessGroup& group,
     }
     steps.clear();
     for (std::int64_t i = 0; i < count; ++i) {
-        steps.push_back(static_cast<std::uint64_t>(list[i].item<std::int64_t>()));
+        steps.push_back(list[i].item<std::int64_t>());
     }
     return steps;
 }
@@ -157,12 +156,12 @@ Checkpoints::Checkpoints(std::string dir, const Worker& worker, ProcessGroup gro
     }
 }
 
-Result<std::optional<std::uint64_t>> Checkpoints::resume(TrainingState& state) {
-    const Result<std::vector<std::uint64_t>> candidates = agree_on_candidates(group_, dir_);
+Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state) {
+    const Result<std::vector<std::int64_t>> candidates = agree_on_candidates(group_, dir_);
     if (!candidates) {
         return candidates.error();
     }
-    for (const std::uint64_t step : *candidates) {
+    for (const std::int64_t step : *candidates) {
         const Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(dir_, step);
         const Result<std::optional<int>> against = first_rank_against(group_, loaded.has_value());
         if (!against) {
@@ -195,11 +194,11 @@ Result<std::optional<std::uint64_t>> Checkpoints::resume(TrainingState& state) {
                                  "start from the beginning",
                                  candidates->size(), dir_)};
     }
-    return std::optional<std::uint64_t>();
+    return std::optional<std::int64_t>();
 }
 
 template <typename T>
-Result<void> Checkpoints::agreed(std::uint64_t step, const char* what, const Result<T>& own) {
+Result<void> Checkpoints::agreed(std::int64_t step, const char* what, const Result<T>& own) {
     const Result<std::optional<int>> against = first_rank_against(group_, own.has_value());
     if (!against) {
         return against.error();
@@ -214,7 +213,7 @@ Result<void> Checkpoints::agreed(std::uint64_t step, const char* what, const Res
                              step, dir_, what, why)};
 }
 
-Result<void> Checkpoints::save(std::uint64_t step, const TrainingState& state) {
+Result<void> Checkpoints::save(std::int64_t step, const TrainingState& state) {
     if (group_.stop_ballot().holds_gradients()) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("step {} is not saved: gradients of no_sync() passes would be "

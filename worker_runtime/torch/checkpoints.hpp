@@ -32,19 +32,19 @@ public:
     /// that says why. Fails, on every rank alike, when there are checkpoints and none is valid,
     /// when the folder cannot be made, written or read, or when a valid one does not fit `state` on
     /// any one rank; `state` is unchanged then on all.
-    [[nodiscard]] Result<std::optional<std::uint64_t>> resume(TrainingState& state);
+    [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state);
 
     /// Writes `state` as the checkpoint of `step`. Success on rank 0 means that it is on the disk;
     /// the other ranks do not wait for the disk. Fails on rank 0, leaving nothing, when it cannot
     /// be written or the worker is isolated, and on every rank when the group is broken, or when
     /// gradients of no_sync() passes, which a checkpoint does not hold, are not averaged yet.
-    [[nodiscard]] Result<void> save(std::uint64_t step, const TrainingState& state);
+    [[nodiscard]] Result<void> save(std::int64_t step, const TrainingState& state);
 
 private:
     [[nodiscard]] bool is_first() const { return group_.rank() == 0; }
     /// Success if `own` is one on every rank; else, on all, an error that tells where it is not.
     template <typename T>
-    [[nodiscard]] Result<void> agreed(std::uint64_t step, const char* what, const Result<T>& own);
+    [[nodiscard]] Result<void> agreed(std::int64_t step, const char* what, const Result<T>& own);
 
     std::string dir_;
     const Worker& worker_;

@@ -23,13 +23,13 @@ std::int64_t share_of(std::int64_t left, int world_size, bool drop_last) {
 }
 
 /// The order in which all ranks together walk through `epoch`.
-torch::Tensor epoch_order(std::int64_t size, std::uint64_t epoch,
+torch::Tensor epoch_order(std::int64_t size, std::int64_t epoch,
                           const DistributedSamplerOptions& options) {
     if (!options.shuffle) {
         return torch::arange(size, torch::kInt64);
     }
-    const auto generator =
-        at::make_generator<at::CPUGeneratorImpl>(options.seed + epoch);  // wraps: any seed is fine
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(
+        options.seed + static_cast<std::uint64_t>(epoch));  // wraps: any seed is fine
     return torch::randperm(size, generator, torch::kInt64);
 }
 
@@ -60,7 +60,7 @@ Result<SamplerPosition> SamplerPosition::parse(std::string_view text) {
     read(position.split_start);
     skip_space();
     read(position.world_size);
-    if (!is_fine || at != end) {
+    if (!is_fine || at != end || position.epoch < 0) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("sampler position '{}' is not four numbers (epoch, consumed, "
                                  "split start, world size); resume from another checkpoint",
@@ -77,11 +77,11 @@ DistributedSampler::DistributedSampler(std::int64_t size, int rank, int world_si
     set_epoch(0);
 }
 
-void DistributedSampler::set_epoch(std::uint64_t epoch) {
+void DistributedSampler::set_epoch(std::int64_t epoch) {
     start_split(epoch, 0);
 }
 
-void DistributedSampler::start_split(std::uint64_t epoch, std::int64_t split_start) {
+void DistributedSampler::start_split(std::int64_t epoch, std::int64_t split_start) {
     epoch_ = epoch;
     split_start_ = split_start;
     taken_ = 0;
@@ -117,8 +117,8 @@ SamplerPosition DistributedSampler::position() const {
 }
 
 Result<void> DistributedSampler::resume(const SamplerPosition& position) {
-    const bool has_split = position.world_size >= 1 && position.split_start >= 0 &&
-                           position.split_start <= size_ &&
+    const bool has_split = position.epoch >= 0 && position.world_size >= 1 &&
+                           position.split_start >= 0 && position.split_start <= size_ &&
                            position.consumed >= position.split_start;
     const std::int64_t share =
         has_split ? share_of(size_ - position.split_start, position.world_size, options_.drop_last)

@@ -20,7 +20,7 @@ struct DistributedSamplerOptions {
 
 /// Where in its epochs a training stands: a small value for checkpoints, the same on every rank.
 struct SamplerPosition {
-    std::uint64_t epoch = 0;
+    std::int64_t epoch = 0;
     /// Places of the epoch's order that all ranks together have taken, padding included.
     std::int64_t consumed = 0;
     /// The place from which the workers of `world_size` share the epoch: 0, or where another number
@@ -45,13 +45,13 @@ public:
                        DistributedSamplerOptions options = {});
 
     /// Starts `epoch` at its first sample, whatever was taken before.
-    void set_epoch(std::uint64_t epoch);
+    void set_epoch(std::int64_t epoch);
 
     /// This rank's next samples: int64 [n], n = batch_size or, at the end of the epoch, less; the
     /// same n on every rank. None when the epoch is over. Requires batch_size > 0.
     [[nodiscard]] std::optional<torch::Tensor> next_batch(std::int64_t batch_size);
 
-    [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
+    [[nodiscard]] std::int64_t epoch() const { return epoch_; }
     /// Places of the epoch's order that all ranks together have taken, if all have taken as many
     /// batches as this one.
     [[nodiscard]] std::int64_t consumed() const { return split_start_ + taken_ * world_size_; }
@@ -71,14 +71,14 @@ public:
     [[nodiscard]] std::int64_t samples_left() const { return samples_per_rank() - taken_; }
 
 private:
-    void start_split(std::uint64_t epoch, std::int64_t split_start);
+    void start_split(std::int64_t epoch, std::int64_t split_start);
 
     std::int64_t size_;
     int rank_;
     int world_size_;
     DistributedSamplerOptions options_;
 
-    std::uint64_t epoch_ = 0;
+    std::int64_t epoch_ = 0;
     std::int64_t split_start_ = 0;
     torch::Tensor mine_;  ///< this rank's samples from split_start_ on
     std::int64_t taken_ = 0;

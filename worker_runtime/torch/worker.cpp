@@ -151,7 +151,7 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
     return group;
 }
 
-void Worker::progress(std::uint64_t step, std::uint64_t samples, std::optional<double> loss) {
+void Worker::progress(std::int64_t step, std::int64_t samples, std::optional<double> loss) {
     state_->page.tell_progress(step, samples, loss);
 }
 

@@ -43,7 +43,7 @@ public:
 
     /// Tells the agent that `step` is done. `samples`: what this rank has trained on since the last
     /// call; they are added up. A few words in memory: cheap enough for every step.
-    void progress(std::uint64_t step, std::uint64_t samples = 0,
+    void progress(std::int64_t step, std::int64_t samples = 0,
                   std::optional<double> loss = std::nullopt);
 
     /// Notes the time at which a checkpoint was loaded. Checkpoints::resume() does.
