@@ -485,6 +485,7 @@ int take_state(Worker& worker, const Arguments& /*arguments*/) {
     if (worker.rank() == 0) {
         require(taken.tensors.contains("model.0.weight"), "rank 0 lacks the network");
         require(taken.tensors.contains("random.cpu"), "rank 0 lacks the random states");
+        require(taken.tensors.contains("optimizer.lr.0"), "rank 0 lacks the optimizer");
         require(taken.values.contains("sampler"), "rank 0 lacks the sampler");
     } else {
         require(taken.tensors.empty() && taken.values.empty(), "another rank has copied the state");

@@ -99,14 +99,18 @@ Result<std::optional<int>> first_rank_against(ProcessGroup& group, bool is_right
     return std::optional<int>();
 }
 
-/// Rank 0's list for everyone.
-Result<std::vector<std::int64_t>> agree_on_candidates(ProcessGroup& group, const std::string& dir) {
+/// Rank 0's list for everyone. `is_writer`: the folder is put in order, and must be usable.
+Result<std::vector<std::int64_t>> agree_on_candidates(ProcessGroup& group, const std::string& dir,
+                                                      bool is_writer) {
     std::vector<std::int64_t> steps;
     std::int64_t count = 0;
     Error error;
     if (group.rank() == 0) {
-        worker::remove_leftovers(dir);
-        const Result<void> usable = worker::check_checkpoint_folder(dir);
+        Result<void> usable;
+        if (is_writer) {
+            worker::remove_leftovers(dir);
+            usable = worker::check_checkpoint_folder(dir);
+        }
         Result<std::vector<std::int64_t>> found =
             usable ? worker::list_checkpoints(dir) : usable.error();
         if (found) {
@@ -157,7 +161,31 @@ Checkpoints::Checkpoints(std::string dir, const Worker& worker, ProcessGroup gro
 }
 
 Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state) {
-    const Result<std::vector<std::int64_t>> candidates = agree_on_candidates(group_, dir_);
+    Result<std::optional<std::int64_t>> step = load(state, TrainingState::Scope::Everything);
+    if (step && step->has_value()) {
+        worker_.resumed();
+    }
+    return step;
+}
+
+Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
+    const Result<std::optional<std::int64_t>> step = load(state, TrainingState::Scope::Models);
+    if (!step) {
+        return step.error();
+    }
+    if (!step->has_value()) {
+        return Error{ErrorCode::NotFound,
+                     fmt::format("no weights are loaded: there is no checkpoint in {}; name the "
+                                 "folder of the training that wrote them",
+                                 dir_)};
+    }
+    return **step;
+}
+
+Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
+                                                      TrainingState::Scope scope) {
+    const Result<std::vector<std::int64_t>> candidates =
+        agree_on_candidates(group_, dir_, scope == TrainingState::Scope::Everything);
     if (!candidates) {
         return candidates.error();
     }
@@ -177,7 +205,7 @@ Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state) {
         }
         const Result<TrainingState::Snapshot> snapshot = snapshot_of(*loaded);
         const Result<TrainingState::PutBack> put_back =
-            snapshot ? state.compare(*snapshot, group_) : snapshot.error();
+            snapshot ? state.compare(*snapshot, group_, scope) : snapshot.error();
         // Nobody changes anything before everybody has found that it fits.
         if (const Result<void> fits = agreed(step, "does not fit this program", put_back); !fits) {
             return fits.error();
@@ -185,7 +213,6 @@ Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state) {
         if (const Result<void> done = agreed(step, "could not be put back", (*put_back)()); !done) {
             return done.error();
         }
-        worker_.resumed();
         return std::optional(step);
     }
     if (!candidates->empty()) {

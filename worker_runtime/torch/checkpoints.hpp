@@ -34,6 +34,12 @@ public:
     /// any one rank; `state` is unchanged then on all.
     [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state);
 
+    /// Puts the networks of the newest checkpoint that every rank finds valid into those of `state`
+    /// that have their names, and nothing else: to use them, or to train on in another way. What
+    /// the checkpoint holds besides is not looked at; nothing is written. Returns its step. Fails
+    /// as resume() does, and when there is no checkpoint.
+    [[nodiscard]] Result<std::int64_t> load_weights(TrainingState& state);
+
     /// Writes `state` as the checkpoint of `step`. Success on rank 0 means that it is on the disk;
     /// the other ranks do not wait for the disk. Fails on rank 0, leaving nothing, when it cannot
     /// be written or the worker is isolated, and on every rank when the group is broken, or when
@@ -42,6 +48,8 @@ public:
 
 private:
     [[nodiscard]] bool is_first() const { return group_.rank() == 0; }
+    [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,
+                                                           TrainingState::Scope scope);
     /// Success if `own` is one on every rank; else, on all, an error that tells where it is not.
     template <typename T>
     [[nodiscard]] Result<void> agreed(std::int64_t step, const char* what, const Result<T>& own);

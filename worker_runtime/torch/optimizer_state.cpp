@@ -44,9 +44,10 @@ void for_each_field(State& state, Visit visit) {
     }
 }
 
-/// Calls `use` with a null pointer of the state type of `optimizer`.
+/// Calls `use` with a null pointer of the state type of the optimizer.
 template <typename Use>
-Result<void> with_state_type(Optimizer& optimizer, Use use) {
+Result<void> with_state_type(const NamedOptimizer& named, Use use) {
+    Optimizer& optimizer = named.optimizer;
     if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) {
         return use(static_cast<AdamParamState*>(nullptr));
     }
@@ -63,8 +64,9 @@ Result<void> with_state_type(Optimizer& optimizer, Use use) {
         return use(static_cast<AdagradParamState*>(nullptr));
     }
     return Error{ErrorCode::InvalidArgument,
-                 "this kind of optimizer cannot be checkpointed; use Adam, AdamW, SGD, RMSprop or "
-                 "Adagrad, or add its tensors to the TrainingState by name"};
+                 fmt::format("{} is of a kind that cannot be checkpointed; use Adam, AdamW, SGD, "
+                             "RMSprop or Adagrad, or add its tensors to the TrainingState by name",
+                             named.name)};
 }
 
 struct NamedParameter {
@@ -72,23 +74,18 @@ struct NamedParameter {
     torch::Tensor tensor;
 };
 
-/// The parameters of all groups, by the names the model gives them.
-Result<std::vector<NamedParameter>> parameters_of(Optimizer& optimizer,
-                                                  const torch::nn::Module& model) {
-    std::map<void*, std::string> names;
-    for (const auto& parameter : model.named_parameters()) {
-        names[parameter.value().unsafeGetTensorImpl()] = parameter.key();
-    }
+/// The parameters of all groups.
+Result<std::vector<NamedParameter>> parameters_of(const NamedOptimizer& named,
+                                                  const ParameterNames& names) {
     std::vector<NamedParameter> found;
-    for (const auto& group : optimizer.param_groups()) {
+    for (const auto& group : named.optimizer.param_groups()) {
         for (const torch::Tensor& tensor : group.params()) {
             const auto name = names.find(tensor.unsafeGetTensorImpl());
             if (name == names.end()) {
                 return Error{ErrorCode::InvalidArgument,
-                             fmt::format("the optimizer trains a tensor of shape {} that is no "
-                                         "parameter of the model; give TrainingState the model "
-                                         "that holds all",
-                                         c10::str(tensor.sizes()))};
+                             fmt::format("{} trains a tensor of shape {} that is no parameter of "
+                                         "a network in the TrainingState; add the network",
+                                         named.name, c10::str(tensor.sizes()))};
             }
             found.push_back({name->second, tensor});
         }
@@ -96,8 +93,13 @@ Result<std::vector<NamedParameter>> parameters_of(Optimizer& optimizer,
     return found;
 }
 
-std::string learning_rate_name(std::size_t group) {
-    return fmt::format("optimizer.lr.{}", group);
+std::string learning_rate_name(const NamedOptimizer& named, std::size_t group) {
+    return fmt::format("{}.lr.{}", named.name, group);
+}
+
+std::string field_name(const NamedOptimizer& named, const NamedParameter& parameter,
+                       const char* field) {
+    return fmt::format("{}.{}.{}", named.name, parameter.name, field);
 }
 
 /// A copy of what the file holds for one field; an error text if it does not fit `parameter`.
@@ -122,15 +124,15 @@ std::optional<std::string> read_field(const torch::Tensor& stored, const torch::
 }
 
 template <typename State>
-Result<void> plan_parameter(Optimizer& optimizer, const NamedParameter& parameter,
+Result<void> plan_parameter(const NamedOptimizer& named, const NamedParameter& parameter,
                             const std::map<std::string, torch::Tensor>& tensors,
                             std::vector<std::function<void()>>& commits,
                             std::set<std::string>& used) {
     auto state = std::make_shared<State>();
     bool is_known = false;
     std::optional<Error> error;
-    for_each_field(*state, [&](const char* field_name, auto& field) {
-        const std::string name = fmt::format("optimizer.{}.{}", parameter.name, field_name);
+    for_each_field(*state, [&](const char* which, auto& field) {
+        const std::string name = field_name(named, parameter, which);
         const auto stored = tensors.find(name);
         if (stored == tensors.end()) {
             return;
@@ -146,7 +148,7 @@ Result<void> plan_parameter(Optimizer& optimizer, const NamedParameter& paramete
         return *error;
     }
     void* const key = parameter.tensor.unsafeGetTensorImpl();
-    commits.emplace_back([&optimizer, key, state, is_known] {
+    commits.emplace_back([&optimizer = named.optimizer, key, state, is_known] {
         if (is_known) {
             optimizer.state()[key] = std::make_unique<State>(*state);
         } else {
@@ -158,64 +160,67 @@ Result<void> plan_parameter(Optimizer& optimizer, const NamedParameter& paramete
 
 }  // namespace
 
-Result<void> collect_optimizer(Optimizer& optimizer, const torch::nn::Module& model,
+Result<void> collect_optimizer(const NamedOptimizer& named, const ParameterNames& names,
                                std::map<std::string, torch::Tensor>& tensors) {
-    Result<std::vector<NamedParameter>> parameters = parameters_of(optimizer, model);
+    Result<std::vector<NamedParameter>> parameters = parameters_of(named, names);
     if (!parameters) {
         return parameters.error();
     }
+    Optimizer& optimizer = named.optimizer;
     for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
-        tensors[learning_rate_name(i)] =
+        tensors[learning_rate_name(named, i)] =
             torch::scalar_tensor(optimizer.param_groups()[i].options().get_lr(), torch::kFloat64);
     }
-    return with_state_type(optimizer, [&](auto* type) -> Result<void> {
+    return with_state_type(named, [&](auto* type) -> Result<void> {
         using State = std::remove_pointer_t<decltype(type)>;
         for (const NamedParameter& parameter : *parameters) {
             const auto entry = optimizer.state().find(parameter.tensor.unsafeGetTensorImpl());
             if (entry == optimizer.state().end()) {
                 continue;
             }
-            for_each_field(static_cast<State&>(*entry->second), [&](const char* name, auto& field) {
-                const std::string full_name = fmt::format("optimizer.{}.{}", parameter.name, name);
-                if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::int64_t>) {
-                    tensors[full_name] = torch::scalar_tensor(field, torch::kInt64);
-                } else if (field.defined()) {
-                    tensors[full_name] = field;
-                }
-            });
+            for_each_field(
+                static_cast<State&>(*entry->second), [&](const char* which, auto& field) {
+                    const std::string full_name = field_name(named, parameter, which);
+                    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::int64_t>) {
+                        tensors[full_name] = torch::scalar_tensor(field, torch::kInt64);
+                    } else if (field.defined()) {
+                        tensors[full_name] = field;
+                    }
+                });
         }
         return {};
     });
 }
 
-Result<void> plan_optimizer(Optimizer& optimizer, const torch::nn::Module& model,
+Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& names,
                             const std::map<std::string, torch::Tensor>& tensors,
                             std::vector<std::function<void()>>& commits,
                             std::set<std::string>& used) {
-    Result<std::vector<NamedParameter>> parameters = parameters_of(optimizer, model);
+    Result<std::vector<NamedParameter>> parameters = parameters_of(named, names);
     if (!parameters) {
         return parameters.error();
     }
+    Optimizer& optimizer = named.optimizer;
     for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
-        const std::string name = learning_rate_name(i);
+        const std::string name = learning_rate_name(named, i);
         const auto stored = tensors.find(name);
         if (stored == tensors.end() || stored->second.dim() != 0 ||
             stored->second.scalar_type() != torch::kFloat64) {
             return Error{ErrorCode::BadMessage,
-                         fmt::format("{} is missing or no float64 scalar; this optimizer has {} "
-                                     "parameter groups",
-                                     name, optimizer.param_groups().size())};
+                         fmt::format("{} is missing or no float64 scalar; {} has {} parameter "
+                                     "groups",
+                                     name, named.name, optimizer.param_groups().size())};
         }
         used.insert(name);
         commits.emplace_back([&optimizer, i, rate = stored->second.item<double>()] {
             optimizer.param_groups()[i].options().set_lr(rate);
         });
     }
-    return with_state_type(optimizer, [&](auto* type) -> Result<void> {
+    return with_state_type(named, [&](auto* type) -> Result<void> {
         using State = std::remove_pointer_t<decltype(type)>;
         for (const NamedParameter& parameter : *parameters) {
             const Result<void> planned =
-                plan_parameter<State>(optimizer, parameter, tensors, commits, used);
+                plan_parameter<State>(named, parameter, tensors, commits, used);
             if (!planned) {
                 return planned;
             }

@@ -6,27 +6,33 @@
 #include <string>
 #include <vector>
 
-#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include "base/result.hpp"
 
-/// What LibTorch's optimizers remember, as named tensors: `optimizer.<parameter>.<field>`, with
-/// step counts as int64 scalars, and the learning rate of each group as `optimizer.lr.<group>`, a
+/// What LibTorch's optimizers remember, as named tensors: `<optimizer>.<parameter>.<field>`, with
+/// step counts as int64 scalars, and the learning rate of each group as `<optimizer>.lr.<group>`, a
 /// float64 scalar. For Adam, AdamW, SGD, RMSprop and Adagrad.
 namespace ddprun::worker {
 
-/// Adds the state of `optimizer` to `tensors`; the tensors are not copied. InvalidArgument for
-/// another kind of optimizer, or one with a parameter that `model` does not have.
-[[nodiscard]] Result<void> collect_optimizer(torch::optim::Optimizer& optimizer,
-                                             const torch::nn::Module& model,
+/// By TensorImpl.
+using ParameterNames = std::map<const void*, std::string>;
+
+struct NamedOptimizer {
+    const std::string& name;
+    torch::optim::Optimizer& optimizer;
+};
+
+/// Adds the state of an optimizer to `tensors`; the tensors are not copied. InvalidArgument for
+/// another kind of optimizer, or one with a parameter that `names` does not have.
+[[nodiscard]] Result<void> collect_optimizer(const NamedOptimizer& named,
+                                             const ParameterNames& names,
                                              std::map<std::string, torch::Tensor>& tensors);
 
-/// Compares what `tensors` holds for `optimizer` with its parameters and adds to `commits` what
+/// Compares what `tensors` holds for an optimizer with its parameters and adds to `commits` what
 /// puts it back, and to `used` the names it takes. Changes nothing itself.
-[[nodiscard]] Result<void> plan_optimizer(torch::optim::Optimizer& optimizer,
-                                          const torch::nn::Module& model,
+[[nodiscard]] Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& names,
                                           const std::map<std::string, torch::Tensor>& tensors,
                                           std::vector<std::function<void()>>& commits,
                                           std::set<std::string>& used);

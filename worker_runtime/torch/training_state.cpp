@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <system_error>
 #include <utility>
 
@@ -89,11 +90,74 @@ Result<void> refuse_unknown(const Map& found, const std::set<std::string>& used)
     return {};
 }
 
+/// Adds what `save` gives to `snapshot`, with `name` before the names.
+Result<void> save_part(const std::string& name,
+                       const std::function<TrainingState::Snapshot()>& save,
+                       TrainingState::Snapshot& snapshot) {
+    try {
+        const TrainingState::Snapshot part = save();
+        for (const auto& [key, tensor] : part.tensors) {
+            snapshot.tensors[name + "." + key] = tensor;
+        }
+        for (const auto& [key, value] : part.values) {
+            snapshot.values[name + "." + key] = value;
+        }
+        return {};
+    } catch (const std::exception& failure) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("{} could not be saved: {}", name, worker::first_line(failure))};
+    }
+}
+
+/// The entries of `all` that save_part() has named so, under their own names.
+template <typename Map>
+void take_part(const std::string& name, const Map& all, Map& part, std::set<std::string>& used) {
+    const std::string prefix = name + ".";
+    for (auto entry = all.lower_bound(prefix);
+         entry != all.end() && entry->first.starts_with(prefix); ++entry) {
+        part[entry->first.substr(prefix.size())] = entry->second;
+        used.insert(entry->first);
+    }
+}
+
 }  // namespace
 
 TrainingState::TrainingState(std::shared_ptr<torch::nn::Module> model,
-                             torch::optim::Optimizer& optimizer)
-    : model_(std::move(model)), optimizer_(optimizer) {}
+                             torch::optim::Optimizer& optimizer) {
+    add_model("model", std::move(model));
+    add_optimizer("optimizer", optimizer);
+}
+
+void TrainingState::check_name(const std::string& name) const {
+    DDP_CHECK(!name.empty() && name.find('.') == std::string::npos && name != "random" &&
+                  name != "extra" && !models_.contains(name) && !optimizers_.contains(name) &&
+                  !parts_.contains(name),
+              name);
+}
+
+void TrainingState::add_model(const std::string& name, std::shared_ptr<torch::nn::Module> model) {
+    check_name(name);
+    models_.emplace(name, std::move(model));
+}
+
+void TrainingState::add_optimizer(const std::string& name, torch::optim::Optimizer& optimizer) {
+    check_name(name);
+    optimizers_.emplace(name, &optimizer);
+}
+
+void TrainingState::add(const std::string& name, std::function<Snapshot()> save,
+                        std::function<void(const Snapshot&)> load) {
+    check_name(name);
+    const auto next = values_.lower_bound(name + ".");
+    DDP_CHECK(next == values_.end() || !next->first.starts_with(name + "."), name, next->first);
+    parts_.emplace(name, Part{std::move(save), std::move(load)});
+}
+
+void TrainingState::add_value(const std::string& name, Value value) {
+    const std::size_t dot = name.find('.');
+    DDP_CHECK(dot == std::string::npos || !parts_.contains(name.substr(0, dot)), name);
+    DDP_CHECK(values_.emplace(name, std::move(value)).second, name);
+}
 
 void TrainingState::add(const std::string& name, torch::Tensor& tensor) {
     const std::string full_name = "extra." + name;
@@ -114,7 +178,7 @@ void TrainingState::add(const std::string& name, std::int64_t& value) {
         return Commit([&value, number = *parsed] { value = number; });
     };
     const auto write = [&value] { return fmt::format("{}", value); };
-    DDP_CHECK(values_.emplace(name, Value{write, read}).second, name);
+    add_value(name, {write, read});
 }
 
 void TrainingState::add(const std::string& name, double& value) {
@@ -126,7 +190,7 @@ void TrainingState::add(const std::string& name, double& value) {
         return Commit([&value, number = *parsed] { value = number; });
     };
     const auto write = [&value] { return fmt::format("{}", value); };
-    DDP_CHECK(values_.emplace(name, Value{write, read}).second, name);
+    add_value(name, {write, read});
 }
 
 void TrainingState::add(const std::string& name, DistributedSampler& sampler) {
@@ -143,18 +207,32 @@ void TrainingState::add(const std::string& name, DistributedSampler& sampler) {
         return Commit([&sampler, moved] { sampler = moved; });
     };
     const auto write = [&sampler] { return sampler.position().text(); };
-    DDP_CHECK(values_.emplace(name, Value{write, read}).second, name);
+    add_value(name, {write, read});
 }
 
 TensorMap TrainingState::model_tensors() const {
     TensorMap tensors;
-    for (const auto& parameter : model_->named_parameters()) {
-        tensors["model." + parameter.key()] = parameter.value();
-    }
-    for (const auto& buffer : model_->named_buffers()) {
-        tensors["model." + buffer.key()] = buffer.value();
+    for (const auto& [name, model] : models_) {
+        for (const auto& parameter : model->named_parameters()) {
+            tensors[fmt::format("{}.{}", name, parameter.key())] = parameter.value();
+        }
+        for (const auto& buffer : model->named_buffers()) {
+            tensors[fmt::format("{}.{}", name, buffer.key())] = buffer.value();
+        }
     }
     return tensors;
+}
+
+worker::ParameterNames TrainingState::parameter_names() const {
+    worker::ParameterNames names;
+    for (const auto& [name, model] : models_) {
+        for (const auto& parameter : model->named_parameters()) {
+            names.emplace(parameter.value().unsafeGetTensorImpl(),
+                          models_.size() == 1 ? parameter.key()
+                                              : fmt::format("{}.{}", name, parameter.key()));
+        }
+    }
+    return names;
 }
 
 Result<TensorMap> TrainingState::plain_tensors() const {
@@ -162,9 +240,13 @@ Result<TensorMap> TrainingState::plain_tensors() const {
     for (const auto& [name, tensor] : tensors_) {
         tensors[name] = *tensor;
     }
-    const Result<void> collected = worker::collect_optimizer(optimizer_, *model_, tensors);
-    if (!collected) {
-        return collected.error();
+    const worker::ParameterNames names = parameter_names();
+    for (const auto& [name, optimizer] : optimizers_) {
+        const Result<void> collected =
+            worker::collect_optimizer({name, *optimizer}, names, tensors);
+        if (!collected) {
+            return collected.error();
+        }
     }
     return tensors;
 }
@@ -195,6 +277,13 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
         }
         snapshot.tensors[name] = std::move(*states);
     }
+    for (const auto& [name, part] : parts_) {
+        // Behind all collectives: whose part fails leaves nobody waiting.
+        const Result<void> saved = save_part(name, part.save, snapshot);
+        if (!saved) {
+            return saved.error();
+        }
+    }
     if (group.rank() != 0) {
         return Snapshot{};
     }
@@ -213,7 +302,8 @@ public:
     explicit Plan(const TensorMap& tensors) : tensors_(tensors) {}
 
     std::vector<Commit> commits;
-    std::set<std::string> used;  ///< names of tensors
+    std::set<std::string> used;         ///< names of tensors
+    std::set<std::string> used_values;  ///< names of values
 
     /// `target` gets the values of the tensor `name`, or zeros if `is_zeroed`.
     Result<void> copy(const std::string& name, const torch::Tensor& target, bool is_zeroed) {
@@ -279,10 +369,13 @@ Result<void> TrainingState::plan_tensors(Plan& plan, const Snapshot& snapshot,
             return planned;
         }
     }
-    if (const Result<void> planned =
-            worker::plan_optimizer(optimizer_, *model_, snapshot.tensors, plan.commits, plan.used);
-        !planned) {
-        return planned;
+    const worker::ParameterNames names = parameter_names();
+    for (const auto& [name, optimizer] : optimizers_) {
+        if (const Result<void> planned = worker::plan_optimizer(
+                {name, *optimizer}, names, snapshot.tensors, plan.commits, plan.used);
+            !planned) {
+            return planned;
+        }
     }
     if (const Result<void> planned = plan.restore_random(kCpuRandom, torch::kCPU, group);
         !planned) {
@@ -293,11 +386,10 @@ Result<void> TrainingState::plan_tensors(Plan& plan, const Snapshot& snapshot,
         !planned) {
         return planned;
     }
-    return refuse_unknown(snapshot.tensors, plan.used);
+    return {};
 }
 
 Result<void> TrainingState::plan_values(Plan& plan, const Snapshot& snapshot) {
-    std::set<std::string> used;
     for (const auto& [name, value] : values_) {
         const auto stored = snapshot.values.find(name);
         if (stored == snapshot.values.end()) {
@@ -308,20 +400,53 @@ Result<void> TrainingState::plan_values(Plan& plan, const Snapshot& snapshot) {
             return Error{commit.error().code,
                          fmt::format("value {}: {}", name, commit.error().what)};
         }
-        used.insert(name);
+        plan.used_values.insert(name);
         plan.commits.push_back(std::move(*commit));
     }
-    return refuse_unknown(snapshot.values, used);
+    return {};
+}
+
+void TrainingState::plan_parts(Plan& plan, const Snapshot& snapshot) {
+    for (const auto& [name, part] : parts_) {
+        Snapshot stored;
+        take_part(name, snapshot.tensors, stored.tensors, plan.used);
+        take_part(name, snapshot.values, stored.values, plan.used_values);
+        for (auto& [key, tensor] : stored.tensors) {
+            tensor = tensor.clone();  // what is loaded may keep it; the checkpoint goes
+        }
+        plan.commits.emplace_back([&part_name = name, &load = part.load, stored] {
+            try {
+                load(stored);
+            } catch (const std::exception& failure) {
+                throw std::runtime_error(part_name + ": " + worker::first_line(failure));
+            }
+        });
+    }
 }
 
 Result<TrainingState::PutBack> TrainingState::compare(const Snapshot& snapshot,
-                                                      const ProcessGroup& group) {
+                                                      const ProcessGroup& group, Scope scope) {
     const auto plan = std::make_shared<Plan>(snapshot.tensors);
+    if (scope == Scope::Models) {
+        for (const auto& [name, target] : model_tensors()) {
+            if (const Result<void> planned = plan->copy(name, target, false); !planned) {
+                return planned.error();
+            }
+        }
+        return PutBack([plan] { return plan->carry_out(); });
+    }
     if (const Result<void> planned = plan_tensors(*plan, snapshot, group); !planned) {
         return planned.error();
     }
     if (const Result<void> planned = plan_values(*plan, snapshot); !planned) {
         return planned.error();
+    }
+    plan_parts(*plan, snapshot);
+    if (const Result<void> known = refuse_unknown(snapshot.tensors, plan->used); !known) {
+        return known.error();
+    }
+    if (const Result<void> known = refuse_unknown(snapshot.values, plan->used_values); !known) {
+        return known.error();
     }
     return PutBack([plan] { return plan->carry_out(); });
 }
