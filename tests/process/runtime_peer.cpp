@@ -21,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
 
+#include "worker_runtime/torch/gpu_agreement.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -607,6 +608,21 @@ int fails(Worker& worker, const Arguments& arguments) {
     wrong("nobody has failed");
 }
 
+/// Argument: what GPU this rank says it has. Its group is over Gloo.
+int gpus(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    const Result<bool> is_shared = ddprun::worker::agree_on_gpus(
+        group, {.host = fmt::format("host-{}", worker.rank()), .uuid = arguments.at(0)},
+        arguments.size() > 1);
+    if (!is_shared) {
+        say("refused: " + is_shared.error().what);
+        require(!group.barrier(), "the group goes on");
+        return 3;
+    }
+    say(*is_shared ? "shared" : "own");
+    return worker.finish();
+}
+
 int place(Worker& worker, const Arguments& /*arguments*/) {
     say(fmt::format("rank {} of {}, local {} of {}, generation {}, restarts {}, because {}",
                     worker.rank(), worker.world_size(), worker.local_rank(),
@@ -634,6 +650,7 @@ int main(int argc, char** argv) {
         {"dtypes", dtypes},
         {"evaluation", evaluation},
         {"fails", fails},
+        {"gpus", gpus},
         {"long_training", long_training},
         {"misfit", misfit},
         {"misfit_on_one", misfit_on_one},

@@ -228,6 +228,22 @@ TEST_CASE("a program's own mistake is told as such, and its group goes on") {
 }
 
 // DDPRUN_RUNTIME_STEPS says how many steps; what each of them left behind was 1 KiB.
+TEST_CASE("two ranks on one GPU are refused by all, both named; unless that is asked for") {
+    Cluster cluster;
+    Peers apart(cluster, 3, {"gpus", "GPU-{rank}"});
+    apart.require_exits(0);
+    CHECK(apart.lines("^own$").size() == 3);
+    Peers together(cluster, 3, {"gpus", "GPU-5"});
+    together.require_exits(3);
+    for (const std::string& line : together.lines("^refused: ")) {
+        CHECK_THAT(line, Catch::Contains("rank 0 on host host-0 and rank 1 on host host-1 have the "
+                                         "same GPU, GPU-5: "));
+    }
+    Peers asked_for(cluster, 3, {"gpus", "GPU-5", "allow"});
+    asked_for.require_exits(0);
+    CHECK(asked_for.lines("^shared$").size() == 3);
+}
+
 TEST_CASE("a long training does not grow") {
     const char* const steps = std::getenv("DDPRUN_RUNTIME_STEPS");
     Cluster cluster;

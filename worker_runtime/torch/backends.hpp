@@ -5,7 +5,10 @@
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "base/result.hpp"
 
 /// The engines behind a ProcessGroup. They throw what c10d throws.
 namespace ddprun::worker {
@@ -13,8 +16,9 @@ namespace ddprun::worker {
 struct BackendPlace {
     int rank = 0;
     int world_size = 1;
-    int gpu = -1;               ///< for make_nccl()
-    std::string local_address;  ///< to bind to; empty: c10d guesses from the host name
+    int gpu = -1;                ///< none below 0
+    bool is_gpu_shared = false;  ///< with another rank: Gloo carries tensors there, NCCL cannot
+    std::string local_address;   ///< to bind to; empty: c10d guesses from the host name
     std::chrono::milliseconds join_timeout{};
     std::chrono::milliseconds timeout{};
 };
@@ -28,8 +32,21 @@ struct BackendPlace {
 /// NCCL, or no GPU is seen; throws when there are fewer than workers.
 [[nodiscard]] std::optional<int> gpu_of(int local_rank);
 
-/// Makes `place.gpu` the current device; the communicator is made at the first collective.
+/// Makes this GPU the current device. Its UUID.
+[[nodiscard]] std::string take_gpu(int gpu);
+
+/// An Error unless this program and its LibTorch were compiled for the same NCCL.
+[[nodiscard]] Result<void> check_nccl();
+
+/// For the current device, and not connected yet: eagerConnectSingleDevice() does that. Points NCCL
+/// at the interface that has `place.local_address`, unless the environment says
+/// NCCL_SOCKET_IFNAME.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_nccl(
     const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
+
+/// Binds `group`, whose Gloo is connected, to `place.gpu` and connects all ranks for tensors there.
+/// The default from then on, unless that is Gloo.
+void connect_gpu(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Store>& store,
+                 const BackendPlace& place);
 
 }  // namespace ddprun::worker

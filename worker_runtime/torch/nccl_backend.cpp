@@ -1,9 +1,16 @@
+#include <ATen/cuda/CUDAContext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
 #include <stdexcept>
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "worker_runtime/env/gpu_place.hpp"
 #include "worker_runtime/torch/backends.hpp"
 
 namespace ddprun::worker {
@@ -21,16 +28,30 @@ std::optional<int> gpu_of(int local_rank) {
     return local_rank;
 }
 
+std::string take_gpu(int gpu) {
+    const auto index = static_cast<c10::DeviceIndex>(gpu);
+    c10::cuda::set_device(index);
+    const cudaDeviceProp* const properties = at::cuda::getDeviceProperties(index);
+    std::array<std::uint8_t, sizeof(properties->uuid.bytes)> uuid{};
+    std::copy_n(properties->uuid.bytes, uuid.size(), uuid.begin());
+    return gpu_uuid_text(uuid);
+}
+
+Result<void> check_nccl() {
+    return compare_nccl({.major = NCCL_MAJOR, .minor = NCCL_MINOR, .patch = NCCL_PATCH},
+                        unpack_nccl_version(torch::cuda::nccl::version()));
+}
+
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const BackendPlace& place) {
-    const auto gpu = static_cast<c10::DeviceIndex>(place.gpu);
-    c10::cuda::set_device(gpu);
+    if (const auto interface = nccl_interface(place.local_address, local_interfaces())) {
+        constexpr int kOnlyIfUnset = 0;
+        (void)setenv("NCCL_SOCKET_IFNAME", interface->c_str(), kOnlyIfUnset);
+    }
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = place.timeout;
-    auto backend =
-        c10::make_intrusive<c10d::ProcessGroupNCCL>(store, place.rank, place.world_size, options);
-    backend->setBoundDeviceId(at::Device(at::kCUDA, gpu));
-    return backend;
+    return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, place.rank, place.world_size,
+                                                       options);
 }
 
 }  // namespace ddprun::worker

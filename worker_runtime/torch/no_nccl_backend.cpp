@@ -8,6 +8,14 @@ std::optional<int> gpu_of(int /*local_rank*/) {
     return std::nullopt;
 }
 
+std::string take_gpu(int /*gpu*/) {
+    return {};
+}
+
+Result<void> check_nccl() {
+    return {};
+}
+
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& /*store*/,
                                             const BackendPlace& /*place*/) {
     throw std::runtime_error(

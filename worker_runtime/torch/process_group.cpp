@@ -1,5 +1,9 @@
 #include "worker_runtime/torch/process_group.hpp"
 
+#include <limits.h>
+#include <unistd.h>
+
+#include <array>
 #include <exception>
 #include <map>
 #include <memory>
@@ -18,6 +22,7 @@
 
 #include "worker_runtime/torch/backends.hpp"
 #include "worker_runtime/torch/exception_text.hpp"
+#include "worker_runtime/torch/gpu_agreement.hpp"
 #include "worker_runtime/torch/peer_watch.hpp"
 
 namespace ddprun {
@@ -38,6 +43,11 @@ c10::intrusive_ptr<c10d::Store> make_store(const worker::WorkerEnvironment& plac
     // A fresh store per generation is ddprun's promise, not every launcher's.
     return c10::make_intrusive<c10d::PrefixStore>(
         fmt::format("ddprun/{}", place.generation.value()), std::move(store));
+}
+
+std::string host_name() {
+    std::array<char, HOST_NAME_MAX + 1> name{};
+    return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 c10d::ReduceOp reduce_op(Reduction reduction) {
@@ -163,8 +173,15 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
     const std::string who = fmt::format("rank {} of {}", place.rank.value(), place.world_size);
     try {
         std::optional<int> gpu;
+        worker::RankGpu mine{.host = host_name(), .uuid = {}};
         if (backend != Backend::Gloo) {
             gpu = worker::gpu_of(place.local_rank.value());
+        }
+        if (gpu.has_value()) {
+            if (Result<void> fits = worker::check_nccl(); !fits) {
+                return fits.error();
+            }
+            mine.uuid = worker::take_gpu(*gpu);
         }
         if (backend == Backend::Nccl && !gpu.has_value()) {
             return Error{
@@ -174,7 +191,7 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
                             who)};
         }
         const c10::intrusive_ptr<c10d::Store> store = make_store(place, options);
-        const worker::BackendPlace at{
+        worker::BackendPlace at{
             .rank = place.rank.value(),
             .world_size = place.world_size,
             .gpu = gpu.value_or(-1),
@@ -192,16 +209,22 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
         state->watch = std::make_unique<worker::PeerWatch>(
             before, [loss = state->loss](const std::string& what) { loss->lose(what); });
         state->group->setGroupName(fmt::format("ddprun/{}", place.generation.value()));
+        ProcessGroup group(state);
+        if (backend != Backend::Gloo) {
+            const Result<bool> is_shared =
+                worker::agree_on_gpus(group, mine, options.allow_shared_gpus);
+            if (!is_shared) {
+                return is_shared.error();
+            }
+            at.is_gpu_shared = *is_shared && backend == Backend::Auto;
+        }
+        if (gpu.has_value()) {
+            worker::connect_gpu(*state->group, store, at);
+            state->device = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(*gpu));
+        }
         // Everybody is here. What waits for the store from now on is part of a collective.
         store->setTimeout(options.timeout);
-        if (gpu.has_value()) {
-            state->device = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(*gpu));
-            state->group->setBackend(
-                c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
-                worker::make_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store), at));
-            state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
-        }
-        return ProcessGroup(std::move(state));
+        return group;
     } catch (const std::exception& failure) {
         const std::string store =
             place.store ? fmt::format("{}:{}", place.store->host, place.store->port) : "its own";

@@ -31,6 +31,9 @@ struct ProcessGroupOptions {
     std::chrono::milliseconds timeout{std::chrono::minutes(30)};
     /// How long to wait for the others to come.
     std::chrono::milliseconds join_timeout{std::chrono::minutes(5)};
+    /// Else two ranks with one GPU are refused. With Backend::Auto Gloo then carries what lies on
+    /// GPUs, on all ranks; with Backend::Nccl it is NCCL that judges.
+    bool allow_shared_gpus = false;
 };
 
 /// All workers of the generation, for collectives: c10d's process group over ddprun's store. Every

@@ -1,0 +1,135 @@
+#include "worker_runtime/env/gpu_place.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace ddprun::worker {
+
+namespace {
+
+std::string told(std::size_t rank, const RankGpu& place) {
+    return fmt::format("rank {} on host {}", rank, place.host);
+}
+
+/// The address's bytes; the same for all spellings of one. Empty: it is none.
+std::string bytes_of(std::string address) {
+    address.resize(std::min(address.find('%'), address.size()));  // fe80::1%eth0
+    std::string bytes(sizeof(in6_addr), '\0');
+    if (inet_pton(AF_INET6, address.c_str(), bytes.data()) == 1) {
+        return bytes;
+    }
+    bytes.resize(sizeof(in_addr));
+    return inet_pton(AF_INET, address.c_str(), bytes.data()) == 1 ? bytes : std::string();
+}
+
+}  // namespace
+
+std::string gpu_uuid_text(const std::array<std::uint8_t, 16>& uuid) {
+    std::string text = "GPU";
+    for (std::size_t i = 0; i < uuid.size(); ++i) {
+        const bool starts_a_group = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+        text += fmt::format("{}{:02x}", starts_a_group ? "-" : "", uuid[i]);
+    }
+    return text;
+}
+
+Result<bool> are_gpus_shared(const std::vector<RankGpu>& by_rank, bool is_sharing_allowed) {
+    bool is_shared = false;
+    std::map<std::string, std::size_t> first_with;
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+        const RankGpu& here = by_rank[rank];
+        if (here.uuid.empty() != by_rank[0].uuid.empty()) {
+            const std::size_t with = here.uuid.empty() ? 0 : rank;
+            const std::size_t without = here.uuid.empty() ? rank : 0;
+            return Error{
+                ErrorCode::InvalidArgument,
+                fmt::format("{} has the GPU {}, but {} sees none: give every worker one, or use "
+                            "Backend::Gloo on all of them",
+                            told(with, by_rank[with]), by_rank[with].uuid,
+                            told(without, by_rank[without]))};
+        }
+        if (here.uuid.empty()) {
+            continue;
+        }
+        const auto [first, is_new] = first_with.emplace(here.uuid, rank);
+        if (is_new) {
+            continue;
+        }
+        is_shared = true;
+        if (!is_sharing_allowed) {
+            return Error{
+                ErrorCode::InvalidArgument,
+                fmt::format(
+                    "{} and {} have the same GPU, {}: start at most one worker for each GPU "
+                    "(ddprun --nproc-per-node gpu does), or set "
+                    "ProcessGroupOptions::allow_shared_gpus",
+                    told(first->second, by_rank[first->second]), told(rank, here), here.uuid)};
+        }
+    }
+    return is_shared;
+}
+
+NcclVersion unpack_nccl_version(std::uint64_t packed) {
+    return {.major = static_cast<int>(packed >> 32),
+            .minor = static_cast<int>(packed >> 16 & 0xffff),
+            .patch = static_cast<int>(packed & 0xffff)};
+}
+
+Result<void> compare_nccl(const NcclVersion& of_headers, const NcclVersion& of_torch) {
+    if (of_headers.major == of_torch.major && of_headers.minor == of_torch.minor) {
+        return {};
+    }
+    return Error{ErrorCode::InvalidArgument,
+                 fmt::format("NCCL cannot be used: this program was compiled with the headers of "
+                             "NCCL {}.{}.{}, its LibTorch with those of {}.{}.{}, and the two are "
+                             "not laid out alike; build it with the nccl.h of LibTorch's own NCCL "
+                             "(the wheel nvidia-nccl beside torch)",
+                             of_headers.major, of_headers.minor, of_headers.patch, of_torch.major,
+                             of_torch.minor, of_torch.patch)};
+}
+
+std::vector<LocalInterface> local_interfaces() {
+    std::vector<LocalInterface> found;
+    ifaddrs* all = nullptr;
+    if (getifaddrs(&all) != 0) {
+        return found;
+    }
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+        if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) {
+            continue;
+        }
+        const int family = one->ifa_addr->sa_family;
+        const socklen_t size = family == AF_INET    ? sizeof(sockaddr_in)
+                               : family == AF_INET6 ? sizeof(sockaddr_in6)
+                                                    : 0;
+        std::array<char, NI_MAXHOST> address{};
+        if (size > 0 && getnameinfo(one->ifa_addr, size, address.data(), address.size(), nullptr, 0,
+                                    NI_NUMERICHOST) == 0) {
+            found.push_back({.name = one->ifa_name, .address = address.data()});
+        }
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+std::optional<std::string> nccl_interface(const std::string& address,
+                                          const std::vector<LocalInterface>& interfaces) {
+    const std::string wanted = bytes_of(address);
+    for (const LocalInterface& interface : interfaces) {
+        if (!wanted.empty() && bytes_of(interface.address) == wanted) {
+            // An address of its own may have a label, eth0:1; NCCL takes what follows for a port.
+            return "=" + interface.name.substr(0, interface.name.find(':'));
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace ddprun::worker
