@@ -5,15 +5,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/setup.sh [--without-torch] [--full]
+usage: scripts/setup.sh [--without-torch] [--cuda-headers] [--full]
 
 Installs the missing Debian packages (with sudo when not root), then makes .venv with PyTorch,
 NumPy and scikit-learn for the examples, the benchmarks and the tests that run real training, and
 with the library and the type checker that the package `ddprun` is tested with.
 
   --without-torch   leave .venv out; what needs PyTorch is then skipped, and says so
-  --full            also what only scripts/test.sh --full uses: transformers and lightning in
-                    .venv, and Debian's packages to judge released packages and run them with
+  --cuda-headers    also the headers of CUDA and NCCL in .venv/compile-only (212 MB are downloaded,
+                    6 kept), so that what needs a GPU is compiled where there is none; if they
+                    cannot be had, it says so and goes on
+  --full            also --cuda-headers, the headers of the oldest LibTorch that the worker
+                    runtime is written for (81 MB, 63 kept), and what only scripts/test.sh --full
+                    uses: transformers and lightning in .venv, and Debian's packages to judge
+                    released packages and run them with
   --help            this text
 TEXT
 }
@@ -43,12 +48,26 @@ full_packages=(
     qemu-user-static                      # runs programs for arm64
 )
 
+# Headers that are compiled against and never linked with: wheels that hold them, and their sums.
+cuda_header_wheels=(
+    nvidia-cuda-runtime==13.0.96 7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548
+    nvidia-cuda-crt==13.0.88     2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4
+    nvidia-cuda-cccl==13.0.85    e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
+    nvidia-nccl-cu13==2.29.7     edd81538446786ec3b73972543e53bb43bcaf0bfc8ef76cb679fcc390ffe136d
+)
+# The smallest of its wheels, for macOS: the headers are the same.
+torch_header_wheels=(
+    torch==2.11.0                7b6a60d48062809f58595509c524b88e6ddec3ebe25833d6462eeab81e5f2ce4
+)
+
 with_torch=yes
+with_cuda_headers=no
 is_full=no
 for argument in "$@"; do
     case "$argument" in
         --without-torch) with_torch=no ;;
-        --full) is_full=yes ;;
+        --cuda-headers) with_cuda_headers=yes ;;
+        --full) is_full=yes; with_cuda_headers=yes ;;
         --help | -h) usage; exit 0 ;;
         *)
             printf 'setup: unknown option %s; see scripts/setup.sh --help\n' "$argument" >&2
@@ -119,5 +138,47 @@ else
     say ".venv: installing ${python_packages[*]} (a few minutes the first time)"
     [ -x .venv/bin/pip ] || python3 -m venv .venv
     .venv/bin/python -m pip install --disable-pip-version-check "${python_packages[@]}"
+fi
+
+# headers_of NAME PIP-OPTION... -- (REQUIREMENT SHA256)...: the include folders of these wheels, of
+# whatever platform, in .venv/compile-only. What cannot be had is told, and nothing fails.
+headers_of() {
+    local name=$1 folder mark options=()
+    shift
+    while [ "$1" != -- ]; do options+=("$1"); shift; done
+    shift
+    mark=.venv/compile-only/$name.txt
+    if [ "$(cat "$mark" 2>/dev/null)" = "$*" ]; then
+        say "headers of $name: they are there"
+        return
+    fi
+    say "headers of $name: downloading the wheels that hold them"
+    folder=$(mktemp -d)
+    printf '%s --hash=sha256:%s\n' "$@" >"$folder/wheels.txt"
+    if .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
+        --only-binary=:all: "${options[@]}" --dest "$folder" \
+        --requirement "$folder/wheels.txt"; then
+        .venv/bin/python - "$folder" .venv/compile-only <<'PYTHON'
+import pathlib
+import sys
+import zipfile
+
+for wheel in pathlib.Path(sys.argv[1]).glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(sys.argv[2], [member for member in archive.namelist()
+                                         if "include" in member.split("/")[:-1]])
+PYTHON
+        printf '%s' "$*" >"$mark"
+    else
+        say "headers of $name: LEFT OUT: pip cannot get them; what needs them is not compiled"
+    fi
+    rm -rf "$folder"
+}
+
+if [ "$with_torch" = yes ] && [ "$with_cuda_headers" = yes ]; then
+    headers_of cuda --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 -- \
+        "${cuda_header_wheels[@]}"
+    [ "$is_full" = no ] || headers_of torch-2.11 --platform macosx_11_0_arm64 \
+        --python-version 3.11 -- "${torch_header_wheels[@]}"
 fi
 say "done"

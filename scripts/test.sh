@@ -29,7 +29,7 @@ say() { printf '\ntest: %s\n' "$*"; }
 
 is_full=no
 with_torch=yes
-setup_options=()
+setup_options=(--cuda-headers)
 for argument in "$@"; do
     case "$argument" in
         --full) is_full=yes; setup_options+=(--full) ;;
@@ -102,6 +102,8 @@ step "set-up" scripts/setup.sh "${setup_options[@]}"
 has_torch=no
 if [ -x .venv/bin/torchrun ] && [ "$with_torch" = yes ]; then has_torch=yes; fi
 [ "$has_torch" = yes ] || left_out+=("everything that runs PyTorch")
+[ "$has_torch" = no ] || [ -e .venv/compile-only/cuda.txt ] ||
+    left_out+=("compiling what needs a GPU: CUDA's and NCCL's headers could not be had")
 
 step "build: release" scripts/build.sh release
 export DDPRUN_SIM_SECONDS="${DDPRUN_SIM_SECONDS:-60}"
@@ -140,6 +142,12 @@ if [ "$is_full" = yes ]; then
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
     suite "large libraries in Python, each run on a terminal, a C++ training with the installed \
 runtime" release -L full
+    if [ -e .venv/compile-only/torch-2.11.txt ]; then
+        check "the runtime compiles with LibTorch 2.11, too" \
+            scripts/build.sh release ddprun_compiles_with_torch_2_11
+    else
+        left_out+=("compiling the runtime with LibTorch 2.11: its headers could not be had")
+    fi
     check "what users install, made for glibc 2.28 (scripts/package.sh)" scripts/package.sh
     check "the released wheel in a clean environment" python3 -B tests/packaging/wheel_install.py \
         --wheel build/package/*manylinux_2_28_x86_64.whl

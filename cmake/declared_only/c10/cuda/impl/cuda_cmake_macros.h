@@ -1,0 +1,2 @@
+// LibTorch for CPUs lacks the file that its build for GPUs makes.
+#pragma once
