@@ -17,7 +17,8 @@ only if nothing failed. What is skipped is said aloud.
                     ResNet on a terminal beside torchrun, the packages for x86-64 and for arm64
                     (under an emulator, with its unit and scenario tests),
                     the thread sanitizer on everything, the quick tests 50 times over, 200
-                    kills of the C++ training in place of 20, 100,000 steps of it in one process,
+                    kills of the C++ training in place of 20 and 50 of a pair of networks in
+                    place of 5, 100,000 steps of it in one process,
                     10 minutes for each fuzz target, 200,000 seeds of the simulator, large ones
                     too, every planted bug found anew, and 30 minutes of watching for false
                     alarms, and of chaos
@@ -138,6 +139,8 @@ if [ "$is_full" = yes ]; then
         suite "the worker store against PyTorch's, agent and keeper killed 10,000 times" release \
         -R "store_torch_process|keeper_process|cluster_namespaces"
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
+    DDPRUN_GAN_KILLS=50 \
+        suite "two networks trained against each other, killed 50 times" release -R cluster_gan
     DDPRUN_RUNTIME_STEPS=100000 DDPRUN_RUNTIME_DEATHS=1000 \
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
     suite "large libraries in Python, each run on a terminal, a C++ training with the installed \

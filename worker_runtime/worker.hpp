@@ -6,6 +6,7 @@
 #include "worker_runtime/torch/activation_checkpoint.hpp"      // IWYU pragma: export
 #include "worker_runtime/torch/autocast.hpp"                   // IWYU pragma: export
 #include "worker_runtime/torch/checkpoints.hpp"                // IWYU pragma: export
+#include "worker_runtime/torch/data_loader.hpp"                // IWYU pragma: export
 #include "worker_runtime/torch/deterministic.hpp"              // IWYU pragma: export
 #include "worker_runtime/torch/distributed_data_parallel.hpp"  // IWYU pragma: export
 #include "worker_runtime/torch/distributed_sampler.hpp"        // IWYU pragma: export

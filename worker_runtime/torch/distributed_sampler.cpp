@@ -85,6 +85,7 @@ void DistributedSampler::start_split(std::int64_t epoch, std::int64_t split_star
     epoch_ = epoch;
     split_start_ = split_start;
     taken_ = 0;
+    has_given_ = false;
     const std::int64_t left = size_ - split_start;
     const std::int64_t share = share_of(left, world_size_, options_.drop_last);
     if (share == 0) {
@@ -106,7 +107,39 @@ std::optional<torch::Tensor> DistributedSampler::next_batch(std::int64_t batch_s
     }
     torch::Tensor batch = mine_.narrow(0, taken_, count);
     taken_ += count;
+    has_given_ = true;
     return batch;
+}
+
+void DistributedSampler::reset(std::optional<std::size_t> new_size) {
+    if (new_size.has_value() && static_cast<std::int64_t>(*new_size) != size_) {
+        DDP_CHECK(*new_size > 0);
+        size_ = static_cast<std::int64_t>(*new_size);
+        set_epoch(has_given_ ? epoch_ + 1 : epoch_);
+    } else if (has_given_) {
+        set_epoch(epoch_ + 1);
+    }
+}
+
+std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+    const std::optional<torch::Tensor> batch = next_batch(static_cast<std::int64_t>(batch_size));
+    if (!batch) {
+        return std::nullopt;
+    }
+    const auto* const first = batch->const_data_ptr<std::int64_t>();
+    return std::vector<std::size_t>(first, first + batch->numel());
+}
+
+void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
+    archive.write("position", c10::IValue(position().text()));
+}
+
+void DistributedSampler::load(torch::serialize::InputArchive& archive) {
+    c10::IValue text;
+    archive.read("position", text);
+    const Result<SamplerPosition> position = SamplerPosition::parse(text.toStringRef());
+    const Result<void> resumed = position ? resume(*position) : position.error();
+    TORCH_CHECK(resumed.has_value(), resumed.error().what);
 }
 
 SamplerPosition DistributedSampler::position() const {

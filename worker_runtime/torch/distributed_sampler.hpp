@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include <torch/data/samplers/base.h>
 #include <torch/types.h>
 
 #include "base/result.hpp"
@@ -38,7 +41,10 @@ struct SamplerPosition {
 /// Splits the samples [0, size) among the ranks, in another order every epoch: index for index what
 /// PyTorch's torch.utils.data.DistributedSampler gives. All ranks get equally many: the epoch's
 /// order is padded by its own first samples, or cut when `drop_last`. One thread at a time.
-class DistributedSampler {
+///
+/// It is a sampler for torch::data::DataLoader, too. That one takes a copy of it, which runs ahead
+/// of the training by what is prefetched: ddprun::DataLoader is the one to resume in mid-epoch.
+class DistributedSampler : public torch::data::samplers::Sampler<> {
 public:
     /// At the first sample of epoch 0. Requires 0 <= rank < world_size and size > 0.
     DistributedSampler(std::int64_t size, int rank, int world_size,
@@ -50,6 +56,15 @@ public:
     /// This rank's next samples: int64 [n], n = batch_size or, at the end of the epoch, less; the
     /// same n on every rank. None when the epoch is over. Requires batch_size > 0.
     [[nodiscard]] std::optional<torch::Tensor> next_batch(std::int64_t batch_size);
+
+    /// As torch::data::DataLoader calls them, at the start of each pass over the data and for each
+    /// batch. A pass goes on where set_epoch() or resume() has put the sampler; if samples were
+    /// given since, it is the next epoch. `new_size`: that of the data set from now on.
+    void reset(std::optional<std::size_t> new_size = std::nullopt) override;
+    std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+    /// The position; load() throws where resume() fails.
+    void save(torch::serialize::OutputArchive& archive) const override;
+    void load(torch::serialize::InputArchive& archive) override;
 
     [[nodiscard]] std::int64_t epoch() const { return epoch_; }
     /// Places of the epoch's order that all ranks together have taken, if all have taken as many
@@ -82,6 +97,7 @@ private:
     std::int64_t split_start_ = 0;
     torch::Tensor mine_;  ///< this rank's samples from split_start_ on
     std::int64_t taken_ = 0;
+    bool has_given_ = false;  ///< since it was put where it began
 };
 
 }  // namespace ddprun

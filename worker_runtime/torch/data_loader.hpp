@@ -1,0 +1,179 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <c10/core/DeviceGuard.h>
+#include <torch/data/dataloader/base.h>
+#include <torch/data/worker_exception.h>
+#include <torch/types.h>
+
+#include "worker_runtime/torch/distributed_sampler.hpp"
+
+namespace ddprun {
+
+/// Threads of one loader.
+inline constexpr int kDataLoaderWorkersMax = 256;
+/// Batches of one loader that are being made, or wait to be trained on.
+inline constexpr int kDataLoaderBatchesMax = 1024;
+
+struct DataLoaderOptions {
+    std::int64_t batch_size = 1;
+    /// Threads that make batches ahead, each with its own copy of the data set. None: next() makes
+    /// them.
+    int workers = 0;
+    /// So many batches per worker are made ahead.
+    int prefetch = 2;
+    /// Where the batches will go. For a GPU they are put into pinned memory, from which
+    /// `to(device, true)` copies while the GPU computes.
+    torch::Device device = torch::kCPU;
+};
+
+namespace worker {
+
+/// Every tensor of a batch: tensors, torch's examples and containers of them.
+template <typename Batch>
+void pin(Batch& batch) {
+    if constexpr (std::is_same_v<Batch, torch::Tensor>) {
+        batch = batch.defined() ? batch.pin_memory() : batch;
+    } else if constexpr (requires { batch.data; }) {
+        pin(batch.data);
+        if constexpr (requires { batch.target; }) {
+            pin(batch.target);
+        }
+    } else if constexpr (requires { batch.begin(); }) {
+        for (auto& element : batch) {
+            pin(element);
+        }
+    }
+}
+
+/// A data set whose batches are in pinned memory if they will go to a GPU.
+template <typename Dataset>
+struct PinnedDataset {
+    using BatchType = typename Dataset::BatchType;
+
+    Dataset dataset;
+    torch::Device device;
+
+    BatchType get_batch(const std::vector<std::size_t>& indices) {
+        BatchType batch = dataset.get_batch(indices);
+        if (device.is_cuda()) {
+            const c10::DeviceGuard guard(device);  // else the thread would use GPU 0, too
+            pin(batch);
+        }
+        return batch;
+    }
+};
+
+/// LibTorch's loader, walking ahead of the training with a sampler of its own.
+template <typename Dataset>
+class BatchMaker : public torch::data::DataLoaderBase<Dataset, typename Dataset::BatchType,
+                                                      std::vector<std::size_t>> {
+public:
+    using Base =
+        torch::data::DataLoaderBase<Dataset, typename Dataset::BatchType, std::vector<std::size_t>>;
+
+    BatchMaker(const Dataset& dataset, const DistributedSampler& sampler,
+               const DataLoaderOptions& options)
+        : Base(torch::data::DataLoaderOptions(static_cast<std::size_t>(options.batch_size))
+                   .workers(static_cast<std::size_t>(options.workers))
+                   .max_jobs(static_cast<std::size_t>(options.workers) *
+                             static_cast<std::size_t>(options.prefetch)),
+               options.workers == 0 ? std::make_unique<Dataset>(dataset) : nullptr),
+          ahead_(sampler) {
+        for (int i = 0; i < options.workers; ++i) {
+            this->workers_.emplace_back(
+                [this, data = dataset]() mutable { this->worker_thread(data); });
+        }
+    }
+
+    /// Forgets what was made and begins where `sampler` is.
+    void start_at(const DistributedSampler& sampler) {
+        this->shuttle_.drain();
+        ahead_ = sampler;
+        this->reset();
+    }
+
+    using Base::next;
+
+private:
+    std::optional<std::vector<std::size_t>> get_batch_request() override {
+        return ahead_.next(this->options_.batch_size);
+    }
+
+    DistributedSampler ahead_;
+};
+
+}  // namespace worker
+
+/// Gives the batches of a sampler in its order, made ahead by threads: LibTorch's data loader, but
+/// one that can be resumed. The sampler moves on by a batch when next() gives that batch, whatever
+/// is made ahead; so a checkpoint that holds the sampler holds the loader's place, and after a kill
+/// with batches in flight each sample is trained on exactly once. The loader follows whoever moves
+/// the sampler, say Checkpoints::resume() or set_epoch(), and begins again there.
+///
+///     ddprun::DataLoader loader(images.map(Stack<>()), sampler, {.batch_size = 32, .workers = 2});
+///     while (auto batch = loader.next()) { … }
+///
+/// `Dataset` is one of torch::data's, with get_batch(); it is copied for each worker. The sampler
+/// outlives the loader. One thread, besides its own.
+template <typename Dataset>
+class DataLoader {
+public:
+    using Batch = typename Dataset::BatchType;
+
+    /// Throws for options that are out of range.
+    DataLoader(Dataset dataset, DistributedSampler& sampler, const DataLoaderOptions& options)
+        : sampler_(sampler),
+          batch_size_(options.batch_size),
+          maker_({std::move(dataset), options.device}, sampler, checked_options(options)) {}
+
+    /// The next batch, waited for if need be; none at the end of the epoch. What the data set
+    /// throws comes out here, in its place; the sampler is then still before that batch.
+    std::optional<Batch> next() {
+        if (at_ != sampler_.position()) {
+            maker_.start_at(sampler_);
+        }
+        at_.reset();
+        std::optional<Batch> batch;
+        try {
+            batch = maker_.next();
+        } catch (const torch::data::WorkerException& failure) {
+            std::rethrow_exception(failure.original_exception);
+        }
+        if (batch.has_value()) {
+            (void)sampler_.next_batch(batch_size_);
+        }
+        at_ = sampler_.position();
+        return batch;
+    }
+
+private:
+    static const DataLoaderOptions& checked_options(const DataLoaderOptions& options) {
+        TORCH_CHECK(options.batch_size >= 1, "a data loader's batch size is ", options.batch_size,
+                    "; give 1 or more");
+        TORCH_CHECK(options.workers >= 0 && options.workers <= kDataLoaderWorkersMax,
+                    "a data loader has ", options.workers, " workers; give 0 to ",
+                    kDataLoaderWorkersMax);
+        TORCH_CHECK(options.prefetch >= 1 && options.prefetch <= kDataLoaderBatchesMax &&
+                        options.workers * options.prefetch <= kDataLoaderBatchesMax,
+                    "a data loader of ", options.workers, " workers is to make ", options.prefetch,
+                    " batches ahead for each; give 1 or more, and at most ", kDataLoaderBatchesMax,
+                    " for all");
+        return options;
+    }
+
+    DistributedSampler& sampler_;
+    std::int64_t batch_size_;
+    std::optional<SamplerPosition> at_;  ///< where the next batch begins; none: not known
+    worker::BatchMaker<worker::PinnedDataset<Dataset>> maker_;
+};
+
+}  // namespace ddprun
