@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/plan/gpu.hpp"
+#include "launcher/surroundings/gpu.hpp"
 
 namespace ddprun::launcher {
 

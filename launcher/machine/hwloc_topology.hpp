@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "launcher/plan/topology.hpp"
+#include "launcher/surroundings/topology.hpp"
 
 namespace ddprun::launcher {
 

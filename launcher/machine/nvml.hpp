@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "launcher/plan/gpu.hpp"
+#include "launcher/surroundings/gpu.hpp"
 
 namespace ddprun::launcher {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 namespace ddprun::launcher {
 

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 namespace ddprun::launcher {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 namespace ddprun::launcher {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/plan/gpu.hpp"
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/gpu.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 /// Which GPUs the workers of this node will see, without CUDA or ROCm.
 namespace ddprun::launcher {

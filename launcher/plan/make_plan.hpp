@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launcher/plan/launch_plan.hpp"
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 namespace ddprun::launcher {
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 namespace ddprun::launcher {
 

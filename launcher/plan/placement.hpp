@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "launcher/plan/topology.hpp"
+#include "launcher/surroundings/topology.hpp"
 
 /// Which CPUs a worker is bound to. Pure: a topology and the places of GPUs in, lists of CPUs out.
 namespace ddprun::launcher {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/result.hpp"
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 namespace ddprun::launcher {
 

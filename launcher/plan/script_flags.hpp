@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "launcher/plan/program.hpp"
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 namespace ddprun::launcher {
 

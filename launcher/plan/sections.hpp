@@ -3,7 +3,7 @@
 #include "base/result.hpp"
 #include "launcher/plan/flags.hpp"
 #include "launcher/plan/launch_plan.hpp"
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 
 /// The steps of make_plan(), in the order in which it takes them. Each reads its flags, fills its
 /// part of the plan and fails with a line for the user; what a step before it wrote, it may read.

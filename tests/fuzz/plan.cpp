@@ -11,7 +11,7 @@
 
 #include "base/check.hpp"
 #include "launcher/plan/make_plan.hpp"
-#include "launcher/plan/surroundings.hpp"
+#include "launcher/surroundings/surroundings.hpp"
 #include "rendezvous/wire/codec.hpp"
 #include "tests/fuzz/choices.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "launcher/plan/gpu.hpp"
-#include "launcher/plan/topology.hpp"
+#include "launcher/surroundings/gpu.hpp"
+#include "launcher/surroundings/topology.hpp"
 
 namespace ddprun::launcher {
 
