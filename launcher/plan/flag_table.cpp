@@ -45,6 +45,8 @@ constexpr std::array kFlags = {
           "workers here (1): number, auto (GPUs, else CPUs), gpu, cpu"),
     value("node-rank", "N", Group::Size, "wish for this node's place (default: chosen, stable)"),
     on_or_off("standalone", Group::Size, "this machine alone; nothing listens but on 127.0.0.1"),
+    value("place", "auto|none", Group::Size,
+          "nodes, endpoint and GPUs are the scheduler's (default auto)"),
 
     value("rdzv-endpoint", "HOST[:PORT]", Group::Meeting,
           "where nodes meet; the machine that owns HOST serves it,\nnothing needs to be started"
@@ -73,8 +75,8 @@ constexpr std::array kFlags = {
     value("local-addr", "HOST", Group::Meeting,
           "this node's address (default: that of the way to HOST)"),
     value("topology", "KEY", Group::Meeting,
-          "nodes with one key are near each other: they get ranks\nbeside each other, and spares"
-          " replace a node near them\n(default: Slurm's switch and node, where it tells)"),
+          "nodes with one key are near each other: so are their ranks,\nand spares replace a node"
+          " near them (default: Slurm's)"),
     value("node-id", "ID", Group::Meeting, "this node's name across restarts (default: derived)"),
     value("secret-file", "FILE", Group::Meeting,
           "the nodes' common secret (default ~/.config/ddprun/secret,\nmade on first use;"

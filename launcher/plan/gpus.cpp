@@ -226,6 +226,12 @@ GpuSight see_gpus(const Surroundings& surroundings) {
             .is_evident = present.gpus.has_value()};
 }
 
+std::optional<int> usable_gpus(const Surroundings& surroundings, bool is_asked) {
+    const GpuSight gpus = see_gpus(surroundings);
+    const bool is_there = !gpus.visible.empty() && (gpus.is_evident || is_asked);
+    return is_there ? std::optional{static_cast<int>(gpus.visible.size())} : std::nullopt;
+}
+
 bool may_see_nvidia_gpus(const Surroundings& surroundings) {
     const std::optional<std::string> devices = surroundings.variable("CUDA_VISIBLE_DEVICES");
     if (devices && visible_gpus(std::nullopt, devices).empty()) {

@@ -39,6 +39,10 @@ struct GpuSight {
 /// those of ROCm's kernel driver.
 [[nodiscard]] GpuSight see_gpus(const Surroundings& surroundings);
 
+/// The number of them; none where there are none. Only where `is_asked` for by name a variable
+/// alone is believed.
+[[nodiscard]] std::optional<int> usable_gpus(const Surroundings& surroundings, bool is_asked);
+
 /// Whether programs that are started here may see GPUs of NVIDIA's driver. Without asking it: that
 /// takes longer than the start of a job.
 [[nodiscard]] bool may_see_nvidia_gpus(const Surroundings& surroundings);

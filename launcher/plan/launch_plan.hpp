@@ -9,6 +9,7 @@
 #include "agent/core/worker_options.hpp"
 #include "base/error.hpp"
 #include "base/instant.hpp"
+#include "launcher/place/place.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -29,7 +30,9 @@ struct LaunchPlan {
     std::uint16_t endpoint_port = kRendezvousPort;
     /// Of more daemons, of which one leads at a time. A site runs them: none is started here then.
     std::vector<rdzv::Endpoint> other_endpoints;
-    std::string topology_key;  ///< nodes with the same one are near each other
+    std::optional<Place> place;  ///< of the scheduler that has started us; none: nobody has
+    bool takes_place = false;    ///< the number of nodes, rank and endpoint are the place's
+    std::string topology_key;    ///< nodes with the same one are near each other
     std::optional<int> node_rank;
     std::string node_id;                  ///< empty: derived
     std::string local_addr;               ///< empty: derived

@@ -150,6 +150,17 @@ Result<void> meet_at_master(const Given& given, LaunchPlan& plan) {
     return {};
 }
 
+/// Where the scheduler's first node is; one node needs no place to meet.
+void meet_at_place(const Place& place, LaunchPlan& plan) {
+    if (place.nodes == 1) {
+        return;
+    }
+    plan.is_single_node = false;
+    plan.endpoint_host = place.endpoint_host;
+    plan.endpoint_port = place.endpoint_port;
+    plan.node_rank = place.node_rank;
+}
+
 Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
     if (const std::optional<Given> port = value_if_any(line, "master-port")) {
         const Result<int> number = parse_whole_number(*port, {.least = 0, .most = 65535});
@@ -163,6 +174,10 @@ Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
     }
     if (Result<void> checked = check_backend(line); !checked) {
         return checked;
+    }
+    if (plan.takes_place) {
+        meet_at_place(*plan.place, plan);
+        return {};
     }
     if (const std::optional<Given> endpoint = value_if_any(line, "rdzv-endpoint")) {
         const std::optional<Given> backend = line.value("rdzv-backend");
@@ -235,6 +250,8 @@ Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
             return name.error();
         }
         plan.job = JobId{*name};
+    } else if (plan.takes_place) {
+        plan.job = JobId{plan.place->job_id};
     } else if (plan.settings.max_nodes > 1) {
         plan.job = JobId{"none"};
         plan.warnings.push_back(
@@ -243,18 +260,11 @@ Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
-/// Slurm tells where in the network a node is, as `switch1.switch2.node`.
-void take_topology(const CommandLine& line, const Surroundings& surroundings, LaunchPlan& plan) {
-    const std::size_t most = Limits{}.name_bytes_max;
+void take_topology(const CommandLine& line, LaunchPlan& plan) {
     if (const std::optional<Given> key = value_if_any(line, "topology")) {
-        plan.topology_key = key->value.substr(0, most);
-        return;
-    }
-    const std::string slurm = surroundings.variable("SLURM_TOPOLOGY_ADDR").value_or("");
-    // The last part is the node itself; without any other there is one switch, or none is known.
-    plan.topology_key = slurm.substr(0, std::min(slurm.rfind('.'), most));
-    if (slurm.find('.') == std::string::npos) {
-        plan.topology_key.clear();
+        plan.topology_key = key->value.substr(0, Limits{}.name_bytes_max);
+    } else if (plan.place) {
+        plan.topology_key = plan.place->topology_key;
     }
 }
 
@@ -319,7 +329,7 @@ Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundi
     if (Result<void> taken = choose_store(line, plan); !taken) {
         return taken;
     }
-    take_topology(line, surroundings, plan);
+    take_topology(line, plan);
     if (Result<void> taken = name_job(line, plan); !taken) {
         return taken;
     }

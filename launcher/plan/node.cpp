@@ -25,13 +25,6 @@ constexpr int kStderrBit = 2;
 /// One read of a worker's pipe.
 constexpr std::uint64_t kLogFileBytesMin = std::uint64_t{64} << 10;
 
-/// `is_asked`: by name, so that a variable alone is believed.
-std::optional<int> usable_gpus(const Surroundings& surroundings, bool is_asked) {
-    const GpuSight gpus = see_gpus(surroundings);
-    const bool is_there = !gpus.visible.empty() && (gpus.is_evident || is_asked);
-    return is_there ? std::optional{static_cast<int>(gpus.visible.size())} : std::nullopt;
-}
-
 /// Says what a rank that this node does not have was meant for; the flag may serve other nodes.
 void warn_of_missing_ranks(const Given& given, int highest, LaunchPlan& plan) {
     if (highest >= plan.slots) {

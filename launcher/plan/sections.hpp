@@ -9,6 +9,11 @@
 /// part of the plan and fails with a line for the user; what a step before it wrote, it may read.
 namespace ddprun::launcher {
 
+/// What a scheduler tells of nodes, rank and endpoint, unless a flag or PET_* says anything of
+/// them.
+[[nodiscard]] Result<void> take_place(const CommandLine& line, const Surroundings& surroundings,
+                                      LaunchPlan& plan);
+
 /// Flags of torchrun that choose nothing here; refuses values that ask for what there is not.
 [[nodiscard]] Result<void> take_without_effect(const CommandLine& line,
                                                const Surroundings& surroundings, LaunchPlan& plan);
@@ -28,6 +33,11 @@ namespace ddprun::launcher {
 /// Workers of this node.
 [[nodiscard]] Result<void> take_slots(const CommandLine& line, const Surroundings& surroundings,
                                       LaunchPlan& plan);
+
+/// Workers of this node where a scheduler tells its GPUs; what was found, and what is wrong with
+/// it.
+[[nodiscard]] Result<void> take_place_slots(const CommandLine& line,
+                                            const Surroundings& surroundings, LaunchPlan& plan);
 
 /// What each worker of this node has of it: device, CPUs, threads.
 [[nodiscard]] Result<void> take_placement(const CommandLine& line, const Surroundings& surroundings,

@@ -25,6 +25,7 @@
 #include "launcher/run/endpoint_address.hpp"
 #include "launcher/run/local_link.hpp"
 #include "launcher/run/node_identity.hpp"
+#include "launcher/run/node_tasks.hpp"
 #include "launcher/run/state_folder.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
 #include "rendezvous/transport/listener.hpp"
@@ -37,6 +38,9 @@ namespace {
 
 /// How long a head node waits for the daemon it started; another job may still use it.
 constexpr Milliseconds kDaemonPatience{1500};
+/// Of several ddprun on one node: for the first, and at its end for those that begin late. The
+/// scheduler starts them together.
+constexpr Milliseconds kFirstTaskPatience{30000};
 constexpr std::size_t kOtherDescriptors = 64;  ///< besides one for each client of the store
 
 void complain(const std::string& line) {
@@ -291,6 +295,50 @@ private:
     int exit_code_ = kExitInternal;
 };
 
+/// What is one of several on its node, and not the first, ends as the first one does.
+int follow(const LaunchPlan& plan, const std::string& path) {
+    // The first one is asked to leave, too, and knows better when that is done.
+    for (const int number : plan.signals_to_handle) {
+        signal(number, SIG_IGN);
+    }
+    const Result<int> code = follow_first_task(
+        path, kFirstTaskPatience, Limits{}.say_waiting_after,
+        [] { complain("waiting for the first ddprun of this node, which starts the workers"); });
+    if (!code) {
+        complain(code.error().what);
+        return code.error().code == ErrorCode::TimedOut ? kExitNodesMissing
+                                                        : exit_code_for(code.error());
+    }
+    return *code;
+}
+
+int launch(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
+    raise_open_files(kOtherDescriptors + static_cast<std::size_t>(plan.settings.max_nodes) *
+                                             static_cast<std::size_t>(plan.slots));
+    Launch one(plan, saved);
+    return one.run();
+}
+
+/// One of several ddprun that a scheduler has started on this node.
+int run_as_task(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
+    const Result<std::string> path = node_tasks_path(*plan.place, slurm_node_name());
+    if (!path) {
+        complain(path.error().what);
+        return exit_code_for(path.error());
+    }
+    if (plan.place->task_here != 0) {
+        return follow(plan, *path);
+    }
+    Result<FirstTask> first = FirstTask::open(*path);
+    if (!first) {
+        complain(first.error().what);
+        return exit_code_for(first.error());
+    }
+    const int code = launch(plan, saved);
+    first->end(code, plan.place->tasks_here - 1, kFirstTaskPatience);
+    return code;
+}
+
 }  // namespace
 
 int run(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
@@ -300,10 +348,7 @@ int run(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
     if (plan.ignores_hup) {
         signal(SIGHUP, SIG_IGN);
     }
-    raise_open_files(kOtherDescriptors + static_cast<std::size_t>(plan.settings.max_nodes) *
-                                             static_cast<std::size_t>(plan.slots));
-    Launch launch(plan, saved);
-    return launch.run();
+    return has_other_tasks(plan) ? run_as_task(plan, saved) : launch(plan, saved);
 }
 
 }  // namespace ddprun::launcher

@@ -194,8 +194,8 @@ def free_port():
 
 def environment(run, folder, python):
     kept = {key: value for key, value in os.environ.items()
-            if not re.match("PET_|DDPRUN_|TORCH|OMP_|CUDA_|RANK|WORLD|MASTER|LOCAL_|GROUP_|PYTHON",
-                            key)}
+            if not re.match("PET_|DDPRUN_|TORCH|OMP_|CUDA_|RANK|WORLD|MASTER|LOCAL_|GROUP_|PYTHON|"
+                            "SLURM", key)}
     kept.update(HOME=folder, TMPDIR=folder, LC_ALL="C.UTF-8", PYTHON_EXEC=python,
                 PARITY_OUT=os.path.join(folder, "out"))
     kept.update(run.variables)

@@ -1,0 +1,256 @@
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/limits.hpp"
+#include "base/printable.hpp"
+#include "base/whole_number.hpp"
+#include "launcher/place/host_list.hpp"
+#include "launcher/place/schedulers.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+/// Below the ports that Linux gives to those who ask for any (32768 and above).
+constexpr std::uint64_t kFirstPort = 23000;
+constexpr std::uint64_t kPorts = 9768;
+/// Slurm counts down from 2^32 for what is no step of srun: the batch script, salloc's shell.
+constexpr std::uint64_t kFirstStepOfSlurm = 0xfffffff0;
+
+/// A variable that is set and not empty, and what it is called.
+struct Variable {
+    std::string name;
+    std::string value;
+
+    [[nodiscard]] Error wrong(std::string_view why) const {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("{}={}: {}", name, printable(value, std::string::npos), why)};
+    }
+};
+
+class Slurm {
+public:
+    explicit Slurm(const Surroundings& surroundings) : surroundings_(surroundings) {}
+
+    [[nodiscard]] Result<std::optional<Place>> find();
+
+private:
+    /// The first of `names` that is there.
+    [[nodiscard]] std::optional<Variable> first_of(std::initializer_list<const char*> names) const {
+        for (const char* name : names) {
+            std::string value = surroundings_.variable(name).value_or("");
+            if (!value.empty()) {
+                return Variable{name, std::move(value)};
+            }
+        }
+        return std::nullopt;
+    }
+
+    Result<std::uint64_t> number(std::initializer_list<const char*> names, std::uint64_t most,
+                                 std::uint64_t otherwise) const {
+        const std::optional<Variable> found = first_of(names);
+        if (!found) {
+            return otherwise;
+        }
+        const std::optional<std::uint64_t> value = whole_number<std::uint64_t>(found->value);
+        if (!value || *value > most) {
+            return found->wrong(fmt::format("must be a whole number up to {}", most));
+        }
+        return *value;
+    }
+
+    Result<int> small(std::initializer_list<const char*> names, std::size_t most,
+                      int otherwise) const {
+        const Result<std::uint64_t> value =
+            number(names, most, static_cast<std::uint64_t>(otherwise));
+        return value ? Result<int>(static_cast<int>(*value)) : Result<int>(value.error());
+    }
+
+    std::optional<Error> take_job(Place& place);
+    std::optional<Error> take_nodes(Place& place);
+    std::optional<Error> take_tasks(Place& place);
+    void take_devices(Place& place) const;
+    void take_topology(Place& place) const;
+    void take_start_line(Place& place) const;
+    [[nodiscard]] std::vector<int> cpus_of_nodes() const;
+
+    const Surroundings& surroundings_;
+    std::uint64_t job_ = 0;
+};
+
+std::optional<Error> Slurm::take_job(Place& place) {
+    constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+    const Result<std::uint64_t> job = number({"SLURM_JOB_ID", "SLURM_JOBID"}, kMost, 0);
+    const Result<std::uint64_t> step = number({"SLURM_STEP_ID", "SLURM_STEPID"}, kMost, kMost);
+    const Result<int> restarts = small({"SLURM_RESTART_COUNT"}, 1'000'000, 0);
+    if (!job || !step || !restarts) {
+        return !job ? job.error() : !step ? step.error() : restarts.error();
+    }
+    job_ = *job;
+    place.is_on_every_node = *step < kFirstStepOfSlurm;
+    place.job_id =
+        place.is_on_every_node ? fmt::format("{}.{}", job_, *step) : fmt::format("{}", job_);
+    place.job = "slurm job " + place.job_id;
+    place.restarts = *restarts;
+    // A shell of salloc has the job's variables and may be on the machine where people log in.
+    place.is_on_node = first_of({"SLURMD_NODENAME"}).has_value();
+    return std::nullopt;
+}
+
+std::optional<Error> Slurm::take_nodes(Place& place) {
+    const bool is_step = place.is_on_every_node;
+    const std::optional<Variable> list =
+        is_step ? first_of({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
+                : first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+    if (!list) {
+        return Error{
+            ErrorCode::InvalidArgument,
+            fmt::format("{}: SLURM_JOB_NODELIST is not set, so that nobody knows its nodes",
+                        place.job)};
+    }
+    const Result<std::vector<std::string>> hosts = expand_host_list(list->value);
+    if (!hosts) {
+        return list->wrong(hosts.error().what);
+    }
+    place.nodes = static_cast<int>(hosts->size());
+    const Result<int> told =
+        is_step ? small({"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}, Limits{}.nodes_max, place.nodes)
+                : small({"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}, Limits{}.nodes_max, place.nodes);
+    const Result<int> rank = small({"SLURM_NODEID"}, hosts->size() - 1, 0);
+    if (!told || !rank) {
+        return !told ? told.error() : rank.error();
+    }
+    if (*told != place.nodes) {
+        return list->wrong(fmt::format("names {} nodes, but Slurm counts {} in {}", place.nodes,
+                                       *told, place.job));
+    }
+    place.node_rank = *rank;
+    place.endpoint_host = hosts->front();
+    place.endpoint_port = static_cast<std::uint16_t>(kFirstPort + job_ % kPorts);
+    return std::nullopt;
+}
+
+/// Tasks are processes that srun starts: several on a node are as many ddprun.
+std::optional<Error> Slurm::take_tasks(Place& place) {
+    if (!place.is_on_every_node) {
+        return std::nullopt;
+    }
+    const std::optional<Variable> layout =
+        first_of({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
+    if (!layout) {
+        return std::nullopt;
+    }
+    const Result<std::vector<int>> counts = expand_counts(layout->value);
+    if (!counts) {
+        return layout->wrong(counts.error().what);
+    }
+    if (counts->size() != static_cast<std::size_t>(place.nodes)) {
+        return layout->wrong(
+            fmt::format("is for {} nodes, but {} has {}", counts->size(), place.job, place.nodes));
+    }
+    place.tasks = 0;
+    for (const int count : *counts) {
+        if (count < 1 || count > Limits{}.slots_max) {
+            return layout->wrong(
+                fmt::format("must be from 1 to {} on each node", Limits{}.slots_max));
+        }
+        place.tasks += count;
+    }
+    place.tasks_here = counts->at(static_cast<std::size_t>(place.node_rank));
+    const Result<int> here =
+        small({"SLURM_LOCALID"}, static_cast<std::size_t>(place.tasks_here) - 1, 0);
+    if (!here) {
+        return here.error();
+    }
+    place.task_here = *here;
+    return std::nullopt;
+}
+
+std::vector<int> Slurm::cpus_of_nodes() const {
+    const std::optional<Variable> cpus = first_of({"SLURM_JOB_CPUS_PER_NODE"});
+    Result<std::vector<int>> counts = expand_counts(cpus ? cpus->value : "");
+    return counts ? *std::move(counts) : std::vector<int>{};
+}
+
+/// What helps to say what is wrong. What cannot be read is not told.
+void Slurm::take_devices(Place& place) const {
+    const Result<int> gpus =
+        small({"SLURM_GPUS_ON_NODE"}, static_cast<std::size_t>(Limits{}.slots_max), 0);
+    if (gpus && *gpus > 0) {
+        place.gpus = *gpus;
+    }
+    // They are counted as the job's nodes are, of which a step may have a part.
+    const std::optional<Variable> list = first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+    const std::optional<Variable> own = first_of({"SLURMD_NODENAME"});
+    const std::vector<int> cpus = cpus_of_nodes();
+    const Result<std::vector<std::string>> hosts = expand_host_list(list ? list->value : "");
+    if (!own || !hosts || hosts->size() != cpus.size()) {
+        return;
+    }
+    const auto found = std::find(hosts->begin(), hosts->end(), own->value);
+    if (found != hosts->end()) {
+        place.cpus = cpus[static_cast<std::size_t>(found - hosts->begin())];
+    }
+}
+
+/// `switch1.switch2.node` beside its pattern `switch.switch.node`: all but the node, whose name may
+/// have dots.
+void Slurm::take_topology(Place& place) const {
+    const std::optional<Variable> address = first_of({"SLURM_TOPOLOGY_ADDR"});
+    const std::optional<Variable> pattern = first_of({"SLURM_TOPOLOGY_ADDR_PATTERN"});
+    if (!address || !pattern || !pattern->value.ends_with(".node")) {
+        return;
+    }
+    const auto switches = std::count(pattern->value.begin(), pattern->value.end(), '.');
+    std::size_t end = 0;
+    for (std::ptrdiff_t i = 0; i < switches; ++i) {
+        end = address->value.find('.', i == 0 ? 0 : end + 1);
+        if (end == std::string::npos) {
+            return;
+        }
+    }
+    place.topology_key = address->value.substr(0, std::min(end, Limits{}.name_bytes_max));
+}
+
+/// Names the number of tasks too: a batch script hands its own, one for each GPU, on to srun. And
+/// the CPUs, which srun does not take over from the job since Slurm 22.05.
+void Slurm::take_start_line(Place& place) const {
+    place.start_line = fmt::format("srun -N{} -n{} --ntasks-per-node=1", place.nodes, place.nodes);
+    const std::vector<int> cpus = cpus_of_nodes();
+    const auto least = std::min_element(cpus.begin(), cpus.end());
+    if (least != cpus.end() && *least > 1) {
+        place.start_line += fmt::format(" --cpus-per-task={}", *least);
+    }
+}
+
+Result<std::optional<Place>> Slurm::find() {
+    if (!first_of({"SLURM_JOB_ID", "SLURM_JOBID"})) {
+        return std::optional<Place>{};
+    }
+    Place place;
+    for (const auto take : {&Slurm::take_job, &Slurm::take_nodes, &Slurm::take_tasks}) {
+        if (std::optional<Error> error = (this->*take)(place)) {
+            return *std::move(error);
+        }
+    }
+    take_devices(place);
+    take_topology(place);
+    take_start_line(place);
+    return std::optional<Place>{std::move(place)};
+}
+
+}  // namespace
+
+Result<std::optional<Place>> place_in_slurm(const Surroundings& surroundings) {
+    return Slurm(surroundings).find();
+}
+
+}  // namespace ddprun::launcher
