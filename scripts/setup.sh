@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/setup.sh [--without-torch] [--cuda-headers] [--full]
+usage: scripts/setup.sh [--without-torch] [--cuda-headers] [--full] [--peers]
 
 Installs the missing Debian packages (with sudo when not root), then makes .venv with PyTorch,
 NumPy and scikit-learn for the examples, the benchmarks and the tests that run real training, and
@@ -19,6 +19,8 @@ with the library and the type checker that the package `ddprun` is tested with.
                     runtime is written for (81 MB, 63 kept), and what only scripts/test.sh --full
                     uses: transformers and lightning in .venv, and Debian's packages to judge
                     released packages and run them with
+  --peers           also schedulers that tests run jobs of: Slurm and MUNGE. No service is started,
+                    the tests start their own
   --help            this text
 TEXT
 }
@@ -60,14 +62,18 @@ torch_header_wheels=(
     torch==2.11.0                7b6a60d48062809f58595509c524b88e6ddec3ebe25833d6462eeab81e5f2ce4
 )
 
+peer_packages=(munge slurmctld slurmd slurm-client)
+
 with_torch=yes
 with_cuda_headers=no
 is_full=no
+with_peers=no
 for argument in "$@"; do
     case "$argument" in
         --without-torch) with_torch=no ;;
         --cuda-headers) with_cuda_headers=yes ;;
         --full) is_full=yes; with_cuda_headers=yes ;;
+        --peers) with_peers=yes ;;
         --help | -h) usage; exit 0 ;;
         *)
             printf 'setup: unknown option %s; see scripts/setup.sh --help\n' "$argument" >&2
@@ -96,6 +102,7 @@ missing_packages() {
 }
 
 [ "$is_full" = no ] || packages+=("${full_packages[@]}")
+[ "$with_peers" = no ] || packages+=("${peer_packages[@]}")
 command -v dpkg-query >/dev/null ||
     die "this is no Debian system (no dpkg-query): install by hand: ${packages[*]}"
 mapfile -t missing < <(missing_packages)
@@ -103,6 +110,13 @@ if [ "${#missing[@]}" -eq 0 ]; then
     say "Debian packages: all ${#packages[@]} are installed"
 else
     say "Debian packages: installing ${missing[*]}"
+    # Debian starts what it installs unless this file says no.
+    policy=/usr/sbin/policy-rc.d
+    if [ "$with_peers" = yes ] && [ ! -e "$policy" ]; then
+        trap 'as_root rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 755 "$policy"
+    fi
     as_root apt-get update
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
         "${missing[@]}"

@@ -14,8 +14,9 @@ scripts/quickstart.sh as a user would. The last line is `N passed, N failed`; th
 only if nothing failed. What is skipped is said aloud.
 
   --full            also the callbacks for transformers and lightning (scripts/setup.sh --full), a
-                    ResNet on a terminal beside torchrun, the packages for x86-64 and for arm64
-                    (under an emulator, with its unit and scenario tests),
+                    ResNet on a terminal beside torchrun, jobs of a real Slurm (--peers),
+                    the packages for x86-64 and for arm64 (under an emulator, with its unit and
+                    scenario tests),
                     the thread sanitizer on everything, the quick tests 50 times over, 200
                     kills of the C++ training in place of 20 and 50 of a pair of networks in
                     place of 5, 100,000 steps of it in one process,
@@ -33,7 +34,7 @@ with_torch=yes
 setup_options=(--cuda-headers)
 for argument in "$@"; do
     case "$argument" in
-        --full) is_full=yes; setup_options+=(--full) ;;
+        --full) is_full=yes; setup_options+=(--full --peers) ;;
         --without-torch) with_torch=no; setup_options+=(--without-torch) ;;
         --help | -h) usage; exit 0 ;;
         *)
@@ -143,8 +144,8 @@ if [ "$is_full" = yes ]; then
         suite "two networks trained against each other, killed 50 times" release -R cluster_gan
     DDPRUN_RUNTIME_STEPS=100000 DDPRUN_RUNTIME_DEATHS=1000 \
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
-    suite "large libraries in Python, each run on a terminal, a C++ training with the installed \
-runtime" release -L full
+    suite "large libraries in Python, each run on a terminal, jobs of Slurm, \
+a C++ training with the installed runtime" release -L full
     if [ -e .venv/compile-only/torch-2.11.txt ]; then
         check "the runtime compiles with LibTorch 2.11, too" \
             scripts/build.sh release ddprun_compiles_with_torch_2_11

@@ -1,0 +1,307 @@
+"""Jobs of a real Slurm: two nodes on loopback, with a munged, a slurmctld and two slurmd of the
+test's own. Nothing of the system is started, asked or changed.
+
+usage: slurm.py BIN_DIR TEST_WORKER [unittest's words]
+Ends with `LEFT OUT: ...` where Slurm is not installed (scripts/setup.sh --peers) or may not be run.
+"""
+
+import contextlib
+import os
+import pwd
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PATIENCE_S = 120  # on a machine that has no time for it
+BIN = WORKER = ""
+
+# A node's name is its address, so that it can be resolved anywhere: all of 127/8 is this machine.
+CONF = """
+ClusterName=ddprun
+FirstJobId={first_job}
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=1,sched_min_interval=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+KillWait=5
+NodeName=127.0.0.[1-2] NodeAddr=127.0.0.1 NodeHostname={host} Port=[{ports[1]}-{ports[2]}] CPUs=2
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def free_ports(count):
+    """A port, and `count - 1` beside each other: nobody has them now."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            def bound(port):
+                one = stack.enter_context(socket.socket())
+                one.bind(("", port))
+                return one.getsockname()[1]
+            try:
+                ports = [bound(0), bound(0)]
+                return ports + [bound(ports[1] + i) for i in range(1, count - 1)]
+            except (OSError, OverflowError):
+                continue
+
+
+class Slurm:
+    """The daemons. `run` and `start` are for the commands of a user."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for name in ("state", "home", "tmp"):
+            os.mkdir(os.path.join(folder, name))
+        self.user = pwd.getpwuid(os.getuid()).pw_name
+        with open(self.path("slurm.conf"), "w", encoding="utf-8") as conf:
+            conf.write(CONF.format(folder=folder, user=self.user, ports=free_ports(3),
+                                   first_job=random.randrange(1, 50000),
+                                   host=socket.gethostname().partition(".")[0]))
+        # Neither what the caller's own job has set nor what other tests have.
+        kept = {key: value for key, value in os.environ.items()
+                if not re.match("SLURM|SBATCH|SRUN|SALLOC|PET_|DDPRUN_|TORCH|CUDA_|OMP_", key)}
+        self.environment = {**kept, "SLURM_CONF": self.path("slurm.conf"), "LC_ALL": "C.UTF-8",
+                            "HOME": self.path("home"), "TMPDIR": self.path("tmp")}
+        self.daemons = []
+        self._start_munged()
+        self._start("slurmctld", ["-D"], "Running as primary controller")
+        for node in ("127.0.0.1", "127.0.0.2"):
+            self._start("slurmd", ["-D", "-N", node], "slurmd started on")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def _start_munged(self):
+        with open(self.path("munge.key"), "wb") as key:
+            os.fchmod(key.fileno(), 0o400)
+            key.write(os.urandom(1024))
+        # It stays in the background, and its first process ends when it can be asked.
+        subprocess.run(
+            ["munged", "--force", "--socket=" + self.path("munge.socket"),
+             "--key-file=" + self.path("munge.key"), "--log-file=" + self.path("munged.log"),
+             "--pid-file=" + self.path("munged.pid"), "--seed-file=" + self.path("munged.seed")],
+            check=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
+
+    def _start(self, program, flags, ready):
+        daemon = subprocess.Popen([program, *flags], env=self.environment, cwd=self.folder,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE)
+        self.daemons.append(daemon)
+        said = b""
+        while ready.encode() not in said:
+            readable, _, _ = select.select([daemon.stderr], [], [], PATIENCE_S)
+            more = os.read(daemon.stderr.fileno(), 65536) if readable else b""
+            if not more:
+                raise RuntimeError(f"{program} is not ready:\n{said.decode()}")
+            said += more
+        # Nobody reads on: its pipe takes the few lines of a test.
+
+    def _end_rendezvous(self):
+        """The daemon of a job whose nodes were all killed waits for them; it has our secret."""
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError), \
+                    open(f"/proc/{int(name)}/cmdline", encoding="utf-8") as words:
+                line = words.read()
+                if "ddprun-rendezvous" in line and self.path("home") in line:
+                    os.kill(int(name), signal.SIGKILL)
+
+    def stop(self):
+        self._end_rendezvous()
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+            daemon.wait(PATIENCE_S)
+            daemon.stderr.close()
+        with open(self.path("munged.pid"), encoding="utf-8") as pid:
+            munged = os.pidfd_open(int(pid.read()))
+        signal.pidfd_send_signal(munged, signal.SIGTERM)
+        select.select([munged], [], [], PATIENCE_S)
+        os.close(munged)
+
+    def start(self, *words):
+        return subprocess.Popen(words, env=self.environment, cwd=self.folder, text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, start_new_session=True)
+
+    def run(self, *words):
+        """Exit code and everything that was said."""
+        process = self.start(*words)
+        try:
+            said, _ = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            said, _ = process.communicate()
+            raise AssertionError(f"{words} does not end:\n{said}") from None
+        return process.returncode, said
+
+    def script(self, text):
+        """Runs `text` as a batch script: what it said."""
+        with open(self.path("job.sh"), "w", encoding="utf-8") as script:
+            script.write("#!/bin/bash\n" + text)
+        self.run("sbatch", "--wait", "-N2", "--ntasks-per-node=2", "--output=job.out", "job.sh")
+        with open(self.path("job.out"), encoding="utf-8") as said:
+            return said.read()
+
+
+def lines(process, pattern):
+    """Matches of `pattern` in the lines of `process`, as they come."""
+    for line in process.stdout:
+        found = re.search(pattern, line)
+        if found:
+            yield found
+
+
+class SlurmJobs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="ddprun-slurm-")
+        os.chmod(cls.folder, 0o711)
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.slurm = Slurm(cls.folder)
+        cls.addClassCleanup(cls.slurm.stop)
+        cls.ddprun = os.path.join(BIN, "ddprun")
+
+    def assert_world(self, said, workers, job=r"\d+\.\d+"):
+        # Of a worker that failed ddprun repeats the last lines.
+        ranks = {int(rank) for rank in re.findall(rf"worker rank=(\d+) world={workers} ", said)}
+        self.assertEqual(ranks, set(range(workers)), said)
+        self.assertRegex(said, rf"slurm job {job}: 2 nodes, endpoint 127\.0\.0\.1:[23]\d{{4}}")
+
+    def test_srun_needs_no_flags(self):
+        code, said = self.slurm.run("srun", "-N2", "--ntasks-per-node=1", self.ddprun, WORKER,
+                                    "--print")
+        self.assertEqual(code, 0, said)
+        self.assert_world(said, 2)
+
+    def test_a_batch_script_is_told_the_line_that_works(self):
+        said = self.slurm.script(f"{self.ddprun} {WORKER} --print\necho code=$?\n")
+        self.assertIn("code=2", said)
+        line = re.search(r"start ddprun on each: (srun .*) ddprun \.\.\.", said)[1]
+        self.assertIn("-N2", line)
+        said = self.slurm.script(f"{line} {self.ddprun} {WORKER} --print\necho code=$?\n")
+        self.assertIn("code=0", said)
+        self.assert_world(said, 2, r"\d+\.0")
+
+    def test_a_shell_of_salloc_is_told_it_too(self):
+        code, said = self.slurm.run("salloc", "-N2", self.ddprun, WORKER, "--print")
+        self.assertEqual(code, 2, said)
+        self.assertIn("this machine is none; start ddprun on each: srun -N2 -n2", said)
+        code, said = self.slurm.run("salloc", "-N2", "srun", self.ddprun, WORKER, "--print")
+        self.assertEqual(code, 0, said)
+        self.assert_world(said, 2)
+
+    def test_of_a_task_for_each_worker_one_starts_them_and_all_end_alike(self):
+        code, said = self.slurm.run(
+            "srun", "-N2", "--ntasks-per-node=2", "sh", "-c",
+            f"{self.ddprun} {WORKER} --print --when-rank 3 --exit-code 7; echo code=$?")
+        self.assertEqual(code, 0, said)
+        self.assert_world(said, 4)
+        self.assertEqual(said.count("code=7"), 4, said)
+
+    def test_a_killed_ddprun_is_killed_for_its_other_tasks(self):
+        # Its shell is the scheduler's task.
+        job = self.slurm.start(
+            "srun", "-N2", "--ntasks-per-node=2", "--kill-on-bad-exit=0", "--wait=0", "sh", "-c",
+            f"echo task=$SLURM_PROCID shell=$$; {self.ddprun} {WORKER} --print --hang; "
+            "echo task=$SLURM_PROCID code=$?")
+        shells, workers, codes = {}, 0, {}
+        for line in lines(job, r"task=(\d) (shell|code)=(\d+)|worker rank="):
+            if line[2] == "shell":
+                shells[line[1]] = int(line[3])
+            elif line[2] == "code":
+                codes[line[1]] = int(line[3])
+            else:
+                workers += 1
+            if workers == 4 and len(shells) == 4:
+                workers = 0
+                for task in ("0", "2"):  # the first of each node
+                    with open(f"/proc/{shells[task]}/task/{shells[task]}/children",
+                              encoding="utf-8") as children:
+                        os.kill(int(children.read().split()[0]), signal.SIGKILL)
+        job.communicate(timeout=PATIENCE_S)
+        self.assertEqual(codes, dict.fromkeys("0123", 137))
+
+    def test_torchruns_line_with_a_task_for_each_worker_is_refused(self):
+        code, said = self.slurm.run(
+            "srun", "-N2", "--ntasks-per-node=2", "--wait=0", self.ddprun, "--nnodes", "2",
+            "--rdzv-id", "j", "--rdzv-endpoint", "127.0.0.1:29400", WORKER)
+        self.assertEqual(code, 2, said)
+        self.assertRegex(said, r"--nnodes 2, but slurm job \d+\.0 starts 4 ddprun, 2 on this node; "
+                               "start one on each node: srun -N2 -n2 --ntasks-per-node=1")
+
+    def test_an_endpoint_without_a_size_is_refused(self):
+        code, said = self.slurm.run("srun", "-N2", self.ddprun, "--rdzv-endpoint", "127.0.0.1:1",
+                                    WORKER)
+        self.assertEqual(code, 2, said)
+        self.assertIn("each node would be a job of its own", said)
+
+    def test_two_jobs_meet_on_the_same_nodes(self):
+        def job(own, other):
+            return self.slurm.start(
+                "srun", "-N2", "--ntasks-per-node=1", "--overcommit", self.ddprun, WORKER,
+                "--print", "--touch", self.slurm.path(own + "{rank}"),
+                "--wait-for-file", self.slurm.path(other + "0"),
+                "--wait-for-file", self.slurm.path(other + "1"))
+        both = [job("red", "blue"), job("blue", "red")]
+        endpoints = set()
+        for one in both:
+            said, _ = one.communicate(timeout=PATIENCE_S)
+            self.assertEqual(one.returncode, 0, said)
+            self.assert_world(said, 2)
+            endpoints.add(re.search(r"endpoint (\S+)", said)[1])
+        self.assertEqual(len(endpoints), 2)
+
+    def test_scancel_leaves_nothing(self):
+        job = self.slurm.start("srun", "-N2", "--ntasks-per-node=1", "--job-name=left", self.ddprun,
+                               WORKER, "--daemonize", "--ignore-sigterm", "--print", "--hang")
+        left = []
+        for line in lines(job, r"descendant pid=(\d+)|worker rank=\d+.* pid=(\d+)"):
+            left.append(os.pidfd_open(int(line[1] or line[2])))
+            if len(left) == 4:
+                self.assertEqual(self.slurm.run("scancel", "--name=left")[0], 0)
+        job.communicate(timeout=PATIENCE_S)
+        for process in left:
+            readable, _, _ = select.select([process], [], [], PATIENCE_S)
+            self.assertTrue(readable)
+            os.close(process)
+
+
+def missing():
+    """Why there can be no Slurm here; empty if there can."""
+    for program in ("munged", "slurmctld", "slurmd", "srun", "sbatch"):
+        if shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin") is None:
+            return f"there is no {program}; scripts/setup.sh --peers installs it"
+    if os.getuid() != 0:
+        return "slurmd starts tasks as root only"
+    return ""
+
+
+if __name__ == "__main__":
+    BIN, WORKER = (os.path.abspath(word) for word in sys.argv[1:3])
+    os.environ["PATH"] += ":/usr/sbin"
+    if missing():
+        print("LEFT OUT: jobs of a real Slurm:", missing())
+    else:
+        unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
