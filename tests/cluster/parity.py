@@ -106,6 +106,10 @@ RUNS = [
     Run("legacy", TWO, legacy=True),
     Run("legacy module", ["-m"], program=["package.probe", "-x"], legacy=True),
     Run("legacy, use env", ["--use_env"], legacy=True),
+    # torchrun knows no scheduler. One node: of several ddprun would have the place.
+    Run("in a Slurm step", [], {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0",
+                                "SLURM_STEP_NODELIST": "here", "SLURM_STEP_NUM_NODES": "1",
+                                "SLURM_STEP_TASKS_PER_NODE": "1", "SLURMD_NODENAME": "here"}),
     Run("fails", [], {"PARITY_EXIT": "7"}),
     Run("another Python is active", [], {"VIRTUAL_ENV": "{folder}/other", "PYTHON_EXEC": None}),
 ]
@@ -147,7 +151,8 @@ ALLOWED = [
             "(?!static|master port|two static|c10d)"),
     Allowed("`MASTER_PORT`", r"environment MASTER_PORT", both_ports, "(?!.*static|master port)"),
     Allowed("`TORCHELASTIC_RUN_ID`", r"environment TORCHELASTIC_RUN_ID",
-            lambda t, d: re.fullmatch("[0-9a-f-]{36}|none", t) and re.fullmatch("[0-9a-f]{16}", d)),
+            lambda t, d: re.fullmatch("[0-9a-f-]{36}|none", t)
+            and re.fullmatch(r"[0-9a-f]{16}|7\.0", d)),
     Allowed("`OMP_NUM_THREADS`", r"environment OMP_NUM_THREADS", lambda t, d: t == "1",
             depends_on_machine=True),  # of few cores the share is 1, too
     Allowed("parent-death signal", r"parent death signal", lambda t, d: d == 9),

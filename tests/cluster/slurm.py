@@ -257,6 +257,15 @@ class SlurmJobs(unittest.TestCase):
         self.assertEqual(code, 2, said)
         self.assertIn("each node would be a job of its own", said)
 
+    def test_homes_that_are_not_shared_are_refused_with_what_to_do(self):
+        home = self.slurm.path("home")
+        code, said = self.slurm.run(
+            "srun", "-N2", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "sh", "-c",
+            f"HOME={home}/$SLURMD_NODENAME exec {self.ddprun} {WORKER} --print")
+        self.assertNotEqual(code, 0, said)
+        self.assertRegex(said, r"the secret of this node is not that of the rendezvous at \S+; "
+                               r"copy \S+ from the node that started it, or pass --secret-file")
+
     def test_two_jobs_meet_on_the_same_nodes(self):
         def job(own, other):
             return self.slurm.start(
