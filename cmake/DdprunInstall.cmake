@@ -41,9 +41,10 @@ set(headers
     worker_runtime/contract/worker_environment.hpp worker_runtime/contract/worker_page.hpp
     worker_runtime/env/environment.hpp worker_runtime/env/page.hpp)
 if(DDPRUN_HAS_LIBTORCH)
-    list(APPEND headers worker_runtime/worker.hpp)
-    foreach(name checkpoints distributed_data_parallel distributed_sampler evaluation
-            gradient_reducer output_tensors process_group stop_ballot training_state worker)
+    file(STRINGS "${PROJECT_SOURCE_DIR}/worker_runtime/worker.hpp" includes REGEX "^#include \"")
+    list(TRANSFORM includes REPLACE "^#include \"([^\"]+)\".*" "\\1")
+    list(APPEND headers worker_runtime/worker.hpp ${includes})
+    foreach(name gradient_reducer output_tensors stop_ballot)
         list(APPEND headers worker_runtime/torch/${name}.hpp)
     endforeach()
 endif()

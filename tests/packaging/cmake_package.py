@@ -8,6 +8,7 @@ Usage: cmake_package.py BUILD SOURCE [full]; BUILD is a build of ddprun that ins
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,17 @@ class Package(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.make("place")
         self.assertEqual(run(os.path.join(self.consumer, "place"), env={}), (0, "rank 0 of 1"))
+
+    def test_headers_come_with_those_that_they_include(self):
+        folder = os.path.join(self.prefix, "include", "ddprun")
+        missing = set()
+        for where, _, names in os.walk(folder):
+            for name in names:
+                with open(os.path.join(where, name), encoding="utf-8") as file:
+                    includes = re.findall(r'^#include "([^"]+)"', file.read(), re.MULTILINE)
+                missing |= {f"{include}, included by {name}" for include in includes
+                            if not os.path.exists(os.path.join(folder, include))}
+        self.assertEqual(missing, set())
 
     def test_a_component_that_does_not_exist_is_refused_in_words(self):
         code, text = self.configure_installed("-DCOMPONENTS=launcher")
