@@ -228,6 +228,9 @@ void autocast(const Worker& worker, const ProcessGroup& group) {
     change();
     const Autocast plain(torch::kCPU, {.cache = false});
     require(product() == 4, "the cast is kept although it was not to be");
+    change();
+    const Autocast nested(torch::kCPU);
+    require(product() == 8, "a guard that says nothing of the cache turns it on");
 }
 
 /// In step 5 the last rank alone sees an inf; Python's ranks all do.

@@ -26,7 +26,7 @@ Autocast::Autocast(torch::DeviceType device, AutocastOptions options)
       was_caching_(at::autocast::is_autocast_cache_enabled()) {
     at::autocast::set_autocast_enabled(device, options.enabled);
     at::autocast::set_autocast_dtype(device, options.dtype.value_or(dtype_before_));
-    at::autocast::set_autocast_cache_enabled(options.cache);
+    at::autocast::set_autocast_cache_enabled(options.cache.value_or(was_caching_));
     at::autocast::increment_nesting();
 }
 

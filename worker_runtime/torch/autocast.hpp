@@ -11,9 +11,9 @@ struct AutocastOptions {
     std::optional<torch::ScalarType> dtype = std::nullopt;
     /// False: as without it, say for a part of a region that loses too much precision.
     bool enabled = true;
-    /// A parameter that is used several times is cast once. The casts are kept until the outermost
-    /// guard ends.
-    bool cache = true;
+    /// Whether a parameter that is used several times is cast once, and the cast kept until the
+    /// outermost guard ends. None: as around it, and outside of all guards it is.
+    std::optional<bool> cache = std::nullopt;
 };
 
 /// While it lives, this thread's operations on tensors of one kind of device compute in the lower

@@ -31,9 +31,9 @@ struct GradientScalerOptions {
 /// does beyond: whether a gradient was not finite is agreed over the group, so that all ranks take
 /// a step or none does, and have the same scale. One thread.
 ///
-/// The names are for the mistakes of one iteration: scale() the loss, backward, unscale() if the
-/// gradients are looked at or clipped, step() for each optimizer, one update(). Every rank calls
-/// unscale() and step() alike: the first of them for an optimizer is a collective.
+/// One iteration: scale() the loss, backward, unscale() if the gradients are looked at or clipped,
+/// step() for each optimizer, one update(). Every rank calls unscale() and step() alike: the first
+/// of them for an optimizer is a collective.
 class GradientScaler {
 public:
     explicit GradientScaler(ProcessGroup group, GradientScalerOptions options = {});
