@@ -213,9 +213,13 @@ class SlurmJobs(unittest.TestCase):
         self.assert_world(said, 2)
 
     def test_of_a_task_for_each_worker_one_starts_them_and_all_end_alike(self):
+        # The one that fails waits until all have written.
+        written = self.slurm.path("written")
+        waits = " ".join(f"--wait-for-file {written}{rank}" for rank in range(4))
         code, said = self.slurm.run(
             "srun", "-N2", "--ntasks-per-node=2", "sh", "-c",
-            f"{self.ddprun} {WORKER} --print --when-rank 3 --exit-code 7; echo code=$?")
+            f"{self.ddprun} {WORKER} --print --touch {written}{{rank}} --when-rank 3 {waits} "
+            "--exit-code 7; echo code=$?")
         self.assertEqual(code, 0, said)
         self.assert_world(said, 4)
         self.assertEqual(said.count("code=7"), 4, said)
