@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of limits, docs/limits.md, made from the comments in base/limits.hpp.
+"""The table of limits, docs/limits.md, made from the comments of the headers with limits.
 
 usage: scripts/limits_table.py [--write | --check]
 
@@ -11,12 +11,15 @@ import re
 import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-SOURCE = "base/limits.hpp"
+# What a training program links has its own.
+SOURCES = ("base/limits.hpp", "worker_runtime/torch/limits.hpp")
 DOCUMENT = "docs/limits.md"
 INTRODUCTION = f"""# Limits
 
 Every queue, message, loop and wait has a bound. Each is a field of `Limits`
-([{SOURCE}](../{SOURCE})); this table is made from it by `scripts/limits_table.py --write`.
+([{SOURCES[0]}](../{SOURCES[0]})), those of the worker runtime of `RuntimeLimits`
+([{SOURCES[1]}](../{SOURCES[1]})); this table is made from them by
+`scripts/limits_table.py --write`.
 """
 FIELD = re.compile(r"\s*(?P<type>[\w:]+) (?P<name>\w+)\s*(?:=\s*(?P<value>[^;]+)|"
                    r"\{(?P<braced>[^}]*)\});\s*(?:///<\s*(?P<what>.*))?$")
@@ -49,9 +52,9 @@ def text_of(kind, name, what, number):
 
 def read_limits(header):
     """[(section, [(name, value, what)])] in the order of the header."""
-    body = re.search(r"^struct Limits \{\n(.*?)^\};", header, re.DOTALL | re.MULTILINE)
+    body = re.search(r"^struct (?:Runtime)?Limits \{\n(.*?)^\};", header, re.DOTALL | re.MULTILINE)
     if not body:
-        raise Unreadable("no `struct Limits`")
+        raise Unreadable("no struct of limits")
     # A comment that goes on in the next line is one comment.
     text = re.sub(r"(///<[^\n]*)\n\s*///<\s*", r"\1 ", body.group(1))
     text = re.sub(r"(///(?!<)[^\n]*)\n\s*///(?!<)\s*", r"\1 ", text)
@@ -74,10 +77,10 @@ def read_limits(header):
     return sections
 
 
-def document(header):
+def document(headers):
     """The whole of docs/limits.md."""
     parts = [INTRODUCTION]
-    for title, limits in read_limits(header):
+    for title, limits in (section for header in headers for section in read_limits(header)):
         rows = "".join(f"| `{name}` | {value} | {what} |\n" for name, value, what in limits)
         parts.append(f"## {title}\n\n| field | value | what |\n| --- | --- | --- |\n{rows}")
     return "\n".join(parts)
@@ -88,12 +91,15 @@ def main():
     if len(sys.argv) > 2 or mode not in ("", "--write", "--check"):
         print(__doc__.split("\n\n")[1], file=sys.stderr)
         return 2
-    with open(os.path.join(ROOT, SOURCE), encoding="utf-8") as file:
-        try:
-            wanted = document(file.read())
-        except Unreadable as error:
-            print(f"limits_table: {SOURCE}: {error}", file=sys.stderr)
-            return 1
+    headers = []
+    for source in SOURCES:
+        with open(os.path.join(ROOT, source), encoding="utf-8") as file:
+            headers.append(file.read())
+    try:
+        wanted = document(headers)
+    except Unreadable as error:
+        print(f"limits_table: {' or '.join(SOURCES)}: {error}", file=sys.stderr)
+        return 1
     path = os.path.join(ROOT, DOCUMENT)
     if mode == "--write":
         with open(path, "w", encoding="utf-8") as file:
@@ -104,7 +110,7 @@ def main():
             with open(path, encoding="utf-8") as file:
                 there = file.read()
         if there != wanted:
-            print(f"limits_table: {DOCUMENT} is older than {SOURCE}; "
+            print(f"limits_table: {DOCUMENT} is older than {' or '.join(SOURCES)}; "
                   "run scripts/limits_table.py --write", file=sys.stderr)
             return 1
     else:

@@ -269,9 +269,9 @@ def check_co_await(source):
 # ---------------------------------------------------------------------------- documentation
 
 def check_documented(source):
+    limits = (r"struct \w*Limits\s*\{", r"^\s*[\w:]+ (\w+)\s*(?:=|\{)")
     wanted = {"base/error.hpp": (r"enum class ErrorCode\s*\{", r"^\s*(\w+)\s*[,=]"),
-              "base/limits.hpp":
-                  (r"struct Limits\s*\{", r"^\s*[\w:]+ (\w+)\s*(?:=|\{)")}
+              "base/limits.hpp": limits, "worker_runtime/torch/limits.hpp": limits}
     if source.path not in wanted:
         return
     opening, field = wanted[source.path]

@@ -46,7 +46,12 @@ class Fields(unittest.TestCase):
                "    int b = 2;  ///< b\n};\n"
         self.assertEqual([part[0] for part in limits_table.read_limits(text)], ["Wire", "Hangs"])
         self.assertIn("## Hangs\n\n| field | value | what |\n| --- | --- | --- |\n"
-                      "| `b` | 2 | b |\n", limits_table.document(text))
+                      "| `b` | 2 | b |\n", limits_table.document([text]))
+
+    def test_the_sections_of_several_headers_follow_one_another(self):
+        first = "struct Limits {\n    // Wire.\n    int a = 1;  ///< a\n};\n"
+        second = "struct RuntimeLimits {\n    // Runtime.\n    int b = 2;  ///< b\n};\n"
+        self.assertRegex(limits_table.document([first, second]), "(?s)## Wire.*## Runtime.*`b` | 2")
 
     def test_what_is_not_understood_is_refused(self):
         for field in ["int a = other;  ///< a", "int a = f(1);  ///< a", "int a;  ///< a"]:
@@ -64,8 +69,11 @@ class Document(unittest.TestCase):
 
     def test_an_older_document_is_noticed(self):
         with tempfile.TemporaryDirectory() as root:
-            for folder in ("scripts", "base", "docs"):
+            for folder in ("scripts", "base", "docs", "worker_runtime/torch"):
                 os.makedirs(os.path.join(root, folder))
+            runtime = os.path.join(root, "worker_runtime", "torch", "limits.hpp")
+            with open(runtime, "w", encoding="utf-8") as file:
+                file.write("struct RuntimeLimits {\n    // B.\n    int b = 1;  ///< b\n};\n")
             shutil.copy(os.path.join(ROOT, "scripts", "limits_table.py"),
                         os.path.join(root, "scripts"))
             header = os.path.join(root, "base", "limits.hpp")

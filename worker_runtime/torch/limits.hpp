@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstddef>
+
+#include "base/instant.hpp"
+
+namespace ddprun::worker {
+
+/// The bounds of the worker runtime. A comment gives unit and reason; docs/limits.md is made from
+/// them for users (scripts/limits_table.py).
+struct RuntimeLimits {
+    // The worker runtime.
+    /// what goes on so long after a peer's connection has ended is cut: what came before is read,
+    /// or fails by itself, within milliseconds; what is left would wait for its time-out
+    Milliseconds loss_grace{1000};
+    int spawn_workers_max = 1024;         ///< of one spawn(): as many as a node has slots
+    Milliseconds spawn_stop_grace{5000};  ///< for the other workers, once one has failed
+    std::size_t spawn_error_bytes_max = std::size_t{4} << 10;  ///< kept of what a worker threw
+};
+
+}  // namespace ddprun::worker
