@@ -21,8 +21,8 @@ namespace ddprun {
 ///     loss_of(model.forward(images), labels).backward();
 ///     optimizer.step();
 ///
-/// One thread; every rank does the same number of passes. Throws what LibTorch throws, also when a
-/// peer dies.
+/// One thread; every rank does the same number of passes, but within join(). Throws what LibTorch
+/// throws, also when a peer dies.
 template <typename Network>
 class DistributedDataParallel {
 public:
@@ -63,6 +63,29 @@ public:
     };
 
     NoSync no_sync() { return NoSync(*reducer_); }
+
+    /// Runs `train`, in which the ranks may do different numbers of passes: a rank whose `train`
+    /// has returned takes part, with gradients of zero, in the others' passes until theirs have,
+    /// too. Then every rank has the network of one that was among the last; its optimizer's state
+    /// is its own. Before each pass the ranks tell each other a few words over Gloo. Within,
+    /// nothing but this wrapper, stop_requested() after each pass, and optimizers may use the
+    /// group: no SyncBatchNorm, no other collective, or only with throw_on_early_termination. What
+    /// `train` throws is thrown on, and the others wait for this rank until it ends.
+    template <typename Train>
+    void join(const Train& train, const JoinOptions& options = {}) {
+        struct Joining {
+            Joining(worker::GradientReducer& used, const JoinOptions& how) : reducer(used) {
+                reducer.begin_join(how);
+            }
+            ~Joining() { reducer.end_join(); }
+            Joining(const Joining&) = delete;
+            Joining& operator=(const Joining&) = delete;
+            worker::GradientReducer& reducer;
+        };
+        const Joining joining(*reducer_, options);
+        train();
+        reducer_->shadow_others();
+    }
 
     [[nodiscard]] Network& network() { return *network_; }
 

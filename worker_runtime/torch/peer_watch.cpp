@@ -16,6 +16,7 @@
 #include <optional>
 #include <utility>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "base/check.hpp"
@@ -47,6 +48,93 @@ std::optional<std::string> peer_of(int fd) {
 
 }  // namespace
 
+c10::intrusive_ptr<Loss::Future> Loss::unless_lost(const c10::intrusive_ptr<Future>& inner) {
+    auto outer = c10::make_intrusive<Future>(inner->elementType());
+    {
+        const std::lock_guard lock(mutex_);
+        if (error_) {
+            outer->setError(error_);
+            return outer;
+        }
+        pending_.emplace(outer.get(), outer);
+    }
+    inner->addCallback([loss = shared_from_this(), key = outer.get()](Future& done) {
+        const c10::intrusive_ptr<Future> waiting = loss->take(key);
+        if (!waiting) {
+            return;  // told already
+        }
+        if (done.hasError()) {
+            waiting->setError(done.exception_ptr());
+        } else {
+            waiting->markCompleted(done.constValue());
+        }
+    });
+    return outer;
+}
+
+Loss::Guard::Guard(Loss& loss, std::function<void()> interrupt) : loss_(loss) {
+    const std::lock_guard lock(loss_.mutex_);
+    if (loss_.error_) {
+        interrupt();
+    }
+    place_ = loss_.interrupts_.emplace(this, std::move(interrupt)).first;
+}
+
+Loss::Guard::~Guard() {
+    const std::lock_guard lock(loss_.mutex_);
+    loss_.interrupts_.erase(place_);
+}
+
+void Loss::check() const {
+    const std::lock_guard lock(mutex_);
+    if (error_) {
+        std::rethrow_exception(error_);
+    }
+}
+
+void Loss::carry_on_to(const std::shared_ptr<PeerWatch>& part) {
+    {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(parts_, [](const auto& earlier) { return earlier.expired(); });
+        parts_.push_back(part);
+        if (!error_) {
+            return;
+        }
+    }
+    part->cut("the group that it is a part of is cut");
+}
+
+void Loss::lose(const std::string& what) {
+    std::map<const Future*, c10::intrusive_ptr<Future>> waiting;
+    std::vector<std::weak_ptr<PeerWatch>> parts;
+    {
+        const std::lock_guard lock(mutex_);
+        if (error_) {
+            return;
+        }
+        error_ = std::make_exception_ptr(c10::DistBackendError(what, nullptr));
+        waiting.swap(pending_);
+        parts.swap(parts_);
+        for (const auto& [guard, interrupt] : interrupts_) {
+            interrupt();
+        }
+    }
+    for (const auto& [key, future] : waiting) {
+        future->setError(error_);
+    }
+    for (const std::weak_ptr<PeerWatch>& part : parts) {
+        if (const std::shared_ptr<PeerWatch> watch = part.lock()) {
+            watch->cut(what);
+        }
+    }
+}
+
+c10::intrusive_ptr<Loss::Future> Loss::take(const Future* key) {
+    const std::lock_guard lock(mutex_);
+    const auto node = pending_.extract(key);
+    return node ? node.mapped() : c10::intrusive_ptr<Future>();
+}
+
 std::set<int> open_descriptors() {
     std::set<int> found;
     std::error_code unreadable;
@@ -59,8 +147,10 @@ std::set<int> open_descriptors() {
     return found;
 }
 
-PeerWatch::PeerWatch(const std::set<int>& before, std::function<void(const std::string&)> on_lost)
-    : on_lost_(std::move(on_lost)),
+PeerWatch::PeerWatch(const std::set<int>& before, std::shared_ptr<Loss> loss,
+                     const RuntimeLimits& limits)
+    : loss_(std::move(loss)),
+      limits_(limits),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     DDP_CHECK(events_.is_open() && wake_.is_open(), errno);
@@ -96,10 +186,11 @@ PeerWatch::~PeerWatch() {
     thread_.join();
 }
 
-void PeerWatch::cut() {
+void PeerWatch::cut(const std::string& why) {
     for (const Connection& connection : connections_) {
         (void)::shutdown(connection.fd.get(), SHUT_RDWR);
     }
+    loss_->lose(why);
 }
 
 void PeerWatch::watch() {
@@ -112,12 +203,11 @@ void PeerWatch::watch() {
         return;
     }
     pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
-    const auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(kLossGrace);
-    if (::poll(&wake, 1, static_cast<int>(grace.count())) != 0 || is_standing_down_) {
+    const auto grace = static_cast<int>(limits_.loss_grace.count());
+    if (::poll(&wake, 1, grace) != 0 || is_standing_down_) {
         return;
     }
-    cut();
-    on_lost_(fmt::format("the connection to {} has ended", connections_[event.data.u64].peer));
+    cut(fmt::format("the connection to {} has ended", connections_[event.data.u64].peer));
 }
 
 }  // namespace ddprun::worker

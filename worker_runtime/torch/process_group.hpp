@@ -1,9 +1,12 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -14,6 +17,7 @@
 namespace c10d {
 class ProcessGroup;
 class Work;
+struct ReduceOp;
 }  // namespace c10d
 
 namespace ddprun {
@@ -24,7 +28,13 @@ enum class Backend {
     Nccl,  ///< GPUs; tensors on CPUs still go through Gloo
 };
 
-enum class Reduction { Sum, Min, Max };
+enum class Reduction {
+    Sum,
+    Mean,  ///< of floating-point numbers; where the engine has none (Gloo) a sum, then divided
+    Min,
+    Max,
+    Product,
+};
 
 struct ProcessGroupOptions {
     /// How long one collective may take; a dead peer is noticed at once, a silent one by this.
@@ -54,14 +64,48 @@ public:
     /// Where this rank's network lives: its GPU under NCCL, else the CPU.
     [[nodiscard]] torch::Device device() const;
 
-    /// In place. `tensor`: any shape, the same on every rank, contiguous. Done when it returns; on
-    /// GPUs, as with everything there, when the current stream comes to it.
+    // Collectives. Tensors are of one dtype and device on all ranks; on CPUs float64, float32,
+    // float16, bfloat16, int64, int32, int8, uint8 and bool. A result is a new tensor like the
+    // input. Done when it returns; on GPUs, as with everything there, when the current stream comes
+    // to it. InvalidArgument: this rank's own mistake, nothing was sent, the group is as it was,
+    // and those who have called it rightly wait for this rank. ConnectionLost: a peer died or was
+    // late, the group is broken, and what was to be written holds anything.
+
+    /// In place. `tensor`: any shape, the same on every rank, contiguous.
     [[nodiscard]] Result<void> all_reduce(torch::Tensor& tensor,
                                           Reduction reduction = Reduction::Sum);
+    /// As all_reduce(), for rank `root` alone: on the others `tensor` holds anything afterwards.
+    [[nodiscard]] Result<void> reduce(torch::Tensor& tensor, int root = 0,
+                                      Reduction reduction = Reduction::Sum);
     /// In place: everybody has rank `root`'s values afterwards.
     [[nodiscard]] Result<void> broadcast(torch::Tensor& tensor, int root = 0);
     /// [world, ...shape of `tensor`], by rank.
     [[nodiscard]] Result<torch::Tensor> all_gather(const torch::Tensor& tensor);
+    /// The same on rank `root`; an undefined tensor on the others.
+    [[nodiscard]] Result<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0);
+    /// `tensor` becomes `parts[rank]`, with rank `root`'s parts: [world, ...shape of `tensor`]. On
+    /// the others `parts` is not looked at. `tensor`: contiguous.
+    [[nodiscard]] Result<void> scatter(torch::Tensor& tensor, const torch::Tensor& parts,
+                                       int root = 0);
+    /// [...]: of `parts`, [world, ...] on every rank, row `rank` of the reduction over all ranks.
+    [[nodiscard]] Result<torch::Tensor> reduce_scatter(const torch::Tensor& parts,
+                                                       Reduction reduction = Reduction::Sum);
+    /// [world, ...]: row r is row `rank` of rank r's `parts`, [world, ...] on every rank.
+    [[nodiscard]] Result<torch::Tensor> all_to_all(const torch::Tensor& parts);
+    /// With as many rows for each rank as it is told: the first `send_rows[0]` rows of `rows`,
+    /// [n, ...], go to rank 0, the next to rank 1. `receive_rows[r]` come from rank r, which must
+    /// send as many; they are in the result by rank. Either may be 0.
+    [[nodiscard]] Result<torch::Tensor> all_to_all(const torch::Tensor& rows,
+                                                   const std::vector<std::int64_t>& send_rows,
+                                                   const std::vector<std::int64_t>& receive_rows);
+
+    /// To one rank, which receives with the same `tag` and shape. Returns when the tensor is
+    /// handed over: it may wait until the other receives, so of two that send to each other one
+    /// must receive first. On GPUs there are no tags: what is sent first is received first.
+    [[nodiscard]] Result<void> send(const torch::Tensor& tensor, int to, int tag = 0);
+    /// `tensor`, contiguous, becomes what rank `from` sends.
+    [[nodiscard]] Result<void> recv(torch::Tensor& tensor, int from, int tag = 0);
+
     /// Returns when every rank has called it.
     [[nodiscard]] Result<void> barrier();
 
@@ -78,18 +122,31 @@ public:
     [[nodiscard]] Result<void> collective(
         const std::string& what, const std::function<c10::intrusive_ptr<c10d::Work>()>& begin);
 
-    /// For the runtime itself: what `future`, of a collective on CPUs, becomes, or an error once a
-    /// connection to a peer has ended and `future` has not within kLossGrace.
-    [[nodiscard]] c10::intrusive_ptr<c10::ivalue::Future> unless_lost(
-        const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
+    /// For the runtime itself: the engine for tensors on `device` knows Reduction::Mean.
+    [[nodiscard]] bool has_mean(torch::Device device) const;
 
-    /// Waits for all ranks, then lets go of the connections: nobody sees a peer vanish that has
-    /// merely finished first. Later calls fail. A second call does nothing.
+    /// A group of some of these ranks, numbered from 0 in ascending order. Every rank of this group
+    /// calls it, with the same `ranks`; those that are not among them get none. Its collectives and
+    /// this group's may be mixed as long as each rank of either calls them in the same order. When
+    /// a rank of this group dies the sub-group is cut as well, whether or not it was a part of it;
+    /// when the sub-group fails, say by its time-out, this group is as it was. It ends with this
+    /// group's finish(), or earlier with its own.
+    [[nodiscard]] Result<std::optional<ProcessGroup>> subgroup(const std::vector<int>& ranks);
+
+    /// Waits for all ranks, then lets go of the connections, those of the sub-groups too: nobody
+    /// sees a peer vanish that has merely finished first. Later calls fail. A second call does
+    /// nothing.
     [[nodiscard]] Result<void> finish();
 
 private:
     struct State;
     explicit ProcessGroup(std::shared_ptr<State> state);
+
+    /// As collective(), with the engine's operation for `reduction`; `result` is what it writes.
+    [[nodiscard]] Result<void> reducing(
+        const std::string& what, const torch::Tensor& tensor, Reduction reduction,
+        const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ReduceOp)>& begin,
+        const std::function<torch::Tensor()>& result);
 
     std::shared_ptr<State> state_;
 };
