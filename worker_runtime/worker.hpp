@@ -6,6 +6,7 @@
 #include "worker_runtime/torch/activation_checkpoint.hpp"      // IWYU pragma: export
 #include "worker_runtime/torch/autocast.hpp"                   // IWYU pragma: export
 #include "worker_runtime/torch/checkpoints.hpp"                // IWYU pragma: export
+#include "worker_runtime/torch/clip_grad_norm.hpp"             // IWYU pragma: export
 #include "worker_runtime/torch/data_loader.hpp"                // IWYU pragma: export
 #include "worker_runtime/torch/deterministic.hpp"              // IWYU pragma: export
 #include "worker_runtime/torch/distributed_data_parallel.hpp"  // IWYU pragma: export
@@ -16,5 +17,7 @@
 #include "worker_runtime/torch/learning_rate.hpp"              // IWYU pragma: export
 #include "worker_runtime/torch/process_group.hpp"              // IWYU pragma: export
 #include "worker_runtime/torch/run.hpp"                        // IWYU pragma: export
+#include "worker_runtime/torch/spawn.hpp"                      // IWYU pragma: export
+#include "worker_runtime/torch/sync_batch_norm.hpp"            // IWYU pragma: export
 #include "worker_runtime/torch/training_state.hpp"             // IWYU pragma: export
 #include "worker_runtime/torch/worker.hpp"                     // IWYU pragma: export
