@@ -376,7 +376,7 @@ TEST_CASE("a file that may not grow is an error that leaves nothing") {
     rlimit before{};
     REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
     const auto handler = ::signal(SIGXFSZ, SIG_IGN);
-    for (const rlim_t bytes : {0, 100, 8192}) {
+    for (const rlim_t bytes : {0U, 100U, 8192U}) {
         rlimit limit = before;
         limit.rlim_cur = bytes;
         REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
