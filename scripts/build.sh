@@ -5,10 +5,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/build.sh [PRESET [TARGET...]]
+usage: scripts/build.sh [PRESET [-DNAME=VALUE...] [TARGET...]]
 
 Builds into build/PRESET; the programs are in build/PRESET/bin. PRESET is release unless given;
-the others are dev, asan, tsan and fuzz (CMakePresets.json). Without targets all is built.
+the others are dev, asan, tsan, fuzz and gpu (CMakePresets.json). Without targets all is built.
+-D is handed to CMake, which then configures anew.
+
+gpu builds the worker runtime, its examples and its tests on GPUs alone. It needs CMake, Ninja, a
+compiler, CUDA's nvcc and a Python with PyTorch, and five header-only libraries: the system's, or
+those that scripts/pack_headers.sh has put into build/headers, or -DDDPRUN_HEADERS=FOLDER.
 TEXT
 }
 
@@ -18,8 +23,13 @@ case "${1:-}" in
 esac
 preset=${1:-release}
 [ $# -eq 0 ] || shift
+cmake_options=()
+while [ $# -gt 0 ] && [ "${1#-D}" != "$1" ]; do
+    cmake_options+=("$1")
+    shift
+done
 if ! grep -q "\"name\": \"$preset\"" CMakePresets.json || [ "$preset" = base ]; then
-    printf 'build: no preset %s; choose one of release, dev, asan, tsan, fuzz\n' "$preset" >&2
+    printf 'build: no preset %s; choose one of release, dev, asan, tsan, fuzz, gpu\n' "$preset" >&2
     exit 2
 fi
 command -v cmake >/dev/null && command -v ninja >/dev/null || {
@@ -27,11 +37,15 @@ command -v cmake >/dev/null && command -v ninja >/dev/null || {
     exit 1
 }
 
+if [ "$preset" = gpu ] && [ -d build/headers ] && [ "${#cmake_options[@]}" -eq 0 ]; then
+    cmake_options=("-DDDPRUN_HEADERS=$PWD/build/headers")
+fi
 # A .venv that came after the last configuring may switch parts on.
 directory=build/$preset
-if [ ! -f "$directory/build.ninja" ] || [ .venv/pyvenv.cfg -nt "$directory/build.ninja" ]; then
+if [ ! -f "$directory/build.ninja" ] || [ .venv/pyvenv.cfg -nt "$directory/build.ninja" ] ||
+    [ "${#cmake_options[@]}" -gt 0 ]; then
     printf 'build: configuring %s\n' "$preset"
-    cmake --preset "$preset"
+    cmake --preset "$preset" "${cmake_options[@]}"
 fi
 printf 'build: building %s\n' "$preset"
 if [ $# -gt 0 ]; then

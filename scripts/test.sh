@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 usage() {
     cat <<'TEXT'
 usage: scripts/test.sh [--full] [--without-torch]
+       scripts/test.sh --gpu
 
 Installs what is missing (scripts/setup.sh), builds `release` and runs every test; then builds
 `asan` (g++, address and undefined behaviour sanitizers, no PyTorch) and runs its unit, scenario,
@@ -24,17 +25,22 @@ only if nothing failed. What is skipped is said aloud.
                     too, every planted bug found anew, and 30 minutes of watching for false
                     alarms, and of chaos
   --without-torch   set up nothing for PyTorch; tests that need it are left out, aloud
+  --gpu             only what needs a GPU: builds `gpu` and runs its tests there, 20 kills of the
+                    C++ training among them. Installs nothing: scripts/build.sh --help says what
+                    must be there
 TEXT
 }
 
 say() { printf '\ntest: %s\n' "$*"; }
 
 is_full=no
+is_gpu=no
 with_torch=yes
 setup_options=(--cuda-headers)
 for argument in "$@"; do
     case "$argument" in
         --full) is_full=yes; setup_options+=(--full --peers) ;;
+        --gpu) is_gpu=yes ;;
         --without-torch) with_torch=no; setup_options+=(--without-torch) ;;
         --help | -h) usage; exit 0 ;;
         *)
@@ -99,6 +105,12 @@ check() {
         failed=$((failed + 1))
     fi
 }
+
+if [ "$is_gpu" = yes ]; then
+    step "build: gpu" scripts/build.sh gpu
+    suite "the worker runtime on GPUs" gpu -L gpu --verbose
+    finish
+fi
 
 step "set-up" scripts/setup.sh "${setup_options[@]}"
 has_torch=no

@@ -196,7 +196,11 @@ int main(int argc, char** argv) {
     }
     return ddprun::run(argc, argv, [&parsed](ddprun::Worker& worker) {
         torch::set_num_threads(1);  // the network is too small for more
-        torch::manual_seed(parsed.arguments.seed);
+        if (torch::cuda::is_available()) {
+            ddprun::deterministic(parsed.arguments.seed);
+        } else {
+            torch::manual_seed(parsed.arguments.seed);  // its kernels for CPUs are
+        }
         const digits::Digits digits = checked(digits::read_digits(parsed.arguments.data));
         return digits::Training(parsed.arguments, worker, digits).run();
     });

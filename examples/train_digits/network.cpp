@@ -1,6 +1,8 @@
 #include "examples/train_digits/network.hpp"
 
 #include <torch/nn.h>
+
+#define XXH_INLINE_ALL  // no library to link
 #include <xxhash.h>
 
 namespace digits {

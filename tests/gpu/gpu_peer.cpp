@@ -1,0 +1,195 @@
+// One rank of the tests on GPUs: `gpu_peer SCENARIO BACKEND SHARING [argument]`, with BACKEND auto,
+// gloo or nccl, and SHARING own or shared. Says what it sees, one line each; exits 3 when it was
+// refused, 1 with a line that starts with "wrong:" when something is not as it must be.
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/torch.h>
+
+#include "worker_runtime/worker.hpp"
+
+namespace {
+
+using ddprun::ProcessGroup;
+using ddprun::Result;
+using ddprun::Worker;
+using torch::nn::Linear;
+using Clock = std::chrono::steady_clock;
+using Arguments = std::vector<std::string>;
+
+void say(const std::string& line) {
+    fmt::print("{}\n", line);
+    (void)std::fflush(stdout);
+}
+
+[[noreturn]] void leave(int code, const std::string& line) {
+    say(line);
+    std::exit(code);
+}
+
+void must(const Result<void>& done) {
+    if (!done) {
+        leave(1, "wrong: " + done.error().what);
+    }
+}
+
+long long ms_since(Clock::time_point start) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+}
+
+/// Until it is killed.
+[[noreturn]] void hang() {
+    for (;;) {
+        (void)poll(nullptr, 0, -1);
+    }
+}
+
+void await(const torch::Device& device) {
+    if (device.is_cuda()) {
+        torch::cuda::synchronize(device.index());
+    }
+}
+
+ProcessGroup join(Worker& worker, const Arguments& arguments) {
+    const std::map<std::string, ddprun::Backend> backends = {{"auto", ddprun::Backend::Auto},
+                                                             {"gloo", ddprun::Backend::Gloo},
+                                                             {"nccl", ddprun::Backend::Nccl}};
+    ddprun::ProcessGroupOptions options;
+    options.allow_shared_gpus = arguments.at(1) == "shared";
+    const Clock::time_point start = Clock::now();
+    const Result<ProcessGroup> group = worker.process_group(backends.at(arguments.at(0)), options);
+    if (!group) {
+        leave(3, fmt::format("refused in {} ms: {}", ms_since(start), group.error().what));
+    }
+    const auto& engine = group->c10d()->getBackend(group->device().type());
+    const auto bound = engine->getBoundDeviceId();
+    const char* const interface = std::getenv("NCCL_SOCKET_IFNAME");
+    say(fmt::format("joined in {} ms: {} over {}, bound to {}, interface {}", ms_since(start),
+                    group->device().str(), engine->getBackendName(), bound ? bound->str() : "none",
+                    interface == nullptr ? "any" : interface));
+    return *group;
+}
+
+void check_sum(ProcessGroup& group) {
+    torch::Tensor sum = torch::ones({1 << 20}, group.device());
+    must(group.all_reduce(sum));
+    if (!sum.eq(group.world_size()).all().item<bool>()) {
+        leave(1, "wrong: the sum over the ranks");
+    }
+}
+
+/// What a start consists of.
+int start(Worker& worker, const Arguments& arguments) {
+    const Clock::time_point before = Clock::now();
+    if (torch::cuda::is_available()) {
+        (void)torch::ones({1}, torch::kCUDA).item<float>();
+        say(fmt::format("cuda in {} ms", ms_since(before)));
+    }
+    ProcessGroup group = join(worker, arguments);
+    const Clock::time_point joined = Clock::now();
+    check_sum(group);
+    say(fmt::format("first collective in {} ms", ms_since(joined)));
+    const Clock::time_point warm = Clock::now();
+    check_sum(group);
+    say(fmt::format("second collective in {} ms", ms_since(warm)));
+    return worker.finish();
+}
+
+torch::nn::Sequential make_network(const torch::Device& device) {
+    torch::manual_seed(7);
+    torch::nn::Sequential network(Linear(16, 64), torch::nn::Tanh(), Linear(64, 64),
+                                  torch::nn::Tanh(), Linear(64, 4));
+    network->to(device, torch::kFloat64);
+    return network;
+}
+
+/// Data-parallel training beside the same one in this process alone, with the whole batch.
+int train(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    torch::nn::Sequential shared = make_network(group.device());
+    torch::nn::Sequential alone = make_network(group.device());
+    ddprun::DistributedDataParallel model(shared, group);
+    torch::optim::SGD optimizer(shared->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD alone_optimizer(alone->parameters(),
+                                      torch::optim::SGDOptions(0.1).momentum(0.9));
+    constexpr int kSteps = 50;
+    for (int step = 0; step < kSteps; ++step) {
+        torch::manual_seed(static_cast<std::uint64_t>(step));
+        const torch::Tensor batch =
+            torch::randn({std::int64_t{8} * worker.world_size(), 16}, torch::kFloat64)
+                .to(group.device());
+        const torch::Tensor own =
+            batch.chunk(worker.world_size())[static_cast<std::size_t>(worker.rank())];
+        optimizer.zero_grad();
+        model.forward(own).pow(2).mean().backward();
+        optimizer.step();
+        alone_optimizer.zero_grad();
+        alone->forward(batch).pow(2).mean().backward();
+        alone_optimizer.step();
+    }
+    double difference = 0;
+    for (std::size_t i = 0; i < shared->parameters().size(); ++i) {
+        const torch::Tensor apart = shared->parameters()[i] - alone->parameters()[i];
+        difference = std::max(difference, apart.abs().max().item<double>());
+    }
+    say(fmt::format("largest difference {:g}", difference));
+    if (!(difference <= 1e-12)) {
+        leave(1, "wrong: it is above 1e-12");
+    }
+    return worker.finish();
+}
+
+/// Holds so many MiB of the GPU, or of memory, until it is killed.
+int hold(Worker& /*worker*/, const Arguments& arguments) {
+    const torch::Device device(torch::cuda::is_available() ? torch::kCUDA : torch::kCPU);
+    const torch::Tensor held =
+        torch::ones({std::int64_t{std::stoi(arguments.at(2))} << 20}, torch::dtype(torch::kInt8))
+            .to(device);
+    await(device);
+    say("holding");
+    hang();
+}
+
+/// Rank 0 waits in a collective that rank 1 never calls.
+int wait(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    check_sum(group);
+    if (worker.rank() != 0) {
+        say("idle");
+        hang();
+    }
+    std::vector<torch::Tensor> tensors{torch::ones({1 << 20}, group.device())};
+    const auto work = group.c10d()->allreduce(tensors);
+    say("waiting");
+    hang();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
+        {"hold", hold}, {"start", start}, {"train", train}, {"wait", wait}};
+    torch::set_num_threads(1);
+    try {
+        Result<Worker> worker = Worker::from_environment();
+        if (!worker) {
+            leave(2, "refused: " + worker.error().what);
+        }
+        return scenarios.at(argv[1])(*worker, Arguments(argv + 2, argv + argc));
+    } catch (const std::exception& failure) {
+        leave(1, fmt::format("wrong: {}", failure.what()));
+    }
+}
