@@ -49,7 +49,8 @@ std::optional<std::string> peer_of(int fd) {
 }  // namespace
 
 c10::intrusive_ptr<Loss::Future> Loss::unless_lost(const c10::intrusive_ptr<Future>& inner) {
-    auto outer = c10::make_intrusive<Future>(inner->elementType());
+    // With its devices: on GPUs whoever waits goes on when their streams have come so far.
+    const c10::intrusive_ptr<Future> outer = inner->createInstance(inner->elementType());
     {
         const std::lock_guard lock(mutex_);
         if (error_) {
