@@ -95,8 +95,12 @@ void Agent::start_link() {
 KeeperHandle::Events Agent::keeper_events() {
     KeeperHandle::Events events;
     events.on_started = [this](Generation number, LocalRank local_rank, int pid) {
-        if (GenerationOnNode* generation = held(number)) {
-            generation->worker_started(local_rank, pid);
+        GenerationOnNode* generation = held(number);
+        if (generation == nullptr) {
+            return;
+        }
+        if (const auto early_sign = generation->worker_started(local_rank, pid)) {
+            worker_may_die(number, local_rank, *early_sign);
         }
     };
     events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {

@@ -72,9 +72,19 @@ rdzv::Evidence GenerationOnNode::evidence_before_spawn(LocalRank local_rank, int
     return evidence_of(end, worker(local_rank), std::nullopt, {});
 }
 
-std::optional<WorkerEnd> GenerationOnNode::abnormal_end(LocalRank local_rank,
-                                                        FatalSignal told) const {
-    return abnormal_end_of(pid_of(local_rank), told);
+std::optional<FatalSignal> GenerationOnNode::worker_started(LocalRank local_rank, int pid) {
+    pids_[local_rank] = pid;
+    const auto early = early_signs_.extract(local_rank);
+    return early ? std::optional(early.mapped()) : std::nullopt;
+}
+
+std::optional<WorkerEnd> GenerationOnNode::abnormal_end(LocalRank local_rank, FatalSignal told) {
+    const int pid = pid_of(local_rank);
+    if (pid == 0) {
+        early_signs_[local_rank] = told;
+        return std::nullopt;
+    }
+    return abnormal_end_of(pid, told);
 }
 
 const WorkerSpec& GenerationOnNode::worker(LocalRank local_rank) const {

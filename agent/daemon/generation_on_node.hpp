@@ -51,7 +51,8 @@ public:
     /// From now on nothing is left to do but to prove it empty.
     void begin_emptying() { stage_ = BeingEmptied{}; }
 
-    void worker_started(LocalRank local_rank, int pid) { pids_[local_rank] = pid; }
+    /// Returns the sign that abnormal_end() could not look at before: that is due now.
+    [[nodiscard]] std::optional<FatalSignal> worker_started(LocalRank local_rank, int pid);
     /// Of those that have been started.
     [[nodiscard]] const std::map<LocalRank, int>& pids() const { return pids_; }
 
@@ -75,9 +76,9 @@ public:
     /// The same of one that was ended by `signal` before it was spawned.
     [[nodiscard]] rdzv::Evidence evidence_before_spawn(LocalRank local_rank, int signal) const;
 
-    /// As abnormal_end_of() a worker that LifeWatch has seen a sign of.
-    [[nodiscard]] std::optional<WorkerEnd> abnormal_end(LocalRank local_rank,
-                                                        FatalSignal told) const;
+    /// As abnormal_end_of() a worker that LifeWatch has seen a sign of. None also for one that has
+    /// not been reported as started: a worker may die before the keeper comes to tell its pid.
+    [[nodiscard]] std::optional<WorkerEnd> abnormal_end(LocalRank local_rank, FatalSignal told);
 
 private:
     struct AwaitsFolders {
@@ -94,6 +95,7 @@ private:
     StartWorkers start_;
     std::variant<AwaitsFolders, Spawned, BeingEmptied> stage_;
     std::map<LocalRank, int> pids_;
+    std::map<LocalRank, FatalSignal> early_signs_;  ///< the last of each that has no pid yet
     SharedPage page_;
     KernelLog kernel_log_;
 };

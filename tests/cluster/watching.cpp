@@ -2,7 +2,9 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "agent/daemon/life_watch.hpp"
@@ -34,6 +36,16 @@ pid_t keeper_of(const Process& node) {
     return 0;
 }
 
+/// A worker runs before its keeper has told the agent so: that has been done once the keeper waits
+/// for something else.
+void wait_until_it_sleeps(pid_t pid) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (ddprun::agent::stat_of(pid)->state != 'S') {
+        REQUIRE(std::chrono::steady_clock::now() < deadline);
+        std::this_thread::yield();
+    }
+}
+
 /// Two nodes with a worker each; the keeper of the one whose worker dies is stopped, so that nobody
 /// there can learn of it from the process itself.
 void die_unseen_by_the_keeper(const std::vector<std::string>& flags,
@@ -54,6 +66,7 @@ void die_unseen_by_the_keeper(const std::vector<std::string>& flags,
     first.wait_for_line(place_in(1));
     second.wait_for_line(place_in(1));
     const pid_t keeper = keeper_of(second);
+    wait_until_it_sleeps(keeper);
     REQUIRE(::kill(keeper, SIGSTOP) == 0);
     touch(fail);
     first.wait_for_line("got signal 15");

@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "agent/daemon/dying.hpp"
+#include "agent/daemon/generation_on_node.hpp"
 #include "agent/daemon/life_watch.hpp"
 #include "agent/process/worker_page.hpp"
 #include "tests/process/keeper_fixture.hpp"
@@ -185,6 +186,26 @@ TEST_CASE("a worker that is killed is known to die by that signal") {
     CHECK(end->signal == SIGKILL);
     CHECK_FALSE(end->exit_code);
     CHECK(WTERMSIG(life.end()) == SIGKILL);
+}
+
+TEST_CASE("a sign of a worker that has not been reported as started is kept until it is") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    life.start([] { _exit(3); });
+    const std::optional<Sign> sign = life.signs.next();
+    REQUIRE(sign);
+    WorkerSpec worker;
+    worker.local_rank = LocalRank(0);
+    GenerationOnNode generation({.generation = Generation(1), .workers = {worker}}, {});
+    CHECK_FALSE(generation.abnormal_end(LocalRank(0), sign->told));
+    const std::optional<FatalSignal> kept = generation.worker_started(LocalRank(0), life.pid);
+    REQUIRE(kept);
+    const std::optional<WorkerEnd> end = generation.abnormal_end(LocalRank(0), *kept);
+    REQUIRE(end);
+    CHECK(end->exit_code == 3);
+    CHECK_FALSE(generation.worker_started(LocalRank(0), life.pid));
 }
 
 TEST_CASE("a worker that exits is known to exit with that code, and one that exits 0 not at all") {
