@@ -106,7 +106,13 @@ Result<std::unique_ptr<RunDatabase>> RunDatabase::open(const std::string& path) 
 RunDatabase::RunDatabase(Database database, std::string path)
     : database_(std::move(database)), path_(std::move(path)) {}
 
-RunDatabase::~RunDatabase() = default;
+RunDatabase::~RunDatabase() {
+    const Result<std::string> has_runs = ask("SELECT EXISTS (SELECT 1 FROM runs)");
+    if (has_runs && *has_runs == "0") {
+        // Nobody waits for the disk so that a log without runs becomes a database without runs.
+        sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+    }
+}
 
 Result<void> RunDatabase::begin(bool is_new) {
     sqlite3_extended_result_codes(database_.get(), 1);
@@ -122,6 +128,13 @@ Result<void> RunDatabase::begin(bool is_new) {
             return verified.error();
         }
     }
+    if (is_new) {
+        // Nobody has been answered yet, so nothing in it can be lost: the disk is waited for once,
+        // and not for each of the steps.
+        if (const Result<void> done = run("PRAGMA synchronous = OFF"); !done) {
+            return done.error();
+        }
+    }
     const Result<std::string> mode = ask("PRAGMA journal_mode = WAL");
     if (!mode) {
         return mode.error();
@@ -133,13 +146,13 @@ Result<void> RunDatabase::begin(bool is_new) {
                         "cannot do it; choose a local folder",
                         path_, *mode)};
     }
+    if (is_new) {
+        if (const Result<void> made = make_tables(); !made) {
+            return made.error();
+        }
+    }
     if (const Result<void> done = run("PRAGMA synchronous = FULL"); !done) {
         return done.error();
-    }
-    if (is_new) {
-        if (const Result<void> done = run(fmt::format("BEGIN;{}COMMIT", kSchema).c_str()); !done) {
-            return done.error();
-        }
     }
     struct stat status {};
     if (::stat(path_.c_str(), &status) != 0) {
@@ -158,6 +171,24 @@ Result<void> RunDatabase::begin(bool is_new) {
     }
     replace_ = *std::move(replace);
     erase_ = *std::move(erase);
+    return {};
+}
+
+/// The database's own file is on stable storage then; its write-ahead log will be with the first
+/// record.
+Result<void> RunDatabase::make_tables() {
+    if (const Result<void> done = run(fmt::format("BEGIN;{}COMMIT", kSchema).c_str()); !done) {
+        return done.error();
+    }
+    sqlite3_file* file = nullptr;
+    int code = sqlite3_file_control(database_.get(), "main", SQLITE_FCNTL_FILE_POINTER, &file);
+    if (code == SQLITE_OK) {
+        code = file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
+    }
+    if (code != SQLITE_OK) {
+        return Error{ErrorCode::System, fmt::format("the journal {} cannot be synchronised: {}",
+                                                    path_, sqlite3_errstr(code))};
+    }
     return {};
 }
 

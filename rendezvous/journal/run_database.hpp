@@ -51,6 +51,7 @@ public:
 
 private:
     [[nodiscard]] Result<void> begin(bool is_new);
+    [[nodiscard]] Result<void> make_tables();
     [[nodiscard]] Result<void> verify();
     [[nodiscard]] Result<void> run(const char* sql);
     [[nodiscard]] Result<std::string> ask(const char* sql);
