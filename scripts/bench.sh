@@ -14,6 +14,7 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
                         stall-etcd|silence|false-alarms|chaos|chaos-daemons]... [--seed S]
        scripts/bench.sh store [--runs N] [--beside BUILD] [--only connects|resolver|barrier|relay|
                         requests-1|requests-16|requests-64|memory|values|relays|relay-pytorch]...
+       scripts/bench.sh srun [--runs N]
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -36,6 +37,9 @@ store    the worker store and PyTorch's own server in turn: 10,000 connects, als
          and through relays; requests of 1, 16 and 64 clients, memory, values of 8 MiB; the store
          directly and through the real relays of 2, 16 and 100 nodes, and of one with PyTorch's
          clients. Writes build/bench/store.json and store-relays.json.
+srun     what ddprun adds to a start under Slurm: srun to a worker on each of two nodes, through
+         ddprun and without it in turn, in the Slurm of the tests (scripts/setup.sh --peers).
+         Writes build/bench/srun.json.
 
 --beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
 build/release of a checkout of the commit before. --on-terminal measures ddprun on a terminal, whose
@@ -46,10 +50,11 @@ TEXT
 bench=launch
 case "${1:-launch}" in
     --help | -h) usage; exit 0 ;;
-    launch | runtime | control-plane | store) [ $# -eq 0 ] || { bench=$1; shift; } ;;
+    launch | runtime | control-plane | store | srun) [ $# -eq 0 ] || { bench=$1; shift; } ;;
     -*) ;;
     *)
-        printf 'bench: no benchmark %s; there are: launch, runtime, control-plane, store\n' "$1" >&2
+        printf 'bench: no benchmark %s; there are: launch, runtime, control-plane, store, srun\n' \
+            "$1" >&2
         exit 2
         ;;
 esac
@@ -60,6 +65,7 @@ case "$bench" in
         [ -x .venv/bin/torchrun ] ||
             printf 'bench: no .venv/bin/torchrun: run scripts/setup.sh to compare with it\n' >&2
         ;;
+    srun) programs+=(stamp_worker) ;;
     runtime)
         programs+=(train_digits)
         [ -x .venv/bin/python ] || {
