@@ -1,6 +1,6 @@
 // Model parallelism: a network that is cut in two, one half on each of two workers. Activations go
-// forward by c10d's send and recv, gradients come back the same way. Alone, a process holds both
-// halves: the parameters in the end are the same.
+// forward by the group's send and recv, gradients come back the same way. Alone, a process holds
+// both halves: the parameters in the end are the same.
 
 #include <array>
 #include <cstdint>
@@ -12,7 +12,6 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
 
 #include "examples/train_digits/digits.hpp"
@@ -150,12 +149,12 @@ private:
         if (!has_first()) {
             const auto [channels, height, width] = kActivations;
             torch::Tensor received = torch::empty({images.size(0), channels, height, width});
-            receive(received, 0);
+            checked(group_.recv(received, 0));
             return received.requires_grad_();
         }
         torch::Tensor activations = network_->first->forward(images);
         if (!has_second()) {
-            send(activations.detach(), last());
+            checked(group_.send(activations.detach(), last()));
         }
         return activations;
     }
@@ -163,23 +162,12 @@ private:
     /// The gradient goes back, and on through the first half.
     void backward_first(const torch::Tensor& activation) {
         if (has_second()) {
-            send(activation.grad(), 0);
+            checked(group_.send(activation.grad(), 0));
             return;
         }
         torch::Tensor gradient = torch::empty_like(activation);
-        receive(gradient, last());
+        checked(group_.recv(gradient, last()));
         activation.backward(gradient);
-    }
-
-    void send(const torch::Tensor& tensor, int to) {
-        std::vector<torch::Tensor> tensors{tensor.contiguous()};
-        (void)group_.c10d()->send(tensors, to, 0)->wait();
-    }
-
-    /// Into `tensor`.
-    void receive(const torch::Tensor& tensor, int from) {
-        std::vector<torch::Tensor> tensors{tensor};
-        (void)group_.c10d()->recv(tensors, from, 0)->wait();
     }
 
     /// Gives both workers both halves as they are now, for a checkpoint or a test. An optimizer

@@ -2,8 +2,6 @@
 // gloo or nccl, and SHARING own or shared. Says what it sees, one line each; exits 3 when it was
 // refused, 1 with a line that starts with "wrong:" when something is not as it must be.
 
-#include <poll.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -19,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
 
+#include "tests/support/rank.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -26,35 +25,20 @@ namespace {
 using ddprun::ProcessGroup;
 using ddprun::Result;
 using ddprun::Worker;
+using ddprun::test::Arguments;
+using ddprun::test::hang;
+using ddprun::test::must;
+using ddprun::test::say;
+using ddprun::test::wrong;
 using torch::nn::Linear;
 using Clock = std::chrono::steady_clock;
-using Arguments = std::vector<std::string>;
-
-void say(const std::string& line) {
-    fmt::print("{}\n", line);
-    (void)std::fflush(stdout);
-}
-
 [[noreturn]] void leave(int code, const std::string& line) {
     say(line);
     std::exit(code);
 }
 
-void must(const Result<void>& done) {
-    if (!done) {
-        leave(1, "wrong: " + done.error().what);
-    }
-}
-
 long long ms_since(Clock::time_point start) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
-}
-
-/// Until it is killed.
-[[noreturn]] void hang() {
-    for (;;) {
-        (void)poll(nullptr, 0, -1);
-    }
 }
 
 void await(const torch::Device& device) {
@@ -87,7 +71,7 @@ void check_sum(ProcessGroup& group) {
     torch::Tensor sum = torch::ones({1 << 20}, group.device());
     must(group.all_reduce(sum));
     if (!sum.eq(group.world_size()).all().item<bool>()) {
-        leave(1, "wrong: the sum over the ranks");
+        wrong("the sum over the ranks");
     }
 }
 
@@ -147,7 +131,7 @@ int train(Worker& worker, const Arguments& arguments) {
     }
     say(fmt::format("largest difference {:g}", difference));
     if (!(difference <= 1e-12)) {
-        leave(1, "wrong: it is above 1e-12");
+        wrong("it is above 1e-12");
     }
     return worker.finish();
 }
@@ -190,6 +174,6 @@ int main(int argc, char** argv) {
         }
         return scenarios.at(argv[1])(*worker, Arguments(argv + 2, argv + argc));
     } catch (const std::exception& failure) {
-        leave(1, fmt::format("wrong: {}", failure.what()));
+        wrong(failure.what());
     }
 }

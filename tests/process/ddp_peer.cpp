@@ -2,12 +2,10 @@
 // `ddp_peer SCENARIO [arguments]`. Exits 1 with a line that starts with "wrong:" when something is
 // not as it must be.
 
-#include <poll.h>
 #include <signal.h>
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <functional>
@@ -23,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
 
+#include "tests/support/rank.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -31,45 +30,16 @@ using ddprun::ProcessGroup;
 using ddprun::Reduction;
 using ddprun::Result;
 using ddprun::Worker;
+using ddprun::test::Arguments;
+using ddprun::test::hang;
+using ddprun::test::must;
+using ddprun::test::require;
+using ddprun::test::say;
+using ddprun::test::wrong;
 using torch::Tensor;
-
-using Arguments = std::vector<std::string>;
-
-void say(const std::string& line) {
-    fmt::print("{}\n", line);
-    (void)std::fflush(stdout);
-}
-
-[[noreturn]] void wrong(const std::string& what) {
-    say("wrong: " + what);
-    std::exit(1);
-}
-
-void require(bool is_right, const std::string& what) {
-    if (!is_right) {
-        wrong(what);
-    }
-}
-
-template <typename T>
-T must(Result<T> result) {
-    if (!result) {
-        wrong(result.error().what);
-    }
-    if constexpr (!std::is_void_v<T>) {
-        return std::move(*result);
-    }
-}
 
 Result<void> fate_of(const Result<Tensor>& result) {
     return result ? Result<void>() : Result<void>(result.error());
-}
-
-/// Until it is killed.
-[[noreturn]] void hang() {
-    for (;;) {
-        (void)poll(nullptr, 0, -1);
-    }
 }
 
 /// What rank `rank` has for rank `other`: no two are alike.
@@ -630,7 +600,6 @@ int main(int argc, char** argv) {
         }
         return scenarios.at(argv[1])(*worker, Arguments(argv + 2, argv + argc));
     } catch (const std::exception& failure) {
-        say(fmt::format("wrong: {}", failure.what()));
-        return 1;
+        wrong(failure.what());
     }
 }

@@ -2,12 +2,10 @@
 // one line each; exits 1 with a line that starts with "wrong:" when something is not as it must be.
 
 #include <malloc.h>
-#include <poll.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <functional>
@@ -21,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
 
+#include "tests/support/rank.hpp"
 #include "worker_runtime/torch/gpu_agreement.hpp"
 #include "worker_runtime/worker.hpp"
 
@@ -30,43 +29,14 @@ using ddprun::DistributedDataParallel;
 using ddprun::ProcessGroup;
 using ddprun::Result;
 using ddprun::Worker;
+using ddprun::test::Arguments;
+using ddprun::test::hang;
+using ddprun::test::must;
+using ddprun::test::require;
+using ddprun::test::say;
+using ddprun::test::wrong;
 using torch::nn::Linear;
 using torch::nn::Sequential;
-
-using Arguments = std::vector<std::string>;
-
-void say(const std::string& line) {
-    fmt::print("{}\n", line);
-    (void)std::fflush(stdout);
-}
-
-[[noreturn]] void wrong(const std::string& what) {
-    say("wrong: " + what);
-    std::exit(1);
-}
-
-void require(bool is_right, const std::string& what) {
-    if (!is_right) {
-        wrong(what);
-    }
-}
-
-template <typename T>
-T must(Result<T> result) {
-    if (!result) {
-        wrong(result.error().what);
-    }
-    if constexpr (!std::is_void_v<T>) {
-        return std::move(*result);
-    }
-}
-
-/// Until it is killed.
-[[noreturn]] void hang() {
-    for (;;) {
-        (void)poll(nullptr, 0, -1);
-    }
-}
 
 /// A small network whose weights depend on `seed`.
 Sequential make_network(std::uint64_t seed) {
@@ -257,7 +227,10 @@ int long_training(Worker& worker, const Arguments& arguments) {
     };
     train(100);  // until caches are warm
     const std::size_t before = heap_bytes();
-    train(std::stoi(arguments.at(0)));
+    for (int tenth = 1; tenth <= 10; ++tenth) {
+        train(std::stoi(arguments.at(0)) / 10);
+        say(fmt::format("{} tenths", tenth));
+    }
     const std::size_t after = heap_bytes();
     const std::size_t grown = after > before ? after - before : 0;
     require(grown < std::size_t{1} << 20, fmt::format("the heap grew by {} bytes", grown));
@@ -329,13 +302,15 @@ int until_asked_in_training(Worker& worker, const Arguments& /*arguments*/) {
     }
 }
 
-/// accumulates DIR: four passes make a step; asked to leave before the first.
+/// accumulates DIR group|part: four passes make a step, of a network that the group has in common
+/// or a sub-group; asked to leave before the first.
 int accumulates(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = must(worker.process_group());
+    const bool is_by_part = arguments.at(1) == "part";
     const int world = worker.world_size();
     Sequential network = make_network(0);
     torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.5));
-    DistributedDataParallel model(network, group);
+    DistributedDataParallel model(network, is_by_part ? *must(group.subgroup({0, 1})) : group);
     ddprun::TrainingState state(network.ptr(), optimizer);
     ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
     for (int pass = 1;; ++pass) {

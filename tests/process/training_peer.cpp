@@ -4,8 +4,6 @@
 // is not that of one that was not.
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <limits>
@@ -19,6 +17,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "tests/support/rank.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -28,32 +27,13 @@ using ddprun::DistributedDataParallel;
 using ddprun::ProcessGroup;
 using ddprun::Result;
 using ddprun::Worker;
+using ddprun::test::must;
+using ddprun::test::require;
+using ddprun::test::wrong;
 using torch::nn::Dropout;
 using torch::nn::Linear;
 using torch::nn::Sequential;
 using torch::nn::Tanh;
-
-[[noreturn]] void wrong(const std::string& what) {
-    fmt::print("wrong: {}\n", what);
-    (void)std::fflush(stdout);
-    std::exit(1);
-}
-
-void require(bool is_right, const std::string& what) {
-    if (!is_right) {
-        wrong(what);
-    }
-}
-
-template <typename T>
-T must(Result<T> result) {
-    if (!result) {
-        wrong(result.error().what);
-    }
-    if constexpr (!std::is_void_v<T>) {
-        return std::move(*result);
-    }
-}
 
 /// Everything that is compared, by name.
 std::map<std::string, torch::Tensor> record;

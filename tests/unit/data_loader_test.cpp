@@ -167,12 +167,13 @@ TEST_CASE("what a data set throws comes out of the loader, which then tries that
 }
 
 TEST_CASE("a loader's options have bounds") {
+    const ddprun::worker::RuntimeLimits limits;
     DistributedSampler sampler = sampler_of_rank(0);
     for (const DataLoaderOptions& bad :
          {DataLoaderOptions{.batch_size = 0}, DataLoaderOptions{.workers = -1},
-          DataLoaderOptions{.workers = ddprun::kDataLoaderWorkersMax + 1},
+          DataLoaderOptions{.workers = limits.loader_workers_max + 1},
           DataLoaderOptions{.workers = 2, .prefetch = 0},
-          DataLoaderOptions{.workers = 2, .prefetch = ddprun::kDataLoaderBatchesMax}}) {
+          DataLoaderOptions{.workers = 2, .prefetch = limits.loader_batches_max}}) {
         REQUIRE_THROWS_WITH(DataLoader<Numbers>(Numbers(), sampler, bad),
                             Catch::Contains("a data loader"));
     }

@@ -15,13 +15,9 @@
 #include <torch/types.h>
 
 #include "worker_runtime/torch/distributed_sampler.hpp"
+#include "worker_runtime/torch/limits.hpp"
 
 namespace ddprun {
-
-/// Threads of one loader.
-inline constexpr int kDataLoaderWorkersMax = 256;
-/// Batches of one loader that are being made, or wait to be trained on.
-inline constexpr int kDataLoaderBatchesMax = 1024;
 
 struct DataLoaderOptions {
     std::int64_t batch_size = 1;
@@ -157,16 +153,17 @@ public:
 
 private:
     static const DataLoaderOptions& checked_options(const DataLoaderOptions& options) {
+        const worker::RuntimeLimits limits;
         TORCH_CHECK(options.batch_size >= 1, "a data loader's batch size is ", options.batch_size,
                     "; give 1 or more");
-        TORCH_CHECK(options.workers >= 0 && options.workers <= kDataLoaderWorkersMax,
+        TORCH_CHECK(options.workers >= 0 && options.workers <= limits.loader_workers_max,
                     "a data loader has ", options.workers, " workers; give 0 to ",
-                    kDataLoaderWorkersMax);
-        TORCH_CHECK(options.prefetch >= 1 && options.prefetch <= kDataLoaderBatchesMax &&
-                        options.workers * options.prefetch <= kDataLoaderBatchesMax,
+                    limits.loader_workers_max);
+        TORCH_CHECK(options.prefetch >= 1 && options.prefetch <= limits.loader_batches_max &&
+                        options.workers * options.prefetch <= limits.loader_batches_max,
                     "a data loader of ", options.workers, " workers is to make ", options.prefetch,
-                    " batches ahead for each; give 1 or more, and at most ", kDataLoaderBatchesMax,
-                    " for all");
+                    " batches ahead for each; give 1 or more, and at most ",
+                    limits.loader_batches_max, " for all");
         return options;
     }
 

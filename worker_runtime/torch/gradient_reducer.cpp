@@ -223,13 +223,13 @@ GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
                                                   .carrier = lightest(buckets, parameters),
                                                   .compression = options.compression,
                                                   .pass = engine_->pass}));
-    engine_->group.stop_ballot().is_adding_up[this] = [engine = engine_.get()] {
+    (*engine_->group.stop_ballot().is_adding_up)[this] = [engine = engine_.get()] {
         return engine->holds_gradients();
     };
 }
 
 GradientReducer::~GradientReducer() {
-    engine_->group.stop_ballot().is_adding_up.erase(this);
+    engine_->group.stop_ballot().is_adding_up->erase(this);
 }
 
 void GradientReducer::before_forward() {

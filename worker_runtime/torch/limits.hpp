@@ -13,6 +13,9 @@ struct RuntimeLimits {
     /// what goes on so long after a peer's connection has ended is cut: what came before is read,
     /// or fails by itself, within milliseconds; what is left would wait for its time-out
     Milliseconds loss_grace{1000};
+    int loader_workers_max = 256;  ///< threads of one DataLoader
+    /// of one DataLoader, that are being made or wait to be trained on
+    int loader_batches_max = 1024;
     int spawn_workers_max = 1024;         ///< of one spawn(): as many as a node has slots
     Milliseconds spawn_stop_grace{5000};  ///< for the other workers, once one has failed
     std::size_t spawn_error_bytes_max = std::size_t{4} << 10;  ///< kept of what a worker threw

@@ -546,6 +546,7 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
             c10::make_intrusive<c10d::PrefixStore>(fmt::format("part/{}", number), state_->store),
             at, fmt::format("{}/{}", state_->group->getGroupName(), number));
         part->use_gpu();
+        part->stop_ballot.is_adding_up = state_->stop_ballot.is_adding_up;
         std::erase_if(state_->parts, [](const auto& earlier) { return earlier->is_finished; });
         state_->parts.push_back(part);
         state_->loss->carry_on_to(part->watch);

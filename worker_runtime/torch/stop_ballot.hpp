@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 
 #include <torch/types.h>
 
@@ -19,11 +20,13 @@ struct StopBallot {
     torch::Tensor word;
 
     /// By the reducer of each DistributedDataParallel: true while gradients are added up that no
-    /// pass has averaged yet. The same on every rank, as the passes are.
-    std::map<const void*, std::function<bool()>> is_adding_up;
+    /// pass has averaged yet. The same on every rank, as the passes are. A group and its sub-groups
+    /// have one: each rank trains in step with all.
+    std::shared_ptr<std::map<const void*, std::function<bool()>>> is_adding_up =
+        std::make_shared<std::map<const void*, std::function<bool()>>>();
 
     [[nodiscard]] bool holds_gradients() const {
-        return std::any_of(is_adding_up.begin(), is_adding_up.end(),
+        return std::any_of(is_adding_up->begin(), is_adding_up->end(),
                            [](const auto& reducer) { return reducer.second(); });
     }
 };

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <poll.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/result.hpp"
+
+/// What the programs share that are one rank of a test: what one says, the test reads.
+namespace ddprun::test {
+
+using Arguments = std::vector<std::string>;
+
+/// A line, at once: the rank may be killed next.
+inline void say(const std::string& line) {
+    fmt::print("{}\n", line);
+    (void)std::fflush(stdout);
+}
+
+/// Ends the rank; the test fails with this line.
+[[noreturn]] inline void wrong(const std::string& what) {
+    say("wrong: " + what);
+    std::exit(1);
+}
+
+inline void require(bool is_right, const std::string& what) {
+    if (!is_right) {
+        wrong(what);
+    }
+}
+
+/// The value of `result`, or wrong().
+template <typename T>
+T must(Result<T> result) {
+    if (!result) {
+        wrong(result.error().what);
+    }
+    if constexpr (!std::is_void_v<T>) {
+        return std::move(*result);
+    }
+}
+
+/// Until it is killed.
+[[noreturn]] inline void hang() {
+    for (;;) {
+        (void)poll(nullptr, 0, -1);
+    }
+}
+
+}  // namespace ddprun::test
