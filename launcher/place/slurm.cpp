@@ -1,79 +1,31 @@
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "base/limits.hpp"
-#include "base/printable.hpp"
-#include "base/whole_number.hpp"
 #include "launcher/place/host_list.hpp"
 #include "launcher/place/schedulers.hpp"
+#include "launcher/place/variables.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
 
-/// Below the ports that Linux gives to those who ask for any (32768 and above).
-constexpr std::uint64_t kFirstPort = 23000;
-constexpr std::uint64_t kPorts = 9768;
 /// Slurm counts down from 2^32 for what is no step of srun: the batch script, salloc's shell.
 constexpr std::uint64_t kFirstStepOfSlurm = 0xfffffff0;
 
-/// A variable that is set and not empty, and what it is called.
-struct Variable {
-    std::string name;
-    std::string value;
-
-    [[nodiscard]] Error wrong(std::string_view why) const {
-        return Error{ErrorCode::InvalidArgument,
-                     fmt::format("{}={}: {}", name, printable(value, std::string::npos), why)};
-    }
-};
-
 class Slurm {
 public:
-    explicit Slurm(const Surroundings& surroundings) : surroundings_(surroundings) {}
+    explicit Slurm(const Surroundings& surroundings) : variables_(surroundings) {}
 
     [[nodiscard]] Result<std::optional<Place>> find();
 
 private:
-    /// The first of `names` that is there.
-    [[nodiscard]] std::optional<Variable> first_of(std::initializer_list<const char*> names) const {
-        for (const char* name : names) {
-            std::string value = surroundings_.variable(name).value_or("");
-            if (!value.empty()) {
-                return Variable{name, std::move(value)};
-            }
-        }
-        return std::nullopt;
-    }
-
-    Result<std::uint64_t> number(std::initializer_list<const char*> names, std::uint64_t most,
-                                 std::uint64_t otherwise) const {
-        const std::optional<Variable> found = first_of(names);
-        if (!found) {
-            return otherwise;
-        }
-        const std::optional<std::uint64_t> value = whole_number<std::uint64_t>(found->value);
-        if (!value || *value > most) {
-            return found->wrong(fmt::format("must be a whole number up to {}", most));
-        }
-        return *value;
-    }
-
-    Result<int> small(std::initializer_list<const char*> names, std::size_t most,
-                      int otherwise) const {
-        const Result<std::uint64_t> value =
-            number(names, most, static_cast<std::uint64_t>(otherwise));
-        return value ? Result<int>(static_cast<int>(*value)) : Result<int>(value.error());
-    }
-
     std::optional<Error> take_job(Place& place);
     std::optional<Error> take_nodes(Place& place);
     std::optional<Error> take_tasks(Place& place);
@@ -82,15 +34,16 @@ private:
     void take_start_line(Place& place) const;
     [[nodiscard]] std::vector<int> cpus_of_nodes() const;
 
-    const Surroundings& surroundings_;
+    const Variables variables_;
     std::uint64_t job_ = 0;
 };
 
 std::optional<Error> Slurm::take_job(Place& place) {
     constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
-    const Result<std::uint64_t> job = number({"SLURM_JOB_ID", "SLURM_JOBID"}, kMost, 0);
-    const Result<std::uint64_t> step = number({"SLURM_STEP_ID", "SLURM_STEPID"}, kMost, kMost);
-    const Result<int> restarts = small({"SLURM_RESTART_COUNT"}, 1'000'000, 0);
+    const Result<std::uint64_t> job = variables_.number({"SLURM_JOB_ID", "SLURM_JOBID"}, kMost, 0);
+    const Result<std::uint64_t> step =
+        variables_.number({"SLURM_STEP_ID", "SLURM_STEPID"}, kMost, kMost);
+    const Result<int> restarts = variables_.small({"SLURM_RESTART_COUNT"}, 1'000'000, 0);
     if (!job || !step || !restarts) {
         return !job ? job.error() : !step ? step.error() : restarts.error();
     }
@@ -101,15 +54,16 @@ std::optional<Error> Slurm::take_job(Place& place) {
     place.job = "slurm job " + place.job_id;
     place.restarts = *restarts;
     // A shell of salloc has the job's variables and may be on the machine where people log in.
-    place.is_on_node = first_of({"SLURMD_NODENAME"}).has_value();
+    place.is_on_node = variables_.first_of({"SLURMD_NODENAME"}).has_value();
     return std::nullopt;
 }
 
 std::optional<Error> Slurm::take_nodes(Place& place) {
     const bool is_step = place.is_on_every_node;
     const std::optional<Variable> list =
-        is_step ? first_of({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
-                : first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+        is_step
+            ? variables_.first_of({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
+            : variables_.first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
     if (!list) {
         return Error{
             ErrorCode::InvalidArgument,
@@ -121,10 +75,11 @@ std::optional<Error> Slurm::take_nodes(Place& place) {
         return list->wrong(hosts.error().what);
     }
     place.nodes = static_cast<int>(hosts->size());
-    const Result<int> told =
-        is_step ? small({"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}, Limits{}.nodes_max, place.nodes)
-                : small({"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}, Limits{}.nodes_max, place.nodes);
-    const Result<int> rank = small({"SLURM_NODEID"}, hosts->size() - 1, 0);
+    const Result<int> told = is_step ? variables_.small({"SLURM_STEP_NUM_NODES", "SLURM_NNODES"},
+                                                        Limits{}.nodes_max, place.nodes)
+                                     : variables_.small({"SLURM_JOB_NUM_NODES", "SLURM_NNODES"},
+                                                        Limits{}.nodes_max, place.nodes);
+    const Result<int> rank = variables_.small({"SLURM_NODEID"}, hosts->size() - 1, 0);
     if (!told || !rank) {
         return !told ? told.error() : rank.error();
     }
@@ -134,7 +89,7 @@ std::optional<Error> Slurm::take_nodes(Place& place) {
     }
     place.node_rank = *rank;
     place.endpoint_host = hosts->front();
-    place.endpoint_port = static_cast<std::uint16_t>(kFirstPort + job_ % kPorts);
+    place.endpoint_port = port_of_job(job_);
     return std::nullopt;
 }
 
@@ -144,7 +99,7 @@ std::optional<Error> Slurm::take_tasks(Place& place) {
         return std::nullopt;
     }
     const std::optional<Variable> layout =
-        first_of({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
+        variables_.first_of({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
     if (!layout) {
         return std::nullopt;
     }
@@ -166,7 +121,7 @@ std::optional<Error> Slurm::take_tasks(Place& place) {
     }
     place.tasks_here = counts->at(static_cast<std::size_t>(place.node_rank));
     const Result<int> here =
-        small({"SLURM_LOCALID"}, static_cast<std::size_t>(place.tasks_here) - 1, 0);
+        variables_.small({"SLURM_LOCALID"}, static_cast<std::size_t>(place.tasks_here) - 1, 0);
     if (!here) {
         return here.error();
     }
@@ -175,7 +130,7 @@ std::optional<Error> Slurm::take_tasks(Place& place) {
 }
 
 std::vector<int> Slurm::cpus_of_nodes() const {
-    const std::optional<Variable> cpus = first_of({"SLURM_JOB_CPUS_PER_NODE"});
+    const std::optional<Variable> cpus = variables_.first_of({"SLURM_JOB_CPUS_PER_NODE"});
     Result<std::vector<int>> counts = expand_counts(cpus ? cpus->value : "");
     return counts ? *std::move(counts) : std::vector<int>{};
 }
@@ -183,13 +138,14 @@ std::vector<int> Slurm::cpus_of_nodes() const {
 /// What helps to say what is wrong. What cannot be read is not told.
 void Slurm::take_devices(Place& place) const {
     const Result<int> gpus =
-        small({"SLURM_GPUS_ON_NODE"}, static_cast<std::size_t>(Limits{}.slots_max), 0);
+        variables_.small({"SLURM_GPUS_ON_NODE"}, static_cast<std::size_t>(Limits{}.slots_max), 0);
     if (gpus && *gpus > 0) {
         place.gpus = *gpus;
     }
     // They are counted as the job's nodes are, of which a step may have a part.
-    const std::optional<Variable> list = first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
-    const std::optional<Variable> own = first_of({"SLURMD_NODENAME"});
+    const std::optional<Variable> list =
+        variables_.first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+    const std::optional<Variable> own = variables_.first_of({"SLURMD_NODENAME"});
     const std::vector<int> cpus = cpus_of_nodes();
     const Result<std::vector<std::string>> hosts = expand_host_list(list ? list->value : "");
     if (!own || !hosts || hosts->size() != cpus.size()) {
@@ -204,8 +160,8 @@ void Slurm::take_devices(Place& place) const {
 /// `switch1.switch2.node` beside its pattern `switch.switch.node`: all but the node, whose name may
 /// have dots.
 void Slurm::take_topology(Place& place) const {
-    const std::optional<Variable> address = first_of({"SLURM_TOPOLOGY_ADDR"});
-    const std::optional<Variable> pattern = first_of({"SLURM_TOPOLOGY_ADDR_PATTERN"});
+    const std::optional<Variable> address = variables_.first_of({"SLURM_TOPOLOGY_ADDR"});
+    const std::optional<Variable> pattern = variables_.first_of({"SLURM_TOPOLOGY_ADDR_PATTERN"});
     if (!address || !pattern || !pattern->value.ends_with(".node")) {
         return;
     }
@@ -232,7 +188,7 @@ void Slurm::take_start_line(Place& place) const {
 }
 
 Result<std::optional<Place>> Slurm::find() {
-    if (!first_of({"SLURM_JOB_ID", "SLURM_JOBID"})) {
+    if (!variables_.first_of({"SLURM_JOB_ID", "SLURM_JOBID"})) {
         return std::optional<Place>{};
     }
     Place place;
