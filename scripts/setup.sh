@@ -19,8 +19,8 @@ with the library and the type checker that the package `ddprun` is tested with.
                     runtime is written for (81 MB, 63 kept), and what only scripts/test.sh --full
                     uses: transformers and lightning in .venv, and Debian's packages to judge
                     released packages and run them with
-  --peers           also schedulers that tests run jobs of: Slurm and MUNGE. No service is started,
-                    the tests start their own
+  --peers           also schedulers that tests run jobs of: Slurm, MUNGE, Open MPI. No service is
+                    started, the tests start their own
   --help            this text
 TEXT
 }
@@ -62,7 +62,7 @@ torch_header_wheels=(
     torch==2.11.0                7b6a60d48062809f58595509c524b88e6ddec3ebe25833d6462eeab81e5f2ce4
 )
 
-peer_packages=(munge slurmctld slurmd slurm-client)
+peer_packages=(munge slurmctld slurmd slurm-client openmpi-bin)
 
 with_torch=yes
 with_cuda_headers=no

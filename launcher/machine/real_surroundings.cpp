@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <climits>
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
@@ -26,8 +28,6 @@ struct CpuSetFree {
 
 /// The kernel shows no more than a page of most of its files.
 constexpr std::size_t kFileBytesMax = 4096;
-/// A program's arguments are defined long before that.
-constexpr std::size_t kScriptBytesMax = std::size_t{1} << 20;
 
 std::optional<std::string> read_beginning(const std::string& path, std::size_t bytes_max) {
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -109,8 +109,13 @@ std::optional<std::string> RealSurroundings::read_file(const std::string& path) 
     return read_beginning(path, kFileBytesMax);
 }
 
-std::optional<std::string> RealSurroundings::read_script(const std::string& path) const {
-    return read_beginning(path, kScriptBytesMax);
+std::optional<std::string> RealSurroundings::read_text(const std::string& path) const {
+    return read_beginning(path, Limits{}.text_bytes_max);
+}
+
+std::string RealSurroundings::host_name() const {
+    std::array<char, HOST_NAME_MAX + 1> name{};
+    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
 std::vector<int> RealSurroundings::allowed_cpus() const {

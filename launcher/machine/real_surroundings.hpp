@@ -23,7 +23,8 @@ public:
     [[nodiscard]] bool is_at_terminal() const override;
     [[nodiscard]] std::vector<std::string> names_in(const std::string& folder) const override;
     [[nodiscard]] std::optional<std::string> read_file(const std::string& path) const override;
-    [[nodiscard]] std::optional<std::string> read_script(const std::string& path) const override;
+    [[nodiscard]] std::optional<std::string> read_text(const std::string& path) const override;
+    [[nodiscard]] std::string host_name() const override;
     [[nodiscard]] std::vector<int> allowed_cpus() const override;
     [[nodiscard]] std::optional<std::vector<Gpu>> gpus_of_nvml() const override;
     [[nodiscard]] Result<Topology> topology() const override;

@@ -12,28 +12,39 @@ namespace ddprun::launcher {
 /// What a scheduler tells this process of the job that it belongs to. Nothing is asked of the
 /// scheduler itself: environment and files are enough.
 struct Place {
-    std::string job;     ///< for people: "slurm job 42.0"
-    std::string job_id;  ///< the same on every node of this job, and on no other's: "42.0"
+    std::string job;  ///< for people: "slurm job 42.0"
+    /// The same on every node of this job, and on no other's: "42.0". Empty: not told.
+    std::string job_id;
     /// The scheduler has started this process, or one that started it, on every node. If not, it is
     /// one of a kind: a batch script on the first node, a shell on a machine that may be none of
     /// the job's.
     bool is_on_every_node = true;
     bool is_on_node = true;  ///< this machine is one of the job's
-    int nodes = 1;
+    int nodes = 1;           ///< 0: not told, and there may be several
     int node_rank = 0;
+    std::string node;           ///< this one, as the scheduler calls it; may be empty
     std::string endpoint_host;  ///< a name of the first node; empty: not told
     std::uint16_t endpoint_port = 0;
-    int tasks = 1;             ///< processes that the scheduler has started like this one, on all
-    int tasks_here = 1;        ///< of these on this node
-    int task_here = 0;         ///< which of them this one is
+    int tasks = 1;       ///< processes that the scheduler has started like this one, on all
+    int tasks_here = 1;  ///< of these on this node
+    int task_here = 0;   ///< which of them this one is
+    /// The same for these and for no others on this node. Empty: not told, nor is `task_here`.
+    std::string tasks_id;
     std::optional<int> gpus;   ///< of this node, given to the job; none: not told
     std::optional<int> cpus;   ///< of this node, given to the job; none: not told
     std::string topology_key;  ///< nodes with the same one are near each other; empty: not told
     int restarts = 0;          ///< how often the scheduler has put the job back into its queue
     /// What starts a process on every node of the job with all that the job has there: to be
-    /// written before "ddprun".
+    /// written before "ddprun". Empty: the scheduler has done so.
     std::string start_line;
+    /// To be written behind "ddprun" there, with a blank before it: what other nodes are not told.
+    std::string start_flags;
+    /// What makes it give more CPUs, a number behind it if it ends with '='; empty: nothing.
+    std::string cpus_flag;
 };
+
+/// What to write in place of "ddprun" to start it on every node.
+[[nodiscard]] std::string start_command(const Place& place);
 
 /// The place that `surroundings` tell of; none where no scheduler is known. Fails with a line for
 /// the user where a scheduler's variables contradict each other or cannot be read.

@@ -11,5 +11,16 @@
 namespace ddprun::launcher {
 
 [[nodiscard]] Result<std::optional<Place>> place_in_slurm(const Surroundings& surroundings);
+[[nodiscard]] Result<std::optional<Place>> place_in_pbs(const Surroundings& surroundings);
+[[nodiscard]] Result<std::optional<Place>> place_in_sge(const Surroundings& surroundings);
+[[nodiscard]] Result<std::optional<Place>> place_in_lsf(const Surroundings& surroundings);
+[[nodiscard]] Result<std::optional<Place>> place_in_aws_batch(const Surroundings& surroundings);
+[[nodiscard]] Result<std::optional<Place>> place_in_sagemaker(const Surroundings& surroundings);
+[[nodiscard]] Result<std::optional<Place>> place_in_kubernetes(const Surroundings& surroundings);
+
+/// mpirun starts processes in a scheduler's job, or without any: `place` is changed to what it
+/// tells of them. It is left alone where mpirun has not started this process.
+[[nodiscard]] Result<void> take_mpirun(const Surroundings& surroundings,
+                                       std::optional<Place>& place);
 
 }  // namespace ddprun::launcher

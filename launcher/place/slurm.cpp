@@ -52,9 +52,11 @@ std::optional<Error> Slurm::take_job(Place& place) {
     place.job_id =
         place.is_on_every_node ? fmt::format("{}.{}", job_, *step) : fmt::format("{}", job_);
     place.job = "slurm job " + place.job_id;
+    place.tasks_id = place.job_id;
     place.restarts = *restarts;
     // A shell of salloc has the job's variables and may be on the machine where people log in.
-    place.is_on_node = variables_.first_of({"SLURMD_NODENAME"}).has_value();
+    place.node = variables_.text("SLURMD_NODENAME");
+    place.is_on_node = !place.node.empty();
     return std::nullopt;
 }
 
@@ -145,13 +147,12 @@ void Slurm::take_devices(Place& place) const {
     // They are counted as the job's nodes are, of which a step may have a part.
     const std::optional<Variable> list =
         variables_.first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
-    const std::optional<Variable> own = variables_.first_of({"SLURMD_NODENAME"});
     const std::vector<int> cpus = cpus_of_nodes();
     const Result<std::vector<std::string>> hosts = expand_host_list(list ? list->value : "");
-    if (!own || !hosts || hosts->size() != cpus.size()) {
+    if (!hosts || hosts->size() != cpus.size()) {
         return;
     }
-    const auto found = std::find(hosts->begin(), hosts->end(), own->value);
+    const auto found = std::find(hosts->begin(), hosts->end(), place.node);
     if (found != hosts->end()) {
         place.cpus = cpus[static_cast<std::size_t>(found - hosts->begin())];
     }
@@ -180,6 +181,7 @@ void Slurm::take_topology(Place& place) const {
 /// the CPUs, which srun does not take over from the job since Slurm 22.05.
 void Slurm::take_start_line(Place& place) const {
     place.start_line = fmt::format("srun -N{} -n{} --ntasks-per-node=1", place.nodes, place.nodes);
+    place.cpus_flag = "--cpus-per-task=";
     const std::vector<int> cpus = cpus_of_nodes();
     const auto least = std::min_element(cpus.begin(), cpus.end());
     if (least != cpus.end() && *least > 1) {

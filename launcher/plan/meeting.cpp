@@ -250,8 +250,13 @@ Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
             return name.error();
         }
         plan.job = JobId{*name};
-    } else if (plan.takes_place) {
-        plan.job = JobId{plan.place->job_id};
+    } else if (plan.takes_place && !plan.place->job_id.empty()) {
+        const Result<std::string> name =
+            parse_name({plan.place->job, plan.place->job_id}, bytes_max);
+        if (!name) {
+            return name.error();
+        }
+        plan.job = JobId{*name};
     } else if (plan.settings.max_nodes > 1) {
         plan.job = JobId{"none"};
         plan.warnings.push_back(

@@ -70,12 +70,44 @@ int cpus_of_machine(const Surroundings& surroundings) {
     return list ? static_cast<int>(list->size()) : 0;
 }
 
+/// What to write where the place does not tell how many nodes there are, or where they meet.
+std::string flags_untold(const Place& place) {
+    return fmt::format("--nnodes {} --rdzv-endpoint {}:{}",
+                       place.nodes == 0 ? "N" : fmt::format("{}", place.nodes),
+                       place.endpoint_host.empty() ? "HOST" : place.endpoint_host, kRendezvousPort);
+}
+
+/// Nodes are several, or may be, and cannot find each other by what the place tells.
+bool lacks_meeting(const Place& place) {
+    return place.nodes == 0 || (place.nodes > 1 && place.endpoint_host.empty());
+}
+
+Error ask_for_meeting(const Place& place) {
+    const std::string untold = place.nodes == 0
+                                   ? "does not tell how many nodes it has"
+                                   : fmt::format("has {}, and does not tell where they can meet",
+                                                 plural(place.nodes, "node"));
+    const std::string others =
+        place.tasks_here == 1 ? "" : fmt::format(", {} ddprun on this one", place.tasks_here);
+    const std::string line = place.tasks_here == 1
+                                 ? "add " + flags_untold(place)
+                                 : fmt::format("start one on each: {} ddprun {} ...",
+                                               place.start_line, flags_untold(place));
+    const std::string host = place.endpoint_host.empty() ? ", where HOST is one of them" : "";
+    return refusal(
+        fmt::format("{} {}{}; {}, the same on every node{} (--standalone for this node "
+                    "alone)",
+                    place.job, untold, others, line, host));
+}
+
 /// One ddprun for each worker, as other launchers want it: what the first one of a node cannot use
 /// is lost to all workers there, because it starts them.
 Result<void> check_task(const Place& place, const Surroundings& surroundings) {
     const auto allowed = static_cast<int>(surroundings.allowed_cpus().size());
     std::string lacking;
-    if (place.gpus && gpus_usable(place, surroundings) < *place.gpus) {
+    if (place.tasks_id.empty()) {
+        lacking = "does not know which one it is";
+    } else if (place.gpus && gpus_usable(place, surroundings) < *place.gpus) {
         lacking = fmt::format("sees {} of {}", gpus_usable(place, surroundings),
                               plural(*place.gpus, "GPU"));
     } else if (place.cpus && allowed < *place.cpus) {
@@ -86,29 +118,26 @@ Result<void> check_task(const Place& place, const Surroundings& surroundings) {
     }
     return refusal(
         fmt::format("{} has {} on this node, and each {}; one ddprun starts all workers "
-                    "of a node: {} ddprun ...",
-                    place.job, plural(place.tasks_here, "task"), lacking, place.start_line));
+                    "of a node: {} ...",
+                    place.job, plural(place.tasks_here, "task"), lacking, start_command(place)));
 }
 
 /// The scheduler's nodes, rank and endpoint, none of which the user has set.
 Result<void> use(const Place& place, const Surroundings& surroundings, LaunchPlan& plan) {
     if (!place.is_on_every_node && (place.nodes > 1 || !place.is_on_node)) {
         return refusal(fmt::format(
-            "{} has {}, and {}; start ddprun on each: {} ddprun ... (--standalone for {} alone)",
+            "{} has {}, and {}; start ddprun on each: {} ... (--standalone for {} alone)",
             place.job, plural(place.nodes, "node"),
             place.is_on_node ? "this is started on one of them only" : "this machine is none",
-            place.start_line, place.is_on_node ? "this node" : "this machine"));
+            start_command(place), place.is_on_node ? "this node" : "this machine"));
+    }
+    if (lacks_meeting(place)) {
+        return ask_for_meeting(place);
     }
     if (place.tasks_here > 1) {
         if (Result<void> checked = check_task(place, surroundings); !checked) {
             return checked;
         }
-    }
-    if (place.nodes > 1 && place.endpoint_host.empty()) {
-        return refusal(fmt::format(
-            "{} has {}, and does not tell where they can meet; add --nnodes {} --rdzv-endpoint "
-            "HOST:{}, the same on every node, where HOST is one of them",
-            place.job, plural(place.nodes, "node"), place.nodes, kRendezvousPort));
     }
     plan.settings.min_nodes = place.nodes;
     plan.settings.max_nodes = place.nodes;
@@ -122,11 +151,13 @@ Result<void> check_world(const Place& place, const CommandLine& line, const std:
     if (place.nodes == 1 || line.is_on("standalone") || (nnodes && !nnodes->value.empty())) {
         return {};
     }
+    const std::string nodes = place.nodes == 0 ? "N" : fmt::format("{}", place.nodes);
     return refusal(
         fmt::format("{0} has {1} nodes, but with {2} nothing is taken from it, and --nnodes is 1: "
-                    "each node would be a job of its own; leave {2} out, or add --nnodes {1} and "
+                    "each node would be a job of its own; {3}add --nnodes {1} and "
                     "--rdzv-endpoint, or --nnodes 1 if that is meant",
-                    place.job, place.nodes, setting));
+                    place.job, nodes, setting,
+                    lacks_meeting(place) ? "" : fmt::format("leave {} out, or ", setting)));
 }
 
 /// "16 launchers of --nnodes 2": the flags of torchrun in a step that has a task for each GPU.
@@ -136,10 +167,10 @@ Result<void> check_launchers(const Place& place, const CommandLine& line, const 
         return {};
     }
     return refusal(fmt::format(
-        "{}, but {} starts {} ddprun, {} on this node; start one on each node: {} ddprun ..., "
-        "which "
-        "needs neither --nnodes nor an endpoint",
-        line.value("nnodes")->shown(), place.job, place.tasks, place.tasks_here, place.start_line));
+        "{}, but {} starts {} ddprun, {} on this node; start one on each node: {} ...{}",
+        line.value("nnodes")->shown(), place.job, place.tasks, place.tasks_here,
+        start_command(place),
+        lacks_meeting(place) ? "" : ", which needs neither --nnodes nor an endpoint"));
 }
 
 /// Only the first ddprun of a job speaks for what is alike on all nodes.
@@ -168,15 +199,18 @@ void note_found(const Place& place, bool takes_gpus, LaunchPlan& plan) {
     plan.notes.push_back(std::move(text));
 }
 
-/// srun gives one CPU where nothing is asked for, whatever the job has.
+/// srun gives one CPU where nothing is asked for, whatever the job has; mpirun binds to one.
 void warn_of_cpus(const Place& place, const Surroundings& surroundings, LaunchPlan& plan) {
     const auto allowed = static_cast<int>(surroundings.allowed_cpus().size());
     const int of_job = place.cpus.value_or(0);
     const int all = of_job > allowed ? of_job : cpus_of_machine(surroundings);
     const bool are_few = allowed == 1 || allowed < plan.slots || allowed * 2 <= of_job;
-    if (are_few && allowed < all) {
-        plan.warnings.push_back(fmt::format("{} of {} CPUs allowed: add --cpus-per-task={} to srun",
-                                            allowed, all, all));
+    if (are_few && allowed < all && !place.cpus_flag.empty()) {
+        const bool takes_number = place.cpus_flag.ends_with('=');
+        plan.warnings.push_back(
+            fmt::format("{} of {} CPUs allowed: add {}{} to {}", allowed, all, place.cpus_flag,
+                        takes_number ? fmt::format("{}", all) : "",
+                        place.start_line.substr(0, place.start_line.find(' '))));
     }
 }
 

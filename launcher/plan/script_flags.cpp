@@ -41,7 +41,7 @@ std::string text_of(ProgramMode mode, const std::string& program,
                     const Surroundings& surroundings) {
     const bool is_script =
         mode == ProgramMode::RunPath || (mode == ProgramMode::Guess && program.ends_with(".py"));
-    return is_script ? surroundings.read_script(program).value_or("") : std::string{};
+    return is_script ? surroundings.read_text(program).value_or("") : std::string{};
 }
 
 /// The spellings that are flags of ddprun, each once.

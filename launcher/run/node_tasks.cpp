@@ -1,6 +1,8 @@
 #include "launcher/run/node_tasks.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,6 +16,8 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,6 +31,8 @@ namespace ddprun::launcher {
 namespace {
 
 using TaskClock = std::chrono::steady_clock;
+
+constexpr std::string_view kNamePrefix = "tasks-";
 
 Result<UniqueFd> unix_socket(const std::string& path, sockaddr_un& address) {
     if (path.size() >= sizeof(address.sun_path)) {
@@ -95,19 +101,57 @@ Result<UniqueFd> watch_for_names(const std::string& folder) {
     return names;
 }
 
+/// Nobody listens there any more. Who does is not disturbed: a socket of another type is refused
+/// before it is queued.
+bool is_left_behind(const std::string& path) {
+    sockaddr_un address{};
+    if (path.size() >= sizeof(address.sun_path)) {
+        return false;
+    }
+    address.sun_family = AF_UNIX;
+    std::copy(path.begin(), path.end(), std::begin(address.sun_path));
+    const UniqueFd probe(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    return probe.is_open() && ::connect(probe.get(), plain(address), sizeof(address)) != 0 &&
+           errno == ECONNREFUSED;
+}
+
+void remove_left_behind(const std::filesystem::path& folder) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry{folder, error}, end; !error && entry != end;
+         entry.increment(error)) {
+        if (entry->path().filename().string().starts_with(kNamePrefix) &&
+            is_left_behind(entry->path().string())) {
+            ::unlink(entry->path().c_str());
+        }
+    }
+}
+
+/// Held while names come and go there.
+Result<UniqueFd> lock_folder(const std::filesystem::path& folder) {
+    UniqueFd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int locked = -1;
+    do {
+        locked = held.is_open() ? ::flock(held.get(), LOCK_EX) : -1;
+    } while (locked != 0 && held.is_open() && errno == EINTR);
+    if (locked != 0) {
+        return ddprun::system_error(errno, fmt::format("cannot lock {}", folder.string()));
+    }
+    return held;
+}
+
 }  // namespace
 
 bool has_other_tasks(const LaunchPlan& plan) {
     return plan.takes_place && plan.place->tasks_here > 1;
 }
 
-Result<std::string> node_tasks_path(const Place& place, const std::string& node) {
+Result<std::string> node_tasks_path(const Place& place) {
     Result<std::string> folder = open_state_folder();
     if (!folder) {
         return folder;
     }
-    const std::string name = place.job + "|" + node;
-    return fmt::format("{}/tasks-{:016x}", *folder, XXH64(name.data(), name.size(), 0));
+    const std::string name = fmt::format("{}|{}|{}", place.job, place.tasks_id, place.node);
+    return fmt::format("{}/{}{:016x}", *folder, kNamePrefix, XXH64(name.data(), name.size(), 0));
 }
 
 FirstTask::FirstTask(std::string path, UniqueFd listener)
@@ -120,6 +164,12 @@ FirstTask::~FirstTask() {
 }
 
 Result<FirstTask> FirstTask::open(std::string path) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    const Result<UniqueFd> lock = lock_folder(folder);
+    if (!lock) {
+        return lock.error();
+    }
+    remove_left_behind(folder);
     // Under its name it listens already: who sees it can connect.
     const std::string unnamed = path + ".new";
     sockaddr_un address{};

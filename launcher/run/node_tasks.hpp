@@ -16,12 +16,12 @@ namespace ddprun::launcher {
 [[nodiscard]] bool has_other_tasks(const LaunchPlan& plan);
 
 /// The path of that socket.
-[[nodiscard]] Result<std::string> node_tasks_path(const Place& place, const std::string& node);
+[[nodiscard]] Result<std::string> node_tasks_path(const Place& place);
 
 /// Held by the first one. If it goes without end(), the others see that.
 class FirstTask {
 public:
-    /// Replaces what a first one that was killed has left there.
+    /// Removes what first ones that were killed have left in that folder.
     [[nodiscard]] static Result<FirstTask> open(std::string path);
     FirstTask(FirstTask&&) noexcept = default;
     FirstTask& operator=(FirstTask&&) = delete;

@@ -38,9 +38,6 @@ namespace {
 
 /// How long a head node waits for the daemon it started; another job may still use it.
 constexpr Milliseconds kDaemonPatience{1500};
-/// Of several ddprun on one node: for the first, and at its end for those that begin late. The
-/// scheduler starts them together.
-constexpr Milliseconds kFirstTaskPatience{30000};
 constexpr std::size_t kOtherDescriptors = 64;  ///< besides one for each client of the store
 
 void complain(const std::string& line) {
@@ -302,7 +299,7 @@ int follow(const LaunchPlan& plan, const std::string& path) {
         signal(number, SIG_IGN);
     }
     const Result<int> code = follow_first_task(
-        path, kFirstTaskPatience, Limits{}.say_waiting_after,
+        path, Limits{}.task_patience, Limits{}.say_waiting_after,
         [] { complain("waiting for the first ddprun of this node, which starts the workers"); });
     if (!code) {
         complain(code.error().what);
@@ -321,7 +318,7 @@ int launch(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
 
 /// One of several ddprun that a scheduler has started on this node.
 int run_as_task(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
-    const Result<std::string> path = node_tasks_path(*plan.place, slurm_node_name());
+    const Result<std::string> path = node_tasks_path(*plan.place);
     if (!path) {
         complain(path.error().what);
         return exit_code_for(path.error());
@@ -335,7 +332,7 @@ int run_as_task(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
         return exit_code_for(first.error());
     }
     const int code = launch(plan, saved);
-    first->end(code, plan.place->tasks_here - 1, kFirstTaskPatience);
+    first->end(code, plan.place->tasks_here - 1, Limits{}.task_patience);
     return code;
 }
 

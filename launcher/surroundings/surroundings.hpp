@@ -38,10 +38,12 @@ public:
     /// The beginning of a small file, such as the kernel shows them; none where it cannot be read.
     [[nodiscard]] virtual std::optional<std::string> read_file(const std::string& path) const = 0;
 
-    /// The beginning of a program's text, enough for all that people write; none where it cannot be
-    /// read.
-    [[nodiscard]] virtual std::optional<std::string> read_script(const std::string& path) const = 0;
+    /// The beginning of a text that people or programs have written, a program or a list of hosts:
+    /// Limits::text_bytes_max, more than they write; none where it cannot be read.
+    [[nodiscard]] virtual std::optional<std::string> read_text(const std::string& path) const = 0;
 
+    /// What this machine calls itself.
+    [[nodiscard]] virtual std::string host_name() const = 0;
     [[nodiscard]] virtual unsigned user_id() const = 0;
     /// stdin and stdout are terminals.
     [[nodiscard]] virtual bool is_at_terminal() const = 0;

@@ -200,7 +200,7 @@ def free_port():
 def environment(run, folder, python):
     kept = {key: value for key, value in os.environ.items()
             if not re.match("PET_|DDPRUN_|TORCH|OMP_|CUDA_|RANK|WORLD|MASTER|LOCAL_|GROUP_|PYTHON|"
-                            "SLURM", key)}
+                            "SLURM|PBS_|LSB_|JOB_|TRAINING_JOB_NAME|AWS_BATCH_|OMPI_|PMI", key)}
     kept.update(HOME=folder, TMPDIR=folder, LC_ALL="C.UTF-8", PYTHON_EXEC=python,
                 PARITY_OUT=os.path.join(folder, "out"))
     kept.update(run.variables)

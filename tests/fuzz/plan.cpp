@@ -45,9 +45,10 @@ public:
     bool is_at_terminal() const override { return true; }
     std::vector<std::string> names_in(const std::string& /*folder*/) const override { return {}; }
     std::optional<std::string> read_file(const std::string& /*path*/) const override { return {}; }
-    std::optional<std::string> read_script(const std::string& /*path*/) const override {
+    std::optional<std::string> read_text(const std::string& /*path*/) const override {
         return "--local_rank";
     }
+    std::string host_name() const override { return "here"; }
     std::vector<int> allowed_cpus() const override { return {0, 1, 2, 3, 4, 5}; }
     std::optional<std::vector<Gpu>> gpus_of_nvml() const override {
         return std::vector<Gpu>{{"GPU-a", "", {"MIG-b"}}, {"GPU-c", "", {}}};

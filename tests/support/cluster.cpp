@@ -48,9 +48,17 @@ std::vector<std::string> build_environment(const std::map<std::string, std::stri
     for (char** entry = environ; *entry != nullptr; ++entry) {
         const std::string text = *entry;
         const std::string name = text.substr(0, text.find('='));
-        // What the tests' own caller has set must not steer the programs under test.
-        const bool is_ours = name.rfind("PET_", 0) == 0 || name.rfind("DDPRUN_", 0) == 0 ||
-                             name.rfind("TORCHELASTIC_", 0) == 0 || name.rfind("SLURM_", 0) == 0;
+        // What the tests' own caller has set must not steer the programs under test, nor what a
+        // scheduler tells it.
+        constexpr std::array kSteering = {"PET_",          "DDPRUN_",
+                                          "TORCHELASTIC_", "SLURM",
+                                          "PBS_",          "LSB_",
+                                          "JOB_ID",        "TRAINING_JOB_NAME",
+                                          "AWS_BATCH_",    "OMPI_COMM_WORLD_",
+                                          "PMI_SIZE",      "JOB_COMPLETION_INDEX"};
+        const bool is_ours =
+            std::any_of(kSteering.begin(), kSteering.end(),
+                        [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
         if (!is_ours && overrides.count(name) == 0) {
             environment.push_back(text);
         }

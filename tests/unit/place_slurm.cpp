@@ -1,4 +1,4 @@
-#include "tests/unit/plan_fake_surroundings.hpp"
+#include "tests/unit/place_fixture.hpp"
 
 using namespace ddprun;
 using namespace ddprun::launcher;
@@ -51,14 +51,6 @@ const Variables kShell = {
     {"SLURM_NNODES", "2"},
     {"SLURM_TASKS_PER_NODE", "1(x2)"},
 };
-
-/// `changes` over `base`; an empty value is as good as none.
-Variables with(Variables base, const Variables& changes) {
-    for (const auto& [name, value] : changes) {
-        base[name] = value;
-    }
-    return base;
-}
 
 /// A step of eight tasks on each of two nodes, which all see eight GPUs.
 Variables task_per_gpu(const std::string& local_id, const Variables& changes = {}) {

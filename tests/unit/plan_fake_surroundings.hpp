@@ -25,6 +25,7 @@ public:
     std::optional<std::vector<Gpu>> gpus;
     Topology machine;
     std::map<std::string, std::string> texts;                    ///< files with content, by path
+    std::string own_name{"here"};                                ///< host_name()
     bool has_terminal = false;                                   ///< is_at_terminal()
     std::string own_place;                                       ///< own_folder()
     std::set<std::pair<std::string, std::string>> same_folders;  ///< besides equal names
@@ -63,9 +64,10 @@ public:
         const auto found = texts.find(path);
         return found == texts.end() ? std::nullopt : std::optional<std::string>{found->second};
     }
-    std::optional<std::string> read_script(const std::string& path) const override {
+    std::optional<std::string> read_text(const std::string& path) const override {
         return read_file(path);
     }
+    std::string host_name() const override { return own_name; }
     std::vector<int> allowed_cpus() const override { return cpus; }
     std::optional<std::vector<Gpu>> gpus_of_nvml() const override {
         ++gpu_questions;
