@@ -52,6 +52,7 @@ struct Limits {
     int cpus_max = 1 << 16;            ///< of one machine; far above any kernel's NR_CPUS
     std::size_t name_bytes_max = 255;  ///< job ids, node ids, host names, roles
     std::size_t addresses_max = 64;    ///< interfaces one node may name
+    std::size_t node_sizes_max = 64;   ///< sizes that --nnodes may list; it travels in each join
     std::size_t text_bytes_max = std::size_t{1} << 20;  ///< read of a script or a list of hosts
     /// of several ddprun of a node for the first, and at its end for late ones: a slow home folder
     Milliseconds task_patience{30000};

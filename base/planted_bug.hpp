@@ -67,6 +67,12 @@
       "a daemon without journal adopts the first generation it hears of, not the newest")        \
     X(ToldBeforeDurable, "told-before-durable", "a start is told before it is in the journal")   \
     X(SpareStarted, "spare-started", "a spare is started beyond the maximum")                    \
+    X(SizesIgnored, "sizes-ignored",                                                             \
+      "a generation has as many nodes as are here, not a size that --nnodes lists")              \
+    X(LargerSizeMissed, "larger-size-missed",                                                    \
+      "a generation has the smallest size, although a larger one would fit")                     \
+    X(GrowthWithoutSize, "growth-without-size",                                                  \
+      "a newcomer stops the workers although it completes no larger size")                       \
     X(GrowthKills, "growth-kills", "growing stops the workers without the time to save")         \
     X(QuarantineIgnored, "quarantine-ignored",                                                   \
       "a node that keeps failing is chosen although others suffice")                             \

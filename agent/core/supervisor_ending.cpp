@@ -7,6 +7,7 @@
 #include "agent/core/supervisor_state.hpp"
 #include "base/check.hpp"
 #include "base/signal_name.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
@@ -108,6 +109,15 @@ void Supervisor::State::hear(const rdzv::Refused& message) {
                     .exit_code = message.exit_code,
                     .verdict = {},
                     .says_goodbye = false});
+}
+
+void Supervisor::State::end_for_old_rendezvous() {
+    const rdzv::JobSettings& settings = options_.identity.settings;
+    say(
+        fmt::format("the rendezvous is an older ddprun's, which would overlook --nnodes {}; update "
+                    "it, or start with --nnodes {}:{} on every node",
+                    rdzv::nnodes_of(settings), settings.min_nodes, settings.max_nodes));
+    end_after_stop({.reason = ExitReason::Refused, .exit_code = kExitUsage, .verdict = {}});
 }
 
 void Supervisor::State::hear(const rdzv::Verdict& message) {

@@ -7,6 +7,7 @@
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
@@ -233,6 +234,10 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     LinkIsAccepted& accepted = link_.emplace<LinkIsAccepted>();
     unheard_since_.reset();
     say_connected();
+    if (rdzv::has_sizes(options_.identity.settings) && !message.keeps_sizes) {
+        end_for_old_rendezvous();
+        return;
+    }
     is_daemon_lasting_ = message.is_lasting;
     accepted.beat_interval = message.beat_interval;
     if (accepted.beat_interval > Milliseconds::zero()) {

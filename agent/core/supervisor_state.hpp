@@ -126,6 +126,7 @@ private:
     // Messages of the rendezvous.
     void hear(const rdzv::Accepted& message);
     void hear(const rdzv::Refused& message);
+    void end_for_old_rendezvous();
     void hear(const rdzv::Waiting& message);
     void hear(const rdzv::Notice& message);
     void hear(const rdzv::Redirect& message);

@@ -112,6 +112,8 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .generation = row.generation,
         .rank = {},
         .world_size = row.world_size,
+        // An older rendezvous does not tell it.
+        .target_world_size = std::max(row.target_world_size, row.world_size),
         .local_rank = {},
         .local_world_size = slots,
         .group_rank = row.group_rank,

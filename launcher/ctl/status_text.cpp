@@ -155,6 +155,9 @@ std::string events_of(const JobStatus& job) {
 }
 
 std::string nnodes_text(const JobStatus& job) {
+    if (!job.nnodes.empty()) {
+        return clean(job.nnodes);
+    }
     return job.min_nodes == job.max_nodes ? std::to_string(job.min_nodes)
                                           : fmt::format("{}:{}", job.min_nodes, job.max_nodes);
 }

@@ -40,7 +40,9 @@ constexpr Flag hidden(std::string_view name) {
 }
 
 constexpr std::array kFlags = {
-    value("nnodes", "N|MIN:MAX", Group::Size, "nodes, or the least and the most (default 1)"),
+    value("nnodes", "N|MIN:MAX|A,B", Group::Size,
+          "nodes; or least and most; or the sizes allowed (default 1)"),
+    value("node-unit", "N", Group::Size, "the number of nodes is a multiple of N (default 1)"),
     value("nproc-per-node", "N", Group::Size,
           "workers here (1): number, auto (GPUs, else CPUs), gpu, cpu"),
     value("node-rank", "N", Group::Size, "wish for this node's place (default: chosen, stable)"),
@@ -68,8 +70,7 @@ constexpr std::array kFlags = {
           "who serves the workers' store: the first node on a port of\nits own (default), or the"
           " rendezvous on its own port"),
     value("store-admit", "members|any", Group::Meeting,
-          "whom it answers: addresses of the job's nodes (default),\nor whoever reaches it (NAT,"
-          " sidecars)"),
+          "whom it answers: the job's nodes (default), or all (NAT)"),
     value("store-relay", "on|off", Group::Meeting,
           "this node's workers share a connection to it (default off)"),
     value("local-addr", "HOST", Group::Meeting,

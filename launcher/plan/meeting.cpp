@@ -43,6 +43,7 @@ Result<void> stand_alone(const CommandLine& line, LaunchPlan& plan) {
     }
     if (plan.settings.max_nodes > 1) {
         plan.settings.max_nodes = 1;
+        plan.settings.node_sizes.clear();
         plan.warnings.push_back(fmt::format("{} has no effect: --standalone is for one node",
                                             line.value("nnodes")->shown()));
     }

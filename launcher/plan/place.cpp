@@ -21,8 +21,8 @@ namespace {
 
 /// Any of them says how large the job is, where nodes meet or who this one is: then none of that is
 /// taken from the scheduler.
-constexpr std::array kSettings = {"nnodes", "rdzv-endpoint", "master-addr", "master-port",
-                                  "node-rank"};
+constexpr std::array kSettings = {"nnodes",      "node-unit",   "rdzv-endpoint",
+                                  "master-addr", "master-port", "node-rank"};
 
 /// The first of kSettings that is given, or --standalone, as the user wrote it; empty: none.
 std::string setting_of(const CommandLine& line) {

@@ -99,6 +99,45 @@ std::optional<Given> pick(const CommandLine& line, std::string_view flag, const 
     return found == conf.end() ? std::nullopt : std::optional<Given>{found->second};
 }
 
+/// --node-unit: the bounds are moved to the multiples between them.
+Result<void> take_node_unit(const CommandLine& line, LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("node-unit");
+    if (!given) {
+        return {};
+    }
+    const auto nodes_max = static_cast<int>(Limits{}.nodes_max);
+    const Result<int> unit = parse_whole_number(*given, {.least = 1, .most = nodes_max});
+    if (!unit) {
+        return unit.error();
+    }
+    rdzv::JobSettings& settings = plan.settings;
+    const std::optional<Given> nodes = line.value("nnodes");
+    const std::string shown = nodes ? nodes->shown() : "--nnodes 1";
+    if (*unit == 1) {
+        return {};
+    }
+    if (!settings.node_sizes.empty()) {
+        return bad_value(*given,
+                         fmt::format("{} lists the sizes already; leave one of both out", shown));
+    }
+    if (*unit > settings.max_nodes) {
+        return bad_value(*given,
+                         fmt::format("larger than {}, so no number of nodes would do; write "
+                                     "--nnodes {}, or leave it out",
+                                     shown, *unit));
+    }
+    const int most = settings.max_nodes / *unit * *unit;
+    if (most < settings.min_nodes) {
+        return bad_value(
+            *given, fmt::format("{} has no multiple of it; write --nnodes {} or --nnodes {}", shown,
+                                most, most + *unit));
+    }
+    settings.node_unit = *unit;
+    settings.min_nodes = (settings.min_nodes + *unit - 1) / *unit * *unit;
+    settings.max_nodes = most;
+    return {};
+}
+
 Result<void> take_nodes(const CommandLine& line, LaunchPlan& plan) {
     const std::optional<Given> given = line.value("nnodes");
     if (!given) {
@@ -114,6 +153,7 @@ Result<void> take_nodes(const CommandLine& line, LaunchPlan& plan) {
     }
     plan.settings.min_nodes = counts->least;
     plan.settings.max_nodes = counts->most;
+    plan.settings.node_sizes = counts->sizes;
     return {};
 }
 
@@ -232,6 +272,9 @@ Result<void> take_times(const CommandLine& line, const Surroundings& surrounding
 Result<void> take_settings(const CommandLine& line, const Surroundings& surroundings,
                            LaunchPlan& plan) {
     if (Result<void> taken = take_nodes(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_node_unit(line, plan); !taken) {
         return taken;
     }
     const Result<Conf> conf = read_conf(line, plan);

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "base/limits.hpp"
 #include "base/utf8.hpp"
 
 namespace ddprun::launcher {
@@ -134,23 +136,80 @@ Result<Milliseconds> parse_seconds(const Given& given, Milliseconds least) {
     return Milliseconds{std::llround(seconds * 1000)};
 }
 
+namespace {
+
+constexpr std::string_view kNodesForm =
+    "write N, MIN:MAX or sizes, for example --nnodes 4, --nnodes 2:4 or --nnodes 2,4,8";
+
+Error not_nodes(const Given& given) {
+    return bad_value(given, fmt::format("not a number of nodes; {}", kNodesForm));
+}
+
+Error no_node(const Given& given) {
+    return bad_value(given, fmt::format("at least 1 node is needed; {}", kNodesForm));
+}
+
+/// `A,B,C`.
+Result<NodeCounts> parse_node_sizes(const Given& given) {
+    std::string text = given.value;
+    const bool has_range = text.find(':') != std::string::npos;
+    std::replace(text.begin(), text.end(), ':', ',');
+    std::vector<int> sizes;
+    for (const std::string_view part : split(text, ',')) {
+        const std::optional<int> size = as_int(part);
+        if (!size) {
+            return not_nodes(given);
+        }
+        sizes.push_back(*size);
+    }
+    std::vector<int> sorted = sizes;
+    std::sort(sorted.begin(), sorted.end());
+    sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+    if (sorted.front() < 1) {
+        return no_node(given);
+    }
+    const std::size_t count_max = Limits{}.node_sizes_max;
+    if (sizes.size() > count_max) {
+        return bad_value(given, fmt::format("{} sizes are listed, at most {} are possible; write a "
+                                            "range, with --node-unit if its sizes are multiples",
+                                            sizes.size(), count_max));
+    }
+    if (has_range) {
+        return bad_value(given,
+                         fmt::format("either a range or sizes; write --nnodes {}:{} or --nnodes {}",
+                                     sorted.front(), sorted.back(), fmt::join(sorted, ",")));
+    }
+    for (std::size_t i = 1; i < sizes.size(); ++i) {
+        if (sizes[i] <= sizes[i - 1]) {
+            return bad_value(
+                given, fmt::format("the sizes must grow, and {} follows {}; write --nnodes {}",
+                                   sizes[i], sizes[i - 1], fmt::join(sorted, ",")));
+        }
+    }
+    return NodeCounts{.least = sizes.front(), .most = sizes.back(), .sizes = sizes};
+}
+
+}  // namespace
+
 Result<NodeCounts> parse_nnodes(const Given& given) {
-    constexpr std::string_view kForm = "write N or MIN:MAX, for example --nnodes 4 or --nnodes 2:4";
+    if (given.value.find(',') != std::string::npos) {
+        return parse_node_sizes(given);
+    }
     const std::vector<std::string_view> parts = split(given.value, ':');
     const std::optional<int> least = as_int(parts.front());
     const std::optional<int> most = as_int(parts.back());
     if (parts.size() > 2 || !least || !most) {
-        return bad_value(given, fmt::format("not a number of nodes; {}", kForm));
+        return not_nodes(given);
     }
     if (*least < 1) {
-        return bad_value(given, fmt::format("at least 1 node is needed; {}", kForm));
+        return no_node(given);
     }
     if (*least > *most) {
         return bad_value(given, fmt::format("the minimum {} is above the maximum {}; write "
                                             "--nnodes {}:{}",
                                             *least, *most, std::max(1, *most), *least));
     }
-    return NodeCounts{.least = *least, .most = *most};
+    return NodeCounts{.least = *least, .most = *most, .sizes = {}};
 }
 
 namespace {

@@ -42,9 +42,10 @@ struct Range {
 struct NodeCounts {
     int least = 1;
     int most = 1;
+    std::vector<int> sizes;  ///< growing, from the least to the most; empty: all of these
 };
 
-/// `N` or `MIN:MAX`.
+/// `N`, `MIN:MAX` or `A,B,C`.
 [[nodiscard]] Result<NodeCounts> parse_nnodes(const Given& given);
 
 struct HostAndPort {

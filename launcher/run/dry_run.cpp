@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "agent/core/worker_group.hpp"
 #include "agent/process/cgroup.hpp"
@@ -66,7 +67,7 @@ std::string quoted(const std::string& word) {
 std::string_view unknown_of_several_nodes(std::string_view key) {
     for (const WorkerVariable& variable :
          {var::kRank, var::kWorldSize, var::kGroupRank, var::kGroupWorldSize, var::kRoleRank,
-          var::kRoleWorldSize}) {
+          var::kRoleWorldSize, var::kTargetWorldSize}) {
         if (key == variable.key) {
             return "<from the nodes that meet>";
         }
@@ -114,9 +115,14 @@ std::string meeting_text(const LaunchPlan& plan) {
         places += " or " + rdzv::to_string(other);
     }
     const rdzv::JobSettings& settings = plan.settings;
-    const std::string count = settings.min_nodes == settings.max_nodes
-                                  ? fmt::format("{}", settings.max_nodes)
-                                  : fmt::format("{} to {}", settings.min_nodes, settings.max_nodes);
+    std::string count = settings.min_nodes == settings.max_nodes
+                            ? fmt::format("{}", settings.max_nodes)
+                            : fmt::format("{} to {}", settings.min_nodes, settings.max_nodes);
+    if (!settings.node_sizes.empty()) {
+        count = fmt::format("{}", fmt::join(settings.node_sizes, " or "));
+    } else if (settings.node_unit > 1) {
+        count += fmt::format(", a multiple of {},", settings.node_unit);
+    }
     return fmt::format("{} node{} at {}", count, settings.max_nodes == 1 ? "" : "s", places);
 }
 

@@ -18,6 +18,7 @@
 #include "rendezvous/core/running.hpp"
 #include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
@@ -269,9 +270,11 @@ std::string fault_of(const Join& message, const Limits& limits) {
     if (message.slots < 1 || message.slots > limits.slots_max) {
         return outside("--nproc-per-node", message.slots, 1, limits.slots_max);
     }
-    if (asked.min_nodes < 1 || asked.max_nodes > nodes_max || asked.min_nodes > asked.max_nodes) {
-        return fmt::format("join refused: node {} has --nnodes {}; it must be MIN:MAX, 1 to {}",
-                           message.hostname, nnodes_of(asked), nodes_max);
+    if (asked.max_nodes > nodes_max || !are_sizes_sound(asked)) {
+        return fmt::format(
+            "join refused: node {} has --nnodes {}; it must be MIN:MAX, both multiples of "
+            "--node-unit, or sizes that grow, 1 to {}",
+            message.hostname, nnodes_of(asked), nodes_max);
     }
     if (asked.max_restarts < 0) {
         return outside("--max-restarts", asked.max_restarts, 0, "any number");
@@ -288,7 +291,8 @@ void attach(Step& step, Node& node, ConnectionId connection) {
     node.said_waiting.clear();
     forget_quiet(step.run, id);
     renew_lease(step, node);
-    Accepted accepted{.run_token = step.run.token, .is_lasting = step.options.is_lasting};
+    Accepted accepted{
+        .run_token = step.run.token, .is_lasting = step.options.is_lasting, .keeps_sizes = true};
     if (step.options.has_leases) {
         accepted.lease = step.options.limits.lease;
         accepted.beat_interval = beat_interval_of(step.run, step.options.limits);

@@ -19,6 +19,7 @@
 #include "rendezvous/core/running.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
 
@@ -36,8 +37,10 @@ bool is_plausible(const Join& join, const Limits& limits) {
     const int losses_max = settings.max_node_losses < 0
                                ? limits.node_losses_max
                                : std::min(settings.max_node_losses, limits.node_losses_max);
+    const auto nodes = static_cast<std::size_t>(std::max(held.group_world_size, 0));
+    const bool is_size = !has_sizes(settings) || largest_size(settings, nodes) == nodes;
     return is_believable(held.generation) &&
-           is_within(held.group_world_size, 1, settings.max_nodes) &&
+           is_within(held.group_world_size, 1, settings.max_nodes) && is_size &&
            is_within(held.group_rank, 0, held.group_world_size - 1) &&
            is_within(held.world_size, join.slots, ranks_max) &&
            is_within(held.base_rank, 0, held.world_size - join.slots) &&

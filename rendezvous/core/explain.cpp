@@ -9,6 +9,7 @@
 #include "base/planted_bug.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
 
@@ -103,6 +104,19 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
     return text + and_unfit;
 }
 
+/// Of a generation that spares wait beside: what it needs to grow to its next size. Empty if it has
+/// the largest one, or does not grow.
+std::string growth_missing(const Run& run) {
+    const std::size_t size = run.current.places.size();
+    const std::size_t here = size + run.nodes.ready().size();
+    const std::optional<std::size_t> wanted = next_size(run.settings, size);
+    if (!has_sizes(run.settings) || !run.settings.grow || !wanted || here >= *wanted) {
+        return {};
+    }
+    return fmt::format("; --nnodes {} has no size of {}: with {} more it is {}",
+                       nnodes_of(run.settings), here, node_count(*wanted - here), *wanted);
+}
+
 std::string explain_running(const Run& run, const Running& running, Instant now) {
     if (running.has_finished_rank) {
         std::vector<std::string> names;
@@ -129,9 +143,10 @@ std::string explain_running(const Run& run, const Running& running, Instant now)
     }
     const std::string text = fmt::format("generation {} runs on {}", run.current.number.value(),
                                          node_count(run.current.places.size()));
-    return grow_time(run, running, now)
-               ? text + "; it will be drained and grown to take more in"
-               : text + "; this node is a spare and takes over when one is lost";
+    if (grow_time(run, running, now)) {
+        return text + "; it will be drained and grown to take more in";
+    }
+    return text + "; this node is a spare and takes over when one is lost" + growth_missing(run);
 }
 
 std::string explain_phase(const Run& run, Instant now) {
@@ -259,12 +274,6 @@ std::string explain_run(const Run& run, Instant now) {
             text.empty() ? "" : "; ", excused);
     }
     return text;
-}
-
-std::string nnodes_of(const JobSettings& settings) {
-    return settings.min_nodes == settings.max_nodes
-               ? fmt::format("{}", settings.min_nodes)
-               : fmt::format("{}:{}", settings.min_nodes, settings.max_nodes);
 }
 
 std::string node_count(std::size_t count) {

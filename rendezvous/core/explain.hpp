@@ -21,7 +21,6 @@ void tell_head(Step& step, const std::string& text);
 [[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes
 /// "c is not fit (...)", of those that said so and are not here; empty if there are none.
 [[nodiscard]] std::string names_unfit(const Run& run, Instant now);
-[[nodiscard]] std::string node_count(std::size_t count);           ///< "1 node", "3 nodes"
-[[nodiscard]] std::string nnodes_of(const JobSettings& settings);  ///< "2" or "1:3"
+[[nodiscard]] std::string node_count(std::size_t count);  ///< "1 node", "3 nodes"
 
 }  // namespace ddprun::rdzv

@@ -16,14 +16,15 @@
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/rank_map.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
 
 namespace {
 
-/// The ready nodes that get a place, at most the maximum: previous members first, then those with
-/// as many slots as a lost one had, near it or anywhere, then explicit ranks, then whoever came
-/// first. Nodes in quarantine come after all others.
+/// The ready nodes that get a place, as many as the largest size has room for: previous members
+/// first, then those with as many slots as a lost one had, near it or anywhere, then explicit
+/// ranks, then whoever came first. Nodes in quarantine come after all others.
 std::vector<Candidate> choose(const Run& run, Instant now) {
     struct Ranked {
         bool is_left_out;
@@ -63,7 +64,12 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
                std::tie(right.is_left_out, right.preference, right.node_rank, right.joined_as);
     });
     const std::size_t surplus = DDP_BUG(SpareStarted) ? 1 : 0;
-    ranked.resize(std::min(usable_count(run, now), maximum(run) + surplus));
+    const std::size_t usable = usable_count(run, now);
+    const std::size_t size =
+        DDP_BUG(SizesIgnored)
+            ? std::min(usable, maximum(run))
+            : largest_size(run.settings, DDP_BUG(LargerSizeMissed) ? minimum(run) : usable);
+    ranked.resize(std::min(usable, size + surplus));
     std::vector<Candidate> chosen;
     for (const Ranked& one : ranked) {
         const Join& info = one.node->info;

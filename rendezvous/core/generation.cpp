@@ -42,11 +42,16 @@ void CurrentGeneration::write_rows(const JobSettings& settings, const Budgets& b
     row.node_losses = budgets.node_losses_used;
     row.store = store;
     row.world_size = 0;
+    int slots_max = 1;
     std::map<std::string, int> role_sizes;
     for (const Place& place : places) {
         row.world_size += place.slots;
+        slots_max = std::max(slots_max, place.slots);
         role_sizes[place.role] += place.slots;
     }
+    // Who is missing has as many slots as the largest node here; at the largest size nobody is.
+    row.target_world_size =
+        row.world_size + (settings.max_nodes - row.group_world_size) * slots_max;
     std::map<std::string, int> role_bases;
     rows.clear();
     for (const Place& place : places) {

@@ -12,6 +12,7 @@
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/stopping.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
 
@@ -185,9 +186,9 @@ std::string flaw_of(const RunRecord& record) {
     if (nodes.size() != record.nodes.size() || places.size() != record.places.size()) {
         return "it names a node twice";
     }
-    if (record.settings.min_nodes > record.settings.max_nodes ||
+    if (!are_sizes_sound(record.settings) ||
         places.size() > static_cast<std::size_t>(record.settings.max_nodes)) {
-        return "its rank map is larger than --nnodes";
+        return "its rank map does not fit --nnodes";
     }
     if (record.restarts_used > record.settings.max_restarts ||
         (record.settings.max_node_losses >= 0 &&

@@ -15,6 +15,7 @@
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
 
@@ -150,12 +151,17 @@ void stop_if_hung(Step& step, Running& running) {
 }
 
 std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now) {
-    if (!run.settings.grow || running.has_finished_rank || run.nodes.ready().empty() ||
-        run.current.places.size() >= maximum(run)) {
+    const std::set<NodeId>& ready = run.nodes.ready();
+    const std::optional<std::size_t> wanted = next_size(run.settings, run.current.places.size());
+    if (!run.settings.grow || running.has_finished_rank || !wanted) {
+        return std::nullopt;
+    }
+    const std::size_t more = DDP_BUG(GrowthWithoutSize) ? 1 : *wanted - run.current.places.size();
+    if (ready.size() < more) {
         return std::nullopt;
     }
     const Instant earliest = running.since + run.settings.grow_delay;
-    if (run.quarantined.healthy_count(run.nodes.ready(), now) > 0) {
+    if (run.quarantined.healthy_count(ready, now) >= more) {
         return earliest;
     }
     const std::optional<Instant> cured = run.quarantined.next_end(run.nodes.ready(), now);

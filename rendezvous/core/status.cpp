@@ -7,6 +7,7 @@
 
 #include "base/overloaded.hpp"
 #include "rendezvous/core/explain.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
 
@@ -141,6 +142,7 @@ JobStatus status_of(const JobId& job, const Run& run, Instant now, const StatusE
     status.not_durable = run.not_durable;
     status.min_nodes = run.settings.min_nodes;
     status.max_nodes = run.settings.max_nodes;
+    status.nnodes = nnodes_of(run.settings);
     status.restarts_used = run.budgets.restarts_used;
     status.max_restarts = run.settings.max_restarts;
     status.node_losses_used = run.budgets.node_losses_used;

@@ -72,6 +72,7 @@ struct JobStatus {
     std::string not_durable;  ///< why a restart of the daemon would lose news of this run; or empty
     int min_nodes = 1;
     int max_nodes = 1;
+    std::string nnodes;  ///< as the flags say it; empty: an older daemon does not tell
     int world_size = 0;  ///< of the generation, 0 before the first
     int restarts_used = 0;
     int max_restarts = 0;

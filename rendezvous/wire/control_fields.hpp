@@ -81,6 +81,7 @@ struct Fields<JobStatus> {
         visit.text("not_durable", job.not_durable);
         visit.number("min_nodes", job.min_nodes, 1, kIntMax);
         visit.number("max_nodes", job.max_nodes, 1, kIntMax);
+        visit.text("nnodes", job.nnodes);
         visit.number("world_size", job.world_size, 0, kIntMax);
         visit.number("restarts_used", job.restarts_used, 0, kIntMax);
         visit.number("max_restarts", job.max_restarts, 0, kIntMax);

@@ -58,6 +58,15 @@ public:
             value = read;
         }
     }
+    void numbers(const char* key, std::vector<int>& values, std::size_t count_max, int least,
+                 int most) {
+        if (const Json* list = find_list(key, count_max)) {
+            values.assign(list->size(), least);
+            for (std::size_t i = 0; i < values.size(); ++i) {
+                read_number(key, (*list)[i], values[i], least, most);
+            }
+        }
+    }
     void duration(const char* key, Milliseconds& value) {
         Milliseconds::rep read = value.count();
         number(key, read, Milliseconds::rep{0}, Milliseconds::rep{kDurationMax.count()});

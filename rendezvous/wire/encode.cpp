@@ -44,6 +44,10 @@ public:
             object_[key] = *value;
         }
     }
+    void numbers(const char* key, const std::vector<int>& values, std::size_t /*count_max*/,
+                 int /*least*/, int /*most*/) {
+        object_[key] = values;
+    }
     void duration(const char* key, Milliseconds value) { object_[key] = value.count(); }
 
     template <typename T>

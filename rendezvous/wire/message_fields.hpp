@@ -16,6 +16,7 @@
 ///     flag(name, bool)
 ///     number(name, integer, least, most)           also Tagged<…, integer>
 ///     number(name, optional<integer>, least, most) left out when it is not set
+///     numbers(name, vector<int>, count_max, least, most)
 ///     duration(name, Milliseconds)                 0 to kDurationMax
 ///     name(name, string, is_required)              printable, at most name_bytes_max
 ///     names(name, vector<string>, count_max)       each as above
@@ -70,6 +71,9 @@ struct Fields<JobSettings> {
         const int nodes_max = static_cast<int>(visit.limits().nodes_max);
         visit.number("min_nodes", settings.min_nodes, 1, nodes_max);
         visit.number("max_nodes", settings.max_nodes, 1, nodes_max);
+        visit.number("node_unit", settings.node_unit, 1, nodes_max);
+        visit.numbers("node_sizes", settings.node_sizes, visit.limits().node_sizes_max, 1,
+                      nodes_max);
         visit.number("max_restarts", settings.max_restarts, 0, kIntMax);
         visit.number("max_node_losses", settings.max_node_losses, -1, kIntMax);
         visit.number("max_restarts_at_step", settings.max_restarts_at_step, 0, kIntMax);
@@ -290,6 +294,7 @@ struct Fields<Accepted> {
         visit.duration("lease_ms", accepted.lease);
         visit.duration("beat_interval_ms", accepted.beat_interval);
         visit.flag("is_lasting", accepted.is_lasting);
+        visit.flag("keeps_sizes", accepted.keeps_sizes);
     }
 };
 
@@ -349,6 +354,7 @@ struct Fields<Start> {
         visit.number("group_world_size", start.group_world_size, 1, kIntMax);
         visit.number("base_rank", start.base_rank, 0, kIntMax);
         visit.number("world_size", start.world_size, 1, kIntMax);
+        visit.number("target_world_size", start.target_world_size, 0, kIntMax);
         visit.number("role_base_rank", start.role_base_rank, 0, kIntMax);
         visit.number("role_world_size", start.role_world_size, 1, kIntMax);
         visit.number("restart_count", start.restart_count, 0, kIntMax);

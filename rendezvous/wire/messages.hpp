@@ -16,18 +16,21 @@ namespace ddprun::rdzv {
 
 // ---------------------------------------------------------------------------------------- values
 
-/// How the user wants the job run. The first joiner's settings become the run's.
+/// How the user wants the job run. The first joiner's settings become the run's. Of how many nodes
+/// a generation may have, node_sizes.hpp says more.
 struct JobSettings {
-    int min_nodes = 1;
-    int max_nodes = 1;
-    int max_restarts = 0;               ///< budget of worker failures, for the whole run
-    int max_node_losses = -1;           ///< budget of lost nodes; -1 is no bound
-    int max_restarts_at_step = 3;       ///< that get no further end the run; 0: never
-    bool grow = true;                   ///< a newcomer makes a running smaller group re-form
-    Milliseconds patience{30000};       ///< from the minimum reached to the start, first generation
-    Milliseconds join_timeout{600000};  ///< waiting for the minimum
-    Milliseconds grow_delay{30000};     ///< least time from a start to growing
-    Milliseconds failure_grace{5000};   ///< SIGTERM to SIGKILL after a failure
+    int min_nodes = 1;             ///< the smallest size of a generation
+    int max_nodes = 1;             ///< the largest one
+    int node_unit = 1;             ///< each size is a multiple of it, as are the two above
+    std::vector<int> node_sizes;   ///< the sizes, growing, from the first to the second; empty: any
+    int max_restarts = 0;          ///< budget of worker failures, for the whole run
+    int max_node_losses = -1;      ///< budget of lost nodes; -1 is no bound
+    int max_restarts_at_step = 3;  ///< that get no further end the run; 0: never
+    bool grow = true;              ///< a newcomer makes a running smaller group re-form
+    Milliseconds patience{30000};  ///< from the minimum reached to the start, first generation
+    Milliseconds join_timeout{600000};     ///< waiting for the minimum
+    Milliseconds grow_delay{30000};        ///< least time from a start to growing
+    Milliseconds failure_grace{5000};      ///< SIGTERM to SIGKILL after a failure
     Milliseconds shutdown_timeout{30000};  ///< SIGTERM to SIGKILL when draining
     Milliseconds hang_timeout{0};          ///< workers quiet for so long hang; 0: never
     bool learns_hang_timeout = false;      ///< each agent finds it out; then the above is 0
@@ -215,6 +218,7 @@ struct Accepted {
     /// Somebody keeps this daemon running: it comes back by itself, and no ddprun needs to start
     /// one.
     bool is_lasting = false;
+    bool keeps_sizes = false;  ///< it knows node_unit and node_sizes, which others would overlook
 
     bool operator==(const Accepted&) const = default;
 };
@@ -260,6 +264,7 @@ struct Start {
     int group_world_size = 1;
     int base_rank = 0;
     int world_size = 1;
+    int target_world_size = 0;  ///< of the largest size; 0: an older rendezvous does not tell
     int role_base_rank = 0;
     int role_world_size = 1;
     int restart_count = 0;  ///< the run's charged worker restarts

@@ -94,6 +94,40 @@ TEST_CASE("a node beyond the maximum is a spare, and takes the place of one that
     finish(cluster, {&a, &spare});
 }
 
+TEST_CASE("with sizes 2,4 of three nodes two run, four when one more comes, two when one is lost") {
+    Cluster cluster;
+    const FreePort port;
+    const Job job = endless_job(cluster, port, "2,4");
+    const auto meant_for = [](int world, int generation, int target) {
+        return "^worker .* world=" + std::to_string(world) +
+               " .* generation=" + std::to_string(generation) +
+               " .* target=" + std::to_string(target) + " ";
+    };
+    Process& a = start_node(cluster, job);
+    Process& b = start_node(cluster, job);
+    a.wait_for_line(meant_for(2, 1, 4));
+    b.wait_for_line(meant_for(2, 1, 4));
+    Process& c = start_node(cluster, job);
+    c.wait_for_line(
+        "generation 1 runs on 2 nodes; this node is a spare and takes over when one is "
+        "lost; --nnodes 2,4 has no size of 3: with 1 node more it is 4");
+    CHECK(c.count_lines("^worker ") == 0);
+    Process& d = start_node(cluster, job);
+    for (Process* node : {&a, &b, &c, &d}) {
+        node->wait_for_line(meant_for(4, 2, 4));
+    }
+    // The last that came is the one left over.
+    c.signal(SIGKILL);
+    a.wait_for_line(meant_for(2, 3, 4));
+    b.wait_for_line(meant_for(2, 3, 4));
+    d.wait_for_line(
+        "generation 3 runs on 2 nodes; this node is a spare and takes over when one is "
+        "lost; --nnodes 2,4 has no size of 3: with 1 node more it is 4");
+    CHECK(d.count_lines("^worker ") == 1);
+    CHECK(d.count_lines("generation 3 runs on 2 nodes") == 1);
+    finish(cluster, {&a, &b, &d});
+}
+
 TEST_CASE("a spare that was never needed ends with the job's code") {
     Cluster cluster;
     const FreePort port;

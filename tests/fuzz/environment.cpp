@@ -45,6 +45,7 @@ Variables written(const WorkerEnvironment& place) {
     told.generation = place.generation;
     told.rank = place.rank;
     told.world_size = place.world_size;
+    told.target_world_size = place.target_world_size;
     told.local_rank = place.slot;
     if (place.local_rank != place.slot) {
         told.only_device = "0";

@@ -88,6 +88,13 @@ public:
             number(key, *value, least, most);
         }
     }
+    void numbers(const char* key, const std::vector<int>& values, std::size_t count_max, int least,
+                 int most) {
+        DDP_CHECK(values.size() <= count_max, key, values.size());
+        for (const int value : values) {
+            number(key, value, least, most);
+        }
+    }
     void duration(const char* key, Milliseconds value) {
         DDP_CHECK(value >= Milliseconds{0} && value <= kDurationMax, key, value.count());
     }

@@ -13,6 +13,7 @@
 #include "launcher/plan/make_plan.hpp"
 #include "launcher/surroundings/surroundings.hpp"
 #include "rendezvous/wire/codec.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 #include "tests/fuzz/choices.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -86,7 +87,7 @@ void check_plan(const LaunchPlan& plan) {
     const Result<rdzv::AgentMessage> arrived = rdzv::decode_agent_message(rdzv::encode(join), {});
     DDP_CHECK(arrived.has_value(), arrived.has_value() ? std::string() : arrived.error().what);
     DDP_CHECK(*arrived == join, rdzv::encode(join));
-    DDP_CHECK(plan.settings.min_nodes <= plan.settings.max_nodes, plan.settings.min_nodes);
+    DDP_CHECK(rdzv::are_sizes_sound(plan.settings), rdzv::nnodes_of(plan.settings));
     DDP_CHECK(!plan.node_rank || *plan.node_rank < plan.settings.max_nodes,
               plan.node_rank.value_or(0));
     DDP_CHECK(plan.settings.failure_grace <= plan.settings.shutdown_timeout);

@@ -36,6 +36,8 @@ void check_value(unsigned grammar, const Given& given) {
     if (grammar == 0) {
         const Result<NodeCounts> counts = parse_nnodes(given);
         DDP_CHECK(!counts || (counts->least >= 1 && counts->least <= counts->most), given.value);
+        DDP_CHECK(!counts || std::is_sorted(counts->sizes.begin(), counts->sizes.end()),
+                  given.value);
     } else if (grammar == 1) {
         const Result<Milliseconds> time = parse_seconds(given, Milliseconds(1));
         DDP_CHECK(!time || (*time >= Milliseconds(1) && *time <= std::chrono::hours(24 * 365)),

@@ -46,6 +46,7 @@ public:
             place.generation = Generation(generation);
             place.rank = Rank(rank);
             place.world_size = world_size;
+            place.target_world_size = world_size;
             place.group_rank = rank;
             place.group_world_size = world_size;
             place.role_rank = rank;

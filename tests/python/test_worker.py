@@ -90,6 +90,13 @@ class Place(unittest.TestCase):
         self.assertEqual(worker.start_reason, "rank 3 on gpu-07 was killed by SIGKILL")
         self.assertEqual(worker.job, "llama")
 
+    def test_the_size_it_is_meant_for_is_told_or_the_one_it_has(self):
+        self.assertEqual(worker_of()[0].target_world_size, 6)
+        told, _ = worker_of(DDPRUN_TARGET_WORLD_SIZE="24")
+        self.assertEqual((told.world_size, told.target_world_size), (6, 24))
+        with self.assertRaisesRegex(ValueError, "DDPRUN_TARGET_WORLD_SIZE=many is no number"):
+            worker_of(DDPRUN_TARGET_WORLD_SIZE="many")
+
     def test_nobody_launched_it(self):
         worker = ddprun.Worker({"PATH": "/bin"})
         self.assertFalse(worker.is_under_ddprun)

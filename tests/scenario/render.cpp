@@ -70,6 +70,9 @@ std::string text_of(const Start& m) {
         m.generation.value(), m.group_rank, m.group_world_size, m.base_rank, m.world_size,
         m.role_base_rank, m.role_world_size, m.restart_count, m.max_restarts, m.store.host,
         m.store.port);
+    if (m.target_world_size != m.world_size) {
+        text += fmt::format(", meant for {}", m.target_world_size);
+    }
     if (!m.admitted.empty()) {
         text += fmt::format("; admits {}", fmt::join(m.admitted, ","));
     }

@@ -1,5 +1,6 @@
 #include "tests/scenario/transcript.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <memory>
@@ -231,9 +232,17 @@ void Scenario::step(const rdzv::Input& input, bool hides_acknowledge) {
 void Scenario::read_settings(Words& words, rdzv::JobSettings& settings) {
     if (const auto nnodes = words.option("nnodes")) {
         const std::size_t colon = nnodes->find(':');
-        settings.min_nodes = number_of(nnodes->substr(0, colon));
+        const std::size_t last = nnodes->find_last_of(":,");
+        settings.min_nodes = number_of(nnodes->substr(0, nnodes->find_first_of(":,")));
         settings.max_nodes =
-            colon == std::string::npos ? settings.min_nodes : number_of(nnodes->substr(colon + 1));
+            last == std::string::npos ? settings.min_nodes : number_of(nnodes->substr(last + 1));
+        settings.node_sizes.clear();
+        std::size_t begin = 0;
+        while (colon == std::string::npos && last != std::string::npos && begin <= last + 1) {
+            const std::size_t end = std::min(nnodes->find(',', begin), nnodes->size());
+            settings.node_sizes.push_back(number_of(nnodes->substr(begin, end - begin)));
+            begin = end + 1;
+        }
     }
     const auto number = [&words](const char* name, int& value) {
         if (const auto text = words.option(name)) {
@@ -245,6 +254,7 @@ void Scenario::read_settings(Words& words, rdzv::JobSettings& settings) {
             value = duration_of(*text);
         }
     };
+    number("node_unit", settings.node_unit);
     number("max_restarts", settings.max_restarts);
     number("max_node_losses", settings.max_node_losses);
     number("max_restarts_at_step", settings.max_restarts_at_step);

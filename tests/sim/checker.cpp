@@ -308,6 +308,13 @@ void Checker::check_stop(const rdzv::Run& run, const rdzv::Stop& stop) {
         violate("L4", fmt::format("a drain with {} ms to save instead of {}", stop.grace.count(),
                                   run.settings.shutdown_timeout.count()));
     }
+    const std::size_t size = run.current.places.size();
+    // Who comes back while it stops is told so again, and by then newcomers may have gone.
+    if (stop.cause == rdzv::StopCause::Grow && before_.phase == kRunning &&
+        !is_size_between(run.settings, size, size + run.nodes.ready().size())) {
+        violate("S15", fmt::format("{} nodes stop to grow, {} wait, and that makes no larger size",
+                                   size, run.nodes.ready().size()));
+    }
 }
 
 /// Deaths are declared by the rules of S6.

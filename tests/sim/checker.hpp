@@ -118,6 +118,10 @@ private:
     void check_new_generation(const rdzv::Run& run, Instant now);
     void check_places(const rdzv::Run& run, const GenerationTruth& old);
     void check_choice(const rdzv::Run& run, Instant now);
+    void check_size(const rdzv::Run& run, Instant now);
+    [[nodiscard]] static bool is_size(const rdzv::JobSettings& settings, std::size_t nodes);
+    [[nodiscard]] static bool is_size_between(const rdzv::JobSettings& settings, std::size_t above,
+                                              std::size_t most);
     void check_pace(Instant now);
     void check_charges(const rdzv::Run& run, const Snapshot& after, const rdzv::Input& input);
     void check_adoption(const rdzv::Run& run);

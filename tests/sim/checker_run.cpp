@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/wire/node_sizes.hpp"
 #include "tests/sim/checker.hpp"
 #include "tests/sim/message_text.hpp"
 
@@ -46,6 +47,7 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
         }
     }
     check_choice(run, now);
+    check_size(run, now);
     check_pace(now);
     truths_[run.current.digest] = std::move(truth);
 }
@@ -103,6 +105,48 @@ void Checker::check_choice(const rdzv::Run& run, Instant now) {
     if (has_leases_ && !is_full && !run.nodes.suspects().empty()) {
         violate("S14", fmt::format("node {}, cut off for a moment, was not waited for",
                                    run.nodes.suspects().begin()->value()));
+    }
+}
+
+bool Checker::is_size(const rdzv::JobSettings& settings, std::size_t nodes) {
+    const auto count = static_cast<int>(nodes);
+    const bool is_listed = settings.node_sizes.empty() ||
+                           std::find(settings.node_sizes.begin(), settings.node_sizes.end(),
+                                     count) != settings.node_sizes.end();
+    return is_listed && count % settings.node_unit == 0 && count >= settings.min_nodes &&
+           count <= settings.max_nodes;
+}
+
+bool Checker::is_size_between(const rdzv::JobSettings& settings, std::size_t above,
+                              std::size_t most) {
+    for (std::size_t nodes = above + 1; nodes <= most; ++nodes) {
+        if (is_size(settings, nodes)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/// A generation has a size that --nnodes and --node-unit allow, and no larger one would have
+/// fitted.
+void Checker::check_size(const rdzv::Run& run, Instant now) {
+    const std::size_t size = run.current.places.size();
+    if (!is_size(run.settings, size)) {
+        violate("S15", fmt::format("{} nodes have places, and that is no size of {}", size,
+                                   rdzv::nnodes_of(run.settings)));
+    }
+    const auto is_healthy = [&](const NodeId& id) {
+        const auto found = run.quarantined.find(id);
+        return found == run.quarantined.end() || found->second.until <= now;
+    };
+    const std::set<NodeId>& ready = run.nodes.ready();
+    const auto spares =
+        static_cast<std::size_t>(std::count_if(ready.begin(), ready.end(), is_healthy));
+    const bool is_in_turn = before_.parked > 0 && before_.token != run.token;
+    if (!is_in_turn && is_size_between(run.settings, size, size + spares)) {
+        violate("S15", fmt::format("{} nodes have places, {} more wait, and a larger size of {} "
+                                   "would have fitted",
+                                   size, spares, rdzv::nnodes_of(run.settings)));
     }
 }
 

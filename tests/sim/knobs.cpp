@@ -45,6 +45,30 @@ constexpr Knob setting(std::string_view name, std::int64_t simplest) {
         .simplest = simplest};
 }
 
+/// The sizes of at most 62 nodes, each a bit.
+Knob sizes_knob() {
+    constexpr int kBits = 62;
+    return Knob{.name = "node-sizes-bits",
+                .get =
+                    [](const SimOptions& options) {
+                        std::int64_t bits = 0;
+                        for (const int size : options.settings.node_sizes) {
+                            bits |= size <= kBits ? std::int64_t{1} << (size - 1) : 0;
+                        }
+                        return bits;
+                    },
+                .set =
+                    [](SimOptions& options, std::int64_t value) {
+                        options.settings.node_sizes.clear();
+                        for (int size = 1; size <= kBits; ++size) {
+                            if ((value >> (size - 1) & 1) == 1) {
+                                options.settings.node_sizes.push_back(size);
+                            }
+                        }
+                    },
+                .simplest = 0};
+}
+
 std::optional<std::int64_t> parse_number(std::string_view text) {
     std::int64_t value = 0;
     const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -77,6 +101,8 @@ const std::vector<Knob>& knobs() {
         knob<&SimOptions::bandwidth_kib>("bandwidth-kib", 0),
         setting<&S::max_nodes>("max-nodes", 1),
         setting<&S::min_nodes>("min-nodes", 1),
+        setting<&S::node_unit>("node-unit", 1),
+        sizes_knob(),
         setting<&S::max_restarts>("max-restarts", 0),
         setting<&S::max_node_losses>("max-node-losses", -1),
         setting<&S::max_restarts_at_step>("max-restarts-at-step", 0),

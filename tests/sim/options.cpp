@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/wire/node_sizes.hpp"
 #include "tests/sim/dice.hpp"
 #include "tests/sim/fault_plan.hpp"
 
@@ -99,6 +100,47 @@ void draw_preflight(SimOptions& options) {
     options.unfit_percent = dice.between(0, 40);
 }
 
+/// The same with sizes: a unit, or some of the numbers up to the maximum.
+void draw_sizes(SimOptions& options) {
+    Dice dice(options.seed, 8);
+    rdzv::JobSettings& settings = options.settings;
+    const bool has_sizes = dice.chance(1, 4);
+    const bool has_unit = dice.chance(1, 2);
+    const int unit = dice.between(2, 4);
+    if (!has_sizes || settings.max_nodes < 2) {
+        return;
+    }
+    constexpr int kListedMax = 62;  // that many a knob can say
+    if (has_unit || settings.max_nodes > kListedMax) {
+        settings.node_unit = unit;
+    } else {
+        for (int size = 1; size < settings.max_nodes; ++size) {
+            if (dice.chance(1, 2)) {
+                settings.node_sizes.push_back(size);
+            }
+        }
+        settings.node_sizes.push_back(settings.max_nodes);
+    }
+    make_consistent(options);
+}
+
+/// The bounds, the unit and the list are made to fit each other.
+void make_sizes_sound(rdzv::JobSettings& settings) {
+    std::vector<int>& sizes = settings.node_sizes;
+    std::erase_if(sizes, [&](int size) { return size > settings.max_nodes; });
+    if (!sizes.empty()) {
+        settings.node_unit = 1;
+        settings.min_nodes = sizes.front();
+        settings.max_nodes = sizes.back();
+        return;
+    }
+    const int unit = std::clamp(settings.node_unit, 1, settings.max_nodes);
+    settings.node_unit = unit;
+    settings.max_nodes -= settings.max_nodes % unit;
+    settings.min_nodes =
+        std::min((settings.min_nodes + unit - 1) / unit * unit, settings.max_nodes);
+}
+
 }  // namespace
 
 SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
@@ -138,6 +180,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_deaths(options);
     draw_gpus(options);
     draw_preflight(options);
+    draw_sizes(options);
     return options;
 }
 
@@ -149,6 +192,7 @@ void make_consistent(SimOptions& options) {
     rdzv::JobSettings& settings = options.settings;
     settings.max_nodes = std::clamp(settings.max_nodes, 1, options.nodes);
     settings.min_nodes = std::clamp(settings.min_nodes, 1, settings.max_nodes);
+    make_sizes_sound(settings);
     options.work_max = std::max(options.work_max, options.work_min);
     if (settings.hang_timeout == Milliseconds::zero()) {
         options.hang_percent = 0;  // nothing would end them
@@ -162,11 +206,11 @@ void make_consistent(SimOptions& options) {
 std::string describe(const SimOptions& options) {
     const rdzv::JobSettings& settings = options.settings;
     return fmt::format(
-        "seed {}: {} nodes{}, {} daemons, --nnodes {}:{}, <= {} slots, --max-restarts {}, losses "
+        "seed {}: {} nodes{}, {} daemons, --nnodes {}, <= {} slots, --max-restarts {}, losses "
         "{}, delays "
         "<= {} ms, faults for {} ms every {} ms",
         options.seed, options.nodes, options.is_in_process ? " (in process)" : "", options.daemons,
-        settings.min_nodes, settings.max_nodes, options.slots_max, settings.max_restarts,
+        rdzv::nnodes_of(settings), options.slots_max, settings.max_restarts,
         settings.max_node_losses, options.delay_max.count(), options.faults_for.count(),
         options.fault_every.count());
 }

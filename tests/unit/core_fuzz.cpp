@@ -40,6 +40,13 @@ public:
         JobSettings settings;
         settings.min_nodes = 1 + static_cast<int>(rng_.below(3));
         settings.max_nodes = settings.min_nodes + static_cast<int>(rng_.below(3));
+        if (rng_.chance(1, 4) && settings.min_nodes < settings.max_nodes) {
+            settings.node_sizes = {settings.min_nodes, settings.max_nodes};
+        } else if (rng_.chance(1, 4)) {
+            settings.node_unit = 2;
+            settings.min_nodes = 2;
+            settings.max_nodes = 4;
+        }
         settings.max_restarts = static_cast<int>(rng_.below(6));
         settings.max_node_losses = static_cast<int>(rng_.below(8)) - 1;
         settings.grow = rng_.chance(3, 4);
@@ -290,6 +297,10 @@ private:
                 Join join = agents_[rng_.below(agents_.size())].identity;
                 join.slots = static_cast<int>(rng_.below(5)) - 1;
                 join.settings.min_nodes += static_cast<int>(rng_.below(5)) - 2;
+                if (rng_.chance(1, 4)) {
+                    join.settings.node_sizes.push_back(static_cast<int>(rng_.below(5)) - 1);
+                    join.settings.node_unit = static_cast<int>(rng_.below(4)) - 1;
+                }
                 join.settings.max_restarts += static_cast<int>(rng_.below(3)) - 1;
                 join.run_token = rng_.chance(1, 2) ? agent.token : "nonsense";
                 if (rng_.chance(1, 2)) {

@@ -36,6 +36,65 @@ TEST_CASE("nothing said means one worker here and torchrun's defaults") {
     CHECK_FALSE(plan.is_insecure);
 }
 
+TEST_CASE("--nnodes may be the sizes that are allowed") {
+    const LaunchPlan listed = plan_of(std::string{"--nnodes 2,4,8"} + kAtHead);
+    CHECK(listed.settings.node_sizes == std::vector<int>{2, 4, 8});
+    CHECK(listed.settings.min_nodes == 2);
+    CHECK(listed.settings.max_nodes == 8);
+    const LaunchPlan alone = plan_of("--standalone --nnodes 1,2,4");
+    CHECK(alone.settings.node_sizes.empty());
+    CHECK(alone.settings.max_nodes == 1);
+    const std::string form =
+        "; write N, MIN:MAX or sizes, for example --nnodes 4, --nnodes 2:4 or --nnodes 2,4,8";
+    std::string many = "1";
+    for (int size = 2; size <= 65; ++size) {
+        many += "," + std::to_string(size);
+    }
+    check_refused({
+        {"--nnodes 4,2", "--nnodes 4,2: the sizes must grow, and 2 follows 4; write --nnodes 2,4"},
+        {"--nnodes 2,4,4",
+         "--nnodes 2,4,4: the sizes must grow, and 4 follows 4; write --nnodes "
+         "2,4"},
+        {"--nnodes 2:8,16",
+         "--nnodes 2:8,16: either a range or sizes; write --nnodes 2:16 or "
+         "--nnodes 2,8,16"},
+        {"--nnodes 2,4:8",
+         "--nnodes 2,4:8: either a range or sizes; write --nnodes 2:8 or "
+         "--nnodes 2,4,8"},
+        {"--nnodes 2,,4", "--nnodes 2,,4: not a number of nodes" + form},
+        {"--nnodes 2,x:", "--nnodes 2,x:: not a number of nodes" + form},
+        {"--nnodes 0,2", "--nnodes 0,2: at least 1 node is needed" + form},
+        {"--nnodes 2,16385", "--nnodes 2,16385: at most 16384 nodes are possible"},
+        {"--nnodes " + many, "--nnodes " + many +
+                                 ": 65 sizes are listed, at most 64 are possible; "
+                                 "write a range, with --node-unit if its sizes are multiples"},
+    });
+}
+
+TEST_CASE("--node-unit makes sizes multiples of it") {
+    const LaunchPlan even = plan_of(std::string{"--nnodes 1:9 --node-unit 2"} + kAtHead);
+    CHECK(even.settings.node_unit == 2);
+    CHECK(even.settings.min_nodes == 2);
+    CHECK(even.settings.max_nodes == 8);
+    CHECK(plan_of(std::string{"--nnodes 4 --node-unit 4"} + kAtHead).settings.min_nodes == 4);
+    CHECK(plan_of("--node-unit 1").settings == rdzv::JobSettings{});
+    check_refused({
+        {"--node-unit 0", "--node-unit 0: must be a whole number from 1 to 16384"},
+        {"--node-unit 2",
+         "--node-unit 2: larger than --nnodes 1, so no number of nodes would do; "
+         "write --nnodes 2, or leave it out"},
+        {"--nnodes 2:4 --node-unit 8",
+         "--node-unit 8: larger than --nnodes 2:4, so no number of "
+         "nodes would do; write --nnodes 8, or leave it out"},
+        {"--nnodes 5:7 --node-unit 4",
+         "--node-unit 4: --nnodes 5:7 has no multiple of it; write "
+         "--nnodes 4 or --nnodes 8"},
+        {"--nnodes 2,4 --node-unit 2",
+         "--node-unit 2: --nnodes 2,4 lists the sizes already; leave "
+         "one of both out"},
+    });
+}
+
 TEST_CASE("--nnodes is a number or a range") {
     CHECK(plan_of("--nnodes 1").settings.max_nodes == 1);
     CHECK(plan_of("--nnodes 1:1").is_single_node);
@@ -45,7 +104,8 @@ TEST_CASE("--nnodes is a number or a range") {
     const LaunchPlan range = plan_of(std::string{"--nnodes 2:16384"} + kAtHead);
     CHECK(range.settings.min_nodes == 2);
     CHECK(range.settings.max_nodes == 16384);
-    const std::string form = "; write N or MIN:MAX, for example --nnodes 4 or --nnodes 2:4";
+    const std::string form =
+        "; write N, MIN:MAX or sizes, for example --nnodes 4, --nnodes 2:4 or --nnodes 2,4,8";
     check_refused({
         {"--nnodes 3:1", "--nnodes 3:1: the minimum 3 is above the maximum 1; write --nnodes 1:3"},
         {"--nnodes 0", "--nnodes 0: at least 1 node is needed" + form},

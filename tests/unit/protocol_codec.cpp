@@ -47,6 +47,13 @@ public:
             number(key, value.emplace(), least, most);
         }
     }
+    void numbers(const char* key, std::vector<int>& values, std::size_t count_max, int least,
+                 int most) {
+        values.resize(rng_.below(count_max + 1));
+        for (int& value : values) {
+            number(key, value, least, most);
+        }
+    }
     void duration(const char* key, Milliseconds& value) {
         Milliseconds::rep made{};
         number(key, made, Milliseconds::rep{0}, kDurationMax.count());

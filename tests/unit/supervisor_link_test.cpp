@@ -40,6 +40,25 @@ TEST_CASE("an answer to a join that was never sent changes nothing") {
     CHECK(rig.sent<rdzv::Join>()[0].run_token.empty());
 }
 
+TEST_CASE("a rendezvous that would overlook the sizes is left at once, with what to change") {
+    SupervisorOptions options = two_slot_options();
+    options.identity.settings.min_nodes = 2;
+    options.identity.settings.max_nodes = 4;
+    options.identity.settings.node_sizes = {2, 4};
+    const bool is_older = GENERATE(true, false);
+    Rig rig(options);
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    rig.hear(rdzv::Accepted{.run_token = "t1", .keeps_sizes = !is_older});
+    CHECK(rig.sent<rdzv::Goodbye>().size() == (is_older ? 1 : 0));
+    if (is_older) {
+        CHECK_THAT(rig.said(),
+                   Catch::Contains("the rendezvous is an older ddprun's, which would overlook "
+                                   "--nnodes 2,4; update it, or start with --nnodes 2:4"));
+    }
+    CHECK(rig.exit_code() == (is_older ? int{kExitUsage} : -1));
+}
+
 TEST_CASE("a chosen store address is used instead of the link's") {
     SupervisorOptions options = two_slot_options();
     options.store_host = "192.168.1.7";

@@ -31,6 +31,7 @@ Variables told_by_ddprun() {
     place.generation = Generation(3);
     place.rank = Rank(5);
     place.world_size = 8;
+    place.target_world_size = 16;
     place.local_rank = LocalRank(1);
     place.local_world_size = 4;
     place.group_rank = 1;
@@ -52,8 +53,9 @@ Variables told_by_ddprun() {
 /// What torchrun tells, and nothing of ddprun's own.
 Variables told_by_torchrun() {
     Variables variables = told_by_ddprun();
-    for (const char* key : {"DDPRUN_GENERATION", "DDPRUN_NODE_ID", "DDPRUN_LOCAL_ADDR",
-                            "DDPRUN_START_REASON", "DDPRUN_SLOT", "DDPRUN_PAGE"}) {
+    for (const char* key :
+         {"DDPRUN_GENERATION", "DDPRUN_NODE_ID", "DDPRUN_LOCAL_ADDR", "DDPRUN_START_REASON",
+          "DDPRUN_TARGET_WORLD_SIZE", "DDPRUN_SLOT", "DDPRUN_PAGE"}) {
         REQUIRE(variables.erase(key) == 1);
     }
     return variables;
@@ -73,6 +75,7 @@ TEST_CASE("a worker reads exactly what its agent has written") {
     WorkerEnvironment expected;
     expected.rank = Rank(5);
     expected.world_size = 8;
+    expected.target_world_size = 16;
     expected.local_rank = LocalRank(1);
     expected.local_world_size = 4;
     expected.group_rank = 1;
@@ -101,6 +104,13 @@ TEST_CASE("a worker whose local rank is virtual still knows its slot of the page
     CHECK_THAT(error_of(variables), Catch::Contains("LOCAL_RANK=2 is neither 0 nor DDPRUN_SLOT=1"));
 }
 
+TEST_CASE("a target below the world itself is refused") {
+    Variables variables = told_by_ddprun();
+    variables["DDPRUN_TARGET_WORLD_SIZE"] = "7";
+    CHECK_THAT(error_of(variables),
+               Catch::Contains("DDPRUN_TARGET_WORLD_SIZE=7 is less than WORLD_SIZE=8"));
+}
+
 TEST_CASE("with nothing told a worker is a world of one") {
     const Variables variables = {{"PATH", "/bin"}, {"OMP_NUM_THREADS", "1"}};
     const Result<WorkerEnvironment> place = read_environment(lookup_in(variables));
@@ -117,6 +127,7 @@ TEST_CASE("torchrun's contract is enough") {
     CHECK(place->rank == Rank(5));
     CHECK(place->generation == Generation(2));
     CHECK(place->slot == LocalRank(1));
+    CHECK(place->target_world_size == 8);
     CHECK(place->page.empty());
 }
 
@@ -136,7 +147,9 @@ TEST_CASE("each variable that ddprun writes and a worker needs is missed by name
         Variables variables = told_by_ddprun();
         variables.erase(key);
         INFO(key);
-        if (key == "DDPRUN_GENERATION") {
+        if (key == "DDPRUN_TARGET_WORLD_SIZE") {
+            CHECK(error_of(variables).empty());  // an older ddprun does not tell it
+        } else if (key == "DDPRUN_GENERATION") {
             CHECK(error_of(variables).empty());  // then it is another launcher's
         } else {
             CHECK_THAT(error_of(variables), Catch::Contains(key + " is not set"));

@@ -17,6 +17,7 @@ WorkerPlace fifth_of_eight() {
     place.generation = Generation(3);
     place.rank = Rank(5);
     place.world_size = 8;
+    place.target_world_size = 16;
     place.local_rank = LocalRank(1);
     place.local_world_size = 4;
     place.group_rank = 1;
@@ -72,6 +73,7 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
         {"DDPRUN_NODE_ID", "node-b"},
         {"DDPRUN_LOCAL_ADDR", "10.0.0.2"},
         {"DDPRUN_START_REASON", "rank 3 on gpu-07 exited with code 1"},
+        {"DDPRUN_TARGET_WORLD_SIZE", "16"},
         {"DDPRUN_SLOT", "1"},
         {"DDPRUN_PAGE", "/proc/4711/fd/9"},
     };

@@ -59,6 +59,7 @@ Environment worker_environment(const WorkerPlace& place) {
     env.add(var::kNodeId, place.node.value());
     env.add(var::kLocalAddress, place.local_address);
     env.add(var::kStartReason, place.start_reason);
+    env.add(var::kTargetWorldSize, place.target_world_size);
     env.add(var::kSlot, place.local_rank.value());
     env.add(var::kPage, place.page);
     return env.take();

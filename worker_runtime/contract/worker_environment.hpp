@@ -59,6 +59,9 @@ inline constexpr WorkerVariable kLocalAddress{"DDPRUN_LOCAL_ADDR",
                                               "this node's address towards the others"};
 inline constexpr WorkerVariable kStartReason{"DDPRUN_START_REASON",
                                              "why this generation started; empty: the first"};
+inline constexpr WorkerVariable kTargetWorldSize{
+    "DDPRUN_TARGET_WORLD_SIZE",
+    "workers of the largest size that --nnodes allows: what the global batch is meant for"};
 inline constexpr WorkerVariable kSlot{"DDPRUN_SLOT",
                                       "as LOCAL_RANK, but never made 0 by --virtual-local-rank"};
 inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
@@ -93,6 +96,7 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kNodeId,
     worker_variable::kLocalAddress,
     worker_variable::kStartReason,
+    worker_variable::kTargetWorldSize,
     worker_variable::kSlot,
     worker_variable::kPage,
 };
@@ -104,6 +108,7 @@ struct WorkerPlace {
     Generation generation;
     Rank rank;
     int world_size = 1;
+    int target_world_size = 1;  ///< at least world_size
     LocalRank local_rank;
     int local_world_size = 1;
     int group_rank = 0;

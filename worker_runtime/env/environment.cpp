@@ -57,6 +57,14 @@ public:
         return !value && !is_ddprun_ ? otherwise : number(variable, min, max);
     }
 
+    /// What an older ddprun does not tell either.
+    template <typename Number>
+    Number number_if_told(const WorkerVariable& variable, Number min, Number max,
+                          Number otherwise) {
+        const std::optional<std::string> value = lookup_(std::string(variable.key));
+        return value ? parse(variable, *value, min, max) : otherwise;
+    }
+
     void require(bool is_right, const std::string& what) {
         if (!is_right) {
             fail(what);
@@ -102,6 +110,9 @@ void check_places(Reader& read, const WorkerEnvironment& place) {
                  fmt::format("LOCAL_RANK={} is neither 0 nor DDPRUN_SLOT={}",
                              place.local_rank.value(), place.slot.value()));
     fits("GROUP_RANK", place.group_rank, "GROUP_WORLD_SIZE", place.group_world_size);
+    read.require(place.target_world_size >= place.world_size,
+                 fmt::format("DDPRUN_TARGET_WORLD_SIZE={} is less than WORLD_SIZE={}",
+                             place.target_world_size, place.world_size));
     read.require(place.local_world_size <= place.world_size,
                  fmt::format("LOCAL_WORLD_SIZE={} is more than WORLD_SIZE={}",
                              place.local_world_size, place.world_size));
@@ -138,6 +149,8 @@ Result<WorkerEnvironment> read_environment(const Lookup& lookup) {
     place.node = NodeId(read.own_text(var::kNodeId));
     place.local_address = read.own_text(var::kLocalAddress);
     place.start_reason = read.own_text(var::kStartReason);
+    place.target_world_size =
+        read.number_if_told(var::kTargetWorldSize, 1, kWorldMax, place.world_size);
     place.slot = LocalRank(read.own_number(var::kSlot, 0, kWorldMax, place.local_rank.value()));
     place.page = read.own_text(var::kPage);
     check_places(read, place);

@@ -101,7 +101,7 @@ void write_all(int fd, std::string_view text) {
 
 void print_place() {
     std::string line = "worker";
-    const std::array<std::array<const char*, 2>, 13> fields{{
+    const std::array<std::array<const char*, 2>, 14> fields{{
         {"rank", "RANK"},
         {"world", "WORLD_SIZE"},
         {"local_rank", "LOCAL_RANK"},
@@ -115,6 +115,7 @@ void print_place() {
         {"agent_store", "TORCHELASTIC_USE_AGENT_STORE"},
         {"master", "MASTER_ADDR"},
         {"port", "MASTER_PORT"},
+        {"target", "DDPRUN_TARGET_WORLD_SIZE"},
     }};
     for (const auto& [name, key] : fields) {
         line += std::string(" ") + name + "=" + variable(key);

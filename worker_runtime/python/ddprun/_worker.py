@@ -30,6 +30,9 @@ class Worker:
     rank: int
     #: Number of all workers.
     world_size: int
+    #: Number of all workers when the job has the largest size that --nnodes allows, which the
+    #: global batch is meant for; at least world_size. The same where only one size is allowed.
+    target_world_size: int
     #: Place among this node's workers, from 0.
     local_rank: int
     #: Number of this node's workers.
@@ -55,6 +58,7 @@ class Worker:
         read = _Reader(environment, self.is_under_ddprun)
         self.rank = read.number("RANK", 0)
         self.world_size = read.number("WORLD_SIZE", 1)
+        self.target_world_size = read.number_if_told("DDPRUN_TARGET_WORLD_SIZE", self.world_size)
         self.local_rank = read.number("LOCAL_RANK", 0)
         self.local_world_size = read.number("LOCAL_WORLD_SIZE", 1)
         self.group_rank = read.number("GROUP_RANK", 0)
@@ -186,6 +190,10 @@ class _Reader:
                 f"worker environment: {key} is not set, but DDPRUN_GENERATION is; give this "
                 "program its whole environment, or start it without ddprun's")
         return value or ""
+
+    def number_if_told(self, key: str, otherwise: int) -> int:
+        """What an older ddprun does not tell either."""
+        return self.number(key, otherwise) if key in self._environment else otherwise
 
     def number(self, key: str, otherwise: int, largest: int = _NUMBER_MAX) -> int:
         text = self.text(key)
