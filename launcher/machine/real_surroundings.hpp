@@ -18,6 +18,7 @@ public:
     [[nodiscard]] bool is_executable_file(const std::string& path) const override;
     [[nodiscard]] std::string working_directory() const override;
     [[nodiscard]] std::string own_folder() const override;
+    [[nodiscard]] bool is_shared(const std::string& folder) const override;
     [[nodiscard]] bool is_same_folder(const std::string& a, const std::string& b) const override;
     [[nodiscard]] unsigned user_id() const override;
     [[nodiscard]] bool is_at_terminal() const override;

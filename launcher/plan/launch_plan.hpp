@@ -58,6 +58,8 @@ struct LaunchPlan {
     std::uint64_t log_file_bytes = 0;  ///< a full log file is set aside; 0: there is no limit
     int log_files_kept = 0;            ///< of each log's full files; 0: all
     std::string secret_file;           ///< empty: the default place
+    bool makes_secret = false;         ///< whoever comes first makes secret_file
+    bool removes_secret = false;       ///< this node does so at the end
     bool is_insecure = false;
     rdzv::TlsFiles tls;
     /// None: a minute, or ten of a daemon that a site keeps running.

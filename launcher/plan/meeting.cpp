@@ -302,6 +302,30 @@ Result<void> name_node(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+/// The nodes of a scheduler's job share the folder of a home, where all jobs have the same secret.
+/// Where they do not, one in the job's own folder, if that is shared.
+void choose_secret(const Surroundings& surroundings, LaunchPlan& plan) {
+    const auto folder_of = [&](const char* name) {
+        return surroundings.variable(name).value_or("");
+    };
+    const std::string config = folder_of("XDG_CONFIG_HOME");
+    const std::string home = config.empty() ? folder_of("HOME") : config;
+    const std::string here = surroundings.working_directory();
+    if (!plan.takes_place || plan.job.value().empty() || surroundings.is_shared(home) ||
+        !surroundings.is_shared(here)) {
+        return;
+    }
+    plan.secret_file = fmt::format("{}/.ddprun-secret-{}", here, plan.job.value());
+    plan.makes_secret = true;
+    plan.removes_secret = plan.node_rank == 0;
+    if (plan.removes_secret && plan.place->task_here == 0) {
+        plan.notes.push_back(
+            fmt::format("homes are not shared: the nodes' secret is {}, until the "
+                        "job ends",
+                        plan.secret_file));
+    }
+}
+
 Result<void> take_secret(const CommandLine& line, const Surroundings& surroundings,
                          LaunchPlan& plan) {
     plan.is_insecure = line.is_on("insecure");
@@ -313,7 +337,11 @@ Result<void> take_secret(const CommandLine& line, const Surroundings& surroundin
         file =
             Given{"DDPRUN_SECRET_FILE", surroundings.variable("DDPRUN_SECRET_FILE").value_or("")};
     }
-    if (file->value.empty() || plan.is_single_node || plan.is_insecure) {
+    if (plan.is_single_node || plan.is_insecure) {
+        return {};
+    }
+    if (file->value.empty()) {
+        choose_secret(surroundings, plan);
         return {};
     }
     if (!surroundings.exists(file->value) || surroundings.is_directory(file->value)) {

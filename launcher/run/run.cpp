@@ -59,6 +59,14 @@ public:
     Launch(const LaunchPlan& plan, const agent::SavedProcessState& saved)
         : plan_(plan), saved_(saved), rng_(random_seed()) {}
 
+    Launch(const Launch&) = delete;
+    Launch& operator=(const Launch&) = delete;
+    ~Launch() {
+        if (!secret_to_remove_.empty()) {
+            ::unlink(secret_to_remove_.c_str());
+        }
+    }
+
     int run() {
         if (plan_.is_log_dir_default) {
             const Result<void> made = make_own_folder(plan_.log_dir, "the log folder");
@@ -149,11 +157,14 @@ private:
         options.limits = limits_;
         options.rng = Rng(rng_.next());
         if (!plan_.is_insecure) {
-            Result<rdzv::JobSecret> secret = rdzv::load_or_create_secret(plan_.secret_file);
+            Result<rdzv::JobSecret> secret = plan_.makes_secret
+                                                 ? rdzv::load_or_create_secret_at(plan_.secret_file)
+                                                 : rdzv::load_or_create_secret(plan_.secret_file);
             if (!secret) {
                 return secret.error();
             }
             options.secret = *secret;
+            secret_to_remove_ = plan_.removes_secret ? plan_.secret_file : "";
         }
         if (plan_.tls.is_on()) {
             Result<std::shared_ptr<const rdzv::TlsContext>> tls =
@@ -284,6 +295,7 @@ private:
     std::string keeper_path_;
     std::string preload_path_;
     std::string state_folder_;
+    std::string secret_to_remove_;  ///< at the end; empty: none
     std::vector<std::string> notes_;
     std::vector<std::string> said_;  ///< about the endpoint: a handful
     std::string last_problem_;       ///< of starting a daemon

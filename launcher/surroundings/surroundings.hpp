@@ -30,6 +30,8 @@ public:
     [[nodiscard]] virtual std::string working_directory() const = 0;
     /// Where this program's own file is, links resolved; empty: nobody can tell.
     [[nodiscard]] virtual std::string own_folder() const = 0;
+    /// Other machines may see what is in this folder: a network's file system.
+    [[nodiscard]] virtual bool is_shared(const std::string& folder) const = 0;
     /// Both are folders, and by whatever names the same one.
     [[nodiscard]] virtual bool is_same_folder(const std::string& a, const std::string& b) const = 0;
 

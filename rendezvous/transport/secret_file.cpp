@@ -202,20 +202,21 @@ Result<JobSecret> load_secret(const std::string& given) {
     return read_secret(path);
 }
 
-Result<JobSecret> load_or_create_secret(const std::string& given) {
-    Result<JobSecret> secret = load_secret(given);
-    const bool is_default_place = named_secret_file(given).empty();
-    if (secret || !is_default_place || secret.error().code != ErrorCode::NotFound) {
-        return secret;
-    }
-    const std::string path = secret_file_path(given);
-    if (path.empty()) {
+Result<JobSecret> load_or_create_secret_at(const std::string& path) {
+    Result<JobSecret> secret = read_secret(path);
+    if (secret || secret.error().code != ErrorCode::NotFound) {
         return secret;
     }
     if (std::optional<Error> problem = create_secret(path)) {
         return *std::move(problem);
     }
     return read_secret(path);
+}
+
+Result<JobSecret> load_or_create_secret(const std::string& given) {
+    const std::string path = secret_file_path(given);
+    const bool is_default_place = named_secret_file(given).empty();
+    return is_default_place && !path.empty() ? load_or_create_secret_at(path) : load_secret(given);
 }
 
 }  // namespace ddprun::rdzv

@@ -18,6 +18,9 @@ namespace ddprun::rdzv {
 /// file system: for start-up only.
 [[nodiscard]] Result<JobSecret> load_or_create_secret(const std::string& given);
 
+/// The same of the file `path`, which is created there if it is not.
+[[nodiscard]] Result<JobSecret> load_or_create_secret_at(const std::string& path);
+
 /// The same without making a file: for those who ask a rendezvous that somebody else started.
 [[nodiscard]] Result<JobSecret> load_secret(const std::string& given);
 

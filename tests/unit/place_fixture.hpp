@@ -17,11 +17,13 @@ struct Node {
     std::string name;
     Variables variables;
     std::map<std::string, std::string> files = {};
+    std::set<std::string> shared = {};
 
     [[nodiscard]] PlanOutcome outcome(const std::string& flags = "") const {
         FakeSurroundings machine;
         machine.own_name = name;
         machine.texts = files;
+        machine.shared = shared;
         machine.variables.insert(variables.begin(), variables.end());
         return make_plan(words(flags + " train.py"), machine);
     }

@@ -21,6 +21,7 @@ public:
     std::set<std::string> executables{"/usr/bin/python3", "/usr/bin/true"};
     std::set<std::string> files{"train.py"};
     std::set<std::string> folders{"/tmp"};
+    std::set<std::string> shared;  ///< is_shared()
     std::vector<int> cpus{0, 1, 2, 3, 4, 5};
     std::optional<std::vector<Gpu>> gpus;
     Topology machine;
@@ -45,6 +46,7 @@ public:
     }
     std::string working_directory() const override { return "/home/user"; }
     std::string own_folder() const override { return own_place; }
+    bool is_shared(const std::string& folder) const override { return shared.contains(folder); }
     bool is_same_folder(const std::string& a, const std::string& b) const override {
         return a == b || same_folders.contains({a, b}) || same_folders.contains({b, a});
     }

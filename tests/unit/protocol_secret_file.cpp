@@ -120,6 +120,30 @@ TEST_CASE("a secret file that cannot be used is refused in one line") {
     }
 }
 
+TEST_CASE("a job's own secret is made where it is asked for, and refused when others may read it") {
+    const Home home;
+    const std::string file = home.path() / ".ddprun-secret-42.0";
+    const Result<JobSecret> made = load_or_create_secret_at(file);
+    REQUIRE(made);
+    struct stat status {};
+    REQUIRE(::stat(file.c_str(), &status) == 0);
+    REQUIRE((status.st_mode & 07777) == 0600);
+    REQUIRE(are_equal(*made, *load_or_create_secret_at(file)));
+    REQUIRE(::chmod(file.c_str(), 0644) == 0);
+    REQUIRE(load_or_create_secret_at(file).error().code == ErrorCode::PermissionDenied);
+    REQUIRE(::chmod(file.c_str(), 0600) == 0);
+    if (::geteuid() == 0) {
+        REQUIRE(::chown(file.c_str(), 12345, 12345) == 0);
+        const Result<JobSecret> others = load_or_create_secret_at(file);
+        REQUIRE(others.error().code == ErrorCode::PermissionDenied);
+        REQUIRE(others.error().what == "secret file " + file +
+                                           " belongs to user 12345, not to you (user 0); name "
+                                           "your own with --secret-file");
+    }
+    // Where nobody may write, nobody makes one.
+    REQUIRE_FALSE(load_or_create_secret_at("/proc/.ddprun-secret-42.0"));
+}
+
 TEST_CASE("of many processes that make the default secret at once all get the same") {
     const Home home;
     int pipe_fds[2];
