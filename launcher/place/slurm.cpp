@@ -36,6 +36,8 @@ private:
 
     const Variables variables_;
     std::uint64_t job_ = 0;
+    /// It starts its own on the job's nodes, on some of them by srun: that step is not ours.
+    bool is_mpirun_ = false;
 };
 
 std::optional<Error> Slurm::take_job(Place& place) {
@@ -48,7 +50,8 @@ std::optional<Error> Slurm::take_job(Place& place) {
         return !job ? job.error() : !step ? step.error() : restarts.error();
     }
     job_ = *job;
-    place.is_on_every_node = *step < kFirstStepOfSlurm;
+    is_mpirun_ = variables_.has("OMPI_COMM_WORLD_SIZE") || variables_.has("MPI_LOCALNRANKS");
+    place.is_on_every_node = *step < kFirstStepOfSlurm && !is_mpirun_;
     place.job_id =
         place.is_on_every_node ? fmt::format("{}.{}", job_, *step) : fmt::format("{}", job_);
     place.job = "slurm job " + place.job_id;
@@ -89,7 +92,9 @@ std::optional<Error> Slurm::take_nodes(Place& place) {
         return list->wrong(fmt::format("names {} nodes, but Slurm counts {} in {}", place.nodes,
                                        *told, place.job));
     }
-    place.node_rank = *rank;
+    const auto own = std::find(hosts->begin(), hosts->end(), place.node);
+    place.node_rank =
+        is_mpirun_ && own != hosts->end() ? static_cast<int>(own - hosts->begin()) : *rank;
     place.endpoint_host = hosts->front();
     place.endpoint_port = port_of_job(job_);
     return std::nullopt;

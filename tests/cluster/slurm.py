@@ -204,6 +204,14 @@ class SlurmJobs(unittest.TestCase):
         self.assertIn("code=0", said)
         self.assert_world(said, 2, r"\d+\.0")
 
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
+    def test_mpirun_in_a_batch_script_needs_no_flags(self):
+        said = self.slurm.script(
+            "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+            f"mpirun -np 2 --map-by ppr:1:node {self.ddprun} {WORKER} --print\necho code=$?\n")
+        self.assertIn("code=0", said)
+        self.assert_world(said, 2, r"\d+")
+
     def test_a_shell_of_salloc_is_told_it_too(self):
         code, said = self.slurm.run("salloc", "-N2", self.ddprun, WORKER, "--print")
         self.assertEqual(code, 2, said)

@@ -147,9 +147,31 @@ TEST_CASE("srun's own variables of MPI change nothing") {
     const LaunchPlan plan = plan_of("", with(step, kSrunPmi2));
     CHECK(plan.endpoint_host == "gpu-01");
     CHECK(plan.node_rank == 1);
-    // Hydra starts its proxies by srun, and they one process each.
-    const Variables hydra = {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}};
-    CHECK(plan_of("", with(with(step, kSrunPmi2), hydra)).endpoint_host == "gpu-01");
+}
+
+TEST_CASE("mpirun in a job of Slurm: nodes and endpoint are the job's") {
+    // On all nodes but the first mpirun's own daemons are a step of srun. Invented from kOpenMpi4
+    // and tests/cluster/slurm.py, which runs it.
+    const Variables job = {{"SLURM_JOB_ID", "42"},
+                           {"SLURM_JOB_NODELIST", "gpu-[01-02]"},
+                           {"SLURM_JOB_NUM_NODES", "2"},
+                           {"SLURM_NODEID", "0"}};
+    const Variables mpi = {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                           {"OMPI_COMM_WORLD_SIZE", "2"},
+                           {"OMPI_COMM_WORLD_RANK", "0"}};
+    const LaunchPlan first =
+        plan_of("", with(with(kOpenMpi4, with(job, mpi)), {{"SLURMD_NODENAME", "gpu-01"}}));
+    CHECK(first.node_rank == 0);
+    CHECK(first.job == JobId{"42"});
+    CHECK(first.notes[0] == "slurm job 42: 2 nodes, endpoint gpu-01:23042");
+    const Variables step = {{"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NODELIST", "gpu-02"},
+                            {"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                            {"SLURMD_NODENAME", "gpu-02"}, {"OMPI_COMM_WORLD_RANK", "1"}};
+    const LaunchPlan second = plan_of("", with(with(kOpenMpi4, with(job, mpi)), step));
+    CHECK(second.node_rank == 1);
+    CHECK(second.job == first.job);
+    CHECK(second.endpoint_host == "gpu-01");
+    CHECK(second.endpoint_port == first.endpoint_port);
 }
 
 TEST_CASE("variables of mpirun that contradict each other are refused") {
