@@ -82,6 +82,7 @@ void Supervisor::State::settle() {
             kill_workers();
         }
     }
+    judge_prepare();
     if (is_telling_unfit() && now_ >= *ending_->tells_until) {
         finish();
     }
@@ -112,6 +113,7 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
     if (is_telling_unfit()) {
         result = earlier(result, ending_->tells_until);
     }
+    result = earlier(result, prepare_deadline());
     if (group_.has_value()) {
         result = earlier(earlier(result, group_->next_deadline()), quiet_.next_look());
     }

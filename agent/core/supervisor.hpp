@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +18,10 @@
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
+
+/// Stands for the prepare command where a keeper wants the number of a generation. No workers have
+/// it: rendezvous count from 1.
+inline const Generation kPrepareGeneration{std::numeric_limits<std::uint64_t>::max()};
 
 /// Somebody debugs a rank at a terminal, perhaps at another node's: silence of the workers here is
 /// no hang, and none of the others here reads what is typed, or stops at a breakpoint() of
@@ -148,6 +154,12 @@ struct PreflightDone {
 
 /// The keeper died; its workers are dead with it and swept, another keeper is ready.
 struct KeeperLost {};
+/// Answers RunPrepare: how the command has ended. What it left behind may still live.
+struct PrepareEnded {
+    std::string fault;  ///< "exited with code 3"; empty: it exited 0
+    int exit_code = 0;  ///< of ddprun for that
+};
+
 
 /// A signal that is to be handled (SIGTERM, SIGINT, SIGHUP, SIGQUIT).
 struct Signalled {
@@ -161,10 +173,10 @@ struct WorkersSignalled {
 
 struct Tick {};
 
-using Input =
-    std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerDying,
-                 WorkerExited, LastWords, Emptied, NotEmptied, Looked, GpusLooked, StacksSaved,
-                 GpuMemoryAwaited, PreflightDone, KeeperLost, Signalled, WorkersSignalled, Tick>;
+using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerDying,
+                           WorkerExited, LastWords, Emptied, NotEmptied, Looked, GpusLooked,
+                           StacksSaved, GpuMemoryAwaited, PreflightDone, PrepareEnded, KeeperLost,
+                           Signalled, WorkersSignalled, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -187,6 +199,12 @@ struct RunPreflight {};
 
 /// Have a store socket bound and listening on `host`; answered by StoreOpened or StoreFailed.
 struct OpenStore {
+/// Run the user's prepare command, as if it were the one worker of kPrepareGeneration; answered by
+/// PrepareEnded. SignalWorkers and EmptyGeneration reach it by that number.
+struct RunPrepare {
+    std::vector<std::pair<std::string, std::string>> environment;  ///< as WorkerSpec's
+};
+
     std::string host;
 };
 
@@ -302,10 +320,11 @@ struct Trace {
     std::string text;
 };
 
-using Effect = std::variant<SendToRendezvous, DropLink, AwaitGpuMemory, RunPreflight, OpenStore,
-                            ServeStore, CloseStore, StartWorkers, AskWorkersToLeave, SignalWorkers,
-                            ForwardSignal, AllowPublishing, LookAtWorkers, LookAtGpus, SaveStacks,
-                            CollectLastWords, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
+using Effect =
+    std::variant<SendToRendezvous, DropLink, AwaitGpuMemory, RunPreflight, RunPrepare, OpenStore,
+                 ServeStore, CloseStore, StartWorkers, AskWorkersToLeave, SignalWorkers,
+                 ForwardSignal, AllowPublishing, LookAtWorkers, LookAtGpus, SaveStacks,
+                 CollectLastWords, EmptyGeneration, Say, ShowVerdict, Exit, Trace>;
 using Effects = std::vector<Effect>;
 
 /// What keeps a node from going on: the nearest thing, if there are several.
@@ -318,7 +337,9 @@ enum class Wait {
     Link,            ///< a connection to the rendezvous
     GpuMemory,       ///< to be freed
     Preflight,
-    LastWords,  ///< of a failed worker
+    Prepare,       ///< the command that runs here
+    PrepareToEnd,  ///< the same, which was signalled or killed
+    LastWords,     ///< of a failed worker
     StoreSocket,
     JoinAnswer,
     RendezvousSays,  ///< what the rendezvous says it waits for
@@ -336,6 +357,7 @@ enum class ExitReason {
     RendezvousLost,  ///< or never found
     Unusable,        ///< what this node was given cannot work, or it is not fit
     Unkillable,      ///< a worker survived SIGKILL
+    Unprepared,      ///< the prepare command failed here
     Bug,             ///< of ddprun itself
 };
 

@@ -75,6 +75,10 @@ void Supervisor::State::abort_now() {
         say("SIGINT again: killing the workers");
         kill_workers();
     }
+    if (prepare_ == PrepareState::Runs || prepare_ == PrepareState::Stops) {
+        say("SIGINT again: killing the prepare command");
+        kill_prepare();
+    }
     if (!ending_.has_value()) {
         end_with(
             {.reason = ExitReason::Signal, .exit_code = kExitSignalBase + SIGINT, .verdict = {}});
@@ -168,7 +172,9 @@ void Supervisor::State::end_after_stop(Ending ending) {
 
 void Supervisor::State::end_with(Ending ending) {
     ending_ = std::move(ending);
-    if (!holds_workers()) {
+    if (holds_prepare()) {
+        stop_prepare();
+    } else if (!holds_workers()) {
         finish();
     }
 }
@@ -181,7 +187,10 @@ void Supervisor::State::finish() {
         emit(ShowVerdict{std::move(verdict)});
     }
     if (has_joined() && ending_->says_goodbye) {
-        emit(SendToRendezvous{rdzv::Goodbye{.unfit = ending_->unfit}});
+        emit(SendToRendezvous{
+            rdzv::Goodbye{.unfit = ending_->unfit,
+                          .unprepared = ending_->unprepared,
+                          .exit_code = ending_->unprepared.empty() ? 0 : ending_->exit_code}});
     }
     emit(Exit{ending_->exit_code});
     is_done_ = true;

@@ -40,6 +40,10 @@ void Supervisor::State::say_wait(Wait wait, const std::string& text) {
     Instant since = rendezvous_wait_.since;
     Milliseconds limit =
         wait == Wait::RendezvousSays ? rendezvous_wait_.limit : Milliseconds::zero();
+    if (wait == Wait::Prepare) {
+        say(fmt::format("{}, which has run for {} s", text, whole_seconds(now_ - prepare_since_)));
+        return;
+    }
     if (wait == Wait::Link) {
         since = run_token_.empty() ? *first_step_ : unheard_since_.value_or(*first_step_);
         limit = run_token_.empty() ? options_.connect_timeout : lost_timeout();
@@ -73,6 +77,10 @@ Wait Supervisor::State::waits_for() const {
     if (group_.has_value() && group_->is_in<WorkersStop>()) {
         return Wait::StoppedWorkers;
     }
+    if (prepare_ == PrepareState::Stops ||
+        (prepare_ == PrepareState::Killing && ending_.has_value())) {
+        return Wait::PrepareToEnd;
+    }
     if (is_telling_unfit()) {
         return Wait::UnfitHeard;
     }
@@ -90,6 +98,9 @@ Wait Supervisor::State::waits_for() const {
     }
     if (!is_accepted()) {
         return Wait::JoinAnswer;
+    }
+    if (holds_prepare()) {
+        return Wait::Prepare;
     }
     if (!rendezvous_wait_.text.empty()) {
         return Wait::RendezvousSays;
@@ -123,6 +134,10 @@ std::string Supervisor::State::explain(Wait wait) const {
             return "waiting for the GPU memory of the last workers to be freed";
         case Wait::Preflight:
             return "waiting for the preflight command";
+        case Wait::Prepare:
+            return "waiting for the prepare command";
+        case Wait::PrepareToEnd:
+            return "waiting for the prepare command to end";
         case Wait::LastWords:
             return "waiting for the log disk: the last words of a failed worker are being read";
         case Wait::StoreSocket:

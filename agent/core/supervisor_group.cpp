@@ -293,6 +293,14 @@ void Supervisor::State::forgive_held_back() {
 }
 
 void Supervisor::State::take(const KeeperLost& /*input*/) {
+    if (holds_prepare()) {
+        if (prepare_ != PrepareState::Killing) {
+            prepare_end_ = {.fault = "died with ddprun-keeper",
+                            .exit_code = kExitSignalBase + SIGKILL};
+        }
+        prepare_is_gone();
+        return;
+    }
     if (!holds_workers()) {
         return;
     }
@@ -425,6 +433,10 @@ void Supervisor::State::kill_workers() {
 }
 
 void Supervisor::State::take(const Emptied& input) {
+    if (input.generation == kPrepareGeneration && prepare_ == PrepareState::Killing) {
+        prepare_is_gone();
+        return;
+    }
     if (!holds_workers() || input.generation != group_->generation() ||
         !group_->is_in<WorkersKilling>()) {
         return;

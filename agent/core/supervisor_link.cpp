@@ -1,6 +1,8 @@
 // The connection to the rendezvous, the socket of the workers' store, joining, and what is said
 // again after each join because messages are lost while the link is down.
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "agent/core/supervisor_state.hpp"
@@ -228,6 +230,9 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     const JoinIsSent* sent = std::get_if<JoinIsSent>(&link_);
     if (sent == nullptr) {
         trace("an answer to no join is ignored");
+    if (prepare_ == PrepareState::Done || holds_workers()) {
+        join.prepares = rdzv::Prepares::Nobody;
+    }
         return;
     }
     const Instant join_sent_at = sent->at;

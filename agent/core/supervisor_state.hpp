@@ -59,6 +59,15 @@ enum class Preparation {
     Preflight,
 };
 
+/// The prepare command of this node. It runs when the rendezvous says so, at most once.
+enum class PrepareState {
+    NotRun,
+    Runs,
+    Stops,    ///< signalled; to be killed at State::prepare_kill_at_
+    Killing,  ///< it has ended or is killed; what it left is not proven gone
+    Done,
+};
+
 /// The decision to go, with what is left to be said. Workers that may live go first.
 struct Ending {
     ExitReason reason;
@@ -66,7 +75,8 @@ struct Ending {
     std::optional<rdzv::Verdict> verdict;
     Instant verdict_at{};  ///< when it was heard
     bool says_goodbye = true;
-    std::string unfit = {};  ///< as Goodbye::unfit
+    std::string unfit = {};       ///< as Goodbye::unfit
+    std::string unprepared = {};  ///< as Goodbye::unprepared
     /// Instead of a Goodbye, for this node has not joined: Unfit is said until it is answered, at
     /// the longest until then.
     std::optional<Instant> tells_until = {};
@@ -85,6 +95,7 @@ struct StopOrder {
 /// supervisor_link.cpp     connection, store socket, joining, what is said again, beats, and until
 ///                         when workers may publish
 /// supervisor_group.cpp    start, deaths, stop, proof of emptiness
+/// supervisor_prepare.cpp  the prepare command
 /// supervisor_quiet.cpp    signs of life, and a generation that hangs
 /// supervisor_ending.cpp   signals, leaving, verdict, losing the rendezvous
 /// supervisor_explain.cpp  texts for people
@@ -108,6 +119,7 @@ public:
     void take(const StacksSaved& input);
     void take(const GpuMemoryAwaited& input);
     void take(const PreflightDone& input);
+    void take(const PrepareEnded& input);
     void take(const KeeperLost& input);
     void take(const Signalled& input);
     void take(const WorkersSignalled& input);
@@ -130,6 +142,7 @@ private:
     void hear(const rdzv::Waiting& message);
     void hear(const rdzv::Notice& message);
     void hear(const rdzv::Redirect& message);
+    void hear(const rdzv::Prepare& message);
     void hear(const rdzv::Start& message);
     void hear(const rdzv::Stop& message);
     void hear(const rdzv::Released& message);
@@ -167,6 +180,15 @@ private:
     [[nodiscard]] std::optional<Instant> give_up_at() const;
 
     // Generation.
+    // Prepare command.
+    /// Processes of it may live.
+    [[nodiscard]] bool holds_prepare() const;
+    void stop_prepare();
+    void kill_prepare();
+    void prepare_is_gone();
+    void judge_prepare();
+    [[nodiscard]] std::optional<Instant> prepare_deadline() const;
+
     [[nodiscard]] bool holds_workers() const;
     [[nodiscard]] Generation newest_known() const;
     [[nodiscard]] std::string flaw_of(const rdzv::Start& row) const;
@@ -223,6 +245,10 @@ private:
     Preparation preparation_ = Preparation::None;
     StoreAddress store_address_;  ///< the last one opened
     StoreAddress rendezvous_;     ///< where it was last found: its store, if it serves one
+    PrepareState prepare_ = PrepareState::NotRun;
+    PrepareEnded prepare_end_;
+    Instant prepare_kill_at_{};
+    Instant prepare_since_{};
 
     std::optional<WorkerGroup> group_;
     QuietWatch quiet_;

@@ -160,3 +160,19 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
 }
 
 }  // namespace ddprun::agent
+std::vector<std::pair<std::string, std::string>> environment_of_prepare(
+    const SupervisorOptions& options, const std::string& local_address) {
+    namespace var = worker_variable;
+    std::vector<std::pair<std::string, std::string>> environment = {
+        {std::string(var::kRunId.key), options.identity.job.value()},
+        {std::string(var::kNodeId.key), options.identity.node.value()},
+        {std::string(var::kLocalAddress.key), local_address},
+        {std::string(var::kRoleName.key), options.identity.role},
+        {std::string(var::kLocalWorldSize.key), std::to_string(options.identity.slots)},
+    };
+    if (options.omp_num_threads > 0) {
+        environment.emplace_back(var::kOmpNumThreads.key, std::to_string(options.omp_num_threads));
+    }
+    return environment;
+}
+

@@ -152,4 +152,9 @@ private:
 [[nodiscard]] StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
                                     const StoreAddress& store, const std::string& local_address);
 
+/// What the prepare command finds set: what workers find, but for what depends on ranks, on a
+/// generation, or on where they meet.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> environment_of_prepare(
+    const SupervisorOptions& options, const std::string& local_address);
+
 }  // namespace ddprun::agent

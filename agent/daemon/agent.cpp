@@ -1,5 +1,6 @@
 #include "agent/daemon/agent.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,9 +18,32 @@
 #include "base/check.hpp"
 #include "base/overloaded.hpp"
 
+#include "rendezvous/core/first_failure.hpp"
 namespace ddprun::agent {
 
 Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)
+namespace {
+
+std::string prefix_of_prepare(const OutputOptions& output) {
+    return output.prefix_host.empty() ? "[prepare] "
+                                      : fmt::format("[{} prepare] ", output.prefix_host);
+}
+
+PrepareEnded prepare_ended(const WorkerEnd& end) {
+    rdzv::Evidence evidence;
+    evidence.exit_code = end.exit_code;
+    evidence.signal = end.signal;
+    evidence.exec_errno = end.exec_errno;
+    evidence.core_dumped = end.core_dumped;
+    evidence.program = "/bin/sh";
+    if (end.exit_code == 0) {
+        return {};
+    }
+    return {.fault = rdzv::describe_end(evidence), .exit_code = rdzv::exit_code_of(evidence)};
+}
+
+}  // namespace
+
     : io_(io),
       options_(std::move(options)),
       link_(std::move(link)),
@@ -34,6 +58,9 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
                 .on_child = [this](int pid) { keeper_->exclude(pid); },
                 .on_input = [this](Input input) { feed(std::move(input)); }}),
       timer_(io, [this] { feed(Tick{}); }),
+      prepare_output_(io, prefix_of_prepare(options_.output),
+                      options_.supervisor.limits.console_line_bytes_max,
+                      [this](const std::string& line) { output_->say(line); }),
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
       window_signals_(io, [this](int /*signal*/) { follow_window(); }) {}
@@ -109,9 +136,18 @@ KeeperHandle::Events Agent::keeper_events() {
     events.on_emptied = [this](Generation generation) {
         output_->close(generation);
         if (held(generation) != nullptr) {
+        if (generation == kPrepareGeneration) {
+            feed(prepare_ended(end));
+            return;
+        }
             generation_.reset();
         }
         feed(Emptied{generation});
+        if (generation == kPrepareGeneration) {
+            prepare_output_.finish();
+            feed(Emptied{generation});
+            return;
+        }
     };
     events.on_not_emptied = [this](Generation generation, std::string what) {
         feed(NotEmptied{generation, std::move(what)});
@@ -202,6 +238,7 @@ void Agent::carry_out(Effect effect) {
                    [&](CloseStore&) { store_.close(); },
                    [&](StartWorkers& e) { start_workers(std::move(e)); },
                    [&](AskWorkersToLeave& e) {
+                   [&](RunPrepare& e) { run_prepare(e); },
                        if (generation_) {
                            generation_->carry_out(e);
                        }
@@ -233,6 +270,24 @@ void Agent::open_store(const std::string& host) {
     if (opened) {
         feed(StoreOpened{std::move(*opened)});
     } else {
+void Agent::run_prepare(const RunPrepare& effect) {
+    Result<UniqueFd> out = prepare_output_.open();
+    UniqueFd err;
+    if (out) {
+        err = UniqueFd(fcntl(out->get(), F_DUPFD_CLOEXEC, 3));
+    }
+    if (!out || !err.is_open()) {
+        WorkerEnd end{};
+        end.exec_errno = EMFILE;
+        feed(prepare_ended(end));
+        return;
+    }
+    say(fmt::format("runs the prepare command: {}", options_.prepare_command));
+    keeper_->start_worker(kPrepareGeneration, LocalRank(0),
+                          {"/bin/sh", "-c", options_.prepare_command}, effect.environment,
+                          *std::move(out), std::move(err), {}, {}, WorkerStdin::Nothing);
+}
+
         feed(StoreFailed{opened.error().what});
     }
 }
@@ -298,6 +353,10 @@ void Agent::signal_workers(const SignalWorkers& effect) {
         return;
     }
     if (generation->end_before_spawn()) {
+    if (effect.generation == kPrepareGeneration) {
+        keeper_->signal_workers(effect.generation, {LocalRank(0)}, effect.signal);
+        return;
+    }
         for (const WorkerSpec& worker : generation->workers()) {
             feed(WorkerExited{effect.generation, worker.local_rank,
                               generation->evidence_before_spawn(worker.local_rank, effect.signal)});

@@ -14,6 +14,7 @@
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/generation_on_node.hpp"
 #include "agent/daemon/keeper_handle.hpp"
+#include "agent/daemon/prepare_output.hpp"
 #include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/store_host.hpp"
 #include "agent/daemon/terminal_relay.hpp"
@@ -34,6 +35,7 @@ struct AgentOptions {
     bool is_on_terminal = false;          ///< workers are told of its window's changes
     std::string preflight_command;        ///< for the shell; empty: none
     Milliseconds preflight_timeout{};     ///< then it is killed
+    std::string prepare_command;          ///< for the shell; empty: none
     std::string program;                  ///< as the user named it, for the report
     std::string error_file;               ///< to be written if the job fails, torchrun's format
 };
@@ -71,6 +73,7 @@ private:
 
     void feed(Input input);
     void carry_out(Effect effect);
+    void run_prepare(const RunPrepare& effect);
     void open_store(const std::string& host);
     void start_workers(StartWorkers start);
     void spawn(Generation number);
@@ -96,6 +99,7 @@ private:
     StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;
     HelperPrograms helpers_;
+    PrepareOutput prepare_output_;
     DeadlineTimer timer_;  ///< of the supervisor
     SignalWatch signals_;
     SignalWatch workers_signals_;

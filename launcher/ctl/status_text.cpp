@@ -73,6 +73,8 @@ std::string_view standing_text(NodeStanding standing) {
             return "spare";
         case NodeStanding::Unready:
             return "unready";
+        case NodeStanding::Preparing:
+            return "preparing";
     }
     return "?";
 }

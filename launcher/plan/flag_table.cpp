@@ -169,6 +169,11 @@ constexpr std::array kFlags = {
     value("preflight-command", "CMD", Group::Other,
           "run CMD by the shell before each generation: a node where\n"
           "it fails is not fit and leaves with 97"),
+    value("prepare", "CMD", Group::Other,
+          "run CMD by the shell on each node before its first workers:\n"
+          "the download, the tokenizer. No time-out passes meanwhile,\n"
+          "so no barrier waits for it. Restarts do not repeat it; if it\n"
+          "fails the job ends. job:CMD: on one node, the others wait"),
     value("preflight-timeout", "SECONDS", Group::Other, "for CMD to end (default 60)"),
     on_or_off("dry-run", Group::Other, "only print commands, environments and CPUs of the workers"),
     without_environment(on_or_off("version", Group::Other, "print the version")),

@@ -70,6 +70,8 @@ struct LaunchPlan {
     std::vector<agent::WorkerPlacement> placement;  ///< by local rank; empty: nothing was asked for
     std::vector<std::string> stdout_filters;        ///< lines with one of these are kept apart, too
     std::vector<std::string> stderr_filters;
+    std::string prepare_command;    ///< before the first workers, for the shell; empty: none
+    bool is_prepared_once = false;  ///< by one node for the job
     std::string preflight_command;  ///< before each generation, for the shell; empty: none
     Milliseconds preflight_timeout{60000};
     bool is_dry_run = false;                      ///< to be shown, not to be carried out

@@ -207,6 +207,24 @@ Result<void> take_preflight(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+/// What the user wants done before the first workers.
+Result<void> take_prepare(const CommandLine& line, LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("prepare");
+    if (!given || given->value.empty()) {
+        return {};
+    }
+    constexpr std::string_view kOnce = "job:";
+    plan.is_prepared_once = given->value.starts_with(kOnce);
+    plan.prepare_command = given->value.substr(plan.is_prepared_once ? kOnce.size() : 0);
+    if (plan.prepare_command.find_first_not_of(' ') == std::string::npos) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("{}: there is no command; write it for the shell, as in "
+                                 "--prepare 'python download.py' or --prepare 'job:make data'",
+                                 given->shown())};
+    }
+    return {};
+}
+
 /// How workers are asked to end, and how it is made sure that they have.
 Result<void> take_signals(const CommandLine& line, LaunchPlan& plan) {
     plan.signals_to_handle = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -333,6 +351,9 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
         return taken;
     }
     if (Result<void> taken = take_preflight(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_prepare(line, plan); !taken) {
         return taken;
     }
     if (const std::optional<Given> given = line.value("role")) {

@@ -106,6 +106,9 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     identity.settings = plan.settings;
     identity.addresses = facts.addresses;
     identity.addresses.resize(std::min(identity.addresses.size(), limits.addresses_max));
+    identity.prepares = plan.prepare_command.empty() ? rdzv::Prepares::Nobody
+                        : plan.is_prepared_once      ? rdzv::Prepares::Job
+                                                     : rdzv::Prepares::Node;
     supervisor.command = plan.command;
     supervisor.log_dir = facts.log_dir;
     supervisor.endpoint = rdzv::to_string({plan.endpoint_host, plan.endpoint_port});
@@ -169,6 +172,7 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     // Every node has a store ready; one that wishes for a later place leaves the port to the first.
     options.store_port = plan.node_rank.value_or(0) > 0 ? 0 : plan.master_port;
     options.preflight_command = plan.preflight_command;
+    options.prepare_command = plan.prepare_command;
     options.preflight_timeout = plan.preflight_timeout;
     options.program = plan.program;
     options.is_on_terminal =

@@ -211,16 +211,25 @@ bool is_everywhere(const std::vector<agent::WorkerSpec>& workers, const Pair& en
     });
 }
 
+std::string prepare_text(const LaunchPlan& plan) {
+    if (plan.prepare_command.empty()) {
+        return {};
+    }
+    return fmt::format("prepare  once {}: {}\n",
+                       plan.is_prepared_once ? "for the job" : "on each node",
+                       plan.prepare_command);
+}
+
 }  // namespace
 
 std::string dry_run_text(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
     const std::vector<agent::WorkerSpec> workers = workers_of(plan, saved);
     std::string text = fmt::format(
         "nothing is started: --dry-run\n\njob      {}\nmeeting  {}\nlogs     {}\nworkers  {} on "
-        "this node, contained by {}\n{}\nenvironment of each\n",
+        "this node, contained by {}\n{}{}\nenvironment of each\n",
         plan.job.value().empty() ? kRandom : std::string_view{plan.job.value()}, meeting_text(plan),
         plan.log_dir.empty() ? "none" : plan.log_dir, plan.slots, containment_text(plan),
-        terminal_text(plan));
+        terminal_text(plan), prepare_text(plan));
     for (const Pair& entry : workers.front().environment) {
         if (is_everywhere(workers, entry)) {
             text += fmt::format("  {}={}\n", entry.first, shown(plan, entry));

@@ -14,6 +14,7 @@
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/running.hpp"
 #include "rendezvous/core/silence.hpp"
@@ -100,7 +101,15 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
     if (DDP_BUG(FenceMissing)) {
         node.info.held.reset();
     }
-    step.run.nodes.set_standing(id, node.info.held ? Standing::Unready : Standing::Ready);
+    const bool prepares = !node.info.held && has_to_prepare(step.run, node.info);
+    step.run.nodes.set_standing(id, node.info.held ? Standing::Unready
+                                    : prepares     ? Standing::Preparing
+                                                   : Standing::Ready);
+    if (prepares) {
+        ask_to_prepare(step, node);
+    } else {
+        joined_prepared(step, node);
+    }
     if (!node.info.held) {
         if (!step.run.current.places.empty()) {
             step.run.explain_at = step.now;
@@ -192,7 +201,7 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
     node.info = message;
     attach(step, node, connection);
     take_stock(step, id, node);
-    if (node.leaving() && node.standing() == Standing::Ready) {
+    if (node.leaving() && node.standing() != Standing::Unready) {
         release(step, id);
     }
     return true;

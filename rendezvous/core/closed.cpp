@@ -74,6 +74,12 @@ void close_too_many_losses(Step& step, const Stopping& stopping) {
                                              step.run.settings.max_node_losses)});
 }
 
+void close_unprepared(Step& step, std::string text, int exit_code) {
+    enter_closed(step, Verdict{.kind = VerdictKind::Failed,
+                               .exit_code = exit_code == 0 ? int{kExitInternal} : exit_code,
+                               .text = std::move(text)});
+}
+
 void close_incomplete(Step& step) {
     enter_closed(step, Verdict{.kind = VerdictKind::Incomplete,
                                .exit_code = kExitNodesMissing,

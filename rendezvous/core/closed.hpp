@@ -29,6 +29,8 @@ void close_without_progress(Step& step, const Stopping& stopping);
 /// --max-node-losses is used up.
 void close_too_many_losses(Step& step, const Stopping& stopping);
 /// The minimum stayed missing for the whole join timeout.
+void close_unprepared(Step& step, std::string text, int exit_code);
+
 void close_incomplete(Step& step);
 /// *Stopped*, with `text`, if nobody is left and the run is open.
 void close_if_deserted(Step& step, const char* text);

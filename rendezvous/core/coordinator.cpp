@@ -14,6 +14,7 @@
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/record.hpp"
 #include "rendezvous/core/restored.hpp"
@@ -96,6 +97,10 @@ void stopped(Step& step, ConnectionId connection, const Stopped& message) {
         fenced_node_emptied(step, *node, message);
         return;
     }
+    if (node != nullptr && node->standing() == Standing::Preparing) {
+        prepared(step, *node, message);
+        return;
+    }
     if (node == nullptr || !node->is_member() || message.generation != step.run.current.number) {
         return;
     }
@@ -113,7 +118,7 @@ void leave(Step& step, ConnectionId connection, const Leave& message) {
         return;
     }
     told_to_leave(step, *node, message);
-    if (node->standing() == Standing::Ready) {
+    if (node->standing() == Standing::Ready || node->standing() == Standing::Preparing) {
         release(step, NodeId(node->info.node));
     } else if (node->is_member()) {
         std::visit(
@@ -370,6 +375,7 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
         adopt_if_possible(step, *adopting);
     }
     judge_unfit(step, take_due_unfit());
+    choose_preparer(step);
     judge_phase(step);
     explain_waits(step);
     check_invariants(*run_, options_.limits);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/planted_bug.hpp"
+#include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/wire/node_sizes.hpp"
@@ -74,11 +75,28 @@ std::string names_excused(const Run& run, Instant now) {
     return list_of(names);
 }
 
+/// Those that run a command now.
+std::string names_preparing(const Run& run) {
+    std::vector<std::string> names;
+    for (const NodeId& id : run.nodes.preparing()) {
+        const Node& node = run.nodes.at(id);
+        if (node.info.prepares == Prepares::Node || run.preparation.by == id) {
+            names.push_back(name_of(node));
+        }
+    }
+    return list_of(names);
+}
+
 std::string explain_forming(const Run& run, const Forming& forming, Instant now) {
     const std::string unfit = names_unfit(run, now);
     const std::string and_unfit = unfit.empty() ? "" : "; " + unfit;
     const std::size_t here = run.nodes.ready().size();
     const std::string range = nnodes_of(run.settings);
+    const bool is_first = run.current.places.empty();
+    if (is_preparing(run) && (is_first || here < minimum(run))) {
+        return fmt::format("waiting for the prepare command on {}: {} of {} ready{}",
+                           names_preparing(run), node_count(here), range, and_unfit);
+    }
     if (here >= minimum(run)) {
         if (forming.not_before) {
             return "pausing before the next restart: too many in a minute";
@@ -217,7 +235,7 @@ namespace {
 Waiting waiting_for(const Run& run, const std::string& text, Instant now) {
     Waiting waiting{.text = text};
     const Forming* const forming = std::get_if<Forming>(&run.phase);
-    if (forming != nullptr && run.nodes.ready().size() < minimum(run)) {
+    if (forming != nullptr && run.nodes.ready().size() < minimum(run) && !is_preparing(run)) {
         const auto left = std::chrono::duration_cast<Milliseconds>(forming->give_up_at - now);
         waiting.limit = run.settings.join_timeout;
         waiting.waited = std::clamp(waiting.limit - left, Milliseconds(0), waiting.limit);
@@ -262,6 +280,9 @@ void explain_waits(Step& step) {
         return;
     }
     for (const NodeId& id : run.nodes.ready()) {
+        tell(run.nodes.at(id));
+    }
+    for (const NodeId& id : run.nodes.preparing()) {
         tell(run.nodes.at(id));
     }
 }

@@ -13,6 +13,7 @@
 #include "rendezvous/core/closed.hpp"
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/generation.hpp"
+#include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/rank_map.hpp"
 #include "rendezvous/core/step.hpp"
@@ -131,6 +132,8 @@ std::optional<Instant> start_time(const Run& run, const Forming& forming, Instan
     const std::size_t usable = usable_count(run, now);
     if (usable >= maximum(run)) {
         at = forming.since;
+    } else if (run.current.places.empty() && is_preparing(run)) {
+        return std::nullopt;
     } else if (usable >= minimum(run) &&
                (run.nodes.suspects().empty() || DDP_BUG(SuspectNotAwaited))) {
         at = forming.patience_end.value_or(forming.since);
@@ -161,14 +164,14 @@ void enter_forming(Step& step, std::string why) {
 
 void form_if_possible(Step& step, Forming& forming) {
     const Run& run = step.run;
-    if (run.nodes.ready().size() >= minimum(run)) {
+    if (run.nodes.ready().size() >= minimum(run) || is_preparing(run)) {
         forming.give_up_at = step.now + run.settings.join_timeout;
     }
     if (forming.not_before && *forming.not_before <= step.now) {
         forming.not_before.reset();
     }
     const bool is_first = run.current.places.empty();
-    if (is_first && run.nodes.ready().size() >= minimum(run)) {
+    if (is_first && run.nodes.ready().size() >= minimum(run) && !is_preparing(run)) {
         if (!forming.patience_end) {
             forming.patience_end = step.now + run.settings.patience;
         }
@@ -183,7 +186,8 @@ void form_if_possible(Step& step, Forming& forming) {
 }
 
 void give_up_forming(Step& step, const Forming& forming) {
-    if (step.run.nodes.ready().size() < minimum(step.run) && forming.give_up_at <= step.now) {
+    if (step.run.nodes.ready().size() < minimum(step.run) && !is_preparing(step.run) &&
+        forming.give_up_at <= step.now) {
         DDP_PROBE(minimum_never_reached);
         close_incomplete(step);
     }
@@ -193,7 +197,7 @@ std::optional<Instant> deadline_of(const Run& run, const Forming& forming, Insta
     if (run.nodes.ready().size() >= minimum(run)) {
         return start_time(run, forming, now);  // none: a suspect's lease decides
     }
-    return forming.give_up_at;
+    return is_preparing(run) ? std::optional<Instant>() : forming.give_up_at;
 }
 
 }  // namespace ddprun::rdzv

@@ -9,6 +9,7 @@
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/running.hpp"
 #include "rendezvous/core/silence.hpp"
@@ -38,6 +39,9 @@ void member_lost(Step& step, const Node& node, Instant died_at, const std::strin
 void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how) {
     Run& run = step.run;
     const Node node = run.nodes.remove(id);
+    if (run.preparation.by == id) {
+        run.preparation.by.reset();  // another ddprun on this node has done nothing yet
+    }
     if (node.connection()) {
         depart(step, *node.connection(), id);
     }
@@ -155,6 +159,9 @@ void goodbye(Step& step, ConnectionId connection, const Goodbye& message) {
     const Node* node = run.nodes.speaking_on(connection);
     if (node == nullptr) {
         return;
+    }
+    if (!message.unprepared.empty() && node->standing() == Standing::Preparing && !is_closed(run)) {
+        preparing_failed(step, *node, message);
     }
     gone_for_good(step, NodeId(node->info.node), message.unfit);
     run.departing.erase(connection);

@@ -100,12 +100,14 @@ Node Nodes::remove(const NodeId& id) {
     leases_.erase({node.lease_end_, id});
     suspects_.erase(id);
     ready_.erase(id);
+    preparing_.erase(id);
     return std::move(nodes_.extract(found).mapped());
 }
 
 void Nodes::index(const NodeId& id, const Node& node) {
     const bool is_connected = node.connection_.has_value();
     put(ready_, id, node.standing_ == Standing::Ready && is_connected && !node.leaving_);
+    put(preparing_, id, node.standing_ == Standing::Preparing && !node.leaving_);
     put(suspects_, id, !is_connected);
 }
 

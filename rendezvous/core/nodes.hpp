@@ -16,9 +16,10 @@ namespace ddprun::rdzv {
 
 /// What a node is to the run at the moment.
 enum class Standing {
-    Ready,    ///< no workers, a store socket open: may be taken into the next generation
-    Unready,  ///< came back with workers of a generation that is over; they must go first
-    Member,   ///< belongs to the current generation
+    Ready,      ///< no workers, a store socket open: may be taken into the next generation
+    Unready,    ///< came back with workers of a generation that is over; they must go first
+    Preparing,  ///< a command that it runs, or another node for it, must end first
+    Member,     ///< belongs to the current generation
 };
 
 /// One node of the run. What indexes depend on is changed through Nodes only.
@@ -70,6 +71,8 @@ public:
 
     /// Ready, connected and not leaving.
     [[nodiscard]] const std::set<NodeId>& ready() const { return ready_; }
+    /// Preparing and not leaving, cut off or not.
+    [[nodiscard]] const std::set<NodeId>& preparing() const { return preparing_; }
     /// Not connected, lease not yet ended.
     [[nodiscard]] const std::set<NodeId>& suspects() const { return suspects_; }
     /// Those that run, the first to end first.
@@ -101,6 +104,7 @@ private:
     Map nodes_;
     std::map<ConnectionId, NodeId> by_connection_;
     std::set<NodeId> ready_;
+    std::set<NodeId> preparing_;
     std::set<NodeId> suspects_;
     std::set<Lease> leases_;
     std::map<int, NodeId> node_ranks_;  // one may be left behind by a node that asks another now

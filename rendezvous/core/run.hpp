@@ -17,6 +17,7 @@
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/nodes.hpp"
+#include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/running.hpp"
@@ -48,6 +49,8 @@ struct Run {
     RestartPace pace;
     QuarantineList quarantined;
     Doubt doubt;
+
+    Preparation preparation;
 
     // Who comes and goes.
     std::uint64_t joins = 0;

@@ -57,6 +57,8 @@ NodeStanding standing_of(const Run& run, const Node& node) {
             return NodeStanding::Member;
         case Standing::Unready:
             return NodeStanding::Unready;
+        case Standing::Preparing:
+            return NodeStanding::Preparing;
         case Standing::Ready:
             break;
     }

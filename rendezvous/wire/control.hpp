@@ -26,10 +26,11 @@ struct AskStatus {
 enum class JobPhase { Forming, Running, Stopping, Closed, Adopting };
 
 enum class NodeStanding {
-    Member,   ///< of the current generation
-    Ready,    ///< may be taken into the next one
-    Spare,    ///< ready, beyond the maximum
-    Unready,  ///< came back with workers of a generation that is over
+    Member,     ///< of the current generation
+    Ready,      ///< may be taken into the next one
+    Spare,      ///< ready, beyond the maximum
+    Unready,    ///< came back with workers of a generation that is over
+    Preparing,  ///< waits for the end of a prepare command
 };
 
 struct NodeStatus {

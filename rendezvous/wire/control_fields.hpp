@@ -18,11 +18,12 @@ inline constexpr std::array<std::pair<std::string_view, JobPhase>, 5> kJobPhaseN
     {"adopting", JobPhase::Adopting},
 }};
 
-inline constexpr std::array<std::pair<std::string_view, NodeStanding>, 4> kNodeStandingNames = {{
+inline constexpr std::array<std::pair<std::string_view, NodeStanding>, 5> kNodeStandingNames = {{
     {"member", NodeStanding::Member},
     {"ready", NodeStanding::Ready},
     {"spare", NodeStanding::Spare},
     {"unready", NodeStanding::Unready},
+    {"preparing", NodeStanding::Preparing},
 }};
 
 template <>

@@ -45,6 +45,12 @@ inline constexpr std::array kVerdictKindNames = {
     std::pair{std::string_view("incomplete"), VerdictKind::Incomplete},
 };
 
+inline constexpr std::array kPreparesNames = {
+    std::pair{std::string_view("nobody"), Prepares::Nobody},
+    std::pair{std::string_view("node"), Prepares::Node},
+    std::pair{std::string_view("job"), Prepares::Job},
+};
+
 /// `Message` below is T or const T.
 template <typename T>
 struct Fields;
@@ -188,6 +194,7 @@ struct Fields<Join> {
         visit.number("newest", join.newest, std::uint64_t{0},
                      std::numeric_limits<std::uint64_t>::max());
         visit.name("unreachable", join.unreachable, false);
+        visit.choice("prepares", join.prepares, kPreparesNames);
     }
 };
 
@@ -263,6 +270,8 @@ struct Fields<Goodbye> {
     template <typename Message, typename Visitor>
     static void visit(Message& goodbye, Visitor& visit) {
         visit.name("unfit", goodbye.unfit, false);
+        visit.name("unprepared", goodbye.unprepared, false);
+        visit.number("exit_code", goodbye.exit_code, 0, 255);
     }
 };
 
@@ -339,6 +348,14 @@ struct Fields<Redirect> {
     static void visit(Message& redirect, Visitor& visit) {
         visit.name("endpoint", redirect.endpoint, false);
     }
+};
+
+template <>
+struct Fields<Prepare> {
+    static constexpr std::string_view type = "prepare";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& /*prepare*/, Visitor& /*visit*/) {}
 };
 
 template <>

@@ -109,6 +109,13 @@ enum class StopCause {
 
 enum class VerdictKind { Succeeded, Failed, Stopped, Incomplete };
 
+/// Who runs a command before the first workers.
+enum class Prepares {
+    Nobody,
+    Node,  ///< this node, and each other one that says so
+    Job,   ///< one node of those that say so
+};
+
 // ---------------------------------------------------------------------- agent to the rendezvous
 
 /// The first message of a connection, unless it is Unfit.
@@ -129,6 +136,9 @@ struct Join {
     std::optional<HeldGeneration> held;
     Generation newest;  ///< the highest number this ddprun has heard of, in any life of the job
     std::string unreachable;  ///< a daemon that did not answer: no use in being sent there
+    /// Somebody has to prepare before this node can have workers; Prepare says when it is to.
+    /// Nobody: this ddprun has done so, too.
+    Prepares prepares = Prepares::Nobody;
 
     bool operator==(const Join&) const = default;
 };
@@ -150,6 +160,7 @@ struct WorkerFailed {
 };
 
 /// No process of `generation` is left on this node, and `store` listens for the next one.
+/// Generation 0 answers Prepare: it is done.
 struct Stopped {
     Generation generation;
     StoreAddress store;
@@ -183,6 +194,10 @@ struct Unkillable {
 /// The agent goes for good; the end of its connection is no death.
 struct Goodbye {
     std::string unfit;  ///< what its own check found wrong with the machine; empty: nothing
+    /// How its command for Prepare has failed; empty: it has not. The exit code is meant for the
+    /// job.
+    std::string unprepared = {};
+    int exit_code = 0;
 
     bool operator==(const Goodbye&) const = default;
 };
@@ -255,6 +270,12 @@ struct Redirect {
     bool operator==(const Redirect&) const = default;
 };
 
+/// Run the command that Join::prepares was about; answered by Stopped of generation 0, or Goodbye.
+/// Said again after each join that leaves it open.
+struct Prepare {
+    bool operator==(const Prepare&) const = default;
+};
+
 /// The member's own row of the rank map. Nothing here grows with the number of nodes, except
 /// `admitted`, which only group rank 0 gets.
 struct Start {
@@ -314,7 +335,7 @@ struct Acknowledge {
 
 using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Quiet, Stopped, Leave,
                                   Unkillable, Goodbye, Unfit, Beat>;
-using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Redirect, Start, Stop,
-                                       Released, Verdict, Acknowledge>;
+using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Redirect, Prepare, Start,
+                                       Stop, Released, Verdict, Acknowledge>;
 
 }  // namespace ddprun::rdzv

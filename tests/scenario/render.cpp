@@ -85,6 +85,10 @@ std::string text_of(const Stop& m) {
            quoted("why", m.why);
 }
 
+std::string text_of(const Prepare&) {
+    return "Prepare";
+}
+
 std::string text_of(const Released&) {
     return "Released";
 }

@@ -144,6 +144,7 @@ private:
     void arm_agent(Machine& machine);
     void end_agent(Machine& machine, int code);
     void run_preflight(Machine& machine);
+    void run_prepare(Machine& machine);
     void open_store(Machine& machine, const std::string& host);
     /// Runs `action` after `delay` unless that process is gone by then.
     void later(Machine& machine, Duration delay, Action action);

@@ -109,6 +109,8 @@ void Simulation::boot(int index) {
     options.rendezvous_lost_timeout = options_.rendezvous_lost_timeout;
     options.connect_timeout = options_.connect_timeout;
     options.has_preflight_command = options_.has_preflight;
+    options.identity.prepares = options_.prepares;
+    machine.prepares = 0;
     machine.supervisor = std::make_unique<agent::Supervisor>(std::move(options));
     trace(name_of(machine), fmt::format("boots with {} slots", machine.slots));
     step_agent(machine, agent::Tick{});
@@ -199,6 +201,8 @@ void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
                        });
     } else if (std::holds_alternative<agent::RunPreflight>(effect)) {
         run_preflight(machine);
+    } else if (std::holds_alternative<agent::RunPrepare>(effect)) {
+        run_prepare(machine);
     } else if (const auto* open = std::get_if<agent::OpenStore>(&effect)) {
         open_store(machine, open->host);
     } else if (std::holds_alternative<agent::ServeStore>(effect)) {
@@ -278,6 +282,17 @@ void Simulation::run_preflight(Machine& machine) {
         }
         step_agent(same, agent::PreflightDone{is_unfit ? "exited with code 1" : ""});
     });
+}
+
+/// It takes its time, longer than a job waits for nodes, and ends well: those that fail end the
+/// job.
+void Simulation::run_prepare(Machine& machine) {
+    machine.prepares += 1;
+    if (machine.prepares > 1) {
+        checker_.violate("agent", fmt::format("{} prepares twice", name_of(machine)));
+    }
+    later_in_agent(machine, machine.dice.up_to(Milliseconds(20000)),
+                   [this](Machine& same) { step_agent(same, agent::PrepareEnded{}); });
 }
 
 void Simulation::open_store(Machine& machine, const std::string& host) {

@@ -57,6 +57,7 @@ struct Machine {
     std::deque<std::function<void(Machine&)>> waits_for_agent;  ///< meanwhile, in order
     std::string start_digest;                                   ///< of the last Start that arrived
     std::vector<FakeWorker> workers;
+    int prepares = 0;                ///< commands that this ddprun has run
     std::vector<OldReport> reports;  ///< the last few
     Instant publish_until{};         ///< says the page, in true time
     Instant looked_at{};             ///< for signs of life

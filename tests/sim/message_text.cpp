@@ -68,6 +68,10 @@ std::string text_of(const rdzv::Stop& m) {
     return fmt::format("Stop {} {} signal {} grace {} ({})", m.generation.value(),
                        causes[static_cast<int>(m.cause)], m.signal, m.grace.count(), m.why);
 }
+std::string text_of(const rdzv::Prepare& /*m*/) {
+    return "Prepare";
+}
+
 std::string text_of(const rdzv::Released& /*m*/) {
     return "Released";
 }

@@ -92,9 +92,10 @@ struct SimOptions {
     int slow_death_percent = 0;           ///< of failures that are known before the process is gone
     bool has_preflight = false;           ///< nodes check themselves before each generation
     int unfit_percent = 0;                ///< of these checks while there are faults: not fit
-    int gpu_percent = 0;                  ///< of nodes whose workers show life by GPU use alone
-    int hang_percent = 0;                 ///< of generations that start while there are faults
-    int quiet_percent = 0;                ///< of generations in which all but one node only wait
+    rdzv::Prepares prepares = rdzv::Prepares::Nobody;  ///< a command before the first workers
+    int gpu_percent = 0;    ///< of nodes whose workers show life by GPU use alone
+    int hang_percent = 0;   ///< of generations that start while there are faults
+    int quiet_percent = 0;  ///< of generations in which all but one node only wait
     Milliseconds faults_for{10000};
     Milliseconds fault_every{1000};
     FaultWeights faults{};

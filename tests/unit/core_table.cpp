@@ -95,9 +95,9 @@ constexpr std::array<const char*, 10> kMessageNames = {
     "Join",  "WorkerFinished", "WorkerFailed", "Quiet", "Stopped",
     "Leave", "Unkillable",     "Goodbye",      "Unfit", "Beat"};
 static_assert(std::variant_size_v<AgentMessage> == kMessageNames.size());
-constexpr std::array<const char*, 10> kAnswerNames = {
-    "Accepted", "Refused", "Waiting",  "Notice",  "Redirect",
-    "Start",    "Stop",    "Released", "Verdict", "Acknowledge"};
+constexpr std::array<const char*, 11> kAnswerNames = {"Accepted", "Refused", "Waiting",    "Notice",
+                                                      "Redirect", "Prepare", "Start",      "Stop",
+                                                      "Released", "Verdict", "Acknowledge"};
 static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
 constexpr std::array<const char*, 6> kPhaseNames = {"Forming", "Running",  "Stopping",
                                                     "Closed",  "Adopting", "Restored"};

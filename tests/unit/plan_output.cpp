@@ -167,6 +167,21 @@ TEST_CASE("logs go where they are wanted, as an absolute path") {
           "/dev/null for no files");
 }
 
+TEST_CASE("a prepare command is one text for the shell, for each node or once for the job") {
+    CHECK(plan_of("").prepare_command.empty());
+    const auto prepare_of = [](const std::string& text) {
+        return as_plan(outcome_of({"--prepare", text, "train.py"}));
+    };
+    CHECK(prepare_of("make data; ls").prepare_command == "make data; ls");
+    CHECK_FALSE(prepare_of("make data; ls").is_prepared_once);
+    CHECK(prepare_of("job:make data").prepare_command == "make data");
+    CHECK(prepare_of("job:make data").is_prepared_once);
+    CHECK(plan_of("", {{"PET_PREPARE", "job:make"}}).is_prepared_once);
+    CHECK(prepare_of("").prepare_command.empty());
+    CHECK(as_error(outcome_of({"--prepare", "job: ", "train.py"}))
+              .line.starts_with("--prepare job: : there is no command; write it for the shell"));
+}
+
 TEST_CASE("a preflight command is one text for the shell, and has its time") {
     CHECK(plan_of("").preflight_command.empty());
     const LaunchPlan plan =

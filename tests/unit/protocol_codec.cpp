@@ -192,6 +192,7 @@ TEST_CASE("every message of the rendezvous survives encoding and decoding") {
     require_rendezvous_round_trip<Accepted>();
     require_rendezvous_round_trip<Refused>();
     require_rendezvous_round_trip<Waiting>();
+    require_rendezvous_round_trip<Prepare>();
     require_rendezvous_round_trip<Start>();
     require_rendezvous_round_trip<Stop>();
     require_rendezvous_round_trip<Released>();

@@ -1,0 +1,119 @@
+#include "rendezvous/core/preparing.hpp"
+
+#include <cstdint>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/probe.hpp"
+#include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+void make_ready(Step& step, const NodeId& id) {
+    step.run.nodes.set_standing(id, Standing::Ready);
+    step.run.nodes.at(id).said_waiting.clear();
+    step.run.explain_at = step.now;
+}
+
+void finish_for_job(Step& step) {
+    DDP_PROBE(job_prepared);
+    Run& run = step.run;
+    run.preparation = {.by = std::nullopt, .is_done = true};
+    for (const NodeId& id : std::set<NodeId>(run.nodes.preparing())) {
+        if (run.nodes.at(id).info.prepares == Prepares::Job) {
+            make_ready(step, id);
+        }
+    }
+}
+
+/// By its --node-rank, else who came first.
+std::optional<NodeId> next_preparer(const Run& run) {
+    std::optional<NodeId> chosen;
+    std::tuple<int, std::uint64_t> best;
+    for (const NodeId& id : run.nodes.preparing()) {
+        const Node& node = run.nodes.at(id);
+        const std::tuple order(node.info.node_rank.value_or(INT32_MAX), node.joined_as);
+        if (node.info.prepares == Prepares::Job && node.connection() && (!chosen || order < best)) {
+            chosen = id;
+            best = order;
+        }
+    }
+    return chosen;
+}
+
+}  // namespace
+
+bool has_to_prepare(const Run& run, const Join& info) {
+    // The workers of an earlier generation could not have started without it.
+    const bool is_job_prepared = run.preparation.is_done || run.current.number != Generation();
+    return info.prepares == Prepares::Node || (info.prepares == Prepares::Job && !is_job_prepared);
+}
+
+void ask_to_prepare(Step& step, const Node& node) {
+    if (node.info.prepares == Prepares::Node || step.run.preparation.by == node.info.node) {
+        send(step, node, Prepare{});
+    }
+}
+
+void prepared(Step& step, Node& node, const Stopped& message) {
+    const NodeId id = node.info.node;
+    if (message.generation != Generation()) {
+        return;
+    }
+    Run& run = step.run;
+    node.info.store = message.store;
+    trace(step, fmt::format("node {} has prepared", node.info.hostname));
+    if (node.info.prepares == Prepares::Job && run.preparation.by == id) {
+        finish_for_job(step);
+    } else if (node.info.prepares == Prepares::Node) {
+        DDP_PROBE(node_prepared);
+        make_ready(step, id);
+    }
+}
+
+void joined_prepared(Step& step, const Node& node) {
+    if (node.info.prepares == Prepares::Nobody && step.run.preparation.by == node.info.node) {
+        finish_for_job(step);
+    }
+}
+
+void preparing_failed(Step& step, const Node& node, const Goodbye& message) {
+    const std::string text =
+        fmt::format("the prepare command on {} {}", node.info.hostname, message.unprepared);
+    if (step.run.current.number != Generation()) {
+        DDP_PROBE(newcomer_unprepared);
+        note(step, text);
+        return;
+    }
+    DDP_PROBE(job_unprepared);
+    close_unprepared(step, text, message.exit_code);
+}
+
+void choose_preparer(Step& step) {
+    Run& run = step.run;
+    std::optional<NodeId>& by = run.preparation.by;
+    if (by && !run.nodes.preparing().contains(*by)) {
+        by.reset();
+    }
+    if (by || run.preparation.is_done || is_closed(run)) {
+        return;
+    }
+    by = next_preparer(run);
+    if (by) {
+        trace(step, fmt::format("node {} prepares for the job", run.nodes.at(*by).info.hostname));
+        ask_to_prepare(step, run.nodes.at(*by));
+        run.explain_at = step.now;
+    }
+}
+
+bool is_preparing(const Run& run) {
+    return !run.nodes.preparing().empty();
+}
+
+}  // namespace ddprun::rdzv

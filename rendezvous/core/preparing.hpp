@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+
+#include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+namespace ddprun::rdzv {
+
+class Node;
+struct Run;
+struct Step;
+
+/// What must happen before the first workers, once for the job. Not recorded: a run has a record
+/// only from its first generation on, and that begins after it.
+struct Preparation {
+    std::optional<NodeId> by;  ///< runs the job's command; none: nobody does
+    bool is_done = false;
+};
+
+/// Commands that run before workers. While nodes prepare, no deadline of Forming passes: how long a
+/// download takes nobody knows.
+
+/// `info` names something that has to be done before its node can have workers.
+[[nodiscard]] bool has_to_prepare(const Run& run, const Join& info);
+
+/// `node`, which prepares, has joined, perhaps again: it is told to, if it is to.
+void ask_to_prepare(Step& step, const Node& node);
+
+/// `node`, which prepares, has done it. With it all that wait for the job's are ready.
+void prepared(Step& step, Node& node, const Stopped& message);
+
+/// `node` has joined and need not prepare: if it is the one that did so for the job, it has.
+void joined_prepared(Step& step, const Node& node);
+
+/// `node` could not, and is about to go: unless a generation has run, the job ends with it.
+void preparing_failed(Step& step, const Node& node, const Goodbye& message);
+
+/// After any input: if nobody runs the job's command any more, another node does.
+void choose_preparer(Step& step);
+
+/// Somebody is waited for who prepares.
+[[nodiscard]] bool is_preparing(const Run& run);
+
+}  // namespace ddprun::rdzv
