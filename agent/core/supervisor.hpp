@@ -56,6 +56,7 @@ struct SupervisorOptions {
     std::optional<Debugging> debugging;
     /// By local rank; those beyond its end have none.
     std::vector<WorkerPlacement> placement;
+    std::optional<InterfaceChoice> interface;  ///< none: workers choose by themselves
 };
 
 // ---------------------------------------------------------------------------------------- inputs
@@ -64,6 +65,7 @@ struct SupervisorOptions {
 struct LinkUp {
     std::string local_address;
     rdzv::Endpoint rendezvous{};  ///< the other end of it
+    std::string interface = {};   ///< that has our address; empty: nobody can tell
 };
 
 /// The connection ended; the link goes on trying by itself unless `is_final`.
@@ -152,14 +154,14 @@ struct PreflightDone {
     std::string why;  ///< this node is not fit; empty: it is
 };
 
-/// The keeper died; its workers are dead with it and swept, another keeper is ready.
-struct KeeperLost {};
 /// Answers RunPrepare: how the command has ended. What it left behind may still live.
 struct PrepareEnded {
     std::string fault;  ///< "exited with code 3"; empty: it exited 0
     int exit_code = 0;  ///< of ddprun for that
 };
 
+/// The keeper died; its workers are dead with it and swept, another keeper is ready.
+struct KeeperLost {};
 
 /// A signal that is to be handled (SIGTERM, SIGINT, SIGHUP, SIGQUIT).
 struct Signalled {
@@ -197,14 +199,14 @@ struct AwaitGpuMemory {};
 /// Run the site's own check of this machine; answered by PreflightDone, and never at once.
 struct RunPreflight {};
 
-/// Have a store socket bound and listening on `host`; answered by StoreOpened or StoreFailed.
-struct OpenStore {
 /// Run the user's prepare command, as if it were the one worker of kPrepareGeneration; answered by
 /// PrepareEnded. SignalWorkers and EmptyGeneration reach it by that number.
 struct RunPrepare {
     std::vector<std::pair<std::string, std::string>> environment;  ///< as WorkerSpec's
 };
 
+/// Have a store socket bound and listening on `host`; answered by StoreOpened or StoreFailed.
+struct OpenStore {
     std::string host;
 };
 
@@ -355,9 +357,9 @@ enum class ExitReason {
     Refused,
     Verdict,
     RendezvousLost,  ///< or never found
+    Unprepared,      ///< the prepare command failed here
     Unusable,        ///< what this node was given cannot work, or it is not fit
     Unkillable,      ///< a worker survived SIGKILL
-    Unprepared,      ///< the prepare command failed here
     Bug,             ///< of ddprun itself
 };
 

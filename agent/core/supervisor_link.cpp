@@ -37,6 +37,7 @@ void Supervisor::State::take(const LinkUp& input) {
     link_ = LinkIsUp{};
     local_address_ = input.local_address;
     rendezvous_ = {input.rendezvous.host, input.rendezvous.port};
+    choose_interface(input);
     if (ending_.has_value()) {
         tell_unfit();
         return;
@@ -45,6 +46,25 @@ void Supervisor::State::take(const LinkUp& input) {
         check_fitness();
     }
     join_if_possible();
+}
+
+/// The workers that run keep theirs; the next ones may get another.
+void Supervisor::State::choose_interface(const LinkUp& input) {
+    if (!options_.interface || !options_.interface->follows_link) {
+        return;
+    }
+    options_.interface->name = input.interface;
+    std::string text =
+        input.interface.empty()
+            ? fmt::format(
+                  "warning: --ifname auto: no interface of this machine has {}, its address"
+                  " on the way to the rendezvous; NCCL and Gloo choose by themselves",
+                  input.local_address)
+            : fmt::format("--ifname auto: workers use {}, which has {}", input.interface,
+                          input.local_address);
+    if (std::exchange(said_of_interface_, text) != text) {
+        say(std::move(text));
+    }
 }
 
 void Supervisor::State::take(const LinkDown& input) {
@@ -210,6 +230,9 @@ void Supervisor::State::join_if_possible() {
     // What is held may be of an earlier run than the one that accepted us last.
     join.run_token = holds_workers() ? group_token_ : run_token_;
     join.newest = highest_heard_;
+    if (prepare_ == PrepareState::Done || holds_workers()) {
+        join.prepares = rdzv::Prepares::Nobody;
+    }
     if (holds_workers()) {
         const rdzv::Start& row = group_->row();
         join.held = rdzv::HeldGeneration{.generation = row.generation,
@@ -230,9 +253,6 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     const JoinIsSent* sent = std::get_if<JoinIsSent>(&link_);
     if (sent == nullptr) {
         trace("an answer to no join is ignored");
-    if (prepare_ == PrepareState::Done || holds_workers()) {
-        join.prepares = rdzv::Prepares::Nobody;
-    }
         return;
     }
     const Instant join_sent_at = sent->at;

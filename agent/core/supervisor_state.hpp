@@ -164,6 +164,7 @@ private:
     [[nodiscard]] bool is_accepted() const;
     /// Drops `message` unless the join was accepted: hear(Accepted) says again what matters.
     void tell(rdzv::AgentMessage message);
+    void choose_interface(const LinkUp& input);
     void prepare_next();
     void check_fitness();
     void end_unfit(const std::string& why);
@@ -179,7 +180,6 @@ private:
     [[nodiscard]] Milliseconds lost_timeout() const;
     [[nodiscard]] std::optional<Instant> give_up_at() const;
 
-    // Generation.
     // Prepare command.
     /// Processes of it may live.
     [[nodiscard]] bool holds_prepare() const;
@@ -189,6 +189,7 @@ private:
     void judge_prepare();
     [[nodiscard]] std::optional<Instant> prepare_deadline() const;
 
+    // Generation.
     [[nodiscard]] bool holds_workers() const;
     [[nodiscard]] Generation newest_known() const;
     [[nodiscard]] std::string flaw_of(const rdzv::Start& row) const;
@@ -236,6 +237,7 @@ private:
 
     LinkState link_ = LinkIsDown{};
     std::string local_address_;
+    std::string said_of_interface_;
     std::string run_token_;  ///< empty until a join was accepted
     bool is_daemon_lasting_ = false;
     std::optional<Instant> unheard_since_;  ///< since when no join of ours counts
@@ -243,12 +245,12 @@ private:
     std::uint64_t beats_ = 0;
     StoreState store_ = StoreState::None;
     Preparation preparation_ = Preparation::None;
-    StoreAddress store_address_;  ///< the last one opened
-    StoreAddress rendezvous_;     ///< where it was last found: its store, if it serves one
     PrepareState prepare_ = PrepareState::NotRun;
     PrepareEnded prepare_end_;
     Instant prepare_kill_at_{};
     Instant prepare_since_{};
+    StoreAddress store_address_;  ///< the last one opened
+    StoreAddress rendezvous_;     ///< where it was last found: its store, if it serves one
 
     std::optional<WorkerGroup> group_;
     QuietWatch quiet_;

@@ -97,6 +97,26 @@ std::string stacks_dir(const std::string& log_dir, Generation generation) {
                            : fmt::format("{}/attempt_{}/stacks", log_dir, generation.value() - 1);
 }
 
+namespace {
+
+/// NCCL takes a bare name for the beginning of many: with "=" it is that one. Gloo knows whole
+/// names only.
+void add_interface(std::vector<std::pair<std::string, std::string>>& environment,
+                   const SupervisorOptions& options) {
+    if (!options.interface || options.interface->name.empty()) {
+        return;
+    }
+    const InterfaceChoice& choice = *options.interface;
+    if (choice.sets_nccl) {
+        environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + choice.name);
+    }
+    if (choice.sets_gloo) {
+        environment.emplace_back("GLOO_SOCKET_IFNAME", choice.name);
+    }
+}
+
+}  // namespace
+
 StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
                       const StoreAddress& store, const std::string& local_address) {
     const rdzv::Start& row = group.row();
@@ -150,6 +170,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
             worker.cpus = placement.cpus;
         }
         worker.environment = worker_environment(place);
+        add_interface(worker.environment, options);
         worker.is_bystander = options.debugging && place.rank != options.debugging->rank;
         if (worker.is_bystander) {
             worker.environment.emplace_back("PYTHONBREAKPOINT", "0");
@@ -159,7 +180,6 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
     return start;
 }
 
-}  // namespace ddprun::agent
 std::vector<std::pair<std::string, std::string>> environment_of_prepare(
     const SupervisorOptions& options, const std::string& local_address) {
     namespace var = worker_variable;
@@ -173,6 +193,8 @@ std::vector<std::pair<std::string, std::string>> environment_of_prepare(
     if (options.omp_num_threads > 0) {
         environment.emplace_back(var::kOmpNumThreads.key, std::to_string(options.omp_num_threads));
     }
+    add_interface(environment, options);
     return environment;
 }
 
+}  // namespace ddprun::agent

@@ -16,12 +16,12 @@
 #include "agent/daemon/evidence.hpp"
 #include "agent/process/cgroup.hpp"
 #include "base/check.hpp"
+#include "base/os/network_interfaces.hpp"
 #include "base/overloaded.hpp"
-
 #include "rendezvous/core/first_failure.hpp"
+
 namespace ddprun::agent {
 
-Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)
 namespace {
 
 std::string prefix_of_prepare(const OutputOptions& output) {
@@ -44,6 +44,7 @@ PrepareEnded prepare_ended(const WorkerEnd& end) {
 
 }  // namespace
 
+Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)
     : io_(io),
       options_(std::move(options)),
       link_(std::move(link)),
@@ -57,10 +58,10 @@ PrepareEnded prepare_ended(const WorkerEnd& end) {
                {.say = [this](const std::string& line) { say(line); },
                 .on_child = [this](int pid) { keeper_->exclude(pid); },
                 .on_input = [this](Input input) { feed(std::move(input)); }}),
-      timer_(io, [this] { feed(Tick{}); }),
       prepare_output_(io, prefix_of_prepare(options_.output),
                       options_.supervisor.limits.console_line_bytes_max,
                       [this](const std::string& line) { output_->say(line); }),
+      timer_(io, [this] { feed(Tick{}); }),
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
       window_signals_(io, [this](int /*signal*/) { follow_window(); }) {}
@@ -108,7 +109,11 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
 void Agent::start_link() {
     rdzv::LinkEvents events;
     events.on_up = [this](std::string address, rdzv::Endpoint rendezvous) {
-        feed(LinkUp{std::move(address), std::move(rendezvous)});
+        LinkUp up{.local_address = std::move(address), .rendezvous = std::move(rendezvous)};
+        if (options_.supervisor.interface && options_.supervisor.interface->follows_link) {
+            up.interface = interface_with(network_interfaces(), up.local_address);
+        }
+        feed(std::move(up));
     };
     events.on_down = [this](std::string why, bool is_final) {
         feed(LinkDown{std::move(why), is_final});
@@ -131,23 +136,23 @@ KeeperHandle::Events Agent::keeper_events() {
         }
     };
     events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {
-        worker_ended(generation, local_rank, end);
-    };
-    events.on_emptied = [this](Generation generation) {
-        output_->close(generation);
-        if (held(generation) != nullptr) {
         if (generation == kPrepareGeneration) {
             feed(prepare_ended(end));
             return;
         }
-            generation_.reset();
-        }
-        feed(Emptied{generation});
+        worker_ended(generation, local_rank, end);
+    };
+    events.on_emptied = [this](Generation generation) {
         if (generation == kPrepareGeneration) {
             prepare_output_.finish();
             feed(Emptied{generation});
             return;
         }
+        output_->close(generation);
+        if (held(generation) != nullptr) {
+            generation_.reset();
+        }
+        feed(Emptied{generation});
     };
     events.on_not_emptied = [this](Generation generation, std::string what) {
         feed(NotEmptied{generation, std::move(what)});
@@ -233,12 +238,12 @@ void Agent::carry_out(Effect effect) {
     std::visit(Overloaded{
                    [&](SendToRendezvous& e) { link_->send(e.message); },
                    [&](DropLink& e) { link_->drop(e.why); },
+                   [&](RunPrepare& e) { run_prepare(e); },
                    [&](OpenStore& e) { open_store(e.host); },
                    [&](ServeStore& e) { store_.serve(std::move(e)); },
                    [&](CloseStore&) { store_.close(); },
                    [&](StartWorkers& e) { start_workers(std::move(e)); },
                    [&](AskWorkersToLeave& e) {
-                   [&](RunPrepare& e) { run_prepare(e); },
                        if (generation_) {
                            generation_->carry_out(e);
                        }
@@ -265,11 +270,6 @@ void Agent::carry_out(Effect effect) {
                effect);
 }
 
-void Agent::open_store(const std::string& host) {
-    Result<StoreAddress> opened = store_.open(host);
-    if (opened) {
-        feed(StoreOpened{std::move(*opened)});
-    } else {
 void Agent::run_prepare(const RunPrepare& effect) {
     Result<UniqueFd> out = prepare_output_.open();
     UniqueFd err;
@@ -288,6 +288,11 @@ void Agent::run_prepare(const RunPrepare& effect) {
                           *std::move(out), std::move(err), {}, {}, WorkerStdin::Nothing);
 }
 
+void Agent::open_store(const std::string& host) {
+    Result<StoreAddress> opened = store_.open(host);
+    if (opened) {
+        feed(StoreOpened{std::move(*opened)});
+    } else {
         feed(StoreFailed{opened.error().what});
     }
 }
@@ -348,15 +353,15 @@ void Agent::spawn(Generation number) {
 }
 
 void Agent::signal_workers(const SignalWorkers& effect) {
+    if (effect.generation == kPrepareGeneration) {
+        keeper_->signal_workers(effect.generation, {LocalRank(0)}, effect.signal);
+        return;
+    }
     GenerationOnNode* generation = held(effect.generation);
     if (generation == nullptr) {
         return;
     }
     if (generation->end_before_spawn()) {
-    if (effect.generation == kPrepareGeneration) {
-        keeper_->signal_workers(effect.generation, {LocalRank(0)}, effect.signal);
-        return;
-    }
         for (const WorkerSpec& worker : generation->workers()) {
             feed(WorkerExited{effect.generation, worker.local_rank,
                               generation->evidence_before_spawn(worker.local_rank, effect.signal)});

@@ -1,8 +1,6 @@
 #include "launcher/machine/read_machine_facts.hpp"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -20,6 +18,7 @@
 
 #include "agent/process/cgroup.hpp"
 #include "agent/process/start_first_process.hpp"
+#include "base/os/network_interfaces.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/nvml.hpp"
 #include "launcher/machine/real_surroundings.hpp"
@@ -44,17 +43,13 @@ bool is_internet(const sockaddr* address) {
 }
 
 std::vector<InterfaceFact> interfaces() {
-    ifaddrs* raw = nullptr;
-    if (::getifaddrs(&raw) != 0) {
-        return {};
-    }
-    const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list{raw, ::freeifaddrs};
     std::vector<InterfaceFact> found;
-    for (const ifaddrs* it = raw; it != nullptr; it = it->ifa_next) {
-        if (is_internet(it->ifa_addr) && (it->ifa_flags & IFF_UP) != 0) {
-            found.push_back({.name = it->ifa_name,
-                             .address = numeric(it->ifa_addr),
-                             .is_loopback = (it->ifa_flags & IFF_LOOPBACK) != 0});
+    for (const NetworkInterface& one : network_interfaces()) {
+        for (const std::string& address : one.addresses) {
+            if (one.is_up) {
+                found.push_back(
+                    {.name = one.name, .address = address, .is_loopback = one.is_loopback});
+            }
         }
     }
     return found;

@@ -18,6 +18,7 @@
 #include <system_error>
 
 #include "base/limits.hpp"
+#include "base/os/network_interfaces.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/hwloc_topology.hpp"
 #include "launcher/machine/nvml.hpp"
@@ -113,6 +114,10 @@ bool RealSurroundings::is_same_folder(const std::string& a, const std::string& b
 
 bool RealSurroundings::is_at_terminal() const {
     return ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
+}
+
+std::vector<NetworkInterface> RealSurroundings::interfaces() const {
+    return network_interfaces();
 }
 
 unsigned RealSurroundings::user_id() const {

@@ -20,6 +20,7 @@ public:
     [[nodiscard]] std::string own_folder() const override;
     [[nodiscard]] bool is_shared(const std::string& folder) const override;
     [[nodiscard]] bool is_same_folder(const std::string& a, const std::string& b) const override;
+    [[nodiscard]] std::vector<NetworkInterface> interfaces() const override;
     [[nodiscard]] unsigned user_id() const override;
     [[nodiscard]] bool is_at_terminal() const override;
     [[nodiscard]] std::vector<std::string> names_in(const std::string& folder) const override;

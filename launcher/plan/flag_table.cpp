@@ -75,6 +75,9 @@ constexpr std::array kFlags = {
           "this node's workers share a connection to it (default off)"),
     value("local-addr", "HOST", Group::Meeting,
           "this node's address (default: that of the way to HOST)"),
+    value("ifname", "NAME|auto", Group::Meeting,
+          "the network interface that NCCL and Gloo are told to use;\n"
+          "auto: that of the way to HOST (default: they choose)"),
     value("topology", "KEY", Group::Meeting,
           "nodes with one key are near each other: so are their ranks,\nand spares replace a node"
           " near them (default: Slurm's)"),
@@ -166,14 +169,14 @@ constexpr std::array kFlags = {
         "watch", "exit|preload", Group::Other,
         "notice deaths when the process is gone (default), or before\nits memory is taken down, by "
         "a small preloaded library"),
-    value("preflight-command", "CMD", Group::Other,
-          "run CMD by the shell before each generation: a node where\n"
-          "it fails is not fit and leaves with 97"),
     value("prepare", "CMD", Group::Other,
           "run CMD by the shell on each node before its first workers:\n"
           "the download, the tokenizer. No time-out passes meanwhile,\n"
           "so no barrier waits for it. Restarts do not repeat it; if it\n"
           "fails the job ends. job:CMD: on one node, the others wait"),
+    value("preflight-command", "CMD", Group::Other,
+          "run CMD by the shell before each generation: a node where\n"
+          "it fails is not fit and leaves with 97"),
     value("preflight-timeout", "SECONDS", Group::Other, "for CMD to end (default 60)"),
     on_or_off("dry-run", Group::Other, "only print commands, environments and CPUs of the workers"),
     without_environment(on_or_off("version", Group::Other, "print the version")),

@@ -30,6 +30,10 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> take_tls(const CommandLine& line, const Surroundings& surroundings,
                                     LaunchPlan& plan);
 
+/// Which network interface workers are told to use.
+[[nodiscard]] Result<void> take_interface(const CommandLine& line, const Surroundings& surroundings,
+                                          LaunchPlan& plan);
+
 /// Workers of this node.
 [[nodiscard]] Result<void> take_slots(const CommandLine& line, const Surroundings& surroundings,
                                       LaunchPlan& plan);

@@ -131,6 +131,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     }
     supervisor.signals_to_handle = signal_names(plan.signals_to_handle);
     supervisor.placement = plan.placement;
+    supervisor.interface = plan.interface;
     return supervisor;
 }
 
@@ -171,8 +172,8 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     }
     // Every node has a store ready; one that wishes for a later place leaves the port to the first.
     options.store_port = plan.node_rank.value_or(0) > 0 ? 0 : plan.master_port;
-    options.preflight_command = plan.preflight_command;
     options.prepare_command = plan.prepare_command;
+    options.preflight_command = plan.preflight_command;
     options.preflight_timeout = plan.preflight_timeout;
     options.program = plan.program;
     options.is_on_terminal =

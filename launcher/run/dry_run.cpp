@@ -29,6 +29,9 @@ namespace var = worker_variable;
 /// Stands for values that each start chooses anew.
 constexpr std::string_view kRandom = "<random>";
 
+/// Stands for the interface that --ifname auto will find.
+constexpr std::string_view kWayToEndpoint = "<interface of the way to the endpoint>";
+
 using Pair = std::pair<std::string, std::string>;
 
 /// As a shell would take it.
@@ -103,7 +106,9 @@ std::string shown(const LaunchPlan& plan, const Pair& entry) {
     if (!unknown.empty()) {
         return std::string{unknown};
     }
-    return value.find(kRandom) == std::string::npos ? quoted(value) : value;
+    const bool is_stand_in =
+        value.find(kRandom) != std::string::npos || value.find(kWayToEndpoint) != std::string::npos;
+    return is_stand_in ? value : quoted(value);
 }
 
 std::string meeting_text(const LaunchPlan& plan) {
@@ -172,8 +177,10 @@ std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
     }
     const Result<std::string> preload = preload_path_of(plan);
     facts.preload_path = preload ? *preload : "(" + preload.error().what + ")";
-    const agent::SupervisorOptions options =
-        options_of_agent(plan, facts, saved, Limits{}).supervisor;
+    agent::SupervisorOptions options = options_of_agent(plan, facts, saved, Limits{}).supervisor;
+    if (options.interface && options.interface->follows_link) {
+        options.interface->name = plan.is_single_node ? "lo" : kWayToEndpoint;
+    }
     rdzv::Start row;
     row.generation = Generation(1);
     row.world_size = plan.slots;
@@ -204,13 +211,6 @@ std::string terminal_text(const LaunchPlan& plan) {
                        plan.is_debug_asked ? ", the others write to their logs only" : "");
 }
 
-bool is_everywhere(const std::vector<agent::WorkerSpec>& workers, const Pair& entry) {
-    return std::all_of(workers.begin(), workers.end(), [&entry](const agent::WorkerSpec& worker) {
-        return std::find(worker.environment.begin(), worker.environment.end(), entry) !=
-               worker.environment.end();
-    });
-}
-
 std::string prepare_text(const LaunchPlan& plan) {
     if (plan.prepare_command.empty()) {
         return {};
@@ -218,6 +218,13 @@ std::string prepare_text(const LaunchPlan& plan) {
     return fmt::format("prepare  once {}: {}\n",
                        plan.is_prepared_once ? "for the job" : "on each node",
                        plan.prepare_command);
+}
+
+bool is_everywhere(const std::vector<agent::WorkerSpec>& workers, const Pair& entry) {
+    return std::all_of(workers.begin(), workers.end(), [&entry](const agent::WorkerSpec& worker) {
+        return std::find(worker.environment.begin(), worker.environment.end(), entry) !=
+               worker.environment.end();
+    });
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 #include "launcher/run/node_identity.hpp"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +14,8 @@
 
 #include <fmt/format.h>
 #include <xxhash.h>
+
+#include "base/os/network_interfaces.hpp"
 
 namespace ddprun::launcher {
 
@@ -101,28 +100,13 @@ std::string host_name() {
 
 std::vector<std::string> interface_addresses() {
     std::vector<std::string> addresses;
-    ifaddrs* first = nullptr;
-    if (getifaddrs(&first) != 0) {
-        return addresses;
-    }
-    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
-        if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0U) {
-            continue;
-        }
-        std::array<char, INET6_ADDRSTRLEN> text{};
-        const void* address = nullptr;
-        if (entry->ifa_addr->sa_family == AF_INET) {
-            address = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
-        } else if (entry->ifa_addr->sa_family == AF_INET6) {
-            address = &reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
-        } else {
-            continue;
-        }
-        if (inet_ntop(entry->ifa_addr->sa_family, address, text.data(), text.size()) != nullptr) {
-            addresses.emplace_back(text.data());
+    for (const NetworkInterface& one : network_interfaces()) {
+        for (const std::string& address : one.addresses) {
+            if (one.is_up) {
+                addresses.push_back(address.substr(0, address.find('%')));
+            }
         }
     }
-    freeifaddrs(first);
     std::sort(addresses.begin(), addresses.end());
     addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
     return addresses;

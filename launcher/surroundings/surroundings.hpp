@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/network_interface.hpp"
 #include "base/result.hpp"
 #include "launcher/surroundings/gpu.hpp"
 #include "launcher/surroundings/topology.hpp"
@@ -51,6 +52,7 @@ public:
     [[nodiscard]] virtual bool is_at_terminal() const = 0;
     /// CPUs of this process's affinity mask, sorted, at least one.
     [[nodiscard]] virtual std::vector<int> allowed_cpus() const = 0;
+    [[nodiscard]] virtual std::vector<NetworkInterface> interfaces() const = 0;
     /// What NVIDIA's driver says; none without it. May take milliseconds, so it is asked only for
     /// what needs it.
     [[nodiscard]] virtual std::optional<std::vector<Gpu>> gpus_of_nvml() const = 0;

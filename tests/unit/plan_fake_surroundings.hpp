@@ -71,6 +71,13 @@ public:
     }
     std::string host_name() const override { return own_name; }
     std::vector<int> allowed_cpus() const override { return cpus; }
+    std::vector<NetworkInterface> interfaces() const override {
+        return {{.name = "lo", .is_up = true, .is_loopback = true, .addresses = {"127.0.0.1"}},
+                {.name = "eth0", .is_up = true, .addresses = {"10.0.0.7"}},
+                {.name = "eth01", .is_up = true, .addresses = {"10.1.0.7"}},
+                {.name = "eth1", .is_up = false, .addresses = {"10.2.0.7"}},
+                {.name = "ib0", .is_up = true, .addresses = {}}};
+    }
     std::optional<std::vector<Gpu>> gpus_of_nvml() const override {
         ++gpu_questions;
         return gpus;

@@ -182,6 +182,27 @@ TEST_CASE("a prepare command is one text for the shell, for each node or once fo
               .line.starts_with("--prepare job: : there is no command; write it for the shell"));
 }
 
+TEST_CASE("--ifname takes an interface that is there, up and has an address, or finds one") {
+    CHECK_FALSE(plan_of("").interface);
+    const LaunchPlan named = plan_of("--ifname eth0");
+    CHECK(named.interface == agent::InterfaceChoice{.name = "eth0"});
+    CHECK(named.notes == plan_of("").notes);
+    CHECK(plan_of("--ifname auto").interface == agent::InterfaceChoice{.follows_link = true});
+    CHECK(refusal_of("--ifname eth9") ==
+          "--ifname eth9: this machine has no such interface; those that are up: lo (127.0.0.1), "
+          "eth0 (10.0.0.7), eth01 (10.1.0.7); or let it be chosen, --ifname auto");
+    CHECK(refusal_of("--ifname eth1").starts_with("--ifname eth1: it is down; "));
+    CHECK(refusal_of("--ifname ib0").starts_with("--ifname ib0: it has no IP address; "));
+}
+
+TEST_CASE("--ifname never writes over what the user has set, and says so") {
+    const LaunchPlan plan = plan_of("--ifname auto", {{"NCCL_SOCKET_IFNAME", "^docker0"}});
+    CHECK_FALSE(plan.interface->sets_nccl);
+    CHECK(plan.interface->sets_gloo);
+    CHECK(plan.notes.back() ==
+          "--ifname auto: NCCL_SOCKET_IFNAME is set already, to ^docker0, and stays");
+}
+
 TEST_CASE("a preflight command is one text for the shell, and has its time") {
     CHECK(plan_of("").preflight_command.empty());
     const LaunchPlan plan =
