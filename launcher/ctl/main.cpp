@@ -14,11 +14,16 @@
 #include <fmt/format.h>
 
 #include "agent/output/run_folder.hpp"
+#include "launcher/ctl/peer_check.hpp"
 #include "launcher/ctl/runs_text.hpp"
 #include "launcher/ctl/show_logs.hpp"
 #include "launcher/ctl/status_text.hpp"
 #include "launcher/doctor/doctor_text.hpp"
+#include "launcher/doctor/peers.hpp"
 #include "launcher/machine/read_machine_facts.hpp"
+#include "launcher/machine/real_surroundings.hpp"
+#include "launcher/place/host_list.hpp"
+#include "launcher/place/place.hpp"
 #include "launcher/plan/log_place.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 #include "rendezvous/client/control_client.hpp"
@@ -50,6 +55,10 @@ struct Flags {
     ddprun::launcher::LogsQuestion logs;
     std::size_t kept_runs = 0;
     bool only_says = false;
+    bool asks_peers = false;
+    std::string peers;
+    int peers_port = 0;  ///< 0: not given
+    double peers_wait_s = 30;
 };
 
 constexpr const char* kHelp =
@@ -60,6 +69,7 @@ usage: ddpctl status [options]
        ddpctl runs [options]
        ddpctl clean [options]
        ddpctl doctor [--json]
+       ddpctl doctor --peers [HOSTS] [options]
 
 status: asks a rendezvous how its jobs stand: what each waits for, who is in it, what is left of
 its budgets, and what happened last.
@@ -69,6 +79,9 @@ clean: removes runs from this node's log folder that are over: those of this use
 writes. Links are not followed.
 doctor: looks for what may be wrong with this machine before a job finds out: limits, shared
 memory, the clock, names, CPUs, cgroup, namespaces. Exit code 1 if something is bad.
+doctor --peers: run on every node at once, each with the same list: all try to reach all, at a port
+that all know and at one that the kernel chose, and each says whom it cannot reach, and who has not
+reached it. That is what a job needs: a firewall that is open one way only shows here.
 
 options of status:
   --rdzv-endpoint LIST  HOST[:PORT] of the rendezvous, as ddprun was given it; of several,
@@ -105,6 +118,13 @@ options of runs and clean:
   --keep N              clean: leave the newest N, whatever became of them; default: 0
   --dry-run             clean: only say what would be removed
 
+options of doctor --peers:
+  HOSTS                 the nodes: a,b,c or gpu-[01-16]. Default, under Slurm: those of the step
+  --port N              the port that all know: that of --rdzv-endpoint. Default: the one that
+                        ddprun would take under Slurm, else 29400
+  --wait SECONDS        nodes may begin so much later than others (30)
+  --json                as above
+
 A job on a single node that was started without --rdzv-endpoint has no rendezvous that could be
 asked: its ddprun says on its console what it waits for.
 
@@ -120,6 +140,8 @@ examples:
   ddpctl logs --rank 0 --follow
   ddpctl logs --rank 3 --generation 1 -n 50     # what rank 3 said before the first restart
   ddpctl clean --keep 20
+  srun ddpctl doctor --peers                    # on every node of the step
+  ddpctl doctor --peers gpu-01,gpu-02           # on gpu-01 and on gpu-02
 )";
 
 class Help : public CLI::Formatter {
@@ -147,7 +169,15 @@ void declare_flags(CLI::App& app, Flags& flags) {
     CLI::App* const doctor = app.add_subcommand("doctor");
     doctor->formatter(std::make_shared<Help>());
     doctor->add_flag("--json", flags.wants_json);
-    doctor->callback([&flags] { flags.verb = Verb::Doctor; });
+    CLI::Option* const peers = doctor->add_option("--peers", flags.peers)->expected(0, 1);
+    doctor->add_option("--port", flags.peers_port)->check(CLI::Range(1, 65535))->needs(peers);
+    doctor->add_option("--wait", flags.peers_wait_s)
+        ->check(CLI::Range(0.001, 86400.0))
+        ->needs(peers);
+    doctor->callback([&flags, peers] {
+        flags.verb = Verb::Doctor;
+        flags.asks_peers = peers->count() > 0;
+    });
     CLI::App* const logs = app.add_subcommand("logs");
     logs->formatter(std::make_shared<Help>());
     logs->add_option("--rank", flags.logs.ranks)->delimiter(',')->check(CLI::NonNegativeNumber);
@@ -290,9 +320,54 @@ int status(const Flags& flags) {
     return kExitSuccess;
 }
 
+/// What --peers names, or the nodes of a step of Slurm.
+Result<ddprun::launcher::PeerCheckOptions> read_peers(const Flags& flags) {
+    using namespace ddprun::launcher;
+    const RealSurroundings surroundings;
+    const Result<std::optional<Place>> place = find_place(surroundings);
+    std::string source = "--peers " + flags.peers;
+    std::string list = flags.peers;
+    for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
+        if (list.empty()) {
+            list = variable(name);
+            source = fmt::format("{}={}", name, list);
+        }
+    }
+    if (list.empty()) {
+        return Error{ErrorCode::InvalidArgument,
+                     "--peers: nobody says which nodes; name them, the same list on each: "
+                     "--peers gpu-01,gpu-02 or --peers 'gpu-[01-16]'"};
+    }
+    Result<std::vector<std::string>> hosts = expand_host_list(list);
+    if (!hosts) {
+        return Error{hosts.error().code, fmt::format("{}: {}", source, hosts.error().what)};
+    }
+    PeerCheckOptions options{.hosts = *std::move(hosts), .port = kRendezvousPort};
+    options.wait = Milliseconds(static_cast<std::int64_t>(flags.peers_wait_s * 1000));
+    if (flags.peers_port != 0) {
+        options.port = static_cast<std::uint16_t>(flags.peers_port);
+    } else if (place && *place && (*place)->endpoint_port != 0) {
+        options.port = (*place)->endpoint_port;
+    }
+    return options;
+}
+
 int doctor(const Flags& flags) {
     using namespace ddprun::launcher;
-    const std::vector<Finding> findings = check_machine(read_machine_facts());
+    std::vector<Finding> findings;
+    if (flags.asks_peers) {
+        const Result<PeerCheckOptions> options = read_peers(flags);
+        if (!options) {
+            return complain(options.error());
+        }
+        const Result<PeersFacts> facts = try_peers(*options);
+        if (!facts) {
+            return complain(facts.error());
+        }
+        findings = check_peers(*facts);
+    } else {
+        findings = check_machine(read_machine_facts());
+    }
     fmt::print("{}", flags.wants_json ? doctor_json(findings) : doctor_text(findings));
     const bool is_fit = std::none_of(findings.begin(), findings.end(), [](const Finding& finding) {
         return finding.result == CheckResult::Bad;

@@ -167,4 +167,11 @@ void Network::cut_one_way(int node, Way way) {
     must_run(there, {"nft", "add rule inet cut " + hook + " " + device + " eth0 drop"});
 }
 
+void Network::close_to_others(int node) {
+    const UniqueFd& there = nodes_.at(static_cast<std::size_t>(node));
+    must_run(there, {"nft", "add chain inet cut input { type filter hook input priority 0; }"});
+    must_run(there,
+             {"nft", "add rule inet cut input iifname eth0 tcp flags & (syn | ack) == syn drop"});
+}
+
 }  // namespace ddprun::test

@@ -40,6 +40,9 @@ public:
     enum class Way { FromNode, ToNode };
     void cut_one_way(int node, Way way);
 
+    /// Drops what would open a connection to `node`; it may open any. heal() undoes it.
+    void close_to_others(int node);
+
 private:
     void add_node(int node);
 

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "launcher/doctor/checks.hpp"
+#include "launcher/doctor/peers.hpp"
 #include "launcher/machine/read_machine_facts.hpp"
 #include "tests/support/catch.hpp"
 
@@ -181,4 +182,73 @@ TEST_CASE("this machine is looked at") {
     CHECK(facts.outgoing_ports.value_or(0) > 0);
     CHECK(facts.is_rendezvous_port_free.has_value());
     CHECK(check_machine(facts).size() == 11);
+}
+
+namespace {
+
+PeerFacts reached_peer(const std::string& host) {
+    return {.host = host,
+            .address = "10.0.0.2",
+            .common = {Reach::Reached},
+            .chosen = {Reach::Reached},
+            .chosen_port = 40001,
+            .came_to_common = true,
+            .came_to_chosen = true};
+}
+
+std::vector<Finding> findings_of(std::vector<PeerFacts> peers) {
+    return check_peers(
+        {.self = "gpu-01", .port = 29400, .peers = std::move(peers), .waited_s = 30});
+}
+
+}  // namespace
+
+TEST_CASE("nodes that all reach each other are one good finding") {
+    const std::vector<Finding> findings = findings_of({reached_peer("gpu-02")});
+    REQUIRE(findings.size() == 1);
+    CHECK(findings[0].result == CheckResult::Good);
+    CHECK(findings[0].what ==
+          "gpu-01 and 1 other node reach each other, at port 29400 and at ports that kernels "
+          "chose");
+}
+
+TEST_CASE("each way that is closed is a finding that names both ends and the port") {
+    PeerFacts peer = reached_peer("gpu-02");
+    const auto only_finding = [&] {
+        const std::vector<Finding> findings = findings_of({reached_peer("gpu-03"), peer});
+        REQUIRE(findings.size() == 1);
+        CHECK(findings[0].result == CheckResult::Bad);
+        return findings[0].what + " -> " + findings[0].todo;
+    };
+    SECTION("to the chosen port") {
+        peer.chosen = {Reach::Refused};
+        CHECK(only_finding() ==
+              "gpu-01 cannot reach gpu-02 (10.0.0.2) at port 40001, which its kernel chose: "
+              "refused -> it runs there, and gpu-02 is heard here: a firewall of gpu-02 or on the "
+              "way rejects TCP to port 40001, which its kernel chose; open it for the nodes of "
+              "the job");
+    }
+    SECTION("from there") {
+        peer.came_to_chosen = false;
+        CHECK(only_finding().starts_with(
+            "gpu-02 has not reached gpu-01 at a port that the kernel chose -> "));
+    }
+    SECTION("nothing is known of it") {
+        peer = {.host = "gpu-02", .address = "10.0.0.2", .common = {Reach::Silent}};
+        CHECK(only_finding() ==
+              "gpu-01 cannot reach gpu-02 (10.0.0.2) at port 29400: nothing answered within 30 s "
+              "-> does `ddpctl doctor --peers` run there, with the same list? If it does, a "
+              "firewall or a missing route drops TCP from gpu-01 to port 29400");
+    }
+    SECTION("no name") {
+        peer = {.host = "gpu-02"};
+        CHECK(only_finding().starts_with("gpu-01 cannot resolve gpu-02 -> "));
+    }
+}
+
+TEST_CASE("a port that is in use here is the only thing to be said") {
+    const std::vector<Finding> findings =
+        check_peers({.self = "a", .port = 1, .port_taken = "port 1 is in use", .peers = {{}}});
+    REQUIRE(findings.size() == 1);
+    CHECK(findings[0].what == "port 1 is in use");
 }
