@@ -57,8 +57,7 @@ constexpr std::array kFlags = {
     value("rdzv-conf", "K=V,K=V", Group::Meeting,
           "seconds: last_call_timeout (30) to start below MAX nodes,\n"
           "join_timeout (600) to wait for MIN nodes, grow_delay (30)\n"
-          "from a start to growing; failure_grace, lost_timeout,\n"
-          "max_node_losses as the flags of that name"),
+          "from a start to growing; others as the flags of their name"),
     value("rdzv-backend", "NAME", Group::Meeting,
           "c10d or static: both are ddprun's own; with static the\nport of --rdzv-endpoint is that "
           "of --master-port"),
@@ -76,8 +75,7 @@ constexpr std::array kFlags = {
     value("local-addr", "HOST", Group::Meeting,
           "this node's address (default: that of the way to HOST)"),
     value("ifname", "NAME|auto", Group::Meeting,
-          "the network interface that NCCL and Gloo are told to use;\n"
-          "auto: that of the way to HOST (default: they choose)"),
+          "interface of NCCL and Gloo; auto: that of the way to HOST"),
     value("topology", "KEY", Group::Meeting,
           "nodes with one key are near each other: so are their ranks,\nand spares replace a node"
           " near them (default: Slurm's)"),
@@ -170,13 +168,10 @@ constexpr std::array kFlags = {
         "notice deaths when the process is gone (default), or before\nits memory is taken down, by "
         "a small preloaded library"),
     value("prepare", "CMD", Group::Other,
-          "run CMD by the shell on each node before its first workers:\n"
-          "the download, the tokenizer. No time-out passes meanwhile,\n"
-          "so no barrier waits for it. Restarts do not repeat it; if it\n"
-          "fails the job ends. job:CMD: on one node, the others wait"),
+          "run CMD on each node (job:CMD: on one) before its workers:\n"
+          "downloads, tokenizing; no time-out or barrier waits for it"),
     value("preflight-command", "CMD", Group::Other,
-          "run CMD by the shell before each generation: a node where\n"
-          "it fails is not fit and leaves with 97"),
+          "the shell's, before each generation; if it fails: exit 97"),
     value("preflight-timeout", "SECONDS", Group::Other, "for CMD to end (default 60)"),
     on_or_off("dry-run", Group::Other, "only print commands, environments and CPUs of the workers"),
     without_environment(on_or_off("version", Group::Other, "print the version")),
