@@ -161,6 +161,7 @@ KeeperHandle::Events Agent::keeper_events() {
         if (relay_) {
             relay_->end();
         }
+        prepare_output_.finish();
         feed(KeeperLost{});
     };
     return events;
