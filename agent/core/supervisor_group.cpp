@@ -46,6 +46,9 @@ std::string Supervisor::State::flaw_of(const rdzv::Start& row) const {
     if (holds_workers()) {
         return fmt::format("generation {} is not proven to be gone", group_->generation().value());
     }
+    if (holds_prepare()) {
+        return "its prepare command still runs";
+    }
     if (row.group_rank < 0 || row.group_rank >= row.group_world_size || row.base_rank < 0 ||
         row.base_rank + options_.identity.slots > row.world_size) {
         return fmt::format("node {} of {}, ranks from {} of {}, with {} workers here",

@@ -232,6 +232,8 @@ void Supervisor::State::join_if_possible() {
     join.newest = highest_heard_;
     if (prepare_ == PrepareState::Done || holds_workers()) {
         join.prepares = rdzv::Prepares::Nobody;
+    } else if (holds_prepare() && join.prepares == rdzv::Prepares::Job) {
+        join.prepares = rdzv::Prepares::JobHere;
     }
     if (holds_workers()) {
         const rdzv::Start& row = group_->row();

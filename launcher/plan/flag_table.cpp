@@ -59,8 +59,7 @@ constexpr std::array kFlags = {
           "join_timeout (600) to wait for MIN nodes, grow_delay (30)\n"
           "from a start to growing; others as the flags of their name"),
     value("rdzv-backend", "NAME", Group::Meeting,
-          "c10d or static: both are ddprun's own; with static the\nport of --rdzv-endpoint is that "
-          "of --master-port"),
+          "c10d or static: ddprun's own; static: at --master-port"),
     value("master-addr", "HOST", Group::Meeting, "where nodes meet if there is no --rdzv-endpoint"),
     value("master-port", "PORT", Group::Meeting,
           "port of the workers' store (default: any free); beside\n--master-addr nodes meet there, "

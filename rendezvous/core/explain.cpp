@@ -80,7 +80,7 @@ std::string names_preparing(const Run& run) {
     std::vector<std::string> names;
     for (const NodeId& id : run.nodes.preparing()) {
         const Node& node = run.nodes.at(id);
-        if (node.info.prepares == Prepares::Node || run.preparation.by == id) {
+        if (is_own_to_end(node.info) || run.preparation.by == id) {
             names.push_back(name_of(node));
         }
     }

@@ -24,9 +24,10 @@ void make_ready(Step& step, const NodeId& id) {
 void finish_for_job(Step& step) {
     DDP_PROBE(job_prepared);
     Run& run = step.run;
-    run.preparation = {.by = std::nullopt, .is_done = true};
+    const std::optional<NodeId> by = std::exchange(run.preparation.by, std::nullopt);
+    run.preparation.is_done = true;
     for (const NodeId& id : std::set<NodeId>(run.nodes.preparing())) {
-        if (run.nodes.at(id).info.prepares == Prepares::Job) {
+        if (id == by || run.nodes.at(id).info.prepares == Prepares::Job) {
             make_ready(step, id);
         }
     }
@@ -52,26 +53,31 @@ std::optional<NodeId> next_preparer(const Run& run) {
 bool has_to_prepare(const Run& run, const Join& info) {
     // The workers of an earlier generation could not have started without it.
     const bool is_job_prepared = run.preparation.is_done || run.current.number != Generation();
-    return info.prepares == Prepares::Node || (info.prepares == Prepares::Job && !is_job_prepared);
+    return is_own_to_end(info) || (info.prepares == Prepares::Job && !is_job_prepared);
 }
 
 void ask_to_prepare(Step& step, const Node& node) {
-    if (node.info.prepares == Prepares::Node || step.run.preparation.by == node.info.node) {
+    Preparation& preparation = step.run.preparation;
+    if (node.info.prepares == Prepares::JobHere && !preparation.by && !preparation.is_done) {
+        DDP_PROBE(preparing_goes_on);
+        preparation.by = node.info.node;
+    }
+    if (node.info.prepares == Prepares::Node || preparation.by == node.info.node) {
         send(step, node, Prepare{});
     }
 }
 
 void prepared(Step& step, Node& node, const Stopped& message) {
     const NodeId id = node.info.node;
-    if (message.generation != Generation()) {
+    const bool is_for_job = step.run.preparation.by == id;
+    if (message.generation != Generation() || !(is_for_job || is_own_to_end(node.info))) {
         return;
     }
-    Run& run = step.run;
     node.info.store = message.store;
     trace(step, fmt::format("node {} has prepared", node.info.hostname));
-    if (node.info.prepares == Prepares::Job && run.preparation.by == id) {
+    if (is_for_job) {
         finish_for_job(step);
-    } else if (node.info.prepares == Prepares::Node) {
+    } else {
         DDP_PROBE(node_prepared);
         make_ready(step, id);
     }

@@ -21,6 +21,11 @@ struct Preparation {
 /// Commands that run before workers. While nodes prepare, no deadline of Forming passes: how long a
 /// download takes nobody knows.
 
+/// `info` says that a command of its own has to end, whoever else runs one.
+[[nodiscard]] inline bool is_own_to_end(const Join& info) {
+    return info.prepares == Prepares::Node || info.prepares == Prepares::JobHere;
+}
+
 /// `info` names something that has to be done before its node can have workers.
 [[nodiscard]] bool has_to_prepare(const Run& run, const Join& info);
 

@@ -49,6 +49,7 @@ inline constexpr std::array kPreparesNames = {
     std::pair{std::string_view("nobody"), Prepares::Nobody},
     std::pair{std::string_view("node"), Prepares::Node},
     std::pair{std::string_view("job"), Prepares::Job},
+    std::pair{std::string_view("job_here"), Prepares::JobHere},
 };
 
 /// `Message` below is T or const T.

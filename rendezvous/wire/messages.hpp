@@ -112,8 +112,9 @@ enum class VerdictKind { Succeeded, Failed, Stopped, Incomplete };
 /// Who runs a command before the first workers.
 enum class Prepares {
     Nobody,
-    Node,  ///< this node, and each other one that says so
-    Job,   ///< one node of those that say so
+    Node,     ///< this node, and each other one that says so
+    Job,      ///< one node of those that say so
+    JobHere,  ///< this node, which has begun; the rendezvous may be another than the one that asked
 };
 
 // ---------------------------------------------------------------------- agent to the rendezvous

@@ -91,8 +91,9 @@ void Checker::before_step(const rdzv::Coordinator& coordinator, const rdzv::Inpu
         is_stale_ = is_report && generation_of(received->message) < run->current.number;
         const auto owner = run->nodes.by_connection().find(received->connection);
         if (owner != run->nodes.by_connection().end() &&
-            run->nodes.at(owner->second).standing() == rdzv::Standing::Unready) {
-            is_stale_ = false;  // it is about what that node holds
+            (run->nodes.at(owner->second).standing() == rdzv::Standing::Unready ||
+             run->nodes.at(owner->second).standing() == rdzv::Standing::Preparing)) {
+            is_stale_ = false;  // it is about what that node holds, or has prepared
         }
         is_repeated_ = is_repeated(*run, *received);
         check_report(*run, *received, now);
@@ -283,6 +284,7 @@ void Checker::check_start_is_due(const rdzv::Run& run, Instant now) {
     forming_since_ = forming != nullptr ? std::optional<Instant>(forming->since) : std::nullopt;
     const bool is_startable =
         forming != nullptr && run.nodes.suspects().empty() && !forming->not_before.has_value() &&
+        (run.nodes.preparing().empty() || !run.current.places.empty()) &&
         run.nodes.ready().size() >= static_cast<std::size_t>(run.settings.min_nodes);
     if (!is_startable) {
         startable_since_.reset();

@@ -227,6 +227,12 @@ void Checker::check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict) 
 }
 
 void Checker::check_first_failure(const rdzv::Run& run, const rdzv::Verdict& verdict) {
+    if (run.current.number == Generation()) {
+        if (verdict.first_failure.has_value()) {
+            violate("S10", "a worker failed before the first generation");
+        }
+        return;  // a prepare command has failed
+    }
     const auto found = truths_.find(run.current.digest);
     if (!verdict.first_failure.has_value() || found == truths_.end()) {
         violate("S10", "a failure without its first cause");

@@ -211,6 +211,13 @@ TEST_CASE("the node that prepares for the job stays the one while its lease last
         nodes.hear(6, again);
         CHECK(nodes.sent<Prepare>(2).empty());
     }
+    SECTION("it has begun, which the next rendezvous has to be told, too") {
+        nodes.step(ConnectionEnded{ConnectionId(5), false});
+        again.prepares = Prepares::JobHere;
+        nodes.hear(6, again);
+        CHECK(nodes.sent<Prepare>(2).empty());
+        nodes.hear(6, Stopped{Generation(), {"a", 7}});
+    }
     SECTION("another ddprun has taken its place, and does not know of it") {
         Join other = preparing("a", Prepares::Nobody, "2");
         nodes.hear(6, other);
@@ -218,6 +225,29 @@ TEST_CASE("the node that prepares for the job stays the one while its lease last
         nodes.done(2);
     }
     CHECK(nodes.coordinator.run()->nodes.ready().size() == 2);
+}
+
+TEST_CASE("a node that has begun for the job under a rendezvous that is gone goes on, and ends") {
+    Nodes3 nodes;
+    const bool comes_first = GENERATE(true, false);
+    if (comes_first) {
+        nodes.join(1, Prepares::JobHere);
+        nodes.join(2, Prepares::Job);
+        CHECK(nodes.sent<Prepare>(2).empty());
+        nodes.done(1);
+        CHECK(nodes.coordinator.run()->nodes.ready().size() == 2);
+        return;
+    }
+    nodes.join(2, Prepares::Job);
+    nodes.join(1, Prepares::JobHere);
+    CHECK(nodes.sent<Prepare>(1).empty());
+    nodes.join(3, Prepares::Job);
+    nodes.done(2);
+    // It cannot have workers while its own command runs.
+    CHECK(nodes.coordinator.run()->nodes.ready().size() == 2);
+    CHECK_FALSE(nodes.runs());
+    nodes.done(1);
+    CHECK(nodes.runs());
 }
 
 }  // namespace ddprun::rdzv

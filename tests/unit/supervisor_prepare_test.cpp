@@ -58,6 +58,17 @@ TEST_CASE("a connection that breaks does not end the command; the next join says
           (ends_meanwhile ? rdzv::Prepares::Nobody : rdzv::Prepares::Node));
 }
 
+TEST_CASE("a node that runs the job's command says so to whichever rendezvous it joins") {
+    SupervisorOptions options = with_prepare();
+    options.identity.prepares = rdzv::Prepares::Job;
+    Rig rig(options);
+    become_preparing(rig);
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    REQUIRE(rig.sent<rdzv::Join>().size() == 1);
+    CHECK(rig.sent<rdzv::Join>()[0].prepares == rdzv::Prepares::JobHere);
+}
+
 TEST_CASE("a command that fails ends this node with its exit code, and the job is told why") {
     Rig rig(with_prepare());
     become_preparing(rig);
