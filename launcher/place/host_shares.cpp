@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kShownMax = 80;
 
-Error wrong(std::string why) {
+Error wrong_share(std::string why) {
     return Error{ErrorCode::InvalidArgument, std::move(why)};
 }
 
@@ -49,7 +49,7 @@ class Shares {
 public:
     std::optional<Error> add(std::string_view host, int slots) {
         if (!is_host(host)) {
-            return wrong(fmt::format("'{}' is no host", printable(host, kShownMax)));
+            return wrong_share(fmt::format("'{}' is no host", printable(host, kShownMax)));
         }
         const auto [found, is_new] = places_.try_emplace(std::string(host), shares_.size());
         if (is_new && shares_.size() == Limits{}.nodes_max) {
@@ -67,15 +67,16 @@ public:
     std::optional<Error> add(std::string_view host, std::string_view slots) {
         const std::optional<int> number = whole_number<int>(slots);
         if (!number || *number < 1 || *number > Limits{}.cpus_max) {
-            return wrong(fmt::format("'{}' behind {} is no number of slots",
-                                     printable(slots, kShownMax), printable(host, kShownMax)));
+            return wrong_share(fmt::format("'{}' behind {} is no number of slots",
+                                           printable(slots, kShownMax),
+                                           printable(host, kShownMax)));
         }
         return add(host, *number);
     }
 
     Result<std::vector<HostShare>> all() && {
         if (shares_.empty()) {
-            return wrong("no node is named");
+            return wrong_share("no node is named");
         }
         return std::move(shares_);
     }

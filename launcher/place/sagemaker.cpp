@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kFile = "/opt/ml/input/config/resourceconfig.json";
 
-Error wrong(const std::string& why) {
+Error wrong_config(const std::string& why) {
     return Error{ErrorCode::InvalidArgument, fmt::format("{}: {}", kFile, why)};
 }
 
@@ -54,11 +54,11 @@ Result<std::optional<Place>> place_in_sagemaker(const Surroundings& surroundings
     }
     const nlohmann::json config = rdzv::parse_shallow_json(*text);
     if (!config.is_object()) {
-        return wrong("is no object of JSON");
+        return wrong_config("is no object of JSON");
     }
     Result<std::vector<HostShare>> shares = shares_of_slots(hosts_of(config));
     if (!shares) {
-        return wrong("hosts: " + shares.error().what);
+        return wrong_config("hosts: " + shares.error().what);
     }
     // The same on every host, whatever the order in which they are written.
     std::sort(shares->begin(), shares->end(),
@@ -66,7 +66,8 @@ Result<std::optional<Place>> place_in_sagemaker(const Surroundings& surroundings
     const std::string own = text_of(config, "current_host");
     const std::optional<std::size_t> rank = own_share(*shares, own);
     if (!rank) {
-        return wrong(fmt::format("current_host '{}' is none of the {} hosts", own, shares->size()));
+        return wrong_config(
+            fmt::format("current_host '{}' is none of the {} hosts", own, shares->size()));
     }
     Place place;
     const std::optional<Variable> name = variables.first_of({"TRAINING_JOB_NAME"});
