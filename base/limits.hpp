@@ -73,6 +73,16 @@ struct Limits {
     std::size_t failures_kept_max = 64;         ///< reports kept of one generation
     std::size_t timeline_events_max = 48;       ///< of the summary; the middle is dropped first
 
+    // Leaving in time.
+    /// of a deadline: for killing who stayed, the proof and the goodbye; half of a shorter one
+    Milliseconds leave_reserve{3000};
+    Milliseconds drain_ask_every{5000};      ///< a metadata server has no events; AWS advises this
+    Milliseconds drain_ask_timeout{2000};    ///< one request to it; it is a hop away
+    Milliseconds drain_look_every{5000};     ///< at a file where inotify cannot see it appear
+    Milliseconds drain_command_every{5000};  ///< between two runs of a drain command
+    std::size_t drain_text_bytes_max = 65536;  ///< of a notice: an answer, a file, what is printed
+    Milliseconds requeue_timeout{30000};       ///< one question to scontrol; a busy one is slow
+
     // Durability.
     std::size_t record_bytes_max = std::size_t{64} << 20;  ///< of one run in the journal
     Milliseconds journal_timeout{1000};      ///< a write that takes longer is waited for no more

@@ -54,7 +54,10 @@ std::optional<Generation> Supervisor::held_generation() const {
 }
 
 Supervisor::State::State(SupervisorOptions options)
-    : options_(std::move(options)), quiet_(options_.identity.settings), notice_(options_.limits) {
+    : options_(std::move(options)),
+      quiet_(options_.identity.settings),
+      deadlines_(options_.limits, options_.identity.settings.shutdown_timeout, options_.kill_wait),
+      notice_(options_.limits) {
     DDP_CHECK(options_.identity.slots >= 1, options_.identity.slots);
     DDP_CHECK(!options_.command.empty());
 }
@@ -65,6 +68,9 @@ void Supervisor::State::begin(Instant now, Effects& out) {
     out_ = &out;
     if (!first_step_.has_value()) {
         first_step_ = now;
+        if (options_.known_end.has_value()) {
+            deadlines_.add(now, *options_.known_end);
+        }
     }
 }
 
@@ -90,6 +96,7 @@ void Supervisor::State::settle() {
     if (lost_at.has_value() && now_ >= *lost_at) {
         lose_rendezvous();
     }
+    leave_if_due();
     if (is_done_) {
         return;
     }
@@ -109,7 +116,8 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
     if (is_done_) {
         return std::nullopt;
     }
-    std::optional<Instant> result = earlier(give_up_at(), notice_.next_deadline());
+    std::optional<Instant> result =
+        earlier(earlier(give_up_at(), notice_.next_deadline()), leave_at());
     if (is_telling_unfit()) {
         result = earlier(result, ending_->tells_until);
     }

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "agent/core/leave_deadlines.hpp"
 #include "agent/core/quiet_watch.hpp"
 #include "agent/core/worker_options.hpp"
 #include "base/instant.hpp"
@@ -56,7 +57,9 @@ struct SupervisorOptions {
     std::optional<Debugging> debugging;
     /// By local rank; those beyond its end have none.
     std::vector<WorkerPlacement> placement;
-    std::optional<InterfaceChoice> interface;  ///< none: workers choose by themselves
+    std::optional<InterfaceChoice> interface;    ///< none: workers choose by themselves
+    std::optional<LeaveNotice> known_end = {};   ///< of this node: a time limit
+    std::optional<Milliseconds> kill_wait = {};  ///< SIGTERM to SIGKILL of who sends it, if known
 };
 
 // ---------------------------------------------------------------------------------------- inputs
@@ -175,10 +178,11 @@ struct WorkersSignalled {
 
 struct Tick {};
 
+/// Inputs are, beside these, LeaveNotices: this node will be taken away.
 using Input = std::variant<LinkUp, LinkDown, FromRendezvous, StoreOpened, StoreFailed, WorkerDying,
                            WorkerExited, LastWords, Emptied, NotEmptied, Looked, GpusLooked,
                            StacksSaved, GpuMemoryAwaited, PreflightDone, PrepareEnded, KeeperLost,
-                           Signalled, WorkersSignalled, Tick>;
+                           Signalled, WorkersSignalled, LeaveNotice, Tick>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -352,7 +356,7 @@ enum class Wait {
 
 /// Why an agent exits.
 enum class ExitReason {
-    Signal,
+    Signal,    ///< or a notice
     Released,  ///< the job goes on without this node
     Refused,
     Verdict,

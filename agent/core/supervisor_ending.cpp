@@ -1,5 +1,7 @@
-// How an agent goes: signals and leaving, verdict and refusal, a rendezvous that is lost.
+// How an agent goes: signals, notices and leaving, verdict and refusal, a rendezvous that is lost.
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 
 #include <fmt/format.h>
@@ -13,6 +15,9 @@
 namespace ddprun::agent {
 
 int Supervisor::State::signal_exit_code() const {
+    if (leaves_by_notice_) {
+        return kExitDrained;
+    }
     return kExitSignalBase + first_signal_.value_or(SIGTERM);
 }
 
@@ -30,7 +35,50 @@ void Supervisor::State::take(const Signalled& input) {
     }
     first_signal_ = input.signal;
     first_signal_at_ = now_;
+    if (input.signal == SIGTERM) {
+        deadlines_.take_sigterm(now_);
+    }
     begin_to_leave(true);
+}
+
+// -------------------------------------------------------------------------------------- notices
+
+/// The drain follows when it is due; one that is under way has no longer than this leaves.
+void Supervisor::State::take(const LeaveNotice& input) {
+    deadlines_.add(now_, input);
+    const WorkersStop* stop =
+        group_.has_value() ? std::get_if<WorkersStop>(&group_->phase) : nullptr;
+    if (stop != nullptr) {
+        stop_workers({.signal = stop->signal,
+                      .grace = std::max(stop->kill_at - now_, Duration::zero()),
+                      .is_drain = stop->manner == StopManner::Drain});
+    }
+}
+
+/// None: nothing asks for it, or this node leaves already.
+std::optional<Instant> Supervisor::State::leave_at() const {
+    if (is_leaving() || ending_.has_value()) {
+        return std::nullopt;
+    }
+    const WorkersStop* stop =
+        group_.has_value() ? std::get_if<WorkersStop>(&group_->phase) : nullptr;
+    return deadlines_.due_at(stop != nullptr && stop->manner == StopManner::Drain);
+}
+
+void Supervisor::State::leave_if_due() {
+    const std::optional<Instant> due = leave_at();
+    if (due.has_value() && now_ >= *due) {
+        leaves_by_notice_ = true;
+        first_signal_ = SIGTERM;
+        first_signal_at_ = now_;
+        begin_to_leave(true);
+    }
+}
+
+// -------------------------------------------------------------------------------------- leaving
+
+std::string Supervisor::State::why_leaving() const {
+    return leaves_by_notice_ ? deadlines_.why(now_) : signal_name(*first_signal_);
 }
 
 /// By first_signal_.
@@ -40,16 +88,21 @@ void Supervisor::State::begin_to_leave(bool is_said) {
     }
     forgive_held_back();
     if (run_token_.empty()) {
+        if (leaves_by_notice_) {
+            say(why_leaving() + ": leaving the job");
+        }
         end_with({.reason = ExitReason::Signal, .exit_code = signal_exit_code(), .verdict = {}});
     } else if (!is_link_up()) {
         leave_alone();
     } else {
         if (is_said && holds_workers()) {
+            const Duration grace =
+                deadlines_.within(now_, options_.identity.settings.shutdown_timeout);
             say(fmt::format("{}: draining, workers have {} s to end; Ctrl-C in a second aborts",
-                            signal_name(*first_signal_),
-                            options_.identity.settings.shutdown_timeout.count() / 1000));
+                            why_leaving(),
+                            std::chrono::duration_cast<std::chrono::seconds>(grace).count()));
         } else if (is_said) {
-            say(fmt::format("{}: leaving the job", signal_name(*first_signal_)));
+            say(fmt::format("{}: leaving the job", why_leaving()));
         }
         tell(rdzv::Leave{*first_signal_});
     }
@@ -93,7 +146,7 @@ void Supervisor::State::leave_alone() {
     }
     if (group_->is_in<WorkersRun>()) {
         say(fmt::format("{} while the rendezvous is out of reach: stopping the workers here",
-                        signal_name(*first_signal_)));
+                        why_leaving()));
     }
     stop_workers({.signal = *first_signal_,
                   .grace = options_.identity.settings.shutdown_timeout,

@@ -170,6 +170,10 @@ void Supervisor::State::take(const WorkerExited& input) {
         return;
     }
     quiet_.end();
+    if (const WorkersStop* stop = std::get_if<WorkersStop>(&group_->phase);
+        stop != nullptr && stop->manner == StopManner::Drain) {
+        deadlines_.learn_saving(now_ - stop->since);
+    }
     if (!group_->is_in<WorkersRun>()) {
         kill_workers();
     }
@@ -393,7 +397,8 @@ void Supervisor::State::stop_workers(const StopOrder& order) {
         kill_workers();
         return;
     }
-    WorkersStop next{.kill_at = now_ + order.grace,
+    WorkersStop next{.since = now_,
+                     .kill_at = now_ + deadlines_.within(now_, order.grace),
                      .signal = order.signal,
                      .manner = order.is_drain ? StopManner::Drain : StopManner::Signal};
     if (const WorkersHang* hang = std::get_if<WorkersHang>(&group_->phase)) {
@@ -404,6 +409,7 @@ void Supervisor::State::stop_workers(const StopOrder& order) {
     bool is_deadline_new = true;
     bool is_signal_new = true;
     if (const WorkersStop* current = std::get_if<WorkersStop>(&group_->phase)) {
+        next.since = current->since;
         next.kill_at = std::min(next.kill_at, current->kill_at);
         next.manner = manner_after(current->manner, order.is_drain);
         is_deadline_new = next.kill_at != current->kill_at;

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "agent/core/lease_watch.hpp"
+#include "agent/core/leave_deadlines.hpp"
 #include "agent/core/quiet_watch.hpp"
 #include "agent/core/supervisor.hpp"
 #include "agent/core/wait_notice.hpp"
@@ -97,7 +98,7 @@ struct StopOrder {
 /// supervisor_group.cpp    start, deaths, stop, proof of emptiness
 /// supervisor_prepare.cpp  the prepare command
 /// supervisor_quiet.cpp    signs of life, and a generation that hangs
-/// supervisor_ending.cpp   signals, leaving, verdict, losing the rendezvous
+/// supervisor_ending.cpp   signals, notices, leaving, verdict, losing the rendezvous
 /// supervisor_explain.cpp  texts for people
 class Supervisor::State {
 public:
@@ -123,6 +124,7 @@ public:
     void take(const KeeperLost& input);
     void take(const Signalled& input);
     void take(const WorkersSignalled& input);
+    void take(const LeaveNotice& input);
     void take(const Tick& input);
     /// Does what has become due, after each input.
     void settle();
@@ -220,6 +222,9 @@ private:
         return !is_done_ && ending_.has_value() && ending_->tells_until.has_value();
     }
     [[nodiscard]] int signal_exit_code() const;
+    [[nodiscard]] std::string why_leaving() const;
+    [[nodiscard]] std::optional<Instant> leave_at() const;
+    void leave_if_due();
     void begin_to_leave(bool is_said);
     [[nodiscard]] bool is_ended_by_user(const WorkerExited& input) const;
     void abort_now();
@@ -264,6 +269,8 @@ private:
 
     std::optional<int> first_signal_;
     Instant first_signal_at_{};
+    bool leaves_by_notice_ = false;  ///< no signal came first; first_signal_ is the workers'
+    LeaveDeadlines deadlines_;
     std::optional<Ending> ending_;
     bool is_done_ = false;
     WaitNotice notice_;

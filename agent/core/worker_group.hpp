@@ -83,8 +83,9 @@ enum class StopManner {
     Signal,      ///< all were signalled, nobody was asked
 };
 
-/// `signal` was sent; what still runs at `kill_at` is killed.
+/// `signal` was sent at `since`; what still runs at `kill_at` is killed.
 struct WorkersStop {
+    Instant since{};
     Instant kill_at{};
     int signal = 0;
     StopManner manner = StopManner::Signal;

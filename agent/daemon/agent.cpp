@@ -61,6 +61,10 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
       prepare_output_(io, prefix_of_prepare(options_.output),
                       options_.supervisor.limits.console_line_bytes_max,
                       [this](const std::string& line) { output_->say(line); }),
+      notices_(io, options_.supervisor.limits, options_.drain_on,
+               {.say = [this](const std::string& line) { say(line); },
+                .on_notice = [this](const LeaveNotice& notice) { feed(notice); },
+                .on_child = [this](int pid) { keeper_->exclude(pid); }}),
       timer_(io, [this] { feed(Tick{}); }),
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
@@ -103,6 +107,7 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     }
     start_link();
     feed(Tick{});  // the time to connect counts from now
+    notices_.start();
     return {};
 }
 
@@ -426,6 +431,7 @@ void Agent::end(int code) {
     inputs_.clear();
     timer_.set(std::nullopt);
     helpers_.stop();
+    notices_.stop();
     if (relay_) {
         relay_->end();
     }

@@ -19,6 +19,7 @@
 #include "agent/daemon/store_host.hpp"
 #include "agent/daemon/terminal_relay.hpp"
 #include "agent/helpers/helper_programs.hpp"
+#include "agent/notices/drain_notices.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "rendezvous/client/link.hpp"
@@ -36,6 +37,7 @@ struct AgentOptions {
     std::string preflight_command;        ///< for the shell; empty: none
     Milliseconds preflight_timeout{};     ///< then it is killed
     std::string prepare_command;          ///< for the shell; empty: none
+    std::vector<DrainSource> drain_on;    ///< may say that this node will be taken away
     std::string program;                  ///< as the user named it, for the report
     std::string error_file;               ///< to be written if the job fails, torchrun's format
 };
@@ -100,6 +102,7 @@ private:
     std::unique_ptr<KeeperHandle> keeper_;
     HelperPrograms helpers_;
     PrepareOutput prepare_output_;
+    DrainNotices notices_;
     DeadlineTimer timer_;  ///< of the supervisor
     SignalWatch signals_;
     SignalWatch workers_signals_;

@@ -4,6 +4,7 @@
 #include "base/os/start_program.hpp"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,8 +50,8 @@ error_code last_error() {
 class Hook {
 public:
     /// `fds`: the sources are above every target, so that no mapping overwrites another's source.
-    Hook(const std::vector<FdMapping>& fds, int highest, bool has_own_session)
-        : fds_(fds), highest_(highest), has_own_session_(has_own_session) {}
+    Hook(const ProgramSpec& spec, const std::vector<FdMapping>& fds, int highest)
+        : spec_(spec), fds_(fds), highest_(highest) {}
 
     error_code on_setup(Launcher& launcher, const Path&, const char* const*&) const {
         // It would close the sources before we can map them: closing is ours, by exec.
@@ -64,7 +65,10 @@ public:
         // The pipe by which the parent learns of a failed exec may have a target's number only if
         // another thread has closed that number this very moment.
         const int report = launcher.fd_whitelist.back();
-        if (has_own_session_ && setsid() < 0) {
+        if (spec_.has_own_session && setsid() < 0) {
+            return last_error();
+        }
+        if (spec_.dies_with_us && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent_)) {
             return last_error();
         }
         close_on_exec_from(3);
@@ -94,9 +98,10 @@ public:
     }
 
 private:
+    const ProgramSpec& spec_;
     const std::vector<FdMapping>& fds_;
     int highest_;
-    bool has_own_session_;
+    pid_t parent_ = getpid();
 };
 
 /// Copies of what is mapped, above every target; and every number below is taken, so that the
@@ -144,7 +149,7 @@ Result<StartedProgram> start_program(const ProgramSpec& spec) {
         boost::asio::io_context nobodys(1);
         const SignalsBlocked blocked;
         auto started = launcher(nobodys.get_executor(), failure, Path(spec.command[0]), arguments,
-                                Hook(copies->fds, highest, spec.has_own_session));
+                                Hook(spec, copies->fds, highest));
         started.detach();  // The caller owns it now. tidy: allow detach
     } catch (const boost::system::system_error& error) {
         // A process of theirs has a pidfd or cannot be made; ours need not have one.

@@ -18,6 +18,7 @@ struct ProgramSpec {
     std::vector<std::string> command;  ///< [0] is a path: PATH is not searched
     std::vector<FdMapping> fds;        ///< 0, 1 and 2 are inherited where this does not name them
     bool has_own_session = true;
+    bool dies_with_us = false;  ///< killed when the thread that starts it ends
 };
 
 struct StartedProgram {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/instant.hpp"
 #include "base/result.hpp"
 #include "launcher/surroundings/surroundings.hpp"
 
@@ -34,6 +35,8 @@ struct Place {
     std::optional<int> cpus;   ///< of this node, given to the job; none: not told
     std::string topology_key;  ///< nodes with the same one are near each other; empty: not told
     int restarts = 0;          ///< how often the scheduler has put the job back into its queue
+    std::optional<std::int64_t> ends_at;    ///< its time limit, in Unix time; none: not told
+    std::optional<Milliseconds> kill_wait;  ///< its SIGTERM to its SIGKILL, usually; none: unknown
     /// What starts a process on every node of the job with all that the job has there: to be
     /// written before "ddprun". Empty: the scheduler has done so.
     std::string start_line;

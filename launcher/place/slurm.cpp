@@ -18,6 +18,7 @@ namespace {
 
 /// Slurm counts down from 2^32 for what is no step of srun: the batch script, salloc's shell.
 constexpr std::uint64_t kFirstStepOfSlurm = 0xfffffff0;
+constexpr Milliseconds kKillWait{30000};  ///< unless a site has set another one
 
 class Slurm {
 public:
@@ -27,6 +28,7 @@ public:
 
 private:
     std::optional<Error> take_job(Place& place);
+    std::optional<Error> take_end(Place& place) const;
     std::optional<Error> take_nodes(Place& place);
     std::optional<Error> take_tasks(Place& place);
     void take_devices(Place& place) const;
@@ -60,6 +62,21 @@ std::optional<Error> Slurm::take_job(Place& place) {
     // A shell of salloc has the job's variables and may be on the machine where people log in.
     place.node = variables_.text("SLURMD_NODENAME");
     place.is_on_node = !place.node.empty();
+    return std::nullopt;
+}
+
+/// Slurm 23.02 and newer tell the end, as it was when the job was started.
+std::optional<Error> Slurm::take_end(Place& place) const {
+    constexpr std::uint64_t kNever = 0xfffffff0;  // what Slurm counts from here is no time
+    const Result<std::uint64_t> end =
+        variables_.number({"SLURM_JOB_END_TIME"}, ~std::uint64_t{0}, kNever);
+    if (!end) {
+        return end.error();
+    }
+    if (*end > 0 && *end < kNever) {
+        place.ends_at = static_cast<std::int64_t>(*end);
+    }
+    place.kill_wait = kKillWait;
     return std::nullopt;
 }
 
@@ -199,7 +216,13 @@ Result<std::optional<Place>> Slurm::find() {
         return std::optional<Place>{};
     }
     Place place;
-    for (const auto take : {&Slurm::take_job, &Slurm::take_nodes, &Slurm::take_tasks}) {
+    if (std::optional<Error> error = take_job(place)) {
+        return *std::move(error);
+    }
+    if (std::optional<Error> error = take_end(place)) {
+        return *std::move(error);
+    }
+    for (const auto take : {&Slurm::take_nodes, &Slurm::take_tasks}) {
         if (std::optional<Error> error = (this->*take)(place)) {
             return *std::move(error);
         }

@@ -105,6 +105,13 @@ constexpr std::array kFlags = {
           "SIGTERM to SIGKILL after a failure (default 5)"),
     value("shutdown-timeout", "SECONDS", Group::Failing,
           "the same for a worker asked to save and leave (default 30)"),
+    value("drain-on", "SOURCE,...", Group::Failing,
+          "workers save and leave, too, when this says the node goes:\naws (spot and rebalance"
+          " notices), file:PATH (it is there),\ncmd:COMMAND (ends with 0, or prints the seconds"
+          " left; last)"),
+    value("kill-wait", "SECONDS", Group::Failing,
+          "after its SIGTERM the scheduler kills: workers leave before\n(default 30 under Slurm and"
+          " in a pod; 0: not known)"),
     value("rdzv-lost-timeout", "SECONDS", Group::Failing,
           "workers go on this long without a rendezvous (default 60,\nor 600 where a site keeps it "
           "running)"),

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/core/drain_sources.hpp"
 #include "agent/core/worker_options.hpp"
 #include "base/error.hpp"
 #include "base/instant.hpp"
@@ -81,6 +82,8 @@ struct LaunchPlan {
     bool is_watched_by_preload = false;           ///< workers load ddprun-preload.so
     std::vector<int> signals_to_handle;           ///< drain on these
     bool ignores_hup = false;
+    std::vector<agent::DrainSource> drain_on;  ///< may say that this node has to go
+    std::optional<Milliseconds> kill_wait;     ///< of who sends SIGTERM, to SIGKILL; none: unknown
 };
 
 }  // namespace ddprun::launcher

@@ -22,6 +22,10 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> take_settings(const CommandLine& line, const Surroundings& surroundings,
                                          LaunchPlan& plan);
 
+/// When this node has to be gone; after take_settings().
+[[nodiscard]] Result<void> take_leaving(const CommandLine& line, const Surroundings& surroundings,
+                                        LaunchPlan& plan);
+
 /// Where nodes meet and who this one is.
 [[nodiscard]] Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundings,
                                         LaunchPlan& plan);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 
@@ -88,6 +89,22 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     return output;
 }
 
+/// A job may be allowed to go on behind its time limit: one that is over says nothing.
+std::optional<agent::LeaveNotice> known_end(const LaunchPlan& plan) {
+    if (!plan.place || !plan.place->ends_at) {
+        return std::nullopt;
+    }
+    const auto end = std::chrono::sys_seconds(std::chrono::seconds(*plan.place->ends_at));
+    const auto left = end - std::chrono::system_clock::now();
+    if (left <= left.zero()) {
+        return std::nullopt;
+    }
+    return agent::LeaveNotice{
+        .why = plan.place->job + " reaches its time limit",
+        .gone_at = std::chrono::steady_clock::now() + std::chrono::duration_cast<Duration>(left),
+        .is_planned = true};
+}
+
 agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFacts& facts,
                                             const Limits& limits) {
     agent::SupervisorOptions supervisor;
@@ -132,6 +149,8 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.signals_to_handle = signal_names(plan.signals_to_handle);
     supervisor.placement = plan.placement;
     supervisor.interface = plan.interface;
+    supervisor.known_end = known_end(plan);
+    supervisor.kill_wait = plan.kill_wait;
     return supervisor;
 }
 
@@ -175,6 +194,7 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     options.prepare_command = plan.prepare_command;
     options.preflight_command = plan.preflight_command;
     options.preflight_timeout = plan.preflight_timeout;
+    options.drain_on = plan.drain_on;
     options.program = plan.program;
     options.is_on_terminal =
         !plan.is_json && (agent::is_terminal(STDOUT_FILENO) || agent::is_terminal(STDERR_FILENO));

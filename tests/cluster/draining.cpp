@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <string>
 
 #include "tests/cluster/nodes.hpp"
@@ -75,6 +76,35 @@ TEST_CASE("a worker that does not leave is killed after the shutdown timeout") {
     Cluster cluster;
     Process& node =
         cluster.start_ddprun({"--nproc-per-node", "2", "--shutdown-timeout", "1", Cluster::worker(),
+                              "--ignore-sigterm", "--print", "--hang"});
+    node.wait_for_lines("^worker ", 2);
+    node.signal(SIGTERM);
+    CHECK(node.wait_exit() == 128 + SIGTERM);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("workers are asked to leave before the time limit of their job") {
+    Cluster cluster;
+    // Of the four seconds that are left a half is for leaving.
+    const auto end = std::chrono::system_clock::now() + std::chrono::seconds(4);
+    const std::string unix_time = std::to_string(std::chrono::system_clock::to_time_t(end));
+    Process& node = cluster.start_ddprun({"--nproc-per-node", "2", Cluster::worker(),
+                                          "--exit-on-signal", "15", "0", "--print", "--hang"},
+                                         {{"SLURM_JOB_ID", "42"},
+                                          {"SLURM_STEP_ID", "0"},
+                                          {"SLURM_JOB_NODELIST", "here"},
+                                          {"SLURMD_NODENAME", "here"},
+                                          {"SLURM_JOB_END_TIME", unix_time}});
+    node.wait_for_lines("^worker ", 2);
+    node.wait_for_line("slurm job 42.0 reaches its time limit in [0-9]+ s: draining, workers have");
+    CHECK(node.wait_exit() == 75);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a worker that does not leave is killed before whoever sent SIGTERM kills") {
+    Cluster cluster;
+    Process& node =
+        cluster.start_ddprun({"--nproc-per-node", "2", "--kill-wait", "1", Cluster::worker(),
                               "--ignore-sigterm", "--print", "--hang"});
     node.wait_for_lines("^worker ", 2);
     node.signal(SIGTERM);

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+
+namespace ddprun::agent {
+
+/// Somebody says that this node will be taken away.
+struct LeaveNotice {
+    std::string why;                 ///< for people: "slurm job 42.0 reaches its time limit"
+    std::optional<Instant> gone_at;  ///< nothing runs here any more then; none: not told
+    /// It was to be expected: workers go on as long as that leaves them the time to save.
+    bool is_planned = false;
+};
+
+/// When this node has to be gone, from all that says so, and when its workers are asked to leave
+/// for that. The earliest counts. Pure; owned by the Supervisor.
+class LeaveDeadlines {
+public:
+    /// `kill_wait`: whoever sends SIGTERM kills so much later; none: that is not known.
+    LeaveDeadlines(const Limits& limits, Milliseconds shutdown_timeout,
+                   std::optional<Milliseconds> kill_wait);
+
+    void add(Instant now, const LeaveNotice& notice);
+
+    /// SIGTERM has come.
+    void take_sigterm(Instant now);
+
+    /// The workers have left, `took` after they were asked to.
+    void learn_saving(Duration took) { saving_ = took; }
+
+    /// When a drain is due; none: nothing asks for one. While the workers are drained for another
+    /// reason it is due sooner: those that started after it would be asked at once.
+    [[nodiscard]] std::optional<Instant> due_at(bool is_draining) const;
+
+    /// Of what makes the drain due, for people: with the time that is left.
+    [[nodiscard]] std::string why(Instant now) const;
+
+    /// How much of `grace` there is before the node is gone. What is left behind that is for
+    /// killing who stayed, the proof and the goodbye: Limits::leave_reserve, or half of all.
+    [[nodiscard]] Duration within(Instant now, Duration grace) const;
+
+private:
+    struct Known {
+        LeaveNotice notice;
+        Instant since{};
+    };
+
+    [[nodiscard]] Duration lead(const Known& known) const;
+    [[nodiscard]] Instant due_at(const Known& known, bool is_draining) const;
+
+    Duration reserve_;
+    Duration shutdown_timeout_;
+    std::optional<Milliseconds> kill_wait_;
+    std::optional<Duration> saving_;  ///< the last time
+    std::optional<Known> first_due_;
+    std::optional<Instant> gone_at_;  ///< the earliest
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <string>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/verb.hpp>
+
+#include "agent/notices/notice_events.hpp"
+#include "base/limits.hpp"
+#include "base/result.hpp"
+#include "rendezvous/transport/name_lookup.hpp"
+
+namespace ddprun::agent {
+
+/// Asks the metadata server of an EC2 instance (IMDSv2) every Limits::drain_ask_every whether the
+/// instance will be taken away: it has no events. What it says again is told once; that it does
+/// not answer is said once for each reason, and asked on. Owned and called by the agent's thread;
+/// outlives the run of `io`.
+class AwsNotices {
+public:
+    AwsNotices(boost::asio::io_context& io, const Limits& limits, rdzv::Endpoint server,
+               NoticeEvents events);
+
+    void start();
+    void stop();
+
+private:
+    struct Answer {
+        unsigned status = 0;
+        std::string body;
+    };
+
+    [[nodiscard]] boost::asio::awaitable<void> watch();
+    [[nodiscard]] boost::asio::awaitable<Result<void>> ask_all();
+    [[nodiscard]] boost::asio::awaitable<Result<void>> connect();
+    [[nodiscard]] boost::asio::awaitable<Result<void>> renew_token();
+    [[nodiscard]] boost::asio::awaitable<Result<std::string>> read(std::string path);
+    [[nodiscard]] boost::asio::awaitable<Result<Answer>> exchange(boost::beast::http::verb verb,
+                                                                  std::string path);
+    [[nodiscard]] Result<void> take_spot(const std::string& body);
+    void take_rebalance(const std::string& body);
+    void say_once(const Result<void>& asked);
+    [[nodiscard]] static Error lost(const boost::system::error_code& failure);
+    [[nodiscard]] Error problem(const std::string& what) const;
+    void disconnect();
+
+    boost::asio::io_context& io_;
+    Limits limits_;
+    rdzv::Endpoint server_;
+    NoticeEvents events_;
+    rdzv::NameLookup lookup_;
+    boost::beast::tcp_stream stream_;
+    boost::asio::steady_timer pause_;
+    std::string token_;
+    Instant token_until_{};
+    std::string spot_;       ///< as it was told last
+    std::string rebalance_;  ///< the same
+    std::string said_;
+    bool is_stopped_ = false;
+};
+
+}  // namespace ddprun::agent

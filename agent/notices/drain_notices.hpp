@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+
+#include "agent/core/drain_sources.hpp"
+#include "agent/notices/aws_notices.hpp"
+#include "agent/notices/command_notice.hpp"
+#include "agent/notices/file_notice.hpp"
+#include "agent/notices/notice_events.hpp"
+#include "base/limits.hpp"
+
+namespace ddprun::agent {
+
+/// All that --drain-on names. Owned and called by the agent's thread; outlives the run of `io`.
+class DrainNotices {
+public:
+    DrainNotices(boost::asio::io_context& io, const Limits& limits,
+                 const std::vector<DrainSource>& sources, const NoticeEvents& events);
+
+    /// From now on notices come, perhaps the first ones at once.
+    void start();
+
+    /// No more come.
+    void stop();
+
+private:
+    // They do not move: handlers hold references to them.
+    std::vector<std::unique_ptr<AwsNotices>> aws_;
+    std::vector<std::unique_ptr<FileNotice>> files_;
+    std::vector<std::unique_ptr<CommandNotice>> commands_;
+};
+
+}  // namespace ddprun::agent

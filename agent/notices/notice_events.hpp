@@ -1,0 +1,24 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "agent/core/drain_sources.hpp"
+
+namespace ddprun::agent {
+
+/// Whom notices are told; called from the loop.
+struct NoticeEvents {
+    std::function<void(const std::string& line)> say;
+    std::function<void(const LeaveNotice& notice)> on_notice;
+    std::function<void(int pid)> on_child;  ///< one of this process that is no worker's was started
+};
+
+[[nodiscard]] inline Clocks read_clocks() {
+    const auto wall = std::chrono::system_clock::now();
+    return {.now = std::chrono::steady_clock::now(),
+            .wall = std::chrono::time_point_cast<Milliseconds>(wall)};
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,130 @@
+// When this node has to be gone.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "launcher/plan/sections.hpp"
+#include "launcher/plan/values.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+/// Of a pod; terminationGracePeriodSeconds changes it, which nothing tells the pod.
+constexpr Milliseconds kPodsGrace{30000};
+
+std::optional<Milliseconds> usual_kill_wait(const Surroundings& surroundings,
+                                            const LaunchPlan& plan) {
+    if (plan.place && plan.place->kill_wait) {
+        return plan.place->kill_wait;
+    }
+    const bool is_pod = !surroundings.variable("KUBERNETES_SERVICE_HOST").value_or("").empty();
+    return is_pod ? std::optional(kPodsGrace) : std::nullopt;
+}
+
+/// Who says how long workers have knows his scheduler: nothing is assumed then.
+Result<void> take_kill_wait(const CommandLine& line, const Surroundings& surroundings,
+                            LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("kill-wait");
+    if (!given) {
+        const bool is_usual =
+            plan.settings.shutdown_timeout == rdzv::JobSettings{}.shutdown_timeout;
+        plan.kill_wait = is_usual ? usual_kill_wait(surroundings, plan) : std::nullopt;
+        return {};
+    }
+    const Result<Milliseconds> seconds = parse_seconds(*given);
+    if (!seconds) {
+        return seconds.error();
+    }
+    plan.kill_wait = *seconds == Milliseconds::zero() ? std::nullopt : std::optional(*seconds);
+    return {};
+}
+
+/// As the SDKs of AWS are told it: http://HOST[:PORT], another address for IPv6.
+Result<rdzv::Endpoint> metadata_server(const Surroundings& surroundings) {
+    constexpr char kVariable[] = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
+    constexpr std::uint16_t kHttp = 80;
+    Given given{kVariable, surroundings.variable(kVariable).value_or("")};
+    if (given.value.empty()) {
+        const std::string mode =
+            surroundings.variable("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").value_or("");
+        const bool is_ipv6 = mode == "IPv6" || mode == "ipv6";
+        return rdzv::Endpoint{is_ipv6 ? "fd00:ec2::254" : "169.254.169.254", kHttp};
+    }
+    constexpr std::string_view kScheme = "http://";
+    Given server{given.shown(), given.value};
+    if (!server.value.starts_with(kScheme)) {
+        return bad_value(given, "must be http://HOST or http://HOST:PORT");
+    }
+    server.value.erase(0, kScheme.size());
+    if (server.value.ends_with('/')) {
+        server.value.pop_back();
+    }
+    const Result<HostAndPort> parts = parse_host_and_port(server);
+    if (!parts) {
+        return bad_value(given, "must be http://HOST or http://HOST:PORT");
+    }
+    return rdzv::Endpoint{parts->host, parts->port.value_or(kHttp)};
+}
+
+Result<agent::DrainSource> drain_source(const Given& given, const std::string& word,
+                                        const Surroundings& surroundings) {
+    const auto behind = [&word](std::string_view kind) {
+        return word.starts_with(kind) ? word.substr(kind.size()) : std::string();
+    };
+    if (word == "aws") {
+        const Result<rdzv::Endpoint> server = metadata_server(surroundings);
+        if (!server) {
+            return server.error();
+        }
+        return agent::DrainSource{agent::DrainOnAws{*server}};
+    }
+    if (std::string path = behind("file:"); !path.empty() && !path.ends_with('/')) {
+        const bool is_whole = path.starts_with('/');
+        return agent::DrainSource{agent::DrainOnFile{
+            is_whole ? path : fmt::format("{}/{}", surroundings.working_directory(), path)}};
+    }
+    if (std::string command = behind("cmd:"); !command.empty()) {
+        return agent::DrainSource{agent::DrainOnCommand{std::move(command)}};
+    }
+    return bad_value(given, fmt::format("'{}' is none of aws, file:PATH, cmd:COMMAND", word));
+}
+
+/// A command may have commas: it is the last one.
+Result<void> take_drain_on(const CommandLine& line, const Surroundings& surroundings,
+                           LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("drain-on");
+    if (!given || given->value.empty()) {
+        return {};
+    }
+    std::string_view rest = given->value;
+    for (bool is_last = false; !is_last;) {
+        const std::size_t end = rest.starts_with("cmd:") ? std::string_view::npos : rest.find(',');
+        const Result<agent::DrainSource> source =
+            drain_source(*given, std::string(rest.substr(0, end)), surroundings);
+        if (!source) {
+            return source.error();
+        }
+        plan.drain_on.push_back(*source);
+        is_last = end == std::string_view::npos;
+        rest.remove_prefix(is_last ? rest.size() : end + 1);
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<void> take_leaving(const CommandLine& line, const Surroundings& surroundings,
+                          LaunchPlan& plan) {
+    if (Result<void> taken = take_kill_wait(line, surroundings, plan); !taken) {
+        return taken;
+    }
+    return take_drain_on(line, surroundings, plan);
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,207 @@
+// Notices that this node will be taken away: when its workers are asked to leave, and how long they
+// have.
+
+#include <chrono>
+#include <csignal>
+
+#include "agent/core/leave_deadlines.hpp"
+#include "agent/core/supervisor.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/unit/supervisor_fixture.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+using std::chrono::seconds;
+
+constexpr Milliseconds kShutdown{30000};  // to save and leave
+constexpr seconds kReserve{3};
+const Instant kStart = Instant(seconds(1000));
+
+LeaveDeadlines deadlines(std::optional<Milliseconds> kill_wait = {}) {
+    return {Limits{}, kShutdown, kill_wait};
+}
+
+LeaveNotice time_limit(Instant at) {
+    return {.why = "slurm job 42.0 reaches its time limit", .gone_at = at, .is_planned = true};
+}
+
+LeaveNotice notice(std::optional<Instant> at = {}) {
+    return {.why = "AWS takes this instance", .gone_at = at};
+}
+
+SupervisorOptions options_with_end(Instant at) {
+    SupervisorOptions options = two_slot_options();
+    options.known_end = time_limit(at);
+    return options;
+}
+
+}  // namespace
+
+TEST_CASE("nothing asks for a drain, and workers have all of their grace") {
+    const LeaveDeadlines none = deadlines();
+    CHECK_FALSE(none.due_at(false).has_value());
+    CHECK(none.within(kStart, kShutdown) == kShutdown);
+}
+
+TEST_CASE("before an end that was to be expected workers are left the time to save") {
+    LeaveDeadlines found = deadlines();
+    const Instant end = kStart + seconds(3600);
+    found.add(kStart, time_limit(end));
+    CHECK(found.due_at(false) == end - kShutdown - kReserve);
+    CHECK(found.why(end - seconds(33)) == "slurm job 42.0 reaches its time limit in 33 s");
+    found.learn_saving(seconds(4));
+    CHECK(found.due_at(false) == end - seconds(8) - kReserve);
+    found.learn_saving(seconds(29));
+    CHECK(found.due_at(false) == end - kShutdown - kReserve);
+}
+
+TEST_CASE("of a short time at most a half goes for leaving") {
+    LeaveDeadlines found = deadlines();
+    found.add(kStart, time_limit(kStart + seconds(20)));
+    CHECK(found.due_at(false) == kStart + seconds(10));
+}
+
+TEST_CASE("what comes by surprise is due at once, and has until its own deadline") {
+    LeaveDeadlines found = deadlines();
+    found.add(kStart, time_limit(kStart + seconds(3600)));
+    const Instant later = kStart + seconds(60);
+    found.add(later, notice(later + seconds(20)));
+    CHECK(found.due_at(false) == later);
+    CHECK(found.why(later) == "AWS takes this instance in 20 s");
+    CHECK(found.within(later, kShutdown) == seconds(17));
+    CHECK(found.within(later, seconds(5)) == seconds(5));
+}
+
+TEST_CASE("of several deadlines the earliest counts, whoever has told it") {
+    LeaveDeadlines found = deadlines();
+    found.add(kStart, time_limit(kStart + seconds(15)));
+    found.add(kStart, notice());
+    CHECK(found.due_at(false) == kStart);
+    CHECK(found.why(kStart) == "AWS takes this instance");
+    CHECK(found.within(kStart, kShutdown) == seconds(12));
+}
+
+TEST_CASE("who sends SIGTERM is known to kill later") {
+    LeaveDeadlines found = deadlines(Milliseconds(30000));
+    CHECK(found.within(kStart, kShutdown) == kShutdown);
+    found.take_sigterm(kStart);
+    CHECK_FALSE(found.due_at(false).has_value());
+    CHECK(found.within(kStart, kShutdown) == seconds(27));
+    CHECK(found.within(kStart + seconds(26), kShutdown) == seconds(2));
+    CHECK(found.within(kStart + seconds(40), kShutdown) == seconds(0));
+    LeaveDeadlines unknown = deadlines();
+    unknown.take_sigterm(kStart);
+    CHECK(unknown.within(kStart, kShutdown) == kShutdown);
+}
+
+TEST_CASE("workers are asked to leave in time before a time limit") {
+    const Instant end = Rig{}.now + seconds(3600);
+    Rig rig(options_with_end(end));
+    rig.become_running();
+    rig.give(Tick{});
+    CHECK(rig.supervisor.next_deadline() == end - seconds(33));
+    rig.pass(seconds(3600 - 33));
+    REQUIRE(rig.sent<rdzv::Leave>().size() == 1);
+    CHECK(rig.sent<rdzv::Leave>()[0].signal == SIGTERM);
+    CHECK(rig.said() ==
+          "slurm job 42.0 reaches its time limit in 33 s: draining, workers have 30 s to end; "
+          "Ctrl-C in a second aborts");
+    rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
+    CHECK(rig.effect<AskWorkersToLeave>()->deadline == end - kReserve);
+    rig.exit(0, 0);
+    rig.exit(1, 0);
+    rig.give(Emptied{Generation(1)});
+    rig.hear(rdzv::Released{});
+    CHECK(rig.exit_code() == kExitDrained);
+}
+
+TEST_CASE("with what saving took the last time the end comes later") {
+    const Instant end = Rig{}.now + seconds(3600);
+    Rig rig(options_with_end(end));
+    rig.become_running();
+    rig.hear(Rig::stop(rdzv::StopCause::Grow, 1, kShutdown));
+    rig.pass(seconds(2));
+    rig.exit(0, 0);
+    rig.exit(1, 0);
+    rig.give(Emptied{Generation(1)});
+    rig.hear(Rig::row(2, 1));
+    rig.give(Tick{});
+    CHECK(rig.supervisor.next_deadline() == end - seconds(4) - kReserve);
+}
+
+TEST_CASE("a drain shortly before the end is this node's last") {
+    const Instant end = Rig{}.now + seconds(3600);
+    Rig rig(options_with_end(end));
+    rig.become_running();
+    rig.pass(seconds(3600 - 60));
+    CHECK_FALSE(rig.sends_anything());
+    rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
+    CHECK(rig.sent<rdzv::Leave>().size() == 1);
+}
+
+TEST_CASE("a notice begins a drain, and its deadline is the workers'") {
+    Rig rig;
+    rig.become_running();
+    rig.give(notice(rig.now + seconds(20)));
+    REQUIRE(rig.sent<rdzv::Leave>().size() == 1);
+    CHECK(rig.said() ==
+          "AWS takes this instance in 20 s: draining, workers have 17 s to end; Ctrl-C in a second "
+          "aborts");
+    rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
+    CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + seconds(17));
+    rig.give(notice(rig.now + seconds(20)));
+    CHECK_FALSE(rig.sends_anything());
+    CHECK_FALSE(rig.does<AskWorkersToLeave>());
+    rig.give(notice(rig.now + seconds(10)));
+    CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + seconds(7));
+    CHECK_FALSE(rig.does<SignalWorkers>());
+    rig.pass(seconds(7));
+    CHECK(rig.does<EmptyGeneration>());
+}
+
+TEST_CASE("a notice where no workers are is reason enough to leave") {
+    Rig waiting;
+    waiting.become_waiting();
+    waiting.give(notice());
+    CHECK(waiting.said() == "AWS takes this instance: leaving the job");
+    CHECK(waiting.sent<rdzv::Leave>().size() == 1);
+    Rig fresh;
+    fresh.give(notice());
+    CHECK(fresh.exit_code() == kExitDrained);
+    CHECK(fresh.said() == "AWS takes this instance: leaving the job");
+    Rig cut_off;
+    cut_off.become_running();
+    cut_off.give(LinkDown{"connection refused"});
+    cut_off.give(notice());
+    CHECK(cut_off.effect<AskWorkersToLeave>()->deadline == cut_off.now + kShutdown);
+}
+
+TEST_CASE("a signal before a notice says with what the agent exits") {
+    Rig rig;
+    rig.become_running();
+    rig.give(Signalled{SIGTERM});
+    rig.give(notice());
+    CHECK_FALSE(rig.sends_anything());
+    rig.hear(Rig::stop(rdzv::StopCause::Leave));
+    rig.exit(0, 0);
+    rig.exit(1, 0);
+    rig.give(Emptied{Generation(1)});
+    rig.hear(rdzv::Released{});
+    CHECK(rig.exit_code() == 128 + SIGTERM);
+}
+
+TEST_CASE("a scheduler that kills later is said and kept to") {
+    SupervisorOptions options = two_slot_options();
+    options.kill_wait = Milliseconds(10000);
+    Rig rig(std::move(options));
+    rig.become_running();
+    rig.give(Signalled{SIGTERM});
+    CHECK(rig.said() == "SIGTERM: draining, workers have 7 s to end; Ctrl-C in a second aborts");
+    rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
+    CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + seconds(7));
+}
+
+}  // namespace ddprun::agent
