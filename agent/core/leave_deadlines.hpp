@@ -36,6 +36,9 @@ public:
     /// reason it is due sooner: those that started after it would be asked at once.
     [[nodiscard]] std::optional<Instant> due_at(bool is_draining) const;
 
+    /// What makes the drain due was to be expected.
+    [[nodiscard]] bool is_planned() const { return first_due_ && first_due_->notice.is_planned; }
+
     /// Of what makes the drain due, for people: with the time that is left.
     [[nodiscard]] std::string why(Instant now) const;
 

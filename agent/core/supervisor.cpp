@@ -49,6 +49,10 @@ std::optional<ExitReason> Supervisor::exit_reason() const {
     return state_->exit_reason();
 }
 
+LeaveCause Supervisor::leave_cause() const {
+    return state_->leave_cause();
+}
+
 std::optional<Generation> Supervisor::held_generation() const {
     return state_->held_generation();
 }

@@ -367,6 +367,14 @@ enum class ExitReason {
     Bug,             ///< of ddprun itself
 };
 
+/// What has made an agent leave its job, with time to save.
+enum class LeaveCause {
+    None,    ///< it does not, or goes for another reason
+    Signal,  ///< but no Ctrl-C
+    TimeLimit,
+    Notice,  ///< that concerns this node
+};
+
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is
 /// reported, and when the agent may go. Pure, like rdzv::Coordinator: agent/README.md holds its
 /// state × input table. Owned and called by one thread.
@@ -389,6 +397,9 @@ public:
 
     /// Why the agent will exit, once that is decided. Workers that may live go first.
     [[nodiscard]] std::optional<ExitReason> exit_reason() const;
+
+    /// Why it was left, once exit_reason() is known.
+    [[nodiscard]] LeaveCause leave_cause() const;
 
     /// The generation whose workers may live here; none when proven empty. For checkers.
     [[nodiscard]] std::optional<Generation> held_generation() const;

@@ -77,6 +77,23 @@ void Supervisor::State::leave_if_due() {
 
 // -------------------------------------------------------------------------------------- leaving
 
+LeaveCause Supervisor::State::leave_cause() const {
+    if (!is_leaving() || !ending_.has_value() || first_signal_ == SIGINT) {
+        return LeaveCause::None;
+    }
+    const bool is_stopped =
+        ending_->verdict.has_value() && ending_->verdict->kind == rdzv::VerdictKind::Stopped;
+    const bool has_left = ending_->reason == ExitReason::Signal ||
+                          ending_->reason == ExitReason::Released || is_stopped;
+    if (!has_left) {
+        return LeaveCause::None;
+    }
+    if (!leaves_by_notice_) {
+        return LeaveCause::Signal;
+    }
+    return deadlines_.is_planned() ? LeaveCause::TimeLimit : LeaveCause::Notice;
+}
+
 std::string Supervisor::State::why_leaving() const {
     return leaves_by_notice_ ? deadlines_.why(now_) : signal_name(*first_signal_);
 }

@@ -134,6 +134,7 @@ public:
     [[nodiscard]] Wait waits_for() const;
     [[nodiscard]] std::string explain(Wait wait) const;
     [[nodiscard]] std::optional<ExitReason> exit_reason() const;
+    [[nodiscard]] LeaveCause leave_cause() const;
     [[nodiscard]] std::optional<Generation> held_generation() const;
 
 private:

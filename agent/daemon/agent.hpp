@@ -65,6 +65,9 @@ public:
     /// `pid` is a child of this process that is no worker's descendant; after start().
     void exclude_from_sweeps(int pid);
 
+    /// Of the supervisor; once on_exit was called.
+    [[nodiscard]] LeaveCause leave_cause() const { return supervisor_->leave_cause(); }
+
     /// One line of ddprun's own, in order with the workers' output.
     void say(const std::string& line);
 

@@ -115,6 +115,9 @@ constexpr std::array kFlags = {
     value("rdzv-lost-timeout", "SECONDS", Group::Failing,
           "workers go on this long without a rendezvous (default 60,\nor 600 where a site keeps it "
           "running)"),
+    value("requeue", "N", Group::Failing,
+          "a batch job of Slurm that has left in time goes back into\nthe queue, up to N times"
+          " (default 0)"),
     value("signals-to-handle", "NAMES", Group::Failing,
           "workers leave on (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)"),
     on_or_off("ignore-hup", Group::Failing, "go on when the terminal is closed"),

@@ -83,7 +83,10 @@ struct LaunchPlan {
     std::vector<int> signals_to_handle;           ///< drain on these
     bool ignores_hup = false;
     std::vector<agent::DrainSource> drain_on;  ///< may say that this node has to go
-    std::optional<Milliseconds> kill_wait;     ///< of who sends SIGTERM, to SIGKILL; none: unknown
+    int requeues = 0;       ///< so often a batch job that has left goes back into the queue
+    std::string scontrol;   ///< its path, for that
+    std::string slurm_job;  ///< the number of that job
+    std::optional<Milliseconds> kill_wait;  ///< of who sends SIGTERM, to SIGKILL; none: unknown
 };
 
 }  // namespace ddprun::launcher

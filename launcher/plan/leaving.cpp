@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/plan/path_lookup.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
 
@@ -117,6 +118,36 @@ Result<void> take_drain_on(const CommandLine& line, const Surroundings& surround
     return {};
 }
 
+/// That Slurm would refuse it is found out later, by asking.
+Result<void> take_requeue(const CommandLine& line, const Surroundings& surroundings,
+                          LaunchPlan& plan) {
+    constexpr int kMost = 1'000'000;
+    const std::optional<Given> given = line.value("requeue");
+    if (!given) {
+        return {};
+    }
+    const Result<int> number = parse_whole_number(*given, {.least = 0, .most = kMost});
+    if (!number || *number == 0) {
+        return number ? Result<void>() : Result<void>(number.error());
+    }
+    const std::optional<std::string> job = surroundings.variable("SLURM_JOB_ID");
+    const bool is_in_slurm = plan.place && !job.value_or("").empty();
+    const std::optional<std::string> scontrol =
+        look_up_in_path("scontrol", surroundings).executable;
+    if (is_in_slurm && scontrol) {
+        plan.requeues = *number;
+        plan.scontrol = *scontrol;
+        plan.slurm_job = *job;
+    } else if (!is_in_slurm || (plan.place->node_rank == 0 && plan.place->task_here == 0)) {
+        plan.warnings.push_back(fmt::format(
+            "{} has no effect: {}", given->shown(),
+            is_in_slurm ? "there is no scontrol in PATH, which asks Slurm for it; in a container, "
+                          "mount it with its configuration and munge's socket"
+                        : "this is no job of Slurm; start it with sbatch"));
+    }
+    return {};
+}
+
 }  // namespace
 
 Result<void> take_leaving(const CommandLine& line, const Surroundings& surroundings,
@@ -124,7 +155,10 @@ Result<void> take_leaving(const CommandLine& line, const Surroundings& surroundi
     if (Result<void> taken = take_kill_wait(line, surroundings, plan); !taken) {
         return taken;
     }
-    return take_drain_on(line, surroundings, plan);
+    if (Result<void> taken = take_drain_on(line, surroundings, plan); !taken) {
+        return taken;
+    }
+    return take_requeue(line, surroundings, plan);
 }
 
 }  // namespace ddprun::launcher

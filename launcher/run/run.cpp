@@ -19,6 +19,7 @@
 #include "base/os/own_folder.hpp"
 #include "base/os/start_program.hpp"
 #include "base/rng.hpp"
+#include "launcher/place/requeue.hpp"
 #include "launcher/plan/endpoint_place.hpp"
 #include "launcher/run/agent_options.hpp"
 #include "launcher/run/daemon_starter.hpp"
@@ -26,6 +27,7 @@
 #include "launcher/run/local_link.hpp"
 #include "launcher/run/node_identity.hpp"
 #include "launcher/run/node_tasks.hpp"
+#include "launcher/run/slurm_requeue.hpp"
 #include "launcher/run/state_folder.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
 #include "rendezvous/transport/listener.hpp"
@@ -109,6 +111,7 @@ public:
             complain(started.error().what);
             return exit_code_for(started.error());
         }
+        prepare_requeue();
         io_.run();
         agent_.reset();  // the last lines are written before the exit code is known
         return exit_code_;
@@ -276,8 +279,46 @@ private:
         return options_of_agent(plan_, facts, saved_, limits_);
     }
 
+    void prepare_requeue() {
+        if (plan_.requeues == 0) {
+            return;
+        }
+        requeue_ = std::make_unique<SlurmRequeue>(
+            io_, limits_, plan_.scontrol, plan_.slurm_job,
+            SlurmRequeue::Events{
+                .say = [this](const std::string& line) { agent_->say(line); },
+                .on_child = [this](int pid) { agent_->exclude_from_sweeps(pid); }});
+        if (plan_.place->node_rank == 0) {
+            requeue_->check();
+        }
+    }
+
+    RequeueChoice choose_to_requeue() const {
+        const agent::LeaveCause cause = agent_->leave_cause();
+        const Departure departure = cause == agent::LeaveCause::None     ? Departure::None
+                                    : cause == agent::LeaveCause::Notice ? Departure::ThisNode
+                                                                         : Departure::WholeJob;
+        return choose_requeue(*plan_.place, {.departure = departure,
+                                             .nodes_min = plan_.settings.min_nodes,
+                                             .most = plan_.requeues});
+    }
+
     void ended(int code) {
         exit_code_ = code;
+        const RequeueChoice choice = requeue_ ? choose_to_requeue() : RequeueChoice::No;
+        if (choice == RequeueChoice::Yes) {
+            requeue_->carry_out([this] { await_daemon(); });
+            return;
+        }
+        if (choice == RequeueChoice::UsedUp) {
+            agent_->say(fmt::format(
+                "{} is not put back into the queue: it was {} times already (--requeue {})",
+                plan_.place->job, plan_.place->restarts, plan_.requeues));
+        }
+        await_daemon();
+    }
+
+    void await_daemon() {
         if (daemon_) {
             daemon_->wait_until_ended(kDaemonPatience, [this] { io_.stop(); });
         } else {
@@ -301,6 +342,7 @@ private:
     std::string last_problem_;       ///< of starting a daemon
     std::unique_ptr<DaemonStarter> daemon_;
     std::unique_ptr<agent::Agent> agent_;
+    std::unique_ptr<SlurmRequeue> requeue_;  ///< after the agent, whose lines it says
     int exit_code_ = kExitInternal;
 };
 

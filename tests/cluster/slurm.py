@@ -49,7 +49,10 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 KillWait=5
 NodeName=127.0.0.[1-2] NodeAddr=127.0.0.1 NodeHostname={host} Port=[{ports[1]}-{ports[2]}] CPUs=2
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
@@ -163,6 +166,51 @@ class Slurm:
         self.run("sbatch", "--wait", "-N2", "--ntasks-per-node=2", "--output=job.out", "job.sh")
         with open(self.path("job.out"), encoding="utf-8") as said:
             return said.read()
+
+
+# A training of 40 steps that begins where it was asked to leave. The first start waits for that at
+# step 20. As `solo`, it is the one that nobody stops.
+TRAINING = """
+import os, signal, sys
+state, solo = sys.argv[1], sys.argv[2:] == ["solo"]
+rank = os.environ.get("RANK", "0")
+step, value = 0, 0.5
+if os.path.exists(state + rank):
+    step, value = open(state + rank).read().split()
+    step, value = int(step), float.fromhex(value)
+def save(*_):
+    with open(state + rank + ".new", "w") as new:
+        new.write(f"{step} {value.hex()}")
+    os.rename(state + rank + ".new", state + rank)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print(f"rank={rank} begins at step {step}", flush=True)
+while step < 40:
+    step, value = step + 1, value * 3.7 * (1 - value)
+    if step == 20 and not solo:
+        print(f"rank={rank} is at step {step}", flush=True)
+        while True:
+            signal.pause()
+print(f"rank={rank} ends with {value.hex()}", flush=True)
+"""
+
+
+class Heard:
+    """Lines of a pipe that never ends, as they come."""
+
+    def __init__(self, fd):
+        self.fd, self.rest, self.all = fd, b"", ""
+
+    def next_line(self):
+        """None: there was none for long."""
+        while b"\n" not in self.rest:
+            readable, _, _ = select.select([self.fd], [], [], PATIENCE_S)
+            if not readable:
+                return None
+            self.rest += os.read(self.fd, 65536)
+        line, self.rest = self.rest.split(b"\n", 1)
+        self.all += line.decode() + "\n"
+        return line.decode()
 
 
 def lines(process, pattern):
@@ -293,6 +341,103 @@ class SlurmJobs(unittest.TestCase):
             self.assert_world(said, 2)
             endpoints.add(re.search(r"endpoint (\S+)", said)[1])
         self.assertEqual(len(endpoints), 2)
+
+    # ------------------------------------------------------------------------------ leaving in time
+
+    def start_training(self, name, *flags, srun="srun -N2 -n2 --ntasks-per-node=1"):
+        """A batch job, and what it says, as it comes. Its number is the first line."""
+        path = self.slurm.path(name)
+        with open(path + ".py", "w", encoding="utf-8") as program:
+            program.write(TRAINING)
+        with open(path + ".sh", "w", encoding="utf-8") as script:
+            script.write(f"#!/bin/bash\necho job=$SLURM_JOB_ID > {path}.fifo\n"
+                         f"exec {srun} {self.ddprun} {' '.join(flags)} {path}.py {path}-step "
+                         f"> {path}.fifo 2>&1\n")
+        os.mkfifo(path + ".fifo")
+        # Open for writing too: a job that ends and comes again is no end of it.
+        said = Heard(os.open(path + ".fifo", os.O_RDWR))
+        self.addCleanup(os.close, said.fd)
+        self.slurm.run("sbatch", "-N2", "--requeue", "--output=/dev/null", path + ".sh")
+        return said, self.wait_for(said, r"job=(\d+)")[1]
+
+    def wait_for(self, said, pattern, count=1):
+        while True:
+            line = said.next_line()
+            self.assertIsNotNone(line, f"{pattern} was not said:\n{said.all}")
+            found = re.search(pattern, line)
+            count -= found is not None
+            if count == 0:
+                return found
+
+    def solo(self):
+        """What the training ends with if nobody stops it."""
+        said = subprocess.run([sys.executable, "-c", TRAINING, self.slurm.path("none"), "solo"],
+                              check=True, capture_output=True, text=True).stdout
+        return re.search(r"ends with (\S+)", said)[1]
+
+    def test_a_job_that_was_told_to_leave_goes_back_into_the_queue_and_resumes(self):
+        said, job = self.start_training("requeued", "--requeue", "1")
+        self.wait_for(said, r"rank=\d is at step 20", count=2)
+        self.slurm.run("scancel", "--signal=TERM", job)
+        self.wait_for(said, rf"slurm job {job} goes back into the queue")
+        # Slurm has it wait for two minutes, once all of it has ended.
+        while "RUNNING" not in self.slurm.run("squeue", "-h", "-j", job, "-o", "%T %r")[1] or \
+                "Restarts=1" not in self.slurm.run("scontrol", "show", "job", job)[1]:
+            self.slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        self.wait_for(said, rf"slurm job {job}\.0: 2 nodes, .*started again 1 time")
+        for _ in range(2):
+            self.assertEqual(self.wait_for(said, r"ends with (\S+)")[1], self.solo())
+        self.assertEqual(said.all.count("begins at step 0"), 2, said.all)
+        self.assertEqual(said.all.count("begins at step 20"), 2, said.all)
+
+    def test_a_job_is_put_back_only_so_often(self):
+        said, job = self.start_training("often", "--requeue", "1",
+                                        srun="env SLURM_RESTART_COUNT=1 srun -N2")
+        self.wait_for(said, r"rank=\d is at step 20", count=2)
+        self.slurm.run("scancel", "--signal=TERM", job)
+        self.wait_for(said, rf"slurm job {job}\.0 is not put back into the queue: it was 1 times "
+                            r"already \(--requeue 1\)")
+
+    def test_a_job_that_is_cancelled_is_not_put_back(self):
+        said, job = self.start_training("cancelled", "--requeue", "3")
+        self.wait_for(said, r"rank=\d is at step 20", count=2)
+        self.slurm.run("scancel", job)
+        self.wait_for(said, r"SIGTERM: draining, workers have 27 s to end")
+        self.wait_for(said, rf"slurm job {job} is not put back into the queue: Slurm ends it "
+                            r"itself \((COMPLETING|CANCELLED)\)")
+
+    def test_a_job_that_is_no_batch_job_is_told_so_at_the_start(self):
+        # It is found out beside the job, which may be over before.
+        job = self.slurm.start("srun", "-N2", "--ntasks-per-node=1", self.ddprun, "--requeue", "1",
+                               WORKER, "--wait-for-file", self.slurm.path("told"))
+        for _ in lines(job, r"--requeue has no effect on slurm job \d+: it is no batch job"):
+            with open(self.slurm.path("told"), "w", encoding="utf-8"):
+                pass
+        job.stdout.close()
+        self.assertEqual(job.wait(PATIENCE_S), 0)
+
+    def test_workers_leave_before_the_time_limit(self):
+        # As Slurm 23.02 and newer set it, or a line in the script.
+        said, _ = self.start_training(
+            "limited", srun="env SLURM_JOB_END_TIME=$(($(date +%s) + 20)) srun -N2")
+        self.wait_for(said, r"rank=\d is at step 20", count=2)
+        self.wait_for(said, r"slurm job \d+\.0 reaches its time limit in \d+ s: draining")
+        self.wait_until_gone("limited.sh")
+
+    def wait_until_gone(self, name):
+        while name in self.slurm.run("squeue", "-h", "-o", "%j")[1]:
+            pass
+
+    def test_a_preempted_job_is_drained(self):
+        said, job = self.start_training("preempted", "--requeue", "1")
+        self.wait_for(said, r"rank=\d is at step 20", count=2)
+        code, urgent = self.slurm.run("srun", "-N2", "--exclusive", "--partition=urgent", "true")
+        self.assertEqual(code, 0, urgent)
+        self.wait_for(said, r"SIGTERM: draining, workers have 27 s to end")
+        self.wait_for(said, rf"slurm job {job} goes back into the queue")
+        for rank in range(2):
+            with open(self.slurm.path(f"preempted-step{rank}"), encoding="utf-8") as saved:
+                self.assertTrue(saved.read().startswith("20 "))
 
     def test_scancel_leaves_nothing(self):
         job = self.slurm.start("srun", "-N2", "--ntasks-per-node=1", "--job-name=left", self.ddprun,

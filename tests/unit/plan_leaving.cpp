@@ -75,3 +75,30 @@ TEST_CASE("the metadata server is where AWS's own tools look for it") {
     CHECK(refusal_of("--drain-on aws", {{kName, "127.0.0.1"}}) ==
           "AWS_EC2_METADATA_SERVICE_ENDPOINT=127.0.0.1: must be http://HOST or http://HOST:PORT");
 }
+
+TEST_CASE("a job goes back into the queue only where Slurm can be asked for it") {
+    const auto plan_with = [](const std::string& flags, bool has_scontrol, Variables variables) {
+        FakeSurroundings surroundings;
+        if (has_scontrol) {
+            surroundings.executables.insert("/usr/bin/scontrol");
+        }
+        surroundings.variables.merge(variables);
+        return as_plan(make_plan(words(flags + " train.py"), surroundings));
+    };
+    CHECK(plan_with("", true, kSlurm).requeues == 0);
+    CHECK(plan_with("--requeue 0", true, {}).warnings.empty());
+    const LaunchPlan able = plan_with("--requeue 3", true, kSlurm);
+    CHECK(able.requeues == 3);
+    CHECK(able.scontrol == "/usr/bin/scontrol");
+    CHECK(able.slurm_job == "42");
+    CHECK(able.warnings.empty());
+    const LaunchPlan lacking = plan_with("--requeue 3", false, kSlurm);
+    CHECK(lacking.requeues == 0);
+    CHECK(lacking.warnings ==
+          Arguments{"--requeue 3 has no effect: there is no scontrol in PATH, which asks Slurm for "
+                    "it; in a container, mount it with its configuration and munge's socket"});
+    CHECK(plan_with("--requeue 3", true, {}).warnings ==
+          Arguments{"--requeue 3 has no effect: this is no job of Slurm; start it with sbatch"});
+    CHECK(plan_with("--requeue 3 --place none", true, kSlurm).requeues == 0);
+    CHECK(refusal_of("--requeue -1") == "--requeue -1: must be a whole number from 0 to 1000000");
+}

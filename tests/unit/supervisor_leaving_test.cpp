@@ -114,8 +114,10 @@ TEST_CASE("workers are asked to leave in time before a time limit") {
     rig.exit(0, 0);
     rig.exit(1, 0);
     rig.give(Emptied{Generation(1)});
+    CHECK(rig.supervisor.leave_cause() == LeaveCause::None);
     rig.hear(rdzv::Released{});
     CHECK(rig.exit_code() == kExitDrained);
+    CHECK(rig.supervisor.leave_cause() == LeaveCause::TimeLimit);
 }
 
 TEST_CASE("with what saving took the last time the end comes later") {
@@ -191,6 +193,31 @@ TEST_CASE("a signal before a notice says with what the agent exits") {
     rig.give(Emptied{Generation(1)});
     rig.hear(rdzv::Released{});
     CHECK(rig.exit_code() == 128 + SIGTERM);
+    CHECK(rig.supervisor.leave_cause() == LeaveCause::Signal);
+}
+
+TEST_CASE("a job that ended otherwise, or by Ctrl-C, was not left in time") {
+    Rig interrupted;
+    interrupted.become_waiting();
+    interrupted.give(Signalled{SIGINT});
+    interrupted.hear(rdzv::Released{});
+    CHECK(interrupted.exit_code() == 128 + SIGINT);
+    CHECK(interrupted.supervisor.leave_cause() == LeaveCause::None);
+    Rig succeeded;
+    succeeded.become_waiting();
+    succeeded.give(notice());
+    rdzv::Verdict verdict;
+    verdict.kind = rdzv::VerdictKind::Succeeded;
+    succeeded.hear(verdict);
+    CHECK(succeeded.exit_code() == 0);
+    CHECK(succeeded.supervisor.leave_cause() == LeaveCause::None);
+    Rig stopped;
+    stopped.become_waiting();
+    stopped.give(notice());
+    verdict.kind = rdzv::VerdictKind::Stopped;
+    stopped.hear(verdict);
+    CHECK(stopped.exit_code() == kExitDrained);
+    CHECK(stopped.supervisor.leave_cause() == LeaveCause::Notice);
 }
 
 TEST_CASE("a scheduler that kills later is said and kept to") {
