@@ -21,7 +21,8 @@ TEST_CASE("workers are told the interface of the way to the rendezvous") {
     rig.hear(rdzv::Accepted{.run_token = "t1"});
     rig.hear(Rig::row(1, 1));
     REQUIRE(rig.does<StartWorkers>());
-    const auto& environment = rig.effect<StartWorkers>()->workers[1].environment;
+    const StartWorkers start = *rig.effect<StartWorkers>();
+    const auto& environment = start.workers[1].environment;
     const auto value_of = [&](const std::string& key) {
         std::string value = "unset";
         for (const auto& [one, its_value] : environment) {
