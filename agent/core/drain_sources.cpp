@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
+#include "base/trimmed.hpp"
 #include "base/whole_number.hpp"
+#include "rendezvous/wire/json_text.hpp"
 
 namespace ddprun::agent {
 
@@ -14,15 +16,6 @@ namespace {
 
 /// A hundred years: no clock overflows.
 constexpr std::uint64_t kSecondsMax = std::uint64_t{100} * 366 * 86400;
-
-std::string_view trimmed(std::string_view text) {
-    constexpr std::string_view kBlanks = " \t\r\n";
-    const std::size_t first = text.find_first_not_of(kBlanks);
-    if (first == std::string_view::npos) {
-        return {};
-    }
-    return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 std::optional<WallTime> utc_time(const std::string& text) {
     std::tm parts{};
@@ -57,7 +50,7 @@ std::optional<Instant> deadline_in(std::string_view line, const Clocks& clocks) 
 }
 
 Result<LeaveNotice> read_spot_notice(const std::string& body, const Clocks& clocks) {
-    const nlohmann::json read = nlohmann::json::parse(body, nullptr, false);
+    const nlohmann::json read = rdzv::parse_shallow_json(body);
     const std::string action = read.is_object() ? text_in(read, "action") : "";
     if (action.empty()) {
         return Error{ErrorCode::InvalidArgument,

@@ -19,13 +19,13 @@ namespace ddprun::agent {
 /// instance will be taken away: it has no events. What it says again is told once; that it does
 /// not answer is said once for each reason, and asked on. Owned and called by the agent's thread;
 /// outlives the run of `io`.
-class AwsNotices {
+class AwsNotices final : public DrainNotice {
 public:
     AwsNotices(boost::asio::io_context& io, const Limits& limits, rdzv::Endpoint server,
                NoticeEvents events);
 
-    void start();
-    void stop();
+    void start() override;
+    void stop() override;
 
 private:
     struct Answer {

@@ -17,13 +17,13 @@ namespace ddprun::agent {
 /// Runs a site's own command, which says by ending with 0, or by a line on its stdout that tells
 /// the deadline, that this node must go. One that ends otherwise is started again after
 /// Limits::drain_command_every. Owned and called by the agent's thread; outlives the run of `io`.
-class CommandNotice {
+class CommandNotice final : public DrainNotice {
 public:
     CommandNotice(boost::asio::io_context& io, const Limits& limits, std::string command,
                   NoticeEvents events);
 
-    void start();
-    void stop();
+    void start() override;
+    void stop() override;
 
 private:
     [[nodiscard]] Result<void> begin();

@@ -1,5 +1,8 @@
 #include "agent/notices/drain_notices.hpp"
 
+#include "agent/notices/aws_notices.hpp"
+#include "agent/notices/command_notice.hpp"
+#include "agent/notices/file_notice.hpp"
 #include "base/overloaded.hpp"
 
 namespace ddprun::agent {
@@ -10,13 +13,13 @@ DrainNotices::DrainNotices(boost::asio::io_context& io, const Limits& limits,
         std::visit(
             Overloaded{
                 [&](const DrainOnAws& aws) {
-                    aws_.push_back(std::make_unique<AwsNotices>(io, limits, aws.metadata, events));
+                    all_.push_back(std::make_unique<AwsNotices>(io, limits, aws.metadata, events));
                 },
                 [&](const DrainOnFile& file) {
-                    files_.push_back(std::make_unique<FileNotice>(io, limits, file.path, events));
+                    all_.push_back(std::make_unique<FileNotice>(io, limits, file.path, events));
                 },
                 [&](const DrainOnCommand& program) {
-                    commands_.push_back(
+                    all_.push_back(
                         std::make_unique<CommandNotice>(io, limits, program.command, events));
                 }},
             source);
@@ -24,25 +27,13 @@ DrainNotices::DrainNotices(boost::asio::io_context& io, const Limits& limits,
 }
 
 void DrainNotices::start() {
-    for (const auto& one : aws_) {
-        one->start();
-    }
-    for (const auto& one : files_) {
-        one->start();
-    }
-    for (const auto& one : commands_) {
+    for (const std::unique_ptr<DrainNotice>& one : all_) {
         one->start();
     }
 }
 
 void DrainNotices::stop() {
-    for (const auto& one : aws_) {
-        one->stop();
-    }
-    for (const auto& one : files_) {
-        one->stop();
-    }
-    for (const auto& one : commands_) {
+    for (const std::unique_ptr<DrainNotice>& one : all_) {
         one->stop();
     }
 }

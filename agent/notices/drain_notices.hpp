@@ -6,9 +6,6 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/core/drain_sources.hpp"
-#include "agent/notices/aws_notices.hpp"
-#include "agent/notices/command_notice.hpp"
-#include "agent/notices/file_notice.hpp"
 #include "agent/notices/notice_events.hpp"
 #include "base/limits.hpp"
 
@@ -28,9 +25,7 @@ public:
 
 private:
     // They do not move: handlers hold references to them.
-    std::vector<std::unique_ptr<AwsNotices>> aws_;
-    std::vector<std::unique_ptr<FileNotice>> files_;
-    std::vector<std::unique_ptr<CommandNotice>> commands_;
+    std::vector<std::unique_ptr<DrainNotice>> all_;
 };
 
 }  // namespace ddprun::agent

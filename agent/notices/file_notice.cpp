@@ -2,7 +2,6 @@
 
 #include <sys/inotify.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include <cerrno>
 #include <chrono>
@@ -13,37 +12,10 @@
 #include <boost/asio/buffer.hpp>
 #include <fmt/format.h>
 
+#include "base/os/shared_file_system.hpp"
 #include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
-
-namespace {
-
-/// Other machines write there, of which inotify tells nothing; by statfs(2).
-bool is_shared(const std::string& folder) {
-    struct statfs status {};
-    if (::statfs(folder.c_str(), &status) != 0) {
-        return false;
-    }
-    switch (static_cast<unsigned long>(status.f_type)) {
-        case 0x6969:      // NFS
-        case 0xff534d42:  // CIFS
-        case 0xfe534d42:  // SMB2
-        case 0x517b:      // SMB
-        case 0x0bd00bd0:  // Lustre
-        case 0x47504653:  // GPFS
-        case 0x19830326:  // BeeGFS
-        case 0x00c36400:  // Ceph
-        case 0x01021997:  // 9p
-        case 0x5346414f:  // AFS
-        case 0x65735546:  // FUSE
-            return true;
-        default:
-            return false;
-    }
-}
-
-}  // namespace
 
 FileNotice::FileNotice(boost::asio::io_context& io, const Limits& limits, std::string path,
                        NoticeEvents events)
@@ -72,7 +44,7 @@ void FileNotice::stop() {
 
 /// Empty, or why nothing will be told.
 std::string FileNotice::begin_to_watch() {
-    if (is_shared(folder_)) {
+    if (is_on_shared_file_system(folder_)) {
         return "inotify does not see what other machines write there";
     }
     UniqueFd made(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));

@@ -17,13 +17,13 @@ namespace ddprun::agent {
 /// deadline. The kernel tells of it, or, where others may write it unseen (a network's file system,
 /// a folder that is not there yet), it is looked at every Limits::drain_look_every, which is said.
 /// Owned and called by the agent's thread; outlives the run of `io`.
-class FileNotice {
+class FileNotice final : public DrainNotice {
 public:
     FileNotice(boost::asio::io_context& io, const Limits& limits, std::string path,
                NoticeEvents events);
 
-    void start();
-    void stop();
+    void start() override;
+    void stop() override;
 
 private:
     [[nodiscard]] std::string begin_to_watch();

@@ -15,6 +15,17 @@ struct NoticeEvents {
     std::function<void(int pid)> on_child;  ///< one of this process that is no worker's was started
 };
 
+/// One of what --drain-on names. Owned and called by the agent's thread.
+class DrainNotice {
+public:
+    virtual ~DrainNotice() = default;
+
+    /// From now on notices come, perhaps the first one at once.
+    virtual void start() = 0;
+    /// No more come.
+    virtual void stop() = 0;
+};
+
 [[nodiscard]] inline Clocks read_clocks() {
     const auto wall = std::chrono::system_clock::now();
     return {.now = std::chrono::steady_clock::now(),

@@ -2,32 +2,14 @@
 
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
+#include <utility>
+
+#include "base/os/numeric_address.hpp"
 
 namespace ddprun {
-
-namespace {
-
-/// Empty: it is none of the Internet.
-std::string numeric(const sockaddr* address) {
-    if (address == nullptr || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) {
-        return {};
-    }
-    std::array<char, NI_MAXHOST> text{};
-    const socklen_t size =
-        address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    const int error =
-        ::getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
-    return error == 0 ? text.data() : "";
-}
-
-}  // namespace
 
 std::vector<NetworkInterface> network_interfaces() {
     ifaddrs* raw = nullptr;
@@ -48,7 +30,7 @@ std::vector<NetworkInterface> network_interfaces() {
                                                 .is_loopback = (it->ifa_flags & IFF_LOOPBACK) != 0,
                                                 .addresses = {}});
         }
-        if (std::string address = numeric(it->ifa_addr); !address.empty()) {
+        if (std::string address = numeric_address(it->ifa_addr); !address.empty()) {
             one->addresses.push_back(std::move(address));
         }
     }

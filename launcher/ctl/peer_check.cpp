@@ -1,8 +1,5 @@
 #include "launcher/ctl/peer_check.hpp"
 
-#include <netdb.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -28,6 +25,7 @@
 #include <fmt/ranges.h>
 
 #include "base/os/network_interfaces.hpp"
+#include "base/os/numeric_address.hpp"
 #include "base/whole_number.hpp"
 #include "rendezvous/transport/listener.hpp"
 
@@ -64,26 +62,6 @@ std::optional<Hello> read_hello(std::string_view line) {
     const auto index = whole_number<std::size_t>(line.substr(0, blank));
     const auto port = whole_number<std::uint16_t>(line.substr(blank + 1));
     return index && port && *port != 0 ? std::optional(Hello{*index, *port}) : std::nullopt;
-}
-
-/// Numeric, in the resolver's order; empty: the name cannot be resolved.
-std::vector<std::string> addresses_of(const std::string& host) {
-    addrinfo wanted{};
-    wanted.ai_socktype = SOCK_STREAM;
-    addrinfo* raw = nullptr;
-    if (::getaddrinfo(host.c_str(), nullptr, &wanted, &raw) != 0) {
-        return {};
-    }
-    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list{raw, ::freeaddrinfo};
-    std::vector<std::string> found;
-    for (const addrinfo* it = raw; it != nullptr; it = it->ai_next) {
-        char text[NI_MAXHOST] = {};
-        if (::getnameinfo(it->ai_addr, it->ai_addrlen, text, sizeof text, nullptr, 0,
-                          NI_NUMERICHOST) == 0) {
-            found.emplace_back(text);
-        }
-    }
-    return found;
 }
 
 WayTo way_of(const boost::system::error_code& error) {

@@ -1,7 +1,6 @@
 #include "launcher/machine/read_machine_facts.hpp"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -12,13 +11,13 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <memory>
 #include <sstream>
 #include <system_error>
 
 #include "agent/process/cgroup.hpp"
 #include "agent/process/start_first_process.hpp"
 #include "base/os/network_interfaces.hpp"
+#include "base/os/numeric_address.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/nvml.hpp"
 #include "launcher/machine/real_surroundings.hpp"
@@ -29,19 +28,6 @@ namespace ddprun::launcher {
 
 namespace {
 
-std::string numeric(const sockaddr* address) {
-    std::array<char, NI_MAXHOST> text{};
-    const socklen_t size =
-        address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    const int error =
-        ::getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
-    return error == 0 ? text.data() : "";
-}
-
-bool is_internet(const sockaddr* address) {
-    return address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
-}
-
 std::vector<InterfaceFact> interfaces() {
     std::vector<InterfaceFact> found;
     for (const NetworkInterface& one : network_interfaces()) {
@@ -50,23 +36,6 @@ std::vector<InterfaceFact> interfaces() {
                 found.push_back(
                     {.name = one.name, .address = address, .is_loopback = one.is_loopback});
             }
-        }
-    }
-    return found;
-}
-
-std::vector<std::string> addresses_of(const std::string& host) {
-    addrinfo wanted{};
-    wanted.ai_socktype = SOCK_STREAM;
-    addrinfo* raw = nullptr;
-    if (::getaddrinfo(host.c_str(), nullptr, &wanted, &raw) != 0) {
-        return {};
-    }
-    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list{raw, ::freeaddrinfo};
-    std::vector<std::string> found;
-    for (const addrinfo* it = raw; it != nullptr; it = it->ai_next) {
-        if (is_internet(it->ai_addr)) {
-            found.push_back(numeric(it->ai_addr));
         }
     }
     return found;

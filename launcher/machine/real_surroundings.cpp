@@ -1,10 +1,8 @@
 #include "launcher/machine/real_surroundings.hpp"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sched.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 
 #include "base/limits.hpp"
 #include "base/os/network_interfaces.hpp"
+#include "base/os/shared_file_system.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/hwloc_topology.hpp"
 #include "launcher/machine/nvml.hpp"
@@ -33,19 +32,6 @@ struct CpuSetFree {
 
 /// The kernel shows no more than a page of most of its files.
 constexpr std::size_t kFileBytesMax = 4096;
-
-/// File systems of networks, by statfs(2). What is in user space (FUSE) may be one, too.
-constexpr std::array<std::uint32_t, 15> kSharedSystems = {
-    NFS_SUPER_MAGIC,  SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC,
-    CEPH_SUPER_MAGIC, AFS_SUPER_MAGIC, V9FS_MAGIC,       FUSE_SUPER_MAGIC,
-    0x0bd00bd0,  // Lustre
-    0x47504653,  // Storage Scale (GPFS)
-    0x19830326,  // BeeGFS
-    0x18031977,  // WEKA
-    0xaad7aaea,  // PanFS
-    0x20030528,  // OrangeFS
-    0x013111a8,  // IBRIX
-};
 
 std::optional<std::string> read_beginning(const std::string& path, std::size_t bytes_max) {
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -99,10 +85,7 @@ std::string RealSurroundings::own_folder() const {
 }
 
 bool RealSurroundings::is_shared(const std::string& folder) const {
-    struct statfs system {};
-    return ::statfs(folder.c_str(), &system) == 0 &&
-           std::find(kSharedSystems.begin(), kSharedSystems.end(),
-                     static_cast<std::uint32_t>(system.f_type)) != kSharedSystems.end();
+    return is_on_shared_file_system(folder);
 }
 
 bool RealSurroundings::is_same_folder(const std::string& a, const std::string& b) const {

@@ -151,4 +151,9 @@ void take_shares(const std::vector<HostShare>& shares, std::uint64_t job, Place&
     place.endpoint_port = port_of_job(job);
 }
 
+void tell_by_flags(Place& place) {
+    place.start_flags = fmt::format(" --nnodes {} --rdzv-id {} --rdzv-endpoint {}:{}", place.nodes,
+                                    place.job_id, place.endpoint_host, place.endpoint_port);
+}
+
 }  // namespace ddprun::launcher

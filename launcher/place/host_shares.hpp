@@ -36,4 +36,7 @@ struct HostShare {
 /// Nodes and endpoint of `place`: all of `shares`, and the first one at the port of `job`.
 void take_shares(const std::vector<HostShare>& shares, std::uint64_t job, Place& place);
 
+/// Its start line has all of that as flags: other nodes do not find it by themselves.
+void tell_by_flags(Place& place);
+
 }  // namespace ddprun::launcher

@@ -104,14 +104,11 @@ Result<void> Pbs::take_nodes(Place& place) {
 void Pbs::take_start_line(Place& place) const {
     if (is_torque()) {
         place.start_line = "pbsdsh -u";
-        place.start_flags =
-            fmt::format(" --nnodes {} --rdzv-id {} --rdzv-endpoint {}:{}", place.nodes,
-                        place.job_id, place.endpoint_host, place.endpoint_port);
+        tell_by_flags(place);
     } else if (slots_here_ == 1) {
         place.start_line = "pbsdsh --";
     } else {
-        place.start_line =
-            fmt::format("mpirun -np {} --map-by ppr:1:node --bind-to none", place.nodes);
+        place.start_line = fmt::format(kOpenMpiOnePerNode, place.nodes);
     }
 }
 

@@ -10,6 +10,9 @@
 /// where its variables are not there.
 namespace ddprun::launcher {
 
+/// Open MPI starts one process on each of so many nodes; also from the script of a job.
+inline constexpr char kOpenMpiOnePerNode[] = "mpirun -np {0} --map-by ppr:1:node --bind-to none";
+
 [[nodiscard]] Result<std::optional<Place>> place_in_slurm(const Surroundings& surroundings);
 [[nodiscard]] Result<std::optional<Place>> place_in_pbs(const Surroundings& surroundings);
 [[nodiscard]] Result<std::optional<Place>> place_in_sge(const Surroundings& surroundings);

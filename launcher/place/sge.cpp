@@ -85,9 +85,8 @@ Result<std::optional<Place>> Sge::find() {
             return taken.error();
         }
     }
-    place.start_line = fmt::format("mpirun -np {} --map-by ppr:1:node --bind-to none", place.nodes);
-    place.start_flags = fmt::format(" --nnodes {} --rdzv-id {} --rdzv-endpoint {}:{}", place.nodes,
-                                    place.job_id, place.endpoint_host, place.endpoint_port);
+    place.start_line = fmt::format(kOpenMpiOnePerNode, place.nodes);
+    tell_by_flags(place);
     return std::optional<Place>{std::move(place)};
 }
 

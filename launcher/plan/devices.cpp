@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/trimmed.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/gpus.hpp"
 #include "launcher/plan/placement.hpp"

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "base/limits.hpp"
+#include "base/trimmed.hpp"
 #include "base/utf8.hpp"
 
 namespace ddprun::launcher {
@@ -58,15 +59,6 @@ constexpr std::array kSignals = {
 };
 
 }  // namespace
-
-std::string_view trimmed(std::string_view text) {
-    constexpr std::string_view kBlanks = " \t\r\n";
-    const std::size_t first = text.find_first_not_of(kBlanks);
-    if (first == std::string_view::npos) {
-        return {};
-    }
-    return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
     std::vector<std::string_view> parts;

@@ -16,9 +16,6 @@
 /// line for the user that names both. None looks outside its arguments.
 namespace ddprun::launcher {
 
-/// `text` without blanks around it.
-[[nodiscard]] std::string_view trimmed(std::string_view text);
-
 /// The parts between separators, at least one.
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
 

@@ -1,26 +1,13 @@
 #include "launcher/run/endpoint_address.hpp"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
-
+#include "base/os/numeric_address.hpp"
 #include "base/os/unique_fd.hpp"
 
 namespace ddprun::launcher {
-
-namespace {
-
-std::string numeric(const sockaddr* address, socklen_t length) {
-    std::array<char, NI_MAXHOST> text{};
-    return getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0
-               ? text.data()
-               : "";
-}
-
-}  // namespace
 
 // The local address that packets to the rest of the world would carry. Connecting a datagram socket
 // sends nothing.
@@ -38,7 +25,7 @@ std::string default_route_address() {
         getsockname(fd.get(), from, &length) != 0) {
         return {};
     }
-    return numeric(from, length);
+    return numeric_address(from);
 }
 
 }  // namespace ddprun::launcher

@@ -34,13 +34,14 @@ using TaskClock = std::chrono::steady_clock;
 
 constexpr std::string_view kNamePrefix = "tasks-";
 
-Result<UniqueFd> unix_socket(const std::string& path, sockaddr_un& address) {
+/// Fills `address` for it.
+Result<UniqueFd> unix_socket(const std::string& path, int type, sockaddr_un& address) {
     if (path.size() >= sizeof(address.sun_path)) {
         return Error{ErrorCode::LimitExceeded, fmt::format("{} is too long for a socket", path)};
     }
     address.sun_family = AF_UNIX;
     std::copy(path.begin(), path.end(), std::begin(address.sun_path));
-    UniqueFd made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    UniqueFd made(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
     if (!made.is_open()) {
         return ddprun::system_error(errno, "a socket for the tasks of this node");
     }
@@ -74,7 +75,7 @@ bool wait_readable(int fd, TaskClock::time_point deadline) {
 /// Connected, or no socket while nobody listens there.
 Result<UniqueFd> try_connect(const std::string& path) {
     sockaddr_un address{};
-    Result<UniqueFd> first = unix_socket(path, address);
+    Result<UniqueFd> first = unix_socket(path, SOCK_STREAM, address);
     if (!first) {
         return first;
     }
@@ -105,13 +106,8 @@ Result<UniqueFd> watch_for_names(const std::string& folder) {
 /// before it is queued.
 bool is_left_behind(const std::string& path) {
     sockaddr_un address{};
-    if (path.size() >= sizeof(address.sun_path)) {
-        return false;
-    }
-    address.sun_family = AF_UNIX;
-    std::copy(path.begin(), path.end(), std::begin(address.sun_path));
-    const UniqueFd probe(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    return probe.is_open() && ::connect(probe.get(), plain(address), sizeof(address)) != 0 &&
+    const Result<UniqueFd> probe = unix_socket(path, SOCK_DGRAM, address);
+    return probe && ::connect(probe->get(), plain(address), sizeof(address)) != 0 &&
            errno == ECONNREFUSED;
 }
 
@@ -173,7 +169,7 @@ Result<FirstTask> FirstTask::open(std::string path) {
     // Under its name it listens already: who sees it can connect.
     const std::string unnamed = path + ".new";
     sockaddr_un address{};
-    Result<UniqueFd> listener = unix_socket(unnamed, address);
+    Result<UniqueFd> listener = unix_socket(unnamed, SOCK_STREAM, address);
     if (!listener) {
         return listener.error();
     }
