@@ -149,6 +149,18 @@ struct Limits {
     Milliseconds gpu_memory_timeout{4000};  ///< for ended workers' memory; below stop_slack
     /// bytes above the first look that still count as freed; a CUDA context has more
     std::uint64_t gpu_memory_slack = std::uint64_t{64} << 20;
+
+    // Events of a run, and who watches them.
+    std::size_t events_kept_max = 4096;  ///< of one run, for who asks; its file has the older ones
+    std::size_t event_text_bytes_max = 4096;  ///< of each text in an event
+    std::size_t events_waiting_max = 4096;    ///< for a slow disk; then the file goes without some
+    std::uint64_t events_file_bytes_max = std::uint64_t{64} << 20;  ///< of one run: years of it
+    std::size_t restarts_kept_max = 64;        ///< of one run, each with its phases; the newest
+    std::size_t watchers_max = 1024;           ///< HTTP connections at once
+    std::size_t http_header_bytes_max = 8192;  ///< of one request; no request has a body
+    std::size_t http_batch_bytes_max = std::size_t{64} << 10;  ///< of events, in one write
+    /// for a request to be whole, and for a watcher to take what it was sent; then it is dropped
+    Milliseconds http_timeout{10000};
 };
 
 }  // namespace ddprun
