@@ -161,6 +161,16 @@ struct Limits {
     std::size_t http_batch_bytes_max = std::size_t{64} << 10;  ///< of events, in one write
     /// for a request to be whole, and for a watcher to take what it was sent; then it is dropped
     Milliseconds http_timeout{10000};
+
+    // Warm starts.
+    /// workers run so long before standbys for the next ones are prepared: past their first steps
+    Milliseconds standby_after{5000};
+    /// one standby's imports; from a shared file system `import torch` takes a minute
+    Milliseconds standby_ready_timeout{180000};
+    Milliseconds standby_go_timeout{1000};  ///< it is told its place and does not go on: killed
+    int standby_failures_max = 3;  ///< of a slot's standbys in a row; then it has none any more
+    /// one message to or from a standby: names of modules, or what its worker finds set
+    std::size_t standby_message_bytes_max = std::size_t{64} << 10;
 };
 
 }  // namespace ddprun

@@ -59,6 +59,8 @@ def main():
     for module in sorted(os.listdir(PACKAGE)):
         if module.endswith((".py", ".typed")):
             wheel.add("ddprun/" + module, read(os.path.join(PACKAGE, module)))
+    # At the top: that is where `site` looks for it.
+    wheel.add("zz_ddprun.pth", read(os.path.join(PACKAGE, "..", "zz_ddprun.pth")))
     programs = os.path.join(options.installed, "bin")
     for program in sorted(os.listdir(programs)):
         # A wheel holds no links: ddprun-launch is an entry point.

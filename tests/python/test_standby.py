@@ -1,0 +1,257 @@
+"""A standby is a worker: what a program finds in a process that waited is what it finds cold.
+
+Method: an environment of its own whose site-packages has the package, its .pth file, and modules
+that do what a standby may not. This test is the agent. Every program runs cold and warm, and what
+the two say is compared. Needs no torch.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+PACKAGE = os.path.join(ROOT, "worker_runtime", "python")
+MESSAGE_BYTES_MAX = 64 << 10
+PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29400"}
+
+LOOK = """
+import json, os, sys
+def look():
+    with open("/proc/self/cmdline", "rb") as file:
+        command = file.read().decode().split("\\0")
+    main = sys.modules["__main__"]
+    spec = main.__spec__
+    return {
+        "argv": sys.argv, "orig_argv": getattr(sys, "orig_argv", None), "command": command,
+        "path": sys.path, "meta_path": [str(one)[:40] for one in sys.meta_path],
+        "environment": dict(os.environ), "order": list(os.environ), "data": str(type(
+            os.environ._data)), "bytes": len(os.environb), "name": __name__,
+        "main": main.__dict__.get("__file__"), "spec": spec and spec.name,
+        "descriptors": sorted(os.listdir("/proc/self/fd")), "inheritable":
+            [os.get_inheritable(one) for one in range(3)],
+        "buffering": [sys.stdout.line_buffering, sys.stdout.encoding],
+        "modules": sorted(name for name in sys.modules if "ddprun" in name or "socket" in name),
+        "flags": str(sys.flags), "threads": len(os.listdir("/proc/self/task")),
+    }
+"""
+
+SCRIPT = LOOK + """
+import multiprocessing
+
+def child(queue):
+    queue.put(look())
+
+class Thing:
+    pass
+
+if __name__ == "__main__":
+    import pickle
+    seen = {"own": look(), "pickled": type(pickle.loads(pickle.dumps(Thing()))).__module__}
+    seen["c"] = os.popen("echo $RANK $MASTER_PORT $DDPRUN_STANDBY").read()
+    for method in ("spawn", "fork"):
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        seen[method] = queue.get()
+        process.join()
+        # What the parent's own is called, numbers of descriptors and processes differ each time.
+        for key in ("command", "descriptors", "orig_argv", "argv"):
+            if method == "spawn":
+                del seen[method][key]
+    print(json.dumps(seen, sort_keys=True))
+"""
+
+MODULES = {
+    "quiet_module": "VALUE = 1",
+    "asks_module": "import os\nRANK = os.environ.get('RANK', '0')",
+    "asks_whether": "import os\nHAS = 'WORLD_SIZE' in os.environ",
+    "thread_module": "import threading\nthreading.Thread(target=threading.Event().wait, "
+                     "daemon=True).start()",
+    "socket_module": "import socket\nSOCKET = socket.socket()",
+    "file_module": "import tempfile\nFILE = tempfile.NamedTemporaryFile()",
+    "broken_module": "raise ImportError('no such device')",
+    "shadowing_module": "import own_module",
+    "own_module": "PLACE = 'site-packages'",
+    "sets_module": "import os\nos.environ['SET_BY_MODULE'] = 'yes'",
+}
+
+
+class Standby:
+    """A process that was started as one, and the agent's end of its socket."""
+
+    def __init__(self, environment, *arguments):
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(60)
+        self.out_read, out = os.pipe()
+        os.set_inheritable(theirs.fileno(), True)
+        self.process = subprocess.Popen(
+            [environment.python, *arguments], cwd=environment.folder, stdout=out, stderr=out,
+            stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            env={**environment.variables, "DDPRUN_STANDBY": str(theirs.fileno())})
+        theirs.close()
+        os.close(out)
+
+    def says(self):
+        return self.socket.recv(MESSAGE_BYTES_MAX).decode().split("\0")
+
+    def order(self, *modules):
+        self.socket.send("\n".join(["placed RANK", "placed WORLD_SIZE"] +
+                                   [f"import {name}" for name in modules]).encode())
+
+    def release(self, place):
+        """What the program writes, and what the standby said last."""
+        read, write = os.pipe()
+        text = b"\0".join([b"place"] + [f"{key}={value}".encode() for key, value in place.items()])
+        socket.send_fds(self.socket, [text], [write, write])
+        os.close(write)
+        with os.fdopen(read) as file:
+            written = file.read()
+        return written, self.says()
+
+    def end(self):
+        self.socket.close()
+        code = self.process.wait(60)
+        with os.fdopen(self.out_read) as file:
+            return code, file.read()
+
+
+class WithEnvironment(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.holder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.holder.cleanup)
+        cls.folder = os.path.join(cls.holder.name, "work")
+        os.makedirs(os.path.join(cls.folder, "package"))
+        prefix = os.path.join(cls.holder.name, "environment")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+        cls.python = os.path.join(prefix, "bin", "python")
+        cls.packages = os.path.join(prefix, "lib", "python{}.{}".format(*sys.version_info),
+                                    "site-packages")
+        os.symlink(os.path.join(PACKAGE, "ddprun"), os.path.join(cls.packages, "ddprun"))
+        os.symlink(os.path.join(PACKAGE, "zz_ddprun.pth"),
+                   os.path.join(cls.packages, "zz_ddprun.pth"))
+        for name, text in MODULES.items():
+            cls.write(os.path.join(cls.packages, name + ".py"), text)
+        cls.write(os.path.join(cls.folder, "script.py"), SCRIPT)
+        cls.write(os.path.join(cls.folder, "package", "__init__.py"), "")
+        cls.write(os.path.join(cls.folder, "package", "script.py"), SCRIPT)
+        cls.variables = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1",
+                         "LC_ALL": "C.UTF-8", "MASTER_PORT": "of the shell", "LAST": "last"}
+
+    @staticmethod
+    def write(path, text):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+class Same(WithEnvironment):
+    def compare(self, *arguments):
+        self.maxDiff = None
+        # As the keeper: what ddprun inherited, then what a worker is given.
+        inherited = {key: value for key, value in self.variables.items() if key not in PLACE}
+        cold = subprocess.run([self.python, *arguments], cwd=self.folder, capture_output=True,
+                              stdin=subprocess.DEVNULL, text=True, env={**inherited, **PLACE})
+        self.assertEqual(cold.returncode, 0, cold.stderr)
+        standby = Standby(self, *arguments)
+        self.assertEqual(standby.says(), ["here"])
+        standby.order("json", "quiet_module")
+        self.assertEqual([standby.says(), standby.says()], [["imports", "json"],
+                                                            ["imports", "quiet_module"]])
+        self.assertEqual(standby.says(), ["ready"])
+        written, last = standby.release(PLACE)
+        self.assertEqual(last, ["gone"])
+        self.assertEqual(json.loads(written), json.loads(cold.stdout))
+        self.assertEqual(standby.end(), (0, ""))
+
+    def test_a_script(self):
+        self.compare("-u", "script.py", "--lr", "0.1")
+
+    def test_a_module(self):
+        self.compare("-u", "-m", "package.script", "-x")
+
+    def test_text_of_the_command(self):
+        self.compare("-c", LOOK + "print(json.dumps(look()))", "first")
+
+    def test_an_exception_is_told_as_ever(self):
+        self.write(os.path.join(self.folder, "raises.py"), "def f():\n    {}['key']\nf()\n")
+        cold = subprocess.run([self.python, "raises.py"], cwd=self.folder, capture_output=True,
+                              text=True, env=self.variables)
+        standby = Standby(self, "raises.py")
+        self.assertEqual(standby.says(), ["here"])
+        standby.order()
+        self.assertEqual(standby.says(), ["ready"])
+        self.assertEqual(standby.release(PLACE), (cold.stderr, ["gone"]))
+        self.assertEqual(standby.end(), (1, ""))
+
+
+class Waits(WithEnvironment):
+    def setUp(self):
+        self.write(os.path.join(self.folder, "leaves.py"),
+                   "import os\nopen('has_run', 'w').close()\nprint(os.environ.get("
+                   "'SET_BY_MODULE'))\n")
+
+    def has_run(self):
+        return os.path.exists(os.path.join(self.folder, "has_run"))
+
+    def test_the_program_never_runs_without_a_place(self):
+        for last in ("here", "ready"):
+            standby = Standby(self, "leaves.py")
+            self.assertEqual(standby.says(), ["here"])
+            if last == "ready":
+                standby.order("quiet_module")
+                self.assertEqual(standby.says(), ["imports", "quiet_module"])
+                self.assertEqual(standby.says(), ["ready"])
+            self.assertEqual(standby.end(), (0, ""))
+            self.assertFalse(self.has_run())
+
+    def test_a_descriptor_that_is_no_socket_starts_nothing(self):
+        done = subprocess.run([self.python, "leaves.py"], cwd=self.folder, capture_output=True,
+                              stdin=subprocess.DEVNULL, env={**self.variables,
+                                                             "DDPRUN_STANDBY": "0"})
+        self.assertEqual((done.returncode, done.stdout), (1, b""))
+        self.assertFalse(self.has_run())
+
+    def test_what_a_module_sets_stays(self):
+        standby = Standby(self, "leaves.py")
+        self.assertEqual(standby.says(), ["here"])
+        standby.order("sets_module")
+        self.assertEqual(standby.says(), ["imports", "sets_module"])
+        self.assertEqual(standby.says(), ["ready"])
+        self.assertEqual(standby.release(PLACE), ("yes\n", ["gone"]))
+        standby.end()
+        os.unlink(os.path.join(self.folder, "has_run"))
+
+    def test_modules_that_must_wait_for_the_place(self):
+        self.write(os.path.join(self.folder, "own_module.py"), "PLACE = 'beside the program'")
+        self.addCleanup(os.unlink, os.path.join(self.folder, "own_module.py"))
+        for name, why in (
+                ("asks_module", "it asks for RANK"),
+                ("asks_whether", "it asks for WORLD_SIZE"),
+                ("thread_module", "it starts 1 thread"),
+                ("socket_module", "it opens a socket"),
+                ("file_module", "it opens /.* for writing"),
+                ("broken_module", "ImportError: no such device"),
+                ("missing_module", "ModuleNotFoundError: No module named 'missing_module'"),
+                ("own_module", "it is beside the program"),
+                ("shadowing_module", "it imports own_module, which is beside the program")):
+            with self.subTest(name):
+                standby = Standby(self, "leaves.py")
+                self.assertEqual(standby.says(), ["here"])
+                standby.order("quiet_module", name)
+                self.assertEqual(standby.says(), ["imports", "quiet_module"])
+                said = standby.says()
+                if said == ["imports", name]:
+                    said = standby.says()
+                self.assertEqual(said[:2], ["unfit", name])
+                self.assertRegex(said[2], why)
+                self.assertEqual(standby.end(), (0, ""))
+        self.assertFalse(self.has_run())
+
+
+if __name__ == "__main__":
+    unittest.main()

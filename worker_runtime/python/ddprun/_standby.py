@@ -1,0 +1,176 @@
+"""A worker before its time: what it will import is imported, then it waits for its place.
+
+zz_ddprun.pth calls wait() while `site` runs, in a process that the agent has started as a standby.
+The interpreter goes on from there by itself, so that the program finds what it would find cold.
+What is said on the socket is in worker_runtime/python/README.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket as _Agent
+
+_VARIABLE = "DDPRUN_STANDBY"
+_MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
+
+
+class _Unfit(Exception):
+    """A module cannot be imported before the worker has its place: its name, and why."""
+
+
+class _Watched(dict):  # type: ignore[type-arg]
+    """The data of os.environ, which notes the first of `placed` that somebody asks for."""
+
+    def __init__(self, data: dict[bytes, bytes], placed: set[bytes]) -> None:
+        super().__init__(data)
+        self.placed = placed
+        self.asked: bytes | None = None
+
+    def __getitem__(self, key: bytes) -> bytes:
+        if self.asked is None and key in self.placed:
+            self.asked = key
+        value: bytes = super().__getitem__(key)
+        return value
+
+
+def wait() -> None:
+    """Returns once this process is a worker. Else it ends: nothing here may let the program run."""
+    try:
+        # The program's `import ddprun` is to be its first, or that of a module that is imported.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "ddprun"]:
+            del sys.modules[name]
+        has_socket = "_socket" in sys.modules
+        _wait()
+        if not has_socket and "socket" not in sys.modules:
+            del sys.modules["_socket"]
+    except BaseException:
+        os._exit(1)
+
+
+def _wait() -> None:
+    import _socket
+
+    agent = _socket.socket(fileno=int(os.environ.pop(_VARIABLE)))
+    os.set_inheritable(agent.fileno(), False)
+    agent.send(b"here")
+    order = agent.recv(_MESSAGE_BYTES_MAX)
+    if not order:
+        os._exit(0)  # A question whether this hook is there, or the agent has gone.
+    try:
+        _import(order.decode().split("\n"), agent)
+    except _Unfit as unfit:
+        agent.send("\0".join(("unfit", *map(str, unfit.args))).encode()[:_MESSAGE_BYTES_MAX])
+        os._exit(0)
+    agent.send(b"ready")
+    space = _socket.CMSG_SPACE(2 * 4)
+    place, ancillary, _, _ = agent.recvmsg(_MESSAGE_BYTES_MAX, space)
+    if not place:
+        os._exit(0)
+    files = memoryview(b"".join(data for _, _, data in ancillary)).cast("i").tolist()
+    for stream, file in enumerate(files, 1):
+        os.dup2(file, stream)
+        os.close(file)
+    for variable in place.split(b"\0")[1:]:
+        key, _, value = os.fsdecode(variable).partition("=")
+        # In the order of a worker that is started with them.
+        os.environ.pop(key, None)
+        os.environ[key] = value
+    agent.send(b"gone")
+    agent.close()
+
+
+def _import(lines: list[str], agent: _Agent) -> None:
+    """Lines: `import NAME`, in this order, and `placed KEY`, variables that are not known yet."""
+    placed = {os.fsencode(line[7:]) for line in lines if line.startswith("placed ")}
+    names = [line[7:] for line in lines if line.startswith("import ")]
+    for module in ("sitecustomize", "usercustomize"):
+        # They come before the program's own imports; `site` will find them done.
+        try:
+            __import__(module)
+        except ModuleNotFoundError:
+            pass
+    beside = _beside_program()
+    watched = _Watched(dict(os.environ._data), placed)  # type: ignore[attr-defined]
+    _set_data(watched)
+    for name in names:
+        if name in sys.modules:
+            continue
+        agent.send(b"imports\0" + name.encode())
+        if name.partition(".")[0] in beside:
+            raise _Unfit(name, "it is beside the program")
+        before, files = set(sys.modules), _descriptors()
+        try:
+            __import__(name)
+        except Exception as error:
+            raise _Unfit(name, f"{type(error).__name__}: {error}") from None
+        _judge(name, beside.intersection(
+            new.partition(".")[0] for new in sys.modules.keys() - before), files, watched)
+    _set_data(dict(watched))
+
+
+def _judge(name: str, shadowed: set[str], files: set[int], watched: _Watched) -> None:
+    """After `name` was imported: has it done what must wait for the worker's place?"""
+    if shadowed:
+        raise _Unfit(name, f"it imports {min(shadowed)}, which is beside the program")
+    if watched.asked is not None:
+        raise _Unfit(name, f"it asks for {os.fsdecode(watched.asked)}")
+    threads = len(os.listdir("/proc/self/task")) - 1
+    if threads:
+        raise _Unfit(name, f"it starts {threads} thread{'s' if threads > 1 else ''}")
+    for file in sorted(_descriptors() - files):
+        what = _held_by(file)
+        if what:
+            raise _Unfit(name, f"it opens {what}")
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()  # The agent sees what comes.
+
+
+def _beside_program() -> set[str]:
+    """The names of modules that the program finds in sys.path[0], which is not there yet."""
+    program = sys.argv[0] if sys.argv else ""
+    folder = os.getcwd() if program in ("", "-c", "-m") else os.path.dirname(
+        os.path.realpath(program))
+    found = set()
+    for entry in os.scandir(folder):
+        stem, _, ending = entry.name.partition(".")
+        if ending in ("py", "pyc") or ending.endswith("so"):
+            found.add(stem)
+        elif not ending and os.path.exists(os.path.join(entry.path, "__init__.py")):
+            found.add(stem)
+    return found
+
+
+def _descriptors() -> set[int]:
+    folder = os.open("/proc/self/fd", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return {int(name) for name in os.listdir(folder)} - {folder}
+    finally:
+        os.close(folder)
+
+
+def _held_by(file: int) -> str:
+    """What a worker without its place may not have open; empty: it may."""
+    try:
+        target = os.readlink(f"/proc/self/fd/{file}")
+        with open(f"/proc/self/fdinfo/{file}") as info:
+            flags = int(next(line for line in info if line.startswith("flags:")).split()[1], 8)
+    except OSError:
+        return ""  # It was the listing's own.
+    if target.startswith("socket:"):
+        return "a socket"
+    if target.startswith(_DEVICES):
+        return target
+    if target.startswith("/") and flags & os.O_ACCMODE != os.O_RDONLY and target != "/dev/null":
+        return f"{target} for writing"
+    return ""
+
+
+def _set_data(data: dict[bytes, bytes]) -> None:
+    """os.environ and os.environb are two views of one dictionary."""
+    os.environ._data = os.environb._data = data  # type: ignore[attr-defined]
