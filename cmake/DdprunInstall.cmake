@@ -30,7 +30,7 @@ function(ddprun_install_libraries export)
 endfunction()
 ddprun_install_libraries(ddprunTargets ${base_libraries})
 if(DDPRUN_HAS_LIBTORCH)
-    ddprun_install_libraries(ddprunTorchTargets worker_runtime)
+    ddprun_install_libraries(ddprunTorchTargets scalars worker_runtime)
 endif()
 
 # What worker.hpp includes, and what may be used on its own; nothing of a third party but LibTorch.

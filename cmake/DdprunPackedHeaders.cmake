@@ -1,7 +1,8 @@
 # For a machine that has a compiler, CUDA and LibTorch, and no package of anything else: the worker
 # runtime with what scripts/pack_headers.sh has put into DDPRUN_HEADERS.
 
-foreach(header fmt/format.h nlohmann/json.hpp xxhash.h gloo/algorithm.h CLI/CLI.hpp)
+foreach(header fmt/format.h nlohmann/json.hpp xxhash.h gloo/algorithm.h CLI/CLI.hpp
+        protozero/pbf_builder.hpp boost/crc.hpp)
     if(NOT EXISTS "${DDPRUN_HEADERS}/${header}")
         message(FATAL_ERROR "DDPRUN_HEADERS=${DDPRUN_HEADERS} has no ${header}: make that folder "
                             "with scripts/pack_headers.sh")
@@ -20,3 +21,5 @@ endforeach()
 target_compile_definitions(fmt::fmt-header-only INTERFACE FMT_HEADER_ONLY)
 set(DDPRUN_XXHASH_INCLUDE "${DDPRUN_HEADERS}")
 set(DDPRUN_GLOO_INCLUDE "${DDPRUN_HEADERS}")
+set(DDPRUN_PROTOZERO_INCLUDE "${DDPRUN_HEADERS}")
+set(DDPRUN_BOOST_INCLUDE "${DDPRUN_HEADERS}")

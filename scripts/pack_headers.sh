@@ -8,11 +8,11 @@ usage() {
     cat <<'TEXT'
 usage: scripts/pack_headers.sh [FOLDER]
 
-Copies the headers of fmt, nlohmann-json, xxHash, Gloo and CLI11 from this machine into FOLDER
-(build/headers unless given; 3 MB). Take the checkout and that folder to a machine that has CMake,
-Ninja, a compiler, CUDA's nvcc and a Python with PyTorch, and nothing else of what
-scripts/setup.sh installs: there scripts/build.sh gpu builds the worker runtime, its examples and
-its tests on GPUs, and scripts/test.sh --gpu runs them.
+Copies the headers of fmt, nlohmann-json, xxHash, protozero, Boost.CRC, Gloo and CLI11 from this
+machine into FOLDER (build/headers unless given; 3 MB). Take the checkout and that folder to a
+machine that has CMake, Ninja, a compiler, CUDA's nvcc and a Python with PyTorch, and nothing else
+of what scripts/setup.sh installs: there scripts/build.sh gpu builds the worker runtime, its
+examples and its tests on GPUs, and scripts/test.sh --gpu runs them.
 TEXT
 }
 
@@ -21,7 +21,8 @@ case "${1:-}" in
     -*) printf 'pack: unknown option %s; see scripts/pack_headers.sh --help\n' "$1" >&2; exit 2 ;;
 esac
 folder=${1:-build/headers}
-for header in fmt nlohmann gloo CLI xxhash.h; do
+libraries=(fmt nlohmann gloo CLI protozero xxhash.h)
+for header in "${libraries[@]}" boost/crc.hpp; do
     if [ ! -e "/usr/include/$header" ]; then
         printf 'pack: there is no /usr/include/%s; run scripts/setup.sh first\n' "$header" >&2
         exit 1
@@ -29,7 +30,12 @@ for header in fmt nlohmann gloo CLI xxhash.h; do
 done
 rm -rf "$folder"
 mkdir -p "$folder"
-for header in fmt nlohmann gloo CLI xxhash.h; do
+for header in "${libraries[@]}"; do
     cp -rL "/usr/include/$header" "$folder/"
+done
+# Of Boost only what boost/crc.hpp includes.
+printf '#include <boost/crc.hpp>\n' | c++ -x c++ -M - | tr ' ' '\n' |
+    sed -n 's|^/usr/include/\(boost/.*\)|\1|p' | while read -r header; do
+    install -D -m 644 "/usr/include/$header" "$folder/$header"
 done
 printf 'pack: %s: %s\n' "$folder" "$(du -sh "$folder" | cut -f1)"

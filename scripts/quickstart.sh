@@ -35,6 +35,7 @@ esac
 readonly epochs=12
 readonly kill_after=4
 readonly folder=build/quickstart
+export DDPRUN_TENSORBOARD_DIR=$folder/curves
 # DDPRUN may name another program that takes the same flags.
 ddprun=${DDPRUN:-build/release/bin/ddprun}
 python=$PWD/.venv/bin/python

@@ -19,8 +19,8 @@ with the library and the type checker that the package `ddprun` is tested with.
                     runtime is written for (81 MB, 63 kept), and what only scripts/test.sh --full
                     uses: transformers and lightning in .venv, and Debian's packages to judge
                     released packages and run them with
-  --peers           also schedulers that tests run jobs of: Slurm, MUNGE, Open MPI. No service is
-                    started, the tests start their own
+  --peers           also what tests run beside ddprun: schedulers (Slurm, MUNGE, Open MPI) and, in
+                    .venv, TensorBoard. No service is started, the tests start their own
   --help            this text
 TEXT
 }
@@ -31,7 +31,7 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 packages=(
     g++ cmake ninja-build ccache                       # build
     libboost1.81-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-    libssl-dev libxxhash-dev libgloo-dev libsqlite3-dev libhwloc-dev   # libraries
+    libssl-dev libxxhash-dev libprotozero-dev libgloo-dev libsqlite3-dev libhwloc-dev   # libraries
     catch2 clang clang-format libclang-rt-14-dev   # tests and checks
     iproute2 nftables procps git python3 python3-venv  # tools that tests and scripts use
     # Tests of several daemons. Where systemd runs, Debian starts an etcd of its own on port 2379
@@ -63,6 +63,7 @@ torch_header_wheels=(
 )
 
 peer_packages=(munge slurmctld slurmd slurm-client openmpi-bin)
+peer_python_packages=(tensorboard==2.21.0)
 
 with_torch=yes
 with_cuda_headers=no
@@ -144,6 +145,7 @@ if [ "$is_full" = yes ]; then
 elif [ "$with_torch" = yes ]; then
     say ".venv: ${large_python_packages[*]} are for scripts/test.sh --full; --full installs them"
 fi
+[ "$with_peers" = no ] || python_packages+=("${peer_python_packages[@]}")
 if [ "$with_torch" = no ]; then
     say ".venv: left out as asked; examples and tests that run PyTorch will be skipped"
 elif has_python_packages; then

@@ -15,8 +15,7 @@ scripts/quickstart.sh as a user would. The last line is `N passed, N failed`; th
 only if nothing failed. What is skipped is said aloud.
 
   --full            also the callbacks for transformers and lightning (scripts/setup.sh --full), a
-                    ResNet on a terminal beside torchrun, jobs of a real Slurm and a real mpirun
-                    (--peers),
+                    ResNet on a terminal beside torchrun, all jobs of a real Slurm and mpirun,
                     the packages for x86-64 and for arm64 (under an emulator, with its unit and
                     scenario tests),
                     the thread sanitizer on everything, the quick tests 50 times over, 200
@@ -37,10 +36,10 @@ say() { printf '\ntest: %s\n' "$*"; }
 is_full=no
 is_gpu=no
 with_torch=yes
-setup_options=(--cuda-headers)
+setup_options=(--cuda-headers --peers)
 for argument in "$@"; do
     case "$argument" in
-        --full) is_full=yes; setup_options+=(--full --peers) ;;
+        --full) is_full=yes; setup_options+=(--full) ;;
         --gpu) is_gpu=yes ;;
         --without-torch) with_torch=no; setup_options+=(--without-torch) ;;
         --help | -h) usage; exit 0 ;;

@@ -124,6 +124,7 @@ private:
         checked(group_.all_reduce(loss));
         const double rate = static_cast<double>(images_seen_) / seconds_since(epoch_started_);
         const double accuracy = test_accuracy();
+        worker_.scalar("accuracy", accuracy, step_);
         wait_out_epoch();
         ++epochs_done_;
         sampler_.set_epoch(sampler_.epoch() + 1);

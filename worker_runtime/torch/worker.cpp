@@ -11,6 +11,7 @@
 
 #include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/env/page.hpp"
+#include "worker_runtime/scalars/scalars.hpp"
 #include "worker_runtime/torch/run.hpp"
 
 namespace ddprun {
@@ -19,6 +20,7 @@ struct Worker::State {
     worker::WorkerEnvironment place;
     worker::Page page;
     std::optional<ProcessGroup> group;
+    std::optional<worker::Scalars> scalars;  ///< from the first scalar()
 
     // For trainings without DistributedDataParallel: 1 where the agent has asked to stop.
     torch::Tensor stop_word;
@@ -153,6 +155,16 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
 
 void Worker::progress(std::int64_t step, std::int64_t samples, std::optional<double> loss) {
     state_->page.tell_progress(step, samples, loss);
+}
+
+void Worker::scalar(const std::string& name, double value, std::int64_t step) {
+    if (!state_->scalars.has_value()) {
+        state_->scalars.emplace(state_->place, worker::scalars_folder(state_->place));
+    }
+    const Result<void> added = state_->scalars->add(name, value, step);
+    if (!added) {
+        state_->warn(added.error().what + "; no curve is written from now on");
+    }
 }
 
 void Worker::resumed() const {

@@ -46,6 +46,12 @@ public:
     void progress(std::int64_t step, std::int64_t samples = 0,
                   std::optional<double> loss = std::nullopt);
 
+    /// Adds `value` at `step` to the curve `name`, for TensorBoard: rank 0 writes, on other ranks
+    /// nothing happens. The folder is $DDPRUN_TENSORBOARD_DIR, else runs/<job> in the working
+    /// directory, the same for all generations: after a resume the curves go on from its step, and
+    /// what came later is dropped. A folder that cannot be written is one line on stderr.
+    void scalar(const std::string& name, double value, std::int64_t step);
+
     /// Notes the time at which a checkpoint was loaded. Checkpoints::resume() does.
     void resumed() const;
 

@@ -180,6 +180,7 @@ private:
         }
         seen_.index_add_(0, batch.target, torch::ones_like(batch.target));
         worker_.progress(++step_, batch.data.size(0));
+        worker_.scalar("rate", rates_[0].item<double>(), step_);
     }
 
     ddprun::Worker& worker_;

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ddprun._ballot import Ballot
+    from ddprun._scalars import Scalars
 
 #: The exit code of a worker that saved and left because it was asked to.
 EXIT_LEFT_WHEN_ASKED = 75
@@ -69,6 +70,10 @@ class Worker:
         self.job = read.text("TORCHELASTIC_RUN_ID")
         self._page = self._open_page(read)
         self._page.tell_main(monotonic_ns())
+        self._scalars_folder = (environment.get("DDPRUN_TENSORBOARD_DIR") or
+                                f"runs/{self.job or 'local'}")
+        self._scalars: Scalars | None = None
+        self._writes_scalars = self.rank == 0
         self._samples = 0
         self._has_first_step = False
         self._has_agreed = False
@@ -96,6 +101,28 @@ class Worker:
         if not self._has_first_step:
             self._has_first_step = True
             page.tell_first_step(monotonic_ns())
+
+    def scalar(self, name: str, value: float, step: int) -> None:
+        """Adds `value` at `step` to the curve `name`, for TensorBoard.
+
+        Rank 0 writes, on other ranks nothing happens. The folder is DDPRUN_TENSORBOARD_DIR, else
+        runs/<job> in the working directory, the same for all generations: after a resume the
+        curves go on from its step, and what came later is dropped. Needs the package tensorboard.
+        Without it, or where the folder cannot be written, one line on stderr says so, and the
+        training goes on.
+        """
+        if not self._writes_scalars:
+            return
+        try:
+            if self._scalars is None:
+                from ddprun._scalars import Scalars
+
+                self._scalars = Scalars(self._scalars_folder, self.generation, step)
+            self._scalars.add(name, value, step)
+        except (ImportError, OSError) as error:
+            self._writes_scalars = False
+            self._warn(f"{error}; no curve is written from now on" + (
+                "; pip install tensorboard" if isinstance(error, ImportError) else ""))
 
     def group_ready(self) -> None:
         """Notes the time at which all ranks were connected; for how long a start takes."""

@@ -1,0 +1,69 @@
+#include "worker_runtime/scalars/scalars.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+namespace ddprun::worker {
+
+namespace {
+
+Milliseconds unix_time() {
+    return std::chrono::duration_cast<Milliseconds>(
+        std::chrono::system_clock::now().time_since_epoch());
+}
+
+std::string hostname() {
+    std::array<char, 256> name{};
+    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+}  // namespace
+
+std::string scalars_folder(const WorkerEnvironment& place) {
+    const char* const asked = std::getenv("DDPRUN_TENSORBOARD_DIR");
+    if (asked != nullptr && *asked != '\0') {
+        return asked;
+    }
+    return "runs/" + (place.job.value().empty() ? "local" : place.job.value());
+}
+
+Scalars::Scalars(const WorkerEnvironment& place, std::string folder)
+    : folder_(std::move(folder)),
+      generation_(place.generation.value()),
+      writes_(place.rank.value() == 0) {}
+
+Result<void> Scalars::add(const std::string& tag, double value, std::int64_t step) {
+    if (!writes_) {
+        return {};
+    }
+    Result<void> written = write(tag, value, step);
+    writes_ = written.has_value();
+    return written;
+}
+
+Result<void> Scalars::write(const std::string& tag, double value, std::int64_t step) {
+    const Milliseconds now = unix_time();
+    if (!file_.has_value()) {
+        const EventFileName name{.started = now.count() / 1000,
+                                 .hostname = hostname(),
+                                 .pid = ::getpid(),
+                                 .generation = generation_};
+        Result<EventFile> file = EventFile::create(folder_, name, step, now);
+        if (!file) {
+            return file.error();
+        }
+        file_ = std::move(*file);
+        const Result<void> marked =
+            file_->scalar("ddprun/generation", static_cast<double>(generation_), step, now);
+        if (!marked) {
+            return marked;
+        }
+    }
+    return file_->scalar(tag, value, step, now);
+}
+
+}  // namespace ddprun::worker
