@@ -57,6 +57,14 @@ struct Limits {
     /// of several ddprun of a node for the first, and at its end for late ones: a slow home folder
     Milliseconds task_patience{30000};
 
+    // Nodes beside each other.
+    /// hashed of a program's file at its beginning, and as much at its end: 3 ms of a cold disk
+    std::size_t program_hash_bytes_max = std::size_t{4} << 20;
+    Milliseconds peer_pause{250};           ///< between two attempts of ddpctl doctor at a node
+    std::size_t peer_hello_bytes_max = 64;  ///< of a line that ddpctl doctors say to each other
+    /// connections to one ddpctl doctor besides those expected; strangers use up no descriptors
+    std::size_t peer_strangers_max = 64;
+
     // Failing and ending.
     Milliseconds unkillable_after{10000};     ///< SIGKILL sent and still there: given up
     Milliseconds stop_slack{5000};            ///< on top of grace and unkillable_after, for a node

@@ -24,6 +24,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/limits.hpp"
 #include "base/os/network_interfaces.hpp"
 #include "base/os/numeric_address.hpp"
 #include "base/whole_number.hpp"
@@ -38,11 +39,6 @@ using asio::ip::tcp;
 
 /// "ddpctl-peers 1 NUMBER PORT\n": the place in the list of who speaks, and its chosen port.
 constexpr std::string_view kHelloWord = "ddpctl-peers 1 ";
-constexpr std::size_t kHelloBytesMax = 64;
-/// Between two attempts at a node that is perhaps about to begin.
-constexpr std::chrono::milliseconds kPause{250};
-/// Open at once besides what is expected, so that strangers cannot use up descriptors.
-constexpr std::size_t kStrangersMax = 64;
 
 struct Hello {
     std::size_t index = 0;
@@ -130,9 +126,9 @@ private:
             auto [error, socket] =
                 co_await acceptor.async_accept(asio::as_tuple(asio::use_awaitable));
             if (error) {
-                asio::steady_timer pause(io_, kPause);
+                asio::steady_timer pause(io_, limits_.peer_pause);
                 static_cast<void>(co_await pause.async_wait(asio::as_tuple(asio::use_awaitable)));
-            } else if (open_ < 2 * facts_.peers.size() + kStrangersMax) {
+            } else if (open_ < 2 * facts_.peers.size() + limits_.peer_strangers_max) {
                 asio::co_spawn(io_, serve(std::move(socket), came), asio::detached);
             }
         }
@@ -160,7 +156,7 @@ private:
             co_return std::nullopt;
         }
         std::string line;
-        auto buffer = asio::dynamic_buffer(line, kHelloBytesMax);
+        auto buffer = asio::dynamic_buffer(line, limits_.peer_hello_bytes_max);
         const auto [unread, got] = co_await asio::async_read_until(
             socket, buffer, '\n', asio::as_tuple(asio::use_awaitable));
         if (unread) {
@@ -211,7 +207,7 @@ private:
                 co_return;
             }
         }
-        asio::steady_timer pause(io_, kPause);
+        asio::steady_timer pause(io_, limits_.peer_pause);
         static_cast<void>(co_await pause.async_wait(asio::as_tuple(asio::use_awaitable)));
     }
 
@@ -244,6 +240,7 @@ private:
 
     asio::io_context io_{1};
     const PeerCheckOptions& options_;
+    const Limits limits_{};
     PeersFacts facts_;
     std::vector<std::size_t> indices_;  ///< of facts_.peers in the list
     std::size_t self_;
