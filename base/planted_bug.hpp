@@ -73,6 +73,10 @@
       "a generation has the smallest size, although a larger one would fit")                     \
     X(GrowthWithoutSize, "growth-without-size",                                                  \
       "a newcomer stops the workers although it completes no larger size")                       \
+    X(UnlikeTaken, "unlike-taken",                                                               \
+      "with --same strict a node that runs another program is taken in")                         \
+    X(DifferenceUnsaid, "difference-unsaid",                                                     \
+      "nodes run different programs, and nobody is told (torchrun)")                             \
     X(GrowthKills, "growth-kills", "growing stops the workers without the time to save")         \
     X(QuarantineIgnored, "quarantine-ignored",                                                   \
       "a node that keeps failing is chosen although others suffice")                             \

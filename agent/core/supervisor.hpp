@@ -245,8 +245,8 @@ struct StartWorkers {
     std::optional<StoreAddress> relayed_store = {};
 };
 
-/// Tell the workers that look at the shared page to save and leave before `deadline`. Comes again
-/// when the deadline has come nearer.
+/// Tell the workers that look at the shared page to save and leave before `deadline`: then they are
+/// killed, or those of another node that save with them. Comes again when it has come nearer.
 struct AskWorkersToLeave {
     Generation generation;
     int signal = 0;  ///< that is sent to those who do not look

@@ -9,7 +9,6 @@
 #include "agent/core/supervisor_state.hpp"
 #include "base/check.hpp"
 #include "base/signal_name.hpp"
-#include "rendezvous/wire/node_sizes.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
@@ -121,8 +120,17 @@ void Supervisor::State::begin_to_leave(bool is_said) {
         } else if (is_said) {
             say(fmt::format("{}: leaving the job", why_leaving()));
         }
-        tell(rdzv::Leave{*first_signal_});
+        tell_leave();
     }
+}
+
+/// With what this node's workers have left, where somebody has told when it goes.
+void Supervisor::State::tell_leave() {
+    const Milliseconds usual = options_.identity.settings.shutdown_timeout;
+    const auto left = std::chrono::duration_cast<Milliseconds>(deadlines_.within(now_, usual));
+    const bool is_sooner = left < usual;
+    tell(rdzv::Leave{.signal = *first_signal_,
+                     .within = is_sooner ? std::max(left, Milliseconds(1)) : Milliseconds(0)});
 }
 
 /// Somebody at its terminal wanted that: no failure, and nothing to restart.
@@ -185,12 +193,12 @@ void Supervisor::State::hear(const rdzv::Refused& message) {
                     .says_goodbye = false});
 }
 
-void Supervisor::State::end_for_old_rendezvous() {
-    const rdzv::JobSettings& settings = options_.identity.settings;
+void Supervisor::State::end_for_old_rendezvous(const std::string& flags,
+                                               const std::string& others) {
     say(
-        fmt::format("the rendezvous is an older ddprun's, which would overlook --nnodes {}; update "
-                    "it, or start with --nnodes {}:{} on every node",
-                    rdzv::nnodes_of(settings), settings.min_nodes, settings.max_nodes));
+        fmt::format("the rendezvous is an older ddprun's, which would overlook {}; update it, or "
+                    "start with {} on every node",
+                    flags, others));
     end_after_stop({.reason = ExitReason::Refused, .exit_code = kExitUsage, .verdict = {}});
 }
 

@@ -364,7 +364,8 @@ void Supervisor::State::hear(const rdzv::Stop& message) {
         stop_workers({.signal = message.signal,
                       .grace = message.grace,
                       .is_drain = message.cause == rdzv::StopCause::Grow ||
-                                  message.cause == rdzv::StopCause::Leave});
+                                  message.cause == rdzv::StopCause::Leave,
+                      .within = message.within});
         return;
     }
     if (message.generation < newest_known()) {
@@ -406,20 +407,23 @@ void Supervisor::State::stop_workers(const StopOrder& order) {
         next.kill_at = std::min(next.kill_at, now_ + hang->grace);
         next.manner = StopManner::Signal;
     }
+    next.leave_by = order.within == Duration::zero() ? next.kill_at
+                                                     : std::min(next.kill_at, now_ + order.within);
     bool is_deadline_new = true;
     bool is_signal_new = true;
     if (const WorkersStop* current = std::get_if<WorkersStop>(&group_->phase)) {
         next.since = current->since;
         next.kill_at = std::min(next.kill_at, current->kill_at);
         next.manner = manner_after(current->manner, order.is_drain);
-        is_deadline_new = next.kill_at != current->kill_at;
+        next.leave_by = std::min({next.leave_by, next.kill_at, current->leave_by});
+        is_deadline_new = next.leave_by != current->leave_by;
         // A drain that becomes a stop has left out those that were asked.
         is_signal_new = current->signal != order.signal || current->manner != next.manner;
     }
     group_->phase = next;
     if (next.manner != StopManner::Signal && is_deadline_new) {
         emit(AskWorkersToLeave{
-            .generation = group_->generation(), .signal = order.signal, .deadline = next.kill_at});
+            .generation = group_->generation(), .signal = order.signal, .deadline = next.leave_by});
     }
     if (is_signal_new) {
         emit(SignalWorkers{.generation = group_->generation(),

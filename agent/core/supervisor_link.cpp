@@ -261,8 +261,15 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     LinkIsAccepted& accepted = link_.emplace<LinkIsAccepted>();
     unheard_since_.reset();
     say_connected();
-    if (rdzv::has_sizes(options_.identity.settings) && !message.keeps_sizes) {
-        end_for_old_rendezvous();
+    const rdzv::JobSettings& settings = options_.identity.settings;
+    if (rdzv::has_sizes(settings) && !message.keeps_sizes) {
+        end_for_old_rendezvous(
+            fmt::format("--nnodes {}", rdzv::nnodes_of(settings)),
+            fmt::format("--nnodes {}:{}", settings.min_nodes, settings.max_nodes));
+        return;
+    }
+    if (settings.same == rdzv::Sameness::Strict && !message.compares_nodes) {
+        end_for_old_rendezvous("--same strict", "--same warn");
         return;
     }
     is_daemon_lasting_ = message.is_lasting;
@@ -304,7 +311,7 @@ void Supervisor::State::say_again() {
     }
     if (is_leaving() && !DDP_BUG(LeaveForgottenOnReconnect)) {
         DDP_PROBE(leave_told_again);
-        tell(rdzv::Leave{*first_signal_});
+        tell_leave();
     }
     if (!holds_workers()) {
         owed_ = newest_known();

@@ -89,6 +89,7 @@ struct StopOrder {
     Duration grace{};
     /// They may save first; those that look at the shared page are asked there, without a signal.
     bool is_drain = false;
+    Duration within{};  ///< another node's are gone by then; 0: none sooner
 };
 
 /// What a Supervisor knows, and its transitions, one file per concern:
@@ -141,7 +142,8 @@ private:
     // Messages of the rendezvous.
     void hear(const rdzv::Accepted& message);
     void hear(const rdzv::Refused& message);
-    void end_for_old_rendezvous();
+    /// It would overlook `flags`; `others` it knows.
+    void end_for_old_rendezvous(const std::string& flags, const std::string& others);
     void hear(const rdzv::Waiting& message);
     void hear(const rdzv::Notice& message);
     void hear(const rdzv::Redirect& message);
@@ -223,6 +225,7 @@ private:
         return !is_done_ && ending_.has_value() && ending_->tells_until.has_value();
     }
     [[nodiscard]] int signal_exit_code() const;
+    void tell_leave();
     [[nodiscard]] std::string why_leaving() const;
     [[nodiscard]] std::optional<Instant> leave_at() const;
     void leave_if_due();

@@ -87,6 +87,7 @@ enum class StopManner {
 struct WorkersStop {
     Instant since{};
     Instant kill_at{};
+    Instant leave_by{};  ///< as the workers are told: others that save with them go then
     int signal = 0;
     StopManner manner = StopManner::Signal;
 };

@@ -17,6 +17,7 @@
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/running.hpp"
+#include "rendezvous/core/sameness.hpp"
 #include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/wire/node_sizes.hpp"
@@ -34,6 +35,10 @@ std::string hang_timeout_of(const JobSettings& settings) {
     return settings.learns_hang_timeout
                ? "auto"
                : fmt::format("{:g}", std::chrono::duration<double>(settings.hang_timeout).count());
+}
+
+std::string name_of(Sameness same) {
+    return same == Sameness::Strict ? "strict" : same == Sameness::Off ? "off" : "warn";
 }
 
 /// Why `join` may not be part of this run; empty if it may.
@@ -64,6 +69,12 @@ std::string objection(const Step& step, const Join& join) {
         const auto name = [](bool admits_any) { return admits_any ? "any" : "members"; };
         return disagrees("--store-admit", name(join.settings.store_admits_any),
                          name(opened.store_admits_any));
+    }
+    if (join.settings.same != opened.same) {
+        return disagrees("--same", name_of(join.settings.same), name_of(opened.same));
+    }
+    if (std::string unlike = objection_as_unlike(step.run, join); !unlike.empty()) {
+        return unlike;
     }
     if (DDP_BUG(SurplusRefused) && step.run.nodes.size() >= maximum(step.run) &&
         !step.run.nodes.contains(join.node)) {
@@ -300,8 +311,10 @@ void attach(Step& step, Node& node, ConnectionId connection) {
     node.said_waiting.clear();
     forget_quiet(step.run, id);
     renew_lease(step, node);
-    Accepted accepted{
-        .run_token = step.run.token, .is_lasting = step.options.is_lasting, .keeps_sizes = true};
+    Accepted accepted{.run_token = step.run.token,
+                      .is_lasting = step.options.is_lasting,
+                      .keeps_sizes = true,
+                      .compares_nodes = true};
     if (step.options.has_leases) {
         accepted.lease = step.options.limits.lease;
         accepted.beat_interval = beat_interval_of(step.run, step.options.limits);

@@ -119,6 +119,7 @@ void start_generation(Step& step, const std::string& why) {
          fmt::format("generation {} started: {}, {} worker{}", run.current.number.value(),
                      node_count(run.current.places.size()), workers, workers == 1 ? "" : "s"));
     send_rows(step, why);
+    tell_differences(step);
     if (is_first) {
         if (const std::string unfit = names_unfit(run, step.now); !unfit.empty()) {
             tell_head(step, unfit);

@@ -21,6 +21,7 @@
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/running.hpp"
+#include "rendezvous/core/sameness.hpp"
 #include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/stopping.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -67,7 +68,8 @@ struct Run {
 
     // What people are told.
     std::vector<TimelineEvent> timeline;
-    std::string not_durable;            ///< why the journal has not the last record; empty
+    std::string not_durable;  ///< why the journal has not the last record; empty
+    DifferencesTold differences_told;
     std::string turned_away;            ///< why the last one was, since a generation ran
     std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
 };

@@ -104,7 +104,7 @@ void member_lost(Step& step, const Running& running, const Node& node, Instant d
 void drain_for_leaver(Step& step, const Running& /*running*/, const Node& node,
                       const Leave& message) {
     enter_stopping(step, StopCause::Leave, message.signal,
-                   fmt::format("node {} was told to leave", node.info.hostname));
+                   fmt::format("node {} was told to leave", node.info.hostname), message.within);
 }
 
 void hear_quiet(Step& step, Running& running, Node& node, const Quiet& message) {

@@ -166,7 +166,8 @@ void complete_evidence(Step& step, Stopping& stopping, const NodeId& id,
 
 }  // namespace
 
-Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::string& why) {
+Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::string& why,
+                         Milliseconds within) {
     Run& run = step.run;
     const Running running = std::get<Running>(run.phase);
     Milliseconds grace = is_drain(cause)
@@ -183,6 +184,7 @@ Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::str
                           .cause = cause,
                           .signal = signal,
                           .grace = grace,
+                          .within = within,
                           .why = why};
     stopping.give_up_at = step.now + time_to_stop(stopping.order, limits);
     stopping.unfinished = running.unfinished;

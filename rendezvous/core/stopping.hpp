@@ -38,8 +38,9 @@ struct Stopping {
 };
 
 /// From Running: all members are told, and have time_to_stop(). Returns the phase that the run is
-/// in then.
-Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::string& why);
+/// in then. `within`: as Stop::within.
+Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::string& why,
+                         Milliseconds within = Milliseconds(0));
 /// How long members may take to carry out `order`.
 [[nodiscard]] Duration time_to_stop(const Stop& order, const Limits& limits);
 

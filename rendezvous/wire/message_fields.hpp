@@ -52,6 +52,12 @@ inline constexpr std::array kPreparesNames = {
     std::pair{std::string_view("job_here"), Prepares::JobHere},
 };
 
+inline constexpr std::array kSamenessNames = {
+    std::pair{std::string_view("warn"), Sameness::Warn},
+    std::pair{std::string_view("strict"), Sameness::Strict},
+    std::pair{std::string_view("off"), Sameness::Off},
+};
+
 /// `Message` below is T or const T.
 template <typename T>
 struct Fields;
@@ -93,6 +99,19 @@ struct Fields<JobSettings> {
         visit.duration("hang_timeout_ms", settings.hang_timeout);
         visit.flag("learns_hang_timeout", settings.learns_hang_timeout);
         visit.flag("store_admits_any", settings.store_admits_any);
+        visit.choice("same", settings.same, kSamenessNames);
+    }
+};
+
+template <>
+struct Fields<Fingerprint> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& fingerprint, Visitor& visit) {
+        visit.name("program", fingerprint.program, false);
+        visit.name("python", fingerprint.python, false);
+        visit.name("torch", fingerprint.torch, false);
+        visit.name("nccl", fingerprint.nccl, false);
+        visit.name("driver", fingerprint.driver, false);
     }
 };
 
@@ -196,6 +215,7 @@ struct Fields<Join> {
                      std::numeric_limits<std::uint64_t>::max());
         visit.name("unreachable", join.unreachable, false);
         visit.choice("prepares", join.prepares, kPreparesNames);
+        visit.object("fingerprint", join.fingerprint);
     }
 };
 
@@ -251,6 +271,7 @@ struct Fields<Leave> {
     template <typename Message, typename Visitor>
     static void visit(Message& leave, Visitor& visit) {
         visit.number("signal", leave.signal, 0, 127);
+        visit.duration("within_ms", leave.within);
     }
 };
 
@@ -305,6 +326,7 @@ struct Fields<Accepted> {
         visit.duration("beat_interval_ms", accepted.beat_interval);
         visit.flag("is_lasting", accepted.is_lasting);
         visit.flag("keeps_sizes", accepted.keeps_sizes);
+        visit.flag("compares_nodes", accepted.compares_nodes);
     }
 };
 
@@ -394,6 +416,7 @@ struct Fields<Stop> {
         visit.choice("cause", stop.cause, kStopCauseNames);
         visit.number("signal", stop.signal, 0, 127);
         visit.duration("grace_ms", stop.grace);
+        visit.duration("within_ms", stop.within);
         visit.text("why", stop.why);
     }
 };

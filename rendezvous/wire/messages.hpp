@@ -16,6 +16,13 @@ namespace ddprun::rdzv {
 
 // ---------------------------------------------------------------------------------------- values
 
+/// What is done about nodes that do not run the same (Fingerprint).
+enum class Sameness {
+    Warn,    ///< the first node of the group is told
+    Strict,  ///< who differs from those that are here is refused
+    Off,
+};
+
 /// How the user wants the job run. The first joiner's settings become the run's. Of how many nodes
 /// a generation may have, node_sizes.hpp says more.
 struct JobSettings {
@@ -35,8 +42,20 @@ struct JobSettings {
     Milliseconds hang_timeout{0};          ///< workers quiet for so long hang; 0: never
     bool learns_hang_timeout = false;      ///< each agent finds it out; then the above is 0
     bool store_admits_any = false;         ///< the workers' store answers who is no member, too
+    Sameness same = Sameness::Warn;        ///< whether nodes may differ
 
     bool operator==(const JobSettings&) const = default;
+};
+
+/// What a node's workers are made of, each in a word. Empty: not known, and like anything.
+struct Fingerprint {
+    std::string program;  ///< a hash of its file
+    std::string python;   ///< implementation and version
+    std::string torch;
+    std::string nccl;
+    std::string driver;  ///< NVIDIA's
+
+    bool operator==(const Fingerprint&) const = default;
 };
 
 /// A generation whose workers (may) live on a node that joins: it was cut off, not restarted. With
@@ -140,6 +159,7 @@ struct Join {
     /// Somebody has to prepare before this node can have workers; Prepare says when it is to.
     /// Nobody: this ddprun has done so, too.
     Prepares prepares = Prepares::Nobody;
+    Fingerprint fingerprint;
 
     bool operator==(const Join&) const = default;
 };
@@ -181,6 +201,7 @@ struct Quiet {
 /// This node was told by `signal` to leave the job.
 struct Leave {
     int signal = 0;
+    Milliseconds within{0};  ///< its workers have so long; 0: as the job's settings say
 
     bool operator==(const Leave&) const = default;
 };
@@ -235,6 +256,7 @@ struct Accepted {
     /// one.
     bool is_lasting = false;
     bool keeps_sizes = false;  ///< it knows node_unit and node_sizes, which others would overlook
+    bool compares_nodes = false;  ///< it knows what is asked by Sameness, which others overlook
 
     bool operator==(const Accepted&) const = default;
 };
@@ -305,6 +327,9 @@ struct Stop {
     StopCause cause = StopCause::Failure;
     int signal = 15;           ///< to be sent first
     Milliseconds grace{5000};  ///< from that signal to SIGKILL
+    /// Another node's workers are gone by then: what all of them save together has to be saved.
+    /// 0: nobody goes sooner.
+    Milliseconds within{0};
     std::string why;
 
     bool operator==(const Stop&) const = default;

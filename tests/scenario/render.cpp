@@ -82,6 +82,7 @@ std::string text_of(const Start& m) {
 std::string text_of(const Stop& m) {
     return fmt::format("Stop generation {}, {}: signal {}, grace {}", m.generation.value(),
                        name_of(m.cause), m.signal, render_duration(m.grace)) +
+           (m.within.count() == 0 ? "" : ", saves within " + render_duration(m.within)) +
            quoted("why", m.why);
 }
 

@@ -254,6 +254,11 @@ void Scenario::read_settings(Words& words, rdzv::JobSettings& settings) {
             value = duration_of(*text);
         }
     };
+    if (const auto same = words.option("same")) {
+        settings.same = *same == "strict" ? rdzv::Sameness::Strict
+                        : *same == "off"  ? rdzv::Sameness::Off
+                                          : rdzv::Sameness::Warn;
+    }
     number("node_unit", settings.node_unit);
     number("max_restarts", settings.max_restarts);
     number("max_node_losses", settings.max_node_losses);
@@ -284,6 +289,8 @@ void Scenario::join(Words& words, bool is_same_process) {
         agent.identity.slots = number_of(words.option("slots").value_or("1"));
         agent.identity.role = words.option("role").value_or("default");
         agent.identity.topology_key = words.option("topology").value_or("");
+        agent.identity.fingerprint.program = words.option("program").value_or("");
+        agent.identity.fingerprint.torch = words.option("torch").value_or("");
         agent.identity.addresses = {words.option("address").value_or("10.0.0." + name)};
         agent.identity.settings = settings_;
         read_settings(words, agent.identity.settings);
@@ -366,7 +373,9 @@ void Scenario::report(const std::string& command, Words& words) {
         message = rdzv::Stopped{generation, {agent.identity.hostname, agent.next_port}};
         agent.held.reset();
     } else if (command == "leave") {
-        message = rdzv::Leave{number_of(words.next())};
+        rdzv::Leave leave{.signal = number_of(words.next())};
+        leave.within = duration_of(words.option("within").value_or("0ms"));
+        message = leave;
     } else if (command == "unkillable") {
         message = rdzv::Unkillable{generation};
     } else if (command == "goodbye") {

@@ -119,6 +119,7 @@ private:
     void check_places(const rdzv::Run& run, const GenerationTruth& old);
     void check_choice(const rdzv::Run& run, Instant now);
     void check_size(const rdzv::Run& run, Instant now);
+    void check_programs(const rdzv::Run& run);
     [[nodiscard]] static bool is_size(const rdzv::JobSettings& settings, std::size_t nodes);
     [[nodiscard]] static bool is_size_between(const rdzv::JobSettings& settings, std::size_t above,
                                               std::size_t most);

@@ -48,6 +48,7 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
     }
     check_choice(run, now);
     check_size(run, now);
+    check_programs(run);
     check_pace(now);
     truths_[run.current.digest] = std::move(truth);
 }
@@ -147,6 +148,23 @@ void Checker::check_size(const rdzv::Run& run, Instant now) {
         violate("S15", fmt::format("{} nodes have places, {} more wait, and a larger size of {} "
                                    "would have fitted",
                                    size, spares, rdzv::nnodes_of(run.settings)));
+    }
+}
+
+/// With --same strict all run the same program; else people are told that they do not.
+void Checker::check_programs(const rdzv::Run& run) {
+    std::set<std::string> programs;
+    for (const rdzv::Place& place : run.current.places) {
+        programs.insert(run.nodes.at(place.node).info.fingerprint.program);
+    }
+    programs.erase("");  // of who was restored, or is unknown
+    if (programs.size() < 2) {
+        return;
+    }
+    if (run.settings.same == rdzv::Sameness::Strict) {
+        violate("S15", "nodes that run different programs have places together");
+    } else if (!run.differences_told.contains("program")) {
+        violate("S15", "nodes run different programs, and nobody is told");
     }
 }
 

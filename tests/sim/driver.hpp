@@ -134,6 +134,7 @@ private:
     void drop_link(Machine& machine, const std::string& why);
     void ask(Machine& machine, rdzv::AgentMessage message);
     [[nodiscard]] rdzv::JobSettings settings_of(const Machine& machine) const;
+    [[nodiscard]] std::string program_of(const Machine& machine) const;
     void node_receives(ConnectionId connection, int node, Packet packet);
     void agent_receives(Machine& machine, ConnectionId connection, const Packet& packet);
     void hear(Machine& machine, const rdzv::RendezvousMessage& message);
@@ -232,6 +233,7 @@ private:
     void judge_environment(const Machine& machine, const agent::StartWorkers& effect);
     void judge_false_deaths(const Machine& machine, const rdzv::RendezvousMessage& message);
     void judge_start(const rdzv::Run& run, const rdzv::Send& send, const rdzv::Start& start);
+    [[nodiscard]] bool is_unlike(const rdzv::Run& run, std::optional<int> node);
     void judge_refusal(const rdzv::Run& run, const rdzv::Send& send, const rdzv::Refused& refused);
     void judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_before);
     void judge_durability(const Daemon& daemon, const rdzv::Run& run,

@@ -65,6 +65,10 @@ rdzv::JobSettings Simulation::settings_of(const Machine& machine) const {
     return settings;
 }
 
+std::string Simulation::program_of(const Machine& machine) const {
+    return machine.index >= options_.nodes - options_.unlike_nodes ? "2" : "1";
+}
+
 void Simulation::boot(int index) {
     Machine& machine = machines_[static_cast<std::size_t>(index)];
     if (machine.supervisor != nullptr || machine.is_broken) {
@@ -110,6 +114,7 @@ void Simulation::boot(int index) {
     options.connect_timeout = options_.connect_timeout;
     options.has_preflight_command = options_.has_preflight;
     options.identity.prepares = options_.prepares;
+    options.identity.fingerprint.program = program_of(machine);
     machine.prepares = 0;
     machine.supervisor = std::make_unique<agent::Supervisor>(std::move(options));
     trace(name_of(machine), fmt::format("boots with {} slots", machine.slots));

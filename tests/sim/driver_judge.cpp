@@ -339,6 +339,18 @@ void Simulation::judge_start(const rdzv::Run& run, const rdzv::Send& send,
     }
 }
 
+/// That `node` has another program than some node here, and that matters.
+bool Simulation::is_unlike(const rdzv::Run& run, std::optional<int> node) {
+    if (run.settings.same != rdzv::Sameness::Strict) {
+        return false;
+    }
+    return !node.has_value() ||  // it is gone, who can tell?
+           std::any_of(run.nodes.begin(), run.nodes.end(), [&](const auto& entry) {
+               const std::string& program = entry.second.info.fingerprint.program;
+               return !program.empty() && program != program_of(machine(*node));
+           });
+}
+
 /// Spares are welcome, and nobody is sent away but for another that took his place, or for flags
 /// that are not the run's (S15).
 void Simulation::judge_refusal(const rdzv::Run& run, const rdzv::Send& send,
@@ -349,7 +361,8 @@ void Simulation::judge_refusal(const rdzv::Run& run, const rdzv::Send& send,
                             : options_.odd_nodes > 0;  // it is gone, who can tell?
     const bool is_right = refused.exit_code == kExitRendezvousLost ||
                           refused.exit_code == kExitUnfit || strangers_.contains(send.connection) ||
-                          (is_odd && refused.exit_code == kExitUsage);
+                          (is_odd && refused.exit_code == kExitUsage) ||
+                          (is_unlike(run, node) && refused.exit_code == kExitUsage);
     if (!is_right) {
         checker_.violate("S15", "refused: " + refused.text);
     }

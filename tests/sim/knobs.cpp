@@ -98,6 +98,8 @@ const std::vector<Knob>& knobs() {
         knob<&SimOptions::daemons>("daemons", 1),
         knob<&SimOptions::slow_nodes>("slow-nodes", 0),
         knob<&SimOptions::odd_nodes>("odd-nodes", 0),
+        knob<&SimOptions::unlike_nodes>("unlike-nodes", 0),
+        setting<&S::same>("same", 0),
         knob<&SimOptions::bandwidth_kib>("bandwidth-kib", 0),
         setting<&S::max_nodes>("max-nodes", 1),
         setting<&S::min_nodes>("min-nodes", 1),

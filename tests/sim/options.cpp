@@ -124,6 +124,18 @@ void draw_sizes(SimOptions& options) {
     make_consistent(options);
 }
 
+/// The same with programs that differ.
+void draw_programs(SimOptions& options) {
+    Dice dice(options.seed, 9);
+    const bool has_unlike = dice.chance(1, 8);
+    const int unlike = dice.between(1, options.nodes);
+    const bool is_strict = dice.chance(1, 2);
+    if (has_unlike && options.nodes > 1) {
+        options.unlike_nodes = unlike;
+        options.settings.same = is_strict ? rdzv::Sameness::Strict : rdzv::Sameness::Warn;
+    }
+}
+
 /// The bounds, the unit and the list are made to fit each other.
 void make_sizes_sound(rdzv::JobSettings& settings) {
     std::vector<int>& sizes = settings.node_sizes;
@@ -181,6 +193,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_gpus(options);
     draw_preflight(options);
     draw_sizes(options);
+    draw_programs(options);
     return options;
 }
 
@@ -189,6 +202,7 @@ void make_consistent(SimOptions& options) {
     options.is_in_process = options.is_in_process && options.nodes == 1 && options.daemons == 1;
     options.slow_nodes = std::min(options.slow_nodes, options.nodes);
     options.odd_nodes = std::min(options.odd_nodes, options.nodes);
+    options.unlike_nodes = std::min(options.unlike_nodes, options.nodes);
     rdzv::JobSettings& settings = options.settings;
     settings.max_nodes = std::clamp(settings.max_nodes, 1, options.nodes);
     settings.min_nodes = std::clamp(settings.min_nodes, 1, settings.max_nodes);

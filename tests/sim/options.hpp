@@ -68,6 +68,7 @@ struct SimOptions {
     int daemons = 1;             ///< several compete in etcd for being the one that decides
     int slow_nodes = 0;          ///< the last ones: their messages take kSlowness times as long
     int odd_nodes = 0;           ///< the last ones: started with another --max-restarts
+    int unlike_nodes = 0;        ///< the last ones: they run another program
     int bandwidth_kib = 0;       ///< of a node's link in a second, each way; 0: no limit
     bool is_in_process = false;  ///< one node, coordinator in the same process: no leases
     rdzv::JobSettings settings;

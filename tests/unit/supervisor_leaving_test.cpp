@@ -164,6 +164,33 @@ TEST_CASE("a notice begins a drain, and its deadline is the workers'") {
     CHECK(rig.does<EmptyGeneration>());
 }
 
+TEST_CASE("who leaves by a deadline tells what its workers have, and the others know it") {
+    Rig leaver;
+    leaver.become_running();
+    leaver.give(notice(leaver.now + seconds(20)));
+    REQUIRE(leaver.sent<rdzv::Leave>().size() == 1);
+    CHECK(leaver.sent<rdzv::Leave>()[0].within == seconds(17));
+
+    Rig without;
+    without.become_running();
+    without.give(notice());
+    CHECK(without.sent<rdzv::Leave>()[0].within == seconds(0));
+
+    // Their own deadline stays: what they save by themselves is not cut short.
+    Rig other;
+    other.become_running();
+    rdzv::Stop stop = Rig::stop(rdzv::StopCause::Leave, 1, kShutdown);
+    stop.within = seconds(17);
+    other.hear(stop);
+    CHECK(other.effect<AskWorkersToLeave>()->deadline == other.now + seconds(17));
+    other.hear(stop);
+    CHECK_FALSE(other.does<AskWorkersToLeave>());
+    other.pass(seconds(17));
+    CHECK_FALSE(other.does<EmptyGeneration>());
+    other.pass(kShutdown - seconds(17));
+    CHECK(other.does<EmptyGeneration>());
+}
+
 TEST_CASE("a notice where no workers are is reason enough to leave") {
     Rig waiting;
     waiting.become_waiting();

@@ -40,6 +40,22 @@ TEST_CASE("an answer to a join that was never sent changes nothing") {
     CHECK(rig.sent<rdzv::Join>()[0].run_token.empty());
 }
 
+TEST_CASE("a rendezvous that would overlook --same strict is left at once, with what to change") {
+    SupervisorOptions options = two_slot_options();
+    options.identity.settings.same = rdzv::Sameness::Strict;
+    const bool is_older = GENERATE(true, false);
+    Rig rig(options);
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    rig.hear(rdzv::Accepted{.run_token = "t1", .compares_nodes = !is_older});
+    CHECK(rig.sent<rdzv::Goodbye>().size() == (is_older ? 1 : 0));
+    if (is_older) {
+        CHECK_THAT(rig.said(), Catch::Contains("would overlook --same strict; update it, or start "
+                                               "with --same warn on every node"));
+    }
+    CHECK(rig.exit_code() == (is_older ? int{kExitUsage} : -1));
+}
+
 TEST_CASE("a rendezvous that would overlook the sizes is left at once, with what to change") {
     SupervisorOptions options = two_slot_options();
     options.identity.settings.min_nodes = 2;
