@@ -19,7 +19,9 @@ import sys
 import tempfile
 import unittest
 
-PATIENCE_S = 120  # on a machine that has no time for it
+import user
+from user import PATIENCE_S, lines
+
 BIN = WORKER = ""
 
 # A node's name is its address, so that it can be resolved anywhere: all of 127/8 is this machine.
@@ -71,31 +73,22 @@ def free_ports(count):
                 continue
 
 
-class Slurm:
-    """The daemons. `run` and `start` are for the commands of a user."""
+class Slurm(user.User):
+    """The daemons, and their user."""
 
     def __init__(self, folder):
-        self.folder = folder
-        for name in ("state", "home", "tmp"):
-            os.mkdir(os.path.join(folder, name))
-        self.user = pwd.getpwuid(os.getuid()).pw_name
+        super().__init__(folder, {"SLURM_CONF": os.path.join(folder, "slurm.conf")})
+        os.mkdir(self.path("state"))
+        name = pwd.getpwuid(os.getuid()).pw_name
         with open(self.path("slurm.conf"), "w", encoding="utf-8") as conf:
-            conf.write(CONF.format(folder=folder, user=self.user, ports=free_ports(3),
+            conf.write(CONF.format(folder=folder, user=name, ports=free_ports(3),
                                    first_job=random.randrange(1, 50000),
                                    host=socket.gethostname().partition(".")[0]))
-        # Neither what the caller's own job has set nor what other tests have.
-        kept = {key: value for key, value in os.environ.items()
-                if not re.match("SLURM|SBATCH|SRUN|SALLOC|PET_|DDPRUN_|TORCH|CUDA_|OMP_", key)}
-        self.environment = {**kept, "SLURM_CONF": self.path("slurm.conf"), "LC_ALL": "C.UTF-8",
-                            "HOME": self.path("home"), "TMPDIR": self.path("tmp")}
         self.daemons = []
         self._start_munged()
         self._start("slurmctld", ["-D"], "Running as primary controller")
         for node in ("127.0.0.1", "127.0.0.2"):
             self._start("slurmd", ["-D", "-N", node], "slurmd started on")
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
 
     def _start_munged(self):
         with open(self.path("munge.key"), "wb") as key:
@@ -142,22 +135,6 @@ class Slurm:
         signal.pidfd_send_signal(munged, signal.SIGTERM)
         select.select([munged], [], [], PATIENCE_S)
         os.close(munged)
-
-    def start(self, *words):
-        return subprocess.Popen(words, env=self.environment, cwd=self.folder, text=True,
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, start_new_session=True)
-
-    def run(self, *words):
-        """Exit code and everything that was said."""
-        process = self.start(*words)
-        try:
-            said, _ = process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            said, _ = process.communicate()
-            raise AssertionError(f"{words} does not end:\n{said}") from None
-        return process.returncode, said
 
     def script(self, text):
         """Runs `text` as a batch script: what it said."""
@@ -213,14 +190,6 @@ class Heard:
         return line.decode()
 
 
-def lines(process, pattern):
-    """Matches of `pattern` in the lines of `process`, as they come."""
-    for line in process.stdout:
-        found = re.search(pattern, line)
-        if found:
-            yield found
-
-
 class SlurmJobs(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -232,9 +201,7 @@ class SlurmJobs(unittest.TestCase):
         cls.ddprun = os.path.join(BIN, "ddprun")
 
     def assert_world(self, said, workers, job=r"\d+\.\d+"):
-        # Of a worker that failed ddprun repeats the last lines.
-        ranks = {int(rank) for rank in re.findall(rf"worker rank=(\d+) world={workers} ", said)}
-        self.assertEqual(ranks, set(range(workers)), said)
+        user.assert_world(self, said, workers)
         self.assertRegex(said, rf"slurm job {job}: 2 nodes, endpoint 127\.0\.0\.1:[23]\d{{4}}")
 
     def test_srun_needs_no_flags(self):
@@ -467,7 +434,4 @@ def missing():
 if __name__ == "__main__":
     BIN, WORKER = (os.path.abspath(word) for word in sys.argv[1:3])
     os.environ["PATH"] += ":/usr/sbin"
-    if missing():
-        print("LEFT OUT: jobs of a real Slurm:", missing())
-    else:
-        unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
+    user.main("jobs of a real Slurm", missing())
