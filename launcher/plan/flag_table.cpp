@@ -43,6 +43,8 @@ constexpr std::array kFlags = {
     value("nnodes", "N|MIN:MAX|A,B", Group::Size,
           "nodes; or least and most; or the sizes allowed (default 1)"),
     value("node-unit", "N", Group::Size, "the number of nodes is a multiple of N (default 1)"),
+    value("spare-nodes", "K", Group::Size,
+          "of a scheduler's nodes K replace lost ones (default 0)"),
     value("nproc-per-node", "N", Group::Size,
           "workers here (1): number, auto (GPUs, else CPUs), gpu, cpu"),
     value("node-rank", "N", Group::Size, "wish for this node's place (default: chosen, stable)"),

@@ -122,8 +122,35 @@ Result<void> check_task(const Place& place, const Surroundings& surroundings) {
                     place.job, plural(place.tasks_here, "task"), lacking, start_command(place)));
 }
 
+/// --spare-nodes: how many of the scheduler's nodes wait. The others are the job's size.
+Result<int> spares_of(const Place& place, const CommandLine& line) {
+    const std::optional<Given> given = line.value("spare-nodes");
+    if (!given || given->value.empty()) {
+        return 0;
+    }
+    const Result<int> spares =
+        parse_whole_number(*given, {.least = 0, .most = static_cast<int>(Limits{}.nodes_max) - 1});
+    if (spares && *spares >= place.nodes) {
+        return bad_value(*given, fmt::format("{} has {}, and none would be left to train; ask the "
+                                             "scheduler for more than {}, or for fewer spares",
+                                             place.job, plural(place.nodes, "node"), *spares));
+    }
+    return spares;
+}
+
+/// Without a scheduler's nodes there is nothing that spares are a part of.
+void warn_of_spares(const CommandLine& line, const std::string& setting, LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("spare-nodes");
+    if (given && !given->value.empty() && given->value != "0") {
+        plan.warnings.push_back(fmt::format(
+            "{} has no effect{}: nodes beyond --nnodes are spares anyway", given->shown(),
+            setting.empty() ? " without a scheduler" : fmt::format(" beside {}", setting)));
+    }
+}
+
 /// The scheduler's nodes, rank and endpoint, none of which the user has set.
-Result<void> use(const Place& place, const Surroundings& surroundings, LaunchPlan& plan) {
+Result<void> use(const Place& place, const CommandLine& line, const Surroundings& surroundings,
+                 LaunchPlan& plan) {
     if (!place.is_on_every_node && (place.nodes > 1 || !place.is_on_node)) {
         return refusal(fmt::format(
             "{} has {}, and {}; start ddprun on each: {} ... (--standalone for {} alone)",
@@ -139,8 +166,12 @@ Result<void> use(const Place& place, const Surroundings& surroundings, LaunchPla
             return checked;
         }
     }
-    plan.settings.min_nodes = place.nodes;
-    plan.settings.max_nodes = place.nodes;
+    const Result<int> spares = spares_of(place, line);
+    if (!spares) {
+        return spares.error();
+    }
+    plan.settings.min_nodes = place.nodes - *spares;
+    plan.settings.max_nodes = place.nodes - *spares;
     plan.takes_place = true;
     return {};
 }
@@ -185,7 +216,9 @@ void note_found(const Place& place, bool takes_gpus, LaunchPlan& plan) {
         text += std::exchange(separator, ", ") + part;
     };
     if (plan.takes_place) {
-        add(plural(place.nodes, "node"));
+        const int spares = place.nodes - plan.settings.max_nodes;
+        add(plural(plan.settings.max_nodes, "node") +
+            (spares == 0 ? "" : " and " + plural(spares, "spare")));
     }
     if (plan.takes_place && place.nodes > 1) {
         add(fmt::format("endpoint {}:{}", place.endpoint_host, place.endpoint_port));
@@ -218,16 +251,17 @@ void warn_of_cpus(const Place& place, const Surroundings& surroundings, LaunchPl
 
 Result<void> take_place(const CommandLine& line, const Surroundings& surroundings,
                         LaunchPlan& plan) {
+    const std::string setting = setting_of(line);
     if (const std::optional<Given> given = line.value("place"); given && !given->value.empty()) {
         const Result<std::size_t> choice = parse_choice(*given, {"auto", "none"});
         if (!choice) {
             return choice.error();
         }
         if (*choice == 1) {
+            warn_of_spares(line, setting, plan);
             return {};
         }
     }
-    const std::string setting = setting_of(line);
     Result<std::optional<Place>> place = find_place(surroundings);
     if (!place) {
         // Who has set all by hand need not care for what the scheduler says.
@@ -237,11 +271,11 @@ Result<void> take_place(const CommandLine& line, const Surroundings& surrounding
                    : Result<void>{};
     }
     plan.place = *std::move(place);
-    if (!plan.place) {
-        return {};
+    if (plan.place && setting.empty()) {
+        return use(*plan.place, line, surroundings, plan);
     }
-    return setting.empty() ? use(*plan.place, surroundings, plan)
-                           : check_world(*plan.place, line, setting);
+    warn_of_spares(line, setting, plan);
+    return plan.place ? check_world(*plan.place, line, setting) : Result<void>{};
 }
 
 Result<void> take_place_slots(const CommandLine& line, const Surroundings& surroundings,

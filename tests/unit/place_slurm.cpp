@@ -89,6 +89,54 @@ TEST_CASE("srun needs no flags: nodes, rank, endpoint, GPUs and name are the ste
     CHECK(second.notes.empty());  // The first node speaks for all.
 }
 
+TEST_CASE("of an allocation of N+K nodes K are spares") {
+    const Variables three = with(kStep, {{"SLURM_STEP_NODELIST", "gpu-[01-03]"},
+                                         {"SLURM_STEP_NUM_NODES", "3"},
+                                         {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"}});
+    const LaunchPlan plan = plan_of("--spare-nodes 1", three);
+    CHECK(plan.takes_place);
+    CHECK(plan.settings.min_nodes == 2);
+    CHECK(plan.settings.max_nodes == 2);
+    REQUIRE(!plan.notes.empty());
+    CHECK(plan.notes[0] == "slurm job 42.0: 2 nodes and 1 spare, endpoint gpu-01:23042");
+    // The last is none before a node is lost, and knows where they meet.
+    const LaunchPlan last = plan_of(
+        "", with(three,
+                 {{"SLURM_NODEID", "2"}, {"SLURMD_NODENAME", "gpu-03"}, {"PET_SPARE_NODES", "1"}}));
+    CHECK(last.settings.max_nodes == 2);
+    CHECK(last.node_rank == 2);
+    CHECK(last.endpoint_host == "gpu-01");
+    // One that trains is several still: it needs the endpoint.
+    const LaunchPlan one = plan_of("--spare-nodes 2", three);
+    CHECK(one.settings.max_nodes == 1);
+    CHECK_FALSE(one.is_single_node);
+    CHECK(one.notes[0] == "slurm job 42.0: 1 node and 2 spares, endpoint gpu-01:23042");
+    CHECK(plan_of("--spare-nodes 0", three).settings.max_nodes == 3);
+    CHECK(plan_of("--spare-nodes=", three).settings.max_nodes == 3);
+}
+
+TEST_CASE("more spares than nodes are refused, and without a place they are none") {
+    CHECK(refusal_of("--spare-nodes 2", kStep) ==
+          "--spare-nodes 2: slurm job 42.0 has 2 nodes, and none would be left to train; ask the "
+          "scheduler for more than 2, or for fewer spares");
+    CHECK(refusal_of("--spare-nodes -1", kStep) ==
+          "--spare-nodes -1: must be a whole number from 0 to 16383");
+    const std::string at_head = " --rdzv-endpoint head --rdzv-id j --spare-nodes 1";
+    for (const LaunchPlan& plan : {plan_of("--nnodes 2" + at_head, kStep),
+                                   plan_of("--nnodes 2 --place none" + at_head, kStep)}) {
+        CHECK(plan.settings.max_nodes == 2);
+        REQUIRE(!plan.warnings.empty());
+        CHECK(plan.warnings[0] ==
+              "--spare-nodes 1 has no effect beside --nnodes 2: nodes beyond --nnodes are spares "
+              "anyway");
+    }
+    const LaunchPlan alone = plan_of("--spare-nodes 1");
+    REQUIRE(!alone.warnings.empty());
+    CHECK(alone.warnings[0] ==
+          "--spare-nodes 1 has no effect without a scheduler: nodes beyond --nnodes are spares "
+          "anyway");
+}
+
 TEST_CASE("the port of a Slurm job is below the kernel's own") {
     for (const std::string job : {"0", "9767", "9768", "4294967295"}) {
         const LaunchPlan plan = plan_of("", with(kStep, {{"SLURM_JOB_ID", job}}));
