@@ -343,6 +343,9 @@ Result<ddprun::launcher::PeerCheckOptions> read_peers(const Flags& flags) {
         return Error{hosts.error().code, fmt::format("{}: {}", source, hosts.error().what)};
     }
     PeerCheckOptions options{.hosts = *std::move(hosts), .port = kRendezvousPort};
+    if (flags.peers.empty() && place && *place) {
+        options.self = (*place)->node;
+    }
     options.wait = Milliseconds(static_cast<std::int64_t>(flags.peers_wait_s * 1000));
     if (flags.peers_port != 0) {
         options.port = static_cast<std::uint16_t>(flags.peers_port);

@@ -68,6 +68,22 @@ WayTo way_of(const boost::system::error_code& error) {
                                            : WayTo{.reach = Reach::Failed, .why = error.message()};
 }
 
+/// Where to listen for all of `addresses`, the first of which is this node's. Nodes that are all on
+/// this machine cannot share a port of all its addresses.
+std::string address_to_listen_on(const std::vector<std::string>& addresses) {
+    const bool are_here =
+        std::all_of(addresses.begin(), addresses.end(), [](const std::string& address) {
+            return !address.empty() && asio::ip::make_address(address).is_loopback();
+        });
+    if (are_here) {
+        return addresses.front();
+    }
+    const bool has_ipv6 = std::any_of(
+        addresses.begin(), addresses.end(),
+        [](const std::string& address) { return address.find(':') != std::string::npos; });
+    return has_ipv6 ? "::" : "0.0.0.0";  // the former takes IPv4 too
+}
+
 /// One node's part. Everything runs on the thread that calls run().
 class PeerCheck {
 public:
@@ -87,17 +103,17 @@ public:
     }
 
     /// Fails if the kernel gives no port at all.
-    Result<PeersFacts> run(const std::string& any_address) {
-        Result<rdzv::Listener> common = rdzv::listen_on(any_address, options_.port);
+    Result<PeersFacts> run(const std::string& own_address) {
+        Result<rdzv::Listener> common = rdzv::listen_on(own_address, options_.port);
         if (!common) {
             facts_.port_taken = common.error().what;
             return std::move(facts_);
         }
-        Result<rdzv::Listener> chosen = rdzv::listen_on(any_address, 0);
+        Result<rdzv::Listener> chosen = rdzv::listen_on(own_address, 0);
         if (!chosen) {
             return chosen.error();
         }
-        const tcp protocol = any_address == "::" ? tcp::v6() : tcp::v4();
+        const tcp protocol = own_address.find(':') != std::string::npos ? tcp::v6() : tcp::v4();
         common_.assign(protocol, common->fd.release());
         chosen_.assign(protocol, chosen->fd.release());
         hello_ = fmt::format("{}{} {}\n", kHelloWord, self_, chosen->port);
@@ -265,22 +281,23 @@ Result<PeersFacts> try_peers(const PeerCheckOptions& options) {
                          std::chrono::duration_cast<std::chrono::seconds>(options.wait).count())};
     std::vector<std::size_t> indices;
     std::size_t self = 0;
-    std::string any_address = "0.0.0.0";
+    std::vector<std::string> all_addresses(1);  // of this node first
     for (std::size_t i = 0; i < options.hosts.size(); ++i) {
         const std::vector<std::string> addresses = addresses_of(options.hosts[i]);
         const bool is_own =
-            std::any_of(addresses.begin(), addresses.end(),
-                        [&](const std::string& address) { return own.contains(address); });
+            options.self.empty()
+                ? std::any_of(addresses.begin(), addresses.end(),
+                              [&](const std::string& address) { return own.contains(address); })
+                : options.hosts[i] == options.self;
         const std::string address = addresses.empty() ? "" : addresses.front();
         if (is_own && facts.self.empty()) {
             facts.self = options.hosts[i];
             self = i;
+            all_addresses.front() = address;
         } else {
             facts.peers.push_back({.host = options.hosts[i], .address = address});
             indices.push_back(i);
-        }
-        if (address.find(':') != std::string::npos) {
-            any_address = "::";  // which takes IPv4 too
+            all_addresses.push_back(address);
         }
     }
     if (facts.self.empty()) {
@@ -298,7 +315,7 @@ Result<PeersFacts> try_peers(const PeerCheckOptions& options) {
                facts.peers.size(), facts.peers.size() == 1 ? "" : "s", options.port,
                facts.waited_s);
     PeerCheck check(options, std::move(facts), std::move(indices), self);
-    return check.run(any_address);
+    return check.run(address_to_listen_on(all_addresses));
 }
 
 }  // namespace ddprun::launcher

@@ -12,6 +12,7 @@ namespace ddprun::launcher {
 
 struct PeerCheckOptions {
     std::vector<std::string> hosts;  ///< the same list on each of them, this one too
+    std::string self = {};           ///< this one, as the list names it; empty: by its address
     std::uint16_t port = 0;          ///< on which all listen
     Milliseconds wait{0};            ///< the others may begin so much later
 };
@@ -19,7 +20,8 @@ struct PeerCheckOptions {
 /// Listens on this machine at that port and at one that the kernel chooses, and connects to both of
 /// every other host, until all have reached all or the time is over. What is said is a number and a
 /// port: it proves nothing, and nothing is done for it. Blocks; says on stderr what it waits for.
-/// Fails if no host of the list is this machine.
+/// Fails if no host of the list is this machine. Listens on all its addresses, unless all hosts of
+/// the list have loopback addresses.
 [[nodiscard]] Result<PeersFacts> try_peers(const PeerCheckOptions& options);
 
 }  // namespace ddprun::launcher
