@@ -8,7 +8,6 @@ import os
 import re
 import select
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -84,12 +83,9 @@ class MpiJobs(unittest.TestCase):
         line = re.search(r"start one on each: mpirun -np 2 (--map-by .*) ddprun (--nnodes 2 "
                          r"--rdzv-endpoint) HOST:29400 \.\.\.", said)
         self.assertTrue(line, said)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         code, said = self.user.run(
             "--host", "nodea:2,nodeb:2", "-np", "2", *line[1].split(), self.ddprun,
-            *line[2].split(), f"127.0.0.1:{port}", "--rdzv-id", "j", WORKER, "--print")
+            *line[2].split(), f"127.0.0.1:{user.free_port()}", "--rdzv-id", "j", WORKER, "--print")
         self.assertEqual(code, 0, said)
         user.assert_world(self, said, 2)
 

@@ -1,4 +1,4 @@
-"""Jobs of a real Slurm: two nodes on loopback, with a munged, a slurmctld and two slurmd of the
+"""Jobs of a real Slurm: three nodes on loopback, with a munged, a slurmctld and slurmds of the
 test's own. Nothing of the system is started, asked or changed.
 
 usage: slurm.py BIN_DIR TEST_WORKER [unittest's words]
@@ -24,6 +24,7 @@ from user import PATIENCE_S, lines
 
 BIN = WORKER = ""
 
+NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 # A node's name is its address, so that it can be resolved anywhere: all of 127/8 is this machine.
 CONF = """
 ClusterName=ddprun
@@ -50,7 +51,10 @@ MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
 KillWait=5
-NodeName=127.0.0.[1-2] NodeAddr=127.0.0.1 NodeHostname={host} Port=[{ports[1]}-{ports[2]}] CPUs=2
+GresTypes=gpu
+NodeName=127.0.0.1 NodeAddr=127.0.0.1 NodeHostname={host} Port={ports[1]} CPUs=2 Gres=gpu:1
+NodeName=127.0.0.2 NodeAddr=127.0.0.1 NodeHostname={host} Port={ports[2]} CPUs=2 Gres=gpu:2
+NodeName=127.0.0.3 NodeAddr=127.0.0.1 NodeHostname={host} Port={ports[3]} CPUs=2
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
@@ -81,14 +85,21 @@ class Slurm(user.User):
         os.mkdir(self.path("state"))
         name = pwd.getpwuid(os.getuid()).pw_name
         with open(self.path("slurm.conf"), "w", encoding="utf-8") as conf:
-            conf.write(CONF.format(folder=folder, user=name, ports=free_ports(3),
+            conf.write(CONF.format(folder=folder, user=name, ports=free_ports(1 + len(NODES)),
                                    first_job=random.randrange(1, 50000),
                                    host=socket.gethostname().partition(".")[0]))
+        # Any file does for a GPU, as far as Slurm is concerned.
+        for number in range(2):
+            os.mknod(self.path(f"gpu{number}"))
+        with open(self.path("gres.conf"), "w", encoding="utf-8") as conf:
+            conf.write(f"NodeName=127.0.0.1 Name=gpu File={self.path('gpu')}0\n"
+                       f"NodeName=127.0.0.2 Name=gpu File={self.path('gpu')}[0-1]\n")
         self.daemons = []
         self._start_munged()
         self._start("slurmctld", ["-D"], "Running as primary controller")
-        for node in ("127.0.0.1", "127.0.0.2"):
-            self._start("slurmd", ["-D", "-N", node], "slurmd started on")
+        self.slurmds = {}
+        for node in NODES:
+            self.start_node(node)
 
     def _start_munged(self):
         with open(self.path("munge.key"), "wb") as key:
@@ -114,6 +125,19 @@ class Slurm(user.User):
                 raise RuntimeError(f"{program} is not ready:\n{said.decode()}")
             said += more
         # Nobody reads on: its pipe takes the few lines of a test.
+        return daemon
+
+    def start_node(self, node):
+        self.slurmds[node] = self._start("slurmd", ["-D", "-N", node], "slurmd started on")
+
+    def lose_node(self, node, step):
+        """Kills its slurmd and all below `step`, the number of a slurmstepd there."""
+        self.daemons.remove(self.slurmds[node])
+        with self.slurmds[node] as slurmd:
+            slurmd.kill()
+        for process in [step, *descendants(step)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
     def _end_rendezvous(self):
         """The daemon of a job whose nodes were all killed waits for them; it has our secret."""
@@ -143,6 +167,17 @@ class Slurm(user.User):
         self.run("sbatch", "--wait", "-N2", "--ntasks-per-node=2", "--output=job.out", "job.sh")
         with open(self.path("job.out"), encoding="utf-8") as said:
             return said.read()
+
+
+def descendants(process):
+    """Numbers of processes, parents before children."""
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/children", encoding="utf-8") as children:
+                for child in map(int, children.read().split()):
+                    found += [child, *descendants(child)]
+    return found
 
 
 # A training of 40 steps that begins where it was asked to leave. The first start waits for that at
@@ -308,6 +343,91 @@ class SlurmJobs(unittest.TestCase):
             self.assert_world(said, 2)
             endpoints.add(re.search(r"endpoint (\S+)", said)[1])
         self.assertEqual(len(endpoints), 2)
+
+    def test_jobs_of_an_array_run_at_once_and_do_not_meet(self):
+        ready = self.slurm.path("array")
+        waits = " ".join(f"--wait-for-file {ready}{job}{rank}" for job in "01" for rank in "01")
+        with open(self.slurm.path("array.sh"), "w", encoding="utf-8") as script:
+            script.write("#!/bin/bash\nsrun --overcommit -N2 -n2 --ntasks-per-node=1 "
+                         f"{self.ddprun} {WORKER} --print --touch "
+                         f"{ready}$SLURM_ARRAY_TASK_ID{{rank}} {waits}\necho code=$?\n")
+        code, said = self.slurm.run("sbatch", "--wait", "-N2", "--array=0-1",
+                                    "--output=array-%a.out", "array.sh")
+        endpoints = set()
+        for job in "01":
+            with open(self.slurm.path(f"array-{job}.out"), encoding="utf-8") as output:
+                said = output.read()
+            self.assertIn("code=0", said)
+            self.assert_world(said, 2)
+            endpoints.add(re.search(r"slurm job (\S+): .*endpoint (\S+)", said).groups())
+        self.assertEqual(code, 0)
+        self.assertEqual(len(endpoints), 2)
+
+    def test_nodes_with_other_numbers_of_gpus_have_as_many_workers(self):
+        code, said = self.slurm.run(
+            "srun", "-N2", "--ntasks-per-node=1", "--gpus=3", self.ddprun, WORKER, "--print")
+        self.assertEqual(code, 0, said)
+        self.assert_world(said, 3)
+
+    def test_nodes_that_reach_each_other_are_found_without_their_names(self):
+        code, said = self.slurm.run("srun", "-N3", "--ntasks-per-node=1",
+                                    os.path.join(BIN, "ddpctl"), "doctor", "--peers")
+        self.assertEqual(code, 0, said)
+        for node in NODES:
+            self.assertRegex(said, rf"good +peers +{node} and 2 other nodes reach each other, at "
+                                   r"port \d{5} and at ports")
+
+    # -------------------------------------------------------------------------------- losing a node
+
+    def start_to_lose(self, nodes, *flags):
+        """A job of which Slurm leaves to ddprun what is lost. Its first workers hang."""
+        return self.slurm.start(
+            "srun", f"-N{nodes}", "--ntasks-per-node=1", "--job-name=losing", "--no-kill",
+            "--kill-on-bad-exit=0", "--wait=0", "sh", "-c",
+            "echo node=$SLURMD_NODENAME step=$PPID; "
+            f"{self.ddprun} {' '.join(flags)} {WORKER} --print --before-generation 2 --hang; "
+            "echo node=$SLURMD_NODENAME code=$?")
+
+    def lose_one(self, job, nodes, members):
+        """Loses a node with a worker of a group of so many, not the first: the nodes that are
+        left, with the exit code of ddprun, and the sizes of groups that formed."""
+        steps, workers, codes, sizes = {}, {}, {}, []
+        lost = None
+        for line in lines(job, r"node=(\S+) (step|code)=(\d+)|"
+                               r"worker rank=(\d+) world=(\d+) .*pid=(\d+)"):
+            if line[2] == "step":
+                steps[line[1]] = int(line[3])
+            elif line[2] == "code":
+                codes[line[1]] = int(line[3])
+            else:
+                sizes.append(int(line[5]))
+                workers[int(line[6])] = int(line[4])
+            if lost is None and len(steps) == nodes and len(workers) == members:
+                lost = next(node for node, step in steps.items() if node != NODES[0]
+                            and set(descendants(step)) & set(workers))
+                self.slurm.lose_node(lost, steps[lost])
+            if len(codes) == nodes - 1:
+                break
+        self.assertNotIn(lost, codes)
+        self.slurm.start_node(lost)
+        self.slurm.run("scancel", "--name=losing")
+        job.communicate(timeout=PATIENCE_S)
+        self.wait_until_gone("losing")
+        return codes, sizes
+
+    def test_a_job_goes_on_without_a_lost_node(self):
+        port = user.free_port()
+        job = self.start_to_lose(2, "--nnodes", "1:2", "--rdzv-id", "losing", "--rdzv-endpoint",
+                                 f"127.0.0.1:{port}")
+        codes, sizes = self.lose_one(job, nodes=2, members=2)
+        self.assertEqual(list(codes.values()), [0])
+        self.assertEqual(sizes, [2, 2, 1])
+
+    def test_a_spare_takes_the_place_of_a_lost_node(self):
+        job = self.start_to_lose(3, "--spare-nodes", "1")
+        codes, sizes = self.lose_one(job, nodes=3, members=2)
+        self.assertEqual(list(codes.values()), [0, 0])
+        self.assertEqual(sizes, [2, 2, 2, 2])
 
     # ------------------------------------------------------------------------------ leaving in time
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import unittest
@@ -41,6 +42,12 @@ class User:
             said, _ = process.communicate()
             raise AssertionError(f"{words} does not end:\n{said}") from None
         return process.returncode, said
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def lines(process, pattern):
