@@ -48,11 +48,11 @@ Result<void> Scalars::add(const std::string& tag, double value, std::int64_t ste
 Result<void> Scalars::write(const std::string& tag, double value, std::int64_t step) {
     const Milliseconds now = unix_time();
     if (!file_.has_value()) {
-        const EventFileName name{.started = now.count() / 1000,
-                                 .hostname = hostname(),
-                                 .pid = ::getpid(),
-                                 .generation = generation_};
-        Result<EventFile> file = EventFile::create(folder_, name, step, now);
+        const TensorBoardFileName name{.started = now.count() / 1000,
+                                       .hostname = hostname(),
+                                       .pid = ::getpid(),
+                                       .generation = generation_};
+        Result<TensorBoardFile> file = TensorBoardFile::create(folder_, name, step, now);
         if (!file) {
             return file.error();
         }

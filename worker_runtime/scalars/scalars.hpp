@@ -6,7 +6,7 @@
 
 #include "base/result.hpp"
 #include "worker_runtime/env/environment.hpp"
-#include "worker_runtime/scalars/event_file.hpp"
+#include "worker_runtime/scalars/tensorboard_file.hpp"
 
 namespace ddprun::worker {
 
@@ -32,7 +32,7 @@ private:
     std::string folder_;
     std::uint64_t generation_;
     bool writes_;
-    std::optional<EventFile> file_;
+    std::optional<TensorBoardFile> file_;
 };
 
 }  // namespace ddprun::worker

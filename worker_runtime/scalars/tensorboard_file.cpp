@@ -1,4 +1,4 @@
-#include "worker_runtime/scalars/event_file.hpp"
+#include "worker_runtime/scalars/tensorboard_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -94,8 +94,9 @@ std::string record_of(const std::string& event) {
 
 }  // namespace
 
-Result<EventFile> EventFile::create(const std::string& folder, const EventFileName& name,
-                                    std::int64_t step, Milliseconds now) {
+Result<TensorBoardFile> TensorBoardFile::create(const std::string& folder,
+                                                const TensorBoardFileName& name, std::int64_t step,
+                                                Milliseconds now) {
     std::error_code problem;
     std::filesystem::create_directories(folder, problem);
     if (problem) {
@@ -107,20 +108,21 @@ Result<EventFile> EventFile::create(const std::string& folder, const EventFileNa
     if (!fd.is_open()) {
         return system_error(errno, path + " cannot be created");
     }
-    EventFile file(std::move(fd), std::move(path));
+    TensorBoardFile file(std::move(fd), std::move(path));
     Result<void> begun = file.append(version_event(now));
     if (begun) {
         begun = file.append(start_event(step, now));
     }
-    return begun ? Result<EventFile>(std::move(file)) : Result<EventFile>(begun.error());
+    return begun ? Result<TensorBoardFile>(std::move(file))
+                 : Result<TensorBoardFile>(begun.error());
 }
 
-Result<void> EventFile::scalar(const std::string& tag, double value, std::int64_t step,
-                               Milliseconds now) {
+Result<void> TensorBoardFile::scalar(const std::string& tag, double value, std::int64_t step,
+                                     Milliseconds now) {
     return append(scalar_event(tag, value, step, now));
 }
 
-Result<void> EventFile::append(const std::string& event) {
+Result<void> TensorBoardFile::append(const std::string& event) {
     const std::string record = record_of(event);
     ssize_t written = 0;
     do {

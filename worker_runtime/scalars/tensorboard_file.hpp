@@ -10,7 +10,7 @@
 namespace ddprun::worker {
 
 /// What tells one event file from all others, and orders them.
-struct EventFileName {
+struct TensorBoardFileName {
     std::int64_t started = 0;  ///< Unix time, seconds: TensorBoard reads the files in this order
     std::string hostname;
     int pid = 0;
@@ -22,14 +22,14 @@ struct EventFileName {
 /// `brain.Event:2`. One per process that writes; those in one folder are one run. Each scalar is in
 /// the file when scalar() returns, by one write(): a process that is killed loses none and leaves
 /// no half of one. One thread.
-class EventFile {
+class TensorBoardFile {
 public:
     /// Creates `folder` and those above it if they are missing, and the file in it, which must not
     /// exist: events.out.tfevents.<started>.<hostname>.<pid>.<generation>. It begins with the mark
     /// of a start at `step`: TensorBoard then drops what earlier files have at `step` and later.
-    [[nodiscard]] static Result<EventFile> create(const std::string& folder,
-                                                  const EventFileName& name, std::int64_t step,
-                                                  Milliseconds now);
+    [[nodiscard]] static Result<TensorBoardFile> create(const std::string& folder,
+                                                        const TensorBoardFileName& name,
+                                                        std::int64_t step, Milliseconds now);
 
     /// Adds one value of the curve `tag` at `step`; `now` is Unix time. TensorBoard keeps 32 bits
     /// of a value. After a failure the file is as it was, or ends with a record that no reader
@@ -40,7 +40,7 @@ public:
     [[nodiscard]] const std::string& path() const { return path_; }
 
 private:
-    EventFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+    TensorBoardFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
     Result<void> append(const std::string& event);
 
