@@ -19,8 +19,9 @@ FILE_LINES_MAX = 400  # above it a file is named, not refused
 TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 PURE = ("base/", "worker_runtime/contract/", "rendezvous/wire/", "rendezvous/core/",
-        "rendezvous/host/", "rendezvous/store/protocol/", "rendezvous/store/core/", "agent/core/",
-        "launcher/surroundings/", "launcher/place/", "launcher/plan/", "launcher/doctor/")
+        "rendezvous/events/", "rendezvous/host/", "rendezvous/store/protocol/",
+        "rendezvous/store/core/", "agent/core/", "launcher/surroundings/", "launcher/place/",
+        "launcher/plan/", "launcher/doctor/")
 TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_journal.cpp",
                 "rendezvous/server/log_writer", "agent/output/worker_output",

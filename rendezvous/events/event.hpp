@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
+
+/// What happens to a run, told as a stream of events: one JSON object a line. docs/events.md is its
+/// specification; programs read it, so names and meanings stay, and a change that breaks a reader
+/// raises kEventSchema.
+namespace ddprun::rdzv {
+
+inline constexpr int kEventSchema = 1;
+
+enum class EventKind {
+    Begun,
+    LinkUp,
+    LinkDown,
+    Joined,
+    Waiting,
+    Formed,
+    Spawned,
+    Main,
+    GroupReady,
+    Resumed,
+    FirstStep,
+    Finished,
+    Failure,
+    LastWords,
+    Stop,
+    Stopping,
+    Stopped,
+    Empty,
+    GpuMemory,
+    Preflight,
+    Prepare,
+    Prepared,
+    Ready,
+    Quiet,
+    Leave,
+    Released,
+    Refused,
+    Notice,
+    Verdict,
+    Exit,
+};
+
+[[nodiscard]] std::string_view name_of(EventKind kind);
+
+using FieldValue = std::variant<std::int64_t, bool, std::string>;
+
+struct EventField {
+    std::string_view name;  ///< a literal
+    FieldValue value;
+};
+
+/// One thing that happened. `at` may lie before the moment when it was learned.
+struct Event {
+    EventKind kind = EventKind::Begun;
+    Instant at{};
+    Generation generation = Generation();  ///< 0: of none
+    std::optional<Rank> rank = {};         ///< of the whole run
+    std::optional<std::uint64_t> step = {};
+    bool is_estimated = false;  ///< nobody told it; `at` follows from something else
+    std::vector<EventField> fields = {};
+};
+
+/// "2026-11-23T08:29:32.123Z"
+[[nodiscard]] std::string utc_text(Milliseconds unix_time);
+
+/// `event` as one line of JSON without a line end. Texts longer than `text_bytes_max` lose their
+/// beginning; bytes that are no UTF-8 are replaced.
+[[nodiscard]] std::string event_line(const Event& event, std::uint64_t sequence,
+                                     Milliseconds unix_time, std::size_t text_bytes_max);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "base/limits.hpp"
+#include "rendezvous/events/event.hpp"
+#include "rendezvous/events/time_use.hpp"
+
+namespace ddprun::rdzv {
+
+/// The newest events of one run as lines, numbered from 1 on, and where the run's time went. Pure.
+class EventLog {
+public:
+    explicit EventLog(const Limits& limits) : limits_(limits), time_use_(limits) {}
+
+    /// Adds `event`, which was learned at `now`, when the clock on the wall showed `unix_now`.
+    /// Returns its line; it is valid until the next call.
+    const std::string& add(const Event& event, Instant now, Milliseconds unix_now);
+
+    /// Numbers of the oldest event that is kept, and of the next one to come. Equal: none is kept.
+    [[nodiscard]] std::uint64_t first() const { return next_ - lines_.size(); }
+    [[nodiscard]] std::uint64_t next() const { return next_; }
+
+    /// The line of an event that is kept.
+    [[nodiscard]] const std::string& line(std::uint64_t sequence) const;
+
+    [[nodiscard]] const TimeUse& time_use() const { return time_use_; }
+
+private:
+    Limits limits_;
+    TimeUse time_use_;
+    std::deque<std::string> lines_;  ///< at most Limits::events_kept_max
+    std::uint64_t next_ = 1;
+};
+
+}  // namespace ddprun::rdzv
