@@ -56,7 +56,7 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
              }),
       helpers_(io, options_.supervisor, options_.preflight_command, options_.preflight_timeout,
                {.say = [this](const std::string& line) { say(line); },
-                .on_child = [this](int pid) { keeper_->exclude(pid); },
+                .on_child = [this](int pid) { exclude_from_sweeps(pid); },
                 .on_input = [this](Input input) { feed(std::move(input)); }}),
       prepare_output_(io, prefix_of_prepare(options_.output),
                       options_.supervisor.limits.console_line_bytes_max,
@@ -64,11 +64,12 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
       notices_(io, options_.supervisor.limits, options_.drain_on,
                {.say = [this](const std::string& line) { say(line); },
                 .on_notice = [this](const LeaveNotice& notice) { feed(notice); },
-                .on_child = [this](int pid) { keeper_->exclude(pid); }}),
+                .on_child = [this](int pid) { exclude_from_sweeps(pid); }}),
       timer_(io, [this] { feed(Tick{}); }),
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
-      window_signals_(io, [this](int /*signal*/) { follow_window(); }) {}
+      window_signals_(io, [this](int /*signal*/) { follow_window(); }),
+      end_timer_(io, [this] { finish_end(); }) {}
 
 Agent::~Agent() {
     // Ends the thread first, which posts work for the rest.
@@ -84,7 +85,7 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
         }
     }
     Result<std::unique_ptr<KeeperHandle>> keeper =
-        KeeperHandle::start(io_, options_.keeper, keeper_events());
+        KeeperHandle::start(io_, options_.keeper, keeper_events(0));
     if (!keeper) {
         return keeper.error();
     }
@@ -98,6 +99,7 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     if (options_.output.debug) {
         relay_.emplace(io_, STDIN_FILENO, options_.supervisor.limits, relay_events());
     }
+    start_standbys();
     on_exit_ = std::move(on_exit);
     const auto complain = [this](const std::string& line) { say(line); };
     signals_.start(options_.signals_to_handle, complain);
@@ -129,25 +131,35 @@ void Agent::start_link() {
     link_->start(std::move(events));
 }
 
-KeeperHandle::Events Agent::keeper_events() {
+/// The keepers are told apart by the order in which they were started.
+KeeperHandle::Events Agent::keeper_events(int keeper) {
     KeeperHandle::Events events;
     events.on_started = [this](Generation number, LocalRank local_rank, int pid) {
-        GenerationOnNode* generation = held(number);
-        if (generation == nullptr) {
-            return;
-        }
-        if (const auto early_sign = generation->worker_started(local_rank, pid)) {
-            worker_may_die(number, local_rank, *early_sign);
-        }
+        worker_runs(number, local_rank, pid);
     };
-    events.on_exited = [this](Generation generation, LocalRank local_rank, WorkerEnd end) {
+    events.on_exited = [this, keeper](Generation generation, LocalRank local_rank, WorkerEnd end) {
         if (generation == kPrepareGeneration) {
             feed(prepare_ended(end));
-            return;
+        } else if (generation == kStandbyGeneration) {
+            end_of_standby(keeper, local_rank, end);
+        } else if (!start_cold(generation, local_rank, end)) {
+            worker_ended(generation, local_rank, end);
         }
-        worker_ended(generation, local_rank, end);
+    };
+    events.on_adopted = [this](Generation, LocalRank local_rank, int pid, const std::string& page) {
+        standbys_->tell_place(local_rank, pid, page);
+    };
+    events.on_relaunched = [this, keeper](int pid) {
+        // A child of this process, as the other's orphans are when it has died.
+        KeeperHandle* other = keeper == current_ ? spare_.get() : keeper_.get();
+        if (other != nullptr) {
+            other->exclude(pid);
+        }
     };
     events.on_emptied = [this](Generation generation) {
+        if (generation == kStandbyGeneration) {
+            return;
+        }
         if (generation == kPrepareGeneration) {
             prepare_output_.finish();
             feed(Emptied{generation});
@@ -157,12 +169,29 @@ KeeperHandle::Events Agent::keeper_events() {
         if (held(generation) != nullptr) {
             generation_.reset();
         }
+        if (standbys_) {
+            standbys_->begin();
+        }
         feed(Emptied{generation});
     };
-    events.on_not_emptied = [this](Generation generation, std::string what) {
+    events.on_not_emptied = [this, keeper](Generation generation, std::string what) {
+        if (keeper != current_) {
+            // No worker of a generation: it is nothing that anybody waits for.
+            say(fmt::format("--warm: {}: it was a standby", what));
+            standbys_->are_lost();
+            standbys_->pause();
+            return;
+        }
         feed(NotEmptied{generation, std::move(what)});
     };
-    events.on_lost = [this] {
+    events.on_lost = [this, keeper] {
+        if (keeper != current_) {
+            standbys_->are_lost();
+            return;
+        }
+        if (standbys_) {
+            standbys_->leaving_are_lost();
+        }
         if (relay_) {
             relay_->end();
         }
@@ -170,6 +199,81 @@ KeeperHandle::Events Agent::keeper_events() {
         feed(KeeperLost{});
     };
     return events;
+}
+
+/// Without a second keeper every worker starts cold, as without --warm.
+void Agent::start_standbys() {
+    if (options_.warm.modules.empty()) {
+        return;
+    }
+    if (options_.supervisor.debugging) {
+        say("--warm: a worker that has a terminal starts cold, and so does every other");
+        return;
+    }
+    Result<std::unique_ptr<KeeperHandle>> second =
+        KeeperHandle::start(io_, options_.keeper, keeper_events(1));
+    if (!second) {
+        say(fmt::format("--warm: workers start cold: {}", second.error().what));
+        return;
+    }
+    spare_ = std::move(*second);
+    keeper_->exclude(spare_->keeper_pid());
+    StandbyPool::Events events;
+    events.say = [this](const std::string& line) { say(line); };
+    events.open_stand_in = [this](LocalRank local_rank) {
+        return output_->stand_in(local_rank, Rank(last_base_rank_.value() + local_rank.value()),
+                                 last_world_size_);
+    };
+    events.on_gone = [this](LocalRank local_rank, int pid) {
+        if (generation_) {
+            worker_runs(generation_->number(), local_rank, pid);
+        }
+    };
+    events.on_hung = [this](LocalRank local_rank) {
+        if (generation_) {
+            keeper_->signal_workers(generation_->number(), {local_rank}, SIGKILL);
+        }
+    };
+    standbys_.emplace(io_, options_.supervisor, options_.warm, std::move(events));
+    standbys_->use(*spare_);
+    standbys_->begin();
+}
+
+void Agent::end_of_standby(int keeper, LocalRank local_rank, const WorkerEnd& end) {
+    if (keeper != current_) {
+        standbys_->has_ended(local_rank);
+    } else if (generation_) {
+        // It was to be adopted; any other here was given up.
+        (void)start_cold(generation_->number(), local_rank, end);
+    }
+}
+
+/// True if it was a standby that has ended before it went on as this worker, which starts anew
+/// unless the workers are being stopped.
+bool Agent::start_cold(Generation number, LocalRank local_rank, const WorkerEnd& end) {
+    GenerationOnNode* generation = held(number);
+    std::optional<OutputPipes> pipes;
+    if (generation == nullptr || !standbys_ || !(pipes = standbys_->take_back(local_rank))) {
+        return false;
+    }
+    if (!generation->may_start_again()) {
+        worker_ended(number, local_rank, end);
+        return true;
+    }
+    say(fmt::format("--warm: local rank {} starts cold: its standby has ended",
+                    local_rank.value()));
+    start_worker(number, generation->worker(local_rank), std::move(*pipes));
+    return true;
+}
+
+void Agent::worker_runs(Generation number, LocalRank local_rank, int pid) {
+    GenerationOnNode* generation = held(number);
+    if (generation == nullptr) {
+        return;
+    }
+    if (const auto early_sign = generation->worker_started(local_rank, pid)) {
+        worker_may_die(number, local_rank, *early_sign);
+    }
 }
 
 TerminalRelay::Events Agent::relay_events() {
@@ -308,6 +412,8 @@ void Agent::start_workers(StartWorkers start) {
     const Generation number = start.generation;
     const Rank base_rank = start.base_rank;
     const int world_size = start.world_size;
+    last_base_rank_ = base_rank;
+    last_world_size_ = world_size;
     helpers_.begin_generation();
     if (start.relayed_store) {
         store_.relay(start);
@@ -338,24 +444,53 @@ void Agent::spawn(Generation number) {
     if (generation == nullptr || !(pipes = generation->take_pipes())) {
         return;
     }
+    const std::set<LocalRank> warm = take_standbys(*generation);
     for (const WorkerSpec& worker : generation->workers()) {
         OutputPipes& own = pipes->at(static_cast<std::size_t>(worker.local_rank.value()));
+        const bool is_warm = warm.contains(worker.local_rank);
         if (!own.out.is_open()) {
             WorkerEnd end{};
             end.exec_errno = EMFILE;
+            if (is_warm) {
+                (void)standbys_->take_back(worker.local_rank);
+                keeper_->signal_workers(kStandbyGeneration, {worker.local_rank}, SIGKILL);
+            }
             worker_ended(number, worker.local_rank, end);
-            continue;
+        } else if (is_warm) {
+            standbys_->leave(worker, std::move(own));
+            keeper_->adopt(number, worker.local_rank, generation->page_file());
+        } else {
+            start_worker(number, worker, std::move(own));
         }
-        const WorkerStdin from = own.keyboard.is_open() ? WorkerStdin::Terminal
-                                 : worker.is_bystander  ? WorkerStdin::Nothing
-                                                        : WorkerStdin::Inherited;
-        if (own.keyboard.is_open()) {
-            relay_->begin(number, worker.local_rank, std::move(own.keyboard));
-        }
-        keeper_->start_worker(number, worker.local_rank, worker.command, worker.environment,
-                              std::move(own.out), std::move(own.err), worker.cpus,
-                              generation->page_file(), from);
     }
+}
+
+/// Those that have one. Their keeper, which holds nobody else, becomes that of the generation; the
+/// last generation's, which was proven empty, has the next standbys.
+std::set<LocalRank> Agent::take_standbys(const GenerationOnNode& generation) {
+    if (!standbys_) {
+        return {};
+    }
+    std::set<LocalRank> warm = standbys_->take(generation.workers());
+    if (!warm.empty()) {
+        std::swap(keeper_, spare_);
+        current_ = 1 - current_;
+        standbys_->use(*spare_);
+    }
+    standbys_->begin();
+    return warm;
+}
+
+void Agent::start_worker(Generation number, const WorkerSpec& worker, OutputPipes own) {
+    const WorkerStdin from = own.keyboard.is_open() ? WorkerStdin::Terminal
+                             : worker.is_bystander  ? WorkerStdin::Nothing
+                                                    : WorkerStdin::Inherited;
+    if (own.keyboard.is_open()) {
+        relay_->begin(number, worker.local_rank, std::move(own.keyboard));
+    }
+    keeper_->start_worker(number, worker.local_rank, worker.command, worker.environment,
+                          std::move(own.out), std::move(own.err), worker.cpus,
+                          generation_->page_file(), from);
 }
 
 void Agent::signal_workers(const SignalWorkers& effect) {
@@ -373,6 +508,10 @@ void Agent::signal_workers(const SignalWorkers& effect) {
                               generation->evidence_before_spawn(worker.local_rank, effect.signal)});
         }
         return;
+    }
+    generation->note_signal();
+    if (standbys_) {
+        standbys_->pause();
     }
     std::vector<LocalRank> meant = generation->meant_by(effect);
     if (!meant.empty()) {
@@ -403,6 +542,9 @@ void Agent::look_at_workers(Generation number) {
 }
 
 void Agent::empty_generation(Generation number) {
+    if (standbys_) {
+        standbys_->pause();
+    }
     if (GenerationOnNode* generation = held(number)) {
         generation->begin_emptying();
     }
@@ -439,12 +581,30 @@ void Agent::end(int code) {
     window_signals_.stop();
     signals_.stop();  // from here on a signal ends this process: nothing is left to lose
     store_.close();
+    exit_code_ = code;
     keeper_->stop();
-    link_->stop([this, code] { on_exit_(code); });
+    if (spare_) {
+        // Nobody has waited for the standbys to be gone, but nothing is left when ddprun is.
+        end_timer_.set(std::chrono::steady_clock::now() +
+                       options_.supervisor.limits.unkillable_after);
+        spare_->stop([this] { finish_end(); });
+        return;
+    }
+    finish_end();
+}
+
+void Agent::finish_end() {
+    end_timer_.set(std::nullopt);
+    if (!std::exchange(is_finished_, true)) {
+        link_->stop([this] { on_exit_(exit_code_); });
+    }
 }
 
 void Agent::exclude_from_sweeps(int pid) {
     keeper_->exclude(pid);
+    if (spare_) {
+        spare_->exclude(pid);
+    }
 }
 
 void Agent::say(const std::string& line) {

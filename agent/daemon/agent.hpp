@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "agent/daemon/keeper_handle.hpp"
 #include "agent/daemon/prepare_output.hpp"
 #include "agent/daemon/signal_watch.hpp"
+#include "agent/daemon/standby_pool.hpp"
 #include "agent/daemon/store_host.hpp"
 #include "agent/daemon/terminal_relay.hpp"
 #include "agent/helpers/helper_programs.hpp"
@@ -38,6 +40,7 @@ struct AgentOptions {
     Milliseconds preflight_timeout{};     ///< then it is killed
     std::string prepare_command;          ///< for the shell; empty: none
     std::vector<DrainSource> drain_on;    ///< may say that this node will be taken away
+    WarmOptions warm;                     ///< no modules: every worker starts cold
     std::string program;                  ///< as the user named it, for the report
     std::string error_file;               ///< to be written if the job fails, torchrun's format
 };
@@ -73,7 +76,10 @@ public:
 
 private:
     void start_link();
-    [[nodiscard]] KeeperHandle::Events keeper_events();
+    [[nodiscard]] KeeperHandle::Events keeper_events(int keeper);
+    void start_standbys();
+    void end_of_standby(int keeper, LocalRank local_rank, const WorkerEnd& end);
+    [[nodiscard]] bool start_cold(Generation number, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] TerminalRelay::Events relay_events();
 
     void feed(Input input);
@@ -82,6 +88,8 @@ private:
     void open_store(const std::string& host);
     void start_workers(StartWorkers start);
     void spawn(Generation number);
+    void start_worker(Generation number, const WorkerSpec& worker, OutputPipes own);
+    [[nodiscard]] std::set<LocalRank> take_standbys(const GenerationOnNode& generation);
     void signal_workers(const SignalWorkers& effect);
     void follow_window();
     void look_at_workers(Generation number);
@@ -89,10 +97,12 @@ private:
     void empty_generation(Generation number);
     void show(const rdzv::Verdict& verdict);
     void end(int code);
+    void finish_end();
 
     /// Null: that generation is not here, or not any more.
     [[nodiscard]] GenerationOnNode* held(Generation number);
     [[nodiscard]] std::map<LocalRank, int> pids_of(Generation number);
+    void worker_runs(Generation number, LocalRank local_rank, int pid);
     void worker_ended(Generation number, LocalRank local_rank, const WorkerEnd& end);
     void worker_may_die(Generation number, LocalRank local_rank, FatalSignal told);
 
@@ -102,7 +112,12 @@ private:
     std::optional<Supervisor> supervisor_;  ///< from start() on: it tells what contains workers
     std::unique_ptr<WorkerOutput> output_;
     StoreHost store_;
-    std::unique_ptr<KeeperHandle> keeper_;
+    std::unique_ptr<KeeperHandle> keeper_;  ///< of the generation that lives here
+    /// Of the next one: its standbys are born here, and when it starts the two change places. Null:
+    /// every worker starts cold.
+    std::unique_ptr<KeeperHandle> spare_;
+    int current_ = 0;                      ///< which of the two that were started is keeper_
+    std::optional<StandbyPool> standbys_;  ///< with spare_
     HelperPrograms helpers_;
     PrepareOutput prepare_output_;
     DrainNotices notices_;
@@ -116,6 +131,11 @@ private:
     std::deque<Input> inputs_;  ///< bounded: one step answers with at most one input per effect
     bool is_feeding_ = false;
     bool has_ended_ = false;
+    bool is_finished_ = false;  ///< nothing of this node's processes is waited for
+    int exit_code_ = 0;
+    Rank last_base_rank_;  ///< of the last generation here, as is the next
+    int last_world_size_ = 1;
+    DeadlineTimer end_timer_;   ///< for the standbys to be gone
     std::string verdict_text_;  ///< of the verdict that was shown; empty: none
 
     std::optional<GenerationOnNode> generation_;  ///< none: nothing is left of the last one

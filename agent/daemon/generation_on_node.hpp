@@ -35,6 +35,7 @@ public:
     [[nodiscard]] Generation number() const { return start_.generation; }
     /// By local rank.
     [[nodiscard]] const std::vector<WorkerSpec>& workers() const { return start_.workers; }
+    [[nodiscard]] const WorkerSpec& worker(LocalRank local_rank) const;
 
     /// The first stage: nobody is spawned before the folders of these pipes, by local rank, are
     /// there, for a worker may write its error file at once.
@@ -47,6 +48,12 @@ public:
     /// A signal is for workers. True, once, if they have not been spawned, and will never be: then
     /// it is as if the signal had ended each of them.
     [[nodiscard]] bool end_before_spawn();
+
+    /// Workers were signalled: none is started any more in the place of another.
+    void note_signal() { is_signalled_ = true; }
+    [[nodiscard]] bool may_start_again() const {
+        return !is_signalled_ && std::holds_alternative<Spawned>(stage_);
+    }
 
     /// From now on nothing is left to do but to prove it empty.
     void begin_emptying() { stage_ = BeingEmptied{}; }
@@ -88,12 +95,12 @@ private:
     struct Spawned {};
     struct BeingEmptied {};
 
-    [[nodiscard]] const WorkerSpec& worker(LocalRank local_rank) const;
     /// 0: it has not been started.
     [[nodiscard]] int pid_of(LocalRank local_rank) const;
 
     StartWorkers start_;
     std::variant<AwaitsFolders, Spawned, BeingEmptied> stage_;
+    bool is_signalled_ = false;
     std::map<LocalRank, int> pids_;
     std::map<LocalRank, FatalSignal> early_signs_;  ///< the last of each that has no pid yet
     SharedPage page_;

@@ -51,6 +51,9 @@ Result<void> KeeperHandle::launch() {
     if (started.has_error()) {
         return started.error();
     }
+    if (std::exchange(has_launched_, true) && events_.on_relaunched) {
+        events_.on_relaunched(process_.pid());
+    }
     has_keeper_worked_ = false;
     channel_ = FrameChannel::create(io_, std::move(sockets->first));
     channel_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
@@ -105,7 +108,7 @@ void KeeperHandle::ask_for_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds) 
     channel_->send(std::move(*frame), std::move(fds));
 }
 
-void KeeperHandle::request(const KeeperRequest& message) {
+void KeeperHandle::request(const KeeperRequest& message, std::vector<UniqueFd> fds) {
     if (is_stopping_ || sweep_.is_running()) {
         return;
     }
@@ -122,7 +125,7 @@ void KeeperHandle::request(const KeeperRequest& message) {
     }
     Result<std::string> frame = encode_frame(message);
     if (!frame.has_error()) {
-        channel_->send(std::move(*frame));
+        channel_->send(std::move(*frame), std::move(fds));
     }
 }
 
@@ -292,6 +295,28 @@ void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
         fds.push_back(std::move(page));
     }
     ask_for_worker(std::move(spawn), std::move(fds));
+}
+
+void KeeperHandle::start_standby(
+    LocalRank local_rank, const std::vector<std::string>& command,
+    const std::vector<std::pair<std::string, std::string>>& environment, UniqueFd out, UniqueFd err,
+    const std::vector<int>& cpus, WorkerStdin stdin_from, UniqueFd socket) {
+    KeeperSpawn spawn{kStandbyGeneration, local_rank, command, environment, cpus, {}, stdin_from};
+    spawn.standby_variable = worker_variable::kStandby.key;
+    std::vector<UniqueFd> fds;
+    fds.push_back(std::move(out));
+    fds.push_back(std::move(err));
+    fds.push_back(std::move(socket));
+    ask_for_worker(std::move(spawn), std::move(fds));
+}
+
+void KeeperHandle::adopt(Generation generation, LocalRank local_rank, UniqueFd page) {
+    std::vector<UniqueFd> fds;
+    const bool has_page = page.is_open();
+    if (has_page) {
+        fds.push_back(std::move(page));
+    }
+    request(KeeperAdopt{generation, local_rank, has_page}, std::move(fds));
 }
 
 void KeeperHandle::signal_workers(Generation generation, std::vector<LocalRank> local_ranks,

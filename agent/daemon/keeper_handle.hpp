@@ -59,6 +59,12 @@ public:
         /// is left of them, by the kernel's word. Another keeper runs, or is started by the next
         /// start_worker(). An empty_generation() that was not answered is answered by that.
         std::function<void()> on_lost;
+        /// The standby of this slot is a worker now, which is to find its page at that path; empty:
+        /// it has none. Not for one that has died: on_exited told or tells so.
+        std::function<void(Generation, LocalRank, int pid, std::string page)> on_adopted = {};
+        /// Another keeper was started in the place of one that was lost. Comes at once, from
+        /// inside start_worker() and start_standby() too.
+        std::function<void(int pid)> on_relaunched = {};
     };
 
     /// Starts the keeper. Failure names the program, or the containment that cannot be had, and the
@@ -84,6 +90,17 @@ public:
                       const std::vector<std::pair<std::string, std::string>>& environment,
                       UniqueFd out, UniqueFd err, const std::vector<int>& cpus = {},
                       UniqueFd page = {}, WorkerStdin stdin_from = WorkerStdin::Inherited);
+
+    /// Starts a standby of this slot, as a worker of kStandbyGeneration; `socket` is its end of the
+    /// way to it, whose number it finds in DDPRUN_STANDBY. Only where no generation lives.
+    void start_standby(LocalRank local_rank, const std::vector<std::string>& command,
+                       const std::vector<std::pair<std::string, std::string>>& environment,
+                       UniqueFd out, UniqueFd err, const std::vector<int>& cpus,
+                       WorkerStdin stdin_from, UniqueFd socket);
+
+    /// The standby of this slot becomes a worker of `generation`: answered by on_adopted, on_exited
+    /// or on_lost. `page` as in start_worker().
+    void adopt(Generation generation, LocalRank local_rank, UniqueFd page);
 
     /// To the process groups of these workers of the generation, as far as they still run.
     void signal_workers(Generation generation, std::vector<LocalRank> local_ranks, int signal);
@@ -114,7 +131,7 @@ public:
 private:
     [[nodiscard]] Result<void> launch();
     void ask_for_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds);
-    void request(const KeeperRequest& message);
+    void request(const KeeperRequest& message, std::vector<UniqueFd> fds = {});
     void catch_child_signals();
     void leave_child_signals();
     void wait_for_child_signal();
@@ -142,6 +159,10 @@ private:
         held_ = Generation();
         events_.on_emptied(event.generation);
     }
+    void deliver(const KeeperAdopted& event) {
+        held_ = event.generation;
+        events_.on_adopted(event.generation, event.local_rank, event.pid, event.page);
+    }
     void deliver(const KeeperNotEmptied& event) {
         events_.on_not_emptied(event.generation, event.what);
     }
@@ -156,7 +177,8 @@ private:
     std::shared_ptr<FrameChannel> channel_;
     Generation held_;  ///< whose workers may live
     std::optional<KeeperTerminal> guarded_;
-    std::set<int> running_;           ///< workers, as far as the keeper has told
+    std::set<int> running_;  ///< workers, as far as the keeper has told
+    bool has_launched_ = false;
     bool has_keeper_worked_ = false;  ///< this one has said something
     bool is_rest_stuck_ = false;      ///< of what is being swept; the owner has been told
     bool is_stopping_ = false;

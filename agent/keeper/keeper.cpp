@@ -84,11 +84,14 @@ void Keeper::handle(KeeperSpawn spawn) {
     const UniqueFd out = agent_->take_fd();
     const UniqueFd err = agent_->take_fd();
     UniqueFd page = spawn.page_variable.empty() ? UniqueFd() : agent_->take_fd();
-    if (!out.is_open() || !err.is_open() || page.is_open() == spawn.page_variable.empty()) {
+    const UniqueFd standby = spawn.standby_variable.empty() ? UniqueFd() : agent_->take_fd();
+    if (!out.is_open() || !err.is_open() || page.is_open() == spawn.page_variable.empty() ||
+        standby.is_open() == spawn.standby_variable.empty()) {
         on_agent_gone("a worker was to be started without its descriptors");
         return;
     }
-    if (emptying_ || (held_ != Generation() && held_ != spawn.generation)) {
+    const bool is_free = held_ == Generation() || held_ == kStandbyGeneration;
+    if (emptying_ || (!is_free && held_ != spawn.generation)) {
         refuse(spawn, EBUSY);
         return;
     }
@@ -100,20 +103,20 @@ void Keeper::handle(KeeperSpawn spawn) {
         }
     }
     if (page.is_open()) {
-        // One for all workers of a generation. It stays open as long as one of them may look.
-        if (!page_.is_open() || held_ != spawn.generation) {
-            page_ = std::move(page);
-        }
         spawn.environment.emplace_back(spawn.page_variable,
-                                       fmt::format("/proc/{}/fd/{}", getpid(), page_.get()));
+                                       hold_page(spawn.generation, std::move(page)));
     }
-    auto spawned = spawner_.spawn(spawn, out, err);
+    if (standby.is_open()) {
+        spawn.environment.emplace_back(spawn.standby_variable, std::to_string(kStandbySocket));
+    }
+    auto spawned = spawner_.spawn(spawn, out, err, standby);
     if (spawned.has_error()) {
         refuse(spawn, spawned.error().value());
         return;
     }
     held_ = spawn.generation;
     Worker worker;
+    worker.generation = spawn.generation;
     worker.local_rank = spawn.local_rank;
     worker.outer_pid = containment_.outer_pid(spawned->pid);
     const auto [entry, is_new] = workers_.emplace(spawned->pid, std::move(worker));
@@ -121,13 +124,42 @@ void Keeper::handle(KeeperSpawn spawn) {
     watch(spawned->pid, entry->second, std::move(spawned->exec_status));
 }
 
-void Keeper::handle(const KeeperSignal& signal) {
-    if (signal.generation != held_) {
+/// One for all workers of a generation. It stays open as long as one of them may look.
+std::string Keeper::hold_page(Generation generation, UniqueFd page) {
+    if (!page_.is_open() || held_ != generation) {
+        page_ = std::move(page);
+    }
+    return fmt::format("/proc/{}/fd/{}", getpid(), page_.get());
+}
+
+void Keeper::handle(const KeeperAdopt& adopt) {
+    UniqueFd page = adopt.has_page ? agent_->take_fd() : UniqueFd();
+    if (page.is_open() != adopt.has_page) {
+        on_agent_gone("a standby was to be adopted without its page");
         return;
     }
+    if (emptying_ || (held_ != kStandbyGeneration && held_ != adopt.generation)) {
+        return;  // Its standbys are dying, and their ends are told.
+    }
+    for (auto& [pid, worker] : workers_) {
+        if (worker.generation == kStandbyGeneration && worker.local_rank == adopt.local_rank) {
+            std::string path;
+            if (page.is_open()) {
+                path = hold_page(adopt.generation, std::move(page));
+            }
+            held_ = adopt.generation;
+            worker.generation = adopt.generation;
+            send(KeeperAdopted{adopt.generation, adopt.local_rank, worker.outer_pid,
+                               std::move(path)});
+            return;
+        }
+    }
+}
+
+void Keeper::handle(const KeeperSignal& signal) {
     const std::set<LocalRank> meant(signal.local_ranks.begin(), signal.local_ranks.end());
     for (const auto& [pid, worker] : workers_) {
-        if (!meant.contains(worker.local_rank)) {
+        if (worker.generation != signal.generation || !meant.contains(worker.local_rank)) {
             continue;
         }
         // Not reaped, so that the number is still the worker's. It has no group of its own before
@@ -139,18 +171,17 @@ void Keeper::handle(const KeeperSignal& signal) {
 }
 
 void Keeper::handle(const KeeperForward& forward) {
-    if (forward.generation != held_) {
-        return;
-    }
     for (const auto& [pid, worker] : workers_) {
-        if (has_handler(pid, forward.signal)) {
+        if (worker.generation == forward.generation && has_handler(pid, forward.signal)) {
             (void)kill(pid, forward.signal);
         }
     }
 }
 
 void Keeper::handle(const KeeperEmpty& empty) {
-    if (held_ != Generation() && empty.generation < held_) {
+    const bool is_of_standbys_gone =
+        empty.generation == kStandbyGeneration && held_ != kStandbyGeneration;
+    if (held_ != Generation() && (empty.generation < held_ || is_of_standbys_gone)) {
         send(KeeperEmptied{empty.generation});  // Proven before the one that is held could start.
         return;
     }
@@ -225,7 +256,7 @@ void Keeper::read_exec_status(int pid, Worker& worker) {
         return;
     }
     worker.is_started = true;
-    send(KeeperStarted{held_, worker.local_rank, worker.outer_pid});
+    send(KeeperStarted{worker.generation, worker.local_rank, worker.outer_pid});
 }
 
 /// Every dead child: workers, and orphans that we have adopted.
@@ -257,9 +288,10 @@ void Keeper::reap_worker(Workers::iterator worker) {
         end = WorkerEnd{};
         end.exec_errno = worker->second.exec_errno;
     }
+    const Generation generation = worker->second.generation;
     const LocalRank local_rank = worker->second.local_rank;
     workers_.erase(worker);
-    send(KeeperExited{held_, local_rank, end});
+    send(KeeperExited{generation, local_rank, end});
 }
 
 void Keeper::wait_for_orphans() {

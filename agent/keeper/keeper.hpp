@@ -37,6 +37,7 @@ public:
 
 private:
     struct Worker {
+        Generation generation;  ///< `held_`, or that of standbys
         LocalRank local_rank;
         int outer_pid = 0;        ///< by which the agent knows it
         bool is_started = false;  ///< exec has succeeded, and the agent knows
@@ -55,6 +56,8 @@ private:
     void handle(const KeeperForward& forward);
     void handle(const KeeperEmpty& empty);
     void handle(KeeperTerminal terminal);
+    void handle(const KeeperAdopt& adopt);
+    [[nodiscard]] std::string hold_page(Generation generation, UniqueFd page);
     void restore_terminal() const;
     void watch(int pid, Worker& worker, UniqueFd exec_status);
     void wait_for_exec(int pid, Worker& worker);
@@ -75,7 +78,7 @@ private:
     std::shared_ptr<FrameChannel> agent_;
     Milliseconds unkillable_after_;
     Generation held_;                     ///< 0: nothing lives
-    Workers workers_;                     ///< of `held_`, not reaped
+    Workers workers_;                     ///< of `held_`, and standbys; not reaped
     UniqueFd page_;                       ///< of `held_`, for workers to open
     std::optional<Generation> emptying_;  ///< to be answered
     KeeperTerminal terminal_;             ///< ddprun's own, as it is to be left; empty: as it is

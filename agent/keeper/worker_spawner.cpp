@@ -64,6 +64,7 @@ struct ChildSetup {
     const CpuSet& cpus;
     int out;
     int err;
+    int standby;  ///< -1: it is none
     WorkerStdin stdin_from;
     int exec_status;
     const char* program;
@@ -101,6 +102,10 @@ int prepare(const ChildSetup& setup) {
         return error;
     }
     close_on_exec_from(STDERR_FILENO + 1);
+    // The keeper's own socket has the number; here it is closed with that.
+    if (setup.standby >= 0 && dup2(setup.standby, kStandbySocket) < 0) {
+        return errno;
+    }
     return setup.saved_state.restore();
 }
 
@@ -141,8 +146,8 @@ WorkerSpawner::WorkerSpawner(const Containment& containment, SavedProcessState s
     : containment_(containment), saved_state_(saved_state) {}
 
 boost::system::result<SpawnedWorker> WorkerSpawner::spawn(const KeeperSpawn& spawn,
-                                                          const UniqueFd& out,
-                                                          const UniqueFd& err) {
+                                                          const UniqueFd& out, const UniqueFd& err,
+                                                          const UniqueFd& standby) {
     const std::vector<std::string> environment = merged_environment(spawn.environment);
     const auto program = find_program(spawn.command[0], std::string(search_path_of(environment)));
     if (program.has_error()) {
@@ -166,6 +171,7 @@ boost::system::result<SpawnedWorker> WorkerSpawner::spawn(const KeeperSpawn& spa
                            .cpus = cpus,
                            .out = out.get(),
                            .err = err.get(),
+                           .standby = standby.get(),
                            .stdin_from = spawn.stdin_from,
                            .exec_status = status_write.get(),
                            .program = program->c_str(),

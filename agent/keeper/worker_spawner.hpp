@@ -29,11 +29,12 @@ public:
     WorkerSpawner(const Containment& containment, SavedProcessState saved_state);
 
     /// Starts `spawn.command` with stdout `out` and stderr `err`, the stdin that `spawn` says and
-    /// nothing else, in its own session, on `spawn.cpus`, as `saved_state` says. The error is that
-    /// of looking the program up, or of fork.
+    /// nothing else but, for a standby, its socket, in its own session, on `spawn.cpus`, as
+    /// `saved_state` says. The error is that of looking the program up, or of fork.
     [[nodiscard]] boost::system::result<SpawnedWorker> spawn(const KeeperSpawn& spawn,
                                                              const UniqueFd& out,
-                                                             const UniqueFd& err);
+                                                             const UniqueFd& err,
+                                                             const UniqueFd& standby = {});
 
 private:
     const Containment& containment_;

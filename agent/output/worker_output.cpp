@@ -208,6 +208,22 @@ Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_ra
     return OutputPipes{std::move(out->workers), std::move(err->workers), std::move(out->keyboard)};
 }
 
+Result<StandIn> WorkerOutput::stand_in(LocalRank local_rank, Rank rank, int world_size) {
+    const OutputChoice choice = thread_->choice_of(local_rank, rank, world_size);
+    Result<Ends> out = thread_->make_stdout(choice, rank);
+    if (!out) {
+        return out.error();
+    }
+    Result<Ends> err = choice.is_merged ? second_of(*out) : thread_->make_stderr(choice, rank);
+    if (!err) {
+        return err.error();
+    }
+    return StandIn{
+        .workers = {.out = std::move(out->workers), .err = std::move(err->workers), .keyboard = {}},
+        .out = std::move(out->ours.fd),
+        .err = std::move(err->ours.fd)};
+}
+
 void WorkerOutput::when_ready(std::function<void()> done) {
     thread_->post([callbacks = thread_->callbacks_, done = std::move(done)]() mutable {
         asio::post(callbacks, std::move(done));

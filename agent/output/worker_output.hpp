@@ -70,6 +70,14 @@ struct OutputPipes {
     UniqueFd keyboard;
 };
 
+/// Streams for who is no worker yet, like those that open() gives, so that a program finds a
+/// terminal where the worker will: with our ends, of which nothing is read.
+struct StandIn {
+    OutputPipes workers;
+    UniqueFd out;
+    UniqueFd err;  ///< not open where the two are merged
+};
+
 /// What is known of a worker's last words.
 struct Collected {
     /// The last bytes of its stderr, or of both streams where they are merged, at most
@@ -126,6 +134,9 @@ public:
     /// Fails only if no descriptors are left, and leaves nothing then.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
                                            int world_size, const std::string& log_dir);
+
+    /// No files, and nobody is told. Fails as open().
+    [[nodiscard]] Result<StandIn> stand_in(LocalRank local_rank, Rank rank, int world_size);
 
     /// Calls `done` once the folders and files of all earlier open() calls exist (or have failed,
     /// which has been said). Spawn workers after it: they may write their error file at once.

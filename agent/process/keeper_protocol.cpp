@@ -21,7 +21,9 @@ enum class Kind : std::uint8_t {
     Exited,
     Emptied,
     NotEmptied,
-    Terminal
+    Terminal,
+    Adopt,
+    Adopted
 };
 
 /// Which of the ways to end a worker took, in an Exited.
@@ -129,6 +131,7 @@ Result<std::string> encode(const KeeperSpawn& spawn) {
     }
     out.string(spawn.page_variable);
     out.number(spawn.stdin_from);
+    out.string(spawn.standby_variable);
     return std::move(out).finish();
 }
 
@@ -160,6 +163,23 @@ Result<std::string> encode(const KeeperTerminal& terminal) {
     Writer out(Kind::Terminal);
     out.string(terminal.before);
     out.string(terminal.raw);
+    return std::move(out).finish();
+}
+
+Result<std::string> encode(const KeeperAdopt& adopt) {
+    Writer out(Kind::Adopt);
+    out.generation(adopt.generation);
+    out.local_rank(adopt.local_rank);
+    out.number(static_cast<std::uint8_t>(adopt.has_page ? 1 : 0));
+    return std::move(out).finish();
+}
+
+Result<std::string> encode(const KeeperAdopted& adopted) {
+    Writer out(Kind::Adopted);
+    out.generation(adopted.generation);
+    out.local_rank(adopted.local_rank);
+    out.number(adopted.pid);
+    out.string(adopted.page);
     return std::move(out).finish();
 }
 
@@ -228,6 +248,7 @@ KeeperSpawn read_spawn(Reader& in) {
     }
     spawn.page_variable = in.string();
     spawn.stdin_from = in.number<WorkerStdin>();
+    spawn.standby_variable = in.string();
     if (spawn.command.empty() || spawn.stdin_from > WorkerStdin::Terminal) {
         in.fail();
     }
@@ -308,6 +329,12 @@ Result<KeeperRequest> decode_request(std::string_view body) {
         case Kind::Empty:
             request = KeeperEmpty{in.generation()};
             break;
+        case Kind::Adopt: {
+            KeeperAdopt adopt{in.generation(), in.local_rank(), false};
+            adopt.has_page = in.number<std::uint8_t>() != 0;
+            request = adopt;
+            break;
+        }
         case Kind::Terminal: {
             KeeperTerminal terminal{in.string(), {}};
             terminal.raw = in.string();
@@ -325,6 +352,13 @@ Result<KeeperEvent> decode_event(std::string_view body) {
     Reader in(body);
     KeeperEvent event;
     switch (in.number<Kind>()) {
+        case Kind::Adopted: {
+            KeeperAdopted adopted{in.generation(), in.local_rank(), 0, {}};
+            adopted.pid = in.number<int>();
+            adopted.page = in.string();
+            event = std::move(adopted);
+            break;
+        }
         case Kind::Started: {
             KeeperStarted started{in.generation(), in.local_rank(), 0};
             started.pid = in.number<int>();

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,10 @@ struct WorkerEnd {
     bool operator==(const WorkerEnd&) const = default;
 };
 
+/// Stands for the generation of standbys: the number of the next one is not known yet. Rendezvous
+/// count from 1.
+inline const Generation kStandbyGeneration{std::numeric_limits<std::uint64_t>::max() - 1};
+
 // -------------------------------------------------------------------------- agent to the keeper
 
 /// What a worker reads from.
@@ -37,8 +42,9 @@ enum class WorkerStdin : std::uint8_t {
     Terminal,   ///< its stdout, a terminal, which controls it
 };
 
-/// Start a worker. Descriptors go with it: its stdout, its stderr, the page if there is one.
-/// Refused (Exited with EBUSY) while another generation is not proven empty.
+/// Start a worker. Descriptors go with it: its stdout, its stderr, the page if there is one, the
+/// socket of a standby. Refused (Exited with EBUSY) while another generation is not proven empty;
+/// standbys are none, the generation that starts beside them is theirs.
 struct KeeperSpawn {
     Generation generation;
     LocalRank local_rank;
@@ -48,8 +54,22 @@ struct KeeperSpawn {
     /// Set to the path of the page that comes with it; empty: none comes.
     std::string page_variable;
     WorkerStdin stdin_from = WorkerStdin::Inherited;
+    /// Set to the number that the socket, which comes with it, has in the standby; empty: none
+    /// comes.
+    std::string standby_variable = {};
 
     bool operator==(const KeeperSpawn&) const = default;
+};
+
+/// The standby of this slot is a worker of `generation` from now on, which begins with it if there
+/// was none. The page goes with it, if there is one. Answered by Adopted, or by the Exited of the
+/// standby.
+struct KeeperAdopt {
+    Generation generation;
+    LocalRank local_rank;
+    bool has_page = false;
+
+    bool operator==(const KeeperAdopt&) const = default;
 };
 
 /// Send `signal` to the process groups of these workers of the generation, as far as they run.
@@ -86,8 +106,8 @@ struct KeeperTerminal {
     bool operator==(const KeeperTerminal&) const = default;
 };
 
-using KeeperRequest =
-    std::variant<KeeperSpawn, KeeperSignal, KeeperForward, KeeperEmpty, KeeperTerminal>;
+using KeeperRequest = std::variant<KeeperSpawn, KeeperSignal, KeeperForward, KeeperEmpty,
+                                   KeeperTerminal, KeeperAdopt>;
 
 // -------------------------------------------------------------------------- keeper to the agent
 
@@ -124,7 +144,18 @@ struct KeeperNotEmptied {
     bool operator==(const KeeperNotEmptied&) const = default;
 };
 
-using KeeperEvent = std::variant<KeeperStarted, KeeperExited, KeeperEmptied, KeeperNotEmptied>;
+/// Answers KeeperAdopt.
+struct KeeperAdopted {
+    Generation generation;
+    LocalRank local_rank;
+    int pid = 0;
+    std::string page;  ///< its path; empty: there is none
+
+    bool operator==(const KeeperAdopted&) const = default;
+};
+
+using KeeperEvent =
+    std::variant<KeeperStarted, KeeperExited, KeeperEmptied, KeeperNotEmptied, KeeperAdopted>;
 
 // ---------------------------------------------------------------------------------------- bytes
 
@@ -134,6 +165,8 @@ inline constexpr int kKeeperSocket = 3;
 inline constexpr int kKeeperCgroup = 4;
 /// In a PID namespace: the keeper's /proc/self/fdinfo in the agent's /proc.
 inline constexpr int kKeeperOuterDescriptors = 5;
+/// A standby's end of its socket.
+inline constexpr int kStandbySocket = 3;
 /// Body of one frame. The kernel allows a program 6 MiB of arguments and environment at most.
 inline constexpr std::size_t kKeeperFrameBytesMax = std::size_t{8} << 20;
 /// Unsent bytes of one side. A spawn beyond it is answered with ENOBUFS.

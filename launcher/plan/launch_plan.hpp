@@ -72,6 +72,7 @@ struct LaunchPlan {
     std::vector<std::string> stdout_filters;        ///< lines with one of these are kept apart, too
     std::vector<std::string> stderr_filters;
     std::optional<agent::InterfaceChoice> interface;  ///< none: workers choose by themselves
+    std::vector<std::string> warm_modules;  ///< standbys import these; empty: there are none
     std::string prepare_command;    ///< before the first workers, for the shell; empty: none
     bool is_prepared_once = false;  ///< by one node for the job
     std::string preflight_command;  ///< before each generation, for the shell; empty: none

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <csignal>
 #include <cstddef>
 #include <filesystem>
@@ -225,6 +226,36 @@ Result<void> take_prepare(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+/// What standbys import; `program` is what they are standbys of.
+Result<void> take_warm(const CommandLine& line, const Program& program, LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("warm");
+    if (!given || given->value == "off") {
+        return {};
+    }
+    std::vector<std::string> modules;
+    for (const std::string_view name : split(given->value, ',')) {
+        const bool is_name = !name.empty() && name.front() != '.' && name.back() != '.' &&
+                             std::all_of(name.begin(), name.end(), [](unsigned char c) {
+                                 return std::isalnum(c) != 0 || c == '_' || c == '.';
+                             });
+        if (!is_name || name == "on" || name == "auto") {
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("{}: {} is no module of Python; name those that take long to "
+                                     "import, as in --warm torch,torch._dynamo, or write off",
+                                     given->shown(), name.empty() ? "an empty name" : name)};
+        }
+        modules.emplace_back(name);
+    }
+    if (!program.is_python) {
+        plan.warnings.push_back(
+            fmt::format("{} has no effect: {} is no script or module that ddprun runs with Python",
+                        given->shown(), line.program().front()));
+        return {};
+    }
+    plan.warm_modules = std::move(modules);
+    return {};
+}
+
 /// How workers are asked to end, and how it is made sure that they have.
 Result<void> take_signals(const CommandLine& line, LaunchPlan& plan) {
     plan.signals_to_handle = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -393,6 +424,9 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
     Result<Program> program = resolve_program(mode, typed, surroundings);
     if (!program) {
         return program.error();
+    }
+    if (Result<void> taken = take_warm(line, *program, plan); !taken) {
+        return taken.error();
     }
     plan.command = std::move(program->command);
     if (!program->note.empty()) {

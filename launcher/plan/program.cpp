@@ -120,6 +120,7 @@ Result<Program> resolve_program(ProgramMode mode, const std::vector<std::string>
             return python.error();
         }
         program.note = python->note;
+        program.is_python = true;
         command = {python->path, "-u"};
         if (mode == ProgramMode::Module) {
             command.emplace_back("-m");

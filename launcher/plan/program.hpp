@@ -18,7 +18,8 @@ enum class ProgramMode {
 struct Program {
     /// argv of a worker; its first element is a path that this user may execute.
     std::vector<std::string> command;
-    std::string note;  ///< what was chosen in the user's place; empty: nothing
+    std::string note;        ///< what was chosen in the user's place; empty: nothing
+    bool is_python = false;  ///< the first element is a Python interpreter that was found for it
 };
 
 /// The program for what the user typed, which is not empty. Fails with NotFound or PermissionDenied

@@ -220,6 +220,14 @@ std::string prepare_text(const LaunchPlan& plan) {
                        plan.prepare_command);
 }
 
+std::string warm_text(const LaunchPlan& plan) {
+    if (plan.warm_modules.empty()) {
+        return {};
+    }
+    return fmt::format("standbys {}, each with {}\n", plan.slots,
+                       fmt::join(plan.warm_modules, ", "));
+}
+
 bool is_everywhere(const std::vector<agent::WorkerSpec>& workers, const Pair& entry) {
     return std::all_of(workers.begin(), workers.end(), [&entry](const agent::WorkerSpec& worker) {
         return std::find(worker.environment.begin(), worker.environment.end(), entry) !=
@@ -233,10 +241,10 @@ std::string dry_run_text(const LaunchPlan& plan, const agent::SavedProcessState&
     const std::vector<agent::WorkerSpec> workers = workers_of(plan, saved);
     std::string text = fmt::format(
         "nothing is started: --dry-run\n\njob      {}\nmeeting  {}\nlogs     {}\nworkers  {} on "
-        "this node, contained by {}\n{}{}\nenvironment of each\n",
+        "this node, contained by {}\n{}{}{}\nenvironment of each\n",
         plan.job.value().empty() ? kRandom : std::string_view{plan.job.value()}, meeting_text(plan),
         plan.log_dir.empty() ? "none" : plan.log_dir, plan.slots, containment_text(plan),
-        terminal_text(plan), prepare_text(plan));
+        terminal_text(plan), prepare_text(plan), warm_text(plan));
     for (const Pair& entry : workers.front().environment) {
         if (is_everywhere(workers, entry)) {
             text += fmt::format("  {}={}\n", entry.first, shown(plan, entry));

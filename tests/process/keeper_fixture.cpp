@@ -134,6 +134,11 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
         ended[rank.value()] = end;
         order.push_back(fmt::format("exited {}", rank.value()));
     };
+    events.on_adopted = [this](Generation, LocalRank rank, int pid, std::string page) {
+        CHECK(started[rank.value()] == pid);
+        adopted[rank.value()] = std::move(page);
+        order.push_back(fmt::format("adopted {}", rank.value()));
+    };
     events.on_emptied = [this](Generation generation) {
         emptied.push_back(generation.value());
         order.emplace_back("emptied");

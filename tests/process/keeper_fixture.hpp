@@ -107,6 +107,7 @@ public:
     TestPipe pipe;               ///< stdout and stderr of all workers
     std::map<int, int> started;  ///< local rank, pid
     std::map<int, WorkerEnd> ended;
+    std::map<int, std::string> adopted;  ///< local rank, path of the page
     std::vector<std::uint64_t> emptied;
     std::vector<std::string> not_emptied;
     std::vector<std::string> order;  ///< what came, in order

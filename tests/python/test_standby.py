@@ -226,6 +226,19 @@ class Waits(WithEnvironment):
         standby.end()
         os.unlink(os.path.join(self.folder, "has_run"))
 
+    def test_a_file_that_has_changed(self):
+        path = os.path.join(self.packages, "edited_module.py")
+        self.write(path, "VALUE = 1")
+        standby = Standby(self, "leaves.py")
+        self.assertEqual(standby.says(), ["here"])
+        standby.order("edited_module")
+        self.assertEqual(standby.says(), ["imports", "edited_module"])
+        self.assertEqual(standby.says(), ["ready"])
+        self.write(path, "VALUE = 22")
+        self.assertEqual(standby.release(PLACE), ("", ["unfit", path, "has changed"]))
+        self.assertEqual(standby.end(), (0, ""))
+        self.assertFalse(self.has_run())
+
     def test_modules_that_must_wait_for_the_place(self):
         self.write(os.path.join(self.folder, "own_module.py"), "PLACE = 'beside the program'")
         self.addCleanup(os.unlink, os.path.join(self.folder, "own_module.py"))

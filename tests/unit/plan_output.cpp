@@ -167,6 +167,22 @@ TEST_CASE("logs go where they are wanted, as an absolute path") {
           "/dev/null for no files");
 }
 
+TEST_CASE("standbys import the modules that --warm names, of a program that Python runs") {
+    CHECK(plan_of("").warm_modules.empty());
+    CHECK(plan_of("--warm off").warm_modules.empty());
+    const std::vector<std::string> two{"torch", "torch._dynamo"};
+    CHECK(plan_of("--warm torch,torch._dynamo").warm_modules == two);
+    CHECK(plan_of("", {{"PET_WARM", "torch,torch._dynamo"}}).warm_modules == two);
+    for (const std::string text : {"on", "auto", "torch,", "a b", ".torch", "torch/nn"}) {
+        CHECK(as_error(outcome_of({"--warm", text, "train.py"}))
+                  .line.find("is no module of Python; name those") != std::string::npos);
+    }
+    const LaunchPlan other =
+        as_plan(outcome_of({"--warm", "torch", "--no-python", "/usr/bin/true"}));
+    CHECK(other.warm_modules.empty());
+    CHECK(other.warnings.back().find("has no effect") != std::string::npos);
+}
+
 TEST_CASE("a prepare command is one text for the shell, for each node or once for the job") {
     CHECK(plan_of("").prepare_command.empty());
     const auto prepare_of = [](const std::string& text) {

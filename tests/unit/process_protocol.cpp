@@ -25,6 +25,8 @@ std::vector<KeeperRequest> some_requests() {
         KeeperSignal{Generation(1), {}, 9},
         KeeperForward{Generation(3), 10},
         KeeperSpawn{Generation(1), LocalRank(1), {"prog"}, {}, {}, {}, WorkerStdin::Terminal},
+        KeeperSpawn{kStandbyGeneration, LocalRank(1), {"prog"}, {}, {}, {}, {}, "STANDBY"},
+        KeeperAdopt{Generation(4), LocalRank(1), true},
         KeeperTerminal{bytes, "raw"},
         KeeperEmpty{Generation(2)}};
 }
@@ -44,7 +46,8 @@ std::vector<KeeperEvent> some_events() {
             KeeperExited{Generation(1), LocalRank(2), signalled},
             KeeperExited{Generation(1), LocalRank(2), failed},
             KeeperEmptied{Generation(3)},
-            KeeperNotEmptied{Generation(3), "process 1 (x, state D)"}};
+            KeeperNotEmptied{Generation(3), "process 1 (x, state D)"},
+            KeeperAdopted{Generation(4), LocalRank(1), 4711, "/proc/1/fd/9"}};
 }
 
 }  // namespace

@@ -66,6 +66,8 @@ inline constexpr WorkerVariable kSlot{"DDPRUN_SLOT",
                                       "as LOCAL_RANK, but never made 0 by --virtual-local-rank"};
 inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
                                       "path of the page shared with the agent; empty: none"};
+/// No worker finds it: a standby takes it away before its program runs.
+inline constexpr WorkerVariable kStandby{"DDPRUN_STANDBY", "descriptor of the socket of a standby"};
 
 }  // namespace worker_variable
 

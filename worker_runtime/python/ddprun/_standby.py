@@ -66,11 +66,16 @@ def _wait() -> None:
     except _Unfit as unfit:
         agent.send("\0".join(("unfit", *map(str, unfit.args))).encode()[:_MESSAGE_BYTES_MAX])
         os._exit(0)
+    files_before = _imported_files()
     agent.send(b"ready")
     space = _socket.CMSG_SPACE(2 * 4)
     place, ancillary, _, _ = agent.recvmsg(_MESSAGE_BYTES_MAX, space)
     if not place:
         os._exit(0)
+    for path, before in files_before.items():
+        if _fingerprint(path) != before:
+            agent.send("\0".join(("unfit", path, "has changed")).encode())
+            os._exit(0)  # Its worker starts cold, with what is there now.
     files = memoryview(b"".join(data for _, _, data in ancillary)).cast("i").tolist()
     for stream, file in enumerate(files, 1):
         os.dup2(file, stream)
@@ -129,6 +134,24 @@ def _judge(name: str, shadowed: set[str], files: set[int], watched: _Watched) ->
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()  # The agent sees what comes.
+
+
+def _imported_files() -> dict[str, tuple[int, int, int] | None]:
+    """The interpreter, and the file of each module that was imported, as they are now."""
+    paths = {sys.executable}
+    for module in list(sys.modules.values()):
+        path = getattr(getattr(module, "__spec__", None), "origin", None)
+        if isinstance(path, str) and path.startswith("/"):
+            paths.add(path)
+    return {path: _fingerprint(path) for path in paths}
+
+
+def _fingerprint(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _beside_program() -> set[str]:

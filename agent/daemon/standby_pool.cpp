@@ -1,0 +1,396 @@
+#include "agent/daemon/standby_pool.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+
+#include "worker_runtime/contract/worker_environment.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+Instant clock_now() {
+    return std::chrono::steady_clock::now();
+}
+
+std::vector<std::string> fields_of(std::string_view message) {
+    std::vector<std::string> fields;
+    while (true) {
+        const std::size_t end = message.find('\0');
+        fields.emplace_back(message.substr(0, end));
+        if (end == std::string_view::npos) {
+            return fields;
+        }
+        message.remove_prefix(end + 1);
+    }
+}
+
+/// One message, if one is there. Empty: none, or the other end is gone.
+std::string receive(int socket, std::size_t bytes_max) {
+    std::string text(bytes_max, '\0');
+    ssize_t got = 0;
+    do {
+        got = recv(socket, text.data(), text.size(), MSG_DONTWAIT);
+    } while (got < 0 && errno == EINTR);
+    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return text;
+}
+
+/// True if it was taken. A socket's buffer has room for all that is ever said to one standby.
+bool send_to(int socket, std::string_view text, int out = -1, int err = -1) {
+    iovec bytes{const_cast<char*>(text.data()), text.size()};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
+    if (out >= 0) {
+        message.msg_control = control.data();
+        message.msg_controllen = control.size();
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(2 * sizeof(int));
+        const std::array<int, 2> fds{out, err};
+        std::memcpy(CMSG_DATA(header), fds.data(), sizeof fds);
+    }
+    return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(text.size());
+}
+
+bool has_input(const UniqueFd& file) {
+    pollfd waited{file.get(), POLLIN, 0};
+    return file.is_open() && poll(&waited, 1, 0) == 1 && (waited.revents & POLLIN) != 0;
+}
+
+bool is_a_terminal(const UniqueFd& file) {
+    return isatty(file.get()) == 1;
+}
+
+std::string order_of(const std::vector<std::string>& modules) {
+    std::string order;
+    for (const std::string& variable : variables_of_generation()) {
+        order += fmt::format("placed {}\n", variable);
+    }
+    for (const std::string& module : modules) {
+        order += fmt::format("import {}\n", module);
+    }
+    order.pop_back();
+    return order;
+}
+
+/// In the order of a worker's own environment.
+std::string place_of(const WorkerSpec& worker, const std::string& page) {
+    std::map<std::string, std::string> variables(worker.environment.begin(),
+                                                 worker.environment.end());
+    if (!page.empty()) {
+        variables.insert_or_assign(std::string(worker_variable::kPage.key), page);
+    }
+    std::string text = "place";
+    for (const auto& [key, value] : variables) {
+        text += '\0';
+        text += fmt::format("{}={}", key, value);
+    }
+    return text;
+}
+
+}  // namespace
+
+StandbyPool::StandbyPool(boost::asio::io_context& io, const SupervisorOptions& options,
+                         WarmOptions warm, Events events)
+    : io_(io),
+      limits_(options.limits),
+      warm_(warm),
+      events_(std::move(events)),
+      specs_(standbys_of(options)),
+      slots_(options.limits, options.identity.slots, std::move(warm)),
+      timer_(io, [this] { settle(); }),
+      leaving_timer_(io, [this] {
+          for (const auto& [slot, leaving] : leaving_) {
+              events_.on_hung(slot);
+          }
+      }) {}
+
+void StandbyPool::begin() {
+    slots_.begin(clock_now());
+    settle();
+}
+
+void StandbyPool::settle() {
+    StandbyEffects effects;
+    slots_.settle(clock_now(), effects);
+    for (const StandbyEffect& effect : effects) {
+        std::visit([this](const auto& one) { carry_out(one); }, effect);
+    }
+    timer_.set(slots_.next_deadline());
+}
+
+void StandbyPool::carry_out(const TryStandby& /*effect*/) {
+    start(LocalRank(0), warm_.trial, {});
+}
+
+void StandbyPool::carry_out(const PrepareStandby& effect) {
+    const auto slot = static_cast<std::size_t>(effect.slot.value());
+    start(effect.slot, specs_.at(slot).command, effect.modules);
+}
+
+void StandbyPool::carry_out(const DiscardStandby& effect) {
+    kill(effect.slot);
+}
+
+void StandbyPool::kill(LocalRank slot) {
+    keeper_->signal_workers(kStandbyGeneration, {slot}, SIGKILL);
+}
+
+void StandbyPool::start(LocalRank slot, const std::vector<std::string>& command,
+                        std::vector<std::string> modules) {
+    if (!start_in_keeper(slot, command, std::move(modules))) {
+        boost::asio::post(io_, [this, slot] { has_ended(slot); });
+    }
+}
+
+bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>& command,
+                                  std::vector<std::string> modules) {
+    std::array<int, 2> ends{};
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+        return false;
+    }
+    UniqueFd ours(ends[0]);
+    UniqueFd theirs(ends[1]);
+    Result<StandIn> stand_in = events_.open_stand_in(slot);
+    if (!stand_in) {
+        return false;
+    }
+    OutputPipes pipes = std::move(stand_in->workers);
+    const bool is_out_terminal = is_a_terminal(pipes.out);
+    const bool is_err_terminal = is_a_terminal(pipes.err);
+    standbys_.erase(slot);
+    const auto [entry, is_new] = standbys_.emplace(
+        slot, Standby{.number = ++last_number_,
+                      .socket = boost::asio::posix::stream_descriptor(io_, ours.release()),
+                      .stand_in = *std::move(stand_in),
+                      .is_out_terminal = is_out_terminal,
+                      .is_err_terminal = is_err_terminal,
+                      .modules = std::move(modules),
+                      .importing = {}});
+    listen(slot, entry->second);
+    const WorkerSpec& spec = specs_.at(static_cast<std::size_t>(slot.value()));
+    keeper_->start_standby(slot, command, spec.environment, std::move(pipes.out),
+                           std::move(pipes.err), spec.cpus, WorkerStdin::Inherited,
+                           std::move(theirs));
+    return true;
+}
+
+void StandbyPool::listen(LocalRank slot, Standby& standby) {
+    standby.socket.async_wait(
+        boost::asio::posix::descriptor_base::wait_read,
+        [this, slot, number = standby.number](const boost::system::error_code& error) {
+            if (error) {
+                return;
+            }
+            const auto found = standbys_.find(slot);
+            if (found != standbys_.end() && found->second.number == number) {
+                read_standby(slot);
+            }
+            const auto leaving = leaving_.find(slot);
+            if (leaving != leaving_.end() && leaving->second.standby.number == number) {
+                read_leaving(slot);
+            }
+        });
+}
+
+/// An end of the connection is no news: the keeper tells of its end.
+void StandbyPool::read_standby(LocalRank slot) {
+    Standby& standby = standbys_.at(slot);
+    const std::string message =
+        receive(standby.socket.native_handle(), limits_.standby_message_bytes_max);
+    if (message.empty()) {
+        return;
+    }
+    hear(slot, message);
+    const auto still = standbys_.find(slot);
+    if (still != standbys_.end() && still->second.socket.is_open()) {
+        listen(slot, still->second);
+    }
+    settle();
+}
+
+void StandbyPool::hear(LocalRank slot, std::string_view message) {
+    Standby& standby = standbys_.at(slot);
+    const std::vector<std::string> fields = fields_of(message);
+    if (fields[0] == "here") {
+        slots_.is_here(slot);
+        if (standby.modules.empty()) {
+            standby.socket.close();  // It was asked whether it is there, and may go.
+        } else if (!send_to(standby.socket.native_handle(), order_of(standby.modules))) {
+            kill(slot);
+        }
+    } else if (fields[0] == "imports" && fields.size() == 2) {
+        judge_written(slot, standby);
+        standby.importing = fields[1];
+    } else if (fields[0] == "unfit" && fields.size() == 3) {
+        slots_.is_unfit(slot, fields[1], fields[2]);
+    } else if (fields[0] == "ready") {
+        judge_written(slot, standby);
+        slots_.is_ready(slot);
+    }
+}
+
+/// What it wrote would be lost: a cold worker writes it each time.
+void StandbyPool::judge_written(LocalRank slot, const Standby& standby) {
+    for (const auto& [file, name] :
+         {std::pair{&standby.stand_in.out, "stdout"}, std::pair{&standby.stand_in.err, "stderr"}}) {
+        if (!standby.importing.empty() && has_input(*file)) {
+            slots_.is_unfit(slot, standby.importing, fmt::format("it writes to {}", name));
+            kill(slot);
+            return;
+        }
+    }
+}
+
+void StandbyPool::has_ended(LocalRank slot) {
+    const auto found = standbys_.find(slot);
+    if (found != standbys_.end() && found->second.socket.is_open()) {
+        // Its last words may not have been read.
+        std::string message;
+        while (!(message = receive(found->second.socket.native_handle(),
+                                   limits_.standby_message_bytes_max))
+                    .empty()) {
+            hear(slot, message);
+        }
+    }
+    standbys_.erase(slot);
+    slots_.has_ended(slot);
+    settle();
+}
+
+void StandbyPool::are_lost() {
+    standbys_.clear();
+    slots_.are_lost();
+    settle();
+}
+
+std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers) {
+    std::string cold;
+    for (const WorkerSpec& worker : workers) {
+        const std::string why = slots_.why_not(worker.local_rank);
+        const auto found = standbys_.find(worker.local_rank);
+        const bool is_ready = slots_.is_waiting(worker.local_rank);
+        if (!is_ready && !why.empty()) {
+            cold += fmt::format("{}local rank {} ({})", cold.empty() ? "" : ", ",
+                                worker.local_rank.value(), why);
+        } else if (is_ready &&
+                   (found == standbys_.end() ||
+                    !can_become(specs_.at(static_cast<std::size_t>(worker.local_rank.value())),
+                                worker))) {
+            cold += fmt::format("{}local rank {} (it was prepared for another environment)",
+                                cold.empty() ? "" : ", ", worker.local_rank.value());
+        }
+    }
+    if (std::exchange(has_started_, true) && !cold.empty()) {
+        events_.say(fmt::format("--warm: without a standby start {}", cold));
+    }
+    const std::vector<LocalRank> ready = slots_.take();
+    std::set<LocalRank> taken;
+    for (const LocalRank slot : ready) {
+        const auto index = static_cast<std::size_t>(slot.value());
+        if (standbys_.contains(slot) && can_become(specs_.at(index), workers.at(index))) {
+            taken.insert(slot);
+        }
+    }
+    if (ready.empty()) {
+        return taken;
+    }
+    std::map<LocalRank, Standby> before = std::exchange(standbys_, {});
+    for (auto& [slot, standby] : before) {
+        if (taken.contains(slot)) {
+            leaving_.emplace(slot, Leaving{.standby = std::move(standby),
+                                           .worker = {},
+                                           .pipes = {},
+                                           .pid = 0,
+                                           .has_gone = false});
+        } else if (!taken.empty()) {
+            kill(slot);
+        }
+    }
+    if (taken.empty()) {
+        keeper_->empty_generation(kStandbyGeneration);
+    }
+    timer_.set(slots_.next_deadline());
+    return taken;
+}
+
+void StandbyPool::leave(const WorkerSpec& worker, OutputPipes pipes) {
+    Leaving& leaving = leaving_.at(worker.local_rank);
+    leaving.worker = worker;
+    leaving.pipes = std::move(pipes);
+}
+
+void StandbyPool::tell_place(LocalRank local_rank, int pid, const std::string& page) {
+    const auto found = leaving_.find(local_rank);
+    if (found == leaving_.end()) {
+        return;
+    }
+    Leaving& leaving = found->second;
+    leaving.pid = pid;
+    const std::string place = place_of(leaving.worker, page);
+    const OutputPipes& pipes = leaving.pipes;
+    if (place.size() > limits_.standby_message_bytes_max ||
+        is_a_terminal(pipes.out) != leaving.standby.is_out_terminal ||
+        is_a_terminal(pipes.err) != leaving.standby.is_err_terminal ||
+        !send_to(leaving.standby.socket.native_handle(), place, pipes.out.get(), pipes.err.get())) {
+        events_.on_hung(local_rank);
+        return;
+    }
+    listen(local_rank, leaving.standby);
+    leaving_timer_.set(clock_now() + limits_.standby_go_timeout);
+}
+
+void StandbyPool::read_leaving(LocalRank slot) {
+    Leaving& leaving = leaving_.at(slot);
+    const std::string message =
+        receive(leaving.standby.socket.native_handle(), limits_.standby_message_bytes_max);
+    const std::vector<std::string> fields = fields_of(message);
+    if (fields[0] == "gone") {
+        const int pid = leaving.pid;
+        leaving_.erase(slot);
+        if (leaving_.empty()) {
+            leaving_timer_.set(std::nullopt);
+        }
+        events_.on_gone(slot, pid);
+    } else if (fields[0] == "unfit" && fields.size() == 3) {
+        events_.say(fmt::format("--warm: local rank {} starts cold: {} {}", slot.value(), fields[1],
+                                fields[2]));
+    }
+}
+
+std::optional<OutputPipes> StandbyPool::take_back(LocalRank local_rank) {
+    if (leaving_.contains(local_rank)) {
+        read_leaving(local_rank);
+    }
+    const auto found = leaving_.find(local_rank);
+    if (found == leaving_.end()) {
+        return std::nullopt;
+    }
+    OutputPipes pipes = std::move(found->second.pipes);
+    leaving_.erase(found);
+    return pipes;
+}
+
+void StandbyPool::leaving_are_lost() {
+    leaving_.clear();
+    leaving_timer_.set(std::nullopt);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include "agent/core/standby_slots.hpp"
+#include "agent/daemon/keeper_handle.hpp"
+#include "agent/output/worker_output.hpp"
+#include "base/os/deadline_timer.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/tagged.hpp"
+
+namespace ddprun::agent {
+
+/// The standbys of this node, and the workers that they are becoming. Carries out what StandbySlots
+/// decides: has a keeper that holds no generation start standbys, tells them what to import, and
+/// when a generation starts tells them their places. What it says to them and they to it is in
+/// worker_runtime/python/README.md. Owned and called by the agent's thread; outlives the loop's
+/// run.
+class StandbyPool {
+public:
+    struct Events {
+        std::function<void(const std::string& line)> say;
+        /// Streams like those of this slot's worker.
+        std::function<Result<StandIn>(LocalRank)> open_stand_in;
+        /// This worker goes on into its program.
+        std::function<void(LocalRank, int pid)> on_gone;
+        /// Its standby, of the keeper that was handed over, must end: it did not go on.
+        std::function<void(LocalRank)> on_hung;
+    };
+
+    StandbyPool(boost::asio::io_context& io, const SupervisorOptions& options, WarmOptions warm,
+                Events events);
+    StandbyPool(const StandbyPool&) = delete;
+    StandbyPool& operator=(const StandbyPool&) = delete;
+
+    /// From now on standbys are born here. It outlives its use.
+    void use(KeeperHandle& keeper) { keeper_ = &keeper; }
+
+    /// As StandbySlots.
+    void begin();
+    void pause() { slots_.pause(); }
+
+    /// These workers start: which of them have a standby. If any has, the keeper in use becomes
+    /// that of their generation, and leave() follows for each of them.
+    [[nodiscard]] std::set<LocalRank> take(const std::vector<WorkerSpec>& workers);
+
+    /// This worker has a standby, which is being adopted; `pipes` is what it will write to.
+    void leave(const WorkerSpec& worker, OutputPipes pipes);
+
+    /// It was adopted: is told its place. on_gone follows, or on_hung, or its end.
+    void tell_place(LocalRank local_rank, int pid, const std::string& page);
+
+    /// The standby that was to be this worker has ended. Its pipes, for a cold one; none: it was
+    /// none that leaves, or it has gone on, which on_gone told.
+    [[nodiscard]] std::optional<OutputPipes> take_back(LocalRank local_rank);
+
+    /// The keeper of the generation that starts was lost.
+    void leaving_are_lost();
+
+    /// What the keeper in use tells of standbys.
+    void has_ended(LocalRank slot);
+    void are_lost();
+
+private:
+    struct Standby {
+        std::uint64_t number = 0;  ///< never given twice
+        boost::asio::posix::stream_descriptor socket;
+        StandIn stand_in;
+        bool is_out_terminal = false;  ///< what it found as its stdout, as is the next
+        bool is_err_terminal = false;
+        std::vector<std::string> modules;  ///< empty: the trial
+        std::string importing;             ///< the module; empty: none yet
+    };
+    struct Leaving {
+        Standby standby;
+        WorkerSpec worker;
+        OutputPipes pipes;
+        int pid = 0;
+        bool has_gone = false;
+    };
+
+    void settle();
+    void carry_out(const TryStandby& effect);
+    void carry_out(const PrepareStandby& effect);
+    void carry_out(const DiscardStandby& effect);
+    void carry_out(const Say& effect) { events_.say(effect.text); }
+    void start(LocalRank slot, const std::vector<std::string>& command,
+               std::vector<std::string> modules);
+    [[nodiscard]] bool start_in_keeper(LocalRank slot, const std::vector<std::string>& command,
+                                       std::vector<std::string> modules);
+    void listen(LocalRank slot, Standby& standby);
+    void read_standby(LocalRank slot);
+    void read_leaving(LocalRank slot);
+    void hear(LocalRank slot, std::string_view message);
+    void judge_written(LocalRank slot, const Standby& standby);
+    void kill(LocalRank slot);
+    void set_leaving_timer();
+
+    boost::asio::io_context& io_;
+    Limits limits_;
+    WarmOptions warm_;
+    Events events_;
+    std::vector<WorkerSpec> specs_;  ///< by slot
+    StandbySlots slots_;
+    KeeperHandle* keeper_ = nullptr;
+    DeadlineTimer timer_;          ///< of slots_
+    DeadlineTimer leaving_timer_;  ///< of all that leave
+    std::map<LocalRank, Standby> standbys_;
+    std::map<LocalRank, Leaving> leaving_;
+    std::uint64_t last_number_ = 0;
+    bool has_started_ = false;  ///< a generation
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,179 @@
+"""Jobs of real ddprun with --warm: the next generation starts from standbys.
+
+Method: an environment of its own whose site-packages has the package, its .pth file and a module
+that tells this test which process has imported it. A worker that started cold fails when both slots
+have their standby; one that started warm ends the job. Needs no torch.
+
+usage: warm.py BIN_DIR [unittest's words]
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PATIENCE_S = 120  # on a machine that has no time for it
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+PACKAGE = os.path.join(ROOT, "worker_runtime", "python")
+BIN = ""
+
+# The last that a standby imports. A cold worker has not imported it.
+MODULE = """
+import os
+with open(os.environ["TOLD"], "w") as told:
+    told.write(f"{os.getpid()}\\n")
+"""
+
+WORKER = """
+import json, os, signal, sys
+is_warm = "tells_test" in sys.modules
+import ddprun
+worker = ddprun.worker()
+worker.progress(7)
+rank = worker.rank
+with open("/proc/self/cmdline", "rb") as file:
+    command = file.read().decode().split("\\0")[:-1]
+print(f"rank {rank} of {worker.world_size} generation {worker.generation} "
+      f"{'warm' if is_warm else 'cold'}", flush=True)
+with open(os.path.join(os.environ["OUT"], f"{worker.generation}.{rank}.json"), "w") as file:
+    json.dump({"is_warm": is_warm, "argv": sys.argv, "command": command, "path": sys.path,
+               "variables": sorted(os.environ), "page": bool(os.environ["DDPRUN_PAGE"]),
+               "rank": os.environ["RANK"], "parent": os.getppid(),
+               "streams": [os.fstat(one).st_mode for one in range(3)],
+               "descriptors": sorted(os.listdir("/proc/self/fd")),
+               "session": os.getsid(0) == os.getpid(),
+               "status": [line for line in open("/proc/self/status")
+                          if line.startswith(("Sig", "Cpus_allowed_list", "Groups"))],
+               "cgroup": open("/proc/self/cgroup").read().count("ddprun-")}, file)
+if is_warm or os.environ.get("ENDS_AT") == str(worker.generation):
+    sys.exit(0)
+if rank == 0:
+    standbys = []
+    with open(os.environ["TOLD"]) as told:   # Both slots have theirs.
+        while len(standbys) < worker.world_size:
+            line = told.readline()
+            if line:
+                standbys.append(int(line))
+    if os.environ.get("DOES"):
+        for pid in standbys:
+            os.kill(pid, getattr(signal, os.environ["DOES"]))
+    sys.exit(3)
+import threading
+threading.Event().wait()
+"""
+
+
+class WarmJobs(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="ddprun-warm-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        prefix = self.path("environment")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+        self.python = os.path.join(prefix, "bin", "python")
+        self.packages = os.path.join(prefix, "lib", "python{}.{}".format(*sys.version_info),
+                                     "site-packages")
+        for name in ("ddprun", "zz_ddprun.pth"):
+            os.symlink(os.path.join(PACKAGE, name), os.path.join(self.packages, name))
+        self.write(os.path.join(self.packages, "tells_test.py"), MODULE)
+        self.write(self.path("train.py"), WORKER)
+        os.mkdir(self.path("out"))
+        os.mkfifo(self.path("told"))
+        # Both ends are open all the time: nobody who opens it waits for another.
+        self.told = os.open(self.path("told"), os.O_RDWR | os.O_CLOEXEC)
+        self.addCleanup(os.close, self.told)
+        self.environment = {
+            **{key: value for key, value in os.environ.items()
+               if not key.startswith(("PET_", "DDPRUN_", "TORCH", "OMP_", "SLURM", "PYTHON"))},
+            "PYTHON_EXEC": self.python, "OUT": self.path("out"), "TOLD": self.path("told"),
+            "TMPDIR": self.folder, "HOME": self.folder, "LC_ALL": "C.UTF-8"}
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    @staticmethod
+    def write(path, text):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def start(self, *flags, program=("train.py", "--lr", "0.1"), **variables):
+        return subprocess.Popen(
+            [os.path.join(BIN, "ddprun"), "--nproc-per-node", "2", "--max-restarts", "9",
+             "--warm", "json,tells_test", *flags, *program], cwd=self.folder, text=True,
+            env={**self.environment, **variables}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def run_job(self, *flags, **options):
+        process = self.start(*flags, **options)
+        try:
+            said, _ = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+            self.fail("it did not end; it said:\n" + said)
+        return process.returncode, said
+
+    def seen(self, generation, rank):
+        with open(self.path(f"out/{generation}.{rank}.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_the_next_generation_is_warm_and_sees_what_a_cold_one_sees(self):
+        code, said = self.run_job()
+        self.assertEqual(code, 0, said)
+        last = max(int(name.partition(".")[0]) for name in os.listdir(self.path("out")))
+        for rank in range(2):
+            cold, warm = self.seen(1, rank), self.seen(last, rank)
+            self.assertTrue(warm["is_warm"], said)
+            self.assertIn(f"rank {rank} of 2 generation {last} warm", said)
+            self.assertNotEqual(warm.pop("parent"), cold.pop("parent"))
+            for seen in (cold, warm):
+                del seen["is_warm"]
+            self.assertEqual(warm, cold)
+
+    def test_standbys_that_die_or_hang_are_no_reason_to_wait(self):
+        for does in ("SIGKILL", "SIGSTOP"):
+            with self.subTest(does):
+                code, said = self.run_job(DOES=does, ENDS_AT="2")
+                self.assertEqual(code, 0, said)
+                self.assertIn("generation 2 cold", said)
+                self.assertIn("--warm: ", said)
+
+    def test_standbys_end_with_ddprun(self):
+        self.write(self.path("train.py"), "import threading\nthreading.Event().wait()\n")
+        process = self.start()
+        with os.fdopen(os.dup(self.told)) as told:
+            standbys = [int(told.readline()) for _ in range(2)]
+        watched = [os.pidfd_open(pid) for pid in standbys]
+        process.kill()
+        for pidfd in watched:
+            self.assertTrue(select.select([pidfd], [], [], PATIENCE_S)[0])
+            os.close(pidfd)
+        process.communicate()
+
+    def test_a_python_without_the_package_is_named(self):
+        os.unlink(os.path.join(self.packages, "zz_ddprun.pth"))
+        self.write(self.path("train.py"), "import threading\nthreading.Event().wait()\n")
+        process = self.start()
+        line = ""
+        while "--warm" not in line:
+            line = process.stdout.readline()
+            self.assertTrue(line)
+        self.assertIn(f"{self.python} has no ddprun package", line)
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+    def test_what_is_no_module_is_refused(self):
+        for text in ("on", "torch,", "-x"):
+            code, said = self.run_job("--warm=" + text)
+            self.assertEqual(code, 2, said)
+            self.assertIn("--warm torch", said)
+
+
+if __name__ == "__main__":
+    BIN = sys.argv.pop(1)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    unittest.main()

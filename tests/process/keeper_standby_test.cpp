@@ -1,0 +1,135 @@
+// Standbys have a keeper of their own: what it does with them, and that the keeper of a generation,
+// its proof and the sweep after its death know nothing of them.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "tests/process/keeper_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+/// Starts a standby that exits with code 7 when nobody has the other end of its socket; returns
+/// that end.
+UniqueFd start_standby(KeeperFixture& fixture, int slot) {
+    std::array<int, 2> ends{};
+    REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    UniqueFd ours(ends[0]);
+    const std::string script = R"(test "$DDPRUN_STANDBY" = 3 || exit 1; cat <&3; exit 7)";
+    fixture.keeper->start_standby(LocalRank(slot), {"/bin/sh", "-c", script}, {},
+                                  fixture.pipe.writer(), fixture.pipe.writer(), {},
+                                  WorkerStdin::Nothing, UniqueFd(ends[1]));
+    fixture.run_until([&] { return fixture.started.contains(slot); });
+    return ours;
+}
+
+bool is_alive(int pid) {
+    return kill(pid, 0) == 0;
+}
+
+std::vector<LocalRank> slot(int number) {
+    return {LocalRank(number)};
+}
+
+}  // namespace
+
+TEST_CASE("a standby is adopted as a worker of the generation that starts, which has a page") {
+    KeeperFixture fixture;
+    UniqueFd socket = start_standby(fixture, 0);
+    UniqueFd page(memfd_create("page", MFD_CLOEXEC));
+    REQUIRE(write(page.get(), "hello", 5) == 5);
+    fixture.keeper->adopt(Generation(4), LocalRank(0), std::move(page));
+    fixture.run_until([&] { return fixture.adopted.contains(0); });
+    if (wanted_containment() != ContainmentLevel::PidNamespace) {
+        const UniqueFd seen(open(fixture.adopted[0].c_str(), O_RDONLY | O_CLOEXEC));
+        CHECK(read_to_end(seen) == "hello");
+    }
+    socket.reset();
+    fixture.run_until([&] { return fixture.ended.contains(0); });
+    CHECK(fixture.ended[0].exit_code == 7);
+    fixture.keeper->empty_generation(Generation(4));
+    fixture.run_until([&] { return fixture.emptied == std::vector<std::uint64_t>{4}; });
+}
+
+TEST_CASE(
+    "a generation begins beside standbys, which its signals do not reach, and ends with all") {
+    KeeperFixture fixture;
+    const UniqueFd first = start_standby(fixture, 0);
+    const UniqueFd second = start_standby(fixture, 1);
+    fixture.keeper->adopt(Generation(4), LocalRank(0), {});
+    fixture.run_until([&] { return fixture.adopted.contains(0); });
+    CHECK(fixture.adopted[0].empty());
+    fixture.start(2, {"wait"}, {}, Generation(4));
+    fixture.run_until([&] { return fixture.started.contains(2); });
+    // All three slots; the second is none of the generation's.
+    fixture.keeper->signal_workers(Generation(4), {LocalRank(0), LocalRank(1), LocalRank(2)},
+                                   SIGKILL);
+    fixture.run_until([&] { return fixture.ended.size() == 2; });
+    CHECK_FALSE(fixture.ended.contains(1));
+    CHECK(is_alive(fixture.started[1]));
+    fixture.keeper->empty_generation(Generation(4));
+    fixture.run_until([&] { return fixture.emptied == std::vector<std::uint64_t>{4}; });
+    CHECK(fixture.ended[1].signal == SIGKILL);
+}
+
+TEST_CASE("a standby that has died is not adopted, and is nobody's worker") {
+    KeeperFixture fixture;
+    const UniqueFd socket = start_standby(fixture, 0);
+    fixture.keeper->signal_workers(kStandbyGeneration, slot(0), SIGKILL);
+    fixture.run_until([&] { return fixture.ended.contains(0); });
+    fixture.keeper->adopt(Generation(4), LocalRank(0), {});
+    fixture.ended.clear();
+    fixture.start(0, {"exit", "5"}, {}, Generation(4));
+    fixture.run_until([&] { return fixture.ended.contains(0); });
+    CHECK(fixture.adopted.empty());
+    CHECK(fixture.ended[0].exit_code == 5);
+}
+
+TEST_CASE("no standby is started beside a generation") {
+    KeeperFixture fixture;
+    fixture.start(0, {"wait"});
+    fixture.run_until([&] { return fixture.started.contains(0); });
+    fixture.keeper->start_standby(LocalRank(1), {"/bin/true"}, {}, fixture.pipe.writer(),
+                                  fixture.pipe.writer(), {}, WorkerStdin::Nothing,
+                                  fixture.pipe.writer());
+    fixture.run_until([&] { return fixture.ended.contains(1); });
+    CHECK(fixture.ended[1].exec_errno == EBUSY);
+}
+
+TEST_CASE("the proof of a generation and the sweep of a dead keeper leave standbys alone") {
+    KeeperFixture workers;
+    KeeperFixture standbys;
+    workers.keeper->exclude(standbys.keeper->keeper_pid());
+    const UniqueFd socket = start_standby(standbys, 0);
+    workers.start(0, {"family"});
+    workers.run_until([&] { return workers.started.contains(0); });
+    workers.empty();
+    CHECK(is_alive(standbys.started[0]));
+
+    workers.start(0, {"family"}, {}, Generation(2));
+    CHECK(workers.said(kFamily).size() == kFamily);
+    REQUIRE(kill(workers.keeper->keeper_pid(), SIGKILL) == 0);
+    workers.run_until([&] { return workers.lost == 1; });
+    CHECK(is_alive(standbys.started[0]));
+    CHECK(standbys.lost == 0);
+
+    // And the other way round, beside a generation that lives.
+    standbys.keeper->exclude(workers.keeper->keeper_pid());
+    workers.started.clear();
+    workers.start(0, {"wait"}, {}, Generation(3));
+    workers.run_until([&] { return workers.started.contains(0); });
+    REQUIRE(kill(standbys.keeper->keeper_pid(), SIGKILL) == 0);
+    standbys.run_until([&] { return standbys.lost == 1; });
+    CHECK(is_alive(workers.started[0]));
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,203 @@
+#include "agent/core/standby_slots.hpp"
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "agent/core/worker_group.hpp"
+#include "tests/support/catch.hpp"
+
+namespace ddprun::agent {
+namespace {
+
+const std::vector<std::string> kTrial{"python3", "-c", "pass"};
+
+/// Two slots and what is decided about them, as words.
+struct TwoSlots {
+    explicit TwoSlots(std::vector<std::string> modules = {"torch", "torch.optim"})
+        : slots({}, 2, {.modules = std::move(modules), .trial = kTrial}) {}
+
+    std::vector<std::string> settle() {
+        StandbyEffects effects;
+        slots.settle(now, effects);
+        std::vector<std::string> words;
+        for (const StandbyEffect& effect : effects) {
+            if (std::holds_alternative<TryStandby>(effect)) {
+                words.emplace_back("try");
+            } else if (const auto* prepare = std::get_if<PrepareStandby>(&effect)) {
+                words.push_back(fmt::format("prepare {} of {}", prepare->slot.value(),
+                                            prepare->modules.size()));
+            } else if (const auto* discard = std::get_if<DiscardStandby>(&effect)) {
+                words.push_back(fmt::format("discard {}", discard->slot.value()));
+            } else {
+                words.push_back(std::get<Say>(effect).text);
+            }
+        }
+        return words;
+    }
+    /// Until what is due is due.
+    void pass() {
+        REQUIRE(slots.next_deadline());
+        now = *slots.next_deadline();
+    }
+    /// The trial shows the hook; slot 0 is being prepared then.
+    void try_it() {
+        slots.begin(now);
+        pass();
+        REQUIRE(settle() == std::vector<std::string>{"try"});
+        slots.is_here(kFirst);
+        REQUIRE(settle().empty());
+        slots.has_ended(kFirst);
+        REQUIRE(settle() == std::vector<std::string>{"prepare 0 of 2"});
+        slots.is_here(kFirst);
+    }
+
+    static inline const LocalRank kFirst{0};
+    static inline const LocalRank kSecond{1};
+    Instant now{};
+    StandbySlots slots;
+};
+
+using Decisions = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("standbys are prepared one at a time once workers have run for a while") {
+    TwoSlots two;
+    CHECK(two.settle().empty());
+    CHECK(!two.slots.next_deadline());
+    two.slots.begin(two.now);
+    CHECK(two.settle().empty());
+    CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
+    two.try_it();
+    CHECK(two.settle().empty());
+    two.slots.is_ready(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 1 of 2"});
+    two.slots.is_ready(TwoSlots::kSecond);
+    CHECK(two.settle().empty());
+    CHECK(!two.slots.next_deadline());
+}
+
+TEST_CASE("workers that are being stopped have no standby prepared beside them") {
+    TwoSlots two;
+    two.try_it();
+    two.slots.pause();
+    two.slots.is_ready(TwoSlots::kFirst);
+    CHECK(two.settle().empty());
+    CHECK(!two.slots.next_deadline());
+    two.slots.begin(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 1 of 2"});
+}
+
+TEST_CASE("a generation takes the standbys that are ready, and none is left beside it") {
+    TwoSlots two;
+    two.try_it();
+    CHECK(two.slots.take().empty());
+    CHECK(two.slots.why_not(TwoSlots::kFirst) == "it was not ready");
+    CHECK(two.slots.why_not(TwoSlots::kSecond) == "it had none yet");
+    two.slots.is_ready(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 1 of 2"});
+    CHECK(two.slots.take() == std::vector{TwoSlots::kFirst});
+    CHECK(two.slots.take().empty());
+    two.slots.begin(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 2"});
+}
+
+TEST_CASE("a late standby goes on being prepared when no other is ready") {
+    TwoSlots two;
+    two.try_it();
+    CHECK(two.slots.take().empty());
+    two.slots.is_ready(TwoSlots::kFirst);
+    CHECK(two.slots.take() == std::vector{TwoSlots::kFirst});
+}
+
+TEST_CASE("a Python without the package is named once, and nothing is tried again") {
+    TwoSlots two;
+    two.slots.begin(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"try"});
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"--warm: python3 has no ddprun package, so that workers start "
+                                    "cold, with all their imports; python3 -m pip install ddprun"});
+    CHECK(two.slots.is_off());
+    two.slots.begin(two.now);
+    CHECK(!two.slots.next_deadline());
+}
+
+TEST_CASE("standbys stop before a module that is unfit, which is named once") {
+    TwoSlots two;
+    two.try_it();
+    two.slots.is_unfit(TwoSlots::kFirst, "torch.optim", "it starts 1 thread");
+    CHECK(two.settle() == Decisions{"--warm: torch.optim and what follows it is not imported "
+                                    "beforehand: it starts 1 thread"});
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});
+    two.slots.is_unfit(TwoSlots::kFirst, "torch", "it asks for RANK");
+    CHECK(two.settle().size() == 1);
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle().empty());
+    CHECK(two.slots.is_off());
+}
+
+TEST_CASE("a standby that hangs or dies is replaced, but not for ever") {
+    TwoSlots two;
+    two.try_it();
+    two.pass();
+    CHECK(two.settle() == Decisions{"discard 0"});
+    two.slots.is_ready(TwoSlots::kFirst);  // Too late: it has been killed.
+    CHECK(two.settle().empty());
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 0 of 2"});
+    two.slots.is_ready(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 1 of 2"});
+    two.slots.has_ended(TwoSlots::kFirst);
+    two.slots.is_ready(TwoSlots::kSecond);
+    CHECK(two.settle() == Decisions{"prepare 0 of 2"});
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() ==
+          Decisions{"--warm: local rank 0 has no standby any more: it ended while it "
+                    "was prepared, 3 times"});
+    CHECK(!two.slots.next_deadline());
+    CHECK(two.slots.why_not(TwoSlots::kFirst).empty());
+}
+
+TEST_CASE("standbys that went with their keeper are prepared again") {
+    TwoSlots two;
+    two.try_it();
+    two.slots.is_ready(TwoSlots::kFirst);
+    two.slots.are_lost();
+    CHECK(two.slots.take().empty());
+    CHECK(two.settle() == Decisions{"prepare 0 of 2"});
+}
+
+TEST_CASE("a standby has a worker's environment without what a generation changes") {
+    SupervisorOptions options;
+    options.identity.slots = 2;
+    options.command = {"python3", "-u", "train.py"};
+    options.omp_num_threads = 3;
+    const std::vector<WorkerSpec> standbys = standbys_of(options);
+    REQUIRE(standbys.size() == 2);
+    rdzv::Start row;
+    row.generation = Generation(4);
+    row.base_rank = 6;
+    row.world_size = 8;
+    row.why = "rank 3 was killed";
+    const WorkerGroup group(row, 2);
+    StartWorkers start = start_of(group, options, {"10.0.0.1", 29400}, "10.0.0.2");
+    for (std::size_t i = 0; i < 2; ++i) {
+        CHECK(can_become(standbys[i], start.workers[i]));
+        for (const auto& [key, value] : standbys[i].environment) {
+            CHECK_FALSE(is_of_generation(key));
+        }
+    }
+    CHECK_FALSE(can_become(standbys[0], start.workers[1]));
+    options.omp_num_threads = 4;
+    start = start_of(group, options, {"10.0.0.1", 29400}, "10.0.0.2");
+    CHECK_FALSE(can_become(standbys[0], start.workers[0]));
+}
+
+}  // namespace ddprun::agent
