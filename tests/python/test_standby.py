@@ -77,6 +77,7 @@ MODULES = {
     "broken_module": "raise ImportError('no such device')",
     "shadowing_module": "import own_module",
     "own_module": "PLACE = 'site-packages'",
+    "copies_module": "import os\nCOPY = dict(os.environ)\nassert 'RANK' not in COPY",
     "sets_module": "import os\nos.environ['SET_BY_MODULE'] = 'yes'",
 }
 
@@ -141,7 +142,7 @@ class WithEnvironment(unittest.TestCase):
         cls.write(os.path.join(cls.folder, "package", "__init__.py"), "")
         cls.write(os.path.join(cls.folder, "package", "script.py"), SCRIPT)
         cls.variables = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1",
-                         "LC_ALL": "C.UTF-8", "MASTER_PORT": "of the shell", "LAST": "last"}
+                         "LC_ALL": "C.UTF-8", "RANK": "of another job", "LAST": "last"}
 
     @staticmethod
     def write(path, text):
@@ -159,9 +160,9 @@ class Same(WithEnvironment):
         self.assertEqual(cold.returncode, 0, cold.stderr)
         standby = Standby(self, *arguments)
         self.assertEqual(standby.says(), ["here"])
-        standby.order("json", "quiet_module")
-        self.assertEqual([standby.says(), standby.says()], [["imports", "json"],
-                                                            ["imports", "quiet_module"]])
+        standby.order("json", "quiet_module", "copies_module")
+        for name in ("json", "quiet_module", "copies_module"):
+            self.assertEqual(standby.says(), ["imports", name])
         self.assertEqual(standby.says(), ["ready"])
         written, last = standby.release(PLACE)
         self.assertEqual(last, ["gone"])

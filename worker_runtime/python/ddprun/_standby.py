@@ -100,6 +100,9 @@ def _import(lines: list[str], agent: _Agent) -> None:
         except ModuleNotFoundError:
             pass
     beside = _beside_program()
+    # Whoever copies the whole environment asks for no variable, and is to find no other job's.
+    inherited = {os.fsdecode(key): os.environ.pop(os.fsdecode(key)) for key in placed
+                 if os.fsdecode(key) in os.environ}
     watched = _Watched(dict(os.environ._data), placed)  # type: ignore[attr-defined]
     _set_data(watched)
     for name in names:
@@ -116,6 +119,7 @@ def _import(lines: list[str], agent: _Agent) -> None:
         _judge(name, beside.intersection(
             new.partition(".")[0] for new in sys.modules.keys() - before), files, watched)
     _set_data(dict(watched))
+    os.environ.update(inherited)
 
 
 def _judge(name: str, shadowed: set[str], files: set[int], watched: _Watched) -> None:
