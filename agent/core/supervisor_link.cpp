@@ -247,7 +247,7 @@ void Supervisor::State::join_if_possible() {
                                          .node_losses = row.node_losses,
                                          .store = row.store};
     }
-    link_ = JoinIsSent{.at = now_};
+    link_ = JoinIsSent{.at = now_, .is_to_prepare = join.prepares != rdzv::Prepares::Nobody};
     emit(SendToRendezvous{std::move(join)});
 }
 
@@ -258,6 +258,7 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
         return;
     }
     const Instant join_sent_at = sent->at;
+    const bool has_prepared_since = sent->is_to_prepare && prepare_ == PrepareState::Done;
     LinkIsAccepted& accepted = link_.emplace<LinkIsAccepted>();
     unheard_since_.reset();
     say_connected();
@@ -290,6 +291,9 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
         fenced_ = Generation();
     }
     say_again();
+    if (has_prepared_since && !is_leaving() && !ending_.has_value()) {
+        tell_prepared();
+    }
 }
 
 void Supervisor::State::say_again() {

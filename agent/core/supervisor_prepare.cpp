@@ -19,7 +19,7 @@ bool Supervisor::State::holds_prepare() const {
 void Supervisor::State::hear(const rdzv::Prepare& /*message*/) {
     if (prepare_ == PrepareState::Done) {
         // The answer was lost with a connection.
-        tell(rdzv::Stopped{.generation = Generation(), .store = store_address_});
+        tell_prepared();
     } else if (prepare_ == PrepareState::NotRun && !is_leaving() && !holds_workers()) {
         prepare_ = PrepareState::Runs;
         prepare_since_ = now_;
@@ -78,6 +78,10 @@ void Supervisor::State::prepare_is_gone() {
                   .unprepared = prepare_end_.fault});
         return;
     }
+    tell_prepared();
+}
+
+void Supervisor::State::tell_prepared() {
     tell(rdzv::Stopped{.generation = Generation(), .store = store_address_});
 }
 

@@ -25,6 +25,7 @@ struct LinkIsUp {};
 
 struct JoinIsSent {
     Instant at{};
+    bool is_to_prepare = false;  ///< it says that something has to end here before workers start
 };
 
 struct LinkIsAccepted {
@@ -191,6 +192,7 @@ private:
     void stop_prepare();
     void kill_prepare();
     void prepare_is_gone();
+    void tell_prepared();
     void judge_prepare();
     [[nodiscard]] std::optional<Instant> prepare_deadline() const;
 

@@ -21,16 +21,24 @@ void make_ready(Step& step, const NodeId& id) {
     step.run.explain_at = step.now;
 }
 
-void finish_for_job(Step& step) {
-    DDP_PROBE(job_prepared);
-    Run& run = step.run;
-    const std::optional<NodeId> by = std::exchange(run.preparation.by, std::nullopt);
-    run.preparation.is_done = true;
-    for (const NodeId& id : std::set<NodeId>(run.nodes.preparing())) {
-        if (id == by || run.nodes.at(id).info.prepares == Prepares::Job) {
+/// The workers of an earlier generation could not have started without it.
+bool is_job_prepared(const Run& run) {
+    return run.preparation.is_done || run.current.number != Generation();
+}
+
+/// Who only waited for the job's command can have workers. Who runs it, too, has to end it first.
+void make_waiting_ready(Step& step) {
+    for (const NodeId& id : std::set<NodeId>(step.run.nodes.preparing())) {
+        if (step.run.nodes.at(id).info.prepares == Prepares::Job) {
             make_ready(step, id);
         }
     }
+}
+
+void finish_for_job(Step& step) {
+    DDP_PROBE(job_prepared);
+    step.run.preparation = {.by = std::nullopt, .is_done = true};
+    make_waiting_ready(step);
 }
 
 /// By its --node-rank, else who came first.
@@ -51,35 +59,34 @@ std::optional<NodeId> next_preparer(const Run& run) {
 }  // namespace
 
 bool has_to_prepare(const Run& run, const Join& info) {
-    // The workers of an earlier generation could not have started without it.
-    const bool is_job_prepared = run.preparation.is_done || run.current.number != Generation();
-    return is_own_to_end(info) || (info.prepares == Prepares::Job && !is_job_prepared);
+    return is_own_to_end(info) || (info.prepares == Prepares::Job && !is_job_prepared(run));
 }
 
-void ask_to_prepare(Step& step, const Node& node) {
+void ask_to_prepare(Step& step, Node& node) {
     Preparation& preparation = step.run.preparation;
     if (node.info.prepares == Prepares::JobHere && !preparation.by && !preparation.is_done) {
         DDP_PROBE(preparing_goes_on);
         preparation.by = node.info.node;
     }
-    if (node.info.prepares == Prepares::Node || preparation.by == node.info.node) {
-        send(step, node, Prepare{});
+    if (preparation.by == node.info.node) {
+        node.info.prepares = Prepares::JobHere;
+    } else if (node.info.prepares != Prepares::Node) {
+        return;
     }
+    send(step, node, Prepare{});
 }
 
 void prepared(Step& step, Node& node, const Stopped& message) {
-    const NodeId id = node.info.node;
-    const bool is_for_job = step.run.preparation.by == id;
-    if (message.generation != Generation() || !(is_for_job || is_own_to_end(node.info))) {
+    if (message.generation != Generation() || !is_own_to_end(node.info)) {
         return;
     }
     node.info.store = message.store;
     trace(step, fmt::format("node {} has prepared", node.info.hostname));
-    if (is_for_job) {
+    make_ready(step, NodeId(node.info.node));
+    if (node.info.prepares == Prepares::JobHere) {
         finish_for_job(step);
     } else {
         DDP_PROBE(node_prepared);
-        make_ready(step, id);
     }
 }
 
@@ -107,7 +114,11 @@ void choose_preparer(Step& step) {
     if (by && !run.nodes.preparing().contains(*by)) {
         by.reset();
     }
-    if (by || run.preparation.is_done || is_closed(run)) {
+    if (is_job_prepared(run)) {
+        make_waiting_ready(step);
+        return;
+    }
+    if (by || is_closed(run)) {
         return;
     }
     by = next_preparer(run);

@@ -30,9 +30,10 @@ struct Preparation {
 [[nodiscard]] bool has_to_prepare(const Run& run, const Join& info);
 
 /// `node`, which prepares, has joined, perhaps again: it is told to, if it is to.
-void ask_to_prepare(Step& step, const Node& node);
+void ask_to_prepare(Step& step, Node& node);
 
-/// `node`, which prepares, has done it. With it all that wait for the job's are ready.
+/// `node`, which prepares, has done it. If that was the job's command, by whomever it was asked,
+/// all that wait for it are ready.
 void prepared(Step& step, Node& node, const Stopped& message);
 
 /// `node` has joined and need not prepare: if it is the one that did so for the job, it has.
@@ -41,7 +42,8 @@ void joined_prepared(Step& step, const Node& node);
 /// `node` could not, and is about to go: unless a generation has run, the job ends with it.
 void preparing_failed(Step& step, const Node& node, const Goodbye& message);
 
-/// After any input: if nobody runs the job's command any more, another node does.
+/// After any input: if nobody runs the job's command any more, another node does; once a generation
+/// has started nobody waits for it.
 void choose_preparer(Step& step);
 
 /// Somebody is waited for who prepares.

@@ -155,7 +155,9 @@ void Checker::check_size(const rdzv::Run& run, Instant now) {
 void Checker::check_programs(const rdzv::Run& run) {
     std::set<std::string> programs;
     for (const rdzv::Place& place : run.current.places) {
-        programs.insert(run.nodes.at(place.node).info.fingerprint.program);
+        if (run.nodes.contains(place.node)) {  // else the generation was adopted without it
+            programs.insert(run.nodes.at(place.node).info.fingerprint.program);
+        }
     }
     programs.erase("");  // of who was restored, or is unknown
     if (programs.size() < 2) {

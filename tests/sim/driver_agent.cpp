@@ -195,6 +195,10 @@ void Simulation::arm_agent(Machine& machine) {
 
 void Simulation::carry_out(Machine& machine, const agent::Effect& effect) {
     if (const auto* send = std::get_if<agent::SendToRendezvous>(&effect)) {
+        const auto* goodbye = std::get_if<rdzv::Goodbye>(&send->message);
+        if (goodbye != nullptr && !goodbye->unprepared.empty()) {
+            checker_.note_leaving();
+        }
         send_to_rendezvous(machine, send->message);
     } else if (const auto* drop = std::get_if<agent::DropLink>(&effect)) {
         // After this step: what is said in it still goes the old way.

@@ -136,6 +136,16 @@ void draw_programs(SimOptions& options) {
     }
 }
 
+/// The same with a command before the first workers.
+void draw_prepare(SimOptions& options) {
+    Dice dice(options.seed, 10);
+    const bool has_prepare = dice.chance(1, 8);
+    const bool is_of_job = dice.chance(1, 2);
+    if (has_prepare) {
+        options.prepares = is_of_job ? rdzv::Prepares::Job : rdzv::Prepares::Node;
+    }
+}
+
 /// The bounds, the unit and the list are made to fit each other.
 void make_sizes_sound(rdzv::JobSettings& settings) {
     std::vector<int>& sizes = settings.node_sizes;
@@ -194,6 +204,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_preflight(options);
     draw_sizes(options);
     draw_programs(options);
+    draw_prepare(options);
     return options;
 }
 

@@ -66,17 +66,6 @@ TEST_CASE("no seed violates a guarantee, and every run ends once faults stop") {
     CHECK(large > 0);
 }
 
-/// Beside the drawn ones, so that recorded seeds stay what they are.
-TEST_CASE("nodes that prepare before their first workers violate nothing") {
-    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
-        SimOptions options = draw_options(seed);
-        options.prepares = seed % 2 == 0 ? rdzv::Prepares::Node : rdzv::Prepares::Job;
-        const SimResult result = Simulation(options, false).run();
-        INFO("seed " << seed << " with prepares=" << static_cast<int>(options.prepares));
-        CHECK(result.violation.value_or("") == "");
-    }
-}
-
 TEST_CASE("seeds that once showed a bug show none") {
     const std::vector<std::string> lines = lines_of("seeds.txt");
     for (const std::string& line : lines) {

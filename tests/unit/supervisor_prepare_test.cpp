@@ -69,6 +69,22 @@ TEST_CASE("a node that runs the job's command says so to whichever rendezvous it
     CHECK(rig.sent<rdzv::Join>()[0].prepares == rdzv::Prepares::JobHere);
 }
 
+TEST_CASE("what ends between a join and its answer is told with the answer") {
+    SupervisorOptions options = with_prepare();
+    options.identity.prepares = rdzv::Prepares::Job;
+    Rig rig(options);
+    become_preparing(rig);
+    rig.give(LinkDown{"reset"});
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(PrepareEnded{});
+    rig.give(Emptied{kPrepareGeneration});
+    CHECK(rig.sent<rdzv::Stopped>().empty());
+    rig.hear(rdzv::Accepted{.run_token = "t1", .lease = {}, .beat_interval = {}});
+    // Another node may prepare for the job meanwhile: then nobody asks this one again.
+    REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
+    CHECK(rig.sent<rdzv::Stopped>()[0].generation == Generation());
+}
+
 TEST_CASE("a command that fails ends this node with its exit code, and the job is told why") {
     Rig rig(with_prepare());
     become_preparing(rig);
