@@ -19,8 +19,9 @@ with the library and the type checker that the package `ddprun` is tested with.
                     runtime is written for (81 MB, 63 kept), and what only scripts/test.sh --full
                     uses: transformers and lightning in .venv, and Debian's packages to judge
                     released packages and run them with
-  --peers           also what tests run beside ddprun: schedulers (Slurm, MUNGE, Open MPI) and, in
-                    .venv, TensorBoard. No service is started, the tests start their own
+  --peers           also what tests run beside ddprun: schedulers (Slurm, MUNGE, Open MPI), an
+                    NFS server with a kernel to run it in and, in .venv, TensorBoard.
+                    No service is started, the tests start their own
   --help            this text
 TEXT
 }
@@ -62,7 +63,10 @@ torch_header_wheels=(
     torch==2.11.0                7b6a60d48062809f58595509c524b88e6ddec3ebe25833d6462eeab81e5f2ce4
 )
 
-peer_packages=(munge slurmctld slurmd slurm-client openmpi-bin)
+peer_packages=(
+    munge slurmctld slurmd slurm-client openmpi-bin
+    user-mode-linux nfs-kernel-server   # a kernel that runs as a program, and serves NFS
+)
 peer_python_packages=(tensorboard==2.21.0)
 
 with_torch=yes

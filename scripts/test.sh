@@ -16,6 +16,7 @@ only if nothing failed. What is skipped is said aloud.
 
   --full            also the callbacks for transformers and lightning (scripts/setup.sh --full), a
                     ResNet on a terminal beside torchrun, all jobs of a real Slurm and mpirun,
+                    checkpoints on a real NFS,
                     the packages for x86-64 and for arm64 (under an emulator, with its unit and
                     scenario tests),
                     the thread sanitizer on everything, the quick tests 50 times over, 200
@@ -156,7 +157,7 @@ if [ "$is_full" = yes ]; then
         suite "two networks trained against each other, killed 50 times" release -R cluster_gan
     DDPRUN_RUNTIME_STEPS=100000 DDPRUN_RUNTIME_DEATHS=1000 \
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
-    suite "large libraries in Python, each run on a terminal, jobs of Slurm and mpirun, \
+    suite "large libraries in Python, each run on a terminal, jobs of Slurm and mpirun, NFS, \
 a C++ training with the installed runtime" release -L full
     if [ -e .venv/compile-only/torch-2.11.txt ]; then
         check "the runtime compiles with LibTorch 2.11, too" \
