@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+
+namespace ddprun::rdzv {
+
+/// What a watcher asks for: `/status`, or `/events`, with `?from=N`, `&follow=1`, or with `Accept:
+/// text/event-stream`, which follows.
+struct WatchRequest {
+    enum class What { Status, Events };
+    What what = What::Status;
+    std::uint64_t from = 1;  ///< of events: the first that is wanted
+    bool follows = false;    ///< of events: those to come, too
+    bool is_sse = false;     ///< as server-sent events; else a line each
+};
+
+/// The request that has these method, target and headers (empty: there is none). Failure says what
+/// there is to ask for: NotFound another path, Refused another method, InvalidArgument a value.
+/// Pure; the texts may be anybody's.
+[[nodiscard]] Result<WatchRequest> parse_watch_request(std::string_view method,
+                                                       std::string_view target,
+                                                       std::string_view accept,
+                                                       std::string_view last_event_id);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,279 @@
+#include "rendezvous/http/http_server.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace ddprun::rdzv {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+namespace {
+
+constexpr unsigned kOk = 200;
+
+/// This user's, or root's: who may read this process's memory anyway.
+bool is_allowed(int socket) {
+    ucred peer{};
+    socklen_t size = sizeof(peer);
+    return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
+unsigned status_of(ErrorCode code) {
+    constexpr unsigned kBadRequest = 400;
+    constexpr unsigned kNotFound = 404;
+    constexpr unsigned kNoSuchMethod = 405;
+    switch (code) {
+        case ErrorCode::NotFound:
+            return kNotFound;
+        case ErrorCode::Refused:
+            return kNoSuchMethod;
+        default:
+            return kBadRequest;
+    }
+}
+
+std::string error_body(const std::string& what) {
+    const nlohmann::json object = {{"error", what}};
+    return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+HttpServer::Session::Session(asio::io_context& io, Socket connection)
+    : socket(std::move(connection)), deadline(io, [this] { close(); }), news(io) {
+    news.expires_at(asio::steady_timer::time_point::max());
+}
+
+void HttpServer::Session::close() {
+    error_code ignored;
+    socket.close(ignored);
+    news.cancel();
+}
+
+HttpServer::HttpServer(asio::io_context& io, const Limits& limits, Watched& watched)
+    : io_(io), limits_(limits), watched_(watched), acceptor_(io), stop_deadline_(io, [this] {
+          for (Session& session : sessions_) {
+              session.close();
+          }
+      }) {}
+
+Result<void> HttpServer::start(UniqueFd socket) {
+    error_code failure;
+    acceptor_.assign(asio::local::stream_protocol(), socket.get(), failure);
+    if (failure) {
+        return Error{ErrorCode::System, "taking over a listening socket: " + failure.message()};
+    }
+    (void)socket.release();
+    asio::co_spawn(io_, accept(), asio::detached);
+    return {};
+}
+
+asio::awaitable<void> HttpServer::accept() {
+    while (!is_stopping_) {
+        auto [failure, accepted] =
+            co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
+        if (failure == asio::error::operation_aborted || is_stopping_) {
+            co_return;
+        }
+        if (failure == asio::error::connection_aborted) {
+            continue;
+        }
+        if (failure) {
+            // No descriptors are left: those who watch keep theirs, and the job needs the rest.
+            acceptor_.close(failure);
+            co_return;
+        }
+        if (!is_allowed(accepted.native_handle()) || sessions_.size() >= limits_.watchers_max) {
+            continue;
+        }
+        Session& session = sessions_.emplace_back(io_, Socket(std::move(accepted)));
+        asio::co_spawn(io_, serve(session), asio::detached);
+    }
+}
+
+void HttpServer::arm(Session& session) {
+    session.deadline.set(std::chrono::steady_clock::now() + limits_.http_timeout);
+}
+
+asio::awaitable<void> HttpServer::serve(Session& session) {
+    boost::beast::flat_buffer buffer(limits_.http_header_bytes_max);
+    bool goes_on = true;
+    while (goes_on && !is_stopping_) {
+        goes_on = co_await answer_one(session, buffer);
+    }
+    session.deadline.set(std::nullopt);
+    session.close();
+    // The handlers that this has cancelled have their turn first: they look at the session.
+    co_await asio::post(io_, asio::use_awaitable);
+    sessions_.remove_if([&session](const Session& one) { return &one == &session; });
+    end_if_last();
+}
+
+void HttpServer::end_if_last() {
+    if (is_stopping_ && sessions_.empty() && on_stopped_) {
+        stop_deadline_.set(std::nullopt);
+        std::exchange(on_stopped_, nullptr)();
+    }
+}
+
+/// False: this connection is done.
+asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::flat_buffer& buffer) {
+    http::request_parser<http::empty_body> parser;
+    parser.header_limit(static_cast<std::uint32_t>(limits_.http_header_bytes_max));
+    arm(session);
+    session.is_idle = true;
+    const auto [failure, count] = co_await http::async_read(session.socket, buffer, parser,
+                                                            asio::as_tuple(asio::use_awaitable));
+    session.is_idle = false;
+    if (failure) {
+        co_return false;
+    }
+    const auto& message = parser.get();
+    const auto text = [](boost::beast::string_view view) {
+        return std::string_view(view.data(), view.size());
+    };
+    const bool keeps = message.keep_alive();
+    const Result<WatchRequest> request =
+        parse_watch_request(text(message.method_string()), text(message.target()),
+                            text(message[http::field::accept]), text(message["Last-Event-ID"]));
+    if (!request) {
+        std::string body = error_body(request.error().what);
+        const bool is_sent = co_await send(session, status_of(request.error().code),
+                                           "application/json", std::move(body), keeps);
+        co_return is_sent;
+    }
+    if (request->what == WatchRequest::What::Events) {
+        co_await send_events(session, *request);
+        co_return false;
+    }
+    std::string body = watched_.status() + "\n";
+    const bool is_sent = co_await send(session, kOk, "application/json", std::move(body), keeps);
+    co_return is_sent;
+}
+
+asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::string type,
+                                       std::string body, bool keeps) {
+    http::response<http::string_body> answer;
+    answer.result(status);
+    answer.set(http::field::content_type, type);
+    answer.set(http::field::cache_control, "no-store");
+    answer.keep_alive(keeps);
+    answer.body() = std::move(body);
+    answer.prepare_payload();
+    arm(session);
+    const auto [failure, count] =
+        co_await http::async_write(session.socket, answer, asio::as_tuple(asio::use_awaitable));
+    co_return !failure && keeps;
+}
+
+/// In pieces, of which none waits for the next.
+asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest request) {
+    http::response<http::empty_body> answer;
+    answer.set(http::field::content_type,
+               request.is_sse ? "text/event-stream" : "application/x-ndjson");
+    answer.set(http::field::cache_control, "no-store");
+    answer.keep_alive(false);
+    answer.chunked(true);
+    http::response_serializer<http::empty_body> serializer(answer);
+    arm(session);
+    const auto [failure, count] = co_await http::async_write_header(
+        session.socket, serializer, asio::as_tuple(asio::use_awaitable));
+    bool goes_on = !failure;
+    session.deadline.set(std::nullopt);
+    if (request.follows) {
+        session.socket.async_wait(Socket::wait_read, [&session](error_code cancelled) {
+            if (!cancelled) {
+                session.has_peer_spoken = true;
+                session.news.cancel();
+            }
+        });
+    }
+    std::uint64_t next = std::max(request.from, watched_.events().first());
+    while (goes_on) {
+        if (next < watched_.events().first()) {
+            co_return;  // Too slow: what it would get next is not kept any more.
+        }
+        const std::string batch = next_batch(request, next);
+        if (!batch.empty()) {
+            goes_on = co_await send_batch(session, batch);
+        } else if (request.follows && !is_stopping_) {
+            goes_on = co_await await_news(session);
+        } else {
+            break;
+        }
+    }
+    if (goes_on) {
+        const auto end = http::make_chunk_last();
+        arm(session);
+        co_await asio::async_write(session.socket, end, asio::as_tuple(asio::use_awaitable));
+    }
+}
+
+/// False: there is nobody to tell them to.
+asio::awaitable<bool> HttpServer::await_news(Session& session) {
+    if (!session.has_peer_spoken) {
+        co_await session.news.async_wait(asio::as_tuple(asio::use_awaitable));
+    }
+    co_return !session.has_peer_spoken && session.socket.is_open();
+}
+
+asio::awaitable<bool> HttpServer::send_batch(Session& session, const std::string& batch) {
+    const auto chunk = http::make_chunk(asio::buffer(batch));
+    arm(session);
+    const auto [failure, count] =
+        co_await asio::async_write(session.socket, chunk, asio::as_tuple(asio::use_awaitable));
+    session.deadline.set(std::nullopt);
+    co_return !failure;
+}
+
+std::string HttpServer::next_batch(const WatchRequest& request, std::uint64_t& next) const {
+    const EventLog& events = watched_.events();
+    std::string batch;
+    for (; next < events.next() && batch.size() < limits_.http_batch_bytes_max; ++next) {
+        const std::string& line = events.line(next);
+        batch += request.is_sse ? fmt::format("id: {}\ndata: {}\n\n", next, line) : line + "\n";
+    }
+    return batch;
+}
+
+void HttpServer::published() {
+    for (Session& session : sessions_) {
+        session.news.cancel();
+    }
+}
+
+void HttpServer::stop(std::function<void()> done) {
+    is_stopping_ = true;
+    error_code ignored;
+    acceptor_.close(ignored);
+    if (sessions_.empty()) {
+        done();
+        return;
+    }
+    on_stopped_ = std::move(done);
+    for (Session& session : sessions_) {
+        if (session.is_idle) {
+            session.close();
+        }
+    }
+    stop_deadline_.set(std::chrono::steady_clock::now() + limits_.close_timeout);
+    published();
+}
+
+}  // namespace ddprun::rdzv

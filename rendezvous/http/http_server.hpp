@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <string>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+
+#include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/result.hpp"
+#include "rendezvous/events/event_log.hpp"
+#include "rendezvous/http/http_request.hpp"
+
+namespace ddprun::rdzv {
+
+/// Of whom an HttpServer tells.
+class Watched {
+public:
+    virtual ~Watched() = default;
+
+    [[nodiscard]] virtual const EventLog& events() const = 0;
+
+    /// How it stands, as one JSON object. May add events.
+    [[nodiscard]] virtual std::string status() = 0;
+};
+
+/// Answers watchers on a Unix socket: this user's, and root's. `GET /status` is answered
+/// with its state, `GET /events` with its events (http_request.hpp). Nobody can hold it up: a
+/// watcher that does not take what it was sent within Limits::http_timeout, or falls behind the
+/// events that are kept, is dropped, and so is the next one above Limits::watchers_max. Costs
+/// nothing while nobody watches.
+///
+/// On the thread of `io`; outlives the run of the loop, as Watched does.
+class HttpServer {
+public:
+    HttpServer(boost::asio::io_context& io, const Limits& limits, Watched& watched);
+    HttpServer(const HttpServer&) = delete;
+    HttpServer& operator=(const HttpServer&) = delete;
+
+    /// Serves who connects to `socket`, which listens. Once.
+    [[nodiscard]] Result<void> start(UniqueFd socket);
+
+    /// There are new events: who follows gets them.
+    void published();
+
+    /// Takes nobody any more, and lets those who follow have the last events. Calls `done` when
+    /// they are gone, at once if there are none, after Limits::close_timeout at the latest.
+    void stop(std::function<void()> done);
+
+private:
+    using Socket = boost::asio::generic::stream_protocol::socket;
+
+    struct Session {
+        Session(boost::asio::io_context& io, Socket connection);
+
+        /// The loop goes on: it is woken for what is pending.
+        void close();
+
+        Socket socket;
+        DeadlineTimer deadline;          ///< of a request or an answer: then it is dropped
+        boost::asio::steady_timer news;  ///< cancelled when there are some
+        bool is_idle = true;             ///< no request of it is answered
+        bool has_peer_spoken = false;    ///< while it follows: it has hung up, or has no business
+    };
+
+    boost::asio::awaitable<void> accept();
+    boost::asio::awaitable<void> serve(Session& session);
+    boost::asio::awaitable<bool> answer_one(Session& session, boost::beast::flat_buffer& buffer);
+    boost::asio::awaitable<bool> send(Session& session, unsigned status, std::string type,
+                                      std::string body, bool keeps);
+    boost::asio::awaitable<void> send_events(Session& session, WatchRequest request);
+    boost::asio::awaitable<bool> await_news(Session& session);
+    boost::asio::awaitable<bool> send_batch(Session& session, const std::string& batch);
+    [[nodiscard]] std::string next_batch(const WatchRequest& request, std::uint64_t& next) const;
+    void arm(Session& session);
+    void end_if_last();
+
+    boost::asio::io_context& io_;
+    Limits limits_;
+    Watched& watched_;
+    boost::asio::local::stream_protocol::acceptor acceptor_;
+    std::list<Session> sessions_;
+    std::function<void()> on_stopped_;  ///< while it is stopping
+    DeadlineTimer stop_deadline_;
+    bool is_stopping_ = false;
+};
+
+}  // namespace ddprun::rdzv
