@@ -112,6 +112,20 @@ std::optional<std::uint64_t> WorkerPage::progress(LocalRank local_rank) const {
     return step == kNoProgress ? std::nullopt : std::optional(step);
 }
 
+WorkerPage::Moments WorkerPage::moments(LocalRank local_rank) const {
+    const WorkerPageFigures& figures =
+        worker_page_figures(header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()];
+    const auto instant = [](const std::atomic<std::int64_t>& time_ns) {
+        const std::int64_t told = time_ns.load();
+        return told <= 0 ? Instant::min() : Instant(std::chrono::nanoseconds(told));
+    };
+    return {.main = instant(figures.main_ns),
+            .group_ready = instant(figures.group_ready_ns),
+            .resumed = instant(figures.resumed_ns),
+            .first_step = instant(figures.first_step_ns),
+            .first_number = figures.first_step.load()};
+}
+
 std::atomic<std::uint32_t>& WorkerPage::life_word(LocalRank local_rank) {
     return *static_cast<std::atomic<std::uint32_t>*>(
         static_cast<void*>(&slot(local_rank).life_lock));

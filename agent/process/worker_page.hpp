@@ -48,6 +48,16 @@ public:
     /// The last step this worker told; none before the first.
     [[nodiscard]] std::optional<std::uint64_t> progress(LocalRank local_rank) const;
 
+    /// How far the worker has come, as it told; Instant::min(): not yet.
+    struct Moments {
+        Instant main = Instant::min();
+        Instant group_ready = Instant::min();
+        Instant resumed = Instant::min();
+        Instant first_step = Instant::min();
+        std::uint64_t first_number = kNoProgress;  ///< of that step
+    };
+    [[nodiscard]] Moments moments(LocalRank local_rank) const;
+
     /// For LifeWatch: where news about workers' lives is rung, the word in which the kernel notes
     /// the death of the holder of this worker's lock, and the signal by which it said that it dies.
     [[nodiscard]] std::atomic<std::uint32_t>& bell() { return header_->bell; }

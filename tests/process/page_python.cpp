@@ -40,6 +40,7 @@ TEST_CASE("what a worker in Python tells is known to its agent, and what it is a
     CHECK(told.resumed_ns >= told.group_ready_ns);
     CHECK(told.first_step_ns >= told.resumed_ns);
     CHECK(told.first_step_ns <= on_page(std::chrono::steady_clock::now()));
+    CHECK(told.first_step == 4812);
     CHECK(told.samples == 48);
     CHECK(told.loss == 0.25);
     CHECK(figures_on_page((*page)->file(), 3, 0).main_ns == 0);

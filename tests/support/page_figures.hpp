@@ -19,6 +19,7 @@ struct PageFigures {
     std::int64_t first_step_ns = 0;
     std::uint64_t samples = 0;
     double loss = 0;
+    std::uint64_t first_step = 0;  ///< kNoProgress: not told
 };
 
 [[nodiscard]] inline PageFigures figures_on_page(int file, int slots, int local_rank) {

@@ -76,6 +76,7 @@ TEST_CASE("times, samples and loss that a worker tells are on the page") {
     CHECK(first.group_ready_ns == 0);
     CHECK(first.resumed_ns == 0);
     CHECK(first.first_step_ns == 0);
+    CHECK(first.first_step == kNoProgress);
     CHECK(first.samples == 0);
     CHECK(std::isnan(first.loss));
 
@@ -91,6 +92,11 @@ TEST_CASE("times, samples and loss that a worker tells are on the page") {
     const test::PageFigures third = test::figures_on_page(page->file(), kSlots, 2);
     CHECK(third.group_ready_ns == second.group_ready_ns);
     CHECK(third.first_step_ns == second.first_step_ns);
+    CHECK(third.first_step == 10);
+    const WorkerPage::Moments moments = page->moments(LocalRank(2));
+    CHECK(test::on_page(moments.first_step) == third.first_step_ns);
+    CHECK(moments.first_number == 10);
+    CHECK(page->moments(LocalRank(1)).first_number == kNoProgress);
     CHECK(third.samples == 48);
     CHECK(third.loss == 2.5);
     CHECK(third.main_ns == first.main_ns);

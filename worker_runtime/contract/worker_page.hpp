@@ -16,7 +16,7 @@
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
-inline constexpr std::uint32_t kWorkerPageVersion = 4;
+inline constexpr std::uint32_t kWorkerPageVersion = 5;
 inline constexpr std::uint32_t kWorkerPageVersionMin = 3;
 inline constexpr std::uint32_t kWorkerPageVersionWithFigures = 4;
 inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
@@ -71,6 +71,9 @@ struct alignas(64) WorkerPageFigures {
     std::atomic<std::uint64_t> samples{0};        ///< trained on by this process so far
     /// Of the last step that told one; not a number: none.
     std::atomic<double> loss{std::numeric_limits<double>::quiet_NaN()};
+    /// The number of that first step, before its time; kNoProgress: not told. From version 5 on;
+    /// what is written there in a page of version 4 is read by nobody.
+    std::atomic<std::uint64_t> first_step{kNoProgress};
 };
 
 static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128 &&

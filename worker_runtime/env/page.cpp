@@ -126,6 +126,7 @@ void Page::tell_progress(std::int64_t step, std::int64_t samples, std::optional<
         figures_->loss.store(*loss);
     }
     if (figures_->first_step_ns.load() == 0) {
+        figures_->first_step.store(static_cast<std::uint64_t>(step));
         stamp(figures_->first_step_ns, std::chrono::steady_clock::now());
     }
 }

@@ -67,8 +67,10 @@ class Page:
         """The checkpoint is loaded."""
         self._stamp(2, now_ns)
 
-    def tell_first_step(self, now_ns: int) -> None:
-        """The first step of this process is done."""
+    def tell_first_step(self, step: int, now_ns: int) -> None:
+        """The first step of this process is done, number `step`."""
+        if self._figures[3] == 0:
+            self._figures[6] = step
         self._stamp(3, now_ns)
 
     def tell_samples(self, samples: int) -> None:

@@ -100,7 +100,7 @@ class Worker:
             page.tell_loss(loss)
         if not self._has_first_step:
             self._has_first_step = True
-            page.tell_first_step(monotonic_ns())
+            page.tell_first_step(step, monotonic_ns())
 
     def scalar(self, name: str, value: float, step: int) -> None:
         """Adds `value` at `step` to the curve `name`, for TensorBoard.
