@@ -206,6 +206,20 @@ void add_timeline(std::string& out, const std::vector<rdzv::TimelineEvent>& time
     }
 }
 
+/// The newest of many; report.json has the others.
+void add_time(std::string& out, const TimeSpent& spent) {
+    constexpr std::size_t kShown = 5;
+    const std::vector<rdzv::Restart> restarts = spent.use.restarts(spent.now);
+    if (restarts.empty()) {
+        return;
+    }
+    add_field(out, "time", rdzv::shares_text(spent.use.shares(spent.now)));
+    const std::size_t first = restarts.size() > kShown ? restarts.size() - kShown : 0;
+    for (std::size_t i = first; i < restarts.size(); ++i) {
+        add_field(out, "restart", rdzv::restart_text(restarts[i]));
+    }
+}
+
 /// The default generation with its end is all that an undisturbed run has to tell.
 bool has_something_happened(const rdzv::Verdict& verdict) {
     return verdict.timeline.size() > 2;
@@ -229,7 +243,7 @@ std::string headline_of(const rdzv::Verdict& verdict, const std::string& path) {
 }  // namespace
 
 std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program,
-                           const HeardAt& heard) {
+                           const HeardAt& heard, const TimeSpent* spent) {
     const bool is_good = verdict.kind == rdzv::VerdictKind::Succeeded;
     if (is_good && !has_something_happened(verdict)) {
         return {};
@@ -245,6 +259,9 @@ std::string format_verdict(const rdzv::Verdict& verdict, const std::string& prog
     add_field(out, "run",
               fmt::format("{} to {} {}, {:.1f} s", clock.day_and_time(Milliseconds(0)), ended,
                           clock.zone(), in_seconds(clock.lasted())));
+    if (spent != nullptr) {
+        add_time(out, *spent);
+    }
     if (!is_good) {
         add_field(out, "exit code", fmt::format("{}", verdict.exit_code));
     }

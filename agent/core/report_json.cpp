@@ -72,7 +72,7 @@ std::string_view name_of(rdzv::VerdictKind kind) {
 }  // namespace
 
 std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program,
-                         const HeardAt& heard) {
+                         const HeardAt& heard, const TimeSpent* spent) {
     const WallClock clock(verdict, heard);
     json out = {{"program", program},
                 {"verdict", name_of(verdict.kind)},
@@ -88,6 +88,9 @@ std::string verdict_json(const rdzv::Verdict& verdict, const std::string& progra
     for (const rdzv::TimelineEvent& event : verdict.timeline) {
         out["timeline"].push_back(
             {{"at_ms", event.at.count()}, {"at", clock.iso(event.at)}, {"text", event.text}});
+    }
+    if (spent != nullptr) {
+        out["time"] = rdzv::time_use_json(spent->use, spent->now, Milliseconds(heard.unix_ms));
     }
     return dump(out);
 }

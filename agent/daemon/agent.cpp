@@ -92,6 +92,7 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     keeper_ = std::move(*keeper);
     options_.supervisor.identity.containment = names_of(keeper_->containment()).word;
     supervisor_.emplace(options_.supervisor);
+    events_.emplace(io_, options_.supervisor, options_.program, *output_, run_events_ask());
     if (keeper_->containment() == ContainmentLevel::Session) {
         say("warning: containment C0 (session): what a worker starts in a session of its own "
             "may outlive it; look at `ps` after a failure");
@@ -271,6 +272,7 @@ void Agent::worker_runs(Generation number, LocalRank local_rank, int pid) {
     if (generation == nullptr) {
         return;
     }
+    events_->worker_started(number, local_rank, pid);
     if (const auto early_sign = generation->worker_started(local_rank, pid)) {
         worker_may_die(number, local_rank, *early_sign);
     }
@@ -290,6 +292,26 @@ TerminalRelay::Events Agent::relay_events() {
     };
     events.say = [this](const std::string& line) { say(line); };
     return events;
+}
+
+RunEvents::Ask Agent::run_events_ask() {
+    RunEvents::Ask ask;
+    ask.moments = [this](Generation number) {
+        const GenerationOnNode* generation = held(number);
+        return generation == nullptr ? std::vector<WorkerMoments>() : generation->moments();
+    };
+    ask.waits_for = [this] { return supervisor_->explain(); };
+    ask.pids = [this] {
+        std::vector<int> pids;
+        if (generation_) {
+            pids.resize(generation_->workers().size());
+            for (const auto& [local_rank, pid] : generation_->pids()) {
+                pids.at(static_cast<std::size_t>(local_rank.value())) = pid;
+            }
+        }
+        return pids;
+    };
+    return ask;
 }
 
 GenerationOnNode* Agent::held(Generation number) {
@@ -335,7 +357,9 @@ void Agent::feed(Input input) {
         const Input next = std::move(inputs_.front());
         inputs_.pop_front();
         Effects effects;
-        supervisor_->step(std::chrono::steady_clock::now(), next, effects);
+        const Instant now = std::chrono::steady_clock::now();
+        supervisor_->step(now, next, effects);
+        events_->observe(now, next, effects);
         for (Effect& effect : effects) {
             carry_out(std::move(effect));
         }
@@ -463,6 +487,7 @@ void Agent::spawn(Generation number) {
             start_worker(number, worker, std::move(own));
         }
     }
+    events_->begin_to_answer();
 }
 
 /// Those that have one. Their keeper, which holds nobody else, becomes that of the generation; the
@@ -561,7 +586,7 @@ std::map<LocalRank, int> Agent::pids_of(Generation number) {
 void Agent::show(const rdzv::Verdict& verdict) {
     verdict_text_ = verdict.text;
     show_verdict(verdict, options_.program, options_.output.log_root, options_.error_file,
-                 *output_);
+                 events_->time_use(), *output_);
 }
 
 void Agent::end(int code) {
@@ -596,7 +621,7 @@ void Agent::end(int code) {
 void Agent::finish_end() {
     end_timer_.set(std::nullopt);
     if (!std::exchange(is_finished_, true)) {
-        link_->stop([this] { on_exit_(exit_code_); });
+        link_->stop([this] { events_->stop([this] { on_exit_(exit_code_); }); });
     }
 }
 

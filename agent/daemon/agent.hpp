@@ -16,6 +16,7 @@
 #include "agent/daemon/generation_on_node.hpp"
 #include "agent/daemon/keeper_handle.hpp"
 #include "agent/daemon/prepare_output.hpp"
+#include "agent/daemon/run_events.hpp"
 #include "agent/daemon/signal_watch.hpp"
 #include "agent/daemon/standby_pool.hpp"
 #include "agent/daemon/store_host.hpp"
@@ -81,6 +82,7 @@ private:
     void end_of_standby(int keeper, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] bool start_cold(Generation number, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] TerminalRelay::Events relay_events();
+    [[nodiscard]] RunEvents::Ask run_events_ask();
 
     void feed(Input input);
     void carry_out(Effect effect);
@@ -111,6 +113,7 @@ private:
     std::unique_ptr<rdzv::Link> link_;
     std::optional<Supervisor> supervisor_;  ///< from start() on: it tells what contains workers
     std::unique_ptr<WorkerOutput> output_;
+    std::optional<RunEvents> events_;  ///< as supervisor_
     StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;  ///< of the generation that lives here
     /// Of the next one: its standbys are born here, and when it starts the two change places. Null:

@@ -38,15 +38,16 @@ HeardAt now() {
 
 void show_verdict(const rdzv::Verdict& verdict, const std::string& program,
                   const std::string& log_root, const std::string& error_file,
-                  WorkerOutput& output) {
+                  const rdzv::TimeUse& time_use, WorkerOutput& output) {
     const HeardAt heard = now();
-    std::string text = format_verdict(verdict, program, heard);
+    const TimeSpent spent{.use = time_use, .now = std::chrono::steady_clock::now()};
+    std::string text = format_verdict(verdict, program, heard, &spent);
     if (!text.empty()) {
         text.pop_back();  // whole lines: say() ends the last one
         output.say(std::move(text));
     }
     if (!log_root.empty()) {
-        output.keep(log_root + "/report.json", verdict_json(verdict, program, heard));
+        output.keep(log_root + "/report.json", verdict_json(verdict, program, heard, &spent));
     }
     if (!error_file.empty() && verdict.kind == rdzv::VerdictKind::Failed) {
         output.keep(error_file, error_file_of(verdict, heard.unix_ms / 1000));

@@ -7,6 +7,7 @@
 #include "agent/core/supervisor.hpp"
 #include "agent/output/worker_output.hpp"
 #include "agent/process/keeper_protocol.hpp"
+#include "rendezvous/events/time_use.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
@@ -19,6 +20,7 @@ namespace ddprun::agent {
 /// A closed run on the console, in `<log_root>/report.json` and, if it failed, in `error_file`.
 /// Empty paths: not there. An undisturbed success says nothing. Does not block.
 void show_verdict(const rdzv::Verdict& verdict, const std::string& program,
-                  const std::string& log_root, const std::string& error_file, WorkerOutput& output);
+                  const std::string& log_root, const std::string& error_file,
+                  const rdzv::TimeUse& time_use, WorkerOutput& output);
 
 }  // namespace ddprun::agent

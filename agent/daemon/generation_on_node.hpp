@@ -77,6 +77,8 @@ public:
     /// What the workers have shown until now, `output` and `cpu` among it.
     [[nodiscard]] SignsOfLife seen(const OutputMeasure& output, Duration cpu) const;
 
+    [[nodiscard]] std::vector<WorkerMoments> moments() const { return page_.moments(); }
+
     /// What is known at once of the end of a worker.
     [[nodiscard]] rdzv::Evidence evidence(LocalRank local_rank, const WorkerEnd& end);
 

@@ -50,6 +50,27 @@ std::optional<std::uint64_t> SharedPage::progress(Generation generation,
     return is_of(generation) ? page_->progress(local_rank) : std::nullopt;
 }
 
+std::vector<WorkerMoments> SharedPage::moments() const {
+    std::vector<WorkerMoments> workers;
+    const auto told = [](Instant at) {
+        return at == Instant::min() ? std::nullopt : std::optional(at);
+    };
+    const auto number = [](std::uint64_t step) {
+        return step == kNoProgress ? std::nullopt : std::optional(step);
+    };
+    for (int i = 0; page_ && i < page_->slot_count(); ++i) {
+        const LocalRank local_rank(i);
+        const WorkerPage::Moments moments = page_->moments(local_rank);
+        workers.push_back({.main = told(moments.main),
+                           .group_ready = told(moments.group_ready),
+                           .resumed = told(moments.resumed),
+                           .first_step = told(moments.first_step),
+                           .step = page_->progress(local_rank),
+                           .first_number = number(moments.first_number)});
+    }
+    return workers;
+}
+
 bool SharedPage::is_of(Generation generation) const {
     return page_ && page_->generation() == generation;
 }

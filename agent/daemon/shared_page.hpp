@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/core/chronicle.hpp"
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/life_watch.hpp"
 #include "agent/process/worker_page.hpp"
@@ -41,6 +42,9 @@ public:
 
     [[nodiscard]] std::optional<std::uint64_t> progress(Generation generation,
                                                         LocalRank local_rank) const;
+
+    /// What the workers have told of how far they are, by local rank; none without a page.
+    [[nodiscard]] std::vector<WorkerMoments> moments() const;
 
 private:
     [[nodiscard]] bool is_of(Generation generation) const;

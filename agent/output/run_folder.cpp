@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "agent/output/run_socket.hpp"
 #include "agent/output/worker_output_files.hpp"
 #include "base/limits.hpp"
 #include "rendezvous/wire/json_text.hpp"
@@ -246,6 +247,7 @@ Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& 
         return {};
     }
     const Result<void> begun = begin(now);
+    ::unlink((path_ + "/" + kRunSocketName).c_str());  // if it answered anybody
     note_.ended = now;
     note_.exit_code = exit_code;
     note_.text = text;

@@ -50,6 +50,8 @@ public:
     /// The ddprun exits: writes run.json anew, if the folder is there.
     [[nodiscard]] Result<void> end(Milliseconds now, int exit_code, const std::string& text);
 
+    [[nodiscard]] bool has_begun() const { return has_begun_; }
+
 private:
     [[nodiscard]] Result<void> write_note() const;
 

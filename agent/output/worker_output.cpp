@@ -139,7 +139,8 @@ public:
     asio::io_context io_{1};
     OutputPump pump_;
     std::atomic<std::size_t> lines_waiting_ = 0;  ///< said, and not yet taken by the thread
-    std::size_t lines_dropped_ = 0;               ///< of the caller's thread
+    std::atomic<std::size_t> events_waiting_ = 0;
+    std::size_t lines_dropped_ = 0;  ///< of the caller's thread
 
 private:
     /// A pseudo-terminal like `console`. Programs draw for people there, so none for JSON.
@@ -270,6 +271,26 @@ void WorkerOutput::follow_window(std::function<void()> done) {
 void WorkerOutput::end_run(int exit_code, std::string text) {
     thread_->post([thread = thread_.get(), exit_code, text = std::move(text)] {
         thread->pump_.end_run(exit_code, text);
+    });
+}
+
+void WorkerOutput::keep_event(std::string line) {
+    if (thread_->events_waiting_ >= thread_->options_.limits.events_waiting_max) {
+        return;
+    }
+    ++thread_->events_waiting_;
+    thread_->post([thread = thread_.get(), line = std::move(line)]() mutable {
+        --thread->events_waiting_;
+        thread->pump_.keep_event(std::move(line));
+    });
+}
+
+void WorkerOutput::listen(std::function<void(Result<UniqueFd>)> done) {
+    thread_->post([thread = thread_.get(), done = std::move(done)]() mutable {
+        asio::post(thread->callbacks_,
+                   [done = std::move(done), socket = thread->pump_.listen()]() mutable {
+                       done(std::move(socket));
+                   });
     });
 }
 

@@ -163,6 +163,14 @@ public:
     /// The ddprun exits: run.json says so, if the run has a folder. `text` is its verdict's.
     void end_run(int exit_code, std::string text);
 
+    /// Adds the line of an event to the events.jsonl of the run, which comes with the run's folder.
+    /// Lines that find Limits::events_waiting_max before them are left out.
+    void keep_event(std::string line);
+
+    /// Once the run has its folder: `done` gets a socket in it that listens (run_socket.hpp), or
+    /// why there is none. Closed by whoever gets it; end_run() removes its name.
+    void listen(std::function<void(Result<UniqueFd>)> done);
+
     /// Writes the file `path` anew, whole or not at all; its folders are made. A failure is said.
     void keep(std::string path, std::string content);
 

@@ -16,6 +16,7 @@
 #include "agent/output/added_returns.hpp"
 #include "agent/output/line_prefix.hpp"
 #include "agent/output/log_file.hpp"
+#include "agent/output/run_socket.hpp"
 #include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
 #include "agent/output/worker_output_files.hpp"
@@ -110,6 +111,7 @@ OutputPump::OutputPump(boost::asio::io_context& io, const OutputOptions& options
                               .job = options.job,
                               .hostname = options.hostname,
                               .pid = ::getpid()}),
+      events_(options.log_root, options.limits),
       buffer_(kReadBytes) {
     if (!is_same_file(options.console_out, options.console_err)) {
         err_console_.emplace(io, options.console_err, screen_options(options),
@@ -214,6 +216,7 @@ void OutputPump::make_links() {
     if (const Result<void> begun = run_.begin(unix_now()); !begun) {
         say_error(begun.error());
     }
+    begin_events();
     for (const auto& [rank, log_dir] : std::exchange(unlinked_, {})) {
         const std::string generation = log_dir.substr(0, log_dir.rfind('/'));
         for (const std::string& folder : {options_.log_root, generation}) {
@@ -454,6 +457,25 @@ void OutputPump::end_run(int exit_code, const std::string& text) {
     if (const Result<void> ended = run_.end(unix_now(), exit_code, text); !ended) {
         say_error(ended.error());
     }
+    if (run_.has_begun()) {
+        begin_events();
+    }
+}
+
+void OutputPump::begin_events() {
+    if (const Result<void> begun = events_.begin(); !begun) {
+        say_error(begun.error());
+    }
+}
+
+void OutputPump::keep_event(std::string line) {
+    if (const Result<void> kept = events_.add(std::move(line)); !kept) {
+        say_error(kept.error());
+    }
+}
+
+Result<UniqueFd> OutputPump::listen() const {
+    return listen_in_run(options_.log_root);
 }
 
 void OutputPump::keep(const std::string& path, const std::string& content) {

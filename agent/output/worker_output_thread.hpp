@@ -14,6 +14,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "agent/output/console.hpp"
+#include "agent/output/event_file.hpp"
 #include "agent/output/json_line.hpp"
 #include "agent/output/line_splitter.hpp"
 #include "agent/output/line_tail.hpp"
@@ -63,6 +64,8 @@ public:
     void close(Generation generation);
     void follow_window();
     void end_run(int exit_code, const std::string& text);
+    void keep_event(std::string line);
+    [[nodiscard]] Result<UniqueFd> listen() const;
     void keep(const std::string& path, const std::string& content);
     void say(const std::string& line);
 
@@ -79,6 +82,7 @@ private:
                     const OutputChoice& choice);
     void open_files(Worker& worker, Rank rank);
     void make_links();
+    void begin_events();
     void open_filters(Worker& worker, const LineOrigin& origin, const OutputChoice& choice);
     void set_console(Stream& stream, const LineOrigin& origin, const OutputChoice& choice);
     void wait(const std::shared_ptr<Stream>& stream);
@@ -101,6 +105,7 @@ private:
     const LineWriter own_line_;           ///< for what ddprun itself says
     std::map<Key, std::unique_ptr<Worker>> workers_;
     RunFolder run_;  ///< log_root, from the first worker to the end
+    EventFile events_;
     std::vector<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due
     std::vector<std::shared_ptr<Stream>> paused_;         ///< not read until the console has room
     std::vector<char> buffer_;                            ///< of one read, shared by all streams

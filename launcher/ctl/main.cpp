@@ -14,6 +14,8 @@
 #include <fmt/format.h>
 
 #include "agent/output/run_folder.hpp"
+#include "launcher/ctl/jobs_text.hpp"
+#include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/peer_check.hpp"
 #include "launcher/ctl/runs_text.hpp"
 #include "launcher/ctl/show_logs.hpp"
@@ -42,7 +44,7 @@ constexpr int kExitUnfit = 1;
 constexpr int kExitNotClean = 1;
 
 /// What is asked.
-enum class Verb { Status, Doctor, Logs, Runs, Clean };
+enum class Verb { Status, Jobs, Events, Doctor, Logs, Runs, Clean };
 
 struct Flags {
     Verb verb = Verb::Status;
@@ -55,6 +57,9 @@ struct Flags {
     ddprun::launcher::LogsQuestion logs;
     std::size_t kept_runs = 0;
     bool only_says = false;
+    std::string run;  ///< of status and events: which one here; empty: not given
+    std::uint64_t first_event = 1;
+    bool follows_events = false;
     bool asks_peers = false;
     std::string peers;
     int peers_port = 0;  ///< 0: not given
@@ -64,7 +69,9 @@ struct Flags {
 constexpr const char* kHelp =
     R"(Looks at jobs, logs and machines. Nothing but `ddpctl clean` changes anything.
 
-usage: ddpctl status [options]
+usage: ddpctl status [RUN] [options]
+       ddpctl jobs [options]
+       ddpctl events [RUN] [options]
        ddpctl logs [options]
        ddpctl runs [options]
        ddpctl clean [options]
@@ -72,7 +79,11 @@ usage: ddpctl status [options]
        ddpctl doctor --peers [HOSTS] [options]
 
 status: asks a rendezvous how its jobs stand: what each waits for, who is in it, what is left of
-its budgets, and what happened last.
+its budgets, and what happened last. With RUN, and where no rendezvous answers, asks the ddprun of
+a run on this machine: its workers, where its time went, its restarts phase by phase.
+jobs: lists the runs of this user that are at work on this machine.
+events: shows what happened in a run here, an event a line, as JSON (docs/events.md).
+RUN is a name that jobs or runs shows, a job, a pid of a ddprun or a folder. Default: the only one.
 logs: shows what the workers of this node have written, of the newest run; restarts are followed.
 runs: lists the runs in this node's log folder, the newest first: program, start, end, exit code.
 clean: removes runs from this node's log folder that are over: those of this user, that no ddprun
@@ -111,6 +122,12 @@ options of logs:
 What workers wrote to stdout goes to stdout, the rest to stderr. What a worker wrote to both as one
 stream (output.log) goes to stdout.
 
+options of jobs and events:
+  -f, --follow          events: go on until the run is over
+  --from N              events: from number N on; default: 1
+  --log-dir DIR         as above; runs at work elsewhere are found, too
+  --json                jobs: one object a line
+
 options of runs and clean:
   --rdzv-id JOB         only runs of this job; default: of any
   --log-dir DIR         as above
@@ -125,9 +142,6 @@ options of doctor --peers:
   --wait SECONDS        nodes may begin so much later than others (30)
   --json                as above
 
-A job on a single node that was started without --rdzv-endpoint has no rendezvous that could be
-asked: its ddprun says on its console what it waits for.
-
 exit codes:
   0    answered
   1    there is no such job, run, generation or rank; doctor: something is bad; clean: something
@@ -137,6 +151,8 @@ exit codes:
 
 examples:
   ddpctl status --rdzv-endpoint head:29400 --rdzv-id llama
+  ddpctl jobs
+  ddpctl events llama --follow | jq -c 'select(.event == "failure")'
   ddpctl logs --rank 0 --follow
   ddpctl logs --rank 3 --generation 1 -n 50     # what rank 3 said before the first restart
   ddpctl clean --keep 20
@@ -152,6 +168,21 @@ public:
     }
 };
 
+void declare_local_flags(CLI::App& app, Flags& flags) {
+    CLI::App* const jobs = app.add_subcommand("jobs");
+    CLI::App* const events = app.add_subcommand("events");
+    for (CLI::App* const verb : {jobs, events}) {
+        verb->formatter(std::make_shared<Help>());
+        verb->add_option("--log-dir,--log_dir", flags.logs.log_dir);
+    }
+    jobs->add_flag("--json", flags.wants_json);
+    jobs->callback([&flags] { flags.verb = Verb::Jobs; });
+    events->add_option("run", flags.run);
+    events->add_option("--from", flags.first_event)->check(CLI::PositiveNumber);
+    events->add_flag("-f,--follow", flags.follows_events);
+    events->callback([&flags] { flags.verb = Verb::Events; });
+}
+
 void declare_flags(CLI::App& app, Flags& flags) {
     app.formatter(std::make_shared<Help>());
     app.require_subcommand(1);
@@ -160,12 +191,16 @@ void declare_flags(CLI::App& app, Flags& flags) {
     status->add_option("--rdzv-endpoint,--rdzv_endpoint", flags.endpoint);
     status->add_option("--rdzv-id,--rdzv_id", flags.job);
     status->add_flag("--json", flags.wants_json);
+    status->add_option("run", flags.run)
+        ->excludes(status->get_option("--rdzv-endpoint"), status->get_option("--rdzv-id"));
+    status->add_option("--log-dir,--log_dir", flags.logs.log_dir);
     CLI::Option* const secret_file =
         status->add_option("--secret-file,--secret_file", flags.secret_file);
     status->add_flag("--insecure", flags.is_insecure)->excludes(secret_file);
     status->add_option("--tls-ca,--tls_ca", flags.tls.ca);
     status->add_option("--tls-cert,--tls_cert", flags.tls.cert);
     status->add_option("--tls-key,--tls_key", flags.tls.key);
+    declare_local_flags(app, flags);
     CLI::App* const doctor = app.add_subcommand("doctor");
     doctor->formatter(std::make_shared<Help>());
     doctor->add_flag("--json", flags.wants_json);
@@ -240,6 +275,68 @@ int complain(const Error& error) {
     return exit_code_for(error);
 }
 
+std::string log_dir_of(const Flags& flags) {
+    std::string log_dir = flags.logs.log_dir;
+    if (log_dir.empty()) {
+        log_dir = variable("PET_LOG_DIR");
+    }
+    if (log_dir.empty()) {
+        log_dir = ddprun::launcher::default_log_dir(variable("TMPDIR"), ::geteuid());
+    }
+    return log_dir;
+}
+
+int exit_code_of_local(const Error& error) {
+    return error.code == ErrorCode::NotFound ? kExitNoSuchJob : exit_code_for(error);
+}
+
+int complain_of_local(const Error& error) {
+    fmt::print(stderr, "ddpctl: {}\n", error.what);
+    return exit_code_of_local(error);
+}
+
+int jobs(const Flags& flags) {
+    using namespace ddprun::launcher;
+    std::vector<JobHere> found;
+    for (const std::string& folder : running_here(log_dir_of(flags))) {
+        found.push_back({.folder = folder, .answer = ask_run(folder)});
+    }
+    if (flags.wants_json) {
+        fmt::print("{}", jobs_json(found));
+    } else if (!found.empty()) {
+        fmt::print("{}", jobs_text(found));
+    } else {
+        fmt::print(stderr, "ddpctl: no job of this user runs on this machine\n");
+    }
+    return kExitSuccess;
+}
+
+int events(const Flags& flags) {
+    using namespace ddprun::launcher;
+    const Result<std::string> folder = choose_run(log_dir_of(flags), flags.run, true);
+    if (!folder) {
+        return complain_of_local(folder.error());
+    }
+    const Result<void> shown =
+        show_events(*folder, flags.first_event, flags.follows_events, stdout);
+    return shown ? kExitSuccess : complain_of_local(shown.error());
+}
+
+/// Of a run on this machine.
+int local_status(const Flags& flags) {
+    using namespace ddprun::launcher;
+    const Result<std::string> folder = choose_run(log_dir_of(flags), flags.run, false);
+    if (!folder) {
+        return complain_of_local(folder.error());
+    }
+    const Result<std::string> answer = ask_run(*folder);
+    if (!answer) {
+        return complain_of_local(answer.error());
+    }
+    fmt::print("{}", flags.wants_json ? *answer : job_text(*answer));
+    return kExitSuccess;
+}
+
 /// The first answer with a job in it, else the first answer.
 Result<ControlAnswer> ask_all(const std::vector<Endpoint>& endpoints, const Flags& flags,
                               const std::optional<JobSecret>& secret) {
@@ -278,28 +375,38 @@ Result<ControlAnswer> ask_all(const std::vector<Endpoint>& endpoints, const Flag
     }
     if (failure->code == ErrorCode::Unreachable) {
         failure->what +=
-            "; name it with --rdzv-endpoint (a job on a single node without one has "
-            "no rendezvous to ask: its ddprun says what it waits for)";
+            "; name it with --rdzv-endpoint, or ask a run on this machine: ddpctl jobs lists them";
     }
     return *std::move(failure);
 }
 
-int status(const Flags& flags) {
+Result<ControlAnswer> ask_rendezvous(const Flags& flags) {
     const Result<std::vector<Endpoint>> endpoints = read_endpoints(flags.endpoint);
     if (!endpoints) {
-        return complain(endpoints.error());
+        return endpoints.error();
     }
     std::optional<JobSecret> secret;
     if (!flags.is_insecure) {
         Result<JobSecret> loaded = load_secret(flags.secret_file);
         if (!loaded) {
-            return complain(loaded.error());
+            return loaded.error();
         }
         secret = *std::move(loaded);
     }
-    const Result<ControlAnswer> answer = ask_all(*endpoints, flags, secret);
+    return ask_all(*endpoints, flags, secret);
+}
+
+int status(const Flags& flags) {
+    if (!flags.run.empty()) {
+        return local_status(flags);
+    }
+    const Result<ControlAnswer> answer = ask_rendezvous(flags);
     if (!answer) {
-        return complain(answer.error());
+        const bool is_any_meant =
+            flags.endpoint.empty() && flags.job.empty() && variable("PET_RDZV_ENDPOINT").empty();
+        const bool is_one_here =
+            is_any_meant && ddprun::launcher::choose_run(log_dir_of(flags), "", false);
+        return is_one_here ? local_status(flags) : complain(answer.error());
     }
     if (flags.wants_json) {
         fmt::print("{}\n", answer->body);
@@ -378,17 +485,6 @@ int doctor(const Flags& flags) {
     return is_fit ? kExitSuccess : kExitUnfit;
 }
 
-std::string log_dir_of(const Flags& flags) {
-    std::string log_dir = flags.logs.log_dir;
-    if (log_dir.empty()) {
-        log_dir = variable("PET_LOG_DIR");
-    }
-    if (log_dir.empty()) {
-        log_dir = ddprun::launcher::default_log_dir(variable("TMPDIR"), ::geteuid());
-    }
-    return log_dir;
-}
-
 int runs(const Flags& flags) {
     const auto found = agent::runs_in(log_dir_of(flags), flags.logs.job);
     if (flags.wants_json) {
@@ -442,6 +538,10 @@ int main(int argc, char** argv) {
         return complain({ErrorCode::InvalidArgument, fmt::format("{}; see --help", error.what())});
     }
     switch (flags.verb) {
+        case Verb::Jobs:
+            return jobs(flags);
+        case Verb::Events:
+            return events(flags);
         case Verb::Doctor:
             return doctor(flags);
         case Verb::Logs:

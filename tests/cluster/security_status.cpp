@@ -105,7 +105,7 @@ TEST_CASE("ddpctl says what keeps it from answering, each with its exit code") {
     CHECK(alone.wait_exit() == 69);
     CHECK(alone.err().find("cannot connect to the rendezvous at " + nobody.endpoint() +
                            ": Connection refused") != std::string::npos);
-    CHECK(alone.err().find("a job on a single node without one has no rendezvous to ask") !=
+    CHECK(alone.err().find("or ask a run on this machine: ddpctl jobs lists them") !=
           std::string::npos);
     // Of several places the first that answers counts.
     Process& second = ask(cluster, nobody.endpoint() + "," + daemon.endpoint);

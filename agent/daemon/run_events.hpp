@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+
+#include "agent/core/chronicle.hpp"
+#include "agent/core/supervisor.hpp"
+#include "agent/output/worker_output.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/result.hpp"
+#include "rendezvous/events/event_log.hpp"
+#include "rendezvous/http/http_server.hpp"
+
+namespace ddprun::agent {
+
+/// What happens on this node, told to those who ask: in `events.jsonl`, and on the socket in the
+/// run's folder (docs/events.md). On the agent's thread; outlives the run of the loop.
+class RunEvents final : public rdzv::Watched {
+public:
+    /// What the node is asked when somebody looks.
+    struct Ask {
+        std::function<std::vector<WorkerMoments>(Generation)> moments;  ///< empty: it is gone
+        std::function<std::string()> waits_for;                         ///< for people
+        std::function<std::vector<int>()> pids;  ///< of the workers here, by local rank; 0: none
+    };
+
+    RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
+              const std::string& program, WorkerOutput& output, Ask ask);
+    RunEvents(const RunEvents&) = delete;
+    RunEvents& operator=(const RunEvents&) = delete;
+
+    /// `effects` are what the Supervisor answered to `input` at `now`; they are not carried out
+    /// yet.
+    void observe(Instant now, const Input& input, const Effects& effects);
+
+    void worker_started(Generation generation, LocalRank local_rank, int pid);
+
+    /// The run has its folder: answers there. Once; later calls do nothing.
+    void begin_to_answer();
+
+    /// Where the time of this run went so far.
+    [[nodiscard]] const rdzv::TimeUse& time_use() const { return log_.time_use(); }
+
+    /// Tells watchers the last events; `done` is called when they have them, or soon.
+    void stop(std::function<void()> done) { server_.stop(std::move(done)); }
+
+    [[nodiscard]] const rdzv::EventLog& events() const override { return log_; }
+    [[nodiscard]] std::string status() override;
+
+private:
+    void look();
+    void keep(Instant now, const Chronicle::Events& events);
+
+    Chronicle chronicle_;
+    WorkerOutput& output_;
+    Ask ask_;
+    rdzv::EventLog log_;
+    rdzv::HttpServer server_;
+    const SupervisorOptions& options_;
+    std::string program_;
+    Generation generation_;  ///< the newest one started here; 0: none
+    int base_rank_ = 0;
+    int world_size_ = 0;
+    std::string run_folder_;
+    bool is_answering_ = false;
+};
+
+}  // namespace ddprun::agent

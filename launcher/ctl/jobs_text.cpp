@@ -1,0 +1,129 @@
+#include "launcher/ctl/jobs_text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/printable.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kJobColumns = 6;
+using JobRow = std::array<std::string, kJobColumns>;
+
+/// Of `object`, as text; empty: it has no such field.
+std::string said(const ordered_json& object, const char* name) {
+    if (!object.is_object() || !object.contains(name)) {
+        return {};
+    }
+    const ordered_json& value = object[name];
+    return value.is_string() ? printable(value.get<std::string>(), std::string::npos)
+                             : value.dump();
+}
+
+ordered_json member(const ordered_json& object, const char* name) {
+    return object.is_object() && object.contains(name) ? object[name] : ordered_json();
+}
+
+std::string base_name(const std::string& path) {
+    return path.substr(path.find_last_of('/') + 1);
+}
+
+/// The last one that any worker has told.
+std::string last_step(const ordered_json& status) {
+    std::optional<std::uint64_t> last;
+    for (const ordered_json& worker : member(status, "workers")) {
+        if (worker.is_object() && worker.contains("step") && worker["step"].is_number_unsigned()) {
+            last = std::max(last.value_or(0), worker["step"].get<std::uint64_t>());
+        }
+    }
+    return last ? std::to_string(*last) : "-";
+}
+
+JobRow row_of_job(const JobHere& job) {
+    const std::string name = printable(base_name(job.folder), std::string::npos);
+    if (!job.answer) {
+        return {name, "-", "-", "-", "-", "does not answer: " + job.answer.error().what};
+    }
+    const ordered_json status = ordered_json::parse(*job.answer, nullptr, false);
+    const std::string waits_for = said(status, "waits_for");
+    return {name,
+            base_name(said(status, "program")),
+            said(status, "pid"),
+            said(status, "generation"),
+            last_step(status),
+            waits_for.empty() ? "-" : waits_for};
+}
+
+}  // namespace
+
+std::string jobs_text(const std::vector<JobHere>& jobs) {
+    std::vector<JobRow> rows = {{"RUN", "PROGRAM", "PID", "GENERATION", "STEP", "WAITS FOR"}};
+    std::array<std::size_t, kJobColumns> widths{};
+    for (const JobHere& job : jobs) {
+        rows.push_back(row_of_job(job));
+    }
+    for (const JobRow& row : rows) {
+        for (std::size_t i = 0; i < kJobColumns; ++i) {
+            widths[i] = std::max(widths[i], row[i].size());
+        }
+    }
+    std::string text;
+    for (const JobRow& row : rows) {
+        std::string line;
+        for (std::size_t i = 0; i < kJobColumns; ++i) {
+            line += fmt::format("{:<{}}  ", row[i], widths[i]);
+        }
+        line.erase(line.find_last_not_of(' ') + 1);
+        text += line + "\n";
+    }
+    return text;
+}
+
+std::string jobs_json(const std::vector<JobHere>& jobs) {
+    std::string text;
+    for (const JobHere& job : jobs) {
+        if (job.answer) {
+            text += *job.answer;
+            continue;
+        }
+        const ordered_json object = {{"run", job.folder}, {"error", job.answer.error().what}};
+        text += object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    }
+    return text;
+}
+
+std::string job_text(const std::string& answer) {
+    const ordered_json status = ordered_json::parse(answer, nullptr, false);
+    const ordered_json time = member(status, "time");
+    std::string text =
+        fmt::format("job {}: {}, pid {} on {}\n", said(status, "job"),
+                    base_name(said(status, "program")), said(status, "pid"), said(status, "host"));
+    const std::string waits_for = said(status, "waits_for");
+    if (!waits_for.empty()) {
+        text += fmt::format("  waits   {}\n", waits_for);
+    }
+    text += fmt::format("  workers generation {}, {} here of {}\n", said(status, "generation"),
+                        member(status, "workers").size(), said(status, "world_size"));
+    for (const ordered_json& worker : member(status, "workers")) {
+        const std::string step = said(worker, "step");
+        text += fmt::format("          rank {}, pid {}{}\n", said(worker, "rank"),
+                            said(worker, "pid"), step.empty() ? "" : ", step " + step);
+    }
+    text += fmt::format("  time    {}\n", said(time, "text"));
+    for (const ordered_json& restart : member(time, "restarts")) {
+        text += fmt::format("  {}  {}\n", said(restart, "time"), said(restart, "text"));
+    }
+    text += fmt::format("  logs    {}\n", said(status, "run"));
+    return text;
+}
+
+}  // namespace ddprun::launcher

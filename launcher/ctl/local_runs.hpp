@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace ddprun::launcher {
+
+/// The folders of the runs whose ddprun is at work on this machine, as this user's: those in
+/// `log_dir`, and those anywhere that a living process of this user holds. Sorted.
+[[nodiscard]] std::vector<std::string> running_here(const std::string& log_dir);
+
+/// The folder of the run that `wanted` names: a path, the name of a folder in `log_dir`, a job or
+/// the pid of a ddprun. Empty: the only one that runs here. `takes_ended`: one that is over will
+/// do, and without a name the newest. NotFound: none or several; the text lists them.
+[[nodiscard]] Result<std::string> choose_run(const std::string& log_dir, const std::string& wanted,
+                                             bool takes_ended);
+
+/// What the ddprun of the run in `folder` says of itself: one JSON object.
+[[nodiscard]] Result<std::string> ask_run(const std::string& folder);
+
+/// Writes the events of that run from number `from` on, a line each, to `out`. `follows`: until it
+/// is over. Of a run that is over, or does not answer, what its file has.
+[[nodiscard]] Result<void> show_events(const std::string& folder, std::uint64_t from, bool follows,
+                                       std::FILE* out);
+
+}  // namespace ddprun::launcher
