@@ -80,6 +80,8 @@ constexpr std::array kFlags = {
     value("topology", "KEY", Group::Meeting,
           "nodes with one key are near each other: so are their ranks,\nand spares replace a node"
           " near them (default: Slurm's)"),
+    value("same", "strict|warn|off", Group::Meeting,
+          "nodes with other programs or versions: refused, told (default)"),
     value("node-id", "ID", Group::Meeting, "this node's name across restarts (default: derived)"),
     value("secret-file", "FILE", Group::Meeting,
           "the nodes' common secret (default ~/.config/ddprun/secret,\nmade on first use;"
@@ -118,8 +120,7 @@ constexpr std::array kFlags = {
           "workers go on this long without a rendezvous (default 60,\nor 600 where a site keeps it "
           "running)"),
     value("requeue", "N", Group::Failing,
-          "a batch job of Slurm that has left in time goes back into\nthe queue, up to N times"
-          " (default 0)"),
+          "a batch job of Slurm that has left is queued again, N times"),
     value("signals-to-handle", "NAMES", Group::Failing,
           "workers leave on (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)"),
     on_or_off("ignore-hup", Group::Failing, "go on when the terminal is closed"),

@@ -429,6 +429,8 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
         return taken.error();
     }
     plan.command = std::move(program->command);
+    plan.program_file = std::move(program->file);
+    plan.python = std::move(program->python);
     if (!program->note.empty()) {
         plan.notes.push_back(std::move(program->note));
     }

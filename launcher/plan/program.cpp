@@ -26,6 +26,29 @@ bool is_python_file(std::string_view name) {
     return name.ends_with(".py");
 }
 
+bool is_python(std::string_view path) {
+    return path.substr(path.rfind('/') + 1).starts_with("python");
+}
+
+/// Of an interpreter's command line; empty: it runs none, or nobody can tell.
+std::string script_in(const std::vector<std::string>& typed) {
+    const auto script = std::find_if(typed.begin() + 1, typed.end(), [](const std::string& word) {
+        return !word.starts_with('-') || word == "-m" || word == "-c";
+    });
+    return script != typed.end() && is_python_file(*script) ? *script : std::string();
+}
+
+/// Where the working folder has it; one that is installed is told apart by versions.
+std::string file_of_module(std::string name, const Surroundings& surroundings) {
+    std::replace(name.begin(), name.end(), '.', '/');
+    for (const char* ending : {".py", "/__main__.py"}) {
+        if (surroundings.exists(name + ending)) {
+            return name + ending;
+        }
+    }
+    return {};
+}
+
 /// What runs a script as torchrun's --run-path does: as __main__, without the script's folder in
 /// sys.path, and with an exception left in the error file.
 constexpr std::string_view kRunPath = R"(import runpy, sys
@@ -121,6 +144,8 @@ Result<Program> resolve_program(ProgramMode mode, const std::vector<std::string>
         }
         program.note = python->note;
         program.is_python = true;
+        program.python = python->path;
+        program.file = mode == ProgramMode::Module ? file_of_module(name, surroundings) : name;
         command = {python->path, "-u"};
         if (mode == ProgramMode::Module) {
             command.emplace_back("-m");
@@ -135,6 +160,12 @@ Result<Program> resolve_program(ProgramMode mode, const std::vector<std::string>
             return executable.error();
         }
         command = {*executable};
+        if (is_python(*executable)) {
+            program.python = *executable;
+            program.file = script_in(typed);
+        } else {
+            program.file = *executable;
+        }
     }
     command.insert(command.end(), typed.begin() + 1, typed.end());
     return program;

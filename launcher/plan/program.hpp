@@ -18,7 +18,9 @@ enum class ProgramMode {
 struct Program {
     /// argv of a worker; its first element is a path that this user may execute.
     std::vector<std::string> command;
-    std::string note;        ///< what was chosen in the user's place; empty: nothing
+    std::string file;    ///< what is run, on whatever; empty: nobody can tell without running it
+    std::string python;  ///< the interpreter that runs it; empty: none does
+    std::string note;    ///< what was chosen in the user's place; empty: nothing
     bool is_python = false;  ///< the first element is a Python interpreter that was found for it
 };
 

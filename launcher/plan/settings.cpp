@@ -189,6 +189,21 @@ Result<void> take_budgets(const CommandLine& line, const Conf& conf, LaunchPlan&
     return {};
 }
 
+Result<void> take_same(const CommandLine& line, LaunchPlan& plan) {
+    const std::optional<Given> given = line.value("same");
+    if (!given) {
+        return {};
+    }
+    const Result<std::size_t> choice = parse_choice(*given, {"warn", "strict", "off"});
+    if (!choice) {
+        return choice.error();
+    }
+    constexpr std::array kChoices = {rdzv::Sameness::Warn, rdzv::Sameness::Strict,
+                                     rdzv::Sameness::Off};
+    plan.settings.same = kChoices.at(*choice);
+    return {};
+}
+
 Result<void> take_hang_timeout(const CommandLine& line, LaunchPlan& plan) {
     const std::optional<Given> given = line.value("hang-timeout");
     if (!given) {
@@ -282,6 +297,9 @@ Result<void> take_settings(const CommandLine& line, const Surroundings& surround
         return conf.error();
     }
     if (Result<void> taken = take_budgets(line, *conf, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_same(line, plan); !taken) {
         return taken;
     }
     if (Result<void> taken = take_hang_timeout(line, plan); !taken) {

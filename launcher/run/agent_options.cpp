@@ -122,6 +122,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     identity.topology_key = plan.topology_key;
     identity.settings = plan.settings;
     identity.addresses = facts.addresses;
+    identity.fingerprint = facts.fingerprint;
     identity.addresses.resize(std::min(identity.addresses.size(), limits.addresses_max));
     identity.prepares = plan.prepare_command.empty() ? rdzv::Prepares::Nobody
                         : plan.is_prepared_once      ? rdzv::Prepares::Job

@@ -19,6 +19,7 @@ struct NodeFacts {
     NodeId node;          ///< derived; the plan's wins, and a single node is called by its hostname
     std::string process;  ///< of this start
     std::vector<std::string> addresses;
+    rdzv::Fingerprint fingerprint;
     std::string log_dir;  ///< log_dir_of() or empty
     std::string keeper_path;
     std::string preload_path;  ///< of ddprun-preload.so; empty unless the plan wants it

@@ -19,6 +19,7 @@
 #include "base/os/own_folder.hpp"
 #include "base/os/start_program.hpp"
 #include "base/rng.hpp"
+#include "launcher/machine/fingerprint.hpp"
 #include "launcher/place/requeue.hpp"
 #include "launcher/plan/endpoint_place.hpp"
 #include "launcher/run/agent_options.hpp"
@@ -50,8 +51,8 @@ int exit_code_for(const Error& error) {
     return exit_code_of(error.code, kExitInternal);
 }
 
-std::string slurm_node_name() {
-    const char* value = std::getenv("SLURMD_NODENAME");
+std::string own_variable(const char* name) {
+    const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
 }
 
@@ -144,7 +145,7 @@ private:
         }
         state_folder_ = *std::move(state_folder);
         Result<NodeIdentity> identity =
-            derive_node_identity(state_folder_, job_, slurm_node_name());
+            derive_node_identity(state_folder_, job_, own_variable("SLURMD_NODENAME"));
         if (!identity) {
             return identity.error();
         }
@@ -273,10 +274,24 @@ private:
         facts.preload_path = preload_path_;
         if (!plan_.is_single_node) {
             facts.addresses = interface_addresses();
+            facts.fingerprint = fingerprint();
         }
         notes_.insert(notes_.end(), plan_.warnings.begin(), plan_.warnings.end());
         notes_.insert(notes_.end(), plan_.notes.begin(), plan_.notes.end());
         return options_of_agent(plan_, facts, saved_, limits_);
+    }
+
+    /// What other nodes may differ in.
+    rdzv::Fingerprint fingerprint() const {
+        if (plan_.settings.same == rdzv::Sameness::Off) {
+            return {};
+        }
+        FingerprintPlaces places;
+        places.program = plan_.program_file;
+        places.python = plan_.python;
+        places.python_path = own_variable("PYTHONPATH");
+        places.home = own_variable("HOME");
+        return read_fingerprint(places, limits_);
     }
 
     void prepare_requeue() {

@@ -57,6 +57,31 @@ TEST_CASE("a program is found as its name says") {
     CHECK(as_plan(make_plan({"train", "x"}, machine)).program == "train");
 }
 
+TEST_CASE("what is compared with other nodes is the file that is run, and what runs it") {
+    struct Case {
+        const char* words;
+        const char* file;
+        const char* python;
+    };
+    const std::vector<Case> cases = {
+        {"data.py", "data.py", "/usr/bin/python3"},
+        {"train --lr 1", "./train", ""},
+        {"--no-python tool.py", "./tool.py", ""},
+        {"python -u data.py x", "data.py", "/opt/bin/python"},
+        {"python -m pkg", "", "/opt/bin/python"},
+        {"-m notes x", "notes.py", "/usr/bin/python3"},
+        {"-m pkg.train", "", "/usr/bin/python3"},
+    };
+    FakeSurroundings machine;
+    furnish(machine);
+    for (const Case& it : cases) {
+        CAPTURE(it.words);
+        const LaunchPlan plan = as_plan(make_plan(words(it.words), machine));
+        CHECK(plan.program_file == it.file);
+        CHECK(plan.python == it.python);
+    }
+}
+
 TEST_CASE("--run-path has Python run a file, whatever its name, and wins over the other ways") {
     FakeSurroundings machine;
     furnish(machine);

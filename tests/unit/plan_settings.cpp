@@ -156,12 +156,17 @@ TEST_CASE("budgets are whole numbers") {
     CHECK(plan_of("").settings.max_node_losses == -1);
     CHECK(plan_of("--grow never").settings.grow == false);
     CHECK(plan_of("--grow auto").settings.grow);
+    CHECK(plan_of("").settings.same == rdzv::Sameness::Warn);
+    CHECK(plan_of("--same warn").settings.same == rdzv::Sameness::Warn);
+    CHECK(plan_of("--same strict").settings.same == rdzv::Sameness::Strict);
+    CHECK(plan_of("--same off").settings.same == rdzv::Sameness::Off);
     check_refused({
         {"--max-restarts -1", "--max-restarts -1: must be a whole number from 0 to 1000000"},
         {"--max-restarts 1.5", "--max-restarts 1.5: must be a whole number from 0 to 1000000"},
         {"--max-node-losses many",
          "--max-node-losses many: must be a whole number from 0 to 1000000"},
         {"--grow yes", "--grow yes: must be auto or never"},
+        {"--same yes", "--same yes: must be warn or strict or off"},
     });
 }
 

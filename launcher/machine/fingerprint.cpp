@@ -1,0 +1,215 @@
+#include "launcher/machine/fingerprint.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include "base/os/unique_fd.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What versions are read from is shorter: torch/version.py, nccl.h, pyvenv.cfg.
+constexpr std::size_t kVersionTextBytes = 16384;
+
+/// `most` bytes from `offset`; fewer where the file ends, or cannot be read.
+std::string read_at(int fd, std::size_t most, std::uint64_t offset) {
+    std::string bytes(most, '\0');
+    std::size_t got = 0;
+    while (got < most) {
+        const ssize_t now =
+            ::pread(fd, bytes.data() + got, most - got, static_cast<off_t>(offset + got));
+        if (now <= 0) {
+            break;
+        }
+        got += static_cast<std::size_t>(now);
+    }
+    bytes.resize(got);
+    return bytes;
+}
+
+UniqueFd open_to_read(const std::string& path) {
+    return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
+
+std::string read_beginning(const std::string& path) {
+    const UniqueFd fd = open_to_read(path);
+    return fd.get() < 0 ? std::string() : read_at(fd.get(), kVersionTextBytes, 0);
+}
+
+/// Of its size, its beginning and its end: large programs differ there when they are built anew.
+std::string hash_of(const std::string& path, std::size_t end_bytes) {
+    const UniqueFd fd = open_to_read(path);
+    struct stat status {};
+    if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+        return {};
+    }
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    const std::string beginning = read_at(fd.get(), end_bytes, 0);
+    const std::uint64_t rest = size - std::min<std::uint64_t>(size, beginning.size());
+    const std::uint64_t end = std::min<std::uint64_t>(rest, end_bytes);
+    const std::string ending = read_at(fd.get(), static_cast<std::size_t>(end), size - end);
+    std::uint64_t hash = XXH64(beginning.data(), beginning.size(), size);
+    hash = XXH64(ending.data(), ending.size(), hash);
+    return fmt::format("{:016x}", hash);
+}
+
+/// What follows `before`, without blanks and quotes around it, up to the end of the line.
+std::string word_after(std::string_view text, std::string_view before) {
+    const std::size_t found = text.find(before);
+    if (found == std::string_view::npos) {
+        return {};
+    }
+    std::string_view word = text.substr(found + before.size());
+    word = word.substr(0, word.find('\n'));
+    constexpr std::string_view kAround = " \t'\"=\r";
+    const std::size_t begin = word.find_first_not_of(kAround);
+    return begin == std::string_view::npos
+               ? std::string()
+               : std::string(word.substr(begin, word.find_first_of(kAround, begin) - begin));
+}
+
+bool is_version(std::string_view name) {
+    return !name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos &&
+           name.find('.') != std::string_view::npos;
+}
+
+/// An interpreter, as far as its name and folders tell.
+struct Interpreter {
+    std::string prefix;     ///< where its libraries are
+    std::string own;        ///< of a virtual environment; else as prefix
+    std::string name;       ///< of its folder in lib: python3.11, pypy3.10
+    bool sees_both = true;  ///< a virtual environment may hide the libraries of its base
+};
+
+/// The one folder of libraries there that has a version in its name; none where there are several.
+std::string library_name(const std::string& prefix) {
+    std::string found;
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(prefix + "/lib", error)) {
+        const std::string name = entry.path().filename().string();
+        const std::size_t digit = name.find_first_of("0123456789");
+        if ((name.starts_with("python") || name.starts_with("pypy")) &&
+            digit != std::string::npos && is_version(std::string_view(name).substr(digit))) {
+            if (!found.empty()) {
+                return {};
+            }
+            found = name;
+        }
+    }
+    return found;
+}
+
+Interpreter interpreter_at(const std::string& python) {
+    std::error_code error;
+    const fs::path real = fs::canonical(python, error);
+    if (error) {
+        return {};
+    }
+    Interpreter found{.prefix = real.parent_path().parent_path().string(), .own = {}, .name = {}};
+    found.own = fs::absolute(python, error).parent_path().parent_path().string();
+    const std::string settings = read_beginning(found.own + "/pyvenv.cfg");
+    if (settings.empty()) {
+        found.own = found.prefix;
+    } else {
+        found.sees_both = word_after(settings, "include-system-site-packages") == "true";
+    }
+    const std::string file = real.filename().string();
+    const std::size_t digit = file.find_first_of("0123456789");
+    const bool tells = digit != std::string::npos &&
+                       is_version(std::string_view(file).substr(digit)) &&
+                       (file.starts_with("python") || file.starts_with("pypy"));
+    found.name = tells ? file : library_name(found.own);
+    return found;
+}
+
+/// In the order in which Python looks.
+std::vector<std::string> package_folders(const Interpreter& python,
+                                         const FingerprintPlaces& places) {
+    std::vector<std::string> folders;
+    std::string_view listed = places.python_path;
+    while (!listed.empty()) {
+        const std::size_t end = std::min(listed.find(':'), listed.size());
+        folders.emplace_back(listed.substr(0, end));
+        listed.remove_prefix(std::min(end + 1, listed.size()));
+    }
+    if (python.own != python.prefix) {
+        folders.push_back(python.own + "/lib/" + python.name + "/site-packages");
+    }
+    if (python.sees_both) {
+        folders.push_back(places.home + "/.local/lib/" + python.name + "/site-packages");
+        if (python.prefix == "/usr") {  // Debian's
+            folders.push_back("/usr/local/lib/" + python.name + "/dist-packages");
+        }
+        folders.push_back(python.prefix + "/lib/" + python.name + "/site-packages");
+        folders.push_back(python.prefix + "/lib/python3/dist-packages");
+    }
+    return folders;
+}
+
+std::string shown(const std::string& name) {
+    const std::size_t digit = name.find_first_of("0123456789");
+    if (digit == std::string::npos) {
+        return {};
+    }
+    return fmt::format("{} {}", name.starts_with("pypy") ? "PyPy" : "CPython", name.substr(digit));
+}
+
+std::string nccl_in(const std::string& folder) {
+    const std::string header = read_beginning(folder + "/nvidia/nccl/include/nccl.h");
+    std::vector<std::string> numbers;
+    for (const char* part : {"#define NCCL_MAJOR", "#define NCCL_MINOR", "#define NCCL_PATCH"}) {
+        numbers.push_back(word_after(header, part));
+    }
+    return numbers.front().empty() ? std::string() : fmt::format("{}", fmt::join(numbers, "."));
+}
+
+/// What a wire takes as a name; a file may hold anything.
+std::string as_name(std::string text, const Limits& limits) {
+    const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) {
+        return static_cast<unsigned char>(c) > 0x20 && static_cast<unsigned char>(c) < 0x7f;
+    });
+    return is_plain && text.size() <= limits.name_bytes_max ? std::move(text) : std::string();
+}
+
+}  // namespace
+
+rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places, const Limits& limits) {
+    rdzv::Fingerprint found;
+    if (!places.program.empty()) {
+        found.program = hash_of(places.program, limits.program_hash_bytes_max);
+    }
+    if (!places.python.empty()) {
+        const Interpreter python = interpreter_at(places.python);
+        found.python = shown(python.name);
+        for (const std::string& folder : package_folders(python, places)) {
+            const std::string text = read_beginning(folder + "/torch/version.py");
+            if (!text.empty()) {
+                found.torch = as_name(word_after("\n" + text, "\n__version__"), limits);
+                found.nccl = as_name(nccl_in(folder), limits);
+                break;
+            }
+        }
+    }
+    const std::string driver = read_beginning(places.driver);
+    found.driver = as_name(driver.substr(0, driver.find('\n')), limits);
+    return found;
+}
+
+}  // namespace ddprun::launcher

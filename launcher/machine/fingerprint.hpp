@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "base/limits.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+namespace ddprun::launcher {
+
+/// Where to look for what this node's workers are made of.
+struct FingerprintPlaces {
+    std::string program;      ///< the file whose content is the program; empty: not known
+    std::string python;       ///< the interpreter that runs it; empty: none does
+    std::string python_path;  ///< as $PYTHONPATH
+    std::string home;
+    std::string driver = "/sys/module/nvidia/version";
+};
+
+/// Reads a few small files and the ends of the program; starts nothing. What is not found there
+/// stays empty.
+[[nodiscard]] rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places,
+                                                 const Limits& limits);
+
+}  // namespace ddprun::launcher
