@@ -32,6 +32,9 @@ public:
     /// The workers have left, `took` after they were asked to.
     void learn_saving(Duration took) { saving_ = took; }
 
+    /// As learned last; none: nothing was.
+    [[nodiscard]] std::optional<Duration> saving() const { return saving_; }
+
     /// When a drain is due; none: nothing asks for one. While the workers are drained for another
     /// reason it is due sooner: those that started after it would be asked at once.
     [[nodiscard]] std::optional<Instant> due_at(bool is_draining) const;

@@ -53,6 +53,10 @@ LeaveCause Supervisor::leave_cause() const {
     return state_->leave_cause();
 }
 
+std::optional<Milliseconds> Supervisor::saving() const {
+    return state_->saving();
+}
+
 std::optional<Generation> Supervisor::held_generation() const {
     return state_->held_generation();
 }
@@ -64,6 +68,9 @@ Supervisor::State::State(SupervisorOptions options)
       notice_(options_.limits) {
     DDP_CHECK(options_.identity.slots >= 1, options_.identity.slots);
     DDP_CHECK(!options_.command.empty());
+    if (options_.saving.has_value()) {
+        deadlines_.learn_saving(*options_.saving);
+    }
 }
 
 void Supervisor::State::begin(Instant now, Effects& out) {

@@ -57,8 +57,10 @@ struct SupervisorOptions {
     std::optional<Debugging> debugging;
     /// By local rank; those beyond its end have none.
     std::vector<WorkerPlacement> placement;
-    std::optional<InterfaceChoice> interface;    ///< none: workers choose by themselves
-    std::optional<LeaveNotice> known_end = {};   ///< of this node: a time limit
+    std::optional<InterfaceChoice> interface;   ///< none: workers choose by themselves
+    std::optional<LeaveNotice> known_end = {};  ///< of this node: a time limit
+    /// How long workers of an earlier start took to leave when asked; none: nobody knows.
+    std::optional<Milliseconds> saving = {};
     std::optional<Milliseconds> kill_wait = {};  ///< SIGTERM to SIGKILL of who sends it, if known
 };
 
@@ -400,6 +402,9 @@ public:
 
     /// Why it was left, once exit_reason() is known.
     [[nodiscard]] LeaveCause leave_cause() const;
+
+    /// How long workers took to leave when they were last asked, here or as the options say.
+    [[nodiscard]] std::optional<Milliseconds> saving() const;
 
     /// The generation whose workers may live here; none when proven empty. For checkers.
     [[nodiscard]] std::optional<Generation> held_generation() const;

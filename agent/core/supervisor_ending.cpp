@@ -93,6 +93,12 @@ LeaveCause Supervisor::State::leave_cause() const {
     return deadlines_.is_planned() ? LeaveCause::TimeLimit : LeaveCause::Notice;
 }
 
+std::optional<Milliseconds> Supervisor::State::saving() const {
+    const std::optional<Duration> known = deadlines_.saving();
+    return known.has_value() ? std::optional(std::chrono::duration_cast<Milliseconds>(*known))
+                             : std::nullopt;
+}
+
 std::string Supervisor::State::why_leaving() const {
     return leaves_by_notice_ ? deadlines_.why(now_) : signal_name(*first_signal_);
 }

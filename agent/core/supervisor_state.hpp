@@ -137,6 +137,7 @@ public:
     [[nodiscard]] std::string explain(Wait wait) const;
     [[nodiscard]] std::optional<ExitReason> exit_reason() const;
     [[nodiscard]] LeaveCause leave_cause() const;
+    [[nodiscard]] std::optional<Milliseconds> saving() const;
     [[nodiscard]] std::optional<Generation> held_generation() const;
 
 private:

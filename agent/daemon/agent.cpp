@@ -60,7 +60,11 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
                 .on_input = [this](Input input) { feed(std::move(input)); }}),
       prepare_output_(io, prefix_of_prepare(options_.output),
                       options_.supervisor.limits.console_line_bytes_max,
-                      [this](const std::string& line) { output_->say(line); }),
+                      {.show = [this](const std::string& line) { output_->say(line); },
+                       .log =
+                           [this](std::string bytes, std::function<void()> done) {
+                               output_->log_prepare(std::move(bytes), std::move(done));
+                           }}),
       notices_(io, options_.supervisor.limits, options_.drain_on,
                {.say = [this](const std::string& line) { say(line); },
                 .on_notice = [this](const LeaveNotice& notice) { feed(notice); },
@@ -594,7 +598,7 @@ void Agent::end(int code) {
         return;
     }
     has_ended_ = true;
-    output_->end_run(code, verdict_text_);
+    output_->end_run(code, verdict_text_, supervisor_->saving());
     inputs_.clear();
     timer_.set(std::nullopt);
     helpers_.stop();

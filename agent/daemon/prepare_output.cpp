@@ -10,9 +10,8 @@
 namespace ddprun::agent {
 
 PrepareOutput::PrepareOutput(boost::asio::io_context& io, const std::string& prefix,
-                             std::size_t line_bytes_max,
-                             std::function<void(const std::string& line)> show)
-    : pipe_(io), splitter_(with_prefix(prefix), line_bytes_max), show_(std::move(show)) {}
+                             std::size_t line_bytes_max, Sinks sinks)
+    : pipe_(io), splitter_(with_prefix(prefix), line_bytes_max), sinks_(std::move(sinks)) {}
 
 Result<UniqueFd> PrepareOutput::open() {
     int ends[2] = {-1, -1};
@@ -34,25 +33,35 @@ void PrepareOutput::read_next() {
     pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                      [this](const boost::system::error_code& error) {
                          // One read for each turn of the loop: beats have theirs between them.
-                         if (!error && read_some()) {
+                         if (error || !pipe_.is_open()) {
+                             return;
+                         }
+                         if (std::optional<std::string> bytes = read_some()) {
                              show_lines();
-                             read_next();
+                             sinks_.log(std::move(*bytes), [this] { read_on(); });
                          }
                      });
 }
 
-std::optional<std::size_t> PrepareOutput::read_some() {
+/// Unless the rest has been read meanwhile.
+void PrepareOutput::read_on() {
+    if (pipe_.is_open()) {
+        read_next();
+    }
+}
+
+std::optional<std::string> PrepareOutput::read_some() {
     for (;;) {
         const ssize_t got = ::read(pipe_.native_handle(), buffer_.data(), buffer_.size());
         if (got > 0) {
-            const auto count = static_cast<std::size_t>(got);
-            splitter_.feed(std::string_view(buffer_.data(), count), lines_);
-            return count;
+            const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(got));
+            splitter_.feed(bytes, lines_);
+            return std::string(bytes);
         }
         if (got < 0 && errno == EINTR) {
             continue;
         }
-        return got < 0 && errno == EAGAIN ? std::optional<std::size_t>(0) : std::nullopt;
+        return got < 0 && errno == EAGAIN ? std::optional(std::string()) : std::nullopt;
     }
 }
 
@@ -62,7 +71,10 @@ void PrepareOutput::finish() {
     }
     boost::system::error_code ignored;
     pipe_.cancel(ignored);
-    while (read_some().value_or(0) > 0) {}
+    for (std::string bytes = read_some().value_or(""); !bytes.empty();
+         bytes = read_some().value_or("")) {
+        sinks_.log(std::move(bytes), [] {});
+    }
     splitter_.finish(lines_);
     show_lines();
     pipe_.close(ignored);
@@ -72,7 +84,7 @@ void PrepareOutput::show_lines() {
     std::size_t start = 0;
     for (std::size_t end = lines_.find('\n'); end != std::string::npos;
          end = lines_.find('\n', start)) {
-        show_(lines_.substr(start, end - start));
+        sinks_.show(lines_.substr(start, end - start));
         start = end + 1;
     }
     lines_.erase(0, start);

@@ -15,12 +15,19 @@
 
 namespace ddprun::agent {
 
-/// Shows what the prepare command writes, both of its streams, as lines behind a prefix. Owned and
-/// called by the agent's thread; outlives the run of `io`.
+/// Shows what the prepare command writes, both of its streams, as lines behind a prefix, and has it
+/// logged as it is. Owned and called by the agent's thread; outlives the run of `io`.
 class PrepareOutput {
 public:
+    struct Sinks {
+        std::function<void(const std::string& line)> show;
+        /// Calls `done`, on this thread, when the bytes are written: the command waits for a slow
+        /// disk.
+        std::function<void(std::string bytes, std::function<void()> done)> log;
+    };
+
     PrepareOutput(boost::asio::io_context& io, const std::string& prefix,
-                  std::size_t line_bytes_max, std::function<void(const std::string& line)> show);
+                  std::size_t line_bytes_max, Sinks sinks);
 
     /// What the command is to write to. At most once.
     [[nodiscard]] Result<UniqueFd> open();
@@ -30,13 +37,14 @@ public:
 
 private:
     void read_next();
-    /// Bytes; 0: there are none for now. None: there will be none.
-    [[nodiscard]] std::optional<std::size_t> read_some();
+    void read_on();
+    /// What came; empty: there is nothing for now. None: there will be nothing.
+    [[nodiscard]] std::optional<std::string> read_some();
     void show_lines();
 
     boost::asio::posix::stream_descriptor pipe_;
     LineSplitter splitter_;
-    std::function<void(const std::string& line)> show_;
+    Sinks sinks_;
     std::string lines_;
     std::array<char, 4096> buffer_{};
 };

@@ -178,6 +178,9 @@ nlohmann::ordered_json run_note_json(const RunNote& note) {
     if (!note.text.empty()) {
         object["text"] = note.text;
     }
+    if (note.saving) {
+        object["saving_ms"] = note.saving->count();
+    }
     return object;
 }
 
@@ -208,6 +211,9 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
         note.exit_code = static_cast<int>(*code);
     }
     note.text = string_of("text");
+    if (const auto saving = number_of("saving_ms"); saving && *saving >= 0) {
+        note.saving = Milliseconds(*saving);
+    }
     return note;
 }
 
@@ -219,6 +225,15 @@ bool is_run_name(std::string_view name, std::string_view job) {
         return false;
     }
     return job.empty() || name.substr(0, name.size() - kRandomDigits - 1) == job;
+}
+
+std::optional<Milliseconds> last_saving(const std::string& log_dir, const std::string& job) {
+    for (const FoundRun& run : runs_in(log_dir, job)) {
+        if (run.note.saving) {
+            return run.note.saving;
+        }
+    }
+    return std::nullopt;
 }
 
 RunFolder::RunFolder(std::string path, RunNote note)
@@ -240,7 +255,8 @@ Result<void> RunFolder::begin(Milliseconds now) {
     return noted ? linked : noted;
 }
 
-Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& text) {
+Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& text,
+                            std::optional<Milliseconds> saving) {
     // A run without workers has a folder if its report was kept there.
     std::error_code failure;
     if (path_.empty() || !fs::is_directory(path_, failure)) {
@@ -251,6 +267,7 @@ Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& 
     note_.ended = now;
     note_.exit_code = exit_code;
     note_.text = text;
+    note_.saving = saving;
     const Result<void> noted = write_note();
     return begun ? noted : begun;
 }

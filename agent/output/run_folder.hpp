@@ -23,8 +23,9 @@ struct RunNote {
     int pid = 0;              ///< of its ddprun
     Milliseconds started{0};  ///< Unix time
     std::optional<Milliseconds> ended = {};
-    std::optional<int> exit_code = {};  ///< of its ddprun
-    std::string text = {};              ///< of its verdict; empty: there was none
+    std::optional<int> exit_code = {};        ///< of its ddprun
+    std::string text = {};                    ///< of its verdict; empty: there was none
+    std::optional<Milliseconds> saving = {};  ///< how long its workers took to leave when asked
 
     bool operator==(const RunNote&) const = default;
 };
@@ -48,7 +49,8 @@ public:
     [[nodiscard]] Result<void> begin(Milliseconds now);
 
     /// The ddprun exits: writes run.json anew, if the folder is there.
-    [[nodiscard]] Result<void> end(Milliseconds now, int exit_code, const std::string& text);
+    [[nodiscard]] Result<void> end(Milliseconds now, int exit_code, const std::string& text,
+                                   std::optional<Milliseconds> saving = {});
 
     [[nodiscard]] bool has_begun() const { return has_begun_; }
 
@@ -80,6 +82,11 @@ struct FoundRun {
 /// followed.
 [[nodiscard]] std::vector<FoundRun> runs_in(const std::string& log_dir,
                                             const std::string& job = {});
+
+/// How long the workers of the newest run of `job` that knows it took to leave when asked; none: no
+/// run in `log_dir` does.
+[[nodiscard]] std::optional<Milliseconds> last_saving(const std::string& log_dir,
+                                                      const std::string& job);
 
 /// What remove_runs() did.
 struct RunsRemoved {

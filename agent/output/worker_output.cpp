@@ -268,9 +268,9 @@ void WorkerOutput::follow_window(std::function<void()> done) {
     });
 }
 
-void WorkerOutput::end_run(int exit_code, std::string text) {
-    thread_->post([thread = thread_.get(), exit_code, text = std::move(text)] {
-        thread->pump_.end_run(exit_code, text);
+void WorkerOutput::end_run(int exit_code, std::string text, std::optional<Milliseconds> saving) {
+    thread_->post([thread = thread_.get(), exit_code, text = std::move(text), saving] {
+        thread->pump_.end_run(exit_code, text, saving);
     });
 }
 
@@ -292,6 +292,14 @@ void WorkerOutput::listen(std::function<void(Result<UniqueFd>)> done) {
                        done(std::move(socket));
                    });
     });
+}
+
+void WorkerOutput::log_prepare(std::string bytes, std::function<void()> done) {
+    thread_->post(
+        [thread = thread_.get(), bytes = std::move(bytes), done = std::move(done)]() mutable {
+            thread->pump_.log_prepare(bytes);
+            asio::post(thread->callbacks_, std::move(done));
+        });
 }
 
 void WorkerOutput::keep(std::string path, std::string content) {

@@ -160,8 +160,13 @@ public:
     /// called.
     void follow_window(std::function<void()> done);
 
-    /// The ddprun exits: run.json says so, if the run has a folder. `text` is its verdict's.
-    void end_run(int exit_code, std::string text);
+    /// The ddprun exits: run.json says so, if the run has a folder. `text` is its verdict's,
+    /// `saving` how long workers took to leave when they were last asked.
+    void end_run(int exit_code, std::string text, std::optional<Milliseconds> saving);
+
+    /// Appends what the prepare command wrote to prepare.log in log_root, if that is not empty; the
+    /// folder and the file are made. Then `done` is called. A failure is said, as of a log.
+    void log_prepare(std::string bytes, std::function<void()> done);
 
     /// Adds the line of an event to the events.jsonl of the run, which comes with the run's folder.
     /// Lines that find Limits::events_waiting_max before them are left out.

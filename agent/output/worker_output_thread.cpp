@@ -453,8 +453,9 @@ void OutputPump::resume_paused() {
     }
 }
 
-void OutputPump::end_run(int exit_code, const std::string& text) {
-    if (const Result<void> ended = run_.end(unix_now(), exit_code, text); !ended) {
+void OutputPump::end_run(int exit_code, const std::string& text,
+                         std::optional<Milliseconds> saving) {
+    if (const Result<void> ended = run_.end(unix_now(), exit_code, text, saving); !ended) {
         say_error(ended.error());
     }
     if (run_.has_begun()) {
@@ -476,6 +477,26 @@ void OutputPump::keep_event(std::string line) {
 
 Result<UniqueFd> OutputPump::listen() const {
     return listen_in_run(options_.log_root);
+}
+
+void OutputPump::log_prepare(std::string_view bytes) {
+    if (options_.log_root.empty()) {
+        return;
+    }
+    if (!prepare_log_) {
+        if (const Result<void> begun = run_.begin(unix_now()); !begun) {
+            say_error(begun.error());
+        }
+        Result<LogFile> file = LogFile::open(options_.log_root + "/prepare.log", options_.rotation);
+        if (!file) {
+            say_error(file.error());
+            return;
+        }
+        prepare_log_ = std::move(*file);
+    }
+    if (const Result<void> logged = prepare_log_->append(bytes); !logged) {
+        say_error(logged.error());
+    }
 }
 
 void OutputPump::keep(const std::string& path, const std::string& content) {

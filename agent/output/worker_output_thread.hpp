@@ -63,9 +63,10 @@ public:
     [[nodiscard]] OutputMeasure measure() const { return {bytes_read_, !paused_.empty()}; }
     void close(Generation generation);
     void follow_window();
-    void end_run(int exit_code, const std::string& text);
+    void end_run(int exit_code, const std::string& text, std::optional<Milliseconds> saving);
     void keep_event(std::string line);
     [[nodiscard]] Result<UniqueFd> listen() const;
+    void log_prepare(std::string_view bytes);
     void keep(const std::string& path, const std::string& content);
     void say(const std::string& line);
 
@@ -104,8 +105,9 @@ private:
     std::optional<Console> err_console_;  ///< none if stderr is the same place as stdout
     const LineWriter own_line_;           ///< for what ddprun itself says
     std::map<Key, std::unique_ptr<Worker>> workers_;
-    RunFolder run_;  ///< log_root, from the first worker to the end
+    RunFolder run_;  ///< log_root, from the first worker or line of the prepare command to the end
     EventFile events_;
+    std::optional<LogFile> prepare_log_;                  ///< none: nothing has been written to it
     std::vector<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due
     std::vector<std::shared_ptr<Stream>> paused_;         ///< not read until the console has room
     std::vector<char> buffer_;                            ///< of one read, shared by all streams

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/output/run_folder.hpp"
 #include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
 #include "base/os/start_program.hpp"
@@ -151,6 +152,12 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.placement = plan.placement;
     supervisor.interface = plan.interface;
     supervisor.known_end = known_end(plan);
+    if (supervisor.known_end && !plan.log_dir.empty()) {
+        const auto saving = agent::last_saving(plan.log_dir, facts.job.value());
+        if (saving) {  // more than that was not given
+            supervisor.saving = std::min(*saving, plan.settings.shutdown_timeout);
+        }
+    }
     supervisor.kill_wait = plan.kill_wait;
     return supervisor;
 }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tests/cluster/nodes.hpp"
 #include "tests/support/catch.hpp"
@@ -24,6 +26,18 @@ std::size_t lines_of(const std::string& file) {
     return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
+/// Of all runs that have one.
+std::vector<std::string> prepare_logs(const Cluster& cluster) {
+    std::vector<std::string> found;
+    for (const auto& run : std::filesystem::directory_iterator(cluster.dir() / "logs")) {
+        const std::string file = run.path().string() + "/prepare.log";
+        if (!run.is_symlink() && std::filesystem::exists(file)) {
+            found.push_back(read_file(file));
+        }
+    }
+    return found;
+}
+
 }  // namespace
 
 TEST_CASE("the prepare command runs once, before the workers, and is shown behind a prefix") {
@@ -41,6 +55,7 @@ TEST_CASE("the prepare command runs once, before the workers, and is shown behin
     CHECK(node.count_lines("^\\[prepare\\] whole$") == 1);
     CHECK(node.count_lines("^worker .* generation=2 ") == 1);
     CHECK(node.text().find("fetching") < node.text().find("worker "));
+    CHECK(prepare_logs(cluster) == std::vector<std::string>{"fetching\nhalf\rwhole"});
     cluster.wait_all_gone();
 }
 
@@ -63,6 +78,7 @@ TEST_CASE("a prepare command that fails ends the job on every node with its exit
     CHECK(a.wait_exit() == 9);
     CHECK(b.wait_exit() == 9);
     CHECK(a.count_lines("^\\[.*prepare\\] no disk$") == 1);
+    CHECK(prepare_logs(cluster) == std::vector<std::string>{"no disk\n"});
     CHECK(a.count_lines("the prepare command exited with code 9: no workers are started") == 1);
     CHECK(b.count_lines("failed: the prepare command on .* exited with code 9$") == 1);
     CHECK(a.count_lines("^worker ") + b.count_lines("^worker ") == 0);

@@ -50,12 +50,30 @@ TEST_CASE("a run's note comes back as it was, and nothing else is one") {
     note.ended = Milliseconds(1795368100000);
     note.exit_code = 139;
     note.text = "rank 3 on gpu-07 was killed by SIGSEGV";
+    note.saving = Milliseconds(41000);
     CHECK(parse_run_note(run_note_json(note).dump()) == note);
     for (const char* text :
          {"", "{", "[]", "{}", R"({"program": 1, "started_ms": 1})", R"({"program": "x"})"}) {
         CHECK_FALSE(parse_run_note(text).has_value());
     }
     CHECK_FALSE(parse_run_note(std::string(60000, '[')).has_value());
+}
+
+TEST_CASE("how long saving took is that of the job's newest run that knows it") {
+    const TempDir dir;
+    const auto make = [&](const std::string& name, int started,
+                          std::optional<Milliseconds> saving) {
+        RunFolder run(dir / name, note_of("train.py"));
+        REQUIRE(run.begin(Milliseconds(started)).has_value());
+        REQUIRE(run.end(Milliseconds(started + 1), 75, "", saving).has_value());
+    };
+    CHECK_FALSE(last_saving(dir.path(), "job").has_value());
+    make("job_00000001", 1, Milliseconds(7000));
+    make("job_00000002", 2, Milliseconds(9000));
+    make("job_00000003", 3, std::nullopt);
+    make("other_00000004", 4, Milliseconds(1000));
+    CHECK(last_saving(dir.path(), "job") == Milliseconds(9000));
+    CHECK_FALSE(last_saving(dir.path(), "none").has_value());
 }
 
 TEST_CASE("a run's folder is called after its job") {

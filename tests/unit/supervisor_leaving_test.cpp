@@ -134,6 +134,26 @@ TEST_CASE("with what saving took the last time the end comes later") {
     CHECK(rig.supervisor.next_deadline() == end - seconds(4) - kReserve);
 }
 
+TEST_CASE("what saving took is told at the end, and known at the next start") {
+    Rig first;
+    first.become_running();
+    CHECK_FALSE(first.supervisor.saving().has_value());
+    first.hear(Rig::stop(rdzv::StopCause::Grow, 1, kShutdown));
+    first.pass(seconds(2));
+    first.exit(0, 0);
+    first.exit(1, 0);
+    CHECK(first.supervisor.saving() == seconds(2));
+
+    const Instant end = Rig{}.now + seconds(3600);
+    SupervisorOptions options = options_with_end(end);
+    options.saving = first.supervisor.saving();
+    Rig next(options);
+    next.become_running();
+    next.give(Tick{});
+    CHECK(next.supervisor.next_deadline() == end - seconds(4) - kReserve);
+    CHECK(next.supervisor.saving() == seconds(2));
+}
+
 TEST_CASE("a drain shortly before the end is this node's last") {
     const Instant end = Rig{}.now + seconds(3600);
     Rig rig(options_with_end(end));

@@ -33,7 +33,7 @@ struct alignas(64) WorkerPageHeader {
     /// need not wake for its workers to fall silent. kPublishForEver: no end; 0: nothing may be
     /// published. Changes at any time.
     std::atomic<std::int64_t> publish_until_ns{0};
-    /// When those that are still there will be killed, on CLOCK_MONOTONIC.
+    /// When they are killed, or others that save with them are gone, on CLOCK_MONOTONIC.
     std::atomic<std::int64_t> stop_deadline_ns{0};
     /// The signal by which the workers are asked to save and leave; 0: they are not. Set once,
     /// after stop_deadline_ns.

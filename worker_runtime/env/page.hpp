@@ -15,7 +15,7 @@ namespace ddprun::worker {
 /// What an agent asks of its workers when they shall save and leave.
 struct StopRequest {
     int signal = 0;      ///< that a worker without the runtime would have been sent
-    Instant deadline{};  ///< those that are still there are killed then
+    Instant deadline{};  ///< they are killed then, or others that save with them are gone
 };
 
 /// A worker's view of the page that it shares with its agent
