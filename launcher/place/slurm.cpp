@@ -30,6 +30,7 @@ private:
     std::optional<Error> take_job(Place& place);
     std::optional<Error> take_end(Place& place) const;
     std::optional<Error> take_nodes(Place& place);
+    void take_groups(Place& place);
     std::optional<Error> take_tasks(Place& place);
     void take_devices(Place& place) const;
     void take_topology(Place& place) const;
@@ -40,6 +41,7 @@ private:
     std::uint64_t job_ = 0;
     /// It starts its own on the job's nodes, on some of them by srun: that step is not ours.
     bool is_mpirun_ = false;
+    int groups_ = 1;  ///< of a heterogeneous job
 };
 
 std::optional<Error> Slurm::take_job(Place& place) {
@@ -115,6 +117,22 @@ std::optional<Error> Slurm::take_nodes(Place& place) {
     place.endpoint_host = hosts->front();
     place.endpoint_port = port_of_job(job_);
     return std::nullopt;
+}
+
+/// The script of a heterogeneous job is told of its first group as if that were all; a step has the
+/// nodes of all its groups.
+void Slurm::take_groups(Place& place) {
+    constexpr std::size_t kMost = 128;  // of Slurm
+    const Result<int> groups = variables_.small({"SLURM_HET_SIZE"}, kMost, 1);
+    if (place.is_on_every_node || is_mpirun_ || !groups || *groups < 2) {
+        return;
+    }
+    groups_ = *groups;
+    for (int i = 1; i < groups_; ++i) {
+        const Result<std::vector<std::string>> hosts = expand_host_list(
+            variables_.text(fmt::format("SLURM_JOB_NODELIST_HET_GROUP_{}", i).c_str()));
+        place.nodes += hosts ? static_cast<int>(hosts->size()) : 0;
+    }
 }
 
 /// Tasks are processes that srun starts: several on a node are as many ddprun.
@@ -204,6 +222,10 @@ void Slurm::take_topology(Place& place) const {
 void Slurm::take_start_line(Place& place) const {
     place.start_line = fmt::format("srun -N{} -n{} --ntasks-per-node=1", place.nodes, place.nodes);
     place.cpus_flag = "--cpus-per-task=";
+    if (groups_ > 1) {
+        place.start_line = fmt::format("srun --het-group=0-{} --ntasks-per-node=1", groups_ - 1);
+        return;
+    }
     const std::vector<int> cpus = cpus_of_nodes();
     const auto least = std::min_element(cpus.begin(), cpus.end());
     if (least != cpus.end() && *least > 1) {
@@ -227,6 +249,7 @@ Result<std::optional<Place>> Slurm::find() {
             return *std::move(error);
         }
     }
+    take_groups(place);
     take_devices(place);
     take_topology(place);
     take_start_line(place);

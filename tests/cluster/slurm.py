@@ -42,8 +42,8 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-SchedulerType=sched/builtin
-SchedulerParameters=sched_interval=1,sched_min_interval=0
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=1,bf_yield_interval=100000
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SwitchType=switch/none
@@ -160,11 +160,12 @@ class Slurm(user.User):
         select.select([munged], [], [], PATIENCE_S)
         os.close(munged)
 
-    def script(self, text):
-        """Runs `text` as a batch script: what it said."""
+    def script(self, text, *flags):
+        """Runs `text` as a batch script, with `flags` in the place of two nodes: what it said."""
         with open(self.path("job.sh"), "w", encoding="utf-8") as script:
             script.write("#!/bin/bash\n" + text)
-        self.run("sbatch", "--wait", "-N2", "--ntasks-per-node=2", "--output=job.out", "job.sh")
+        self.run("sbatch", "--wait", "--output=job.out", *(flags or ("-N2", "--ntasks-per-node=2")),
+                 "job.sh")
         with open(self.path("job.out"), encoding="utf-8") as said:
             return said.read()
 
@@ -368,6 +369,17 @@ class SlurmJobs(unittest.TestCase):
             "srun", "-N2", "--ntasks-per-node=1", "--gpus=3", self.ddprun, WORKER, "--print")
         self.assertEqual(code, 0, said)
         self.assert_world(said, 3)
+
+    def test_groups_of_a_heterogeneous_job_are_one_job(self):
+        said = self.slurm.script(f"{self.ddprun} {WORKER} --print\necho code=$?\n",
+                                 "-N1", "-n1", "--gpus-per-node=2", ":", "-N1", "-n1")
+        self.assertIn("code=2", said)
+        line = re.search(r"start ddprun on each: (srun .*) ddprun \.\.\.", said)[1]
+        said = self.slurm.script(f"{line} {self.ddprun} {WORKER} --print\necho code=$?\n",
+                                 "-N1", "-n1", "--gpus-per-node=2", ":", "-N1", "-n1")
+        self.assertIn("code=0", said)
+        self.assertIn("2 GPUs here", said)
+        self.assert_world(said, 3, r"\d+\.0")
 
     def test_nodes_that_reach_each_other_are_found_without_their_names(self):
         code, said = self.slurm.run("srun", "-N3", "--ntasks-per-node=1",

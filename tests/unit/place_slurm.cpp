@@ -217,6 +217,24 @@ TEST_CASE("outside a step the line for srun is printed") {
     CHECK_THAT(refusal_of("", with(kShell, one)), Catch::Contains("this machine is none"));
 }
 
+TEST_CASE("the script of a heterogeneous job is told the line for all its groups") {
+    // As Slurm 22.05.8 sets it where the groups have one and two nodes; names of nodes changed.
+    const Variables script = with(kBatch, {{"SLURM_JOB_NODELIST", "gpu-01"},
+                                           {"SLURM_JOB_NUM_NODES", "1"},
+                                           {"SLURM_NNODES", "1"},
+                                           {"SLURM_TASKS_PER_NODE", "1"},
+                                           {"SLURM_JOB_CPUS_PER_NODE", "8"},
+                                           {"SLURM_HET_SIZE", "2"},
+                                           {"SLURM_JOB_NODELIST_HET_GROUP_0", "gpu-01"},
+                                           {"SLURM_JOB_NODELIST_HET_GROUP_1", "cpu-[1-2]"}});
+    CHECK(refusal_of("", script) ==
+          "slurm job 42 has 3 nodes, and this is started on one of them only; start ddprun on "
+          "each: srun --het-group=0-1 --ntasks-per-node=1 ddprun ... (--standalone for this node "
+          "alone)");
+    // A step has the nodes of all its groups in the usual variables.
+    CHECK(plan_of("", with(kStep, {{"SLURM_HET_SIZE", "2"}})).settings.max_nodes == 2);
+}
+
 TEST_CASE("of a task for each GPU one starts the workers of its node") {
     const LaunchPlan first = plan_of("", task_per_gpu("0"));
     CHECK(first.takes_place);
