@@ -81,7 +81,7 @@ constexpr std::array kFlags = {
           "nodes with one key are near each other: so are their ranks,\nand spares replace a node"
           " near them (default: Slurm's)"),
     value("same", "strict|warn|off", Group::Meeting,
-          "nodes with other programs or versions: refused, told (default)"),
+          "nodes that differ (program, torch): refused, told (default)"),
     value("node-id", "ID", Group::Meeting, "this node's name across restarts (default: derived)"),
     value("secret-file", "FILE", Group::Meeting,
           "the nodes' common secret (default ~/.config/ddprun/secret,\nmade on first use;"

@@ -31,6 +31,8 @@ import termios
 import time
 from dataclasses import dataclass, field
 
+from user import FOREIGN
+
 PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "workers", "parity_probe.py")
 PATIENCE_SECONDS = 120
 
@@ -199,8 +201,8 @@ def free_port():
 
 def environment(run, folder, python):
     kept = {key: value for key, value in os.environ.items()
-            if not re.match("PET_|DDPRUN_|TORCH|OMP_|CUDA_|RANK|WORLD|MASTER|LOCAL_|GROUP_|PYTHON|"
-                            "SLURM|PBS_|LSB_|JOB_|TRAINING_JOB_NAME|AWS_BATCH_|OMPI_|PMI", key)}
+            if not FOREIGN.match(key) and
+            not re.match("RANK|WORLD|MASTER|LOCAL_|GROUP_|PYTHON", key)}
     kept.update(HOME=folder, TMPDIR=folder, LC_ALL="C.UTF-8", PYTHON_EXEC=python,
                 PARITY_OUT=os.path.join(folder, "out"))
     kept.update(run.variables)

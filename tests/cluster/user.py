@@ -9,8 +9,9 @@ import unittest
 
 PATIENCE_S = 120  # on a machine that has no time for it
 # What the caller's own scheduler, launcher or other tests have set.
-FOREIGN = re.compile("SLURM|SBATCH|SRUN|SALLOC|PBS_|LSB_|LSF_|SGE_|JOB_|PE_|OMPI_|PMI|PRTE_|MPI_|"
-                     "AWS_BATCH|KUBERNETES|PET_|DDPRUN_|TORCH|CUDA_|OMP_")
+FOREIGN = re.compile("SLURM|SBATCH|SRUN|SALLOC|PBS_|LSB_|LSF_|SGE_|JOB_|PE_|NHOSTS|OMPI_|PMI|PALS_|"
+                     "PRTE_|MPI_|I_MPI_|HYDRA_|AWS_BATCH|SM_|TRAINING_JOB_NAME|KUBERNETES|PET_|"
+                     "DDPRUN_|TORCH|CUDA_|OMP_")
 
 
 class User:

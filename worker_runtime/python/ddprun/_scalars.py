@@ -24,11 +24,8 @@ class Scalars:
         ddprun/generation shows where restarts were. Raises ImportError without tensorboard, and
         OSError.
         """
-        from tensorboard.compat.proto import (  # type: ignore
-            event_pb2,
-            summary_pb2,
-        )
-        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event: Any = event_pb2.Event
         self._summary: Any = summary_pb2.Summary
