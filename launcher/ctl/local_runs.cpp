@@ -38,7 +38,7 @@ using RunSocketStream = asio::generic::stream_protocol::socket;
 /// A ddprun answers at once, if it is not stopped.
 constexpr Milliseconds kAnswerPatience{5000};
 constexpr std::size_t kAnswerBytesMax = std::size_t{16} << 20;
-constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
+constexpr std::size_t kAnswerPieceBytes = std::size_t{64} << 10;
 
 std::string name_of_run(const std::string& folder) {
     return folder.substr(folder.find_last_of('/') + 1);
@@ -144,7 +144,7 @@ public:
         parser.body_limit(boost::none);
         error_code failure;
         http::read_header(socket_, buffer_, parser, failure);
-        std::string piece(kPieceBytes, '\0');
+        std::string piece(kAnswerPieceBytes, '\0');
         while (!failure && !parser.is_done()) {
             parser.get().body().data = piece.data();
             parser.get().body().size = piece.size();
