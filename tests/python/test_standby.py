@@ -40,7 +40,7 @@ def look():
 """
 
 SCRIPT = LOOK + """
-import multiprocessing
+import gc, multiprocessing
 
 def child(queue):
     queue.put(look())
@@ -59,6 +59,10 @@ if __name__ == "__main__":
         process.start()
         seen[method] = queue.get()
         process.join()
+        # Whatever is left of it is closed, and not when the garbage is collected some time.
+        process.close()
+        queue.close()
+        gc.collect()
         # What the parent's own is called, numbers of descriptors and processes differ each time.
         for key in ("command", "descriptors", "orig_argv", "argv"):
             if method == "spawn":
