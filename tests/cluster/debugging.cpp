@@ -125,7 +125,7 @@ TEST_CASE("a single worker on a terminal stops at a breakpoint as without ddprun
 
 TEST_CASE("Ctrl-C ends a single worker on a terminal, and is no failure to restart after") {
     Session session(std::vector<std::string>{"--max-restarts", "3"}, kLoop);
-    session.wait_for_text("loops");
+    session.wait_for_text("loops\r\n");
     session.node().type("\x03");
     CHECK(session.node().wait_exit() == 128 + SIGINT);
     CHECK(count_of(session.node().out(), "KeyboardInterrupt") == 1);

@@ -177,7 +177,7 @@ ALLOWED = [
             lambda t, d: d == ["<folder>/other/bin/python3", *t[1:]], "another Python"),
     Allowed("every worker has log files", r"log attempt_0/[01]/std(out|err)\.log",
             lambda t, d: t is None),
-    Allowed("a report", r"log (report|run)\.json", lambda t, d: t is None),
+    Allowed("a report", r"log (report\.json|run\.json|events\.jsonl)", lambda t, d: t is None),
     Allowed("exit code", r"exit code", lambda t, d: t == 1 and d == 7, "fails"),
     Allowed("`--` behind the program", r"argv|command", lambda t, d: [it for it in d if it != "--"]
             == t, "module"),
