@@ -75,7 +75,11 @@ class CurvesTest(unittest.TestCase):
             self.skipTest("LEFT OUT: there is no LibTorch here")
         self.train(GAN, "train", os.path.join(self.folder, "saved"), "4", "1",
                    DDPRUN_TENSORBOARD_DIR="curves")
-        self.assertEqual(len(self.files("curves")), 5)
+        # A generation that ends before its first step, because the other rank died, writes no file.
+        generations = sorted(int(name.rsplit(".", 1)[1]) for name in self.files("curves"))
+        self.assertLessEqual(set(generations), {1, 2, 3, 4, 5})
+        self.assertEqual(len(set(generations)), len(generations), "rank 0 writes, nobody else")
+        self.assertEqual(generations[-1], 5)
         curves = self.curves("curves")
         self.assertEqual([step for step, _ in curves["rate"]], list(range(1, 37)))
         # 12 steps of an epoch, and the rate is halved after each.
