@@ -133,7 +133,6 @@ void Simulation::hear(Machine& machine, const rdzv::RendezvousMessage& message) 
     }
     if (const rdzv::Start* start = std::get_if<rdzv::Start>(&message)) {
         machine.start_digest = start->digest;
-        machine.is_lost_for_fault = false;
     }
     judge_false_deaths(machine, message);
     if (const rdzv::Stop* stop = std::get_if<rdzv::Stop>(&message)) {

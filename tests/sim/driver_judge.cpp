@@ -320,6 +320,7 @@ void Simulation::judge_start(const rdzv::Run& run, const rdzv::Send& send,
     const std::optional<int> index = network_.node_of(send.connection);
     if (index.has_value() && machine(*index).connection == send.connection) {
         judge(machine(*index), "is told so with workers");
+        machine(*index).is_lost_for_fault = false;
     }
     for (auto it = machines_.begin(); is_first && it != machines_.end(); ++it) {
         const auto node = run.nodes.find(it->node);
@@ -580,7 +581,14 @@ void Simulation::judge_return(const Daemon& daemon) {
         return;
     }
     const std::string digest = std::exchange(expected_digest_, std::string());
-    const Duration most = kReturnMax + there_and_back(machines_.back()) * 2;
+    // A daemon that is cut off from etcd knows no leader: it keeps a node for a lease, by that
+    // node's clock.
+    const bool is_one_cut_off =
+        std::any_of(daemons_.begin(), daemons_.end(),
+                    [died](const Daemon& one) { return one.cut_off_until > died; });
+    const Duration kept =
+        is_one_cut_off ? Duration(options_.limits.leader_lease) * 5 / 4 : Duration();
+    const Duration most = kReturnMax + there_and_back(machines_.back()) * 2 + kept;
     events_.after(most, [this, &daemon, host_number = daemon.host_number, digest, back, died,
                          verdicts = expected_verdicts_] {
         const rdzv::Run* run = decided_run();
