@@ -60,6 +60,7 @@ struct Limits {
     // Nodes beside each other.
     /// hashed of a program's file at its beginning, and as much at its end: 3 ms of a cold disk
     std::size_t program_hash_bytes_max = std::size_t{4} << 20;
+    std::size_t version_text_bytes_max = 16384;  ///< read of torch/version.py, nccl.h, pyvenv.cfg
     Milliseconds peer_pause{250};           ///< between two attempts of ddpctl doctor at a node
     std::size_t peer_hello_bytes_max = 64;  ///< of a line that ddpctl doctors say to each other
     /// connections to one ddpctl doctor besides those expected; strangers use up no descriptors
@@ -164,11 +165,14 @@ struct Limits {
     std::size_t events_waiting_max = 4096;    ///< for a slow disk; then the file goes without some
     std::uint64_t events_file_bytes_max = std::uint64_t{64} << 20;  ///< of one run: years of it
     std::size_t restarts_kept_max = 64;        ///< of one run, each with its phases; the newest
+    std::size_t restarts_shown_max = 5;        ///< of these, at the job's end; report.json has all
     std::size_t watchers_max = 1024;           ///< HTTP connections at once
     std::size_t http_header_bytes_max = 8192;  ///< of one request; no request has a body
     std::size_t http_batch_bytes_max = std::size_t{64} << 10;  ///< of events, in one write
     /// for a request to be whole, and for a watcher to take what it was sent; then it is dropped
     Milliseconds http_timeout{10000};
+    Milliseconds run_answer_timeout{5000};  ///< a ddprun that ddpctl asks; it may be stopped
+    std::size_t run_answer_bytes_max = std::size_t{16} << 20;  ///< of its whole status
 
     // Warm starts.
     /// workers run so long before standbys for the next ones are prepared: past their first steps

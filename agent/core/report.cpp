@@ -8,6 +8,7 @@
 
 #include "agent/core/wall_clock.hpp"
 #include "base/instant.hpp"
+#include "base/limits.hpp"
 #include "base/printable.hpp"
 #include "base/utf8.hpp"
 #include "rendezvous/wire/last_words.hpp"
@@ -208,13 +209,13 @@ void add_timeline(std::string& out, const std::vector<rdzv::TimelineEvent>& time
 
 /// The newest of many; report.json has the others.
 void add_time(std::string& out, const TimeSpent& spent) {
-    constexpr std::size_t kShown = 5;
+    const std::size_t most = Limits{}.restarts_shown_max;
     const std::vector<rdzv::Restart> restarts = spent.use.restarts(spent.now);
     if (restarts.empty()) {
         return;
     }
     add_field(out, "time", rdzv::shares_text(spent.use.shares(spent.now)));
-    const std::size_t first = restarts.size() > kShown ? restarts.size() - kShown : 0;
+    const std::size_t first = restarts.size() > most ? restarts.size() - most : 0;
     for (std::size_t i = first; i < restarts.size(); ++i) {
         add_field(out, "restart", rdzv::restart_text(restarts[i]));
     }

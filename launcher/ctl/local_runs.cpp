@@ -8,6 +8,7 @@
 #include <climits>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -35,11 +36,6 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using RunSocketStream = asio::generic::stream_protocol::socket;
 
-/// A ddprun answers at once, if it is not stopped.
-constexpr Milliseconds kAnswerPatience{5000};
-constexpr std::size_t kAnswerBytesMax = std::size_t{16} << 20;
-constexpr std::size_t kAnswerPieceBytes = std::size_t{64} << 10;
-
 std::string name_of_run(const std::string& folder) {
     return folder.substr(folder.find_last_of('/') + 1);
 }
@@ -64,17 +60,17 @@ void add_held_by(const fs::path& process, std::set<std::string>& runs) {
     }
 }
 
-std::string pid_of_run(const std::string& folder) {
+bool has_pid(const std::string& folder, const std::string& wanted) {
     std::ifstream file(folder + "/run.json");
-    const nlohmann::json note = nlohmann::json::parse(file, nullptr, false);
-    const auto pid = note.is_object() ? note.find("pid") : note.end();
-    return pid != note.end() && pid->is_number_integer() ? std::to_string(pid->get<int>()) : "";
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const std::optional<agent::RunNote> note = agent::parse_run_note(text);
+    return note && std::to_string(note->pid) == wanted;
 }
 
 bool is_named(const std::string& folder, const std::string& wanted) {
     const std::string name = name_of_run(folder);
     return folder == wanted || name == wanted || agent::is_run_name(name, wanted) ||
-           pid_of_run(folder) == wanted;
+           has_pid(folder, wanted);
 }
 
 Error none_of(const std::vector<std::string>& runs, const std::string& wanted,
@@ -120,17 +116,17 @@ public:
 
     [[nodiscard]] Result<std::string> read_all() {
         http::response_parser<http::string_body> parser;
-        parser.body_limit(kAnswerBytesMax);
+        parser.body_limit(limits_.run_answer_bytes_max);
         std::optional<error_code> done;
         http::async_read(socket_, buffer_, parser,
                          [&done](error_code failure, std::size_t) { done = failure; });
-        io_.run_for(kAnswerPatience);
+        io_.run_for(limits_.run_answer_timeout);
         if (!done) {
             socket_.close();
             io_.run();
             return Error{ErrorCode::TimedOut,
                          fmt::format("its ddprun has not answered for {} s; is it stopped?",
-                                     kAnswerPatience.count() / 1000)};
+                                     limits_.run_answer_timeout.count() / 1000)};
         }
         if (*done) {
             return lost(*done);
@@ -144,7 +140,7 @@ public:
         parser.body_limit(boost::none);
         error_code failure;
         http::read_header(socket_, buffer_, parser, failure);
-        std::string piece(kAnswerPieceBytes, '\0');
+        std::string piece(limits_.http_batch_bytes_max, '\0');
         while (!failure && !parser.is_done()) {
             parser.get().body().data = piece.data();
             parser.get().body().size = piece.size();
@@ -166,6 +162,7 @@ private:
                 fmt::format("its ddprun has closed the connection: {}", failure.message())};
     }
 
+    const Limits limits_{};
     asio::io_context io_{1};
     RunSocketStream socket_{io_};
     boost::beast::flat_buffer buffer_;

@@ -25,9 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What versions are read from is shorter: torch/version.py, nccl.h, pyvenv.cfg.
-constexpr std::size_t kVersionTextBytes = 16384;
-
 /// `most` bytes from `offset`; fewer where the file ends, or cannot be read.
 std::string read_at(int fd, std::size_t most, std::uint64_t offset) {
     std::string bytes(most, '\0');
@@ -48,9 +45,10 @@ UniqueFd open_to_read(const std::string& path) {
     return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
 }
 
-std::string read_beginning(const std::string& path) {
+/// Of a small file that says which version something is.
+std::string read_beginning(const std::string& path, const Limits& limits) {
     const UniqueFd fd = open_to_read(path);
-    return fd.get() < 0 ? std::string() : read_at(fd.get(), kVersionTextBytes, 0);
+    return fd.get() < 0 ? std::string() : read_at(fd.get(), limits.version_text_bytes_max, 0);
 }
 
 /// Of its size, its beginning and its end: large programs differ there when they are built anew.
@@ -116,7 +114,7 @@ std::string library_name(const std::string& prefix) {
     return found;
 }
 
-Interpreter interpreter_at(const std::string& python) {
+Interpreter interpreter_at(const std::string& python, const Limits& limits) {
     std::error_code error;
     const fs::path real = fs::canonical(python, error);
     if (error) {
@@ -124,7 +122,7 @@ Interpreter interpreter_at(const std::string& python) {
     }
     Interpreter found{.prefix = real.parent_path().parent_path().string(), .own = {}, .name = {}};
     found.own = fs::absolute(python, error).parent_path().parent_path().string();
-    const std::string settings = read_beginning(found.own + "/pyvenv.cfg");
+    const std::string settings = read_beginning(found.own + "/pyvenv.cfg", limits);
     if (settings.empty()) {
         found.own = found.prefix;
     } else {
@@ -171,8 +169,8 @@ std::string shown(const std::string& name) {
     return fmt::format("{} {}", name.starts_with("pypy") ? "PyPy" : "CPython", name.substr(digit));
 }
 
-std::string nccl_in(const std::string& folder) {
-    const std::string header = read_beginning(folder + "/nvidia/nccl/include/nccl.h");
+std::string nccl_in(const std::string& folder, const Limits& limits) {
+    const std::string header = read_beginning(folder + "/nvidia/nccl/include/nccl.h", limits);
     std::vector<std::string> numbers;
     for (const char* part : {"#define NCCL_MAJOR", "#define NCCL_MINOR", "#define NCCL_PATCH"}) {
         numbers.push_back(word_after(header, part));
@@ -196,18 +194,18 @@ rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places, const Limits
         found.program = hash_of(places.program, limits.program_hash_bytes_max);
     }
     if (!places.python.empty()) {
-        const Interpreter python = interpreter_at(places.python);
+        const Interpreter python = interpreter_at(places.python, limits);
         found.python = shown(python.name);
         for (const std::string& folder : package_folders(python, places)) {
-            const std::string text = read_beginning(folder + "/torch/version.py");
+            const std::string text = read_beginning(folder + "/torch/version.py", limits);
             if (!text.empty()) {
                 found.torch = as_name(word_after("\n" + text, "\n__version__"), limits);
-                found.nccl = as_name(nccl_in(folder), limits);
+                found.nccl = as_name(nccl_in(folder, limits), limits);
                 break;
             }
         }
     }
-    const std::string driver = read_beginning(places.driver);
+    const std::string driver = read_beginning(places.driver, limits);
     found.driver = as_name(driver.substr(0, driver.find('\n')), limits);
     return found;
 }
