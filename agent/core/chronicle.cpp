@@ -19,16 +19,6 @@ using rdzv::EventKind;
 constexpr std::array kMomentKinds = {EventKind::Main, EventKind::GroupReady, EventKind::Resumed,
                                      EventKind::FirstStep};
 
-template <typename Names, typename Value>
-std::string word_of(const Names& names, Value wanted) {
-    for (const auto& [name, value] : names) {
-        if (value == wanted) {
-            return std::string(name);
-        }
-    }
-    return {};
-}
-
 void add_end(Event& event, const rdzv::Evidence& evidence) {
     const auto add = [&event](std::string_view name, const std::optional<int>& number) {
         if (number) {
@@ -163,7 +153,8 @@ void Chronicle::hear(Instant now, const rdzv::RendezvousMessage& message, Events
                     out.push_back({.kind = EventKind::Stop,
                                    .at = now,
                                    .generation = stop.generation,
-                                   .fields = {{"cause", word_of(rdzv::kStopCauseNames, stop.cause)},
+                                   .fields = {{"cause", std::string(rdzv::word_of(
+                                                            stop.cause, rdzv::kStopCauseNames))},
                                               {"text", stop.why},
                                               {"grace_ms", std::int64_t{stop.grace.count()}}}});
                 }
@@ -176,13 +167,13 @@ void Chronicle::hear(Instant now, const rdzv::RendezvousMessage& message, Events
                                           {"exit_code", std::int64_t{refused.exit_code}}}});
             },
             [&](const rdzv::Verdict& verdict) {
-                out.push_back(
-                    {.kind = EventKind::Verdict,
-                     .at = now,
-                     .fields = {{"verdict", word_of(rdzv::kVerdictKindNames, verdict.kind)},
-                                {"text", verdict.text},
-                                {"exit_code", std::int64_t{verdict.exit_code}},
-                                {"failures", std::int64_t{verdict.failure_count}}}});
+                out.push_back({.kind = EventKind::Verdict,
+                               .at = now,
+                               .fields = {{"verdict", std::string(rdzv::word_of(
+                                                          verdict.kind, rdzv::kVerdictKindNames))},
+                                          {"text", verdict.text},
+                                          {"exit_code", std::int64_t{verdict.exit_code}},
+                                          {"failures", std::int64_t{verdict.failure_count}}}});
             },
             [](const auto&) {},
         },

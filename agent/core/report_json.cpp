@@ -60,22 +60,13 @@ json failure_json(const rdzv::FailureReport& failure, const WallClock& clock) {
     return out;
 }
 
-std::string_view name_of(rdzv::VerdictKind kind) {
-    for (const auto& [name, value] : rdzv::kVerdictKindNames) {
-        if (value == kind) {
-            return name;
-        }
-    }
-    return {};
-}
-
 }  // namespace
 
 std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program,
                          const HeardAt& heard, const TimeSpent* spent) {
     const WallClock clock(verdict, heard);
     json out = {{"program", program},
-                {"verdict", name_of(verdict.kind)},
+                {"verdict", rdzv::word_of(verdict.kind, rdzv::kVerdictKindNames)},
                 {"text", verdict.text},
                 {"exit_code", verdict.exit_code},
                 {"failures", verdict.failure_count},

@@ -64,11 +64,7 @@ public:
 
     template <typename T, typename Names>
     void choice(const char* key, T value, const Names& names) {
-        for (const auto& [word, meaning] : names) {
-            if (meaning == value) {
-                object_[key] = std::string(word);
-            }
-        }
+        object_[key] = std::string(word_of(value, names));
     }
 
     template <typename T>

@@ -58,6 +58,17 @@ inline constexpr std::array kSamenessNames = {
     std::pair{std::string_view("off"), Sameness::Off},
 };
 
+/// Of an enumerator, in such a list; empty: it has none.
+template <typename Names, typename Value>
+[[nodiscard]] std::string_view word_of(Value wanted, const Names& names) {
+    for (const auto& [word, value] : names) {
+        if (value == wanted) {
+            return word;
+        }
+    }
+    return {};
+}
+
 /// `Message` below is T or const T.
 template <typename T>
 struct Fields;
