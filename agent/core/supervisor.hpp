@@ -39,6 +39,9 @@ struct SupervisorOptions {
     rdzv::Join identity;  ///< job, node, hostname, slots, role, settings, …; no store
     /// argv template; `${local_rank}` as torchrun substitutes it.
     std::vector<std::string> command;
+    std::string tracked_run = {};  ///< DDPRUN_RUN_ID: the same after restarts and requeues
+    /// Set for each worker, too: that number under the names by which trackers look for it.
+    std::vector<std::pair<std::string, std::string>> tracker_environment = {};
     std::string log_dir;                  ///< `<log-dir>/<job>_<8 hex>`; empty: no files
     std::string endpoint;                 ///< of the rendezvous, as the user gave it
     std::string store_host;               ///< bind the store here; empty: the link's local address

@@ -115,6 +115,13 @@ void add_interface(std::vector<std::pair<std::string, std::string>>& environment
     }
 }
 
+/// What the user wants trackers to find, and has not set.
+void add_for_trackers(std::vector<std::pair<std::string, std::string>>& environment,
+                      const SupervisorOptions& options) {
+    environment.insert(environment.end(), options.tracker_environment.begin(),
+                       options.tracker_environment.end());
+}
+
 }  // namespace
 
 StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
@@ -128,6 +135,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
                        .workers = {}};
     WorkerPlace place{
         .job = options.identity.job,
+        .tracked_run = options.tracked_run,
         .node = options.identity.node,
         .generation = row.generation,
         .rank = {},
@@ -171,6 +179,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         }
         worker.environment = worker_environment(place);
         add_interface(worker.environment, options);
+        add_for_trackers(worker.environment, options);
         worker.is_bystander = options.debugging && place.rank != options.debugging->rank;
         if (worker.is_bystander) {
             worker.environment.emplace_back("PYTHONBREAKPOINT", "0");
@@ -185,6 +194,7 @@ std::vector<std::pair<std::string, std::string>> environment_of_prepare(
     namespace var = worker_variable;
     std::vector<std::pair<std::string, std::string>> environment = {
         {std::string(var::kRunId.key), options.identity.job.value()},
+        {std::string(var::kTrackedRun.key), options.tracked_run},
         {std::string(var::kNodeId.key), options.identity.node.value()},
         {std::string(var::kLocalAddress.key), local_address},
         {std::string(var::kRoleName.key), options.identity.role},
@@ -194,6 +204,7 @@ std::vector<std::pair<std::string, std::string>> environment_of_prepare(
         environment.emplace_back(var::kOmpNumThreads.key, std::to_string(options.omp_num_threads));
     }
     add_interface(environment, options);
+    add_for_trackers(environment, options);
     return environment;
 }
 

@@ -16,6 +16,7 @@ struct Place {
     std::string job;  ///< for people: "slurm job 42.0"
     /// The same on every node of this job, and on no other's: "42.0". Empty: not told.
     std::string job_id;
+    std::string cluster;  ///< other clusters count their jobs, too; empty: not told
     /// The scheduler has started this process, or one that started it, on every node. If not, it is
     /// one of a kind: a batch script on the first node, a shell on a machine that may be none of
     /// the job's.

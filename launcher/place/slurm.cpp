@@ -60,6 +60,7 @@ std::optional<Error> Slurm::take_job(Place& place) {
         place.is_on_every_node ? fmt::format("{}.{}", job_, *step) : fmt::format("{}", job_);
     place.job = "slurm job " + place.job_id;
     place.tasks_id = place.job_id;
+    place.cluster = variables_.text("SLURM_CLUSTER_NAME");
     place.restarts = *restarts;
     // A shell of salloc has the job's variables and may be on the machine where people log in.
     place.node = variables_.text("SLURMD_NODENAME");

@@ -117,8 +117,7 @@ constexpr std::array kFlags = {
           "after its SIGTERM the scheduler kills: workers leave before\n(default 30 under Slurm and"
           " in a pod; 0: not known)"),
     value("rdzv-lost-timeout", "SECONDS", Group::Failing,
-          "workers go on this long without a rendezvous (default 60,\nor 600 where a site keeps it "
-          "running)"),
+          "go on without a rendezvous so long (default 60; site's 600)"),
     value("requeue", "N", Group::Failing,
           "a batch job of Slurm that has left is queued again, N times"),
     value("signals-to-handle", "NAMES", Group::Failing,
@@ -171,6 +170,8 @@ constexpr std::array kFlags = {
           "tee'd lines with one of a,b go to filtered_stdout.log too"),
     value("duplicate-stderr-filters", "TEXTS", Group::Output, "the same for stderr"),
 
+    value("env-per-run", "NAMES", Group::Other,
+          "variables that hold this run's number: WANDB_RUN_ID,..."),
     value("containment", "LEVEL", Group::Other,
           "so that none is left: cgroup, pid-namespace, keeper or\nsession (default: cgroup if it "
           "can "

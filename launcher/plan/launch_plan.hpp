@@ -73,6 +73,8 @@ struct LaunchPlan {
     std::vector<agent::WorkerPlacement> placement;  ///< by local rank; empty: nothing was asked for
     std::vector<std::string> stdout_filters;        ///< lines with one of these are kept apart, too
     std::vector<std::string> stderr_filters;
+    std::vector<std::string> env_per_run;  ///< variables that workers find the run's number in
+    bool resumes_wandb = false;            ///< these have WANDB_RUN_ID: a known run is gone on with
     std::optional<agent::InterfaceChoice> interface;  ///< none: workers choose by themselves
     std::vector<std::string> warm_modules;  ///< standbys import these; empty: there are none
     std::string prepare_command;    ///< before the first workers, for the shell; empty: none

@@ -59,6 +59,10 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> take_debugging(const CommandLine& line, const Surroundings& surroundings,
                                           LaunchPlan& plan);
 
+/// Who else is told how the job goes: trackers.
+[[nodiscard]] Result<void> take_watching(const CommandLine& line, const Surroundings& surroundings,
+                                         LaunchPlan& plan);
+
 /// Signals, role and what a worker executes.
 [[nodiscard]] Result<void> take_program(const CommandLine& line, const Surroundings& surroundings,
                                         LaunchPlan& plan);

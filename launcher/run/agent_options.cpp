@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include "agent/output/run_folder.hpp"
 #include "agent/output/same_file.hpp"
@@ -128,6 +129,13 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     identity.prepares = plan.prepare_command.empty() ? rdzv::Prepares::Nobody
                         : plan.is_prepared_once      ? rdzv::Prepares::Job
                                                      : rdzv::Prepares::Node;
+    supervisor.tracked_run = facts.tracked_run;
+    for (const std::string& name : plan.env_per_run) {
+        supervisor.tracker_environment.emplace_back(name, supervisor.tracked_run);
+    }
+    if (plan.resumes_wandb) {
+        supervisor.tracker_environment.emplace_back("WANDB_RESUME", "allow");
+    }
     supervisor.command = plan.command;
     supervisor.log_dir = facts.log_dir;
     supervisor.endpoint = rdzv::to_string({plan.endpoint_host, plan.endpoint_port});
@@ -170,6 +178,14 @@ std::string log_dir_of(const LaunchPlan& plan, const JobId& job, std::uint64_t r
     }
     return fmt::format("{}/{}_{:08x}", plan.log_dir, job.value(),
                        static_cast<std::uint32_t>(random));
+}
+
+std::string tracked_run_of(const LaunchPlan& plan, const JobId& job) {
+    const bool is_from_place = plan.place && plan.place->job_id == job.value();
+    const std::string name =
+        fmt::format("{}\n{}", is_from_place ? plan.place->cluster : "", job.value());
+    const XXH128_hash_t hash = XXH3_128bits(name.data(), name.size());
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
 Result<std::string> preload_path_of(const LaunchPlan& plan) {

@@ -15,6 +15,7 @@ namespace ddprun::launcher {
 /// What is known of this node, and of this start of ddprun, beside the plan.
 struct NodeFacts {
     JobId job;
+    std::string tracked_run;  ///< tracked_run_of()
     std::string hostname;
     NodeId node;          ///< derived; the plan's wins, and a single node is called by its hostname
     std::string process;  ///< of this start
@@ -28,6 +29,11 @@ struct NodeFacts {
 /// `<root>/<job>_<8 hex>`; empty where the plan wants no files.
 [[nodiscard]] std::string log_dir_of(const LaunchPlan& plan, const JobId& job,
                                      std::uint64_t random);
+
+/// DDPRUN_RUN_ID of the workers of `job`: 32 digits (hex) that follow from its name alone, so that
+/// every node has the same, and so has the job when a scheduler starts it again. A job that has its
+/// name from a scheduler has other digits than one of another cluster.
+[[nodiscard]] std::string tracked_run_of(const LaunchPlan& plan, const JobId& job);
 
 /// For NodeFacts: empty unless the plan wants it. The error says where it was looked for.
 [[nodiscard]] Result<std::string> preload_path_of(const LaunchPlan& plan);

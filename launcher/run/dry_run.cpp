@@ -171,6 +171,8 @@ std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
                                           const agent::SavedProcessState& saved) {
     NodeFacts facts;
     facts.job = plan.job.value().empty() ? JobId(std::string{kRandom}) : plan.job;
+    facts.tracked_run =
+        plan.job.value().empty() ? std::string{kRandom} : tracked_run_of(plan, plan.job);
     facts.hostname = host_name();
     if (!plan.log_dir.empty()) {
         facts.log_dir = fmt::format("{}/{}_{}", plan.log_dir, facts.job.value(), kRandom);

@@ -267,6 +267,7 @@ private:
                              ? host_name()
                              : fmt::format("{}#{}", host_name(), identity_.number);
         facts.job = job_;
+        facts.tracked_run = tracked_run_of(plan_, job_);
         facts.node = identity_.id;
         facts.process = fmt::format("{:016x}", rng_.next());
         facts.log_dir = log_dir_of(plan_, job_, rng_.next());

@@ -148,7 +148,10 @@ def same_behind_ranks(torchrun, ddprun):
 ON_TERMINAL = ".*, on a terminal$"
 MERGED = ".*, 2>&1$"
 ALLOWED = [
-    Allowed("ddprun's own variables", r"environment DDPRUN_\w+", lambda t, d: t is None),
+    Allowed("`DDPRUN_RUN_ID`", r"environment DDPRUN_RUN_ID",
+            lambda t, d: t is None and re.fullmatch("[0-9a-f]{32}", d)),
+    Allowed("ddprun's own variables", r"environment DDPRUN_(?!RUN_ID$)\w+",
+            lambda t, d: t is None),
     Allowed("`MASTER_ADDR`", r"environment MASTER_ADDR", lambda t, d: d == "127.0.0.1",
             "(?!static|master port|two static|c10d)"),
     Allowed("`MASTER_PORT`", r"environment MASTER_PORT", both_ports, "(?!.*static|master port)"),

@@ -13,6 +13,7 @@ namespace {
 WorkerPlace fifth_of_eight() {
     WorkerPlace place;
     place.job = JobId("llama");
+    place.tracked_run = "0123456789abcdef0123456789abcdef";
     place.node = NodeId("node-b");
     place.generation = Generation(3);
     place.rank = Rank(5);
@@ -69,6 +70,7 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
         {"CUDA_VISIBLE_DEVICES", "GPU-7"},
         {"LD_PRELOAD", "/opt/ddprun/ddprun-preload.so:/opt/libjemalloc.so"},
         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
+        {"DDPRUN_RUN_ID", "0123456789abcdef0123456789abcdef"},
         {"DDPRUN_GENERATION", "3"},
         {"DDPRUN_NODE_ID", "node-b"},
         {"DDPRUN_LOCAL_ADDR", "10.0.0.2"},

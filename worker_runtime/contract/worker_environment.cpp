@@ -55,6 +55,7 @@ Environment worker_environment(const WorkerPlace& place) {
         env.add(var::kPreload, place.preload);
     }
     env.add(var::kSignalsToHandle, place.signals_to_handle);
+    env.add(var::kTrackedRun, place.tracked_run);
     env.add(var::kGeneration, std::to_string(place.generation.value()));
     env.add(var::kNodeId, place.node.value());
     env.add(var::kLocalAddress, place.local_address);

@@ -52,6 +52,8 @@ inline constexpr WorkerVariable kPreload{
     "LD_PRELOAD", "ddprun-preload.so before what it was, with --watch preload"};
 inline constexpr WorkerVariable kSignalsToHandle{"TORCHELASTIC_SIGNALS_TO_HANDLE",
                                                  "signals on which ddprun drains"};
+inline constexpr WorkerVariable kTrackedRun{
+    "DDPRUN_RUN_ID", "32 digits (hex) of this run: the same after restarts and requeues"};
 inline constexpr WorkerVariable kGeneration{"DDPRUN_GENERATION",
                                             "number of the generation, from 1, only growing"};
 inline constexpr WorkerVariable kNodeId{"DDPRUN_NODE_ID", "identity of this node"};
@@ -94,6 +96,7 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kCudaVisibleDevices,
     worker_variable::kPreload,
     worker_variable::kSignalsToHandle,
+    worker_variable::kTrackedRun,
     worker_variable::kGeneration,
     worker_variable::kNodeId,
     worker_variable::kLocalAddress,
@@ -106,6 +109,7 @@ inline constexpr std::array kWorkerVariables{
 /// Everything that decides one worker's environment.
 struct WorkerPlace {
     JobId job;
+    std::string tracked_run = {};
     NodeId node;
     Generation generation;
     Rank rank;

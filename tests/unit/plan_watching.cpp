@@ -1,0 +1,36 @@
+// Who else is told how a job goes.
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/plan_fake_surroundings.hpp"
+
+namespace ddprun::launcher::test {
+
+using Names = std::vector<std::string>;
+
+TEST_CASE("--env-per-run names variables, of which those that are set stay") {
+    CHECK(plan_of("").env_per_run.empty());
+    CHECK(plan_of("--env-per-run A_1,b,A_1").env_per_run == Names{"A_1", "b"});
+    CHECK(plan_of("--env-per-run A_1,b", {{"b", ""}}).env_per_run == Names{"A_1"});
+}
+
+TEST_CASE("Weights & Biases goes on with a run under a number that it knows") {
+    CHECK(plan_of("--env-per-run WANDB_RUN_ID").resumes_wandb);
+    CHECK_FALSE(plan_of("--env-per-run WANDB_RUN_ID", {{"WANDB_RESUME", "must"}}).resumes_wandb);
+    CHECK_FALSE(plan_of("--env-per-run WANDB_RUN_ID", {{"WANDB_RUN_ID", "x"}}).resumes_wandb);
+    CHECK_FALSE(plan_of("--env-per-run COMET_ID").resumes_wandb);
+}
+
+TEST_CASE("--env-per-run says what cannot be") {
+    CHECK(refusal_of("--env-per-run A=b").find("\"A=b\" is no name of a variable") !=
+          std::string::npos);
+    CHECK(refusal_of("--env-per-run A,,B").find("\"\" is no name of a variable") !=
+          std::string::npos);
+    CHECK(refusal_of("--env-per-run RANK").find("ddprun sets RANK itself") != std::string::npos);
+    CHECK(refusal_of("--nnodes 2 --rdzv-endpoint h:1 --env-per-run A").find("needs --rdzv-id") !=
+          std::string::npos);
+    CHECK(plan_of("--env-per-run MLFLOW_RUN_ID").warnings.size() == 1);
+}
+
+}  // namespace ddprun::launcher::test
