@@ -175,8 +175,18 @@ struct Limits {
     std::size_t run_answer_bytes_max = std::size_t{16} << 20;  ///< of its whole status
 
     // Warm starts.
-    /// workers run so long before standbys for the next ones are prepared: past their first steps
+    /// workers run so long, and have imported nothing for so long, before standbys for the next
+    /// ones are prepared: past their first steps
     Milliseconds standby_after{5000};
+    /// names of modules that a worker has imported; in one message to a standby, with room for more
+    std::size_t standby_imports_bytes_max = std::size_t{48} << 10;
+    /// of memory, what a standby is taken to need until one was measured: torch and _dynamo, twice
+    std::uint64_t standby_memory_guess = std::uint64_t{600} << 20;
+    int standby_memory_reserve = 10;  ///< percent of the memory that stay free beside standbys
+    /// memory is short when somebody has waited for it so long in memory_stall_window
+    Milliseconds memory_stall{200};
+    /// the kernel's own bounds are 0.5 and 10 s; who is not root may have multiples of 2 s only
+    Milliseconds memory_stall_window{2000};
     /// one standby's imports; from a shared file system `import torch` takes a minute
     Milliseconds standby_ready_timeout{180000};
     Milliseconds standby_go_timeout{1000};  ///< it is told its place and does not go on: killed

@@ -57,12 +57,10 @@ void StandbySlots::begin(Instant now) {
 }
 
 void StandbySlots::is_here(LocalRank slot) {
-    if (auto* preparing = std::get_if<Preparing>(&at(slot).state)) {
-        preparing->is_here = true;
-        if (preparing->is_trial) {
-            is_tried_ = true;
-            at(slot).state = Ending{};
-        }
+    const auto* preparing = std::get_if<Preparing>(&at(slot).state);
+    if (preparing != nullptr && preparing->is_trial) {
+        is_tried_ = true;
+        at(slot).state = Ending{};
     }
 }
 

@@ -87,7 +87,6 @@ private:
     struct Preparing {
         std::optional<Instant> until;  ///< set by settle()
         bool is_trial = false;
-        bool is_here = false;
     };
     struct Ready {};
     /// It ends by itself, or was killed; its end has not been told.

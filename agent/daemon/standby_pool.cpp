@@ -315,11 +315,8 @@ std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers) {
     std::map<LocalRank, Standby> before = std::exchange(standbys_, {});
     for (auto& [slot, standby] : before) {
         if (taken.contains(slot)) {
-            leaving_.emplace(slot, Leaving{.standby = std::move(standby),
-                                           .worker = {},
-                                           .pipes = {},
-                                           .pid = 0,
-                                           .has_gone = false});
+            leaving_.emplace(
+                slot, Leaving{.standby = std::move(standby), .worker = {}, .pipes = {}, .pid = 0});
         } else if (!taken.empty()) {
             kill(slot);
         }

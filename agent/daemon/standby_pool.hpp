@@ -86,7 +86,6 @@ private:
         WorkerSpec worker;
         OutputPipes pipes;
         int pid = 0;
-        bool has_gone = false;
     };
 
     void settle();
@@ -104,7 +103,6 @@ private:
     void hear(LocalRank slot, std::string_view message);
     void judge_written(LocalRank slot, const Standby& standby);
     void kill(LocalRank slot);
-    void set_leaving_timer();
 
     boost::asio::io_context& io_;
     Limits limits_;

@@ -36,6 +36,11 @@ struct Ends {
     UniqueFd keyboard = {};  ///< as OutputPipes::keyboard
 };
 
+struct Streams {
+    Ends out;
+    Ends err;
+};
+
 Result<Ends> make_pipe() {
     int ends[2] = {-1, -1};
     if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -119,6 +124,19 @@ public:
                                   .is_merged = choice.is_merged};
     }
 
+    /// Both streams of a worker; where they are merged its stderr has no end of ours.
+    [[nodiscard]] Result<Streams> make_streams(const OutputChoice& choice, Rank rank) {
+        Result<Ends> out = make_stdout(choice, rank);
+        if (!out) {
+            return out.error();
+        }
+        Result<Ends> err = choice.is_merged ? second_of(*out) : make_stderr(choice, rank);
+        if (!err) {
+            return err.error();
+        }
+        return Streams{std::move(*out), std::move(*err)};
+    }
+
     [[nodiscard]] Result<Ends> make_stdout(const OutputChoice& choice, Rank rank) {
         const bool is_plain = choice.shows_stdout && !choice.is_teed_stdout;
         return is_plain && has_terminal_out_ ? make_like(options_.console_out, rank) : make_pipe();
@@ -188,41 +206,35 @@ WorkerOutput::~WorkerOutput() = default;
 Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_rank, Rank rank,
                                        int world_size, const std::string& log_dir) {
     const OutputChoice choice = thread_->choice_of(local_rank, rank, world_size);
-    Result<Ends> out = thread_->make_stdout(choice, rank);
-    if (!out) {
-        return out.error();
+    Result<Streams> streams = thread_->make_streams(choice, rank);
+    if (!streams) {
+        return streams.error();
     }
-    Result<Ends> err = choice.is_merged ? second_of(*out) : thread_->make_stderr(choice, rank);
-    if (!err) {
-        return err.error();
-    }
+    auto& [out, err] = *streams;
     OpenedWorker opened{.generation = generation,
                         .local_rank = local_rank,
                         .rank = rank,
                         .log_dir = log_dir,
                         .choice = choice,
-                        .out = std::move(out->ours),
-                        .err = std::move(err->ours)};
+                        .out = std::move(out.ours),
+                        .err = std::move(err.ours)};
     thread_->post([thread = thread_.get(), opened = std::move(opened)]() mutable {
         thread->pump_.open(std::move(opened));
     });
-    return OutputPipes{std::move(out->workers), std::move(err->workers), std::move(out->keyboard)};
+    return OutputPipes{std::move(out.workers), std::move(err.workers), std::move(out.keyboard)};
 }
 
 Result<StandIn> WorkerOutput::stand_in(LocalRank local_rank, Rank rank, int world_size) {
     const OutputChoice choice = thread_->choice_of(local_rank, rank, world_size);
-    Result<Ends> out = thread_->make_stdout(choice, rank);
-    if (!out) {
-        return out.error();
+    Result<Streams> streams = thread_->make_streams(choice, rank);
+    if (!streams) {
+        return streams.error();
     }
-    Result<Ends> err = choice.is_merged ? second_of(*out) : thread_->make_stderr(choice, rank);
-    if (!err) {
-        return err.error();
-    }
+    auto& [out, err] = *streams;
     return StandIn{
-        .workers = {.out = std::move(out->workers), .err = std::move(err->workers), .keyboard = {}},
-        .out = std::move(out->ours.fd),
-        .err = std::move(err->ours.fd)};
+        .workers = {.out = std::move(out.workers), .err = std::move(err.workers), .keyboard = {}},
+        .out = std::move(out.ours.fd),
+        .err = std::move(err.ours.fd)};
 }
 
 void WorkerOutput::when_ready(std::function<void()> done) {
