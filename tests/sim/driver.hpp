@@ -146,6 +146,7 @@ private:
     void end_agent(Machine& machine, int code);
     void run_preflight(Machine& machine);
     void run_prepare(Machine& machine);
+    void prepare_standbys(Machine& machine);
     void open_store(Machine& machine, const std::string& host);
     /// Runs `action` after `delay` unless that process is gone by then.
     void later(Machine& machine, Duration delay, Action action);

@@ -118,6 +118,7 @@ void Simulation::boot(int index) {
     machine.prepares = 0;
     machine.supervisor = std::make_unique<agent::Supervisor>(std::move(options));
     trace(name_of(machine), fmt::format("boots with {} slots", machine.slots));
+    prepare_standbys(machine);
     step_agent(machine, agent::Tick{});
     connect_again(machine);
 }
@@ -301,6 +302,30 @@ void Simulation::run_prepare(Machine& machine) {
     }
     later_in_agent(machine, machine.dice.up_to(Milliseconds(20000)),
                    [this](Machine& same) { step_agent(same, agent::PrepareEnded{}); });
+}
+
+void Simulation::prepare_standbys(Machine& machine) {
+    if (!options_.is_warm) {
+        return;
+    }
+    const auto index = static_cast<std::uint64_t>(machine.index);
+    FakeStandbys::Shell shell{
+        .now = [this, at = machine.index] { return local_now(this->machine(at)); },
+        .later =
+            [this, at = machine.index](Duration delay, std::function<void()> action) {
+                later_in_agent(this->machine(at), delay,
+                               [action = std::move(action)](Machine&) { action(); });
+            },
+        .violate =
+            [this, at = machine.index](const std::string& what) {
+                checker_.violate("warm", fmt::format("{}: {}", name_of(this->machine(at)), what));
+            },
+        .trace = [this, at = machine.index](
+                     const std::string& line) { trace(name_of(this->machine(at)), line); }};
+    machine.standbys = std::make_unique<FakeStandbys>(
+        options_.limits, machine.slots, Dice(options_.seed, 1000 * index + machine.incarnation),
+        std::move(shell));
+    machine.standbys->begin();
 }
 
 void Simulation::open_store(Machine& machine, const std::string& host) {

@@ -247,6 +247,9 @@ void Simulation::stall_agent(Machine& machine, Duration time) {
     trace("fault", fmt::format("{} stalls", name_of(machine)));
     disturb(machine, events_.now() + time);
     machine.is_stalled = true;
+    if (machine.standbys) {
+        machine.standbys->excuse();
+    }
     later(machine, time, [this](Machine& same) {
         trace("fault", fmt::format("{} runs on", name_of(same)));
         same.is_stalled = false;

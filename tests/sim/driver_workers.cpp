@@ -44,6 +44,9 @@ void Simulation::start_workers(Machine& machine, const agent::StartWorkers& effe
                                            machine.workers.front().generation.value()));
     }
     judge_environment(machine, effect);
+    if (machine.standbys) {
+        machine.standbys->start_generation();
+    }
     checker_.workers_started(machine.start_digest, effect.base_rank,
                              static_cast<int>(effect.workers.size()), machine.node);
     machine.publish_until = true_time(machine, effect.publish_until);
@@ -204,6 +207,9 @@ void Simulation::ask_workers(Machine& machine, const agent::AskWorkersToLeave& e
 void Simulation::signal_workers(Machine& machine, const agent::SignalWorkers& effect) {
     trace(name_of(machine),
           fmt::format("signals generation {} with {}", effect.generation.value(), effect.signal));
+    if (machine.standbys && !machine.workers.empty()) {
+        machine.standbys->pause();
+    }
     for (FakeWorker& worker : machine.workers) {
         const bool is_spared = effect.spares_asked && worker.has_runtime;
         if (worker.generation != effect.generation || is_spared) {
@@ -239,6 +245,9 @@ void Simulation::collect_last_words(Machine& machine, const agent::CollectLastWo
 
 void Simulation::empty_generation(Machine& machine, Generation generation) {
     trace(name_of(machine), fmt::format("empties generation {}", generation.value()));
+    if (machine.standbys) {
+        machine.standbys->pause();
+    }
     const bool is_unkillable = has_faults() && machine.dice.percent(options_.unkillable_percent);
     const Duration delay = local_delay(machine);
     if (machine.is_keeper_gone) {
@@ -282,9 +291,13 @@ void Simulation::disappoint_peers(const std::string& digest) {
 void Simulation::keeper_says(Machine& machine, agent::Input input) {
     machine.keeper_last = std::max(machine.keeper_last, events_.now() + local_delay(machine));
     const bool is_of_next = std::holds_alternative<agent::KeeperLost>(input);
+    const bool is_empty = std::holds_alternative<agent::Emptied>(input);
     later_in_agent(machine, machine.keeper_last - events_.now(),
-                   [this, is_of_next, input = std::move(input)](Machine& same) {
+                   [this, is_of_next, is_empty, input = std::move(input)](Machine& same) {
                        same.is_keeper_gone = same.is_keeper_gone && !is_of_next;
+                       if (is_empty && same.standbys) {
+                           same.standbys->begin();
+                       }
                        step_agent(same, input);
                    });
 }

@@ -135,6 +135,7 @@ const std::vector<Knob>& knobs() {
         knob<&SimOptions::has_preflight>("preflight", 0),
         knob<&SimOptions::unfit_percent>("unfit-percent", 0),
         knob<&SimOptions::prepares>("prepares", 0),
+        knob<&SimOptions::is_warm>("warm", 0),
         setting<&S::hang_timeout>("hang-timeout-ms", 0),
         knob<&SimOptions::hang_percent>("hang-percent", 0),
         knob<&SimOptions::quiet_percent>("quiet-percent", 0),

@@ -13,6 +13,7 @@
 #include "base/tagged.hpp"
 #include "rendezvous/host/endpoint_choice.hpp"
 #include "tests/sim/dice.hpp"
+#include "tests/sim/standbys.hpp"
 
 namespace ddprun::sim {
 
@@ -57,10 +58,11 @@ struct Machine {
     std::deque<std::function<void(Machine&)>> waits_for_agent;  ///< meanwhile, in order
     std::string start_digest;                                   ///< of the last Start that arrived
     std::vector<FakeWorker> workers;
-    int prepares = 0;                ///< commands that this ddprun has run
-    std::vector<OldReport> reports;  ///< the last few
-    Instant publish_until{};         ///< says the page, in true time
-    Instant looked_at{};             ///< for signs of life
+    std::unique_ptr<FakeStandbys> standbys;  ///< null: --warm off
+    int prepares = 0;                        ///< commands that this ddprun has run
+    std::vector<OldReport> reports;          ///< the last few
+    Instant publish_until{};                 ///< says the page, in true time
+    Instant looked_at{};                     ///< for signs of life
     std::uint16_t listening_port = 0;
     std::uint16_t serving_port = 0;
     Instant keeper_last{};          ///< its reports keep their order

@@ -146,6 +146,14 @@ void draw_prepare(SimOptions& options) {
     }
 }
 
+/// The same with standbys, whose imports are quick, so that much happens to them in one run.
+void draw_standbys(SimOptions& options) {
+    Dice dice(options.seed, 11);
+    options.is_warm = dice.chance(1, 8);
+    options.limits.standby_after = draw_ms(dice, 0, 1000);
+    options.limits.standby_ready_timeout = draw_ms(dice, 10, 1000);
+}
+
 /// The bounds, the unit and the list are made to fit each other.
 void make_sizes_sound(rdzv::JobSettings& settings) {
     std::vector<int>& sizes = settings.node_sizes;
@@ -205,6 +213,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_sizes(options);
     draw_programs(options);
     draw_prepare(options);
+    draw_standbys(options);
     return options;
 }
 

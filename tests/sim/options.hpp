@@ -94,6 +94,7 @@ struct SimOptions {
     bool has_preflight = false;           ///< nodes check themselves before each generation
     int unfit_percent = 0;                ///< of these checks while there are faults: not fit
     rdzv::Prepares prepares = rdzv::Prepares::Nobody;  ///< a command before the first workers
+    bool is_warm = false;                              ///< nodes keep standbys
     int gpu_percent = 0;    ///< of nodes whose workers show life by GPU use alone
     int hang_percent = 0;   ///< of generations that start while there are faults
     int quiet_percent = 0;  ///< of generations in which all but one node only wait

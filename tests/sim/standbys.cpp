@@ -1,0 +1,203 @@
+#include "tests/sim/standbys.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+namespace ddprun::sim {
+
+namespace {
+
+const LocalRank kFirst{0};
+constexpr Milliseconds kWaitsMost{1000};  ///< of one that dies while it waits
+const std::string kModule = "torch";
+
+}  // namespace
+
+FakeStandbys::FakeStandbys(const Limits& limits, int slots, Dice dice, Shell shell)
+    : limits_(limits),
+      count_(slots),
+      slots_(limits, slots, {.modules = {kModule, "torch.optim"}, .trial = {"python"}}),
+      dice_(dice),
+      shell_(std::move(shell)) {}
+
+void FakeStandbys::begin() {
+    is_paused_ = false;
+    slots_.begin(shell_.now());
+    excuse();
+    expect_one_in_each_slot();
+    settle();
+}
+
+void FakeStandbys::pause() {
+    is_paused_ = true;
+    excuse();
+    slots_.pause();
+}
+
+/// Those that were ready are workers now. Their keeper is that of the generation, and the others,
+/// which it holds too, are nobody's.
+void FakeStandbys::start_generation() {
+    const std::vector<LocalRank> expected = ready();
+    const std::vector<LocalRank> taken = slots_.take();
+    if (taken != expected) {
+        shell_.violate(
+            fmt::format("{} standbys wait, and {} are taken", expected.size(), taken.size()));
+    }
+    if (!taken.empty()) {
+        shell_.trace(fmt::format("{} of {} workers go on from standbys", taken.size(), count_));
+        processes_.clear();
+    }
+    begin();
+}
+
+std::vector<LocalRank> FakeStandbys::ready() const {
+    std::vector<LocalRank> slots;
+    for (const auto& [slot, process] : processes_) {
+        if (process.is_ready) {
+            slots.push_back(slot);
+        }
+    }
+    return slots;
+}
+
+void FakeStandbys::settle() {
+    agent::StandbyEffects effects;
+    slots_.settle(shell_.now(), effects);
+    for (const agent::StandbyEffect& effect : effects) {
+        std::visit([this](const auto& one) { carry_out(one); }, effect);
+    }
+    arm();
+}
+
+/// A timer that comes too early, or is not needed any more, decides nothing.
+void FakeStandbys::arm() {
+    const std::optional<Instant> due = slots_.next_deadline();
+    if (due) {
+        // By a clock that may be a fifth slower than the true time.
+        shell_.later((*due - shell_.now()) * 5 / 4 + Milliseconds(1), [this, due] {
+            if (slots_.next_deadline() == due && shell_.now() >= *due) {
+                settle();
+            }
+        });
+    }
+}
+
+std::uint64_t FakeStandbys::start(LocalRank slot) {
+    const bool is_one_prepared =
+        std::any_of(processes_.begin(), processes_.end(),
+                    [](const auto& entry) { return !entry.second.is_ready; });
+    if (is_one_prepared || processes_.contains(slot)) {
+        shell_.violate("a standby is prepared beside another");
+    }
+    if (is_paused_) {
+        shell_.violate("a standby is prepared while workers are being stopped");
+    }
+    processes_[slot] = Process{.id = ++last_id_, .is_ready = false};
+    return last_id_;
+}
+
+void FakeStandbys::carry_out(const agent::TryStandby& /*effect*/) {
+    const std::uint64_t id = start(kFirst);
+    if (!dice_.chance(1, 20)) {
+        then(kFirst, id, dice_.up_to(Milliseconds(100)), [this] { slots_.is_here(kFirst); });
+    }
+    end(kFirst, id, Milliseconds(100) + dice_.up_to(Milliseconds(100)));
+}
+
+void FakeStandbys::carry_out(const agent::PrepareStandby& effect) {
+    const LocalRank slot = effect.slot;
+    const std::uint64_t id = start(slot);
+    const Duration ready_after = dice_.up_to(limits_.standby_ready_timeout * 5 / 4);
+    switch (dice_.below(16)) {
+        case 0:
+            return;  // It hangs.
+        case 1:
+        case 2:
+            end(slot, id, ready_after);
+            return;
+        case 3:
+            if (dice_.chance(1, 4)) {
+                then(slot, id, ready_after,
+                     [this, slot] { slots_.is_unfit(slot, kModule, "it starts 1 thread"); });
+            }
+            end(slot, id, ready_after + Milliseconds(10));
+            return;
+        case 4:
+            shell_.later(ready_after, [this] { lose_keeper(); });
+            return;
+        case 5:
+        case 6:
+            end(slot, id, ready_after + dice_.up_to(kWaitsMost));
+            break;
+        default:
+            break;
+    }
+    then(slot, id, ready_after, [this, slot] {
+        slots_.is_ready(slot);
+        // One that was given up may have become ready meanwhile.
+        processes_.at(slot).is_ready = slots_.is_waiting(slot);
+    });
+}
+
+void FakeStandbys::carry_out(const agent::DiscardStandby& effect) {
+    const auto found = processes_.find(effect.slot);
+    if (found == processes_.end()) {
+        shell_.violate("a standby is killed that is not there");
+        return;
+    }
+    end(effect.slot, found->second.id, dice_.up_to(Milliseconds(50)));
+}
+
+void FakeStandbys::carry_out(const agent::Say& effect) {
+    shell_.trace("says: " + effect.text);
+}
+
+void FakeStandbys::then(LocalRank slot, std::uint64_t id, Duration delay, const Told& told) {
+    shell_.later(delay, [this, slot, id, told] {
+        const auto found = processes_.find(slot);
+        if (found != processes_.end() && found->second.id == id) {
+            told();
+            settle();
+        }
+    });
+}
+
+void FakeStandbys::end(LocalRank slot, std::uint64_t id, Duration delay) {
+    then(slot, id, delay, [this, slot] {
+        processes_.erase(slot);
+        slots_.has_ended(slot);
+    });
+}
+
+void FakeStandbys::lose_keeper() {
+    excuse();
+    shell_.trace("loses the keeper of its standbys");
+    processes_.clear();
+    slots_.are_lost();
+    settle();
+}
+
+/// One that is late, dead or hung is replaced, so often and no more, while nothing is stopped.
+void FakeStandbys::expect_one_in_each_slot() {
+    const Duration each = limits_.standby_ready_timeout + kWaitsMost + Milliseconds(300);
+    const Duration most =
+        limits_.standby_after + each * ((limits_.standby_failures_max + 1) * count_ + 1);
+    shell_.later(most * 3 / 2, [this, peace = peace_] {
+        if (peace != peace_ || slots_.is_off()) {
+            return;
+        }
+        for (int i = 0; i < count_; ++i) {
+            const LocalRank slot(i);
+            if (!processes_.contains(slot) && !slots_.why_not(slot).empty()) {
+                shell_.violate(
+                    fmt::format("local rank {} has no standby: {}", i, slots_.why_not(slot)));
+            }
+        }
+    });
+}
+
+}  // namespace ddprun::sim

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agent/core/standby_slots.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/tagged.hpp"
+#include "tests/sim/dice.hpp"
+
+namespace ddprun::sim {
+
+/// One node's standbys: the real StandbySlots, and processes that are made up. They are ready,
+/// late, hung, unfit or dead at random. Judges what is decided: one is prepared at a time, none
+/// while workers are being stopped, those and only those that wait are taken, and who is left in
+/// peace has one in each slot.
+class FakeStandbys {
+public:
+    struct Shell {
+        std::function<Instant()> now;  ///< by the agent's clock
+        /// In the agent's process, unless it is gone by then.
+        std::function<void(Duration, std::function<void()>)> later;
+        std::function<void(const std::string&)> violate;
+        std::function<void(const std::string&)> trace;
+    };
+
+    FakeStandbys(const Limits& limits, int slots, Dice dice, Shell shell);
+
+    /// As StandbySlots.
+    void begin();
+    void pause();
+    void start_generation();
+    /// What was begun takes its time: the agent does not run for a while.
+    void excuse() { peace_ += 1; }
+
+private:
+    struct Process {
+        std::uint64_t id = 0;
+        bool is_ready = false;
+    };
+    using Told = std::function<void()>;
+
+    void settle();
+    void arm();
+    void carry_out(const agent::TryStandby& effect);
+    void carry_out(const agent::PrepareStandby& effect);
+    void carry_out(const agent::DiscardStandby& effect);
+    void carry_out(const agent::Say& effect);
+    std::uint64_t start(LocalRank slot);
+    /// `told` is what the agent learns then, if it is still that process.
+    void then(LocalRank slot, std::uint64_t id, Duration delay, const Told& told);
+    void end(LocalRank slot, std::uint64_t id, Duration delay);
+    void lose_keeper();
+    void expect_one_in_each_slot();
+    [[nodiscard]] std::vector<LocalRank> ready() const;
+
+    Limits limits_;
+    int count_;
+    agent::StandbySlots slots_;
+    Dice dice_;
+    Shell shell_;
+    std::map<LocalRank, Process> processes_;
+    std::uint64_t last_id_ = 0;
+    std::uint64_t peace_ = 0;  ///< counts what disturbs preparing
+    bool is_paused_ = true;
+};
+
+}  // namespace ddprun::sim
