@@ -51,7 +51,8 @@ class Thing:
 if __name__ == "__main__":
     import pickle
     seen = {"own": look(), "pickled": type(pickle.loads(pickle.dumps(Thing()))).__module__}
-    seen["c"] = os.popen("echo $RANK $MASTER_PORT $DDPRUN_STANDBY").read()
+    with os.popen("echo $RANK $MASTER_PORT $DDPRUN_STANDBY") as echo:
+        seen["c"] = echo.read()
     for method in ("spawn", "fork"):
         context = multiprocessing.get_context(method)
         queue = context.SimpleQueue()
