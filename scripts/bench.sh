@@ -15,6 +15,8 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
        scripts/bench.sh store [--runs N] [--beside BUILD] [--only connects|resolver|barrier|relay|
                         requests-1|requests-16|requests-64|memory|values|relays|relay-pytorch]...
        scripts/bench.sh srun [--runs N]
+       scripts/bench.sh warm [--runs N] [--epochs N] [--warm MODULES] [--only kill|replace|kill-cpp|
+                        first-line|speed|memory]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -40,6 +42,10 @@ store    the worker store and PyTorch's own server in turn: 10,000 connects, als
 srun     what ddprun adds to a start under Slurm: srun to a worker on each of two nodes, through
          ddprun and without it in turn, in the Slurm of the tests (scripts/setup.sh --peers).
          Writes build/bench/srun.json.
+warm     ddprun with standbys, ddprun without and torchrun in turn, unmodified programs: a worker in
+         Python and one in C++ killed to the first step after resume, the same with a node that a
+         spare replaces; images a second with standbys that wait; a standby's place told to the
+         program's first line; a standby's memory. Writes build/bench/warm.json.
 
 --beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
 build/release of a checkout of the commit before. --on-terminal measures ddprun on a terminal, whose
@@ -50,11 +56,11 @@ TEXT
 bench=launch
 case "${1:-launch}" in
     --help | -h) usage; exit 0 ;;
-    launch | runtime | control-plane | store | srun) [ $# -eq 0 ] || { bench=$1; shift; } ;;
+    launch | runtime | control-plane | store | srun | warm) [ $# -eq 0 ] || { bench=$1; shift; } ;;
     -*) ;;
     *)
-        printf 'bench: no benchmark %s; there are: launch, runtime, control-plane, store, srun\n' \
-            "$1" >&2
+        printf 'bench: no benchmark %s; there are: launch, runtime, control-plane, store, srun, %s\n' \
+            "$1" warm >&2
         exit 2
         ;;
 esac
@@ -66,7 +72,7 @@ case "$bench" in
             printf 'bench: no .venv/bin/torchrun: run scripts/setup.sh to compare with it\n' >&2
         ;;
     srun) programs+=(stamp_worker) ;;
-    runtime)
+    runtime | warm)
         programs+=(train_digits)
         [ -x .venv/bin/python ] || {
             printf 'bench: no .venv/bin/python: run scripts/setup.sh, which installs PyTorch\n' >&2

@@ -101,9 +101,8 @@ class Job:
             if self.is_worker(stamp.pid):
                 os.kill(stamp.pid, signal.SIGKILL)
         os.close(self.fifo)
-        for launcher in self.launchers:
-            if launcher.stdout:
-                launcher.stdout.close()
+        if self.lines:
+            self.lines.pipe.close()
         self.log.close()
         if any(error) and self.keep_log_at:
             shutil.copy(self.log.name, self.keep_log_at)
@@ -125,8 +124,8 @@ class Job:
     def launch(self, command, program, slots, nnodes="1", restarts=0, conf="", hears_lines=False,
                variables=None, folder=None):
         """Starts one node of `program`; returns the launcher and the moment just before. With
-        `hears_lines` what its workers print is in `self.lines`; with `folder` they work there and
-        may leave cores."""
+        `hears_lines` what its workers print is in `self.lines`, that of all such nodes in one; with
+        `folder` they work there and may leave cores."""
         arguments = [*command, "--nproc-per-node", str(slots),
                      "--max-restarts", str(restarts), "--log-dir",
                      os.path.join(self.folder, "logs")]
@@ -145,17 +144,26 @@ class Job:
         os.makedirs(environment["DDPRUN_STATE_DIR"], mode=0o700, exist_ok=True)
         environment.update(variables or {})
         console = self.terminal(environment) if self.peer.is_on_terminal else self.log
+        heard = self.one_more_speaker() if hears_lines else None
         before = time.monotonic_ns()
         launcher = subprocess.Popen(arguments, stdin=subprocess.DEVNULL,
-                                    stdout=subprocess.PIPE if hears_lines else console,
+                                    stdout=heard if hears_lines else console,
                                     stderr=console, env=environment, cwd=folder,
                                     preexec_fn=allow_cores if folder else None)
         if self.peer.is_on_terminal:
             os.close(console)
-        self.launchers.append(launcher)
         if hears_lines:
-            self.lines = Lines(launcher.stdout, self.log)
+            os.close(heard)
+        self.launchers.append(launcher)
         return launcher, before
+
+    def one_more_speaker(self):
+        """A descriptor: what is written there comes into `self.lines`."""
+        if self.lines is None:
+            read, write = os.pipe()
+            self.lines = Lines(os.fdopen(read, "rb"), self.log)
+            return write
+        return os.open(f"/proc/self/fd/{self.lines.pipe.fileno()}", os.O_WRONLY | os.O_CLOEXEC)
 
     def terminal(self, environment):
         """One for a launcher, whose text goes into the log until nobody has it any more."""
@@ -198,9 +206,9 @@ class Job:
         return self.descendants(lambda pid, workers={stamp.pid for stamp in self.stamps}:
                                 pid not in workers)
 
-    def descendants(self, is_wanted):
+    def descendants(self, is_wanted, launchers=None):
         """Pids of the launchers and their descendants, without the trees of those not wanted."""
-        found, queue = [], [launcher.pid for launcher in self.launchers]
+        found, queue = [], [launcher.pid for launcher in launchers or self.launchers]
         while queue:
             pid = queue.pop()
             if not is_wanted(pid):
@@ -220,6 +228,16 @@ class Lines:
         self.log = log
         self.unread = b""
         self.ready = []
+
+    def drop(self):
+        """What was said until now is passed over."""
+        while select.select([self.pipe], [], [], 0)[0]:
+            fresh = os.read(self.pipe.fileno(), 65536)
+            if not fresh:
+                break
+            self.log.write(fresh)
+            self.unread = (self.unread + fresh).rpartition(b"\n")[2]
+        self.ready.clear()
 
     def await_line(self, pattern, timeout_s=90.0):
         """The first line not yet read in which `pattern` is found, as (nanoseconds, match); what
