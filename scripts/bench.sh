@@ -16,7 +16,7 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
                         requests-1|requests-16|requests-64|memory|values|relays|relay-pytorch]...
        scripts/bench.sh srun [--runs N]
        scripts/bench.sh warm [--runs N] [--epochs N] [--warm MODULES] [--only kill|replace|kill-cpp|
-                        first-line|speed|memory]...
+                        first-line|death|speed|memory]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -45,7 +45,8 @@ srun     what ddprun adds to a start under Slurm: srun to a worker on each of tw
 warm     ddprun with standbys, ddprun without and torchrun in turn, unmodified programs: a worker in
          Python and one in C++ killed to the first step after resume, the same with a node that a
          spare replaces; images a second with standbys that wait; a standby's place told to the
-         program's first line; a standby's memory. Writes build/bench/warm.json.
+         program's first line; a Python worker killed to its neighbour told, with the package and
+         without; a standby's memory. Writes build/bench/warm.json.
 
 --beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
 build/release of a checkout of the commit before. --on-terminal measures ddprun on a terminal, whose

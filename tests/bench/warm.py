@@ -39,6 +39,17 @@ STAMP = """import time
 print(time.monotonic_ns(), flush=True)
 """
 
+BIG = """import os, signal, sys, time
+def end(number, frame):
+    print("told", time.monotonic_ns(), flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+block = bytearray(b"x") * (int(sys.argv[1]) << 20)
+print("rank", os.environ["RANK"], "pid", os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
 HOLD = """import signal
 print("holds", flush=True)
 signal.pause()
@@ -54,6 +65,7 @@ class Bench:
         self.build = arguments.build
         self.environment = environment
         self.variables = {"PYTHON_EXEC": environment.python}
+        self.plain_python = os.path.abspath(arguments.python)
         self.table = Table([peer.name for peer in peers])
         self.hung = {peer.name: 0 for peer in peers}
         self.log = os.path.join(os.path.dirname(os.path.abspath(arguments.json)),
@@ -148,6 +160,34 @@ class Bench:
         self.table.add("images/s in steady state, 2 workers", "images/s", ">= 0.99 of cold",
                        peer.name, [statistics.median(rates[1:])], more_is_better=True)
 
+    def deaths(self, peer):
+        """A Python worker with much memory is killed; to its neighbour told to end. With the
+        ddprun package in its Python and without."""
+        if peer.name == "warm":
+            return
+        script = os.path.join(self.environment.folder, "big.py")
+        test_standby.WithEnvironment.write(script, BIG)
+        pythons = [(self.environment.python, "")]
+        if peer.name == "cold":
+            pythons.append((self.plain_python, ", without the package"))
+        for python, suffix in pythons:
+            for mebibytes in (100, 2048):
+                with self.job(peer) as job:
+                    launcher, _ = job.launch([*peer.command, "--standalone"],
+                                             [script, str(mebibytes)], 2, hears_lines=True,
+                                             variables={"PYTHON_EXEC": python})
+                    ready = [job.lines.await_line(r"^rank (\d) pid (\d+)", PATIENCE_S)[1]
+                             for _ in range(2)]
+                    victim = next(int(match[2]) for match in ready if match[1] == "0")
+                    time.sleep(0.2)  # Both wait, and so does everybody else.
+                    before = time.monotonic_ns()
+                    os.kill(victim, signal.SIGKILL)
+                    told = int(job.lines.await_line(r"^told (\d+)", PATIENCE_S)[1][1])
+                    launcher.wait(PATIENCE_S)
+                self.table.add(f"Python worker with {mebibytes / 1024:.1f} GiB killed to its "
+                               f"neighbour told{suffix}", "ms", "" if suffix else "<= 1",
+                               peer.name, [(told - before) / MS])
+
     def first_line(self, peer):
         """One standby is told its place; to the program's first line. This is its agent."""
         if peer.name != "warm":
@@ -190,6 +230,7 @@ class Bench:
             "replace": self.replace,
             "kill-cpp": self.kill_cpp,
             "first-line": self.first_line,
+            "death": self.deaths,
             "speed": self.speed,
             "memory": self.memory,
         }
@@ -277,7 +318,8 @@ def main():
     parser.add_argument("--json", default="build/bench/warm.json")
     parser.add_argument("--warm", default=MODULES, help="what standbys import")
     parser.add_argument("--only", action="append", metavar="MEASURE",
-                        choices=["kill", "replace", "kill-cpp", "first-line", "speed", "memory"])
+                        choices=["kill", "replace", "kill-cpp", "first-line", "death", "speed",
+                                 "memory"])
     parser.add_argument("--peers", default="warm,cold,torchrun", help="what to run")
     arguments = parser.parse_args()
     arguments.build = os.path.abspath(arguments.build)

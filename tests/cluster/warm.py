@@ -68,7 +68,9 @@ threading.Event().wait()
 """
 
 
-class WarmJobs(unittest.TestCase):
+class Jobs(unittest.TestCase):
+    """What every test of this kind has: the environment, the program, and how a job is run."""
+
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="ddprun-warm-")
         self.addCleanup(shutil.rmtree, self.folder)
@@ -121,6 +123,8 @@ class WarmJobs(unittest.TestCase):
         with open(self.path(f"out/{generation}.{rank}.json"), encoding="utf-8") as file:
             return json.load(file)
 
+
+class WarmJobs(Jobs):
     def test_the_next_generation_is_warm_and_sees_what_a_cold_one_sees(self):
         code, said = self.run_job()
         self.assertEqual(code, 0, said)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ddprun import _life
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket as _Agent
@@ -87,6 +89,7 @@ def _wait() -> None:
         os.environ[key] = value
     agent.send(b"gone")
     agent.close()
+    _life.hold()
 
 
 def _import(lines: list[str], agent: _Agent) -> None:
