@@ -60,8 +60,8 @@ case "${1:-launch}" in
     launch | runtime | control-plane | store | srun | warm) [ $# -eq 0 ] || { bench=$1; shift; } ;;
     -*) ;;
     *)
-        printf 'bench: no benchmark %s; there are: launch, runtime, control-plane, store, srun, %s\n' \
-            "$1" warm >&2
+        printf 'bench: no benchmark %s; there are: %s\n' "$1" \
+            "launch, runtime, control-plane, store, srun, warm" >&2
         exit 2
         ;;
 esac

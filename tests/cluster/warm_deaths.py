@@ -26,7 +26,7 @@ def end(number, frame):
 signal.signal(signal.SIGTERM, end)
 print(f"rank {os.environ['RANK']} pid {os.getpid()} {'warm' if is_warm else 'cold'}",
       "left: " + " ".join(name for name in sys.modules if "ctypes" in name or "ddprun" in name),
-      f"signals {[int(line.split()[1], 16) for line in open('/proc/self/status') if 'SigCgt' in line][0]:x}",
+      "signals", [line.split()[1] for line in open("/proc/self/status") if "SigCgt" in line][0],
       flush=True)
 while True:
     signal.pause()

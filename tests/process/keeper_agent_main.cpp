@@ -1,8 +1,9 @@
-// An agent with nothing but a keeper. Its stdout, a pipe, is the stdout of everything below it: end
-// of file means that none of them is left.
+// An agent with nothing but its keepers. Its stdout, a pipe, is the stdout of everything below it:
+// end of file means that none of them is left.
 //   keeper_test_agent KEEPER WORKER families N MODE   starts N workers that are told MODE, and
-//   waits
-//                                                to be killed
+//                                                waits to be killed
+//   keeper_test_agent KEEPER WORKER standbys N MODE   the same beside N standbys that are told
+//                                                MODE, too, and have a keeper of their own
 //   keeper_test_agent KEEPER WORKER no-pidfd     a worker's exit, a keeper's death and the end of
 //                                                both on a kernel that has no pidfd
 
@@ -38,19 +39,25 @@ public:
         events.on_emptied = [](Generation) {};
         events.on_not_emptied = [](Generation, const std::string&) {};
         events.on_lost = [this] { ++lost_; };
-        auto handle =
-            agent::KeeperHandle::start(io_,
-                                       {.path = keeper,
-                                        .containment = agent::wanted_containment(),
-                                        .limits = {},
-                                        .saved_state = agent::SavedProcessState::capture()},
-                                       std::move(events));
-        if (handle.has_error()) {
-            const std::string& what = handle.error().what;
-            (void)!write(STDERR_FILENO, what.data(), what.size());
-            std::exit(1);
+        keeper_ = start_keeper(keeper, std::move(events));
+    }
+
+    void start_standbys(const char* keeper, int count, const char* mode) {
+        agent::KeeperHandle::Events events;
+        events.on_started = [](Generation, LocalRank, int) {};
+        events.on_exited = [](Generation, LocalRank, const agent::WorkerEnd&) {};
+        events.on_emptied = [](Generation) {};
+        events.on_not_emptied = [](Generation, const std::string&) {};
+        events.on_lost = [] {};
+        standbys_ = start_keeper(keeper, std::move(events));
+        keeper_->exclude(standbys_->keeper_pid());
+        standbys_->exclude(keeper_->keeper_pid());
+        for (int i = 0; i < count; ++i) {
+            // It never reads from its socket, here its stdout's pipe.
+            standbys_->start_standby(LocalRank(i), {worker_, mode}, {}, another_stdout(),
+                                     another_stdout(), {}, agent::WorkerStdin::Nothing,
+                                     another_stdout());
         }
-        keeper_ = std::move(*handle);
     }
 
     void start(int local_rank, std::vector<std::string> arguments) {
@@ -97,9 +104,27 @@ public:
     }
 
 private:
+    std::unique_ptr<agent::KeeperHandle> start_keeper(const char* program,
+                                                      agent::KeeperHandle::Events events) {
+        auto handle =
+            agent::KeeperHandle::start(io_,
+                                       {.path = program,
+                                        .containment = agent::wanted_containment(),
+                                        .limits = {},
+                                        .saved_state = agent::SavedProcessState::capture()},
+                                       std::move(events));
+        if (handle.has_error()) {
+            const std::string& what = handle.error().what;
+            (void)!write(STDERR_FILENO, what.data(), what.size());
+            std::exit(1);
+        }
+        return std::move(*handle);
+    }
+
     boost::asio::io_context io_{1};
     std::string worker_;
     std::unique_ptr<agent::KeeperHandle> keeper_;
+    std::unique_ptr<agent::KeeperHandle> standbys_;
     int started_ = 0;
     int lost_ = 0;
     int code_ = -1;
@@ -119,6 +144,10 @@ int main(int argc, char** argv) {
     if (argc < 6) {
         return 2;
     }
-    TestAgent(argv[1], argv[2]).start_families(std::atoi(argv[4]), argv[5]);
+    TestAgent agent(argv[1], argv[2]);
+    if (what == "standbys") {
+        agent.start_standbys(argv[1], std::atoi(argv[4]), argv[5]);
+    }
+    agent.start_families(std::atoi(argv[4]), argv[5]);
     return 0;
 }

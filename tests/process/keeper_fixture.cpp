@@ -72,10 +72,10 @@ int cycles() {
     return wanted == nullptr ? 200 : std::atoi(wanted);
 }
 
-TestAgent::TestAgent(std::size_t workers, const std::string& mode) {
+TestAgent::TestAgent(std::size_t workers, const std::string& mode, const std::string& what) {
     ProgramSpec spec;
     spec.command = {kAgentProgram, kKeeperProgram,          kWorkerProgram,
-                    "families",    std::to_string(workers), mode};
+                    what,          std::to_string(workers), mode};
     spec.fds = {FdMapping{.from = pipe.write_end.get(), .to = STDOUT_FILENO},
                 FdMapping{.from = told_.write_end.get(), .to = STDERR_FILENO}};
     const Result<StartedProgram> started = start_program(spec);

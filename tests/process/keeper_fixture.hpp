@@ -45,7 +45,8 @@ int cycles();
 /// An agent of its own with `workers` of them, a keeper, and whoever is left of them.
 class TestAgent {
 public:
-    explicit TestAgent(std::size_t workers, const std::string& mode = "family");
+    explicit TestAgent(std::size_t workers, const std::string& mode = "family",
+                       const std::string& what = "families");
     /// As the next agent would, removes the cgroups of those that died with their keepers.
     ~TestAgent();
     TestAgent(const TestAgent&) = delete;
