@@ -82,7 +82,7 @@ class Bench:
         return job.launch(command, [
             *program, "--epochs", "100000", "--batch-size", "32", "--lr", "0.002", "--seed", "1",
             "--checkpoint-dir", os.path.join(job.folder, "checkpoints")], slots, nnodes=nnodes,
-            restarts=100, hears_lines=True, variables=self.variables)[0]
+            restarts=100, hears_lines=True, variables=self.variables, folder=job.folder)[0]
 
     def first_step(self, job, before):
         """None: it does not come. Ranks may wait for each other for ever, in Gloo for example."""
