@@ -2,8 +2,8 @@
 
 Method: parity.py's runs and probe. The first generation fails, in the warm run once each slot has
 its standby; what the second one sees is compared. ALLOWED names what may differ; the documents
-repeat it. A difference that is not named fails, and so does a name for which no difference was seen. The
-Python is an environment of its own, with the package. Needs no torch.
+repeat it. A difference that is not named fails, and so does a name for which no difference was
+seen. The Python is an environment of its own, with the package. Needs no torch.
 
 usage: parity_warm.py BIN_DIR DOCUMENT [--all | NAME...]
 without names what is quick.
