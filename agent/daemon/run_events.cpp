@@ -127,6 +127,8 @@ std::string RunEvents::status() {
         {"v", rdzv::kEventSchema},
         {"job", options_.identity.job.value()},
         {"program", program_},
+        {"executable", options_.command.front()},
+        {"run_id", options_.tracked_run},
         {"host", options_.identity.hostname},
         {"pid", ::getpid()},
         {"run", run_folder_},

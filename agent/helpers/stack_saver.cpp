@@ -38,29 +38,27 @@ void StackSaver::say_how_it_ended(const std::optional<siginfo_t>& end) {
     if (!end) {
         events_.say("saving the workers' stacks took too long; what is there is kept");
     } else if (end->si_code == CLD_EXITED && end->si_status == kStacksWithoutPySpy) {
-        events_.say(
-            fmt::format("Python's stacks are not among them: there is no py-spy beside {} nor in "
-                        "PATH; get it with: {} -m pip install py-spy",
-                        worker_program_, worker_program_));
+        events_.say(no_py_spy_text(worker_program_));
     }
 }
 
 Result<void> StackSaver::start(const SaveStacks& order, const std::map<LocalRank, int>& pids) {
-    Result<std::string> program = program_beside_us(std::string{kStacksProgram});
-    if (!program) {
-        return program.error();
-    }
-    // What it gives up by itself is told in the files.
-    const Milliseconds own_timeout = limits_.stacks_timeout - limits_.stacks_timeout / 10;
-    ProgramSpec spec;
-    spec.command = {std::move(*program), order.folder, std::to_string(own_timeout.count()),
-                    std::to_string(limits_.stacks_bytes_max), worker_program_};
+    StacksOrder stacks{.folder = order.folder,
+                       .timeout = limits_.stacks_timeout,
+                       .bytes_max = limits_.stacks_bytes_max,
+                       .program = worker_program_,
+                       .workers = {}};
     for (const LocalRank local_rank : order.workers) {
         if (const auto pid = pids.find(local_rank); pid != pids.end()) {
-            spec.command.push_back(
-                fmt::format("{}:{}", order.base_rank.value() + local_rank.value(), pid->second));
+            stacks.workers.emplace_back(order.base_rank.value() + local_rank.value(), pid->second);
         }
     }
+    Result<std::vector<std::string>> command = stacks_command(stacks);
+    if (!command) {
+        return command.error();
+    }
+    ProgramSpec spec;
+    spec.command = *std::move(command);
     return program_.start(spec, limits_.stacks_timeout);
 }
 

@@ -1,14 +1,38 @@
 #pragma once
 
+#include <cstddef>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/result.hpp"
 
 namespace ddprun::agent {
 
-/// What saves the stacks of workers that hang, a program beside ddprun.
+/// What saves the stacks of workers, a program beside ddprun.
 inline constexpr std::string_view kStacksProgram = "ddprun-stacks";
 
 /// Its exit code if it has saved what it could, but of Python's stacks none: py-spy is not
 /// installed.
 inline constexpr int kStacksWithoutPySpy = 3;
+
+/// What it is to do.
+struct StacksOrder {
+    std::string folder;  ///< made if it is missing; gets stacks_file() of each worker
+    Milliseconds timeout{};
+    std::size_t bytes_max = 0;                 ///< of each file
+    std::string program;                       ///< what the workers execute
+    std::vector<std::pair<int, int>> workers;  ///< rank and process
+};
+
+/// The command that saves within `timeout`: what it gives up before is told in the files.
+[[nodiscard]] Result<std::vector<std::string>> stacks_command(const StacksOrder& order);
+
+/// What is said if Python's stacks are lacking.
+[[nodiscard]] std::string no_py_spy_text(const std::string& program);
+
+[[nodiscard]] std::string stacks_file(const std::string& folder, int rank);
 
 }  // namespace ddprun::agent

@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
         if (!worker) {
             return fail(fmt::format("{} is no RANK:PID", arguments[i]));
         }
-        const std::string path = fmt::format("{}/rank{}.txt", folder, worker->rank);
+        const std::string path = agent::stacks_file(folder, worker->rank);
         worker->file.reset(
             open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
         if (!worker->file.is_open()) {

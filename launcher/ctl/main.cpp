@@ -14,11 +14,13 @@
 #include <fmt/format.h>
 
 #include "agent/output/run_folder.hpp"
+#include "launcher/ctl/bundle.hpp"
 #include "launcher/ctl/jobs_text.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/peer_check.hpp"
 #include "launcher/ctl/runs_text.hpp"
 #include "launcher/ctl/show_logs.hpp"
+#include "launcher/ctl/stacks.hpp"
 #include "launcher/ctl/status_text.hpp"
 #include "launcher/doctor/doctor_text.hpp"
 #include "launcher/doctor/peers.hpp"
@@ -44,7 +46,7 @@ constexpr int kExitUnfit = 1;
 constexpr int kExitNotClean = 1;
 
 /// What is asked.
-enum class Verb { Status, Jobs, Events, Doctor, Logs, Runs, Clean };
+enum class Verb { Status, Jobs, Events, Stacks, Report, Doctor, Logs, Runs, Clean };
 
 struct Flags {
     Verb verb = Verb::Status;
@@ -57,7 +59,9 @@ struct Flags {
     ddprun::launcher::LogsQuestion logs;
     std::size_t kept_runs = 0;
     bool only_says = false;
-    std::string run;  ///< of status and events: which one here; empty: not given
+    std::string run;     ///< of status, events, stacks, report: which one here; empty: not given
+    std::string bundle;  ///< of report: the file to write
+    bool wants_each = false;  ///< of stacks: each rank's, whole
     std::uint64_t first_event = 1;
     bool follows_events = false;
     bool asks_peers = false;
@@ -72,6 +76,8 @@ constexpr const char* kHelp =
 usage: ddpctl status [RUN] [options]
        ddpctl jobs [options]
        ddpctl events [RUN] [options]
+       ddpctl stacks [RUN] [options]
+       ddpctl report [RUN] --bundle FILE [options]
        ddpctl logs [options]
        ddpctl runs [options]
        ddpctl clean [options]
@@ -83,6 +89,12 @@ its budgets, and what happened last. With RUN, and where no rendezvous answers, 
 a run on this machine: its workers, where its time went, its restarts phase by phase.
 jobs: lists the runs of this user that are at work on this machine.
 events: shows what happened in a run here, an event a line, as JSON (docs/events.md).
+stacks: shows where the workers of a run here are now: Python's stacks (py-spy), else native ones
+(eu-stack, gdb), else what the kernel says of their threads. Equal stacks are shown once, with their
+ranks. No worker is ended; a debugger holds one while it reads it.
+report: packs what helps to understand a run here, at work or over, into one file of JSON: report,
+events, stacks, ends of logs, what it is made of, what doctor says of this machine. No environment
+and no command line is in it; what workers wrote is.
 RUN is a name that jobs or runs shows, a job, a pid of a ddprun or a folder. Default: the only one.
 logs: shows what the workers of this node have written, of the newest run; restarts are followed.
 runs: lists the runs in this node's log folder, the newest first: program, start, end, exit code.
@@ -114,6 +126,7 @@ options of logs:
                         as it wrote, several in lines that begin with [rank]
   -f, --follow          go on until the run is over
   -n, --lines N         of each log begin with the last N lines; default: with all
+  --grep PATTERN        only lines with this extended regular expression
   --generation N        of an earlier generation, as the report and `attempt_<N - 1>` count them;
                         default: of each rank the newest. Not with --follow
   --rdzv-id JOB         the newest run of this job; default: of any
@@ -127,6 +140,15 @@ options of jobs and events:
   --from N              events: from number N on; default: 1
   --log-dir DIR         as above; runs at work elsewhere are found, too
   --json                jobs: one object a line
+
+options of stacks:
+  --rank R[,R]          only these ranks, and all that is known of each, unmerged
+  --all                 of all ranks all that is known, unmerged
+  --log-dir DIR         as above
+
+options of report:
+  --bundle FILE         where to write it; only this user may read it
+  --log-dir DIR         as above
 
 options of runs and clean:
   --rdzv-id JOB         only runs of this job; default: of any
@@ -153,7 +175,10 @@ examples:
   ddpctl status --rdzv-endpoint head:29400 --rdzv-id llama
   ddpctl jobs
   ddpctl events llama --follow | jq -c 'select(.event == "failure")'
+  ddpctl stacks llama                           # who waits where?
+  ddpctl report llama --bundle llama.json
   ddpctl logs --rank 0 --follow
+  ddpctl logs --grep 'nan|inf' --follow
   ddpctl logs --rank 3 --generation 1 -n 50     # what rank 3 said before the first restart
   ddpctl clean --keep 20
   srun ddpctl doctor --peers                    # on every node of the step
@@ -171,7 +196,9 @@ public:
 void declare_local_flags(CLI::App& app, Flags& flags) {
     CLI::App* const jobs = app.add_subcommand("jobs");
     CLI::App* const events = app.add_subcommand("events");
-    for (CLI::App* const verb : {jobs, events}) {
+    CLI::App* const stacks = app.add_subcommand("stacks");
+    CLI::App* const report = app.add_subcommand("report");
+    for (CLI::App* const verb : {jobs, events, stacks, report}) {
         verb->formatter(std::make_shared<Help>());
         verb->add_option("--log-dir,--log_dir", flags.logs.log_dir);
     }
@@ -181,6 +208,13 @@ void declare_local_flags(CLI::App& app, Flags& flags) {
     events->add_option("--from", flags.first_event)->check(CLI::PositiveNumber);
     events->add_flag("-f,--follow", flags.follows_events);
     events->callback([&flags] { flags.verb = Verb::Events; });
+    stacks->add_option("run", flags.run);
+    stacks->add_option("--rank", flags.logs.ranks)->delimiter(',')->check(CLI::NonNegativeNumber);
+    stacks->add_flag("--all", flags.wants_each)->excludes("--rank");
+    stacks->callback([&flags] { flags.verb = Verb::Stacks; });
+    report->add_option("run", flags.run);
+    report->add_option("--bundle", flags.bundle)->required();
+    report->callback([&flags] { flags.verb = Verb::Report; });
 }
 
 void declare_flags(CLI::App& app, Flags& flags) {
@@ -218,6 +252,7 @@ void declare_flags(CLI::App& app, Flags& flags) {
     logs->add_option("--rank", flags.logs.ranks)->delimiter(',')->check(CLI::NonNegativeNumber);
     logs->add_flag("-f,--follow", flags.logs.follows);
     logs->add_option("-n,--lines", flags.logs.last_lines);
+    logs->add_option("--grep", flags.logs.pattern);
     logs->add_option("--rdzv-id,--rdzv_id", flags.logs.job);
     logs->add_option("--log-dir,--log_dir", flags.logs.log_dir);
     logs->add_option("--generation", flags.logs.generation)
@@ -320,6 +355,48 @@ int events(const Flags& flags) {
     const Result<void> shown =
         show_events(*folder, flags.first_event, flags.follows_events, stdout);
     return shown ? kExitSuccess : complain_of_local(shown.error());
+}
+
+int stacks(const Flags& flags) {
+    using namespace ddprun::launcher;
+    const Result<std::string> folder = choose_run(log_dir_of(flags), flags.run, false);
+    if (!folder) {
+        return complain_of_local(folder.error());
+    }
+    const Result<TakenStacks> taken = take_stacks(*folder, flags.logs.ranks);
+    if (!taken) {
+        return complain_of_local(taken.error());
+    }
+    if (!taken->hint.empty()) {
+        fmt::print(stderr, "ddpctl: {}\n", taken->hint);
+    }
+    if (!flags.wants_each && flags.logs.ranks.empty()) {
+        fmt::print("{}", merged_stacks_text(merge_stacks(taken->ranks)));
+        return kExitSuccess;
+    }
+    for (const RankStacks& one : taken->ranks) {
+        fmt::print("{}", one.text);
+    }
+    return kExitSuccess;
+}
+
+int report(const Flags& flags) {
+    using namespace ddprun::launcher;
+    const Result<std::string> folder = choose_run(log_dir_of(flags), flags.run, true);
+    if (!folder) {
+        return complain_of_local(folder.error());
+    }
+    const Result<std::string> bundle = bundle_of(*folder);
+    if (!bundle) {
+        return complain_of_local(bundle.error());
+    }
+    if (const Result<void> written = write_bundle(flags.bundle, *bundle); !written) {
+        fmt::print(stderr, "ddpctl: {}; name another file with --bundle\n", written.error().what);
+        return kExitUsage;
+    }
+    fmt::print("{}: {} bytes; look through it before you pass it on: what workers wrote is in it\n",
+               flags.bundle, bundle->size());
+    return kExitSuccess;
 }
 
 /// Of a run on this machine.
@@ -542,6 +619,10 @@ int main(int argc, char** argv) {
             return jobs(flags);
         case Verb::Events:
             return events(flags);
+        case Verb::Stacks:
+            return stacks(flags);
+        case Verb::Report:
+            return report(flags);
         case Verb::Doctor:
             return doctor(flags);
         case Verb::Logs:

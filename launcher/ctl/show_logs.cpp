@@ -1,6 +1,7 @@
 #include "launcher/ctl/show_logs.hpp"
 
 #include <poll.h>
+#include <regex.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -26,13 +27,57 @@ namespace ddprun::launcher {
 
 namespace {
 
+/// An extended regular expression, as grep -E has it.
+class LinePattern {
+public:
+    LinePattern() = default;
+    ~LinePattern() {
+        if (is_set_) {
+            ::regfree(&compiled_);
+        }
+    }
+    LinePattern(const LinePattern&) = delete;
+    LinePattern& operator=(const LinePattern&) = delete;
+
+    [[nodiscard]] Result<void> set(const std::string& text) {
+        const int failure = ::regcomp(&compiled_, text.c_str(), REG_EXTENDED | REG_NOSUB);
+        if (failure != 0) {
+            std::array<char, 256> why{};
+            ::regerror(failure, &compiled_, why.data(), why.size());
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("--grep {}: {}", text, why.data())};
+        }
+        is_set_ = true;
+        return {};
+    }
+
+    [[nodiscard]] bool is_set() const { return is_set_; }
+
+    /// A zero byte ends what is looked at.
+    [[nodiscard]] bool is_in(const std::string& line) const {
+        return ::regexec(&compiled_, line.c_str(), 0, nullptr, 0) == 0;
+    }
+
+private:
+    regex_t compiled_{};
+    bool is_set_ = false;
+};
+
 /// One stream of one rank on its way to the console.
 class Shown {
 public:
-    Shown(const std::string& path, std::FILE* to, const std::optional<std::string>& prefix)
+    Shown(const std::string& path, std::FILE* to, const std::optional<std::string>& prefix,
+          const LinePattern& pattern)
         : reader_(path), to_(to) {
-        if (prefix) {
-            splitter_.emplace(agent::with_prefix(*prefix), Limits{}.console_line_bytes_max);
+        if (prefix || pattern.is_set()) {
+            splitter_.emplace(
+                [prefix = prefix.value_or(std::string()), &pattern](std::string_view line,
+                                                                    std::string& out) {
+                    if (!pattern.is_set() || pattern.is_in(std::string(line))) {
+                        out.append(prefix).append(line).push_back('\n');
+                    }
+                },
+                Limits{}.console_line_bytes_max);
         }
     }
 
@@ -87,8 +132,9 @@ struct RankLogs {
 
 class Logs {
 public:
-    Logs(std::string run, const LogsQuestion& question, std::FILE* out, std::FILE* err)
-        : run_(std::move(run)), question_(question), out_(out), err_(err) {}
+    Logs(std::string run, const LogsQuestion& question, const LinePattern& pattern, std::FILE* out,
+         std::FILE* err)
+        : run_(std::move(run)), question_(question), pattern_(pattern), out_(out), err_(err) {}
 
     Result<void> show() {
         if (question_.follows) {
@@ -144,11 +190,11 @@ private:
         }
         const bool is_alone = question_.ranks.size() == 1;
         const auto prefix = is_alone ? std::nullopt : std::optional(fmt::format("[{}] ", rank));
-        auto logs =
-            std::make_unique<RankLogs>(RankLogs{folder,
-                                                {Shown(folder + "/output.log", out_, prefix),
-                                                 Shown(folder + "/stdout.log", out_, prefix),
-                                                 Shown(folder + "/stderr.log", err_, prefix)}});
+        auto logs = std::make_unique<RankLogs>(
+            RankLogs{folder,
+                     {Shown(folder + "/output.log", out_, prefix, pattern_),
+                      Shown(folder + "/stdout.log", out_, prefix, pattern_),
+                      Shown(folder + "/stderr.log", err_, prefix, pattern_)}});
         if (question_.follows) {
             watch(folder);
         }
@@ -211,6 +257,7 @@ private:
 
     const std::string run_;
     const LogsQuestion& question_;
+    const LinePattern& pattern_;
     std::FILE* const out_;
     std::FILE* const err_;
     UniqueFd inotify_;
@@ -247,7 +294,13 @@ Result<void> show_logs(const LogsQuestion& question, std::FILE* out, std::FILE* 
                                                           *run, rank, fmt::join(there, ", "))};
         }
     }
-    return Logs(*std::move(run), question, out, err).show();
+    LinePattern pattern;
+    if (!question.pattern.empty()) {
+        if (Result<void> set = pattern.set(question.pattern); !set) {
+            return set;
+        }
+    }
+    return Logs(*std::move(run), question, pattern, out, err).show();
 }
 
 }  // namespace ddprun::launcher

@@ -17,7 +17,8 @@ struct LogsQuestion {
     std::string job;                          ///< empty: the newest run, whichever job's
     std::vector<int> ranks;                   ///< empty: all of this node
     std::optional<std::uint64_t> generation;  ///< none: each rank's newest worker; not with follows
-    std::optional<std::size_t> last_lines;    ///< of each log, to begin with; none: all
+    std::string pattern;  ///< extended regular expression: only lines with it; empty: all
+    std::optional<std::size_t> last_lines;  ///< of each log, to begin with; none: all
     bool follows = false;  ///< until the run is over, or its writer or our reader is gone
 };
 
@@ -26,7 +27,8 @@ struct LogsQuestion {
 /// When it follows, a rank that is started again is followed to its new logs, until the run has its
 /// verdict or the ddprun that writes it is gone; then a line on `err` says so. The kernel wakes it
 /// (inotify, a lock on the run's folder), so a run is followed on the machine that writes it, not
-/// over a network file system. Fails with NotFound if there is no such run, generation or rank.
+/// over a network file system. Fails with NotFound if there is no such run, generation or rank,
+/// with InvalidArgument if the pattern is none.
 [[nodiscard]] Result<void> show_logs(const LogsQuestion& question, std::FILE* out, std::FILE* err);
 
 }  // namespace ddprun::launcher

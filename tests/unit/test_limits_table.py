@@ -74,6 +74,9 @@ class Document(unittest.TestCase):
             runtime = os.path.join(root, "worker_runtime", "torch", "limits.hpp")
             with open(runtime, "w", encoding="utf-8") as file:
                 file.write("struct RuntimeLimits {\n    // B.\n    int b = 1;  ///< b\n};\n")
+            watch = os.path.join(root, "base", "watch_limits.hpp")
+            with open(watch, "w", encoding="utf-8") as file:
+                file.write("struct WatchLimits {\n    // C.\n    int c = 1;  ///< c\n};\n")
             shutil.copy(os.path.join(ROOT, "scripts", "limits_table.py"),
                         os.path.join(root, "scripts"))
             header = os.path.join(root, "base", "limits.hpp")

@@ -1,0 +1,35 @@
+#include "agent/process/stacks_program.hpp"
+
+#include <fmt/format.h>
+
+#include "base/os/start_program.hpp"
+
+namespace ddprun::agent {
+
+Result<std::vector<std::string>> stacks_command(const StacksOrder& order) {
+    Result<std::string> path = program_beside_us(std::string{kStacksProgram});
+    if (!path) {
+        return path.error();
+    }
+    const Milliseconds own_timeout = order.timeout - order.timeout / 10;
+    std::vector<std::string> command = {std::move(*path), order.folder,
+                                        std::to_string(own_timeout.count()),
+                                        std::to_string(order.bytes_max), order.program};
+    for (const auto& [rank, pid] : order.workers) {
+        command.push_back(fmt::format("{}:{}", rank, pid));
+    }
+    return command;
+}
+
+std::string no_py_spy_text(const std::string& program) {
+    return fmt::format(
+        "Python's stacks are not among them: there is no py-spy beside {} nor in PATH; get it "
+        "with: {} -m pip install py-spy",
+        program, program);
+}
+
+std::string stacks_file(const std::string& folder, int rank) {
+    return fmt::format("{}/rank{}.txt", folder, rank);
+}
+
+}  // namespace ddprun::agent

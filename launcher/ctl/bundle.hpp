@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+
+#include "base/result.hpp"
+
+namespace ddprun::launcher {
+
+/// What helps to understand the run in `folder`, as one JSON object (docs/bundle.schema.json):
+/// report, events, stacks, ends of logs, what the workers are made of and what `ddpctl doctor` says
+/// of this machine. Of a run that is at work its state and its stacks, too, which are taken now.
+/// What is not there is null. Neither environments nor command lines are in it; what workers wrote
+/// is. Blocks as take_stacks() does.
+[[nodiscard]] Result<std::string> bundle_of(const std::string& folder);
+
+/// Writes `bundle` to `path`, in place of what is there, for this user's eyes only.
+[[nodiscard]] Result<void> write_bundle(const std::string& path, const std::string& bundle);
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,175 @@
+#include "launcher/ctl/merged_stacks.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddprun::launcher {
+
+namespace {
+
+bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+/// A part of a rank's file: "--- " and its title begin it, but the first, which is the kernel's.
+struct Section {
+    std::string_view title;
+    std::string_view text;
+};
+
+std::vector<Section> sections_of(std::string_view text) {
+    constexpr std::string_view kMark = "\n--- ";
+    std::vector<Section> sections;
+    std::string_view title = "what the kernel says of their threads";
+    for (;;) {
+        const std::size_t mark = text.find(kMark);
+        sections.push_back({title, text.substr(0, mark)});
+        if (mark == std::string_view::npos) {
+            return sections;
+        }
+        text.remove_prefix(mark + kMark.size());
+        const std::size_t end = std::min(text.find('\n'), text.size());
+        title = text.substr(0, end);
+        text.remove_prefix(end);
+    }
+}
+
+/// What tells most. A tool that could not do its work has shown no frame.
+Section best_of(const std::vector<Section>& sections) {
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kWanted{
+        {{"Python's", "\nThread "}, {"native", "\n#0"}}};
+    for (const auto& [start, frame] : kWanted) {
+        for (const Section& section : sections) {
+            if (section.title.starts_with(start) &&
+                section.text.find(frame) != std::string_view::npos) {
+                return section;
+            }
+        }
+    }
+    return sections.front();
+}
+
+/// `line` without the digits behind each `word`.
+std::string without_numbers(std::string line, std::string_view word) {
+    for (std::size_t at = 0; (at = line.find(word, at)) != std::string::npos;) {
+        at += word.size();
+        std::size_t end = at;
+        while (end < line.size() && is_digit(line[end])) {
+            ++end;
+        }
+        line.erase(at, end - at);
+    }
+    return line;
+}
+
+std::string without_addresses(std::string line) {
+    for (std::size_t at = 0; (at = line.find("0x", at)) != std::string::npos;) {
+        at += 2;
+        std::size_t end = at;
+        while (end < line.size() && std::isxdigit(static_cast<unsigned char>(line[end])) != 0) {
+            ++end;
+        }
+        line.erase(at, end - at);
+    }
+    return line;
+}
+
+/// Two lines that have the same one tell the same; empty: it tells nothing that could be equal.
+std::string key_of_line(std::string line) {
+    constexpr std::string_view kCall = "    system call ";
+    if (line.starts_with("rank ") || line.starts_with("  command ")) {
+        return {};
+    }
+    if (line.starts_with(kCall)) {
+        return line.substr(0, line.find(' ', kCall.size()));
+    }
+    line = line.substr(0, line.find(", has used "));
+    line = without_addresses(std::move(line));
+    for (const std::string_view word :
+         {"process ", "Process ", "thread ", "Thread ", "PID ", "TID ", "LWP ", "child of "}) {
+        line = without_numbers(std::move(line), word);
+    }
+    return line;
+}
+
+std::string key_of(const Section& section) {
+    std::string key{section.title};
+    std::string_view text = section.text;
+    while (!text.empty()) {
+        const std::size_t end = std::min(text.find('\n'), text.size());
+        const std::string line = key_of_line(std::string(text.substr(0, end)));
+        key += line.empty() ? "" : "\n" + line;
+        text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    return key;
+}
+
+/// Without command lines, which may have secrets, and empty lines at both ends.
+std::string shown_lines(std::string_view text) {
+    std::string shown;
+    while (!text.empty()) {
+        const std::size_t end = std::min(text.find('\n'), text.size());
+        const std::string_view line = text.substr(0, end);
+        if (!line.starts_with("  command ") && (!line.empty() || !shown.empty())) {
+            shown += std::string(line) + "\n";
+        }
+        text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    shown.erase(shown.find_last_not_of('\n') + 1);
+    return shown;
+}
+
+}  // namespace
+
+std::vector<MergedStacks> merge_stacks(const std::vector<RankStacks>& stacks) {
+    std::vector<MergedStacks> merged;
+    std::map<std::string, std::size_t> places;
+    for (const RankStacks& one : stacks) {
+        const Section best = best_of(sections_of(one.text));
+        const auto [place, is_new] = places.emplace(key_of(best), merged.size());
+        if (is_new) {
+            merged.push_back(
+                {.ranks = {}, .title = std::string(best.title), .text = shown_lines(best.text)});
+        }
+        merged[place->second].ranks.push_back(one.rank);
+    }
+    for (MergedStacks& one : merged) {
+        std::sort(one.ranks.begin(), one.ranks.end());
+    }
+    std::stable_sort(merged.begin(), merged.end(),
+                     [](const auto& a, const auto& b) { return a.ranks.size() > b.ranks.size(); });
+    return merged;
+}
+
+std::string merged_stacks_text(const std::vector<MergedStacks>& merged) {
+    std::string text;
+    for (const MergedStacks& one : merged) {
+        text += fmt::format(
+            "{}=== {} rank{} ({}): {}{}\n{}\n", text.empty() ? "" : "\n", one.ranks.size(),
+            one.ranks.size() == 1 ? "" : "s", rank_list(one.ranks), one.title,
+            one.ranks.size() == 1 ? "" : fmt::format(", as of {}", one.ranks.front()), one.text);
+    }
+    return text;
+}
+
+std::string rank_list(const std::vector<int>& ranks) {
+    std::string text;
+    for (std::size_t i = 0; i < ranks.size();) {
+        std::size_t last = i;
+        while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
+            ++last;
+        }
+        text += text.empty() ? "" : ",";
+        text +=
+            last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
+        i = last + 1;
+    }
+    return text;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddprun::launcher {
+
+/// What ddprun-stacks has written of one rank.
+struct RankStacks {
+    int rank = 0;
+    std::string text;
+};
+
+/// Ranks whose stacks are equal.
+struct MergedStacks {
+    std::vector<int> ranks;  ///< ascending
+    std::string title;       ///< what they are: Python's, native, the kernel's
+    std::string text;        ///< those of the first of them
+};
+
+/// Merges what is equal but for the numbers of processes and threads, for addresses and arguments
+/// of system calls; the largest number of ranks comes first. Of each rank that counts which tells
+/// most: Python's stacks, else the native ones, else what the kernel says of its threads. Pure.
+[[nodiscard]] std::vector<MergedStacks> merge_stacks(const std::vector<RankStacks>& stacks);
+
+/// For people: "126 ranks (0-125): Python's stacks" and so on.
+[[nodiscard]] std::string merged_stacks_text(const std::vector<MergedStacks>& merged);
+
+/// "0-3,7". `ranks` is ascending.
+[[nodiscard]] std::string rank_list(const std::vector<int>& ranks);
+
+}  // namespace ddprun::launcher
