@@ -50,6 +50,7 @@ class Run:
     prepare: object = None  # called in the launcher's process before it is executed
     stdin: str = ""
     console: str = "pipes"  # or "terminal", "2>&1"
+    refusal: str = ""  # ddprun's, where torchrun starts workers
 
 
 def odd_state():
@@ -65,6 +66,10 @@ def odd_state():
     os.dup2(1, 9)  # inherited by the launcher, and by no worker
 
 
+# What Slurm sets for a task of `srun -N2`; a machine is called `here`.
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "{node}",
+        "SLURM_STEP_NODELIST": "here,there", "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURMD_NODENAME": "here"}
 STATIC = ["--rdzv-backend", "static", "--master-addr", "127.0.0.1", "--master-port", "{port}"]
 TWO = ["--nproc-per-node", "2"]
 RUNS = [
@@ -109,9 +114,26 @@ RUNS = [
     Run("legacy module", ["-m"], program=["package.probe", "-x"], legacy=True),
     Run("legacy, use env", ["--use_env"], legacy=True),
     # torchrun knows no scheduler. One node: of several ddprun would have the place.
-    Run("in a Slurm step", [], {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0",
-                                "SLURM_STEP_NODELIST": "here", "SLURM_STEP_NUM_NODES": "1",
-                                "SLURM_STEP_TASKS_PER_NODE": "1", "SLURMD_NODENAME": "here"}),
+    Run("in a Slurm step", [], STEP | {"SLURM_STEP_NODELIST": "here", "SLURM_STEP_NUM_NODES": "1",
+                                       "SLURM_STEP_TASKS_PER_NODE": "1"}),
+    Run("refused: a world of one in a step of two nodes",
+        ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:{port}"], STEP,
+        refusal="slurm job 7.0 has 2 nodes, but with --rdzv-endpoint .* each node would be a job "
+                "of its own"),
+    Run("refused: four launchers of --nnodes 2, two on each node",
+        ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=j"],
+        STEP | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, nodes=2,
+        refusal="--nnodes 2, but slurm job 7.0 starts 4 ddprun, 2 on this node; start one on each "
+                "node: srun -N2 -n2 --ntasks-per-node=1 "),
+    Run("refused: a batch script of two nodes", [],
+        {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "here,there",
+         "SLURM_JOB_NUM_NODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURMD_NODENAME": "here"},
+        refusal="slurm job 7 has 2 nodes, and this is started on one of them only; start ddprun "
+                "on each: srun -N2 -n2 "),
+    Run("refused: mpirun on two machines", [],
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0",
+         "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
+        refusal="mpirun has 2 nodes, and does not tell where they can meet; add --nnodes 2 "),
     Run("fails", [], {"PARITY_EXIT": "7"}),
     Run("another Python is active", [], {"VIRTUAL_ENV": "{folder}/other", "PYTHON_EXEC": None}),
 ]
@@ -182,6 +204,9 @@ ALLOWED = [
             lambda t, d: t is None),
     Allowed("a report", r"log (report\.json|run\.json|events\.jsonl)", lambda t, d: t is None),
     Allowed("exit code", r"exit code", lambda t, d: t == 1 and d == 7, "fails"),
+    Allowed("a place that the line does not fit", r"exit codes|starts workers|refuses",
+            lambda t, d: (t, d) in (([0], [2]), ([0, 0], [2, 2]), (True, False), (False, True)),
+            "refused: "),
     Allowed("`--` behind the program", r"argv|command", lambda t, d: [it for it in d if it != "--"]
             == t, "module"),
     Allowed("a process of its own for `--run-path`", r"command|descriptors .*|leads .*|"
@@ -202,15 +227,15 @@ def free_port():
             return port
 
 
-def environment(run, folder, python):
+def environment(run, folder, python, node):
     kept = {key: value for key, value in os.environ.items()
             if not FOREIGN.match(key) and
             not re.match("RANK|WORLD|MASTER|LOCAL_|GROUP_|PYTHON", key)}
     kept.update(HOME=folder, TMPDIR=folder, LC_ALL="C.UTF-8", PYTHON_EXEC=python,
                 PARITY_OUT=os.path.join(folder, "out"))
     kept.update(run.variables)
-    return {key: value.replace("{folder}", folder) for key, value in kept.items()
-            if value is not None}
+    return {key: value.replace("{folder}", folder).replace("{node}", str(node))
+            for key, value in kept.items() if value is not None}
 
 
 def launcher_of(run, is_torchrun, bin_dir, python):
@@ -289,7 +314,8 @@ def start(run, is_torchrun, bin_dir, python, folder, port, consoles):
         with open(os.path.join(folder, "stdin"), encoding="utf-8") as stdin:
             processes.append(subprocess.Popen(
                 line, cwd=cwd, stdin=stdin, stdout=console.out, stderr=console.err,
-                env=environment(run, folder, python), preexec_fn=prepare(run, console), text=True))
+                env=environment(run, folder, python, node), text=True,
+                preexec_fn=prepare(run, console)))
     return processes
 
 
@@ -359,6 +385,10 @@ def observe(run, is_torchrun, bin_dir, python, parent, port):
     consoles = [Console(run.console) for _ in range(run.nodes)]
     processes = start(run, is_torchrun, bin_dir, python, folder, port, consoles)
     said = [console.read(it) for console, it in zip(consoles, processes)]
+    workers = os.listdir(os.path.join(folder, "out"))
+    if run.refusal:
+        return {"exit codes": [it.returncode for it in processes], "starts workers": workers != [],
+                "refuses": all(re.search(run.refusal, err + out) for out, err in said)}
     seen = {"exit code": [it.returncode for it in processes][0]}
     seen["console out"] = worker_lines("".join(out for out, _ in said))
     seen["console err"] = worker_lines("".join(err for _, err in said))
@@ -367,7 +397,7 @@ def observe(run, is_torchrun, bin_dir, python, parent, port):
         seen["each worker's lines are in order"] = is_in_order("".join(out for out, _ in said))
     for place, text in logs(folder).items():
         seen[f"log {place}"] = text
-    for name in sorted(os.listdir(os.path.join(folder, "out"))):
+    for name in sorted(workers):
         with open(os.path.join(folder, "out", name), encoding="utf-8") as file:
             for key, value in json.load(file).items():
                 if isinstance(value, dict):
@@ -393,6 +423,9 @@ def is_allowed(run, place, torchrun, ddprun):
 
 def compare(run, torchrun, ddprun):
     wrong = []
+    if run.refusal and not (torchrun["starts workers"] and ddprun["refuses"]):
+        wrong.append("  torchrun starts no workers, or ddprun refuses nothing, or says another "
+                     f"thing than: {run.refusal}")
     for place in sorted(torchrun.keys() | ddprun.keys()):
         theirs, ours = torchrun.get(place), ddprun.get(place)
         if theirs != ours and not is_allowed(run, place, theirs, ours):
