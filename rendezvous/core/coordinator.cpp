@@ -265,8 +265,7 @@ Result<void> Coordinator::restore(Instant now, const RunRecord& record) {
 }
 
 std::optional<RunRecord> Coordinator::record(Instant now) const {
-    if (!run_ || run_->current.number == Generation() ||
-        std::holds_alternative<Adopting>(run_->phase)) {
+    if (!run_ || !is_job_prepared(*run_) || std::holds_alternative<Adopting>(run_->phase)) {
         return std::nullopt;
     }
     return record_of(job_, *run_, now);

@@ -21,11 +21,6 @@ void make_ready(Step& step, const NodeId& id) {
     step.run.explain_at = step.now;
 }
 
-/// The workers of an earlier generation could not have started without it.
-bool is_job_prepared(const Run& run) {
-    return run.preparation.is_done || run.current.number != Generation();
-}
-
 /// Who only waited for the job's command can have workers. Who runs it, too, has to end it first.
 void make_waiting_ready(Step& step) {
     for (const NodeId& id : std::set<NodeId>(step.run.nodes.preparing())) {
@@ -38,6 +33,7 @@ void make_waiting_ready(Step& step) {
 void finish_for_job(Step& step) {
     DDP_PROBE(job_prepared);
     step.run.preparation = {.by = std::nullopt, .is_done = true};
+    write_behind(step);
     make_waiting_ready(step);
 }
 
@@ -57,6 +53,10 @@ std::optional<NodeId> next_preparer(const Run& run) {
 }
 
 }  // namespace
+
+bool is_job_prepared(const Run& run) {
+    return run.preparation.is_done || run.current.number != Generation();
+}
 
 bool has_to_prepare(const Run& run, const Join& info) {
     return is_own_to_end(info) || (info.prepares == Prepares::Job && !is_job_prepared(run));

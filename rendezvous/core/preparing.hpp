@@ -11,8 +11,8 @@ class Node;
 struct Run;
 struct Step;
 
-/// What must happen before the first workers, once for the job. Not recorded: a run has a record
-/// only from its first generation on, and that begins after it.
+/// What must happen before the first workers, once for the job. That it is done is recorded; who
+/// runs it says so itself to the next rendezvous.
 struct Preparation {
     std::optional<NodeId> by;  ///< runs the job's command; none: nobody does
     bool is_done = false;
@@ -20,6 +20,10 @@ struct Preparation {
 
 /// Commands that run before workers. While nodes prepare, no deadline of Forming passes: how long a
 /// download takes nobody knows.
+
+/// The job's command has run, or it is too late for it: a generation has. From then on there is
+/// something that a daemon after this one has to know, and the run is recorded.
+[[nodiscard]] bool is_job_prepared(const Run& run);
 
 /// `info` says that a command of its own has to end, whoever else runs one.
 [[nodiscard]] inline bool is_own_to_end(const Join& info) {

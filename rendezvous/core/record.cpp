@@ -159,6 +159,7 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
                 .is_unfit = one.is_unfit});
         }
     }
+    record.is_prepared = run.preparation.is_done;
     record.timeline = run.timeline;
     std::visit([&record](const auto& phase) { record_phase(phase, record); }, run.phase);
     return record;
@@ -219,7 +220,8 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     run->opened_at = now - record.age;
     run->current.started_at = now - kLongAgo;
     run->current.number = record.generation;
-    if (DDP_BUG(GenerationReused) && record.phase == RecordedPhase::Forming) {
+    if (DDP_BUG(GenerationReused) && record.phase == RecordedPhase::Forming &&
+        record.generation != Generation()) {
         run->current.number = Generation(record.generation.value() - 1);
     }
     run->current.digest = record.digest;
@@ -239,6 +241,7 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
                                                   .why = one.why,
                                                   .is_unfit = one.is_unfit});
     }
+    run->preparation.is_done = record.is_prepared;
     run->timeline = record.timeline;
     run->current.write_rows(run->settings, run->budgets);
     restore_nodes(record, limits, now, *run);

@@ -17,7 +17,7 @@ namespace {
 
 /// False inside a single-node ddprun, and before there is anything to lose.
 bool is_recorded(const Step& step) {
-    return step.options.has_leases && step.run.current.number != Generation();
+    return step.options.has_leases && is_job_prepared(step.run);
 }
 
 template <typename... Phases>

@@ -70,6 +70,7 @@ struct RunRecord {
     std::optional<std::uint64_t> failed_step;
     int failures_at_step = 0;
     std::vector<RecordedQuarantine> quarantined;
+    bool is_prepared = false;   ///< the job's prepare command has run; older records lack it
     std::string why;            ///< Forming: of the generation to come
     std::optional<Stop> order;  ///< Stopping: what members were told
     bool is_failure = false;    ///< Stopping: whatever the order was, a member is missed now

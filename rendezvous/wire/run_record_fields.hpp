@@ -78,6 +78,7 @@ struct Fields<RunRecord> {
                      std::numeric_limits<std::uint64_t>::max());
         visit.number("failures_at_step", record.failures_at_step, 0, kIntMax);
         visit.objects("quarantined", record.quarantined, nodes_max);
+        visit.flag("is_prepared", record.is_prepared);
         visit.text("why", record.why);
         visit.object("order", record.order);
         visit.flag("is_failure", record.is_failure);

@@ -175,3 +175,37 @@ TEST_CASE("one node prepares for the job; if it dies another one does") {
     CHECK(lines_of(ran) == 2);
     CHECK(c->count_lines("begun") == 0);
 }
+
+TEST_CASE("what was done for the job is not done again when the rendezvous dies before workers") {
+    Cluster cluster;
+    const FreePort port;
+    const std::string ran = cluster.dir() / "ran";
+    const std::string state = cluster.dir() / "state";
+    const auto start_daemon = [&] {
+        Process& daemon = cluster.start({.argv = {Cluster::program("ddprun-rendezvous"), "--listen",
+                                                  port.endpoint(), "--state-dir", state},
+                                         .env = {},
+                                         .cwd = {},
+                                         .name = "daemon"});
+        daemon.wait_for_line("^listening on ");
+        return &daemon;
+    };
+    Process* daemon = start_daemon();
+    Job job;
+    job.endpoint = port.endpoint();
+    job.flags = {"--prepare", "job:echo x >> " + ran};
+    job.script = {"--print"};
+    Process& a = start_node(cluster, job);
+    a.wait_for_line("waiting for 1 node more");
+    // It has waited for two seconds: who prepared for the job is in the journal.
+    daemon->signal(SIGKILL);
+    daemon->wait_exit();
+    daemon = start_daemon();
+    Process& b = start_node(cluster, job);
+    CHECK(a.wait_exit() == 0);
+    CHECK(b.wait_exit() == 0);
+    CHECK(lines_of(ran) == 1);
+    daemon->signal(SIGTERM);
+    CHECK(daemon->wait_exit() == 0);
+    cluster.wait_all_gone();
+}

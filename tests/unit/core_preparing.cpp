@@ -33,6 +33,10 @@ Join preparing(const std::string& name, Prepares prepares, const std::string& pr
 class Nodes3 {
 public:
     Nodes3() : coordinator(JobId("job"), CoordinatorOptions{}, Rng(1)) {}
+    /// Those of another rendezvous, which has read `record`.
+    explicit Nodes3(const RunRecord& record) : Nodes3() {
+        REQUIRE(coordinator.restore(now, record).has_value());
+    }
 
     void hear(std::uint64_t connection, const AgentMessage& message) {
         step(Received{ConnectionId(connection), message});
@@ -248,6 +252,37 @@ TEST_CASE("a node that has begun for the job under a rendezvous that is gone goe
     CHECK_FALSE(nodes.runs());
     nodes.done(1);
     CHECK(nodes.runs());
+}
+
+TEST_CASE("what was done for the job before its first workers is in the journal") {
+    Nodes3 nodes;
+    nodes.join(1, Prepares::Job);
+    nodes.join(2, Prepares::Job);
+    CHECK_FALSE(nodes.coordinator.record(nodes.now).has_value());
+    nodes.done(1);
+    CHECK(nodes.effects.record == RecordWrite::Behind);
+    CHECK_FALSE(nodes.runs());
+    const std::optional<RunRecord> record = nodes.coordinator.record(nodes.now);
+    REQUIRE(record.has_value());
+    std::string text = encode(*record);
+    const std::string field = ",\"is_prepared\":true";
+    const bool is_old = GENERATE(false, true);
+    if (is_old) {
+        text.erase(text.find(field), field.size());
+    }
+    const Result<RunRecord> read = decode_run_record(text, Limits());
+    REQUIRE(read.has_value());
+    Nodes3 later(*read);
+    Join again = preparing("b", Prepares::Job);
+    again.run_token = record->token;
+    later.hear(2, again);
+    CHECK(later.sent<Prepare>(2).size() == (is_old ? 1 : 0));
+    // The one that did it was lost with the rendezvous, and another ddprun takes its place.
+    later.hear(1, preparing("a", Prepares::Job, "2"));
+    CHECK(later.sent<Prepare>(1).empty());
+    later.hear(3, preparing("c", Prepares::Job));
+    CHECK(later.sent<Prepare>(3).empty());
+    CHECK(later.runs() == !is_old);
 }
 
 }  // namespace ddprun::rdzv
