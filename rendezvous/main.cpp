@@ -23,6 +23,7 @@
 
 #include "base/os/open_files.hpp"
 #include "base/rng.hpp"
+#include "base/signal_name.hpp"
 #include "rendezvous/election/leadership.hpp"
 #include "rendezvous/journal/sqlite_journal.hpp"
 #include "rendezvous/server/log_writer.hpp"
@@ -94,7 +95,9 @@ options:
   -h, --help            this text
 
 It prints `listening on HOST:PORT` on standard output and logs to standard error. SIGTERM and
-SIGINT end it; agents then keep their workers running for a while and look for a new one.
+SIGINT end it; agents then keep their workers running for a while and look for a new one. With
+--exit-when-idle the first one does so only once no node is connected: a scheduler sends it to all
+of a job, whose nodes are to leave together; a second one ends it.
 
 example, with the same secret file on all machines:
   ddprun-rendezvous --listen 10.0.0.7:29400
@@ -210,10 +213,18 @@ int serve(const Flags& flags, ServerOptions options) {
             is_done = true;
             signals.cancel();
         });
-        signals.async_wait([&server](boost::system::error_code cancelled, int) {
+        const auto stop = [&server](boost::system::error_code cancelled, int) {
             if (!cancelled) {
                 server.stop();
             }
+        };
+        signals.async_wait([&](boost::system::error_code cancelled, int number) {
+            if (cancelled || !flags.exits_when_idle || server.connection_count() == 0) {
+                stop(cancelled, number);
+                return;
+            }
+            log(fmt::format("{}: ends when its nodes have gone", ddprun::signal_name(number)));
+            signals.async_wait(stop);
         });
         io.run();
     }

@@ -1,6 +1,7 @@
 // Signals to ddprun: workers are asked to save, and who was signalled leaves.
 
 #include <signal.h>
+#include <sys/types.h>
 
 #include <chrono>
 #include <string>
@@ -57,6 +58,36 @@ TEST_CASE("when every node is told to leave the run is stopped") {
     b.signal(SIGTERM);
     CHECK(a.wait_exit() == 128 + SIGTERM);
     CHECK(b.wait_exit() == 128 + SIGTERM);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("a signal to all of a job, its rendezvous too, is one drain") {
+    Cluster cluster;
+    const FreePort port;
+    Job job;
+    job.endpoint = port.endpoint();
+    job.script = obedient_script(cluster);
+    Process& a = start_node(cluster, job);
+    Process& b = start_node(cluster, job);
+    a.wait_for_line(place_in(1));
+    b.wait_for_line(place_in(1));
+    const pid_t daemon = Cluster::daemon_at(port.port());
+    REQUIRE(daemon > 0);
+    // As a scheduler does it: the one that the nodes still need may be the first.
+    REQUIRE(::kill(daemon, SIGTERM) == 0);
+    Process& asking = cluster.start(
+        {.argv = {Cluster::program("ddpctl"), "status", "--rdzv-endpoint", port.endpoint()},
+         .env = {},
+         .cwd = {},
+         .name = "ddpctl"});
+    CHECK(asking.wait_exit() == 0);
+    CHECK(Cluster::daemon_at(port.port()) == daemon);
+    a.signal(SIGTERM);
+    b.signal(SIGTERM);
+    CHECK(a.wait_exit() == 128 + SIGTERM);
+    CHECK(b.wait_exit() == 128 + SIGTERM);
+    CHECK(a.count_lines("SIGTERM: draining") + b.count_lines("SIGTERM: draining") > 0);
+    CHECK(a.count_lines("out of reach") + b.count_lines("out of reach") == 0);
     cluster.wait_all_gone();
 }
 
