@@ -1,13 +1,13 @@
 """The same worker under torchrun and under ddprun, with the same flags: what does it see?
 
 Everything that a worker, or somebody who looks at logs, exit code and console, can see is compared.
-ALLOWED names what may differ and why; the documents repeat it. A difference that is not named
+ALLOWED names what may differ and why; the document repeats it. A difference that is not named
 fails, and so does a name for which no difference was seen.
 
 Every run has pipes for the launcher's stdout and stderr. Those in CONSOLE_RUNS, or all of them, are
 run again with both on a terminal and with both in one pipe.
 
-usage: parity.py BIN_DIR DOCUMENT,DOCUMENT... [--all-consoles | NAME...]
+usage: parity.py BIN_DIR DOCUMENT [--all-consoles | NAME...]
 with a Python that has torch; without names what is quick.
 """
 
@@ -444,7 +444,7 @@ def wanted_runs(arguments):
 
 
 def main():
-    bin_dir, documents, *arguments = sys.argv[1:]
+    bin_dir, document, *arguments = sys.argv[1:]
     bin_dir = os.path.abspath(bin_dir)
     python = sys.executable
     runs = wanted_runs(arguments)
@@ -458,15 +458,13 @@ def main():
             wrong = compare(run, *seen)
             print(f"{'differs' if wrong else 'same   '}  {run.name}", *wrong, sep="\n", flush=True)
             failures += wrong
-    text = ""
-    for document in documents.split(","):
-        with open(document, encoding="utf-8") as file:
-            text += file.read()
+    with open(document, encoding="utf-8") as file:
+        text = file.read()
     for allowed in ALLOWED:
         if not arguments and not allowed.is_seen and not allowed.depends_on_machine:
             failures.append(f"no run differs in: {allowed.name}")
         if f"| {allowed.name} |" not in text:
-            failures.append(f"{documents} do not name the difference: {allowed.name}")
+            failures.append(f"{document} does not name the difference: {allowed.name}")
     print(*failures[-len(ALLOWED):], sep="\n")
     sys.exit(1 if failures else 0)
 
