@@ -10,15 +10,22 @@ using namespace ddprun::agent;
 
 namespace {
 
-SupervisorOptions with_prepare() {
+SupervisorOptions with_prepare(rdzv::Prepares prepares = rdzv::Prepares::Node) {
     SupervisorOptions options = two_slot_options();
-    options.identity.prepares = rdzv::Prepares::Node;
+    options.identity.prepares = prepares;
     return options;
 }
 
 void become_preparing(Rig& rig) {
     rig.become_waiting();
     rig.hear(rdzv::Prepare{});
+}
+
+/// What the next join says of it.
+rdzv::Prepares reconnect(Rig& rig) {
+    rig.give(LinkUp{"10.0.0.1"});
+    REQUIRE(rig.sent<rdzv::Join>().size() == 1);
+    return rig.sent<rdzv::Join>()[0].prepares;
 }
 
 const std::vector<rdzv::Stopped> kPrepared = {{Generation(), {"10.0.0.1", 4001}}};
@@ -52,30 +59,21 @@ TEST_CASE("a connection that breaks does not end the command; the next join says
         rig.give(Emptied{kPrepareGeneration});
         CHECK_FALSE(rig.sends_anything());
     }
-    rig.give(LinkUp{"10.0.0.1"});
-    REQUIRE(rig.sent<rdzv::Join>().size() == 1);
-    CHECK(rig.sent<rdzv::Join>()[0].prepares ==
-          (ends_meanwhile ? rdzv::Prepares::Nobody : rdzv::Prepares::Node));
+    CHECK(reconnect(rig) == (ends_meanwhile ? rdzv::Prepares::Nobody : rdzv::Prepares::Node));
 }
 
 TEST_CASE("a node that runs the job's command says so to whichever rendezvous it joins") {
-    SupervisorOptions options = with_prepare();
-    options.identity.prepares = rdzv::Prepares::Job;
-    Rig rig(options);
+    Rig rig(with_prepare(rdzv::Prepares::Job));
     become_preparing(rig);
     rig.give(LinkDown{"reset"});
-    rig.give(LinkUp{"10.0.0.1"});
-    REQUIRE(rig.sent<rdzv::Join>().size() == 1);
-    CHECK(rig.sent<rdzv::Join>()[0].prepares == rdzv::Prepares::JobHere);
+    CHECK(reconnect(rig) == rdzv::Prepares::JobHere);
 }
 
 TEST_CASE("what ends between a join and its answer is told with the answer") {
-    SupervisorOptions options = with_prepare();
-    options.identity.prepares = rdzv::Prepares::Job;
-    Rig rig(options);
+    Rig rig(with_prepare(rdzv::Prepares::Job));
     become_preparing(rig);
     rig.give(LinkDown{"reset"});
-    rig.give(LinkUp{"10.0.0.1"});
+    CHECK(reconnect(rig) == rdzv::Prepares::JobHere);
     rig.give(PrepareEnded{});
     rig.give(Emptied{kPrepareGeneration});
     CHECK(rig.sent<rdzv::Stopped>().empty());
