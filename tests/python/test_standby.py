@@ -35,6 +35,7 @@ def look():
             [os.get_inheritable(one) for one in range(3)],
         "buffering": [sys.stdout.line_buffering, sys.stdout.encoding],
         "modules": sorted(name for name in sys.modules if "ddprun" in name or "socket" in name),
+        "killed as": open("/proc/self/oom_score_adj").read(),
         "flags": str(sys.flags), "threads": len(os.listdir("/proc/self/task")),
     }
 """
@@ -214,6 +215,13 @@ class Waits(WithEnvironment):
                 self.assertEqual(standby.says(), ["ready"])
             self.assertEqual(standby.end(), (0, ""))
             self.assertFalse(self.has_run())
+
+    def test_the_kernel_takes_its_memory_first(self):
+        standby = Standby(self, "leaves.py")
+        self.assertEqual(standby.says(), ["here"])
+        with open(f"/proc/{standby.process.pid}/oom_score_adj", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "1000\n")
+        standby.end()
 
     def test_a_descriptor_that_is_no_socket_starts_nothing(self):
         done = subprocess.run([self.python, "leaves.py"], cwd=self.folder, capture_output=True,

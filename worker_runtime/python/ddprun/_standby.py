@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = "DDPRUN_STANDBY"
 _MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
+_KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
@@ -46,19 +47,22 @@ def wait() -> None:
         # The program's `import ddprun` is to be its first, or that of a module that is imported.
         for name in [name for name in sys.modules if name.partition(".")[0] == "ddprun"]:
             del sys.modules[name]
-        has_socket = "_socket" in sys.modules
+        before = set(sys.modules)
         _wait()
-        if not has_socket and "socket" not in sys.modules:
-            del sys.modules["_socket"]
+        for name in ("_socket", "gc"):
+            if name not in before and (name != "_socket" or "socket" not in sys.modules):
+                del sys.modules[name]
     except BaseException:
         os._exit(1)
 
 
 def _wait() -> None:
     import _socket
+    import gc
 
     agent = _socket.socket(fileno=int(os.environ.pop(_VARIABLE)))
     os.set_inheritable(agent.fileno(), False)
+    killed_as = _exchange_oom_score(_KILLED_FIRST)
     agent.send(b"here")
     order = agent.recv(_MESSAGE_BYTES_MAX)
     if not order:
@@ -69,6 +73,8 @@ def _wait() -> None:
         agent.send("\0".join(("unfit", *map(str, unfit.args))).encode()[:_MESSAGE_BYTES_MAX])
         os._exit(0)
     files_before = _imported_files()
+    # Else the first allocations of the program have all that was imported looked at.
+    gc.collect()
     agent.send(b"ready")
     space = _socket.CMSG_SPACE(2 * 4)
     place, ancillary, _, _ = agent.recvmsg(_MESSAGE_BYTES_MAX, space)
@@ -78,6 +84,8 @@ def _wait() -> None:
         if _fingerprint(path) != before:
             agent.send("\0".join(("unfit", path, "has changed")).encode())
             os._exit(0)  # Its worker starts cold, with what is there now.
+    if killed_as and not _exchange_oom_score(killed_as):
+        os._exit(1)
     files = memoryview(b"".join(data for _, _, data in ancillary)).cast("i").tolist()
     for stream, file in enumerate(files, 1):
         os.dup2(file, stream)
@@ -141,6 +149,18 @@ def _judge(name: str, shadowed: set[str], files: set[int], watched: _Watched) ->
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()  # The agent sees what comes.
+
+
+def _exchange_oom_score(score: str) -> str:
+    """What it was; empty: it cannot be changed."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            before = file.read().strip()
+            file.seek(0)
+            file.write(score)
+        return before
+    except OSError:
+        return ""
 
 
 def _imported_files() -> dict[str, tuple[int, int, int] | None]:
