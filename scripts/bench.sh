@@ -13,7 +13,8 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
                         agents-1000|agents-4000|signal|stall-daemon|stall-leader|stall-paused|
                         stall-etcd|silence|false-alarms|chaos|chaos-daemons]... [--seed S]
        scripts/bench.sh store [--runs N] [--beside BUILD] [--only connects|resolver|barrier|relay|
-                        requests-1|requests-16|requests-64|memory|values|relays|relay-pytorch]...
+                        requests-1|requests-16|requests-64|memory|values|group-2|group-8|group-64|
+                        relays|relay-pytorch]...
        scripts/bench.sh srun [--runs N]
        scripts/bench.sh warm [--runs N] [--epochs N] [--warm MODULES] [--only kill|replace|kill-cpp|
                         first-line|death|speed|memory]...
@@ -36,9 +37,10 @@ control-plane
          where there are none. Writes build/bench/control-plane.json.
 store    the worker store and PyTorch's own server in turn: 10,000 connects, also to the store on
          the daemon's port and with a slow name server; barriers of 10,000 directly, to that port
-         and through relays; requests of 1, 16 and 64 clients, memory, values of 8 MiB; the store
-         directly and through the real relays of 2, 16 and 100 nodes, and of one with PyTorch's
-         clients. Writes build/bench/store.json and store-relays.json.
+         and through relays; requests of 1, 16 and 64 clients, memory, values of 8 MiB; where the
+         time of init_process_group() of 2, 8 and 64 ranks goes; the store directly and through the
+         real relays of 2, 16 and 100 nodes, and of one with PyTorch's clients. Writes
+         build/bench/store.json and store-relays.json.
 srun     what ddprun adds to a start under Slurm: srun to a worker on each of two nodes, through
          ddprun and without it in turn, in the Slurm of the tests (scripts/setup.sh --peers).
          Writes build/bench/srun.json.

@@ -24,8 +24,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 OURS, PORT, THEIRS, PLAIN = "ddprun", "daemon's port", "PyTorch", "loopback"
 BESIDE = "beside"
 MEASURES = ["connects", "resolver", "barrier", "relay", "requests-1", "requests-16", "requests-64",
-            "memory", "values", "relays", "relay-pytorch"]
+            "memory", "values", "group-2", "group-8", "group-64", "relays", "relay-pytorch"]
 CLIENTS = 10000
+GROUPS = 3
 # Nobody on this machine asks a name server then; PyTorch asks about every client that connects.
 FILES_ONLY = "hosts: files\n"
 WITH_DNS = "hosts: files dns\n"
@@ -253,6 +254,29 @@ class Bench:
                 self.table.add(f"8 MiB values, {what}", "MiB/s", "", PLAIN,
                                result[f"{name}_mib_per_s"], more_is_better=True)
 
+    def group(self, peer, server, ranks):
+        """init_process_group() of real PyTorch ranks that have done their imports."""
+        command = [self.python, os.path.join(HERE, "store_group.py"), str(server.port), str(ranks),
+                   str(GROUPS)]
+        with tempfile.NamedTemporaryFile("w") as names:
+            if self.has_namespaces:  # Many clients ask the name server about themselves, too.
+                names.write(FILES_ONLY)
+                names.flush()
+                command = ["unshare", "--mount", "sh", "-c", f"mount --bind {names.name} "
+                           '/etc/nsswitch.conf && exec "$@"', "sh", *command]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=300)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed")
+        result = json.loads(done.stdout)
+        self.add(peer, f"{ranks} ranks connect to the store", "ms", "", [result["connect"]])
+        self.add(peer, f"  {ranks} ranks: init_process_group, first", "ms", "",
+                 result["init"][:1])
+        self.add(peer, f"  {ranks} ranks: init_process_group, later", "ms", "", result["init"][1:])
+        self.add(peer, f"  {ranks} ranks: all_reduce, first", "ms", "", result["all_reduce"][:1])
+        self.add(peer, f"  {ranks} ranks: Gloo connects each to each", "ms", "", [result["gloo"]])
+        self.add(peer, f"  {ranks} ranks: of that in {result['store_calls']} calls of the store",
+                 "ms", "", [result["in_store"]])
+
     def all(self, wanted):
         def is_wanted(name):
             return not wanted or name in wanted
@@ -275,6 +299,10 @@ class Bench:
             alternate("memory", self.peers, self.memory, 1, "the lines above")
         if is_wanted("values"):
             self.serve_both("values", self.values)
+        for ranks in (2, 8, 64):
+            if is_wanted(f"group-{ranks}") and os.access(self.python, os.X_OK):
+                self.serve_both(f"group of {ranks}",
+                                lambda peer, server, ranks=ranks: self.group(peer, server, ranks))
         for nodes in NODES if is_wanted("relays") else []:
             self.relays.nodes(nodes)
         if is_wanted("relay-pytorch"):
