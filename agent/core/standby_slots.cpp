@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <map>
 #include <string_view>
 
@@ -37,6 +38,9 @@ constexpr std::array kOfGeneration{
     std::string_view("GLOO_SOCKET_IFNAME"),
 };
 
+/// `guess ` and a line end, at most.
+constexpr std::size_t kOrderLineBytes = 8;
+
 std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
     std::map<std::string, std::string> variables(worker.environment.begin(),
                                                  worker.environment.end());
@@ -49,11 +53,39 @@ std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
 StandbySlots::StandbySlots(const Limits& limits, int slots, WarmOptions options)
     : limits_(limits),
       modules_(std::move(options.modules)),
+      learns_(options.learns),
+      is_guess_(options.learns),
+      is_off_(modules_.empty() && !options.learns),
+      needs_room_(options.needs_room),
+      memory_max_(options.memory_max),
       python_(options.trial.empty() ? std::string() : options.trial.front()),
       slots_(static_cast<std::size_t>(slots)) {}
 
 void StandbySlots::begin(Instant now) {
     prepare_at_ = now + limits_.standby_after;
+    for (Slot& slot : slots_) {
+        slot.renewals = 0;
+    }
+}
+
+void StandbySlots::learn(Instant now, const std::vector<std::string>& modules) {
+    for (const std::string& module : modules) {
+        is_tried_ = true;  // It is the hook that tells.
+        const bool is_known = left_out_.contains(module) ||
+                              std::find(modules_.begin(), modules_.end(), module) != modules_.end();
+        if (!learns_ || is_known || !is_module_name(module)) {
+            continue;
+        }
+        names_bytes_ += module.size() + kOrderLineBytes;
+        if (names_bytes_ > limits_.standby_imports_bytes_max) {
+            learns_ = false;
+            return;
+        }
+        modules_.push_back(module);
+        if (prepare_at_) {
+            prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
+        }
+    }
 }
 
 void StandbySlots::is_here(LocalRank slot) {
@@ -64,13 +96,20 @@ void StandbySlots::is_here(LocalRank slot) {
     }
 }
 
-void StandbySlots::is_ready(LocalRank slot) {
-    if (std::holds_alternative<Preparing>(at(slot).state)) {
-        at(slot).state = Ready{};
+void StandbySlots::is_ready(LocalRank slot, std::uint64_t memory) {
+    if (const auto* preparing = std::get_if<Preparing>(&at(slot).state)) {
+        at(slot).state = Ready{preparing->modules, memory};
+        measured_ = std::max(measured_, memory);
     }
 }
 
 void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std::string& why) {
+    if (std::holds_alternative<Ready>(at(slot).state)) {
+        at(slot).state = Ending{};  // What it had imported is another file by now.
+        lines_.push_back(fmt::format("--warm: the standby of local rank {} has ended: {} {}",
+                                     slot.value(), module, why));
+        return;
+    }
     const auto found = std::find(modules_.begin(), modules_.end(), module);
     if (!std::holds_alternative<Preparing>(at(slot).state) || found == modules_.end()) {
         return;  // Its end says the rest.
@@ -79,6 +118,17 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
     lines_.push_back(
         fmt::format("--warm: {} and what follows it is not imported beforehand: {}", module, why));
     modules_.erase(found, modules_.end());
+    learns_ = false;
+    is_off_ = modules_.empty();
+}
+
+void StandbySlots::cannot_import(LocalRank slot, const std::string& module) {
+    const auto found = std::find(modules_.begin(), modules_.end(), module);
+    if (std::holds_alternative<Preparing>(at(slot).state) && found != modules_.end()) {
+        at(slot).state = Ending{};
+        left_out_.insert(module);
+        modules_.erase(found);
+    }
 }
 
 void StandbySlots::has_ended(LocalRank slot) {
@@ -88,7 +138,7 @@ void StandbySlots::has_ended(LocalRank slot) {
             fmt::format("--warm: {} has no ddprun package, so that workers start "
                         "cold, with all their imports; {} -m pip install ddprun",
                         python_, python_));
-        modules_.clear();
+        is_off_ = true;
     } else if (preparing != nullptr) {
         fail(slot, "it ended while it was prepared");
     } else if (std::holds_alternative<Ready>(at(slot).state)) {
@@ -101,6 +151,57 @@ void StandbySlots::are_lost() {
     for (Slot& slot : slots_) {
         slot.state = None{};
     }
+}
+
+void StandbySlots::memory_is_short() {
+    is_memory_short_ = true;
+    prepare_at_.reset();
+}
+
+std::uint64_t StandbySlots::memory_of_ready() const {
+    std::uint64_t bytes = 0;
+    for (const Slot& slot : slots_) {
+        if (const auto* ready = std::get_if<Ready>(&slot.state)) {
+            bytes += ready->memory;
+        }
+    }
+    return bytes;
+}
+
+std::string StandbySlots::no_room() const {
+    constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+    const std::uint64_t ready = memory_of_ready();
+    if (memory_max_ && (ready + measured_ > *memory_max_ || *memory_max_ == 0)) {
+        return fmt::format("one takes {} MiB, all may have {} MiB (--warm-memory-max)",
+                           measured_ / kMebibyte, *memory_max_ / kMebibyte);
+    }
+    const std::uint64_t one = measured_ != 0 ? measured_ : limits_.standby_memory_guess;
+    if (!needs_room_ || !room_) {
+        return {};
+    }
+    const auto reserve = static_cast<std::uint64_t>(limits_.standby_memory_reserve);
+    if (room_->free >= one + room_->total / 100 * reserve) {
+        return {};
+    }
+    return fmt::format(
+        "one takes about {} MiB, and {} of {} MiB are free, of which {} % are to stay so; --warm "
+        "on prepares them even so",
+        one / kMebibyte, room_->free / kMebibyte, room_->total / kMebibyte, reserve);
+}
+
+/// The first of their kind shows only then what it takes.
+void StandbySlots::keep_memory_max(StandbyEffects& out) {
+    const auto last = std::find_if(slots_.rbegin(), slots_.rend(), [](const Slot& slot) {
+        return std::holds_alternative<Ready>(slot.state);
+    });
+    if (memory_max_ && memory_of_ready() > *memory_max_ && last != slots_.rend()) {
+        discard(*last, out);
+    }
+}
+
+void StandbySlots::discard(Slot& slot, StandbyEffects& out) {
+    slot.state = Ending{};
+    out.emplace_back(DiscardStandby{number_of(slot)});
 }
 
 void StandbySlots::fail(LocalRank slot, const std::string& why) {
@@ -132,6 +233,9 @@ std::string StandbySlots::why_not(LocalRank slot) const {
     if (is_off() || at(slot).failures >= limits_.standby_failures_max) {
         return {};  // It has been said.
     }
+    if (modules_.empty()) {
+        return "what it imports is not known yet";
+    }
     return std::holds_alternative<None>(at(slot).state) ? "it had none yet" : "it was not ready";
 }
 
@@ -146,18 +250,53 @@ void StandbySlots::settle(Instant now, StandbyEffects& out) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const LocalRank slot(static_cast<int>(i));
         auto* preparing = std::get_if<Preparing>(&slots_[i].state);
-        if (preparing != nullptr && preparing->until && now >= *preparing->until) {
+        if (preparing != nullptr && now >= preparing->until) {
             fail(slot, fmt::format("it was not ready after {} ms",
                                    limits_.standby_ready_timeout.count()));
-            slots_[i].state = Ending{};
-            out.emplace_back(DiscardStandby{slot});
+            discard(slots_[i], out);
         }
     }
+    if (std::exchange(is_memory_short_, false)) {
+        give_up_all(out);
+    }
+    keep_memory_max(out);
     prepare_next(now, out);
     for (std::string& line : lines_) {
         out.emplace_back(Say{std::move(line)});
     }
     lines_.clear();
+}
+
+StandbySlots::Slot* StandbySlots::next_to_renew() {
+    const auto found = std::find_if(slots_.begin(), slots_.end(), [this](const Slot& slot) {
+        const auto* ready = std::get_if<Ready>(&slot.state);
+        return ready != nullptr && ready->modules < modules_.size() &&
+               slot.renewals < limits_.standby_failures_max;
+    });
+    return found == slots_.end() ? nullptr : &*found;
+}
+
+StandbySlots::Slot* StandbySlots::next_to_prepare() {
+    const auto found = std::find_if(slots_.begin(), slots_.end(), [this](const Slot& slot) {
+        return std::holds_alternative<None>(slot.state) &&
+               slot.failures < limits_.standby_failures_max;
+    });
+    return found == slots_.end() || modules_.empty() ? nullptr : &*found;
+}
+
+void StandbySlots::give_up_all(StandbyEffects& out) {
+    int count = 0;
+    for (Slot& slot : slots_) {
+        if (std::holds_alternative<Preparing>(slot.state) ||
+            std::holds_alternative<Ready>(slot.state)) {
+            discard(slot, out);
+            ++count;
+        }
+    }
+    if (count != 0) {
+        lines_.push_back(fmt::format("--warm: memory is short: {} standby{} ended", count,
+                                     count == 1 ? " is" : "s are"));
+    }
 }
 
 void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
@@ -168,33 +307,42 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
     if (!is_tried_) {
         slots_.front().state = Preparing{.until = until, .is_trial = true};
         out.emplace_back(TryStandby{});
-        return;
-    }
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-        if (std::holds_alternative<None>(slots_[i].state) &&
-            slots_[i].failures < limits_.standby_failures_max) {
-            slots_[i].state = Preparing{.until = until};
-            out.emplace_back(PrepareStandby{LocalRank(static_cast<int>(i)), modules_});
+    } else if (Slot* missing = next_to_prepare()) {
+        if (const std::string why = no_room(); !why.empty()) {
+            prepare_at_.reset();
+            if (!std::exchange(has_said_no_room_, true)) {
+                lines_.push_back(fmt::format("--warm: local rank {} has no standby: {}",
+                                             number_of(*missing).value(), why));
+            }
             return;
         }
+        missing->state = Preparing{.until = until, .modules = modules_.size()};
+        out.emplace_back(PrepareStandby{number_of(*missing), modules_, is_guess_});
+    } else if (Slot* old = next_to_renew()) {
+        ++old->renewals;
+        discard(*old, out);
     }
 }
 
-std::optional<Instant> StandbySlots::next_deadline() const {
-    std::optional<Instant> next;
+std::optional<Instant> StandbySlots::next_deadline() {
     for (const Slot& slot : slots_) {
         if (const auto* preparing = std::get_if<Preparing>(&slot.state)) {
-            next = preparing->until;  // Of one at a time.
+            return preparing->until;  // Of one at a time.
         }
     }
-    if (next || is_off() || !prepare_at_ || is_preparing()) {
-        return next;
+    if (is_off() || is_preparing()) {
+        return std::nullopt;
     }
-    const bool is_any_missing = std::any_of(slots_.begin(), slots_.end(), [this](const Slot& slot) {
-        return std::holds_alternative<None>(slot.state) &&
-               slot.failures < limits_.standby_failures_max;
-    });
-    return is_any_missing ? prepare_at_ : next;
+    const bool is_any_missing =
+        !is_tried_ || next_to_prepare() != nullptr || next_to_renew() != nullptr;
+    return is_any_missing ? prepare_at_ : std::nullopt;
+}
+
+bool is_module_name(std::string_view name) {
+    return !name.empty() && name.front() != '.' && name.back() != '.' &&
+           std::all_of(name.begin(), name.end(), [](unsigned char c) {
+               return std::isalnum(c) != 0 || c == '_' || c == '.';
+           });
 }
 
 bool is_of_generation(const std::string& variable) {

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -10,13 +13,20 @@
 #include "agent/core/supervisor.hpp"
 #include "base/instant.hpp"
 #include "base/limits.hpp"
+#include "base/memory_room.hpp"
 #include "base/tagged.hpp"
 
 namespace ddprun::agent {
 
+/// What one takes that has imported torch 2.13 for CPUs, and torch._dynamo, as measured.
+inline constexpr std::uint64_t kStandbyWithTorchBytes = std::uint64_t{290} << 20;
+
 /// What the user asked for with --warm.
 struct WarmOptions {
-    std::vector<std::string> modules;  ///< to be imported beforehand; empty: nobody asked
+    std::vector<std::string> modules;         ///< to be imported beforehand
+    bool learns = false;                      ///< those that a worker imports, in their place
+    bool needs_room = false;                  ///< standbys are prepared only where memory has room
+    std::optional<std::uint64_t> memory_max;  ///< bytes, of all standbys of this node
     /// A program of the workers' interpreter that does nothing: it shows whether that has the hook.
     std::vector<std::string> trial;
 };
@@ -26,10 +36,12 @@ struct WarmOptions {
 /// Start the trial as the standby of the first slot; answered by is_here() or has_ended().
 struct TryStandby {};
 
-/// Start the standby of this slot, which is to import these modules.
+/// Start the standby of this slot, which is to import these modules; if `is_guess`, those that are
+/// there and no part of the program.
 struct PrepareStandby {
     LocalRank slot;
     std::vector<std::string> modules;
+    bool is_guess = false;
 };
 
 /// SIGKILL the standby of this slot; answered by has_ended().
@@ -55,14 +67,27 @@ public:
     /// Workers are being stopped, or this node goes: nothing is prepared until begin().
     void pause() { prepare_at_.reset(); }
 
+    /// A worker imports these, in this order. What is new is imported by the next standbys, once
+    /// nothing was added for Limits::standby_after; those that are ready without it are replaced.
+    void learn(Instant now, const std::vector<std::string>& modules);
+    [[nodiscard]] bool learns() const { return learns_; }
+
     /// The trial's, or a standby's, interpreter has the hook.
     void is_here(LocalRank slot);
-    void is_ready(LocalRank slot);
-    /// It ends: `module` must not be imported before the place is known, and `why`.
+    /// It has so many bytes of its own; 0: not known.
+    void is_ready(LocalRank slot, std::uint64_t memory = 0);
+    /// It ends: `module` must not be imported before the place is known, and `why`. Of one that is
+    /// ready it is a file.
     void is_unfit(LocalRank slot, const std::string& module, const std::string& why);
+    /// It ends: a module that was only guessed cannot be imported. The next ones leave it out.
+    void cannot_import(LocalRank slot, const std::string& module);
     void has_ended(LocalRank slot);
     /// Their keeper was lost, and they with it.
     void are_lost();
+    /// Somebody waits for memory: all are given up, and none is prepared until begin().
+    void memory_is_short();
+    /// What the next settle() finds there. None: not known, which is room.
+    void see_memory(std::optional<MemoryRoom> room) { room_ = room; }
 
     /// A generation starts: those of its slots that have a standby. They are used up by this; if
     /// there are any, all others are given up, for they would share the keeper of that generation.
@@ -77,23 +102,28 @@ public:
 
     /// Does what has become due, after each of the above.
     void settle(Instant now, StandbyEffects& out);
-    [[nodiscard]] std::optional<Instant> next_deadline() const;
+    [[nodiscard]] std::optional<Instant> next_deadline();
 
     /// None is prepared any more.
-    [[nodiscard]] bool is_off() const { return modules_.empty(); }
+    [[nodiscard]] bool is_off() const { return is_off_; }
 
 private:
     struct None {};
     struct Preparing {
-        std::optional<Instant> until;  ///< set by settle()
+        Instant until;
+        std::size_t modules = 0;  ///< the first of modules_ that it imports
         bool is_trial = false;
     };
-    struct Ready {};
+    struct Ready {
+        std::size_t modules = 0;
+        std::uint64_t memory = 0;
+    };
     /// It ends by itself, or was killed; its end has not been told.
     struct Ending {};
     struct Slot {
         std::variant<None, Preparing, Ready, Ending> state;
         int failures = 0;  ///< since one was taken
+        int renewals = 0;  ///< since begin()
     };
 
     [[nodiscard]] Slot& at(LocalRank slot) { return slots_.at(index(slot)); }
@@ -103,16 +133,42 @@ private:
     }
     void fail(LocalRank slot, const std::string& why);
     void prepare_next(Instant now, StandbyEffects& out);
+    void discard(Slot& slot, StandbyEffects& out);
+    void give_up_all(StandbyEffects& out);
+    void keep_memory_max(StandbyEffects& out);
+    [[nodiscard]] std::uint64_t memory_of_ready() const;
+    /// Why another one is not prepared; empty: there is room.
+    [[nodiscard]] std::string no_room() const;
+    [[nodiscard]] LocalRank number_of(const Slot& slot) const {
+        return LocalRank(static_cast<int>(&slot - slots_.data()));
+    }
+    [[nodiscard]] Slot* next_to_prepare();
+    /// One that was ready before something was learned, and may be replaced.
+    [[nodiscard]] Slot* next_to_renew();
     [[nodiscard]] bool is_preparing() const;
 
     Limits limits_;
     std::vector<std::string> modules_;
+    std::set<std::string> left_out_;  ///< learned, but they cannot be imported
+    std::size_t names_bytes_ = 0;     ///< of what was learned
+    bool learns_;                     ///< further ones
+    bool is_guess_;                   ///< they were learned
+    bool is_off_;
+    bool needs_room_;
+    std::optional<std::uint64_t> memory_max_;
+    std::optional<MemoryRoom> room_;
+    std::uint64_t measured_ = 0;     ///< the most that a standby has had; 0: none was ready yet
+    bool is_memory_short_ = false;   ///< all are to be given up by the next settle()
+    bool has_said_no_room_ = false;  ///< once is enough
     std::string python_;
     bool is_tried_ = false;  ///< the interpreter has the hook
     std::vector<Slot> slots_;
     std::optional<Instant> prepare_at_;  ///< none: not now
     std::vector<std::string> lines_;     ///< to be said by the next settle()
 };
+
+/// Whether Python could have a module of this name.
+[[nodiscard]] bool is_module_name(std::string_view name);
 
 /// Whether workers are told this variable only when a generation starts: it differs from one to the
 /// next.

@@ -208,7 +208,7 @@ KeeperHandle::Events Agent::keeper_events(int keeper) {
 
 /// Without a second keeper every worker starts cold, as without --warm.
 void Agent::start_standbys() {
-    if (options_.warm.modules.empty()) {
+    if (options_.warm.modules.empty() && !options_.warm.learns) {
         return;
     }
     if (options_.supervisor.debugging) {
@@ -442,6 +442,9 @@ void Agent::start_workers(StartWorkers start) {
     const int world_size = start.world_size;
     last_base_rank_ = base_rank;
     last_world_size_ = world_size;
+    if (standbys_) {
+        standbys_->check();
+    }
     helpers_.begin_generation();
     if (start.relayed_store) {
         store_.relay(start);
@@ -519,7 +522,8 @@ void Agent::start_worker(Generation number, const WorkerSpec& worker, OutputPipe
     }
     keeper_->start_worker(number, worker.local_rank, worker.command, worker.environment,
                           std::move(own.out), std::move(own.err), worker.cpus,
-                          generation_->page_file(), from);
+                          generation_->page_file(), from,
+                          standbys_ ? standbys_->imports_pipe(worker.local_rank) : UniqueFd());
 }
 
 void Agent::signal_workers(const SignalWorkers& effect) {

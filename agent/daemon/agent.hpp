@@ -41,7 +41,7 @@ struct AgentOptions {
     Milliseconds preflight_timeout{};     ///< then it is killed
     std::string prepare_command;          ///< for the shell; empty: none
     std::vector<DrainSource> drain_on;    ///< may say that this node will be taken away
-    WarmOptions warm;                     ///< no modules: every worker starts cold
+    WarmOptions warm;                     ///< neither modules nor learns: all start cold
     std::string program;                  ///< as the user named it, for the report
     std::string error_file;               ///< to be written if the job fails, torchrun's format
 };

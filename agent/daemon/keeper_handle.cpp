@@ -285,7 +285,7 @@ void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
                                 const std::vector<std::string>& command,
                                 const std::vector<std::pair<std::string, std::string>>& environment,
                                 UniqueFd out, UniqueFd err, const std::vector<int>& cpus,
-                                UniqueFd page, WorkerStdin stdin_from) {
+                                UniqueFd page, WorkerStdin stdin_from, UniqueFd imports) {
     KeeperSpawn spawn{generation, local_rank, command, environment, cpus, {}, stdin_from};
     std::vector<UniqueFd> fds;
     fds.push_back(std::move(out));
@@ -293,6 +293,10 @@ void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
     if (page.is_open()) {
         spawn.page_variable = worker_variable::kPage.key;
         fds.push_back(std::move(page));
+    }
+    if (imports.is_open()) {
+        spawn.imports_variable = worker_variable::kImports.key;
+        fds.push_back(std::move(imports));
     }
     ask_for_worker(std::move(spawn), std::move(fds));
 }

@@ -83,13 +83,14 @@ public:
     /// Starts a worker with `out` and `err` as its stdout and stderr. Always answered: on_started
     /// or on_exited, or on_lost. Calls of one loop turn travel together. It may run on `cpus`
     /// only, or where this process may if that is empty. It finds `page` under a path of its
-    /// DDPRUN_PAGE; not open: that variable is not touched. With WorkerStdin::Terminal `out` is a
-    /// terminal that controls nobody yet.
+    /// DDPRUN_PAGE; not open: that variable is not touched. `imports`, a pipe, likewise in
+    /// DDPRUN_IMPORTS. With WorkerStdin::Terminal `out` is a terminal that controls nobody yet.
     void start_worker(Generation generation, LocalRank local_rank,
                       const std::vector<std::string>& command,
                       const std::vector<std::pair<std::string, std::string>>& environment,
                       UniqueFd out, UniqueFd err, const std::vector<int>& cpus = {},
-                      UniqueFd page = {}, WorkerStdin stdin_from = WorkerStdin::Inherited);
+                      UniqueFd page = {}, WorkerStdin stdin_from = WorkerStdin::Inherited,
+                      UniqueFd imports = {});
 
     /// Starts a standby of this slot, as a worker of kStandbyGeneration; `socket` is its end of the
     /// way to it, whose number it finds in DDPRUN_STANDBY. Only where no generation lives.

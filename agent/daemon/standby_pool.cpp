@@ -1,5 +1,6 @@
 #include "agent/daemon/standby_pool.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,11 +16,16 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
+#include "base/os/read_memory_room.hpp"
+#include "base/whole_number.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
 namespace {
+
+/// At once; a name is shorter.
+constexpr std::size_t kImportsReadBytes = 4096;
 
 Instant clock_now() {
     return std::chrono::steady_clock::now();
@@ -78,13 +84,13 @@ bool is_a_terminal(const UniqueFd& file) {
     return isatty(file.get()) == 1;
 }
 
-std::string order_of(const std::vector<std::string>& modules) {
+std::string order_of(const PrepareStandby& effect) {
     std::string order;
     for (const std::string& variable : variables_of_generation()) {
         order += fmt::format("placed {}\n", variable);
     }
-    for (const std::string& module : modules) {
-        order += fmt::format("import {}\n", module);
+    for (const std::string& module : effect.modules) {
+        order += fmt::format("{} {}\n", effect.is_guess ? "guess" : "import", module);
     }
     order.pop_back();
     return order;
@@ -116,10 +122,16 @@ StandbyPool::StandbyPool(boost::asio::io_context& io, const SupervisorOptions& o
       specs_(standbys_of(options)),
       slots_(options.limits, options.identity.slots, std::move(warm)),
       timer_(io, [this] { settle(); }),
-      leaving_timer_(io, [this] {
-          for (const auto& [slot, leaving] : leaving_) {
-              events_.on_hung(slot);
-          }
+      leaving_timer_(io,
+                     [this] {
+                         for (const auto& [slot, leaving] : leaving_) {
+                             events_.on_hung(slot);
+                         }
+                     }),
+      imports_(io),
+      memory_watch_(io, options.limits, [this] {
+          slots_.memory_is_short();
+          settle();
       }) {}
 
 void StandbyPool::begin() {
@@ -127,8 +139,70 @@ void StandbyPool::begin() {
     settle();
 }
 
+void StandbyPool::pause() {
+    slots_.pause();
+    timer_.set(slots_.next_deadline());
+    check();
+}
+
+void StandbyPool::check() {
+    for (auto& [slot, standby] : standbys_) {
+        if (slots_.is_waiting(slot)) {
+            (void)send_to(standby.socket.native_handle(), "check");  // Else it looks then.
+        }
+    }
+}
+
+/// One worker's are those of all.
+UniqueFd StandbyPool::imports_pipe(LocalRank local_rank) {
+    std::array<int, 2> ends{};
+    if (local_rank != LocalRank(0) || !slots_.learns() ||
+        pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+        return {};
+    }
+    boost::system::error_code ignored;
+    imports_.close(ignored);
+    imports_.assign(ends[0], ignored);
+    unfinished_import_.clear();
+    hear_imports();
+    return UniqueFd(ends[1]);
+}
+
+/// Its end is that of the keeper's generation.
+void StandbyPool::hear_imports() {
+    imports_.async_wait(boost::asio::posix::descriptor_base::wait_read,
+                        [this](const boost::system::error_code& error) {
+                            if (error) {
+                                return;
+                            }
+                            std::array<char, kImportsReadBytes> bytes{};
+                            const ssize_t got =
+                                read(imports_.native_handle(), bytes.data(), bytes.size());
+                            if (got > 0) {
+                                learn({bytes.data(), static_cast<std::size_t>(got)});
+                            } else if (got == 0 || errno != EAGAIN) {
+                                return;
+                            }
+                            hear_imports();
+                        });
+}
+
+void StandbyPool::learn(std::string_view bytes) {
+    std::vector<std::string> modules;
+    for (const char c : bytes) {
+        if (c == '\n') {
+            modules.push_back(std::exchange(unfinished_import_, {}));
+        } else if (unfinished_import_.size() < kImportsReadBytes) {
+            unfinished_import_ += c;
+        }
+    }
+    slots_.learn(clock_now(), modules);
+    settle();
+}
+
 void StandbyPool::settle() {
     StandbyEffects effects;
+    slots_.see_memory(read_memory_room());
     slots_.settle(clock_now(), effects);
     for (const StandbyEffect& effect : effects) {
         std::visit([this](const auto& one) { carry_out(one); }, effect);
@@ -142,7 +216,7 @@ void StandbyPool::carry_out(const TryStandby& /*effect*/) {
 
 void StandbyPool::carry_out(const PrepareStandby& effect) {
     const auto slot = static_cast<std::size_t>(effect.slot.value());
-    start(effect.slot, specs_.at(slot).command, effect.modules);
+    start(effect.slot, specs_.at(slot).command, order_of(effect));
 }
 
 void StandbyPool::carry_out(const DiscardStandby& effect) {
@@ -154,14 +228,14 @@ void StandbyPool::kill(LocalRank slot) {
 }
 
 void StandbyPool::start(LocalRank slot, const std::vector<std::string>& command,
-                        std::vector<std::string> modules) {
-    if (!start_in_keeper(slot, command, std::move(modules))) {
+                        std::string order) {
+    if (!start_in_keeper(slot, command, std::move(order))) {
         boost::asio::post(io_, [this, slot] { has_ended(slot); });
     }
 }
 
 bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>& command,
-                                  std::vector<std::string> modules) {
+                                  std::string order) {
     std::array<int, 2> ends{};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
         return false;
@@ -182,7 +256,7 @@ bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>
                       .stand_in = *std::move(stand_in),
                       .is_out_terminal = is_out_terminal,
                       .is_err_terminal = is_err_terminal,
-                      .modules = std::move(modules),
+                      .order = std::move(order),
                       .importing = {}});
     listen(slot, entry->second);
     const WorkerSpec& spec = specs_.at(static_cast<std::size_t>(slot.value()));
@@ -231,9 +305,9 @@ void StandbyPool::hear(LocalRank slot, std::string_view message) {
     const std::vector<std::string> fields = fields_of(message);
     if (fields[0] == "here") {
         slots_.is_here(slot);
-        if (standby.modules.empty()) {
+        if (standby.order.empty()) {
             standby.socket.close();  // It was asked whether it is there, and may go.
-        } else if (!send_to(standby.socket.native_handle(), order_of(standby.modules))) {
+        } else if (!send_to(standby.socket.native_handle(), standby.order)) {
             kill(slot);
         }
     } else if (fields[0] == "imports" && fields.size() == 2) {
@@ -241,9 +315,14 @@ void StandbyPool::hear(LocalRank slot, std::string_view message) {
         standby.importing = fields[1];
     } else if (fields[0] == "unfit" && fields.size() == 3) {
         slots_.is_unfit(slot, fields[1], fields[2]);
+    } else if (fields[0] == "drops" && fields.size() == 2) {
+        slots_.cannot_import(slot, fields[1]);
     } else if (fields[0] == "ready") {
         judge_written(slot, standby);
-        slots_.is_ready(slot);
+        constexpr std::uint64_t kKibibyte = 1024;
+        const auto memory =
+            fields.size() == 2 ? whole_number<std::uint64_t>(fields[1]) : std::nullopt;
+        slots_.is_ready(slot, memory.value_or(0) * kKibibyte);
     }
 }
 

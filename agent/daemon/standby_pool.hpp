@@ -14,6 +14,7 @@
 
 #include "agent/core/standby_slots.hpp"
 #include "agent/daemon/keeper_handle.hpp"
+#include "agent/daemon/memory_watch.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
@@ -48,7 +49,14 @@ public:
 
     /// As StandbySlots.
     void begin();
-    void pause() { slots_.pause(); }
+    void pause();
+
+    /// Those that wait look whether what they have imported is still what is there, so that this
+    /// takes no time once they have their places.
+    void check();
+
+    /// What the cold worker of this slot is to have for telling what it imports; not open: nothing.
+    [[nodiscard]] UniqueFd imports_pipe(LocalRank local_rank);
 
     /// These workers start: which of them have a standby. If any has, the keeper in use becomes
     /// that of their generation, and leave() follows for each of them.
@@ -78,8 +86,8 @@ private:
         StandIn stand_in;
         bool is_out_terminal = false;  ///< what it found as its stdout, as is the next
         bool is_err_terminal = false;
-        std::vector<std::string> modules;  ///< empty: the trial
-        std::string importing;             ///< the module; empty: none yet
+        std::string order;      ///< what it imports; empty: the trial
+        std::string importing;  ///< the module; empty: none yet
     };
     struct Leaving {
         Standby standby;
@@ -93,10 +101,11 @@ private:
     void carry_out(const PrepareStandby& effect);
     void carry_out(const DiscardStandby& effect);
     void carry_out(const Say& effect) { events_.say(effect.text); }
-    void start(LocalRank slot, const std::vector<std::string>& command,
-               std::vector<std::string> modules);
+    void start(LocalRank slot, const std::vector<std::string>& command, std::string order);
     [[nodiscard]] bool start_in_keeper(LocalRank slot, const std::vector<std::string>& command,
-                                       std::vector<std::string> modules);
+                                       std::string order);
+    void hear_imports();
+    void learn(std::string_view bytes);
     void listen(LocalRank slot, Standby& standby);
     void read_standby(LocalRank slot);
     void read_leaving(LocalRank slot);
@@ -116,7 +125,10 @@ private:
     std::map<LocalRank, Standby> standbys_;
     std::map<LocalRank, Leaving> leaving_;
     std::uint64_t last_number_ = 0;
-    bool has_started_ = false;  ///< a generation
+    bool has_started_ = false;                       ///< a generation
+    boost::asio::posix::stream_descriptor imports_;  ///< the end of the pipe that is read
+    std::string unfinished_import_;                  ///< a name without its line end
+    MemoryWatch memory_watch_;
 };
 
 }  // namespace ddprun::agent

@@ -26,6 +26,11 @@ void say(const std::string& line) {
     fmt::print(stderr, "ddprun-keeper: {}\n", line);
 }
 
+/// For processes that this one's containment holds.
+std::string path_of(const UniqueFd& file) {
+    return fmt::format("/proc/{}/fd/{}", getpid(), file.get());
+}
+
 WorkerEnd end_of(const siginfo_t& info, int outer_pid) {
     WorkerEnd end;
     end.pid = outer_pid;
@@ -85,8 +90,10 @@ void Keeper::handle(KeeperSpawn spawn) {
     const UniqueFd err = agent_->take_fd();
     UniqueFd page = spawn.page_variable.empty() ? UniqueFd() : agent_->take_fd();
     const UniqueFd standby = spawn.standby_variable.empty() ? UniqueFd() : agent_->take_fd();
+    UniqueFd imports = spawn.imports_variable.empty() ? UniqueFd() : agent_->take_fd();
     if (!out.is_open() || !err.is_open() || page.is_open() == spawn.page_variable.empty() ||
-        standby.is_open() == spawn.standby_variable.empty()) {
+        standby.is_open() == spawn.standby_variable.empty() ||
+        imports.is_open() == spawn.imports_variable.empty()) {
         on_agent_gone("a worker was to be started without its descriptors");
         return;
     }
@@ -105,6 +112,10 @@ void Keeper::handle(KeeperSpawn spawn) {
     if (page.is_open()) {
         spawn.environment.emplace_back(spawn.page_variable,
                                        hold_page(spawn.generation, std::move(page)));
+    }
+    if (imports.is_open()) {
+        imports_ = std::move(imports);
+        spawn.environment.emplace_back(spawn.imports_variable, path_of(imports_));
     }
     if (standby.is_open()) {
         spawn.environment.emplace_back(spawn.standby_variable, std::to_string(kStandbySocket));
@@ -129,7 +140,7 @@ std::string Keeper::hold_page(Generation generation, UniqueFd page) {
     if (!page_.is_open() || held_ != generation) {
         page_ = std::move(page);
     }
-    return fmt::format("/proc/{}/fd/{}", getpid(), page_.get());
+    return path_of(page_);
 }
 
 void Keeper::handle(const KeeperAdopt& adopt) {
@@ -308,6 +319,7 @@ void Keeper::wait_for_orphans() {
 void Keeper::on_empty() {
     held_ = Generation();
     page_.reset();
+    imports_.reset();
     containment_.end_generation();
     if (is_ending_) {
         containment_.release();

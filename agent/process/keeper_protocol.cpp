@@ -132,6 +132,7 @@ Result<std::string> encode(const KeeperSpawn& spawn) {
     out.string(spawn.page_variable);
     out.number(spawn.stdin_from);
     out.string(spawn.standby_variable);
+    out.string(spawn.imports_variable);
     return std::move(out).finish();
 }
 
@@ -249,6 +250,7 @@ KeeperSpawn read_spawn(Reader& in) {
     spawn.page_variable = in.string();
     spawn.stdin_from = in.number<WorkerStdin>();
     spawn.standby_variable = in.string();
+    spawn.imports_variable = in.string();
     if (spawn.command.empty() || spawn.stdin_from > WorkerStdin::Terminal) {
         in.fail();
     }

@@ -57,6 +57,9 @@ struct KeeperSpawn {
     /// Set to the number that the socket, which comes with it, has in the standby; empty: none
     /// comes.
     std::string standby_variable = {};
+    /// Set to the path of the pipe, which comes with it, that takes the names of the modules that
+    /// it imports; empty: none comes.
+    std::string imports_variable = {};
 
     bool operator==(const KeeperSpawn&) const = default;
 };

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "agent/core/standby_slots.hpp"
+#include "base/limits.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 
 namespace ddprun::launcher {
@@ -81,6 +83,27 @@ Finding check_shared_memory(const MachineFacts& facts) {
                            : "somebody has left files there: ls -l /dev/shm";
     }
     return finding;
+}
+
+/// What --warm prepares standbys by.
+Finding check_memory(const MachineFacts& facts) {
+    constexpr std::string_view kName = "memory";
+    if (!facts.memory) {
+        return unknown(kName, "its size cannot be read");
+    }
+    const auto reserve = static_cast<std::uint64_t>(Limits{}.standby_memory_reserve);
+    const std::uint64_t kept = facts.memory->total / 100 * reserve;
+    const std::uint64_t room = facts.memory->free - std::min(facts.memory->free, kept);
+    const std::uint64_t standbys = room / agent::kStandbyWithTorchBytes;
+    return {.check = kName,
+            .result = standbys == 0 ? CheckResult::Doubtful : CheckResult::Good,
+            .what = fmt::format(
+                "{} of {} MiB are free: room for {} standbys of --warm with torch, {} MiB each",
+                facts.memory->free / kMebibyte, facts.memory->total / kMebibyte, standbys,
+                agent::kStandbyWithTorchBytes / kMebibyte),
+            .todo = standbys == 0 ? "workers may be killed for memory, and --warm auto prepares no "
+                                    "standby: see what has it, or raise the limit of the container"
+                                  : ""};
 }
 
 Finding check_clock(const MachineFacts& facts) {
@@ -308,7 +331,7 @@ std::vector<Finding> check_machine(const MachineFacts& facts) {
     return {check_open_files(facts), check_backlog(facts),    check_shared_memory(facts),
             check_clock(facts),      check_interfaces(facts), check_hostname(facts),
             check_ports(facts),      check_cpus(facts),       check_gpus(facts),
-            check_cgroups(facts),    check_namespaces(facts)};
+            check_cgroups(facts),    check_namespaces(facts), check_memory(facts)};
 }
 
 }  // namespace ddprun::launcher

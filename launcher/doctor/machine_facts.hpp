@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_room.hpp"
 #include "launcher/surroundings/gpu.hpp"
 
 namespace ddprun::launcher {
@@ -29,6 +30,7 @@ struct MachineFacts {
     std::vector<std::string> hostname_addresses;  ///< what it resolves to; empty: nothing
     std::optional<int> cpus_allowed;
     std::optional<int> cpus_present;
+    std::optional<MemoryRoom> memory;
     std::optional<double> cpu_quota;    ///< CPUs' worth of time; none: no bound, or unknown
     std::optional<int> outgoing_ports;  ///< net.ipv4.ip_local_port_range
     std::optional<bool> is_rendezvous_port_free;

@@ -18,6 +18,7 @@
 #include "agent/process/start_first_process.hpp"
 #include "base/os/network_interfaces.hpp"
 #include "base/os/numeric_address.hpp"
+#include "base/os/read_memory_room.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/nvml.hpp"
 #include "launcher/machine/real_surroundings.hpp"
@@ -66,6 +67,7 @@ void read_cpus(const Surroundings& surroundings, MachineFacts& facts) {
         facts.cpus_present = static_cast<int>(present);
     }
     facts.cpu_quota = cpu_quota(surroundings);
+    facts.memory = read_memory_room();
 }
 
 /// Whether a rendezvous could listen there, for all of this machine's addresses.

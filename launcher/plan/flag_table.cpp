@@ -180,9 +180,9 @@ constexpr std::array kFlags = {
         "watch", "exit|preload", Group::Other,
         "notice deaths when the process is gone (default), or before\nits memory is taken down, by "
         "a small preloaded library"),
-    value("warm", "off|MODULES", Group::Other,
-          "keep a standby of each Python worker that has imported a,b\n"
-          "and starts at once after a failure (default off)"),
+    value("warm", "auto|on|off|MODULES", Group::Other,
+          "Python workers start from standbys (default off)"),
+    value("warm-memory-max", "SIZE", Group::Other, "of all standbys of this node together"),
     value("prepare", "CMD", Group::Other,
           "run CMD on each node (job:CMD: on one) before its workers:\n"
           "downloads, tokenizing; no time-out or barrier waits for it"),

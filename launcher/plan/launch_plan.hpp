@@ -76,7 +76,11 @@ struct LaunchPlan {
     std::vector<std::string> env_per_run;  ///< variables that workers find the run's number in
     bool resumes_wandb = false;            ///< these have WANDB_RUN_ID: a known run is gone on with
     std::optional<agent::InterfaceChoice> interface;  ///< none: workers choose by themselves
-    std::vector<std::string> warm_modules;  ///< standbys import these; empty: there are none
+    std::vector<std::string> warm_modules;            ///< standbys import these
+    /// They import what a worker does. Neither this nor modules: there are no standbys.
+    bool learns_warm_modules = false;
+    bool warm_needs_room = false;                  ///< only where memory has room for them
+    std::optional<std::uint64_t> warm_memory_max;  ///< bytes, of all standbys of this node
     std::string prepare_command;    ///< before the first workers, for the shell; empty: none
     bool is_prepared_once = false;  ///< by one node for the job
     std::string preflight_command;  ///< before each generation, for the shell; empty: none

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/core/standby_slots.hpp"
 #include "base/limits.hpp"
 #include "launcher/plan/gpus.hpp"
 #include "launcher/plan/log_place.hpp"
@@ -228,23 +229,34 @@ Result<void> take_prepare(const CommandLine& line, LaunchPlan& plan) {
 
 /// What standbys import; `program` is what they are standbys of.
 Result<void> take_warm(const CommandLine& line, const Program& program, LaunchPlan& plan) {
+    if (const std::optional<Given> most = line.value("warm-memory-max")) {
+        const Result<std::uint64_t> bytes = parse_bytes(*most, 0);
+        if (!bytes) {
+            return bytes.error();
+        }
+        plan.warm_memory_max = *bytes;
+    }
     const std::optional<Given> given = line.value("warm");
     if (!given || given->value == "off") {
         return {};
     }
+    const bool is_auto = given->value == "auto";
+    const bool learns = is_auto || given->value == "on";
     std::vector<std::string> modules;
-    for (const std::string_view name : split(given->value, ',')) {
-        const bool is_name = !name.empty() && name.front() != '.' && name.back() != '.' &&
-                             std::all_of(name.begin(), name.end(), [](unsigned char c) {
-                                 return std::isalnum(c) != 0 || c == '_' || c == '.';
-                             });
-        if (!is_name || name == "on" || name == "auto") {
+    for (const std::string_view name :
+         learns ? std::vector<std::string_view>() : split(given->value, ',')) {
+        if (!agent::is_module_name(name) || name == "on" || name == "auto" || name == "off") {
             return Error{ErrorCode::InvalidArgument,
                          fmt::format("{}: {} is no module of Python; name those that take long to "
-                                     "import, as in --warm torch,torch._dynamo, or write off",
+                                     "import, as in --warm torch,torch._dynamo, or write auto, on "
+                                     "or off",
                                      given->shown(), name.empty() ? "an empty name" : name)};
         }
         modules.emplace_back(name);
+    }
+    const bool may_restart = plan.settings.max_restarts > 0 || plan.settings.max_nodes > 1;
+    if (is_auto && (!program.is_python || !may_restart)) {
+        return {};
     }
     if (!program.is_python) {
         plan.warnings.push_back(
@@ -253,6 +265,8 @@ Result<void> take_warm(const CommandLine& line, const Program& program, LaunchPl
         return {};
     }
     plan.warm_modules = std::move(modules);
+    plan.learns_warm_modules = learns;
+    plan.warm_needs_room = is_auto;
     return {};
 }
 

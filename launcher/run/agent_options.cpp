@@ -216,6 +216,9 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     // Every node has a store ready; one that wishes for a later place leaves the port to the first.
     options.store_port = plan.node_rank.value_or(0) > 0 ? 0 : plan.master_port;
     options.warm.modules = plan.warm_modules;
+    options.warm.learns = plan.learns_warm_modules;
+    options.warm.needs_room = plan.warm_needs_room;
+    options.warm.memory_max = plan.warm_memory_max;
     options.warm.trial = {plan.command.front(), "-c", "pass"};
     options.prepare_command = plan.prepare_command;
     options.preflight_command = plan.preflight_command;

@@ -11,9 +11,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "agent/core/standby_slots.hpp"
 #include "agent/core/worker_group.hpp"
 #include "agent/process/cgroup.hpp"
 #include "agent/process/start_first_process.hpp"
+#include "base/os/read_memory_room.hpp"
 #include "launcher/plan/placement.hpp"
 #include "launcher/run/agent_options.hpp"
 #include "launcher/run/node_identity.hpp"
@@ -223,11 +225,19 @@ std::string prepare_text(const LaunchPlan& plan) {
 }
 
 std::string warm_text(const LaunchPlan& plan) {
-    if (plan.warm_modules.empty()) {
+    constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+    if (plan.warm_modules.empty() && !plan.learns_warm_modules) {
         return {};
     }
-    return fmt::format("standbys {}, each with {}\n", plan.slots,
-                       fmt::join(plan.warm_modules, ", "));
+    std::string text = fmt::format("standbys {}, each with ", plan.slots);
+    text += plan.learns_warm_modules ? std::string("what the first worker imports")
+                                     : fmt::format("{}", fmt::join(plan.warm_modules, ", "));
+    text +=
+        fmt::format("; with torch about {} MiB each", agent::kStandbyWithTorchBytes / kMebibyte);
+    if (const std::optional<MemoryRoom> room = read_memory_room()) {
+        text += fmt::format(", of {} MiB that are free", room->free / kMebibyte);
+    }
+    return text + "\n";
 }
 
 bool is_everywhere(const std::vector<agent::WorkerSpec>& workers, const Pair& entry) {

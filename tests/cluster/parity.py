@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from user import FOREIGN
 
 PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "workers", "parity_probe.py")
-PATIENCE_SECONDS = 400  # torchrun beside other jobs, on a machine that has no time for it
+PATIENCE_SECONDS = 120
 
 
 @dataclass

@@ -22,26 +22,31 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PACKAGE = os.path.join(ROOT, "worker_runtime", "python")
 BIN = ""
 
-# The last that a standby imports. A cold worker has not imported it.
+# The last that a standby imports. Its program has not begun.
 MODULE = """
-import os
-with open(os.environ["TOLD"], "w") as told:
-    told.write(f"{os.getpid()}\\n")
+import os, sys
+if not hasattr(sys.modules["__main__"], "__file__"):
+    with open(os.environ["TOLD"], "w") as told:
+        told.write(f"{os.getpid()}\\n")
 """
 
 WORKER = """
 import json, os, signal, sys
 is_warm = "tells_test" in sys.modules
+has_more = "more_test" in sys.modules
 import ddprun
 worker = ddprun.worker()
 worker.progress(7)
+for name in os.environ.get("IMPORTS", "").split():
+    __import__(name)
 rank = worker.rank
 with open("/proc/self/cmdline", "rb") as file:
     command = file.read().decode().split("\\0")[:-1]
 print(f"rank {rank} of {worker.world_size} generation {worker.generation} "
       f"{'warm' if is_warm else 'cold'}", flush=True)
 with open(os.path.join(os.environ["OUT"], f"{worker.generation}.{rank}.json"), "w") as file:
-    json.dump({"is_warm": is_warm, "argv": sys.argv, "command": command, "path": sys.path,
+    json.dump({"is_warm": is_warm, "has_more": has_more, "argv": sys.argv,
+               "command": command, "path": sys.path,
                "variables": sorted(os.environ), "page": bool(os.environ["DDPRUN_PAGE"]),
                "rank": os.environ["RANK"], "parent": os.getppid(),
                "streams": [os.fstat(one).st_mode for one in range(3)],
@@ -55,11 +60,17 @@ if is_warm or os.environ.get("ENDS_AT") == str(worker.generation):
 if rank == 0:
     standbys = []
     with open(os.environ["TOLD"]) as told:   # Both slots have theirs.
-        while len(standbys) < worker.world_size:
+        # One more that has told before it stopped at a module which must wait.
+        unfit = worker.generation == 1 and "thread_test" in os.environ.get("IMPORTS", "")
+        while len(standbys) < worker.world_size + unfit:
             line = told.readline()
             if line:
                 standbys.append(int(line))
-    if os.environ.get("DOES"):
+    if os.environ.get("DOES") == "EDIT":
+        import tells_test
+        with open(tells_test.__file__, "a") as file:
+            file.write("# another one\\n")
+    elif os.environ.get("DOES"):
         for pid in standbys:
             os.kill(pid, getattr(signal, os.environ["DOES"]))
     sys.exit(3)
@@ -146,6 +157,39 @@ class WarmJobs(Jobs):
                 self.assertIn("generation 2 cold", said)
                 self.assertIn("--warm: ", said)
 
+    def test_an_imported_file_that_was_edited_has_its_standbys_thrown_away(self):
+        code, said = self.run_job(DOES="EDIT", ENDS_AT="2")
+        self.assertEqual(code, 0, said)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} of 2 generation 2 cold", said)
+        self.assertIn("tells_test.py has changed", said)
+
+    def test_what_the_first_worker_imports_is_learned(self):
+        self.write(os.path.join(self.packages, "more_test.py"), "")
+        self.write(os.path.join(self.packages, "thread_test.py"),
+                   "import threading\nthreading.Thread(target=threading.Event().wait, "
+                   "daemon=True).start()\n")
+        self.write(self.path("own_test.py"), "")
+        for how in ("auto", "on"):
+            with self.subTest(how):
+                code, said = self.run_job("--warm", how,
+                                          IMPORTS="own_test tells_test thread_test more_test")
+                self.assertEqual(code, 0, said)
+                last = max(int(name.partition(".")[0]) for name in os.listdir(self.path("out")))
+                for rank in range(2):
+                    warm = self.seen(last, rank)
+                    self.assertTrue(warm["is_warm"], said)
+                    self.assertFalse(warm["has_more"], said)
+                    self.assertNotIn("DDPRUN_IMPORTS", warm["variables"])
+                self.assertNotIn("DDPRUN_IMPORTS", self.seen(1, 0)["variables"])
+                self.assertEqual(said.count("--warm: thread_test and what follows it is not "
+                                            "imported beforehand: it starts 1 thread"), 1, said)
+
+    def test_auto_is_off_where_nothing_starts_again(self):
+        code, said = self.run_job("--warm", "auto", "--max-restarts", "0", "--dry-run")
+        self.assertEqual(code, 0, said)
+        self.assertNotIn("standbys", said)
+
     def test_standbys_end_with_ddprun(self):
         self.write(self.path("train.py"), "import threading\nthreading.Event().wait()\n")
         process = self.start()
@@ -171,7 +215,7 @@ class WarmJobs(Jobs):
         process.communicate(timeout=PATIENCE_S)
 
     def test_what_is_no_module_is_refused(self):
-        for text in ("on", "torch,", "-x"):
+        for text in ("torch,on", "torch,", "-x"):
             code, said = self.run_job("--warm=" + text)
             self.assertEqual(code, 2, said)
             self.assertIn("--warm torch", said)

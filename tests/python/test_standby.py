@@ -84,6 +84,8 @@ MODULES = {
     "shadowing_module": "import own_module",
     "own_module": "PLACE = 'site-packages'",
     "copies_module": "import os\nCOPY = dict(os.environ)\nassert 'RANK' not in COPY",
+    "lazy_module": "import json\ndef run():\n    import quiet_module",
+    "imports_own": "import sys\nsys.path.insert(0, 'elsewhere')\nimport elsewhere_module",
     "sets_module": "import os\nos.environ['SET_BY_MODULE'] = 'yes'",
 }
 
@@ -103,12 +105,16 @@ class Standby:
         theirs.close()
         os.close(out)
 
+    def says_ready(self):
+        said = self.says()
+        assert said[0] == "ready" and int(said[1]) > 0, said
+
     def says(self):
         return self.socket.recv(MESSAGE_BYTES_MAX).decode().split("\0")
 
-    def order(self, *modules):
+    def order(self, *modules, how="import"):
         self.socket.send("\n".join(["placed RANK", "placed WORLD_SIZE"] +
-                                   [f"import {name}" for name in modules]).encode())
+                                   [f"{how} {name}" for name in modules]).encode())
 
     def release(self, place):
         """What the program writes, and what the standby said last."""
@@ -169,7 +175,7 @@ class Same(WithEnvironment):
         standby.order("json", "quiet_module", "copies_module")
         for name in ("json", "quiet_module", "copies_module"):
             self.assertEqual(standby.says(), ["imports", name])
-        self.assertEqual(standby.says(), ["ready"])
+        standby.says_ready()
         written, last = standby.release(PLACE)
         self.assertEqual(last, ["gone"])
         self.assertEqual(json.loads(written), json.loads(cold.stdout))
@@ -191,9 +197,109 @@ class Same(WithEnvironment):
         standby = Standby(self, "raises.py")
         self.assertEqual(standby.says(), ["here"])
         standby.order()
-        self.assertEqual(standby.says(), ["ready"])
+        standby.says_ready()
         self.assertEqual(standby.release(PLACE), (cold.stderr, ["gone"]))
         self.assertEqual(standby.end(), (1, ""))
+
+
+class Guesses(WithEnvironment):
+    """What another worker has imported, of which some may be no more or not beforehand."""
+
+    def setUp(self):
+        os.makedirs(os.path.join(self.folder, "elsewhere"), exist_ok=True)
+        self.write(os.path.join(self.folder, "elsewhere", "elsewhere_module.py"), "")
+        self.write(os.path.join(self.folder, "beside.py"), "")
+        self.write(os.path.join(self.packages, "editable.pth"),
+                   os.path.join(self.folder, "elsewhere") + "\n")
+        self.write(os.path.join(self.folder, "shows.py"),
+                   "import sys\nprint([one for one in sys.argv[1:] if one in sys.modules])\n")
+
+    def imports(self, *names):
+        standby = Standby(self, "shows.py", *names)
+        self.assertEqual(standby.says(), ["here"])
+        standby.order(*names, how="guess")
+        imported, said = [], standby.says()
+        while said[0] == "imports":
+            imported, said = [*imported, said[1]], standby.says()
+        if said[0] != "ready":
+            self.assertEqual(standby.end(), (0, ""))
+            return imported, said
+        written, last = standby.release(PLACE)
+        self.assertEqual(last, ["gone"])
+        standby.end()
+        return imported, written
+
+    def test_what_is_no_part_of_the_program_in_its_order(self):
+        names = ("quiet_module", "beside", "elsewhere_module", "missing_module", "json.decoder",
+                 "json.missing", "sets_module")
+        self.assertEqual(self.imports(*names), (
+            ["quiet_module", "json.decoder", "json.missing", "sets_module"],
+            "['quiet_module', 'json.decoder', 'sets_module']\n"))
+
+    def test_what_cannot_be_imported_is_left_out_of_the_next(self):
+        self.assertEqual(self.imports("quiet_module", "broken_module", "sets_module"), (
+            ["quiet_module", "broken_module"], ["drops", "broken_module"]))
+
+    def test_what_must_wait_stops_it(self):
+        for name, why in (("thread_module", "it starts 1 thread"),
+                          ("imports_own", "it imports elsewhere_module, which is not in "
+                                          "site-packages")):
+            self.assertEqual(self.imports("quiet_module", name, "sets_module"), (
+                ["quiet_module", name], ["unfit", name, why]))
+
+
+class Tells(WithEnvironment):
+    """A cold worker tells what it imports."""
+
+    def told(self, program, *arguments):
+        self.write(os.path.join(self.folder, "imports.py"), program)
+        pipe = os.path.join(self.folder, "told")
+        os.mkfifo(pipe)
+        self.addCleanup(os.unlink, pipe)
+        read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        done = subprocess.run([self.python, "imports.py", *arguments], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL,
+                              env={**self.variables, "DDPRUN_IMPORTS": pipe})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        with os.fdopen(read) as file:
+            return file.read().split(), done.stdout
+
+    def test_what_the_program_itself_imports_and_its_own_modules_do(self):
+        self.write(os.path.join(self.folder, "of_program.py"),
+                   "import asks_module\nimport lazy_module\n")
+        names, _ = self.told(
+            "import of_program, importlib.util\n"
+            "importlib.util.find_spec('sets_module')\n"
+            "try:\n    import missing_module\nexcept ImportError:\n    pass\n"
+            "import lazy_module\nlazy_module.run()\n")
+        for name in ("json", "json.decoder", "sets_module"):
+            self.assertNotIn(name, names)
+        self.assertEqual([name for name in names if name.endswith(("program", "module"))],
+                         ["of_program", "asks_module", "lazy_module", "missing_module",
+                          "quiet_module"])
+
+    def test_a_forked_child_tells_nothing(self):
+        names, _ = self.told("import os\nif os.fork() == 0:\n    import quiet_module\n"
+                             "    os._exit(0)\nos.wait()\nimport sets_module\n")
+        self.assertIn("sets_module", names)
+        self.assertNotIn("quiet_module", names)
+
+    def test_the_program_finds_nothing_else(self):
+        program = LOOK + ("seen = look()\nseen['meta_path'] = [one for one in seen['meta_path'] "
+                          "if 'ddprun' not in one]\nprint(json.dumps(seen))")
+        _, written = self.told(program)
+        cold = subprocess.run([self.python, "imports.py"], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL, env=self.variables)
+        self.maxDiff = None
+        self.assertEqual(json.loads(written), json.loads(cold.stdout))
+
+    def test_nobody_who_hears_it_is_no_matter(self):
+        self.write(os.path.join(self.folder, "leaves.py"), "import json\nprint('done')\n")
+        for path in ("", "/nowhere/at/all", "/dev/null"):
+            done = subprocess.run([self.python, "leaves.py"], cwd=self.folder, text=True,
+                                  capture_output=True, stdin=subprocess.DEVNULL,
+                                  env={**self.variables, "DDPRUN_IMPORTS": path})
+            self.assertEqual((done.stdout, done.stderr), ("done\n", ""))
 
 
 class Waits(WithEnvironment):
@@ -212,7 +318,7 @@ class Waits(WithEnvironment):
             if last == "ready":
                 standby.order("quiet_module")
                 self.assertEqual(standby.says(), ["imports", "quiet_module"])
-                self.assertEqual(standby.says(), ["ready"])
+                standby.says_ready()
             self.assertEqual(standby.end(), (0, ""))
             self.assertFalse(self.has_run())
 
@@ -235,7 +341,7 @@ class Waits(WithEnvironment):
         self.assertEqual(standby.says(), ["here"])
         standby.order("sets_module")
         self.assertEqual(standby.says(), ["imports", "sets_module"])
-        self.assertEqual(standby.says(), ["ready"])
+        standby.says_ready()
         self.assertEqual(standby.release(PLACE), ("yes\n", ["gone"]))
         standby.end()
         os.unlink(os.path.join(self.folder, "has_run"))
@@ -247,9 +353,23 @@ class Waits(WithEnvironment):
         self.assertEqual(standby.says(), ["here"])
         standby.order("edited_module")
         self.assertEqual(standby.says(), ["imports", "edited_module"])
-        self.assertEqual(standby.says(), ["ready"])
+        standby.says_ready()
         self.write(path, "VALUE = 22")
         self.assertEqual(standby.release(PLACE), ("", ["unfit", path, "has changed"]))
+        self.assertEqual(standby.end(), (0, ""))
+        self.assertFalse(self.has_run())
+
+    def test_a_file_that_has_changed_is_noticed_when_the_others_leave(self):
+        path = os.path.join(self.packages, "edited_module.py")
+        self.write(path, "VALUE = 1")
+        standby = Standby(self, "leaves.py")
+        self.assertEqual(standby.says(), ["here"])
+        standby.order("edited_module")
+        self.assertEqual(standby.says(), ["imports", "edited_module"])
+        standby.says_ready()
+        self.write(path, "VALUE = 22")
+        standby.socket.send(b"check")
+        self.assertEqual(standby.says(), ["unfit", path, "has changed"])
         self.assertEqual(standby.end(), (0, ""))
         self.assertFalse(self.has_run())
 

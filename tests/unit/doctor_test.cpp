@@ -30,6 +30,7 @@ MachineFacts good_machine() {
     facts.interfaces = {{"lo", "127.0.0.1", true}, {"eth0", "10.0.0.7", false}};
     facts.hostname = "gpu-07";
     facts.hostname_addresses = {"10.0.0.7"};
+    facts.memory = ddprun::MemoryRoom{std::uint64_t{256} << 30, std::uint64_t{200} << 30};
     facts.cpus_allowed = 64;
     facts.cpus_present = 64;
     facts.outgoing_ports = 28232;
@@ -60,14 +61,14 @@ std::string wrong_with(const MachineFacts& facts) {
 
 TEST_CASE("nothing is wrong with a good machine, and every check says what it saw") {
     CHECK(wrong_with(good_machine()).empty());
-    CHECK(check_machine(good_machine()).size() == 11);
+    CHECK(check_machine(good_machine()).size() == 12);
 }
 
 TEST_CASE("what could not be read is unknown, not good") {
     CHECK(wrong_with(MachineFacts{}) ==
           "open files unknown; listen backlog unknown; shared memory unknown; clock unknown; "
           "interfaces doubtful; host name doubtful; ports unknown; CPUs unknown; GPUs unknown; "
-          "cgroups unknown; PID namespaces unknown");
+          "cgroups unknown; PID namespaces unknown; memory unknown");
 }
 
 TEST_CASE("each thing that jobs run into is found") {
@@ -181,7 +182,7 @@ TEST_CASE("this machine is looked at") {
     CHECK(facts.namespace_refusal.has_value());
     CHECK(facts.outgoing_ports.value_or(0) > 0);
     CHECK(facts.is_rendezvous_port_free.has_value());
-    CHECK(check_machine(facts).size() == 11);
+    CHECK(check_machine(facts).size() == 12);
 }
 
 namespace {

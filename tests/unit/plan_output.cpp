@@ -173,7 +173,7 @@ TEST_CASE("standbys import the modules that --warm names, of a program that Pyth
     const std::vector<std::string> two{"torch", "torch._dynamo"};
     CHECK(plan_of("--warm torch,torch._dynamo").warm_modules == two);
     CHECK(plan_of("", {{"PET_WARM", "torch,torch._dynamo"}}).warm_modules == two);
-    for (const std::string text : {"on", "auto", "torch,", "a b", ".torch", "torch/nn"}) {
+    for (const std::string text : {"torch,on", "torch,", "a b", ".torch", "torch/nn", ""}) {
         CHECK(as_error(outcome_of({"--warm", text, "train.py"}))
                   .line.find("is no module of Python; name those") != std::string::npos);
     }
@@ -181,6 +181,19 @@ TEST_CASE("standbys import the modules that --warm names, of a program that Pyth
         as_plan(outcome_of({"--warm", "torch", "--no-python", "/usr/bin/true"}));
     CHECK(other.warm_modules.empty());
     CHECK(other.warnings.back().find("has no effect") != std::string::npos);
+}
+
+TEST_CASE("standbys learn what to import where workers may start again") {
+    CHECK_FALSE(plan_of("").learns_warm_modules);
+    CHECK_FALSE(plan_of("--warm off").learns_warm_modules);
+    CHECK(plan_of("--warm on").learns_warm_modules);
+    CHECK(plan_of("--warm on").warm_modules.empty());
+    CHECK_FALSE(plan_of("--warm auto --max-restarts 0").learns_warm_modules);
+    CHECK(plan_of("--warm auto --max-restarts 1").learns_warm_modules);
+    const LaunchPlan other = as_plan(
+        outcome_of({"--warm", "auto", "--max-restarts", "1", "--no-python", "/usr/bin/true"}));
+    CHECK_FALSE(other.learns_warm_modules);
+    CHECK(other.warnings.empty());
 }
 
 TEST_CASE("a prepare command is one text for the shell, for each node or once for the job") {

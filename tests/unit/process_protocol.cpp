@@ -26,6 +26,7 @@ std::vector<KeeperRequest> some_requests() {
         KeeperForward{Generation(3), 10},
         KeeperSpawn{Generation(1), LocalRank(1), {"prog"}, {}, {}, {}, WorkerStdin::Terminal},
         KeeperSpawn{kStandbyGeneration, LocalRank(1), {"prog"}, {}, {}, {}, {}, "STANDBY"},
+        KeeperSpawn{Generation(1), LocalRank(0), {"prog"}, {}, {}, "PAGE", {}, {}, "IMPORTS"},
         KeeperAdopt{Generation(4), LocalRank(1), true},
         KeeperTerminal{bytes, "raw"},
         KeeperEmpty{Generation(2)}};

@@ -1,5 +1,6 @@
 #include "agent/core/standby_slots.hpp"
 
+#include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
@@ -27,8 +28,9 @@ struct TwoSlots {
             if (std::holds_alternative<TryStandby>(effect)) {
                 words.emplace_back("try");
             } else if (const auto* prepare = std::get_if<PrepareStandby>(&effect)) {
-                words.push_back(fmt::format("prepare {} of {}", prepare->slot.value(),
-                                            prepare->modules.size()));
+                words.push_back(fmt::format("prepare {} of {}{}", prepare->slot.value(),
+                                            prepare->modules.size(),
+                                            prepare->is_guess ? " guessed" : ""));
             } else if (const auto* discard = std::get_if<DiscardStandby>(&effect)) {
                 words.push_back(fmt::format("discard {}", discard->slot.value()));
             } else {
@@ -60,6 +62,8 @@ struct TwoSlots {
     StandbySlots slots;
 };
 
+constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+
 using Decisions = std::vector<std::string>;
 
 }  // namespace
@@ -73,9 +77,9 @@ TEST_CASE("standbys are prepared one at a time once workers have run for a while
     CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
     two.try_it();
     CHECK(two.settle().empty());
-    two.slots.is_ready(TwoSlots::kFirst);
+    two.slots.is_ready(TwoSlots::kFirst, 0);
     CHECK(two.settle() == Decisions{"prepare 1 of 2"});
-    two.slots.is_ready(TwoSlots::kSecond);
+    two.slots.is_ready(TwoSlots::kSecond, 0);
     CHECK(two.settle().empty());
     CHECK(!two.slots.next_deadline());
 }
@@ -84,7 +88,7 @@ TEST_CASE("workers that are being stopped have no standby prepared beside them")
     TwoSlots two;
     two.try_it();
     two.slots.pause();
-    two.slots.is_ready(TwoSlots::kFirst);
+    two.slots.is_ready(TwoSlots::kFirst, 0);
     CHECK(two.settle().empty());
     CHECK(!two.slots.next_deadline());
     two.slots.begin(two.now);
@@ -98,7 +102,7 @@ TEST_CASE("a generation takes the standbys that are ready, and none is left besi
     CHECK(two.slots.take().empty());
     CHECK(two.slots.why_not(TwoSlots::kFirst) == "it was not ready");
     CHECK(two.slots.why_not(TwoSlots::kSecond) == "it had none yet");
-    two.slots.is_ready(TwoSlots::kFirst);
+    two.slots.is_ready(TwoSlots::kFirst, 0);
     CHECK(two.settle() == Decisions{"prepare 1 of 2"});
     CHECK(two.slots.take() == std::vector{TwoSlots::kFirst});
     CHECK(two.slots.take().empty());
@@ -111,7 +115,7 @@ TEST_CASE("a late standby goes on being prepared when no other is ready") {
     TwoSlots two;
     two.try_it();
     CHECK(two.slots.take().empty());
-    two.slots.is_ready(TwoSlots::kFirst);
+    two.slots.is_ready(TwoSlots::kFirst, 0);
     CHECK(two.slots.take() == std::vector{TwoSlots::kFirst});
 }
 
@@ -148,14 +152,14 @@ TEST_CASE("a standby that hangs or dies is replaced, but not for ever") {
     two.try_it();
     two.pass();
     CHECK(two.settle() == Decisions{"discard 0"});
-    two.slots.is_ready(TwoSlots::kFirst);  // Too late: it has been killed.
+    two.slots.is_ready(TwoSlots::kFirst, 0);  // Too late: it has been killed.
     CHECK(two.settle().empty());
     two.slots.has_ended(TwoSlots::kFirst);
     CHECK(two.settle() == Decisions{"prepare 0 of 2"});
-    two.slots.is_ready(TwoSlots::kFirst);
+    two.slots.is_ready(TwoSlots::kFirst, 0);
     CHECK(two.settle() == Decisions{"prepare 1 of 2"});
     two.slots.has_ended(TwoSlots::kFirst);
-    two.slots.is_ready(TwoSlots::kSecond);
+    two.slots.is_ready(TwoSlots::kSecond, 0);
     CHECK(two.settle() == Decisions{"prepare 0 of 2"});
     two.slots.has_ended(TwoSlots::kFirst);
     CHECK(two.settle() ==
@@ -165,10 +169,163 @@ TEST_CASE("a standby that hangs or dies is replaced, but not for ever") {
     CHECK(two.slots.why_not(TwoSlots::kFirst).empty());
 }
 
+TEST_CASE("standbys wait for what a worker imports, until it has imported nothing for a while") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .trial = kTrial});
+    CHECK_FALSE(two.slots.is_off());
+    two.slots.begin(two.now);
+    two.now += Milliseconds(3000);
+    two.slots.learn(two.now, {"torch", "a b", "", "json"});
+    CHECK(two.slots.why_not(TwoSlots::kFirst) == "it had none yet");
+    two.slots.learn(two.now, {"torch"});
+    CHECK(two.settle().empty());
+    CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 2 guessed"});
+    two.slots.is_ready(TwoSlots::kFirst, 0);
+    CHECK(two.settle() == Decisions{"prepare 1 of 2 guessed"});
+    two.slots.is_ready(TwoSlots::kSecond, 0);
+    CHECK(two.settle().empty());
+    CHECK_FALSE(two.slots.next_deadline());
+}
+
+TEST_CASE("standbys that are ready before something was imported are replaced, not for ever") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .trial = kTrial});
+    two.slots.begin(two.now);
+    two.slots.learn(two.now, {"torch"});
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 1 guessed"});
+    two.slots.learn(two.now, {"torch._dynamo"});
+    two.slots.is_ready(TwoSlots::kFirst, 0);
+    CHECK(two.settle().empty());
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 1 of 2 guessed"});
+    two.slots.is_ready(TwoSlots::kSecond, 0);
+    CHECK(two.settle() == Decisions{"discard 0"});
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 0 of 2 guessed"});
+    two.slots.is_ready(TwoSlots::kFirst, 0);
+    for (int i = 1; i < Limits{}.standby_failures_max; ++i) {
+        two.slots.learn(two.now, {fmt::format("more{}", i)});
+        two.pass();
+        CHECK(two.settle() == Decisions{"discard 0"});
+        two.slots.has_ended(TwoSlots::kFirst);
+        CHECK(two.settle().size() == 1);
+        two.slots.is_ready(TwoSlots::kFirst, 0);
+        CHECK(two.settle() == Decisions{"discard 1"});
+        two.slots.has_ended(TwoSlots::kSecond);
+        CHECK(two.settle().size() == 1);
+        two.slots.is_ready(TwoSlots::kSecond, 0);
+        CHECK(two.settle().empty());
+    }
+    two.slots.learn(two.now, {"last"});
+    two.pass();
+    CHECK(two.settle() == Decisions{"discard 1"});  // The first was replaced often enough.
+}
+
+TEST_CASE("a guess that cannot be imported is left out, one that must wait ends the list") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .trial = kTrial});
+    two.slots.begin(two.now);
+    two.slots.learn(two.now, {"torch", "broken", "threads", "json"});
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 4 guessed"});
+    two.slots.cannot_import(TwoSlots::kFirst, "broken");
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 0 of 3 guessed"});
+    two.slots.learn(two.now, {"broken"});
+    two.slots.is_unfit(TwoSlots::kFirst, "threads", "it starts 1 thread");
+    CHECK(two.settle().size() == 1);
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 0 of 1 guessed"});
+    two.slots.learn(two.now, {"json", "later"});
+    two.slots.is_ready(TwoSlots::kFirst, 0);
+    CHECK(two.settle() == Decisions{"prepare 1 of 1 guessed"});
+    CHECK_FALSE(two.slots.learns());
+}
+
+TEST_CASE("names are learned until a message to a standby is full") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .trial = kTrial});
+    two.slots.learn(two.now, {std::string(Limits{}.standby_imports_bytes_max - 100, 'x')});
+    CHECK(two.slots.learns());
+    two.slots.learn(two.now, {std::string(100, 'y')});
+    CHECK_FALSE(two.slots.learns());
+    CHECK_FALSE(two.slots.is_off());
+}
+
+TEST_CASE("standbys are prepared while memory has room for them, where that is asked for") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.modules = {"torch"}, .needs_room = true, .trial = kTrial});
+    two.slots.see_memory(MemoryRoom{4000 * kMebibyte, 1100 * kMebibyte});
+    two.slots.begin(two.now);
+    two.pass();
+    REQUIRE(two.settle() == Decisions{"try"});
+    two.slots.is_here(TwoSlots::kFirst);
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});
+    two.slots.is_ready(TwoSlots::kFirst, 290 * kMebibyte);
+    two.slots.see_memory(MemoryRoom{4000 * kMebibyte, 680 * kMebibyte});
+    CHECK(two.settle() ==
+          Decisions{"--warm: local rank 1 has no standby: one takes about 290 MiB, and 680 of 4000 "
+                    "MiB are free, of which 10 % are to stay so; --warm on prepares them even so"});
+    CHECK_FALSE(two.slots.next_deadline());
+    two.slots.begin(two.now);
+    two.pass();
+    CHECK(two.settle().empty());  // It has been said.
+    two.slots.begin(two.now);
+    two.pass();
+    two.slots.see_memory(MemoryRoom{4000 * kMebibyte, 700 * kMebibyte});
+    CHECK(two.settle() == Decisions{"prepare 1 of 1"});
+}
+
+TEST_CASE("standbys have no more memory than they may, as soon as one was measured") {
+    TwoSlots two;
+    two.slots =
+        StandbySlots({}, 2, {.modules = {"torch"}, .memory_max = 300 * kMebibyte, .trial = kTrial});
+    two.slots.begin(two.now);
+    two.slots.learn(two.now, {"torch"});  // So the hook is there.
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});
+    two.slots.is_ready(TwoSlots::kFirst, 200 * kMebibyte);
+    CHECK(two.settle() == Decisions{"--warm: local rank 1 has no standby: one takes 200 MiB, all "
+                                    "may have 300 MiB (--warm-memory-max)"});
+    CHECK(two.slots.take() == std::vector{TwoSlots::kFirst});
+    two.slots.begin(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});
+    two.slots.is_ready(TwoSlots::kFirst, 400 * kMebibyte);
+    CHECK(two.settle() == Decisions{"discard 0"});
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle().empty());
+    CHECK_FALSE(two.slots.is_waiting(TwoSlots::kFirst));
+}
+
+TEST_CASE("standbys are the first to go when memory is short, and come with the next workers") {
+    TwoSlots two;
+    two.try_it();
+    two.slots.is_ready(TwoSlots::kFirst, 0);
+    CHECK(two.settle() == Decisions{"prepare 1 of 2"});
+    two.slots.memory_is_short();
+    CHECK(two.settle() ==
+          Decisions{"discard 0", "discard 1", "--warm: memory is short: 2 standbys are ended"});
+    two.slots.memory_is_short();
+    CHECK(two.settle().empty());
+    two.slots.has_ended(TwoSlots::kFirst);
+    two.slots.has_ended(TwoSlots::kSecond);
+    CHECK(two.settle().empty());
+    CHECK_FALSE(two.slots.next_deadline());
+    CHECK(two.slots.take().empty());
+    two.slots.begin(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 2"});
+}
+
 TEST_CASE("standbys that went with their keeper are prepared again") {
     TwoSlots two;
     two.try_it();
-    two.slots.is_ready(TwoSlots::kFirst);
+    two.slots.is_ready(TwoSlots::kFirst, 0);
     two.slots.are_lost();
     CHECK(two.slots.take().empty());
     CHECK(two.settle() == Decisions{"prepare 0 of 2"});

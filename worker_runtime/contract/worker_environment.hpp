@@ -70,6 +70,9 @@ inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
                                       "path of the page shared with the agent; empty: none"};
 /// No worker finds it: a standby takes it away before its program runs.
 inline constexpr WorkerVariable kStandby{"DDPRUN_STANDBY", "descriptor of the socket of a standby"};
+/// No program finds it where Python has the ddprun package, whose hook takes it away.
+inline constexpr WorkerVariable kImports{
+    "DDPRUN_IMPORTS", "path of the pipe for the names of modules that a worker imports"};
 
 }  // namespace worker_variable
 

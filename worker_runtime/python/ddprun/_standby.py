@@ -11,19 +11,26 @@ import os
 import sys
 
 from ddprun import _life
+from ddprun._imports import installed_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket as _Agent
+    from typing import Any
 
 _VARIABLE = "DDPRUN_STANDBY"
 _MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
 _KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
+_CHECKED_S = 1.0  # what was looked at is not looked at again for so long
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
 class _Unfit(Exception):
     """A module cannot be imported before the worker has its place: its name, and why."""
+
+
+class _Dropped(Exception):
+    """A module of those that are only guessed cannot be imported: its name."""
 
 
 class _Watched(dict):  # type: ignore[type-arg]
@@ -49,7 +56,7 @@ def wait() -> None:
             del sys.modules[name]
         before = set(sys.modules)
         _wait()
-        for name in ("_socket", "gc"):
+        for name in ("_socket", "gc", "time"):
             if name not in before and (name != "_socket" or "socket" not in sys.modules):
                 del sys.modules[name]
     except BaseException:
@@ -59,12 +66,14 @@ def wait() -> None:
 def _wait() -> None:
     import _socket
     import gc
+    import time
 
     agent = _socket.socket(fileno=int(os.environ.pop(_VARIABLE)))
     os.set_inheritable(agent.fileno(), False)
     killed_as = _exchange_oom_score(_KILLED_FIRST)
     agent.send(b"here")
     order = agent.recv(_MESSAGE_BYTES_MAX)
+    begun_ns = time.time_ns()
     if not order:
         os._exit(0)  # A question whether this hook is there, or the agent has gone.
     try:
@@ -72,18 +81,29 @@ def _wait() -> None:
     except _Unfit as unfit:
         agent.send("\0".join(("unfit", *map(str, unfit.args))).encode()[:_MESSAGE_BYTES_MAX])
         os._exit(0)
+    except _Dropped as dropped:
+        agent.send("\0".join(("drops", *dropped.args)).encode())
+        os._exit(0)
     files_before = _imported_files()
+    for path in files_before:
+        if os.path.exists(path) and os.stat(path).st_ctime_ns > begun_ns:
+            # Nobody knows which of the two was imported.
+            agent.send("\0".join(("unfit", path, "has changed")).encode())
+            os._exit(0)
     # Else the first allocations of the program have all that was imported looked at.
     gc.collect()
-    agent.send(b"ready")
+    agent.send(f"ready\0{_memory_kib()}".encode())
     space = _socket.CMSG_SPACE(2 * 4)
-    place, ancillary, _, _ = agent.recvmsg(_MESSAGE_BYTES_MAX, space)
-    if not place:
-        os._exit(0)
-    for path, before in files_before.items():
-        if _fingerprint(path) != before:
-            agent.send("\0".join(("unfit", path, "has changed")).encode())
-            os._exit(0)  # Its worker starts cold, with what is there now.
+    checked_at = None
+    while True:
+        place, ancillary, _, _ = agent.recvmsg(_MESSAGE_BYTES_MAX, space)
+        if not place:
+            os._exit(0)
+        if checked_at is None or os.times().elapsed - checked_at > _CHECKED_S:
+            _compare(files_before, agent)
+            checked_at = os.times().elapsed
+        if place != b"check":
+            break
     if killed_as and not _exchange_oom_score(killed_as):
         os._exit(1)
     files = memoryview(b"".join(data for _, _, data in ancillary)).cast("i").tolist()
@@ -100,10 +120,20 @@ def _wait() -> None:
     _life.hold()
 
 
+def _compare(files_before: dict[str, tuple[int, int, int] | None], agent: _Agent) -> None:
+    for path, before in files_before.items():
+        if _fingerprint(path) != before:
+            agent.send("\0".join(("unfit", path, "has changed")).encode())
+            os._exit(0)  # Its worker starts cold, with what is there now.
+
+
 def _import(lines: list[str], agent: _Agent) -> None:
-    """Lines: `import NAME`, in this order, and `placed KEY`, variables that are not known yet."""
+    """Lines: `import NAME`, in this order, and `placed KEY`, variables that are not known yet.
+
+    `guess NAME` is `import NAME` if that is there and no part of the program.
+    """
     placed = {os.fsencode(line[7:]) for line in lines if line.startswith("placed ")}
-    names = [line[7:] for line in lines if line.startswith("import ")]
+    wanted = [line.split(" ", 1) for line in lines if not line.startswith("placed ")]
     for module in ("sitecustomize", "usercustomize"):
         # They come before the program's own imports; `site` will find them done.
         try:
@@ -111,32 +141,64 @@ def _import(lines: list[str], agent: _Agent) -> None:
         except ModuleNotFoundError:
             pass
     beside = _beside_program()
+    installed = installed_folders()
     # Whoever copies the whole environment asks for no variable, and is to find no other job's.
     inherited = {os.fsdecode(key): os.environ.pop(os.fsdecode(key)) for key in placed
                  if os.fsdecode(key) in os.environ}
     watched = _Watched(dict(os.environ._data), placed)  # type: ignore[attr-defined]
     _set_data(watched)
-    for name in names:
-        if name in sys.modules:
+    for how, name in wanted:
+        is_guess = how == "guess"
+        top = name.partition(".")[0]
+        if name in sys.modules or is_guess and (
+                top in beside or not _is_installed(_spec(top), installed)):
             continue
         agent.send(b"imports\0" + name.encode())
-        if name.partition(".")[0] in beside:
+        if top in beside:
             raise _Unfit(name, "it is beside the program")
         before, files = set(sys.modules), _descriptors()
         try:
             __import__(name)
         except Exception as error:
-            raise _Unfit(name, f"{type(error).__name__}: {error}") from None
-        _judge(name, beside.intersection(
-            new.partition(".")[0] for new in sys.modules.keys() - before), files, watched)
+            if not is_guess:
+                raise _Unfit(name, f"{type(error).__name__}: {error}") from None
+            if not isinstance(error, ModuleNotFoundError) or error.name != name:
+                raise _Dropped(name) from None
+        new = sys.modules.keys() - before
+        own = beside.intersection(one.partition(".")[0] for one in new)
+        if own:
+            raise _Unfit(name, f"it imports {min(own)}, which is beside the program")
+        if is_guess:
+            specs = {one: getattr(sys.modules[one], "__spec__", None) for one in new}
+            own = {one for one, spec in specs.items()
+                   if spec is not None and not _is_installed(spec, installed)}
+            if own:
+                raise _Unfit(name, f"it imports {min(own)}, which is not in site-packages")
+        _judge(name, files, watched)
     _set_data(dict(watched))
     os.environ.update(inherited)
 
 
-def _judge(name: str, shadowed: set[str], files: set[int], watched: _Watched) -> None:
+def _spec(name: str) -> Any:
+    """Of a module without a dot, whether it is imported or not; None: there is none."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__spec__", None)
+    try:
+        return sys.modules["_frozen_importlib"]._find_spec(name, None)
+    except Exception:
+        return None
+
+
+def _is_installed(spec: Any, folders: tuple[str, ...]) -> bool:
+    """Whether it is of the standard library or site-packages. What has no file is no program's."""
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.has_location else spec.submodule_search_locations or ()
+    return all(str(place).startswith(folders) for place in places)
+
+
+def _judge(name: str, files: set[int], watched: _Watched) -> None:
     """After `name` was imported: has it done what must wait for the worker's place?"""
-    if shadowed:
-        raise _Unfit(name, f"it imports {min(shadowed)}, which is beside the program")
     if watched.asked is not None:
         raise _Unfit(name, f"it asks for {os.fsdecode(watched.asked)}")
     threads = len(os.listdir("/proc/self/task")) - 1
@@ -151,6 +213,16 @@ def _judge(name: str, shadowed: set[str], files: set[int], watched: _Watched) ->
             stream.flush()  # The agent sees what comes.
 
 
+def _imported_files() -> dict[str, tuple[int, int, int] | None]:
+    """The interpreter, and the file of each module that was imported, as they are now."""
+    paths = {sys.executable}
+    for module in list(sys.modules.values()):
+        path = getattr(getattr(module, "__spec__", None), "origin", None)
+        if isinstance(path, str) and path.startswith("/"):
+            paths.add(path)
+    return {path: _fingerprint(path) for path in paths}
+
+
 def _exchange_oom_score(score: str) -> str:
     """What it was; empty: it cannot be changed."""
     try:
@@ -163,14 +235,13 @@ def _exchange_oom_score(score: str) -> str:
         return ""
 
 
-def _imported_files() -> dict[str, tuple[int, int, int] | None]:
-    """The interpreter, and the file of each module that was imported, as they are now."""
-    paths = {sys.executable}
-    for module in list(sys.modules.values()):
-        path = getattr(getattr(module, "__spec__", None), "origin", None)
-        if isinstance(path, str) and path.startswith("/"):
-            paths.add(path)
-    return {path: _fingerprint(path) for path in paths}
+def _memory_kib() -> int:
+    """What this process adds to the memory in use, what is shared by others as its share."""
+    try:
+        with open("/proc/self/smaps_rollup", "rb") as file:
+            return int(next(line for line in file if line.startswith(b"Pss:")).split()[1])
+    except (OSError, StopIteration):
+        return 0
 
 
 def _fingerprint(path: str) -> tuple[int, int, int] | None:

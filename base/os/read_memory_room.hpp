@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/memory_room.hpp"
+
+namespace ddprun {
+
+/// Of this process. Nothing: the kernel does not tell. Limits of cgroup v1 are not known. `root` is
+/// put before every path.
+[[nodiscard]] std::optional<MemoryRoom> read_memory_room(const std::string& root = {});
+
+/// The folder of its cgroup v2; it need not exist. Empty: it is in none.
+[[nodiscard]] std::string own_memory_cgroup(const std::string& root = {});
+
+}  // namespace ddprun
