@@ -125,7 +125,12 @@
     X(SilentAskedForEver, "silent-asked-for-ever",                                               \
       "of several daemons the one that fell silent is asked again, never others")                \
     X(FollowerAwaitedForEver, "follower-awaited-for-ever",                                       \
-      "a daemon that knows no leader is waited at for ever")
+      "a daemon that knows no leader is waited at for ever")                                     \
+    X(LateStandbyAwaited, "late-standby-awaited",                                                \
+      "a standby that hangs in its imports is waited for, and so are all others")                \
+    X(DeadStandbyTaken, "dead-standby-taken", "a worker starts from a standby that has died")    \
+    X(EndingStandbyForgotten, "ending-standby-forgotten",                                        \
+      "the next standby is prepared beside one that is being killed")
 
 namespace ddprun {
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "agent/core/worker_group.hpp"
+#include "base/planted_bug.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
@@ -144,7 +145,9 @@ void StandbySlots::has_ended(LocalRank slot) {
     } else if (std::holds_alternative<Ready>(at(slot).state)) {
         fail(slot, "it ended while it waited");
     }
-    at(slot).state = None{};
+    if (!std::holds_alternative<Ready>(at(slot).state) || !DDP_BUG(DeadStandbyTaken)) {
+        at(slot).state = None{};
+    }
 }
 
 void StandbySlots::are_lost() {
@@ -242,7 +245,7 @@ std::string StandbySlots::why_not(LocalRank slot) const {
 bool StandbySlots::is_preparing() const {
     return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
         return std::holds_alternative<Preparing>(slot.state) ||
-               std::holds_alternative<Ending>(slot.state);
+               (std::holds_alternative<Ending>(slot.state) && !DDP_BUG(EndingStandbyForgotten));
     });
 }
 
@@ -250,7 +253,7 @@ void StandbySlots::settle(Instant now, StandbyEffects& out) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const LocalRank slot(static_cast<int>(i));
         auto* preparing = std::get_if<Preparing>(&slots_[i].state);
-        if (preparing != nullptr && now >= preparing->until) {
+        if (preparing != nullptr && now >= preparing->until && !DDP_BUG(LateStandbyAwaited)) {
             fail(slot, fmt::format("it was not ready after {} ms",
                                    limits_.standby_ready_timeout.count()));
             discard(slots_[i], out);

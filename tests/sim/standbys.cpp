@@ -12,16 +12,33 @@ namespace ddprun::sim {
 namespace {
 
 const LocalRank kFirst{0};
+constexpr std::uint64_t kBytesOfOne = 100;
+constexpr Milliseconds kLearnsWithin{500};
 constexpr Milliseconds kWaitsMost{1000};  ///< of one that dies while it waits
 const std::string kModule = "torch";
+const std::string kLazyModule = "torch.optim";
+
+/// Those that the user names, or those that a worker imports; the memory of some is bounded.
+agent::WarmOptions draw_options(Dice& dice, int slots) {
+    agent::WarmOptions options{.trial = {"python"}};
+    options.learns = dice.chance(1, 2);
+    if (!options.learns) {
+        options.modules = {kModule, kLazyModule};
+    }
+    if (dice.chance(1, 4)) {
+        options.memory_max = kBytesOfOne * dice.below(static_cast<std::uint64_t>(slots) + 1);
+    }
+    return options;
+}
 
 }  // namespace
 
 FakeStandbys::FakeStandbys(const Limits& limits, int slots, Dice dice, Shell shell)
     : limits_(limits),
       count_(slots),
-      slots_(limits, slots, {.modules = {kModule, "torch.optim"}, .trial = {"python"}}),
       dice_(dice),
+      options_(draw_options(dice_, slots)),
+      slots_(limits, slots, options_),
       shell_(std::move(shell)) {}
 
 void FakeStandbys::begin() {
@@ -52,6 +69,21 @@ void FakeStandbys::start_generation() {
         processes_.clear();
     }
     begin();
+    if (options_.learns) {
+        learn(kModule);
+        learn(kLazyModule);
+    }
+}
+
+/// A worker of the generation imports it, if that still runs.
+void FakeStandbys::learn(const std::string& module) {
+    shell_.later(dice_.up_to(kLearnsWithin), [this, module, peace = peace_] {
+        if (peace == peace_) {
+            has_learned_ = true;
+            slots_.learn(shell_.now(), {module});
+            settle();
+        }
+    });
 }
 
 std::vector<LocalRank> FakeStandbys::ready() const {
@@ -137,7 +169,7 @@ void FakeStandbys::carry_out(const agent::PrepareStandby& effect) {
             break;
     }
     then(slot, id, ready_after, [this, slot] {
-        slots_.is_ready(slot);
+        slots_.is_ready(slot, kBytesOfOne);
         // One that was given up may have become ready meanwhile.
         processes_.at(slot).is_ready = slots_.is_waiting(slot);
     });
@@ -149,6 +181,7 @@ void FakeStandbys::carry_out(const agent::DiscardStandby& effect) {
         shell_.violate("a standby is killed that is not there");
         return;
     }
+    found->second.is_ready = false;
     end(effect.slot, found->second.id, dice_.up_to(Milliseconds(50)));
 }
 
@@ -181,18 +214,20 @@ void FakeStandbys::lose_keeper() {
     settle();
 }
 
-/// One that is late, dead or hung is replaced, so often and no more, while nothing is stopped.
+/// One that is late, dead or hung is replaced, so often and no more, while nothing is stopped; and
+/// one that lacks what was learned.
 void FakeStandbys::expect_one_in_each_slot() {
     const Duration each = limits_.standby_ready_timeout + kWaitsMost + Milliseconds(300);
-    const Duration most =
-        limits_.standby_after + each * ((limits_.standby_failures_max + 1) * count_ + 1);
+    const Duration most = limits_.standby_after * 2 + kLearnsWithin +
+                          each * ((2 * limits_.standby_failures_max + 1) * count_ + 1);
     shell_.later(most * 3 / 2, [this, peace = peace_] {
-        if (peace != peace_ || slots_.is_off()) {
+        if (peace != peace_ || slots_.is_off() || options_.memory_max) {
             return;
         }
         for (int i = 0; i < count_; ++i) {
             const LocalRank slot(i);
-            if (!processes_.contains(slot) && !slots_.why_not(slot).empty()) {
+            const bool is_one_wanted = !options_.learns || has_learned_;
+            if (is_one_wanted && !processes_.contains(slot) && !slots_.why_not(slot).empty()) {
                 shell_.violate(
                     fmt::format("local rank {} has no standby: {}", i, slots_.why_not(slot)));
             }

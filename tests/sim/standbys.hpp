@@ -54,19 +54,22 @@ private:
     /// `told` is what the agent learns then, if it is still that process.
     void then(LocalRank slot, std::uint64_t id, Duration delay, const Told& told);
     void end(LocalRank slot, std::uint64_t id, Duration delay);
+    void learn(const std::string& module);
     void lose_keeper();
     void expect_one_in_each_slot();
     [[nodiscard]] std::vector<LocalRank> ready() const;
 
     Limits limits_;
     int count_;
-    agent::StandbySlots slots_;
     Dice dice_;
+    agent::WarmOptions options_;
+    agent::StandbySlots slots_;
     Shell shell_;
     std::map<LocalRank, Process> processes_;
     std::uint64_t last_id_ = 0;
     std::uint64_t peace_ = 0;  ///< counts what disturbs preparing
     bool is_paused_ = true;
+    bool has_learned_ = false;  ///< what a worker imports
 };
 
 }  // namespace ddprun::sim
