@@ -139,6 +139,7 @@ TEST_CASE("each variable that ddprun writes and a worker needs is missed by name
                                              "TORCHELASTIC_ERROR_FILE",
                                              "TORCH_NCCL_ASYNC_ERROR_HANDLING",
                                              "OMP_NUM_THREADS",
+                                             "DDPRUN_RUN_ID",
                                              "TORCHELASTIC_SIGNALS_TO_HANDLE"};
     for (const auto& [key, value] : told_by_ddprun()) {
         if (std::find(unread.begin(), unread.end(), key) != unread.end()) {
