@@ -122,7 +122,7 @@ def same_of_every_run(seen):
     """Without what no two runs share, cold ones neither."""
     seen.pop("log events.jsonl", None)  # It has the times.
     for place, it in seen.items():
-        if re.search("environment (MASTER_PORT|TORCHELASTIC_RUN_ID)$", place):
+        if re.search("environment (MASTER_PORT|TORCHELASTIC_RUN_ID|DDPRUN_RUN_ID)$", place):
             seen[place] = re.sub("[0-9a-f]", "x", it)
         elif place.endswith("environment DDPRUN_PAGE"):
             seen[place] = re.sub(r"\d+", "N", it)

@@ -53,7 +53,8 @@ with open(os.path.join(os.environ["OUT"], f"{worker.generation}.{rank}.json"), "
                "descriptors": sorted(os.listdir("/proc/self/fd")),
                "session": os.getsid(0) == os.getpid(),
                "status": [line for line in open("/proc/self/status")
-                          if line.startswith(("Sig", "Cpus_allowed_list", "Groups"))],
+                          if line.startswith(("SigPnd", "SigBlk", "SigIgn", "SigCgt",
+                                              "Cpus_allowed_list", "Groups"))],
                "cgroup": open("/proc/self/cgroup").read().count("ddprun-")}, file)
 if is_warm or os.environ.get("ENDS_AT") == str(worker.generation):
     sys.exit(0)
