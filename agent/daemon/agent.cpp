@@ -365,11 +365,27 @@ void Agent::feed(Input input) {
         supervisor_->step(now, next, effects);
         events_->observe(now, next, effects);
         for (Effect& effect : effects) {
+            read_ahead_if_due(effect);
             carry_out(std::move(effect));
         }
     }
     is_feeding_ = false;
     timer_.set(has_ended_ ? std::nullopt : supervisor_->next_deadline());
+}
+
+/// Begun behind everything that ends the workers, which does not wait for it.
+void Agent::read_ahead_if_due(const Effect& effect) {
+    const bool is_ending = supervisor_->exit_reason().has_value();
+    const std::optional<Generation> ended = read_ahead_.of(effect, is_ending);
+    const GenerationOnNode* generation = ended ? held(*ended) : nullptr;
+    if (generation == nullptr) {
+        return;
+    }
+    boost::asio::post(io_, [this, places = generation->checkpoints()] {
+        if (!has_ended_) {
+            helpers_.checkpoint.read(places);
+        }
+    });
 }
 
 void Agent::carry_out(Effect effect) {

@@ -12,6 +12,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "agent/core/read_ahead_moment.hpp"
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/generation_on_node.hpp"
 #include "agent/daemon/keeper_handle.hpp"
@@ -86,6 +87,7 @@ private:
 
     void feed(Input input);
     void carry_out(Effect effect);
+    void read_ahead_if_due(const Effect& effect);
     void run_prepare(const RunPrepare& effect);
     void open_store(const std::string& host);
     void start_workers(StartWorkers start);
@@ -122,6 +124,7 @@ private:
     int current_ = 0;                      ///< which of the two that were started is keeper_
     std::optional<StandbyPool> standbys_;  ///< with spare_
     HelperPrograms helpers_;
+    ReadAheadMoment read_ahead_;
     PrepareOutput prepare_output_;
     DrainNotices notices_;
     DeadlineTimer timer_;  ///< of the supervisor

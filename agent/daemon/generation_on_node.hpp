@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -78,6 +79,9 @@ public:
     [[nodiscard]] SignsOfLife seen(const OutputMeasure& output, Duration cpu) const;
 
     [[nodiscard]] std::vector<WorkerMoments> moments() const { return page_.moments(); }
+
+    /// As SharedPage::checkpoints().
+    [[nodiscard]] std::vector<std::string> checkpoints() const { return page_.checkpoints(); }
 
     /// What is known at once of the end of a worker.
     [[nodiscard]] rdzv::Evidence evidence(LocalRank local_rank, const WorkerEnd& end);

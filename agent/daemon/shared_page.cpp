@@ -2,7 +2,11 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
+
+#include "base/read_ahead_limits.hpp"
 
 namespace ddprun::agent {
 
@@ -69,6 +73,18 @@ std::vector<WorkerMoments> SharedPage::moments() const {
                            .first_number = number(moments.first_number)});
     }
     return workers;
+}
+
+std::vector<std::string> SharedPage::checkpoints() const {
+    const std::size_t places_max = ReadAheadLimits().read_ahead_places_max;
+    std::vector<std::string> places;
+    for (int i = 0; page_ && i < page_->slot_count() && places.size() < places_max; ++i) {
+        std::string place = page_->checkpoints(LocalRank(i));
+        if (!place.empty() && std::find(places.begin(), places.end(), place) == places.end()) {
+            places.push_back(std::move(place));
+        }
+    }
+    return places;
 }
 
 bool SharedPage::is_of(Generation generation) const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,10 @@ public:
 
     /// What the workers have told of how far they are, by local rank; none without a page.
     [[nodiscard]] std::vector<WorkerMoments> moments() const;
+
+    /// Where the workers' checkpoints are, as they told: each place once,
+    /// at most read_ahead_places_max.
+    [[nodiscard]] std::vector<std::string> checkpoints() const;
 
 private:
     [[nodiscard]] bool is_of(Generation generation) const;

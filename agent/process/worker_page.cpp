@@ -75,6 +75,7 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
     for (std::uint32_t i = 0; i < slots; ++i) {
         make_life_lock(*std::construct_at(worker_page_slots(header) + i));
         std::construct_at(worker_page_figures(header, slots) + i);
+        std::construct_at(worker_page_checkpoints(header, slots) + i);
     }
     auto page = std::make_unique<WorkerPage>(std::move(file), header);
     page->allow_publishing(publish_until);
@@ -124,6 +125,24 @@ WorkerPage::Moments WorkerPage::moments(LocalRank local_rank) const {
             .resumed = instant(figures.resumed_ns),
             .first_step = instant(figures.first_step_ns),
             .first_number = figures.first_step.load()};
+}
+
+std::string WorkerPage::checkpoints(LocalRank local_rank) const {
+    (void)slot(local_rank);
+    const WorkerPageCheckpoints& told = worker_page_checkpoints(
+        header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()];
+    const std::uint32_t bytes = told.path_bytes.load();
+    if (bytes > told.path.size()) {
+        return {};
+    }
+    std::string path(bytes, '\0');
+    for (std::uint32_t i = 0; i < bytes; ++i) {
+        path[i] = told.path[i].load();
+    }
+    // Not one that is half of another.
+    const bool is_whole = told.path_bytes.load() == bytes;
+    const bool is_path = path.starts_with('/') && path.find('\0') == std::string::npos;
+    return is_whole && is_path ? path : std::string();
 }
 
 std::atomic<std::uint32_t>& WorkerPage::life_word(LocalRank local_rank) {

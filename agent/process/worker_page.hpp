@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/instant.hpp"
 #include "base/os/unique_fd.hpp"
@@ -16,7 +17,7 @@ namespace ddprun::agent {
 /// The agent's end of the page that it shares with the workers of one generation here
 /// (worker_runtime/contract/worker_page.hpp). The memory has no name: it is gone with this object
 /// and the workers that look at it, however the agent ends. What workers write is never trusted
-/// beyond being a number. Any thread; nothing blocks.
+/// beyond being a number, or a path. Any thread; nothing blocks.
 class WorkerPage {
 public:
     /// Fails, leaving nothing, when the kernel gives no such memory.
@@ -57,6 +58,9 @@ public:
         std::uint64_t first_number = kNoProgress;  ///< of that step
     };
     [[nodiscard]] Moments moments(LocalRank local_rank) const;
+
+    /// Where this worker's checkpoints are, as it told: a path from the root. Empty: it has not.
+    [[nodiscard]] std::string checkpoints(LocalRank local_rank) const;
 
     /// For LifeWatch: where news about workers' lives is rung, the word in which the kernel notes
     /// the death of the holder of this worker's lock, and the signal by which it said that it dies.

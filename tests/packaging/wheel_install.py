@@ -20,7 +20,7 @@ assert worker.is_under_ddprun
 print(f"rank {worker.rank} of {worker.world_size} {' '.join(sys.argv[1:])}\\n", end="", flush=True)
 """
 PROGRAMS = ["ddpctl", "ddprun", "ddprun-gpu-use", "ddprun-keeper", "ddprun-preload.so",
-            "ddprun-rendezvous", "ddprun-stacks"]
+            "ddprun-readahead", "ddprun-rendezvous", "ddprun-stacks"]
 
 
 def output_of(*command, **options):

@@ -44,4 +44,6 @@ TEST_CASE("what a worker in Python tells is known to its agent, and what it is a
     CHECK(told.samples == 48);
     CHECK(told.loss == 0.25);
     CHECK(figures_on_page((*page)->file(), 3, 0).main_ns == 0);
+    CHECK((*page)->checkpoints(LocalRank(1)) == "/data/checkpoints");
+    CHECK((*page)->checkpoints(LocalRank(0)).empty());
 }

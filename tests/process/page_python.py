@@ -16,6 +16,7 @@ worker = ddprun.Worker({
 })
 worker.group_ready()
 worker.resumed()
+worker.checkpoints_in("/data/checkpoints")
 if sys.argv[2] == "silent":
     worker.progress(4812)
 else:

@@ -32,7 +32,8 @@ class AgentPage:
 
     def __init__(self, version=4, generation=7, slots=SLOTS, size=None):
         self._file = tempfile.NamedTemporaryFile()
-        bytes_of_version = 64 + 128 * slots + (64 * slots if version >= 4 else 0)
+        bytes_of_version = (64 + 128 * slots + (64 * slots if version >= 4 else 0) +
+                            (1024 * slots if version >= 6 else 0))
         self._file.truncate(bytes_of_version if size is None else size)
         self.path = self._file.name
         if size != 0:
@@ -163,6 +164,7 @@ class WithoutPage(unittest.TestCase):
 class WithPage(unittest.TestCase):
     SLOT = 64 + 128
     FIGURES = 64 + 128 * SLOTS + 64
+    CHECKPOINTS = 64 + 192 * SLOTS + 1024
 
     def test_progress_is_in_the_slot_of_this_worker(self):
         page = AgentPage()
@@ -208,6 +210,34 @@ class WithPage(unittest.TestCase):
         worker.resumed()
         worker.progress(2)
         self.assertEqual(stamps(), noted)
+
+    def test_where_checkpoints_are_is_told_as_a_path_from_the_root(self):
+        page = AgentPage(version=6)
+        worker, _ = worker_of(page)
+
+        def told():
+            size = page.number("I", self.CHECKPOINTS)
+            return bytes(page.memory[self.CHECKPOINTS + 4:self.CHECKPOINTS + 4 + size])
+
+        self.assertEqual(told(), b"")
+        worker.checkpoints_in("check/../points")
+        self.assertEqual(told(), os.fsencode(os.path.join(os.getcwd(), "points")))
+        longest = "/" + "x" * 1019
+        worker.checkpoints_in(longest)
+        self.assertEqual(told(), longest.encode())
+        self.assertEqual(page.number("I", self.CHECKPOINTS - 1024), 0)
+        self.assertEqual(page.number("I", self.CHECKPOINTS + 1024), 0)
+        worker.checkpoints_in(longest + "x")
+        self.assertEqual(told(), longest.encode())
+        worker.checkpoints_in("/short")
+        self.assertEqual(told(), b"/short")
+
+    def test_where_checkpoints_are_is_kept_by_nobody_in_an_older_page(self):
+        page = AgentPage(version=5)
+        worker, said = worker_of(page)
+        worker.checkpoints_in("/data")
+        self.assertEqual(said, "")
+        worker_of()[0].checkpoints_in("/data")
 
     def test_a_page_of_version_3_gets_what_it_has(self):
         page = AgentPage(version=3)

@@ -103,6 +103,56 @@ TEST_CASE("times, samples and loss that a worker tells are on the page") {
     CHECK(test::figures_on_page(page->file(), kSlots, 1).main_ns == 0);
 }
 
+TEST_CASE("where a worker's checkpoints are is told as a path from the root, and only as one") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    Result<worker::Page> looking =
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(1), kSlots);
+    REQUIRE(looking);
+    CHECK(page->checkpoints(LocalRank(1)).empty());
+    looking->tell_checkpoints("/data/run-7/checkpoints");
+    CHECK(page->checkpoints(LocalRank(1)) == "/data/run-7/checkpoints");
+    CHECK(page->checkpoints(LocalRank(0)).empty());
+    CHECK(page->checkpoints(LocalRank(2)).empty());
+    const std::string longest = "/" + std::string(kCheckpointsPathBytesMax - 1, 'x');
+    looking->tell_checkpoints(longest);
+    CHECK(page->checkpoints(LocalRank(1)) == longest);
+    looking->tell_checkpoints(longest + "x");
+    CHECK(page->checkpoints(LocalRank(1)) == longest);
+    looking->tell_checkpoints("/short");
+    CHECK(page->checkpoints(LocalRank(1)) == "/short");
+    for (const std::string& wrong :
+         {std::string("data"), std::string("/a\0b", 4), std::string(), std::string("-rf")}) {
+        looking->tell_checkpoints(wrong);
+        CHECK(page->checkpoints(LocalRank(1)).empty());
+    }
+    // Whatever a worker writes.
+    const std::uint32_t bytes = 1021;
+    const off_t at = 64 + 192 * kSlots + 1024;
+    REQUIRE(pwrite(page->file(), &bytes, sizeof(bytes), at) == sizeof(bytes));
+    CHECK(page->checkpoints(LocalRank(1)).empty());
+}
+
+TEST_CASE("a page of version 5 has no room for where checkpoints are") {
+    const UniqueFd file(memfd_create("test", MFD_CLOEXEC));
+    REQUIRE(file.is_open());
+    const auto bytes = static_cast<off_t>(worker_page_bytes(kSlots, 5));
+    CHECK(bytes == 64 + 192 * kSlots);
+    REQUIRE(ftruncate(file.get(), bytes) == 0);
+    WorkerPageHeader header;
+    header.version = 5;
+    header.slot_count = kSlots;
+    header.generation = 5;
+    REQUIRE(write(file.get(), &header, sizeof(header)) == sizeof(header));
+    const std::string path = fmt::format("/proc/self/fd/{}", file.get());
+    Result<worker::Page> looking = worker::Page::open(path, Generation(5), LocalRank(2), kSlots);
+    REQUIRE(looking);
+    looking->tell_checkpoints("/data");
+    looking->tell_progress(1);
+    header.version = 6;
+    REQUIRE(pwrite(file.get(), &header, sizeof(header), 0) == sizeof(header));
+    CHECK(refusal(path, Generation(5)).find("version 6") != std::string::npos);
+}
+
 TEST_CASE("a page of version 3 is used without what version 4 has added") {
     const std::uint32_t slots = kSlots;
     const UniqueFd file(memfd_create("test", MFD_CLOEXEC));

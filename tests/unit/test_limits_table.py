@@ -77,6 +77,9 @@ class Document(unittest.TestCase):
             watch = os.path.join(root, "base", "watch_limits.hpp")
             with open(watch, "w", encoding="utf-8") as file:
                 file.write("struct WatchLimits {\n    // C.\n    int c = 1;  ///< c\n};\n")
+            ahead = os.path.join(root, "base", "read_ahead_limits.hpp")
+            with open(ahead, "w", encoding="utf-8") as file:
+                file.write("struct ReadAheadLimits {\n    // D.\n    int d = 1;  ///< d\n};\n")
             shutil.copy(os.path.join(ROOT, "scripts", "limits_table.py"),
                         os.path.join(root, "scripts"))
             header = os.path.join(root, "base", "limits.hpp")

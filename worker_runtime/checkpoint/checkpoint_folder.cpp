@@ -154,18 +154,22 @@ Result<OpenFile> open_listed(int folder_fd, const std::string& folder, const Man
     return file;
 }
 
-// What can be seen without reading the tensors.
-bool looks_complete(const std::string& folder) {
+// What can be seen without reading the tensors: the files are there and have the right sizes.
+Result<Manifest> look_into(const std::string& folder) {
     const Result<UniqueFd> folder_fd = open_folder(folder);
     if (!folder_fd) {
-        return false;
+        return folder_fd.error();
     }
-    const Result<Manifest> manifest = read_manifest(folder_fd->get(), folder);
-    return manifest &&
-           std::all_of(manifest->files.begin(), manifest->files.end(),
-                       [&](const ManifestFile& file) {
-                           return open_listed(folder_fd->get(), folder, file).has_value();
-                       });
+    Result<Manifest> manifest = read_manifest(folder_fd->get(), folder);
+    if (!manifest) {
+        return manifest.error();
+    }
+    for (const ManifestFile& file : manifest->files) {
+        if (const Result<OpenFile> opened = open_listed(folder_fd->get(), folder, file); !opened) {
+            return opened.error();
+        }
+    }
+    return manifest;
 }
 
 // Only what looks complete is counted, so that torn checkpoints do not push out the last good one.
@@ -182,7 +186,7 @@ void remove_old(const std::string& dir, std::int64_t written, const PublishOptio
         if (step > written) {
             continue;
         }
-        if (step == written || (kept < options.keep && looks_complete(folder))) {
+        if (step == written || (kept < options.keep && look_into(folder).has_value())) {
             ++kept;
         } else if (kept >= options.keep && !retire(dir, step)) {
             options.on_warning(fmt::format("old checkpoint {} cannot be removed", folder));
@@ -351,6 +355,23 @@ Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t st
                                                       step, loaded.error().what)};
     }
     return loaded;
+}
+
+Result<std::vector<std::string>> files_of_checkpoint(const std::string& dir, std::int64_t step) {
+    const std::string folder = path_of(dir, step_folder_name(step));
+    const Result<Manifest> manifest = look_into(folder);
+    if (!manifest) {
+        return manifest.error();
+    }
+    if (manifest->info.step != step) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("the manifest is of step {}", manifest->info.step)};
+    }
+    std::vector<std::string> files = {path_of(folder, std::string(kManifestName))};
+    for (const ManifestFile& file : manifest->files) {
+        files.push_back(path_of(folder, file.name));
+    }
+    return files;
 }
 
 void remove_leftovers(const std::string& dir) {

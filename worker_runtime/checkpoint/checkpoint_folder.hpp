@@ -80,6 +80,11 @@ struct PublishOptions {
 /// another checksum, no manifest, …; its code is NotFound only if a file or folder is missing.
 [[nodiscard]] Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t step);
 
+/// Paths of the files that read_checkpoint() would read, in its order. Fails as it would, but for
+/// what only the bytes of the tensors tell: they are not read.
+[[nodiscard]] Result<std::vector<std::string>> files_of_checkpoint(const std::string& dir,
+                                                                   std::int64_t step);
+
 /// Removes what writers that died have left aside, and puts back a checkpoint whose replacement
 /// they did not finish. Only one process of a job may call it, before it publishes. A writer that
 /// lives in spite of all, of an older generation, then fails to publish.

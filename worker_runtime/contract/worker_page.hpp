@@ -8,7 +8,8 @@
 
 /// The memory that an agent shares with those of its workers that have the worker runtime, or were
 /// started with `--watch preload`: one page per generation and node, a header written by the agent,
-/// then one slot and, behind all slots, one set of figures per worker, written by that worker.
+/// then one slot per worker, behind all slots one set of figures per worker, and behind these where
+/// its checkpoints are, all written by that worker.
 /// Nobody is woken but for a death: a worker looks at each step, the agent when it needs to know.
 /// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
 /// so layout and version are a contract (README.md here holds the table). Versions only append: a
@@ -16,10 +17,12 @@
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
-inline constexpr std::uint32_t kWorkerPageVersion = 5;
+inline constexpr std::uint32_t kWorkerPageVersion = 6;
 inline constexpr std::uint32_t kWorkerPageVersionMin = 3;
 inline constexpr std::uint32_t kWorkerPageVersionWithFigures = 4;
+inline constexpr std::uint32_t kWorkerPageVersionWithCheckpoints = 6;
 inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
+inline constexpr std::size_t kCheckpointsPathBytesMax = 1020;  ///< longer ones are not told
 inline constexpr std::int64_t kPublishForEver = std::numeric_limits<std::int64_t>::max();
 
 /// Written by the agent, before the workers start unless a comment says otherwise.
@@ -76,13 +79,20 @@ struct alignas(64) WorkerPageFigures {
     std::atomic<std::uint64_t> first_step{kNoProgress};
 };
 
+/// Written by its worker, at any time; from version 6 on. The path, from the root, of a file, or of
+/// a folder with the newest checkpoint in it.
+struct alignas(64) WorkerPageCheckpoints {
+    std::atomic<std::uint32_t> path_bytes{0};  ///< 0: not told, or being written
+    std::array<std::atomic<char>, kCheckpointsPathBytesMax> path{};
+};
+
 static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128 &&
-              sizeof(WorkerPageFigures) == 64);
+              sizeof(WorkerPageFigures) == 64 && sizeof(WorkerPageCheckpoints) == 1024);
 static_assert(offsetof(WorkerPageSlot, life_lock) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::int64_t>::is_always_lock_free &&
               std::atomic<FatalSignal>::is_always_lock_free &&
-              std::atomic<double>::is_always_lock_free &&
+              std::atomic<double>::is_always_lock_free && std::atomic<char>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
 /// The slots behind the header of a mapped page, by local rank.
@@ -97,14 +107,24 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
         static_cast<void*>(worker_page_slots(header) + slot_count));
 }
 
+/// Where checkpoints are, behind the figures, by local rank; of a page of version 6 or newer.
+[[nodiscard]] inline WorkerPageCheckpoints* worker_page_checkpoints(WorkerPageHeader* header,
+                                                                    std::uint32_t slot_count) {
+    return static_cast<WorkerPageCheckpoints*>(
+        static_cast<void*>(worker_page_figures(header, slot_count) + slot_count));
+}
+
 /// Size of a page of that version, or the known part of a newer one.
 [[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count,
                                                       std::uint32_t version = kWorkerPageVersion) {
-    const std::size_t before_figures =
-        sizeof(WorkerPageHeader) + slot_count * sizeof(WorkerPageSlot);
-    return version < kWorkerPageVersionWithFigures
-               ? before_figures
-               : before_figures + slot_count * sizeof(WorkerPageFigures);
+    std::size_t bytes = sizeof(WorkerPageHeader) + slot_count * sizeof(WorkerPageSlot);
+    if (version >= kWorkerPageVersionWithFigures) {
+        bytes += slot_count * sizeof(WorkerPageFigures);
+    }
+    if (version >= kWorkerPageVersionWithCheckpoints) {
+        bytes += slot_count * sizeof(WorkerPageCheckpoints);
+    }
+    return bytes;
 }
 
 }  // namespace ddprun

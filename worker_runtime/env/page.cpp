@@ -35,12 +35,14 @@ Page::Page(Page&& other) noexcept
     : header_(std::exchange(other.header_, nullptr)),
       slot_(std::exchange(other.slot_, nullptr)),
       figures_(std::exchange(other.figures_, nullptr)),
+      checkpoints_(std::exchange(other.checkpoints_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)) {}
 
 Page& Page::operator=(Page&& other) noexcept {
     std::swap(header_, other.header_);
     std::swap(slot_, other.slot_);
     std::swap(figures_, other.figures_);
+    std::swap(checkpoints_, other.checkpoints_);
     std::swap(bytes_, other.bytes_);
     return *this;
 }
@@ -85,6 +87,9 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
     if (header.version >= kWorkerPageVersionWithFigures) {
         page.figures_ = worker_page_figures(page.header_, slot_count) + local_rank.value();
         stamp(page.figures_->main_ns, std::chrono::steady_clock::now());
+    }
+    if (header.version >= kWorkerPageVersionWithCheckpoints) {
+        page.checkpoints_ = worker_page_checkpoints(page.header_, slot_count) + local_rank.value();
     }
     page.slot_->has_runtime.store(1);
     // Held longer than this object lives; ddprun-preload.so may hold it already.
@@ -141,6 +146,17 @@ void Page::tell_resumed(Instant now) {
     if (figures_ != nullptr) {
         stamp(figures_->resumed_ns, now);
     }
+}
+
+void Page::tell_checkpoints(std::string_view path) {
+    if (checkpoints_ == nullptr || path.size() > checkpoints_->path.size()) {
+        return;
+    }
+    checkpoints_->path_bytes.store(0);
+    for (std::size_t i = 0; i < path.size(); ++i) {
+        checkpoints_->path[i].store(path[i], std::memory_order_relaxed);
+    }
+    checkpoints_->path_bytes.store(static_cast<std::uint32_t>(path.size()));
 }
 
 }  // namespace ddprun::worker

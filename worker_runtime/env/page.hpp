@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/instant.hpp"
 #include "base/result.hpp"
@@ -52,10 +53,15 @@ public:
     void tell_group_ready(Instant now);
     void tell_resumed(Instant now);
 
+    /// Where checkpoints are, the last one counts: a file, or a folder with the newest one in it,
+    /// by a path from the root. One that is longer than kCheckpointsPathBytesMax is not told.
+    void tell_checkpoints(std::string_view path);
+
 private:
     WorkerPageHeader* header_ = nullptr;
     WorkerPageSlot* slot_ = nullptr;
-    WorkerPageFigures* figures_ = nullptr;  ///< null: a page of version 3 has none
+    WorkerPageFigures* figures_ = nullptr;          ///< null: a page of version 3 has none
+    WorkerPageCheckpoints* checkpoints_ = nullptr;  ///< null: it is older than version 6
     std::size_t bytes_ = 0;
 };
 

@@ -161,6 +161,7 @@ Checkpoints::Checkpoints(std::string dir, const Worker& worker, ProcessGroup gro
 }
 
 Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state) {
+    worker_.checkpoints_in(dir_);
     Result<std::optional<std::int64_t>> step = load(state, TrainingState::Scope::Everything);
     if (step && step->has_value()) {
         worker_.resumed();
@@ -248,6 +249,7 @@ Result<void> Checkpoints::save(std::int64_t step, const TrainingState& state) {
                                  "zero_grad()",
                                  step)};
     }
+    worker_.checkpoints_in(dir_);
     const Result<TrainingState::Snapshot> snapshot = state.take(group_);
     if (!snapshot) {
         return snapshot.error();

@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -169,6 +171,14 @@ void Worker::scalar(const std::string& name, double value, std::int64_t step) {
 
 void Worker::resumed() const {
     state_->page.tell_resumed(std::chrono::steady_clock::now());
+}
+
+void Worker::checkpoints_in(const std::string& dir) const {
+    std::error_code failure;
+    const std::filesystem::path path = std::filesystem::absolute(dir, failure);
+    if (!failure) {
+        state_->page.tell_checkpoints(path.lexically_normal().native());
+    }
 }
 
 bool Worker::stop_requested() {

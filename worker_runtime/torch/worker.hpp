@@ -55,6 +55,10 @@ public:
     /// Notes the time at which a checkpoint was loaded. Checkpoints::resume() does.
     void resumed() const;
 
+    /// Tells the agent that checkpoints are in the folder `dir`: when a failure is known, the
+    /// newest is read ahead (docs/warm.md). Checkpoints does.
+    void checkpoints_in(const std::string& dir) const;
+
     /// True when the job is asked to save and leave. Every rank calls it after each step, and all
     /// get the same answer at the same step. The question travels with the gradients of a
     /// DistributedDataParallel on CPUs; otherwise (GPUs, no such pass since the last call) by an

@@ -22,6 +22,8 @@
 //     --variable KEY              one line KEY=value of the environment
 //     --attach-page               looks at the page shared with the agent from here on, and says so
 //     --progress N                tells through the page that step N is done
+//     --tell-checkpoints PATH     tells through the page where checkpoints are
+//     --wait-until-in-memory PATH until the kernel has all of that file in memory
 //     --leave-when-asked          until the page asks: says "asked signal=…", exits with 75
 //     --wait-for-isolation 0|1    until page and clock say that nothing (1) or something (0) may be
 //                                 published
@@ -60,6 +62,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/page_cache.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/env/environment.hpp"
 #include "worker_runtime/env/page.hpp"
@@ -418,6 +421,12 @@ private:
              {1, [](Arguments a) { write_all(1, a[0] + "=" + variable(a[0].c_str()) + "\n"); }}},
             {"--attach-page", {0, [](Arguments) { attach_page(); }}},
             {"--progress", {1, [](Arguments a) { page.tell_progress(number(a[0])); }}},
+            {"--tell-checkpoints", {1, [](Arguments a) { page.tell_checkpoints(a[0]); }}},
+            {"--wait-until-in-memory",
+             {1,
+              [](Arguments a) {
+                  step_until([&] { return ddprun::test::share_in_memory(a[0]) == 1; });
+              }}},
             {"--leave-when-asked", {0, [](Arguments) { leave_when_asked(); }}},
             {"--wait-for-isolation",
              {1,

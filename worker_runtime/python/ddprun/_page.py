@@ -5,9 +5,11 @@ from __future__ import annotations
 _MAGIC = 0x4547415072706464
 _VERSION_MIN = 3
 _VERSION_WITH_FIGURES = 4  # later versions only append
+_VERSION_WITH_CHECKPOINTS = 6
 _HEADER_BYTES = 64
 _SLOT_BYTES = 128
 _FIGURES_BYTES = 64
+_CHECKPOINTS_BYTES = 1024
 _FOR_EVER = (1 << 63) - 1
 
 
@@ -18,10 +20,12 @@ class Page:
     type: struct writes some of them byte by byte.
     """
 
-    __slots__ = ("_figures", "_header_i64", "_header_u32", "_loss", "_slot_u32", "_slot_u64")
+    __slots__ = ("_checkpoints", "_figures", "_header_i64", "_header_u32", "_loss", "_slot_u32",
+                 "_slot_u64")
 
     def __init__(self, header: memoryview | None = None, slot: memoryview | None = None,
-                 figures: memoryview | None = None) -> None:
+                 figures: memoryview | None = None,
+                 checkpoints: memoryview | None = None) -> None:
         """Parts of the page, in bytes. None: there is no such part, a private one is used."""
         if header is None:
             header = memoryview(bytearray(_HEADER_BYTES))
@@ -34,6 +38,7 @@ class Page:
         self._slot_u64 = slot.cast("Q")
         self._figures = figures.cast("Q")
         self._loss = figures.cast("d")
+        self._checkpoints = checkpoints
 
     def publish_until_ns(self) -> int:
         """Until when this worker may publish, on CLOCK_MONOTONIC."""
@@ -81,6 +86,15 @@ class Page:
         """loss: of the last step that told one."""
         self._loss[5] = loss
 
+    def tell_checkpoints(self, path: bytes) -> None:
+        """path: from the root, of a file, or of a folder with the newest checkpoint in it."""
+        part = self._checkpoints
+        if part is not None and len(path) <= _CHECKPOINTS_BYTES - 4:
+            path_bytes = part[:4].cast("I")
+            path_bytes[0] = 0
+            part[4:4 + len(path)] = path
+            path_bytes[0] = len(path)
+
     def _stamp(self, which: int, now_ns: int) -> None:
         if self._figures[which] == 0:
             self._figures[which] = now_ns
@@ -110,13 +124,21 @@ def open_page(path: str, generation: int, slot: int, slot_count: int) -> Page:
     version = words[2]
     figures_at = least + slot * _FIGURES_BYTES
     has_figures = version >= _VERSION_WITH_FIGURES
+    has_checkpoints = version >= _VERSION_WITH_CHECKPOINTS
+    if has_figures:
+        least += slot_count * _FIGURES_BYTES
+    checkpoints_at = least + slot * _CHECKPOINTS_BYTES
+    if has_checkpoints:
+        least += slot_count * _CHECKPOINTS_BYTES
     if (numbers[0] != _MAGIC or version < _VERSION_MIN or words[3] != slot_count or
             numbers[2] != generation or not 0 <= slot < slot_count or
-            (has_figures and size < least + slot_count * _FIGURES_BYTES)):
+            size < least):
         raise ValueError(
             f"the agent's page {path} is of version {version}, generation {numbers[2]}, "
             f"{words[3]} workers, {size} bytes; expected version {_VERSION_MIN} or newer, "
             f"generation {generation}, {slot_count} workers")
     slot_at = _HEADER_BYTES + slot * _SLOT_BYTES
     return Page(memory[:_HEADER_BYTES], memory[slot_at:slot_at + _SLOT_BYTES],
-                memory[figures_at:figures_at + _FIGURES_BYTES] if has_figures else None)
+                memory[figures_at:figures_at + _FIGURES_BYTES] if has_figures else None,
+                memory[checkpoints_at:checkpoints_at + _CHECKPOINTS_BYTES]
+                if has_checkpoints else None)

@@ -9,6 +9,7 @@ from ddprun._page import Page, open_page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
     from typing import NoReturn
 
@@ -131,6 +132,16 @@ class Worker:
     def resumed(self) -> None:
         """Notes the time at which the checkpoint was loaded; for how long a start takes."""
         self._page.tell_resumed(monotonic_ns())
+
+    def checkpoints_in(self, path: str | os.PathLike[str]) -> None:
+        """Tells the agent where the checkpoints are, which it reads ahead when a failure is known.
+
+        path: a file, or a folder with the newest one in it. Told at the start, or when it changes;
+        the last one counts. A file system that other processes of this node see.
+        """
+        import os
+
+        self._page.tell_checkpoints(os.fsencode(os.path.abspath(path)))
 
     def stop_requested(self) -> bool:
         """Whether the job is asked to save and leave: the same answer on every rank.

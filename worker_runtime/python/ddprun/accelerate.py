@@ -41,6 +41,7 @@ class Steps:
         self._accelerator = accelerator
         self._folder = folder
         self._worker.group_ready()
+        self._worker.checkpoints_in(folder)
 
     def done(self, step: int, *, samples: int = 0, loss: float | None = None) -> None:
         """As Worker.progress(); does not return when the job is asked to save and leave."""

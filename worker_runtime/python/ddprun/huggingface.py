@@ -25,6 +25,7 @@ class DdprunCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Every rank is connected and the checkpoint is loaded."""
         self._worker.group_ready()
+        self._worker.checkpoints_in(args.output_dir)
         if state.global_step > 0:
             self._worker.resumed()
 

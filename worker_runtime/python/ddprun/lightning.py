@@ -39,6 +39,7 @@ class DdprunCallback(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Every rank is connected and the checkpoint is loaded."""
         self._worker.group_ready()
+        self._worker.checkpoints_in(self._folder)
         self._step = trainer.global_step
         if self._step > 0:
             self._worker.resumed()

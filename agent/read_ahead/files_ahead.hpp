@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/read_ahead_limits.hpp"
+
+/// Reading a checkpoint ahead of who will load it. Everything here may block for as long as a file
+/// system likes.
+namespace ddprun::agent {
+
+/// The regular files of the newest checkpoint at `place`, in the order in which they are likely to
+/// be read: a file itself; of a folder with checkpoints of the worker runtime the newest that is
+/// complete; of another one newest_checkpoint(), and if that is a folder all in it. Links in
+/// folders are not followed. Empty: there is none, or nobody can tell.
+[[nodiscard]] std::vector<std::string> files_ahead(const std::string& place,
+                                                   const ReadAheadLimits& limits);
+
+/// Asks the kernel to have the file in memory, the first `bytes_max` of it; it is read meanwhile
+/// and afterwards. Returns how many bytes were asked for: 0 if it is no regular file that may be
+/// read.
+std::uint64_t read_ahead(const std::string& path, std::uint64_t bytes_max,
+                         const ReadAheadLimits& limits);
+
+}  // namespace ddprun::agent

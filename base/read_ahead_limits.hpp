@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/instant.hpp"
+
+namespace ddprun {
+
+/// Bounds of reading a checkpoint ahead of the workers. Not with the others: what decides about
+/// jobs does not depend on them.
+struct ReadAheadLimits {
+    // Reading a checkpoint ahead.
+    std::size_t read_ahead_places_max = 16;   ///< of checkpoints, that a node's workers tell
+    std::size_t read_ahead_files_max = 4096;  ///< of one checkpoint, as a manifest may have
+    int read_ahead_folders_deep = 2;          ///< below a checkpoint's own; libraries nest no more
+    /// bytes asked of the kernel at once: it cuts a request to the disk's window, often 128 KiB
+    std::uint64_t read_ahead_piece = std::uint64_t{128} << 10;
+    int read_ahead_memory_part = 50;         ///< percent of the free memory that may be filled
+    Milliseconds read_ahead_timeout{60000};  ///< then it ends; the workers read by themselves
+};
+
+}  // namespace ddprun
