@@ -178,6 +178,9 @@ struct Limits {
     /// workers run so long, and have imported nothing for so long, before standbys for the next
     /// ones are prepared: past their first steps
     Milliseconds standby_after{5000};
+    /// workers that tell their steps may take so long for the first before they are taken to be
+    /// past it
+    Milliseconds standby_first_step_max{60000};
     /// names of modules that a worker has imported; in one message to a standby, with room for more
     std::size_t standby_imports_bytes_max = std::size_t{48} << 10;
     /// of memory, what a standby is taken to need until one was measured: torch and _dynamo, twice

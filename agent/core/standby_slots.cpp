@@ -64,6 +64,8 @@ StandbySlots::StandbySlots(const Limits& limits, int slots, WarmOptions options)
 
 void StandbySlots::begin(Instant now) {
     prepare_at_ = now + limits_.standby_after;
+    first_step_until_ = now + limits_.standby_first_step_max;
+    rehearsals_ = 0;
     for (Slot& slot : slots_) {
         slot.renewals = 0;
     }
@@ -97,8 +99,18 @@ void StandbySlots::is_here(LocalRank slot) {
     }
 }
 
+void StandbySlots::is_fit(LocalRank slot, std::uint64_t memory) {
+    const auto* preparing = std::get_if<Preparing>(&at(slot).state);
+    if (preparing != nullptr && preparing->is_rehearsal) {
+        rehearsed_ = preparing->modules;
+        measured_ = std::max(measured_, memory);
+        at(slot).state = Ending{};
+    }
+}
+
 void StandbySlots::is_ready(LocalRank slot, std::uint64_t memory) {
-    if (const auto* preparing = std::get_if<Preparing>(&at(slot).state)) {
+    const auto* preparing = std::get_if<Preparing>(&at(slot).state);
+    if (preparing != nullptr && !preparing->is_rehearsal) {
         at(slot).state = Ready{preparing->modules, memory};
         measured_ = std::max(measured_, memory);
     }
@@ -112,13 +124,17 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
         return;
     }
     const auto found = std::find(modules_.begin(), modules_.end(), module);
-    if (!std::holds_alternative<Preparing>(at(slot).state) || found == modules_.end()) {
+    const auto* preparing = std::get_if<Preparing>(&at(slot).state);
+    if (preparing == nullptr || found == modules_.end()) {
         return;  // Its end says the rest.
+    }
+    if (preparing->is_rehearsal) {
+        rehearsed_ = modules_.size();  // What comes before it is fit.
     }
     at(slot).state = Ending{};
     lines_.push_back(
         fmt::format("--warm: {} and what follows it is not imported beforehand: {}", module, why));
-    modules_.erase(found, modules_.end());
+    take_out(found, modules_.end());
     learns_ = false;
     is_off_ = modules_.empty();
 }
@@ -128,8 +144,24 @@ void StandbySlots::cannot_import(LocalRank slot, const std::string& module) {
     if (std::holds_alternative<Preparing>(at(slot).state) && found != modules_.end()) {
         at(slot).state = Ending{};
         left_out_.insert(module);
-        modules_.erase(found);
+        take_out(found, found + 1);
     }
+}
+
+/// Those that were rehearsed stay so.
+void StandbySlots::take_out(std::vector<std::string>::iterator first,
+                            std::vector<std::string>::iterator last) {
+    const auto end_of_rehearsed = modules_.begin() + static_cast<std::ptrdiff_t>(rehearsed_);
+    if (first < end_of_rehearsed) {
+        rehearsed_ -= static_cast<std::size_t>(std::min(last, end_of_rehearsed) - first);
+    }
+    modules_.erase(first, last);
+}
+
+/// Bounded, as what workers import later may never end.
+bool StandbySlots::is_rehearsal_due() const {
+    return rehearsed_ < modules_.size() &&
+           (rehearsed_ == 0 || rehearsals_ < limits_.standby_failures_max);
 }
 
 void StandbySlots::has_ended(LocalRank slot) {
@@ -273,7 +305,7 @@ void StandbySlots::settle(Instant now, StandbyEffects& out) {
 StandbySlots::Slot* StandbySlots::next_to_renew() {
     const auto found = std::find_if(slots_.begin(), slots_.end(), [this](const Slot& slot) {
         const auto* ready = std::get_if<Ready>(&slot.state);
-        return ready != nullptr && ready->modules < modules_.size() &&
+        return ready != nullptr && ready->modules < modules_wanted() &&
                slot.renewals < limits_.standby_failures_max;
     });
     return found == slots_.end() ? nullptr : &*found;
@@ -306,6 +338,10 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
     if (is_off() || !prepare_at_ || now < *prepare_at_ || is_preparing()) {
         return;
     }
+    if (is_first_step_awaited_ && now < first_step_until_) {
+        prepare_at_ = std::min(now + limits_.standby_after, first_step_until_);
+        return;
+    }
     const Instant until = now + limits_.standby_ready_timeout;
     if (!is_tried_) {
         slots_.front().state = Preparing{.until = until, .is_trial = true};
@@ -319,8 +355,15 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
             }
             return;
         }
-        missing->state = Preparing{.until = until, .modules = modules_.size()};
-        out.emplace_back(PrepareStandby{number_of(*missing), modules_, is_guess_});
+        const bool is_rehearsal = is_rehearsal_due();
+        const std::size_t count = modules_wanted();
+        rehearsals_ += is_rehearsal ? 1 : 0;
+        missing->state = Preparing{.until = until, .modules = count, .is_rehearsal = is_rehearsal};
+        out.emplace_back(PrepareStandby{
+            .slot = number_of(*missing),
+            .modules = {modules_.begin(), modules_.begin() + static_cast<std::ptrdiff_t>(count)},
+            .is_guess = is_guess_,
+            .is_rehearsal = is_rehearsal});
     } else if (Slot* old = next_to_renew()) {
         ++old->renewals;
         discard(*old, out);

@@ -37,11 +37,12 @@ struct WarmOptions {
 struct TryStandby {};
 
 /// Start the standby of this slot, which is to import these modules; if `is_guess`, those that are
-/// there and no part of the program.
+/// there and no part of the program. If `is_rehearsal`, it ends then, and no worker comes of it.
 struct PrepareStandby {
     LocalRank slot;
     std::vector<std::string> modules;
     bool is_guess = false;
+    bool is_rehearsal = false;
 };
 
 /// SIGKILL the standby of this slot; answered by has_ended().
@@ -53,7 +54,9 @@ using StandbyEffect = std::variant<TryStandby, PrepareStandby, DiscardStandby, S
 using StandbyEffects = std::vector<StandbyEffect>;
 
 /// Decides when this node prepares standbys, one at a time, which of them are given up, and which
-/// workers of a generation start from theirs. Pure. Owned and called by one thread.
+/// workers of a generation start from theirs. Before modules are imported by the first standby a
+/// rehearsal has imported them: a process that shows what of them must wait for the place, also
+/// what leaves no trace, and ends. Pure. Owned and called by one thread.
 ///
 /// What has come before a call counts: settle() says what is to be done after each.
 class StandbySlots {
@@ -74,6 +77,8 @@ public:
 
     /// The trial's, or a standby's, interpreter has the hook.
     void is_here(LocalRank slot);
+    /// A rehearsal has imported all, has so many bytes of its own (0: not known), and ends.
+    void is_fit(LocalRank slot, std::uint64_t memory = 0);
     /// It has so many bytes of its own; 0: not known.
     void is_ready(LocalRank slot, std::uint64_t memory = 0);
     /// It ends: `module` must not be imported before the place is known, and `why`. Of one that is
@@ -88,6 +93,8 @@ public:
     void memory_is_short();
     /// What the next settle() finds there. None: not known, which is room.
     void see_memory(std::optional<MemoryRoom> room) { room_ = room; }
+    /// What the next settle() goes by: some worker that tells its steps has not told the first.
+    void see_steps(bool is_first_awaited) { is_first_step_awaited_ = is_first_awaited; }
 
     /// A generation starts: those of its slots that have a standby. They are used up by this; if
     /// there are any, all others are given up, for they would share the keeper of that generation.
@@ -113,6 +120,7 @@ private:
         Instant until;
         std::size_t modules = 0;  ///< the first of modules_ that it imports
         bool is_trial = false;
+        bool is_rehearsal = false;
     };
     struct Ready {
         std::size_t modules = 0;
@@ -146,9 +154,18 @@ private:
     /// One that was ready before something was learned, and may be replaced.
     [[nodiscard]] Slot* next_to_renew();
     [[nodiscard]] bool is_preparing() const;
+    [[nodiscard]] bool is_rehearsal_due() const;
+    /// How many modules the next standbys import.
+    [[nodiscard]] std::size_t modules_wanted() const {
+        return is_rehearsal_due() ? modules_.size() : rehearsed_;
+    }
+    void take_out(std::vector<std::string>::iterator first,
+                  std::vector<std::string>::iterator last);
 
     Limits limits_;
     std::vector<std::string> modules_;
+    std::size_t rehearsed_ = 0;       ///< the first of them, which standbys may import
+    int rehearsals_ = 0;              ///< since begin()
     std::set<std::string> left_out_;  ///< learned, but they cannot be imported
     std::size_t names_bytes_ = 0;     ///< of what was learned
     bool learns_;                     ///< further ones
@@ -164,7 +181,9 @@ private:
     bool is_tried_ = false;  ///< the interpreter has the hook
     std::vector<Slot> slots_;
     std::optional<Instant> prepare_at_;  ///< none: not now
-    std::vector<std::string> lines_;     ///< to be said by the next settle()
+    bool is_first_step_awaited_ = false;
+    Instant first_step_until_{};      ///< it is awaited no longer
+    std::vector<std::string> lines_;  ///< to be said by the next settle()
 };
 
 /// Whether Python could have a module of this name.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -228,6 +229,13 @@ void Agent::start_standbys() {
     events.open_stand_in = [this](LocalRank local_rank) {
         return output_->stand_in(local_rank, Rank(last_base_rank_.value() + local_rank.value()),
                                  last_world_size_);
+    };
+    events.awaits_first_step = [this] {
+        const std::vector<WorkerMoments> moments =
+            generation_ ? generation_->moments() : std::vector<WorkerMoments>();
+        return std::any_of(moments.begin(), moments.end(), [](const WorkerMoments& worker) {
+            return worker.main && !worker.first_step;
+        });
     };
     events.on_gone = [this](LocalRank local_rank, int pid) {
         if (generation_) {

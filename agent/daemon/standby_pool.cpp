@@ -85,7 +85,7 @@ bool is_a_terminal(const UniqueFd& file) {
 }
 
 std::string order_of(const PrepareStandby& effect) {
-    std::string order;
+    std::string order = effect.is_rehearsal ? "rehearse\n" : "";
     for (const std::string& variable : variables_of_generation()) {
         order += fmt::format("placed {}\n", variable);
     }
@@ -203,6 +203,7 @@ void StandbyPool::learn(std::string_view bytes) {
 void StandbyPool::settle() {
     StandbyEffects effects;
     slots_.see_memory(read_memory_room());
+    slots_.see_steps(events_.awaits_first_step());
     slots_.settle(clock_now(), effects);
     for (const StandbyEffect& effect : effects) {
         std::visit([this](const auto& one) { carry_out(one); }, effect);
@@ -317,12 +318,16 @@ void StandbyPool::hear(LocalRank slot, std::string_view message) {
         slots_.is_unfit(slot, fields[1], fields[2]);
     } else if (fields[0] == "drops" && fields.size() == 2) {
         slots_.cannot_import(slot, fields[1]);
-    } else if (fields[0] == "ready") {
+    } else if (fields[0] == "ready" || fields[0] == "fit") {
         judge_written(slot, standby);
         constexpr std::uint64_t kKibibyte = 1024;
-        const auto memory =
-            fields.size() == 2 ? whole_number<std::uint64_t>(fields[1]) : std::nullopt;
-        slots_.is_ready(slot, memory.value_or(0) * kKibibyte);
+        const std::uint64_t memory =
+            fields.size() == 2 ? whole_number<std::uint64_t>(fields[1]).value_or(0) * kKibibyte : 0;
+        if (fields[0] == "fit") {
+            slots_.is_fit(slot, memory);
+        } else {
+            slots_.is_ready(slot, memory);
+        }
     }
 }
 

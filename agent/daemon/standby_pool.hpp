@@ -33,6 +33,8 @@ public:
         std::function<void(const std::string& line)> say;
         /// Streams like those of this slot's worker.
         std::function<Result<StandIn>(LocalRank)> open_stand_in;
+        /// Some worker of this node that tells its steps has not told the first.
+        std::function<bool()> awaits_first_step;
         /// This worker goes on into its program.
         std::function<void(LocalRank, int pid)> on_gone;
         /// Its standby, of the keeper that was handed over, must end: it did not go on.

@@ -86,6 +86,19 @@ MODULES = {
     "copies_module": "import os\nCOPY = dict(os.environ)\nassert 'RANK' not in COPY",
     "lazy_module": "import json\ndef run():\n    import quiet_module",
     "imports_own": "import sys\nsys.path.insert(0, 'elsewhere')\nimport elsewhere_module",
+    "joins_module": "import threading\nTHREAD = threading.Thread(target=int)\n"
+                    "THREAD.start()\nTHREAD.join()",
+    "sends_module": "import socket\nwith socket.socket(socket.AF_UNIX) as one:\n"
+                    "    try:\n        one.connect('nobody')\n    except OSError:\n        pass",
+    "writes_module": "with open('was_written', 'a') as file:\n    file.write('once')",
+    "runs_module": "import subprocess\nsubprocess.run(['true'])",
+    "removes_module": "import os\nos.unlink('was_written')",
+    "forks_module": "import os\nREAD, WRITE = os.pipe()\nif os.fork() == 0:\n"
+                    "    os.close(WRITE)\n    os.read(READ, 1)\n    os._exit(0)",
+    "copies_stdout_module": "import os\nCOPY = os.dup(1)",
+    "tests_module": "import socket, tempfile\nwith socket.socket() as one:\n"
+                    "    one.bind(('127.0.0.1', 0))\nFOLDER = tempfile.gettempdir()\n"
+                    "with open('/dev/null', 'w') as file:\n    file.write('nothing')",
     "sets_module": "import os\nos.environ['SET_BY_MODULE'] = 'yes'",
 }
 
@@ -112,8 +125,8 @@ class Standby:
     def says(self):
         return self.socket.recv(MESSAGE_BYTES_MAX).decode().split("\0")
 
-    def order(self, *modules, how="import"):
-        self.socket.send("\n".join(["placed RANK", "placed WORLD_SIZE"] +
+    def order(self, *modules, how="import", first=()):
+        self.socket.send("\n".join([*first, "placed RANK", "placed WORLD_SIZE"] +
                                    [f"{how} {name}" for name in modules]).encode())
 
     def release(self, place):
@@ -383,6 +396,8 @@ class Waits(WithEnvironment):
                 ("socket_module", "it opens a socket"),
                 ("file_module", "it opens /.* for writing"),
                 ("broken_module", "ImportError: no such device"),
+                ("forks_module", "it starts a process"),
+                ("copies_stdout_module", "it opens stdout a second time"),
                 ("missing_module", "ModuleNotFoundError: No module named 'missing_module'"),
                 ("own_module", "it is beside the program"),
                 ("shadowing_module", "it imports own_module, which is beside the program")):
@@ -398,6 +413,51 @@ class Waits(WithEnvironment):
                 self.assertRegex(said[2], why)
                 self.assertEqual(standby.end(), (0, ""))
         self.assertFalse(self.has_run())
+
+
+class Rehearsals(WithEnvironment):
+    """A process that imports what standbys are to import, and never becomes a worker."""
+
+    def rehearse(self, *names):
+        self.write(os.path.join(self.folder, "never.py"), "open('has_run', 'w').close()\n")
+        standby = Standby(self, "never.py")
+        self.assertEqual(standby.says(), ["here"])
+        standby.order(*names, first=["rehearse"])
+        said = standby.says()
+        while said[0] == "imports":
+            said = standby.says()
+        self.assertEqual(standby.end(), (0, ""))
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "has_run")))
+        return said
+
+    def test_what_may_be_imported_is_fit(self):
+        variables = {key: value for key, value in self.variables.items()
+                     if key != "PYTHONDONTWRITEBYTECODE"}
+        self.addCleanup(setattr, self, "variables", self.variables)
+        self.variables = variables
+        for _ in range(2):  # The bytecode is there the second time.
+            said = self.rehearse("json", "quiet_module", "copies_module", "tests_module")
+            self.assertEqual(said[0], "fit")
+            self.assertGreater(int(said[1]), 0)
+        self.assertTrue(os.path.exists(os.path.join(self.packages, "__pycache__")))
+
+    def test_what_a_module_would_undo_is_not_done(self):
+        for name, why in (
+                ("joins_module", "it starts a thread"),
+                ("sends_module", "it connects to nobody"),
+                ("writes_module", "it opens was_written for writing"),
+                ("removes_module", "it removes was_written"),
+                ("runs_module", "it starts a process: true"),
+                ("forks_module", "it starts a process"),
+                ("thread_module", "it starts a thread"),
+                ("asks_module", "it asks for RANK"),
+                ("socket_module", "it opens a socket"),
+                ("file_module", "it opens /.* for writing")):
+            with self.subTest(name):
+                said = self.rehearse("quiet_module", name, "sets_module")
+                self.assertEqual(said[:2], ["unfit", name])
+                self.assertRegex(said[2], why)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "was_written")))
 
 
 if __name__ == "__main__":

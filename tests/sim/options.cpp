@@ -152,6 +152,7 @@ void draw_standbys(SimOptions& options) {
     options.is_warm = dice.chance(1, 8);
     options.limits.standby_after = draw_ms(dice, 0, 1000);
     options.limits.standby_ready_timeout = draw_ms(dice, 10, 1000);
+    options.limits.standby_first_step_max = 2 * options.limits.standby_ready_timeout;
 }
 
 /// The bounds, the unit and the list are made to fit each other.

@@ -42,8 +42,14 @@ FakeStandbys::FakeStandbys(const Limits& limits, int slots, Dice dice, Shell she
       shell_(std::move(shell)) {}
 
 void FakeStandbys::begin() {
+    begin(false);
+}
+
+void FakeStandbys::begin(bool awaits_first_step) {
+    is_first_step_awaited_ = awaits_first_step;
     is_paused_ = false;
-    slots_.begin(shell_.now());
+    began_ = shell_.now();
+    slots_.begin(began_);
     excuse();
     expect_one_in_each_slot();
     settle();
@@ -68,7 +74,11 @@ void FakeStandbys::start_generation() {
         shell_.trace(fmt::format("{} of {} workers go on from standbys", taken.size(), count_));
         processes_.clear();
     }
-    begin();
+    begin(dice_.chance(1, 3));
+    if (is_first_step_awaited_ && dice_.chance(3, 4)) {
+        shell_.later(dice_.up_to(limits_.standby_after * 3),
+                     [this, peace = peace_] { is_first_step_awaited_ &= peace != peace_; });
+    }
     if (options_.learns) {
         learn(kModule);
         learn(kLazyModule);
@@ -98,6 +108,7 @@ std::vector<LocalRank> FakeStandbys::ready() const {
 
 void FakeStandbys::settle() {
     agent::StandbyEffects effects;
+    slots_.see_steps(is_first_step_awaited_);
     slots_.settle(shell_.now(), effects);
     for (const agent::StandbyEffect& effect : effects) {
         std::visit([this](const auto& one) { carry_out(one); }, effect);
@@ -127,6 +138,9 @@ std::uint64_t FakeStandbys::start(LocalRank slot) {
     }
     if (is_paused_) {
         shell_.violate("a standby is prepared while workers are being stopped");
+    }
+    if (is_first_step_awaited_ && shell_.now() < began_ + limits_.standby_first_step_max) {
+        shell_.violate("a standby is prepared before the first step");
     }
     processes_[slot] = Process{.id = ++last_id_, .is_ready = false};
     return last_id_;
@@ -167,6 +181,11 @@ void FakeStandbys::carry_out(const agent::PrepareStandby& effect) {
             break;
         default:
             break;
+    }
+    if (effect.is_rehearsal) {
+        then(slot, id, ready_after, [this, slot] { slots_.is_fit(slot, kBytesOfOne); });
+        end(slot, id, ready_after + Milliseconds(10));
+        return;
     }
     then(slot, id, ready_after, [this, slot] {
         slots_.is_ready(slot, kBytesOfOne);
@@ -218,8 +237,10 @@ void FakeStandbys::lose_keeper() {
 /// one that lacks what was learned.
 void FakeStandbys::expect_one_in_each_slot() {
     const Duration each = limits_.standby_ready_timeout + kWaitsMost + Milliseconds(300);
-    const Duration most = limits_.standby_after * 2 + kLearnsWithin +
-                          each * ((2 * limits_.standby_failures_max + 1) * count_ + 1);
+    const int rehearsals = limits_.standby_failures_max + 1;
+    const Duration most = limits_.standby_first_step_max + limits_.standby_after * 2 +
+                          kLearnsWithin +
+                          each * ((2 * limits_.standby_failures_max + 1) * count_ + rehearsals + 1);
     shell_.later(most * 3 / 2, [this, peace = peace_] {
         if (peace != peace_ || slots_.is_off() || options_.memory_max) {
             return;

@@ -16,8 +16,8 @@ namespace ddprun::sim {
 
 /// One node's standbys: the real StandbySlots, and processes that are made up. They are ready,
 /// late, hung, unfit or dead at random. Judges what is decided: one is prepared at a time, none
-/// while workers are being stopped, those and only those that wait are taken, and who is left in
-/// peace has one in each slot.
+/// while workers are being stopped or their first step is awaited, those and only those that wait
+/// are taken, and who is left in peace has one in each slot.
 class FakeStandbys {
 public:
     struct Shell {
@@ -44,6 +44,7 @@ private:
     };
     using Told = std::function<void()>;
 
+    void begin(bool awaits_first_step);
     void settle();
     void arm();
     void carry_out(const agent::TryStandby& effect);
@@ -69,6 +70,8 @@ private:
     std::uint64_t last_id_ = 0;
     std::uint64_t peace_ = 0;  ///< counts what disturbs preparing
     bool is_paused_ = true;
+    bool is_first_step_awaited_ = false;  ///< of the generation that runs
+    Instant began_{};
     bool has_learned_ = false;  ///< what a worker imports
 };
 

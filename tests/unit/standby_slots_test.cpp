@@ -28,8 +28,9 @@ struct TwoSlots {
             if (std::holds_alternative<TryStandby>(effect)) {
                 words.emplace_back("try");
             } else if (const auto* prepare = std::get_if<PrepareStandby>(&effect)) {
-                words.push_back(fmt::format("prepare {} of {}{}", prepare->slot.value(),
-                                            prepare->modules.size(),
+                words.push_back(fmt::format("{} {} of {}{}",
+                                            prepare->is_rehearsal ? "rehearse" : "prepare",
+                                            prepare->slot.value(), prepare->modules.size(),
                                             prepare->is_guess ? " guessed" : ""));
             } else if (const auto* discard = std::get_if<DiscardStandby>(&effect)) {
                 words.push_back(fmt::format("discard {}", discard->slot.value()));
@@ -52,8 +53,19 @@ struct TwoSlots {
         slots.is_here(kFirst);
         REQUIRE(settle().empty());
         slots.has_ended(kFirst);
+        REQUIRE(settle() == std::vector<std::string>{"rehearse 0 of 2"});
+        slots.is_here(kFirst);
+        pass_rehearsal();
         REQUIRE(settle() == std::vector<std::string>{"prepare 0 of 2"});
         slots.is_here(kFirst);
+    }
+    /// What comes next decides the rest.
+    void pass_rehearsal(std::uint64_t memory = 0) {
+        slots.is_fit(kFirst, memory);
+        slots.is_ready(kFirst, memory);  // Such a process never is.
+        REQUIRE_FALSE(slots.is_waiting(kFirst));
+        REQUIRE(settle().empty());
+        slots.has_ended(kFirst);
     }
 
     static inline const LocalRank kFirst{0};
@@ -132,7 +144,7 @@ TEST_CASE("a Python without the package is named once, and nothing is tried agai
     CHECK(!two.slots.next_deadline());
 }
 
-TEST_CASE("standbys stop before a module that is unfit, which is named once") {
+TEST_CASE("standbys stop before a module that shows only there that it is unfit") {
     TwoSlots two;
     two.try_it();
     two.slots.is_unfit(TwoSlots::kFirst, "torch.optim", "it starts 1 thread");
@@ -181,6 +193,8 @@ TEST_CASE("standbys wait for what a worker imports, until it has imported nothin
     CHECK(two.settle().empty());
     CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
     two.pass();
+    CHECK(two.settle() == Decisions{"rehearse 0 of 2 guessed"});
+    two.pass_rehearsal();
     CHECK(two.settle() == Decisions{"prepare 0 of 2 guessed"});
     two.slots.is_ready(TwoSlots::kFirst, 0);
     CHECK(two.settle() == Decisions{"prepare 1 of 2 guessed"});
@@ -195,33 +209,55 @@ TEST_CASE("standbys that are ready before something was imported are replaced, n
     two.slots.begin(two.now);
     two.slots.learn(two.now, {"torch"});
     two.pass();
+    CHECK(two.settle() == Decisions{"rehearse 0 of 1 guessed"});
+    two.pass_rehearsal();
     CHECK(two.settle() == Decisions{"prepare 0 of 1 guessed"});
-    two.slots.learn(two.now, {"torch._dynamo"});
     two.slots.is_ready(TwoSlots::kFirst, 0);
-    CHECK(two.settle().empty());
-    two.pass();
-    CHECK(two.settle() == Decisions{"prepare 1 of 2 guessed"});
+    CHECK(two.settle() == Decisions{"prepare 1 of 1 guessed"});
     two.slots.is_ready(TwoSlots::kSecond, 0);
-    CHECK(two.settle() == Decisions{"discard 0"});
-    two.slots.has_ended(TwoSlots::kFirst);
-    CHECK(two.settle() == Decisions{"prepare 0 of 2 guessed"});
-    two.slots.is_ready(TwoSlots::kFirst, 0);
+    CHECK(two.settle().empty());
     for (int i = 1; i < Limits{}.standby_failures_max; ++i) {
         two.slots.learn(two.now, {fmt::format("more{}", i)});
+        CHECK(two.settle().empty());
         two.pass();
         CHECK(two.settle() == Decisions{"discard 0"});
         two.slots.has_ended(TwoSlots::kFirst);
-        CHECK(two.settle().size() == 1);
+        CHECK(two.settle() == Decisions{fmt::format("rehearse 0 of {} guessed", i + 1)});
+        two.pass_rehearsal();
+        CHECK(two.settle() == Decisions{fmt::format("prepare 0 of {} guessed", i + 1)});
         two.slots.is_ready(TwoSlots::kFirst, 0);
         CHECK(two.settle() == Decisions{"discard 1"});
         two.slots.has_ended(TwoSlots::kSecond);
-        CHECK(two.settle().size() == 1);
+        CHECK(two.settle() == Decisions{fmt::format("prepare 1 of {} guessed", i + 1)});
         two.slots.is_ready(TwoSlots::kSecond, 0);
         CHECK(two.settle().empty());
     }
     two.slots.learn(two.now, {"last"});
+    CHECK(two.settle().empty());
+    CHECK_FALSE(two.slots.next_deadline());  // It was rehearsed often enough.
+    two.slots.begin(two.now);
     two.pass();
-    CHECK(two.settle() == Decisions{"discard 1"});  // The first was replaced often enough.
+    CHECK(two.settle() == Decisions{"discard 0"});
+}
+
+TEST_CASE("a program that imports all the time has standbys with what was rehearsed") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .trial = kTrial});
+    two.slots.begin(two.now);
+    for (int i = 1; i <= Limits{}.standby_failures_max; ++i) {
+        two.slots.learn(two.now, {fmt::format("torch{}", i)});
+        two.pass();
+        CHECK(two.settle() == Decisions{fmt::format("rehearse 0 of {} guessed", i)});
+        two.slots.learn(two.now, {fmt::format("late{}", i)});
+        if (i < Limits{}.standby_failures_max) {
+            two.slots.cannot_import(TwoSlots::kFirst, fmt::format("late{}", i));
+            two.slots.has_ended(TwoSlots::kFirst);
+        }
+    }
+    two.pass_rehearsal();
+    two.pass();
+    const int rehearsed = Limits{}.standby_failures_max;
+    CHECK(two.settle() == Decisions{fmt::format("prepare 0 of {} guessed", rehearsed)});
 }
 
 TEST_CASE("a guess that cannot be imported is left out, one that must wait ends the list") {
@@ -230,10 +266,10 @@ TEST_CASE("a guess that cannot be imported is left out, one that must wait ends 
     two.slots.begin(two.now);
     two.slots.learn(two.now, {"torch", "broken", "threads", "json"});
     two.pass();
-    CHECK(two.settle() == Decisions{"prepare 0 of 4 guessed"});
+    CHECK(two.settle() == Decisions{"rehearse 0 of 4 guessed"});
     two.slots.cannot_import(TwoSlots::kFirst, "broken");
     two.slots.has_ended(TwoSlots::kFirst);
-    CHECK(two.settle() == Decisions{"prepare 0 of 3 guessed"});
+    CHECK(two.settle() == Decisions{"rehearse 0 of 3 guessed"});
     two.slots.learn(two.now, {"broken"});
     two.slots.is_unfit(TwoSlots::kFirst, "threads", "it starts 1 thread");
     CHECK(two.settle().size() == 1);
@@ -264,6 +300,8 @@ TEST_CASE("standbys are prepared while memory has room for them, where that is a
     REQUIRE(two.settle() == Decisions{"try"});
     two.slots.is_here(TwoSlots::kFirst);
     two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"rehearse 0 of 1"});
+    two.pass_rehearsal();
     CHECK(two.settle() == Decisions{"prepare 0 of 1"});
     two.slots.is_ready(TwoSlots::kFirst, 290 * kMebibyte);
     two.slots.see_memory(MemoryRoom{4000 * kMebibyte, 680 * kMebibyte});
@@ -280,13 +318,15 @@ TEST_CASE("standbys are prepared while memory has room for them, where that is a
     CHECK(two.settle() == Decisions{"prepare 1 of 1"});
 }
 
-TEST_CASE("standbys have no more memory than they may, as soon as one was measured") {
+TEST_CASE("standbys have no more memory than they may, as the rehearsal or one of them shows") {
     TwoSlots two;
     two.slots =
         StandbySlots({}, 2, {.modules = {"torch"}, .memory_max = 300 * kMebibyte, .trial = kTrial});
     two.slots.begin(two.now);
     two.slots.learn(two.now, {"torch"});  // So the hook is there.
     two.pass();
+    CHECK(two.settle() == Decisions{"rehearse 0 of 1"});
+    two.pass_rehearsal(100 * kMebibyte);
     CHECK(two.settle() == Decisions{"prepare 0 of 1"});
     two.slots.is_ready(TwoSlots::kFirst, 200 * kMebibyte);
     CHECK(two.settle() == Decisions{"--warm: local rank 1 has no standby: one takes 200 MiB, all "
@@ -300,6 +340,56 @@ TEST_CASE("standbys have no more memory than they may, as soon as one was measur
     two.slots.has_ended(TwoSlots::kFirst);
     CHECK(two.settle().empty());
     CHECK_FALSE(two.slots.is_waiting(TwoSlots::kFirst));
+}
+
+TEST_CASE("a rehearsal that shows too much memory is followed by no standby") {
+    TwoSlots two;
+    two.slots =
+        StandbySlots({}, 2, {.modules = {"torch"}, .memory_max = 300 * kMebibyte, .trial = kTrial});
+    two.slots.begin(two.now);
+    two.slots.learn(two.now, {"torch"});
+    two.pass();
+    CHECK(two.settle() == Decisions{"rehearse 0 of 1"});
+    two.pass_rehearsal(400 * kMebibyte);
+    CHECK(two.settle() == Decisions{"--warm: local rank 0 has no standby: one takes 400 MiB, all "
+                                    "may have 300 MiB (--warm-memory-max)"});
+}
+
+TEST_CASE("a rehearsal ends before a module that is unfit, which is named once") {
+    TwoSlots two;
+    two.slots.begin(two.now);
+    two.slots.learn(two.now, {"torch"});
+    two.pass();
+    CHECK(two.settle() == Decisions{"rehearse 0 of 2"});
+    two.slots.is_unfit(TwoSlots::kFirst, "torch.optim", "it connects to somebody");
+    CHECK(two.settle() == Decisions{"--warm: torch.optim and what follows it is not imported "
+                                    "beforehand: it connects to somebody"});
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});  // What comes before it is fit.
+}
+
+TEST_CASE("standbys wait for the first step of workers that tell their steps, not for ever") {
+    TwoSlots two;
+    two.slots.begin(two.now);
+    two.slots.see_steps(true);
+    two.pass();
+    CHECK(two.settle().empty());
+    CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
+    two.pass();
+    two.slots.see_steps(false);
+    CHECK(two.settle() == Decisions{"try"});
+    two.slots.has_ended(TwoSlots::kFirst);
+
+    TwoSlots other;
+    other.slots.begin(other.now);
+    other.slots.see_steps(true);
+    const Instant end = other.now + Limits{}.standby_first_step_max;
+    while (other.now < end) {
+        CHECK(other.settle().empty());
+        other.pass();
+    }
+    CHECK(other.now == end);
+    CHECK(other.settle() == Decisions{"try"});
 }
 
 TEST_CASE("standbys are the first to go when memory is short, and come with the next workers") {

@@ -16,13 +16,30 @@ from ddprun._imports import installed_folders
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket as _Agent
-    from typing import Any
+    from typing import Any, NoReturn
 
 _VARIABLE = "DDPRUN_STANDBY"
 _MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
 _KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
 _CHECKED_S = 1.0  # what was looked at is not looked at again for so long
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
+# What a rehearsal ends before, by Python's audit events; of threads there is none.
+_DEEDS = {
+    "socket.connect": "it connects to {1}",
+    "socket.sendto": "it sends to {1}",
+    "socket.sendmsg": "it sends to {1}",
+    "subprocess.Popen": "it starts a process: {0}",
+    "os.exec": "it starts a process: {0}",
+    "os.fork": "it starts a process",
+    "os.forkpty": "it starts a process",
+    "os.posix_spawn": "it starts a process: {0}",
+    "os.spawn": "it starts a process: {1}",
+    "os.system": "it starts a process: {0}",
+    "os.remove": "it removes {0}",
+    "os.rename": "it renames {0}",
+    "os.rmdir": "it removes {0}",
+    "os.truncate": "it changes {0}",
+}
 
 
 class _Unfit(Exception):
@@ -31,6 +48,51 @@ class _Unfit(Exception):
 
 class _Dropped(Exception):
     """A module of those that are only guessed cannot be imported: its name."""
+
+
+class _Guard:
+    """An audit hook: ends a rehearsal before its module does what must wait for the place.
+
+    It sees what is undone when the import is over: a thread that was joined, a file that was
+    closed, a message that was sent. It cannot be taken out, each later event of the process would
+    pass through it; so only a rehearsal has one, which never becomes a worker. What C code does
+    by itself it does not see; _judge() looks at what is left of that.
+    """
+
+    def __init__(self, agent: _Agent) -> None:
+        self.agent = agent
+        self.module = ""  # whose import it is; empty: nothing is judged
+
+    def begin(self) -> None:
+        sys.addaudithook(self)
+        import _thread
+
+        for module, name in ((_thread, "start_new"), (_thread, "start_new_thread"),
+                             (_thread, "start_joinable_thread"),
+                             (sys.modules.get("threading"), "_start_new_thread"),
+                             (sys.modules.get("threading"), "_start_joinable_thread")):
+            if hasattr(module, name):
+                setattr(module, name, self.start_thread)
+
+    def start_thread(self, *_: object, **__: object) -> None:
+        _end(self.agent, "unfit", self.module, "it starts a thread")
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.module or event != "open" and event not in _DEEDS:
+            return
+        if event == "open":
+            path, flags = args[0], args[-1]
+            if not isinstance(flags, int) or path == os.devnull or not flags & (
+                    os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                return
+            deed = f"it opens {path} for writing"
+        else:
+            deed = _DEEDS[event].format(*args)
+        code = sys._getframe(1).f_code
+        if code.co_filename.startswith("<frozen importlib") or (
+                code.co_name == "_get_default_tempdir"):
+            return  # Bytecode; a file in each folder for such files, to see whether it can be.
+        _end(self.agent, "unfit", self.module, deed)
 
 
 class _Watched(dict):  # type: ignore[type-arg]
@@ -76,20 +138,24 @@ def _wait() -> None:
     begun_ns = time.time_ns()
     if not order:
         os._exit(0)  # A question whether this hook is there, or the agent has gone.
+    lines = order.decode().split("\n")
+    guard = None
+    if "rehearse" in lines:
+        lines.remove("rehearse")
+        guard = _Guard(agent)
     try:
-        _import(order.decode().split("\n"), agent)
+        _import(lines, agent, guard)
     except _Unfit as unfit:
-        agent.send("\0".join(("unfit", *map(str, unfit.args))).encode()[:_MESSAGE_BYTES_MAX])
-        os._exit(0)
+        _end(agent, "unfit", *unfit.args)
     except _Dropped as dropped:
-        agent.send("\0".join(("drops", *dropped.args)).encode())
-        os._exit(0)
+        _end(agent, "drops", *dropped.args)
+    if guard is not None:
+        _end(agent, "fit", _memory_kib())
     files_before = _imported_files()
     for path in files_before:
         if os.path.exists(path) and os.stat(path).st_ctime_ns > begun_ns:
             # Nobody knows which of the two was imported.
-            agent.send("\0".join(("unfit", path, "has changed")).encode())
-            os._exit(0)
+            _end(agent, "unfit", path, "has changed")
     # Else the first allocations of the program have all that was imported looked at.
     gc.collect()
     agent.send(f"ready\0{_memory_kib()}".encode())
@@ -123,11 +189,16 @@ def _wait() -> None:
 def _compare(files_before: dict[str, tuple[int, int, int] | None], agent: _Agent) -> None:
     for path, before in files_before.items():
         if _fingerprint(path) != before:
-            agent.send("\0".join(("unfit", path, "has changed")).encode())
-            os._exit(0)  # Its worker starts cold, with what is there now.
+            # Its worker starts cold, with what is there now.
+            _end(agent, "unfit", path, "has changed")
 
 
-def _import(lines: list[str], agent: _Agent) -> None:
+def _end(agent: _Agent, *words: object) -> NoReturn:
+    agent.send("\0".join(map(str, words)).encode("utf-8", "replace")[:_MESSAGE_BYTES_MAX])
+    os._exit(0)
+
+
+def _import(lines: list[str], agent: _Agent, guard: _Guard | None) -> None:
     """Lines: `import NAME`, in this order, and `placed KEY`, variables that are not known yet.
 
     `guess NAME` is `import NAME` if that is there and no part of the program.
@@ -140,6 +211,8 @@ def _import(lines: list[str], agent: _Agent) -> None:
             __import__(module)
         except ModuleNotFoundError:
             pass
+    if guard is not None:
+        guard.begin()
     beside = _beside_program()
     installed = installed_folders()
     # Whoever copies the whole environment asks for no variable, and is to find no other job's.
@@ -157,6 +230,8 @@ def _import(lines: list[str], agent: _Agent) -> None:
         if top in beside:
             raise _Unfit(name, "it is beside the program")
         before, files = set(sys.modules), _descriptors()
+        if guard is not None:
+            guard.module = name
         try:
             __import__(name)
         except Exception as error:
@@ -164,6 +239,9 @@ def _import(lines: list[str], agent: _Agent) -> None:
                 raise _Unfit(name, f"{type(error).__name__}: {error}") from None
             if not isinstance(error, ModuleNotFoundError) or error.name != name:
                 raise _Dropped(name) from None
+        finally:
+            if guard is not None:
+                guard.module = ""
         new = sys.modules.keys() - before
         own = beside.intersection(one.partition(".")[0] for one in new)
         if own:
@@ -198,12 +276,19 @@ def _is_installed(spec: Any, folders: tuple[str, ...]) -> bool:
 
 
 def _judge(name: str, files: set[int], watched: _Watched) -> None:
-    """After `name` was imported: has it done what must wait for the worker's place?"""
+    """After `name` was imported: is anything left that must wait for the worker's place?
+
+    What else a module changes in its process (signals, folder, umask, limits, variables) it changes
+    in the worker, as if that had imported it.
+    """
     if watched.asked is not None:
         raise _Unfit(name, f"it asks for {os.fsdecode(watched.asked)}")
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:
-        raise _Unfit(name, f"it starts {threads} thread{'s' if threads > 1 else ''}")
+        raise _Unfit(name, f"it starts {threads} thread{'s' if threads > 1 else ''}"
+                     + _way_out_of_threads())
+    if _has_children():
+        raise _Unfit(name, "it starts a process")
     for file in sorted(_descriptors() - files):
         what = _held_by(file)
         if what:
@@ -275,6 +360,22 @@ def _descriptors() -> set[int]:
         os.close(folder)
 
 
+def _way_out_of_threads() -> str:
+    with open("/proc/self/maps", "rb") as maps:
+        if b"openblas" not in maps.read() or os.environ.get("OMP_NUM_THREADS") == "1":
+            return ""
+    return (", numpy's OpenBLAS: with OMP_NUM_THREADS=1 it starts none, and workers start again "
+            "without waiting for such imports")
+
+
+def _has_children() -> bool:
+    try:
+        with open("/proc/thread-self/children", "rb") as file:
+            return file.read() != b""
+    except OSError:
+        return False  # A kernel that does not tell.
+
+
 def _held_by(file: int) -> str:
     """What a worker without its place may not have open; empty: it may."""
     try:
@@ -287,9 +388,19 @@ def _held_by(file: int) -> str:
         return "a socket"
     if target.startswith(_DEVICES):
         return target
-    if target.startswith("/") and flags & os.O_ACCMODE != os.O_RDONLY and target != "/dev/null":
-        return f"{target} for writing"
-    return ""
+    if flags & os.O_ACCMODE == os.O_RDONLY or target == "/dev/null":
+        return ""
+    for stream, name in ((1, "stdout"), (2, "stderr")):
+        if _is_same_file(file, stream):
+            return f"{name} a second time"  # The worker's will be another.
+    return f"{target} for writing" if target.startswith("/") else ""
+
+
+def _is_same_file(one: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:
+        return False
 
 
 def _set_data(data: dict[bytes, bytes]) -> None:
