@@ -10,6 +10,7 @@
 #include "agent/output/text_width.hpp"
 #include "base/check.hpp"
 #include "base/escape_sequence.hpp"
+#include "base/number_ranges.hpp"
 
 namespace ddprun::agent {
 
@@ -42,9 +43,10 @@ void trim_end(std::string& text) {
 }
 
 std::string rank_prefix(const ScreenOptions& options, const std::vector<int>& ranks) {
-    return !options.has_prefixes ? std::string()
-                                 : fmt::format("[{}{}{}] ", options.host,
-                                               options.host.empty() ? "" : " ", rank_ranges(ranks));
+    return !options.has_prefixes
+               ? std::string()
+               : fmt::format("[{}{}{}] ", options.host, options.host.empty() ? "" : " ",
+                             number_ranges(ranks));
 }
 
 /// The last character with its continuation bytes.
@@ -67,21 +69,6 @@ bool is_behind_bar(std::string_view bar, std::string_view text) {
 }
 
 }  // namespace
-
-std::string rank_ranges(const std::vector<int>& ascending) {
-    std::string text;
-    for (std::size_t i = 0; i < ascending.size();) {
-        std::size_t last = i;
-        while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) {
-            ++last;
-        }
-        text += text.empty() ? "" : ",";
-        text += last == i ? fmt::format("{}", ascending[i])
-                          : fmt::format("{}-{}", ascending[i], ascending[last]);
-        i = last + 1;
-    }
-    return text;
-}
 
 WindowSize window_behind_prefix(const ScreenOptions& options, WindowSize window, Rank rank) {
     if (window.columns <= 0 || !options.has_prefixes) {

@@ -131,7 +131,4 @@ private:
 [[nodiscard]] WindowSize window_behind_prefix(const ScreenOptions& options, WindowSize window,
                                               Rank rank);
 
-/// 0-3,7
-[[nodiscard]] std::string rank_ranges(const std::vector<int>& ascending);
-
 }  // namespace ddprun::agent

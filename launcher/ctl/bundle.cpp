@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -23,6 +22,7 @@
 
 #include "agent/output/event_file.hpp"
 #include "base/limits.hpp"
+#include "base/os/own_variable.hpp"
 #include "base/os/read_files.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/watch_limits.hpp"
@@ -159,11 +159,6 @@ void add_logs(const std::string& folder, ordered_json& bundle) {
     bundle["logs_left_out"] = left_out;
 }
 
-std::string variable(const char* name) {
-    const char* const value = std::getenv(name);
-    return value == nullptr ? "" : value;
-}
-
 /// `status`: what the run's ddprun says; null: it is over.
 ordered_json fingerprint_json(const ordered_json& status) {
     FingerprintPlaces places;
@@ -172,8 +167,8 @@ ordered_json fingerprint_json(const ordered_json& status) {
         const bool is_python = fs::path(executable).filename().string().rfind("python", 0) == 0;
         (is_python ? places.python : places.program) = executable;
     }
-    places.python_path = variable("PYTHONPATH");
-    places.home = variable("HOME");
+    places.python_path = own_variable("PYTHONPATH");
+    places.home = own_variable("HOME");
     const rdzv::Fingerprint made_of = read_fingerprint(places, Limits{});
     return {{"program", made_of.program},
             {"python", made_of.python},

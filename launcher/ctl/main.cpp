@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "agent/output/run_folder.hpp"
+#include "base/os/own_variable.hpp"
 #include "launcher/ctl/bundle.hpp"
 #include "launcher/ctl/jobs_text.hpp"
 #include "launcher/ctl/local_runs.hpp"
@@ -273,14 +273,9 @@ void declare_flags(CLI::App& app, Flags& flags) {
     clean->callback([&flags] { flags.verb = Verb::Clean; });
 }
 
-std::string variable(const char* name) {
-    const char* const value = std::getenv(name);
-    return value == nullptr ? "" : value;
-}
-
 Result<std::vector<Endpoint>> read_endpoints(std::string list) {
     if (list.empty()) {
-        list = variable("PET_RDZV_ENDPOINT");
+        list = own_variable("PET_RDZV_ENDPOINT");
     }
     if (list.empty()) {
         list = fmt::format("127.0.0.1:{}", ddprun::launcher::kRendezvousPort);
@@ -313,10 +308,10 @@ int complain(const Error& error) {
 std::string log_dir_of(const Flags& flags) {
     std::string log_dir = flags.logs.log_dir;
     if (log_dir.empty()) {
-        log_dir = variable("PET_LOG_DIR");
+        log_dir = own_variable("PET_LOG_DIR");
     }
     if (log_dir.empty()) {
-        log_dir = ddprun::launcher::default_log_dir(variable("TMPDIR"), ::geteuid());
+        log_dir = ddprun::launcher::default_log_dir(own_variable("TMPDIR"), ::geteuid());
     }
     return log_dir;
 }
@@ -479,8 +474,8 @@ int status(const Flags& flags) {
     }
     const Result<ControlAnswer> answer = ask_rendezvous(flags);
     if (!answer) {
-        const bool is_any_meant =
-            flags.endpoint.empty() && flags.job.empty() && variable("PET_RDZV_ENDPOINT").empty();
+        const bool is_any_meant = flags.endpoint.empty() && flags.job.empty() &&
+                                  own_variable("PET_RDZV_ENDPOINT").empty();
         const bool is_one_here =
             is_any_meant && ddprun::launcher::choose_run(log_dir_of(flags), "", false);
         return is_one_here ? local_status(flags) : complain(answer.error());
@@ -513,7 +508,7 @@ Result<ddprun::launcher::PeerCheckOptions> read_peers(const Flags& flags) {
     std::string list = flags.peers;
     for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
         if (list.empty()) {
-            list = variable(name);
+            list = own_variable(name);
             source = fmt::format("{}={}", name, list);
         }
     }

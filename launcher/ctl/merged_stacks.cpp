@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "base/number_ranges.hpp"
+
 namespace ddprun::launcher {
 
 namespace {
@@ -151,23 +153,8 @@ std::string merged_stacks_text(const std::vector<MergedStacks>& merged) {
     for (const MergedStacks& one : merged) {
         text += fmt::format(
             "{}=== {} rank{} ({}): {}{}\n{}\n", text.empty() ? "" : "\n", one.ranks.size(),
-            one.ranks.size() == 1 ? "" : "s", rank_list(one.ranks), one.title,
+            one.ranks.size() == 1 ? "" : "s", number_ranges(one.ranks), one.title,
             one.ranks.size() == 1 ? "" : fmt::format(", as of {}", one.ranks.front()), one.text);
-    }
-    return text;
-}
-
-std::string rank_list(const std::vector<int>& ranks) {
-    std::string text;
-    for (std::size_t i = 0; i < ranks.size();) {
-        std::size_t last = i;
-        while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
-            ++last;
-        }
-        text += text.empty() ? "" : ",";
-        text +=
-            last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
-        i = last + 1;
     }
     return text;
 }

@@ -27,7 +27,4 @@ struct MergedStacks {
 /// For people: "126 ranks (0-125): Python's stacks" and so on.
 [[nodiscard]] std::string merged_stacks_text(const std::vector<MergedStacks>& merged);
 
-/// "0-3,7". `ranks` is ascending.
-[[nodiscard]] std::string rank_list(const std::vector<int>& ranks);
-
 }  // namespace ddprun::launcher

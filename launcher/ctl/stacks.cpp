@@ -18,6 +18,7 @@
 #include "agent/process/stacks_program.hpp"
 #include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
+#include "base/number_ranges.hpp"
 #include "base/os/read_files.hpp"
 #include "base/watch_limits.hpp"
 #include "launcher/ctl/local_runs.hpp"
@@ -80,7 +81,7 @@ Result<agent::StacksOrder> order_of(const std::string& status, const std::vector
         if (std::find(there.begin(), there.end(), rank) == there.end()) {
             return Error{ErrorCode::NotFound,
                          fmt::format("rank {} does not run here; those that do: {}", rank,
-                                     there.empty() ? "none" : rank_list(there))};
+                                     there.empty() ? "none" : number_ranges(there))};
         }
     }
     if (order.workers.empty()) {

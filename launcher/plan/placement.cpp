@@ -201,20 +201,6 @@ Result<std::vector<std::vector<int>>> bind_workers(BindingMode mode, const Topol
     return bound;
 }
 
-std::string cpu_list(const std::vector<int>& cpus) {
-    std::string text;
-    for (std::size_t i = 0; i < cpus.size();) {
-        std::size_t last = i;
-        while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) {
-            ++last;
-        }
-        text += text.empty() ? "" : ",";
-        text += last == i ? fmt::format("{}", cpus[i]) : fmt::format("{}-{}", cpus[i], cpus[last]);
-        i = last + 1;
-    }
-    return text;
-}
-
 std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
     std::vector<int> cpus;
     text = text.substr(0, text.find('\n'));

@@ -33,10 +33,7 @@ enum class BindingMode { Node, Socket, Exclusive, CoreComplex };
                                                                  const std::vector<int>& places,
                                                                  int workers);
 
-/// "0-3,8": as the kernel writes a list of CPUs.
-[[nodiscard]] std::string cpu_list(const std::vector<int>& cpus);
-
-/// The CPUs of such a list; none when it is not one.
+/// The CPUs of a list as the kernel writes it, "0-3,8"; none when it is not one.
 [[nodiscard]] std::optional<std::vector<int>> parse_cpu_list(std::string_view text);
 
 }  // namespace ddprun::launcher

@@ -13,6 +13,7 @@
 #include "agent/output/run_folder.hpp"
 #include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
+#include "base/os/own_variable.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/terminal_modes.hpp"
 #include "base/signal_name.hpp"
@@ -21,11 +22,6 @@
 namespace ddprun::launcher {
 
 namespace {
-
-std::string variable(const char* name) {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-}
 
 /// As torchrun writes them: SIGTERM,SIGINT.
 std::string signal_names(const std::vector<int>& signals) {
@@ -49,7 +45,7 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     output.role = plan.role;
     output.stdout_filters = plan.stdout_filters;
     output.stderr_filters = plan.stderr_filters;
-    output.prefix_template = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    output.prefix_template = own_variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     // A single worker has the terminal to itself: its progress bar keeps its line.
     const bool has_company = plan.slots > 1 || !plan.is_single_node;
     output.prefixes =
@@ -57,7 +53,7 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
         (plan.prefix == PrefixMode::Auto && has_company && agent::is_terminal(STDOUT_FILENO));
     output.template_wins = plan.prefix != PrefixMode::Always && !output.prefix_template.empty();
     const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
-    const std::string terminal = variable("TERM");
+    const std::string terminal = own_variable("TERM");
     output.draws = (output.prefixes || plan.slots > 1) && !terminal.empty() && terminal != "dumb";
     output.folds = plan.folds;
     output.ranks_filter = plan.ranks_filter;
@@ -153,7 +149,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.sets_nccl_async_error_handling =
         std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr;
     if (!facts.preload_path.empty()) {
-        const std::string others = variable("LD_PRELOAD");
+        const std::string others = own_variable("LD_PRELOAD");
         supervisor.preload = facts.preload_path + (others.empty() ? "" : ":" + others);
     }
     supervisor.signals_to_handle = signal_names(plan.signals_to_handle);
@@ -242,7 +238,7 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
         }
     }
     // Set where ddprun is itself a worker of somebody's.
-    options.error_file = variable("TORCHELASTIC_ERROR_FILE");
+    options.error_file = own_variable("TORCHELASTIC_ERROR_FILE");
     options.keeper.path = facts.keeper_path;
     options.keeper.containment = plan.containment;
     options.keeper.limits = limits;

@@ -15,6 +15,7 @@
 #include "agent/core/worker_group.hpp"
 #include "agent/process/cgroup.hpp"
 #include "agent/process/start_first_process.hpp"
+#include "base/number_ranges.hpp"
 #include "base/os/read_memory_room.hpp"
 #include "launcher/plan/placement.hpp"
 #include "launcher/run/agent_options.hpp"
@@ -203,7 +204,7 @@ std::string cpus_text(const LaunchPlan& plan, const agent::WorkerSpec& worker) {
         return "  CPUs     all that ddprun may use\n";
     }
     const auto index = static_cast<std::size_t>(worker.local_rank.value());
-    return fmt::format("  CPUs     {}\n  near     NUMA node {}\n", cpu_list(worker.cpus),
+    return fmt::format("  CPUs     {}\n  near     NUMA node {}\n", number_ranges(worker.cpus),
                        plan.placement[index].numa_node);
 }
 

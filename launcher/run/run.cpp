@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "agent/output/run_folder.hpp"
 #include "base/os/open_files.hpp"
 #include "base/os/own_folder.hpp"
+#include "base/os/own_variable.hpp"
 #include "base/os/start_program.hpp"
 #include "base/rng.hpp"
 #include "launcher/machine/fingerprint.hpp"
@@ -49,11 +49,6 @@ void complain(const std::string& line) {
 
 int exit_code_for(const Error& error) {
     return exit_code_of(error.code, kExitInternal);
-}
-
-std::string own_variable(const char* name) {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
 }
 
 /// One start of ddprun: everything that lives as long as the process.

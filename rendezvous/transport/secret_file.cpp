@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "base/os/own_variable.hpp"
 #include "base/os/unique_fd.hpp"
 
 namespace ddprun::rdzv {
@@ -21,13 +21,8 @@ namespace {
 
 constexpr std::size_t kHexDigits = 2 * JobSecret::kBytes;
 
-std::string environment_value(const char* name) {
-    const char* const value = std::getenv(name);
-    return value == nullptr ? std::string() : std::string(value);
-}
-
 std::string named_secret_file(const std::string& given) {
-    return given.empty() ? environment_value("DDPRUN_SECRET_FILE") : given;
+    return given.empty() ? own_variable("DDPRUN_SECRET_FILE") : given;
 }
 
 std::optional<unsigned char> hex_value(char digit) {
@@ -186,10 +181,10 @@ std::string secret_file_path(const std::string& given) {
     if (std::string named = named_secret_file(given); !named.empty()) {
         return named;
     }
-    if (const std::string config = environment_value("XDG_CONFIG_HOME"); !config.empty()) {
+    if (const std::string config = own_variable("XDG_CONFIG_HOME"); !config.empty()) {
         return config + "/ddprun/secret";
     }
-    const std::string home = environment_value("HOME");
+    const std::string home = own_variable("HOME");
     return home.empty() ? std::string() : home + "/.config/ddprun/secret";
 }
 

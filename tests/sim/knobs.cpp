@@ -195,19 +195,4 @@ Result<std::vector<std::size_t>> parse_indexes(const std::string& text) {
     return indexes;
 }
 
-std::string indexes_text(const std::vector<std::size_t>& indexes) {
-    std::string text;
-    for (std::size_t i = 0; i < indexes.size();) {
-        std::size_t last = i;
-        while (last + 1 < indexes.size() && indexes[last + 1] == indexes[last] + 1) {
-            ++last;
-        }
-        text += text.empty() ? "" : ",";
-        text += last == i ? fmt::format("{}", indexes[i])
-                          : fmt::format("{}-{}", indexes[i], indexes[last]);
-        i = last + 1;
-    }
-    return text;
-}
-
 }  // namespace ddprun::sim

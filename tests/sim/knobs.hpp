@@ -27,8 +27,7 @@ struct Knob {
 /// What must be applied to the options of the seed to get these; empty if nothing.
 [[nodiscard]] std::string changes_of(const SimOptions& options, const SimOptions& drawn);
 
-/// "2,5-9" and back. Failure is InvalidArgument.
+/// What number_ranges() writes, "2,5-9". Failure is InvalidArgument.
 [[nodiscard]] Result<std::vector<std::size_t>> parse_indexes(const std::string& text);
-[[nodiscard]] std::string indexes_text(const std::vector<std::size_t>& indexes);
 
 }  // namespace ddprun::sim

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/number_ranges.hpp"
 #include "tests/sim/fault_plan.hpp"
 #include "tests/sim/knobs.hpp"
 
@@ -141,7 +142,7 @@ std::string command_line(const SimOptions& options, const std::string& bug) {
         line += " --set " + changes;
     }
     if (options.kept_faults.has_value()) {
-        line += fmt::format(" --keep '{}'", indexes_text(*options.kept_faults));
+        line += fmt::format(" --keep '{}'", number_ranges(*options.kept_faults));
     }
     return bug.empty() ? line : line + " --bug " + bug;
 }

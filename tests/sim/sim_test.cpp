@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/number_ranges.hpp"
 #include "base/planted_bug.hpp"
 #include "tests/sim/driver.hpp"
 #include "tests/sim/forecast.hpp"
@@ -128,7 +129,7 @@ TEST_CASE("changes to a seed's options are said and taken again") {
     CHECK(again.delay_max == Milliseconds(7));
     CHECK_FALSE(apply_changes(again, "nodes").has_value());
     CHECK_FALSE(apply_changes(again, "colour=3").has_value());
-    CHECK(indexes_text(parse_indexes("2,5-9,11").value()) == "2,5-9,11");
+    CHECK(number_ranges(parse_indexes("2,5-9,11").value()) == "2,5-9,11");
     CHECK_FALSE(parse_indexes("9-5").has_value());
 }
 

@@ -72,10 +72,4 @@ TEST_CASE("without Python's stacks the native ones tell, without these the kerne
     CHECK(kernel[0].text.find("token") == std::string::npos);
 }
 
-TEST_CASE("ranks are listed as people write them") {
-    CHECK(rank_list({}).empty());
-    CHECK(rank_list({4}) == "4");
-    CHECK(rank_list({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8");
-}
-
 }  // namespace ddprun::launcher

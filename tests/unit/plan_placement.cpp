@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "base/number_ranges.hpp"
 #include "launcher/machine/hwloc_topology.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/gpus.hpp"
@@ -59,7 +60,7 @@ std::string bound(BindingMode mode, const Topology& topology, const std::vector<
     }
     std::string text;
     for (const std::vector<int>& cpus : *lists) {
-        text += (text.empty() ? "" : " | ") + cpu_list(cpus);
+        text += (text.empty() ? "" : " | ") + number_ranges(cpus);
     }
     return text;
 }
@@ -307,7 +308,7 @@ TEST_CASE("--numa-binding binds, and says why it cannot") {
         std::string text;
         const LaunchPlan plan = as_plan(make_plan(words(flags + " train.py"), machine));
         for (const agent::WorkerPlacement& placement : plan.placement) {
-            text += (text.empty() ? "" : " | ") + cpu_list(placement.cpus);
+            text += (text.empty() ? "" : " | ") + number_ranges(placement.cpus);
         }
         return text;
     };
@@ -347,7 +348,7 @@ TEST_CASE("lists of CPUs are written and read as the kernel does") {
     for (const std::string text : {"", "0", "0-3", "0,2-3,8", "1-2,4-5,7"}) {
         const auto cpus = parse_cpu_list(text + "\n");
         REQUIRE(cpus.has_value());
-        CHECK(cpu_list(*cpus) == text);
+        CHECK(number_ranges(*cpus) == text);
     }
     for (const std::string text : {"x", "1-", "-1", "3-1", "1,,2", "0-99999999", "1 2"}) {
         CAPTURE(text);

@@ -16,7 +16,6 @@ using ddprun::Instant;
 using ddprun::Milliseconds;
 using ddprun::Rank;
 using ddprun::agent::fit_columns;
-using ddprun::agent::rank_ranges;
 using ddprun::agent::Screen;
 using ddprun::agent::ScreenOptions;
 using ddprun::agent::width_of;
@@ -326,9 +325,7 @@ TEST_CASE("a tee'd stream keeps its own prefix and is not folded") {
     CHECK(out == "[default0]:ready\n[default1]:ready\n");
 }
 
-TEST_CASE("ranks are written as ranges, and widths are those that terminals use") {
-    CHECK(rank_ranges({0, 1, 2, 3}) == "0-3");
-    CHECK(rank_ranges({0, 2, 3, 9}) == "0,2-3,9");
+TEST_CASE("widths are those that terminals use") {
     CHECK(width_of("ab\xe2\x96\x88") == 3);            // a full block
     CHECK(width_of("\xe4\xb8\xad\xe6\x96\x87") == 4);  // Chinese
     CHECK(width_of("\x1b[31mred\x1b[0m\xff") == 4);
