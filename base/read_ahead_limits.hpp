@@ -16,7 +16,10 @@ struct ReadAheadLimits {
     int read_ahead_folders_deep = 2;          ///< below a checkpoint's own; libraries nest no more
     /// bytes asked of the kernel at once: it cuts a request to the disk's window, often 128 KiB
     std::uint64_t read_ahead_piece = std::uint64_t{128} << 10;
-    int read_ahead_memory_part = 50;         ///< percent of the free memory that may be filled
+    int read_ahead_memory_part = 50;  ///< percent of the free memory that may be filled
+    /// after the last workers' end has begun; earlier once the next ones have been started. What
+    /// ends the last ones, and starts the next, is not held up by it
+    Milliseconds read_ahead_after{50};
     Milliseconds read_ahead_timeout{60000};  ///< then it ends; the workers read by themselves
 };
 

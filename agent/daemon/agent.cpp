@@ -381,19 +381,12 @@ void Agent::feed(Input input) {
     timer_.set(has_ended_ ? std::nullopt : supervisor_->next_deadline());
 }
 
-/// Begun behind everything that ends the workers, which does not wait for it.
 void Agent::read_ahead_if_due(const Effect& effect) {
     const bool is_ending = supervisor_->exit_reason().has_value();
     const std::optional<Generation> ended = read_ahead_.of(effect, is_ending);
-    const GenerationOnNode* generation = ended ? held(*ended) : nullptr;
-    if (generation == nullptr) {
-        return;
+    if (const GenerationOnNode* generation = ended ? held(*ended) : nullptr) {
+        helpers_.checkpoint.read_soon(generation->checkpoints());
     }
-    boost::asio::post(io_, [this, places = generation->checkpoints()] {
-        if (!has_ended_) {
-            helpers_.checkpoint.read(places);
-        }
-    });
 }
 
 void Agent::carry_out(Effect effect) {
@@ -519,6 +512,7 @@ void Agent::spawn(Generation number) {
         }
     }
     events_->begin_to_answer();
+    helpers_.checkpoint.read_now();
 }
 
 /// Those that have one. Their keeper, which holds nobody else, becomes that of the generation; the

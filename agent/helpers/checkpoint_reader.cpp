@@ -1,5 +1,6 @@
 #include "agent/helpers/checkpoint_reader.hpp"
 
+#include <chrono>
 #include <csignal>
 #include <optional>
 #include <utility>
@@ -11,29 +12,57 @@
 namespace ddprun::agent {
 
 CheckpointReader::CheckpointReader(boost::asio::io_context& io, Events events)
-    : program_(io, {.on_child = [this](int pid) { events_.on_child(pid); },
-                    .on_end = [](const std::optional<siginfo_t>& /*end*/) {}}),
+    : program_(
+          io, {.on_child = [this](int pid) { events_.on_child(pid); },
+               .on_end = [this](const std::optional<siginfo_t>& /*end*/) { is_reading_ = false; }}),
+      timer_(io, [this] { begin(); }),
       events_(std::move(events)) {}
 
-void CheckpointReader::read(const std::vector<std::string>& places) {
-    cancel();
-    if (places.empty() || program_.is_stuck()) {
+void CheckpointReader::read_soon(std::vector<std::string> places) {
+    if (!places.empty()) {
+        places_ = std::move(places);
+    }
+    if (!places_.empty()) {
+        is_wanted_ = true;
+        timer_.set(std::chrono::steady_clock::now() + ReadAheadLimits().read_ahead_after);
+    }
+}
+
+void CheckpointReader::read_now() {
+    if (is_wanted_) {
+        timer_.set(std::chrono::steady_clock::now());
+    }
+}
+
+void CheckpointReader::cancel() {
+    is_wanted_ = false;
+    timer_.set(std::nullopt);
+    is_reading_ = false;
+    program_.cancel();
+}
+
+/// One at a time: of a file system that hangs no restart leaves another process behind.
+void CheckpointReader::begin() {
+    is_wanted_ = false;
+    if (is_reading_ || program_.is_stuck()) {
         return;
     }
-    if (const Result<void> started = start(places); !started && !std::exchange(has_failed_, true)) {
+    const Result<void> started = start();
+    is_reading_ = started.has_value();
+    if (!started && !std::exchange(has_failed_, true)) {
         events_.say(
             fmt::format("no checkpoint is read ahead of the workers: {}", started.error().what));
     }
 }
 
-Result<void> CheckpointReader::start(const std::vector<std::string>& places) {
+Result<void> CheckpointReader::start() {
     Result<std::string> program = program_beside_us("ddprun-readahead");
     if (!program) {
         return program.error();
     }
     ProgramSpec spec;
     spec.command = {*std::move(program)};
-    spec.command.insert(spec.command.end(), places.begin(), places.end());
+    spec.command.insert(spec.command.end(), places_.begin(), places_.end());
     spec.dies_with_us = true;
     return program_.start(spec, ReadAheadLimits().read_ahead_timeout);
 }

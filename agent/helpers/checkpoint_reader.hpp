@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/process/timed_program.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/result.hpp"
 
 namespace ddprun::agent {
@@ -24,18 +25,26 @@ public:
 
     CheckpointReader(boost::asio::io_context& io, Events events);
 
-    /// In place of what is still being read. `places`: paths, as workers have told them, few.
-    /// Nothing happens without any, or while an earlier process hangs in the kernel.
-    void read(const std::vector<std::string>& places);
+    /// The workers' end has begun. Reads within read_ahead_after. `places`: paths, as they have
+    /// told them, few; without any those that earlier workers have told.
+    void read_soon(std::vector<std::string> places);
 
-    /// Kills what runs.
-    void cancel() { program_.cancel(); }
+    /// The next workers have been started: what read_soon() wanted is begun now.
+    void read_now();
+
+    /// Kills what runs, and begins nothing that is still to come.
+    void cancel();
 
 private:
-    [[nodiscard]] Result<void> start(const std::vector<std::string>& places);
+    void begin();
+    [[nodiscard]] Result<void> start();
 
     TimedProgram program_;
+    DeadlineTimer timer_;
     Events events_;
+    std::vector<std::string> places_;
+    bool is_wanted_ = false;
+    bool is_reading_ = false;
     bool has_failed_ = false;  ///< that was said
 };
 

@@ -252,6 +252,10 @@ TEST_CASE("a checkpoint goes on with more and with fewer ranks") {
     Peers peers(cluster, other_world_size, {"checkpoint", dir, "4", "6"}, 2);
     peers.require_exits(0);
     (void)peers.lines("^resumed 4$");
+    // Each agent knows where they are, to read the next one ahead.
+    for (const auto& page : peers.pages) {
+        CHECK(page->checkpoints(LocalRank(0)) == dir);
+    }
 }
 
 TEST_CASE("a damaged checkpoint is passed over by all ranks, with one line that says why") {
