@@ -18,6 +18,7 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
        scripts/bench.sh srun [--runs N]
        scripts/bench.sh warm [--runs N] [--epochs N] [--warm MODULES] [--only kill|replace|kill-cpp|
                         first-line|death|speed|memory]...
+       scripts/bench.sh resume [--runs N] [--mebibytes N] [--folder DIR]
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -49,6 +50,8 @@ warm     ddprun with standbys, ddprun without and torchrun in turn, unmodified p
          spare replaces; images a second with standbys that wait; a standby's place told to the
          program's first line; a Python worker killed to its neighbour told, with the package and
          without; a standby's memory. Writes build/bench/warm.json.
+resume   a checkpoint of 1 GiB of which nothing is in memory, loaded after a failure: read ahead
+         because a worker has told where it is, and not. Writes build/bench/resume.json.
 
 --beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
 build/release of a checkout of the commit before. --on-terminal measures ddprun on a terminal, whose
@@ -59,11 +62,13 @@ TEXT
 bench=launch
 case "${1:-launch}" in
     --help | -h) usage; exit 0 ;;
-    launch | runtime | control-plane | store | srun | warm) [ $# -eq 0 ] || { bench=$1; shift; } ;;
+    launch | runtime | control-plane | store | srun | warm | resume)
+        [ $# -eq 0 ] || { bench=$1; shift; }
+        ;;
     -*) ;;
     *)
         printf 'bench: no benchmark %s; there are: %s\n' "$1" \
-            "launch, runtime, control-plane, store, srun, warm" >&2
+            "launch, runtime, control-plane, store, srun, warm, resume" >&2
         exit 2
         ;;
 esac
@@ -75,6 +80,7 @@ case "$bench" in
             printf 'bench: no .venv/bin/torchrun: run scripts/setup.sh to compare with it\n' >&2
         ;;
     srun) programs+=(stamp_worker) ;;
+    resume) programs=(ddprun ddprun-keeper ddprun-readahead) ;;
     runtime | warm)
         programs+=(train_digits)
         [ -x .venv/bin/python ] || {

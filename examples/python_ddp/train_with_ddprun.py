@@ -127,6 +127,7 @@ def accuracy(model, dataset):
 
 def main():
     arguments = parse_arguments()
+    worker.checkpoints_in(arguments.checkpoint_dir)
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
     dist.init_process_group("gloo")
