@@ -53,13 +53,15 @@ std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
 
 StandbySlots::StandbySlots(const Limits& limits, int slots, WarmOptions options)
     : limits_(limits),
+      program_(std::move(options.program)),
       modules_(std::move(options.modules)),
       learns_(options.learns),
-      is_guess_(options.learns),
+      is_guess_(options.learns && program_.empty()),
       is_off_(modules_.empty() && !options.learns),
       needs_room_(options.needs_room),
       memory_max_(options.memory_max),
       python_(options.trial.empty() ? std::string() : options.trial.front()),
+      is_tried_(!program_.empty()),
       slots_(static_cast<std::size_t>(slots)) {}
 
 void StandbySlots::begin(Instant now) {
@@ -72,6 +74,9 @@ void StandbySlots::begin(Instant now) {
 }
 
 void StandbySlots::learn(Instant now, const std::vector<std::string>& modules) {
+    if (!program_.empty()) {
+        return;  // A Python that it has started tells them.
+    }
     for (const std::string& module : modules) {
         is_tried_ = true;  // It is the hook that tells.
         const bool is_known = left_out_.contains(module) ||
@@ -89,6 +94,35 @@ void StandbySlots::learn(Instant now, const std::vector<std::string>& modules) {
             prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
         }
     }
+}
+
+void StandbySlots::can_wait(Instant now) {
+    if (program_.empty() || is_off() || !modules_.empty()) {
+        return;
+    }
+    modules_ = {program_};
+    rehearsed_ = modules_.size();  // Nothing of it runs before it has its place.
+    if (prepare_at_) {
+        prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
+    }
+}
+
+void StandbySlots::is_another_program(LocalRank slot) {
+    if (!std::holds_alternative<Preparing>(at(slot).state)) {
+        return;
+    }
+    at(slot).state = None{};
+    take_out(modules_.begin(), modules_.end());
+    lines_.push_back(
+        fmt::format("--warm: the file of {} has changed: it has no standbys until a worker has "
+                    "started from the new one",
+                    program_));
+}
+
+/// No worker has told that it can wait: for one who has asked for standbys that is news.
+bool StandbySlots::is_untold() const {
+    return !program_.empty() && modules_.empty() && has_started_ && !needs_room_ &&
+           !has_said_untold_;
 }
 
 void StandbySlots::is_here(LocalRank slot) {
@@ -133,7 +167,10 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
     }
     at(slot).state = Ending{};
     lines_.push_back(
-        fmt::format("--warm: {} and what follows it is not imported beforehand: {}", module, why));
+        !program_.empty()
+            ? fmt::format("--warm: {} starts cold: before main() {}", program_, why)
+            : fmt::format("--warm: {} and what follows it is not imported beforehand: {}", module,
+                          why));
     take_out(found, modules_.end());
     learns_ = false;
     is_off_ = modules_.empty();
@@ -247,6 +284,7 @@ void StandbySlots::fail(LocalRank slot, const std::string& why) {
 }
 
 std::vector<LocalRank> StandbySlots::take() {
+    has_started_ = true;
     std::vector<LocalRank> taken;
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         if (std::holds_alternative<Ready>(slots_[i].state)) {
@@ -269,7 +307,7 @@ std::string StandbySlots::why_not(LocalRank slot) const {
         return {};  // It has been said.
     }
     if (modules_.empty()) {
-        return "what it imports is not known yet";
+        return program_.empty() ? "what it imports is not known yet" : "";
     }
     return std::holds_alternative<None>(at(slot).state) ? "it had none yet" : "it was not ready";
 }
@@ -343,7 +381,13 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
         return;
     }
     const Instant until = now + limits_.standby_ready_timeout;
-    if (!is_tried_) {
+    if (is_untold()) {
+        has_said_untold_ = true;
+        lines_.push_back(fmt::format(
+            "--warm: {} has not told that it waits for its place: workers start cold; only Python "
+            "and programs that use ddprun::run() have standbys",
+            program_));
+    } else if (!is_tried_) {
         slots_.front().state = Preparing{.until = until, .is_trial = true};
         out.emplace_back(TryStandby{});
     } else if (Slot* missing = next_to_prepare()) {
@@ -380,7 +424,7 @@ std::optional<Instant> StandbySlots::next_deadline() {
         return std::nullopt;
     }
     const bool is_any_missing =
-        !is_tried_ || next_to_prepare() != nullptr || next_to_renew() != nullptr;
+        is_untold() || !is_tried_ || next_to_prepare() != nullptr || next_to_renew() != nullptr;
     return is_any_missing ? prepare_at_ : std::nullopt;
 }
 

@@ -23,6 +23,9 @@ inline constexpr std::uint64_t kStandbyWithTorchBytes = std::uint64_t{290} << 20
 
 /// What the user asked for with --warm.
 struct WarmOptions {
+    /// Not Python's: one that waits for its place by itself, before main(), once can_wait() is
+    /// known. For people. Empty: it is Python's.
+    std::string program;
     std::vector<std::string> modules;         ///< to be imported beforehand
     bool learns = false;                      ///< those that a worker imports, in their place
     bool needs_room = false;                  ///< standbys are prepared only where memory has room
@@ -74,6 +77,12 @@ public:
     /// nothing was added for Limits::standby_after; those that are ready without it are replaced.
     void learn(Instant now, const std::vector<std::string>& modules);
     [[nodiscard]] bool learns() const { return learns_; }
+
+    /// A worker tells that its program, which is not Python's, waits for its place by itself.
+    void can_wait(Instant now);
+    /// What the program's name leads to is not what has told that: none is prepared before a worker
+    /// tells it again. The standby of `slot` has not been started.
+    void is_another_program(LocalRank slot);
 
     /// The trial's, or a standby's, interpreter has the hook.
     void is_here(LocalRank slot);
@@ -162,14 +171,17 @@ private:
     void take_out(std::vector<std::string>::iterator first,
                   std::vector<std::string>::iterator last);
 
+    [[nodiscard]] bool is_untold() const;
+
     Limits limits_;
-    std::vector<std::string> modules_;
-    std::size_t rehearsed_ = 0;       ///< the first of them, which standbys may import
-    int rehearsals_ = 0;              ///< since begin()
-    std::set<std::string> left_out_;  ///< learned, but they cannot be imported
-    std::size_t names_bytes_ = 0;     ///< of what was learned
-    bool learns_;                     ///< further ones
-    bool is_guess_;                   ///< they were learned
+    std::string program_;               ///< empty: Python's
+    std::vector<std::string> modules_;  ///< a program of its own is its only one, once it can wait
+    std::size_t rehearsed_ = 0;         ///< the first of them, which standbys may import
+    int rehearsals_ = 0;                ///< since begin()
+    std::set<std::string> left_out_;    ///< learned, but they cannot be imported
+    std::size_t names_bytes_ = 0;       ///< of what was learned
+    bool learns_;                       ///< further ones
+    bool is_guess_;                     ///< they were learned
     bool is_off_;
     bool needs_room_;
     std::optional<std::uint64_t> memory_max_;
@@ -178,7 +190,9 @@ private:
     bool is_memory_short_ = false;   ///< all are to be given up by the next settle()
     bool has_said_no_room_ = false;  ///< once is enough
     std::string python_;
-    bool is_tried_ = false;  ///< the interpreter has the hook
+    bool is_tried_;             ///< the interpreter has the hook
+    bool has_started_ = false;  ///< a generation
+    bool has_said_untold_ = false;
     std::vector<Slot> slots_;
     std::optional<Instant> prepare_at_;  ///< none: not now
     bool is_first_step_awaited_ = false;

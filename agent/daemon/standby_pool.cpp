@@ -16,8 +16,10 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
+#include "base/os/file_identity.hpp"
 #include "base/os/read_memory_room.hpp"
 #include "base/whole_number.hpp"
+#include "worker_runtime/contract/standby.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
@@ -103,7 +105,7 @@ std::string place_of(const WorkerSpec& worker, const std::string& page) {
     if (!page.empty()) {
         variables.insert_or_assign(std::string(worker_variable::kPage.key), page);
     }
-    std::string text = "place";
+    std::string text(standby_word::kPlace);
     for (const auto& [key, value] : variables) {
         text += '\0';
         text += fmt::format("{}={}", key, value);
@@ -148,7 +150,8 @@ void StandbyPool::pause() {
 void StandbyPool::check() {
     for (auto& [slot, standby] : standbys_) {
         if (slots_.is_waiting(slot)) {
-            (void)send_to(standby.socket.native_handle(), "check");  // Else it looks then.
+            (void)send_to(standby.socket.native_handle(),
+                          standby_word::kCheck);  // Else it looks then.
         }
     }
 }
@@ -191,13 +194,32 @@ void StandbyPool::learn(std::string_view bytes) {
     std::vector<std::string> modules;
     for (const char c : bytes) {
         if (c == '\n') {
-            modules.push_back(std::exchange(unfinished_import_, {}));
+            std::string line = std::exchange(unfinished_import_, {});
+            if (line.starts_with(kWaitsLine)) {
+                hear_waits(line.substr(kWaitsLine.size()));
+            } else {
+                modules.push_back(std::move(line));
+            }
         } else if (unfinished_import_.size() < kImportsReadBytes) {
             unfinished_import_ += c;
         }
     }
     slots_.learn(clock_now(), modules);
     settle();
+}
+
+/// A script that has started the program is another file, and must not be started as a standby: it
+/// would do what it does without a place.
+void StandbyPool::hear_waits(const std::string& identity) {
+    if (identity == program_file()) {
+        waiting_program_ = identity;
+        slots_.can_wait(clock_now());
+    }
+}
+
+/// What a worker's program is now.
+std::string StandbyPool::program_file() const {
+    return file_identity(specs_.front().command.front());
 }
 
 void StandbyPool::settle() {
@@ -216,6 +238,13 @@ void StandbyPool::carry_out(const TryStandby& /*effect*/) {
 }
 
 void StandbyPool::carry_out(const PrepareStandby& effect) {
+    if (!warm_.program.empty() && program_file() != waiting_program_) {
+        boost::asio::post(io_, [this, slot = effect.slot] {
+            slots_.is_another_program(slot);
+            settle();
+        });
+        return;
+    }
     const auto slot = static_cast<std::size_t>(effect.slot.value());
     start(effect.slot, specs_.at(slot).command, order_of(effect));
 }
@@ -304,26 +333,26 @@ void StandbyPool::read_standby(LocalRank slot) {
 void StandbyPool::hear(LocalRank slot, std::string_view message) {
     Standby& standby = standbys_.at(slot);
     const std::vector<std::string> fields = fields_of(message);
-    if (fields[0] == "here") {
+    if (fields[0] == standby_word::kHere) {
         slots_.is_here(slot);
         if (standby.order.empty()) {
             standby.socket.close();  // It was asked whether it is there, and may go.
         } else if (!send_to(standby.socket.native_handle(), standby.order)) {
             kill(slot);
         }
-    } else if (fields[0] == "imports" && fields.size() == 2) {
+    } else if (fields[0] == standby_word::kImports && fields.size() == 2) {
         judge_written(slot, standby);
         standby.importing = fields[1];
-    } else if (fields[0] == "unfit" && fields.size() == 3) {
+    } else if (fields[0] == standby_word::kUnfit && fields.size() == 3) {
         slots_.is_unfit(slot, fields[1], fields[2]);
-    } else if (fields[0] == "drops" && fields.size() == 2) {
+    } else if (fields[0] == standby_word::kDrops && fields.size() == 2) {
         slots_.cannot_import(slot, fields[1]);
-    } else if (fields[0] == "ready" || fields[0] == "fit") {
+    } else if (fields[0] == standby_word::kReady || fields[0] == standby_word::kFit) {
         judge_written(slot, standby);
         constexpr std::uint64_t kKibibyte = 1024;
         const std::uint64_t memory =
             fields.size() == 2 ? whole_number<std::uint64_t>(fields[1]).value_or(0) * kKibibyte : 0;
-        if (fields[0] == "fit") {
+        if (fields[0] == standby_word::kFit) {
             slots_.is_fit(slot, memory);
         } else {
             slots_.is_ready(slot, memory);
@@ -443,14 +472,14 @@ void StandbyPool::read_leaving(LocalRank slot) {
     const std::string message =
         receive(leaving.standby.socket.native_handle(), limits_.standby_message_bytes_max);
     const std::vector<std::string> fields = fields_of(message);
-    if (fields[0] == "gone") {
+    if (fields[0] == standby_word::kGone) {
         const int pid = leaving.pid;
         leaving_.erase(slot);
         if (leaving_.empty()) {
             leaving_timer_.set(std::nullopt);
         }
         events_.on_gone(slot, pid);
-    } else if (fields[0] == "unfit" && fields.size() == 3) {
+    } else if (fields[0] == standby_word::kUnfit && fields.size() == 3) {
         events_.say(fmt::format("--warm: local rank {} starts cold: {} {}", slot.value(), fields[1],
                                 fields[2]));
     }

@@ -108,6 +108,8 @@ private:
                                        std::string order);
     void hear_imports();
     void learn(std::string_view bytes);
+    void hear_waits(const std::string& identity);
+    [[nodiscard]] std::string program_file() const;
     void listen(LocalRank slot, Standby& standby);
     void read_standby(LocalRank slot);
     void read_leaving(LocalRank slot);
@@ -130,6 +132,7 @@ private:
     bool has_started_ = false;                       ///< a generation
     boost::asio::posix::stream_descriptor imports_;  ///< the end of the pipe that is read
     std::string unfinished_import_;                  ///< a name without its line end
+    std::string waiting_program_;  ///< which file has told that it can wait; empty: none
     MemoryWatch memory_watch_;
 };
 

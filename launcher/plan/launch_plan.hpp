@@ -79,7 +79,8 @@ struct LaunchPlan {
     std::vector<std::string> warm_modules;            ///< standbys import these
     /// They import what a worker does. Neither this nor modules: there are no standbys.
     bool learns_warm_modules = false;
-    bool warm_needs_room = false;                  ///< only where memory has room for them
+    std::string warm_program;      ///< whose standbys wait by themselves; empty: it is Python's
+    bool warm_needs_room = false;  ///< only where memory has room for them
     std::optional<std::uint64_t> warm_memory_max;  ///< bytes, of all standbys of this node
     std::string prepare_command;    ///< before the first workers, for the shell; empty: none
     bool is_prepared_once = false;  ///< by one node for the job

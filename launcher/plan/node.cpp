@@ -227,7 +227,7 @@ Result<void> take_prepare(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
-/// What standbys import; `program` is what they are standbys of.
+/// What standbys import, or wait with; `program` is what they are standbys of.
 Result<void> take_warm(const CommandLine& line, const Program& program, LaunchPlan& plan) {
     if (const std::optional<Given> most = line.value("warm-memory-max")) {
         const Result<std::uint64_t> bytes = parse_bytes(*most, 0);
@@ -255,14 +255,19 @@ Result<void> take_warm(const CommandLine& line, const Program& program, LaunchPl
         modules.emplace_back(name);
     }
     const bool may_restart = plan.settings.max_restarts > 0 || plan.settings.max_nodes > 1;
-    if (is_auto && (!program.is_python || !may_restart)) {
+    if (is_auto && !may_restart) {
+        return {};
+    }
+    if (!program.is_python && !learns) {
+        plan.warnings.push_back(
+            fmt::format("{} has no effect: {} is no script or module that ddprun runs with Python; "
+                        "for a program that uses ddprun::run() write --warm on",
+                        given->shown(), line.program().front()));
         return {};
     }
     if (!program.is_python) {
-        plan.warnings.push_back(
-            fmt::format("{} has no effect: {} is no script or module that ddprun runs with Python",
-                        given->shown(), line.program().front()));
-        return {};
+        const std::string& path = program.command.front();
+        plan.warm_program = path.substr(path.find_last_of('/') + 1);
     }
     plan.warm_modules = std::move(modules);
     plan.learns_warm_modules = learns;

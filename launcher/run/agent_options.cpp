@@ -211,6 +211,7 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     }
     // Every node has a store ready; one that wishes for a later place leaves the port to the first.
     options.store_port = plan.node_rank.value_or(0) > 0 ? 0 : plan.master_port;
+    options.warm.program = plan.warm_program;
     options.warm.modules = plan.warm_modules;
     options.warm.learns = plan.learns_warm_modules;
     options.warm.needs_room = plan.warm_needs_room;

@@ -230,6 +230,10 @@ std::string warm_text(const LaunchPlan& plan) {
     if (plan.warm_modules.empty() && !plan.learns_warm_modules) {
         return {};
     }
+    if (!plan.warm_program.empty()) {
+        return fmt::format("standbys {}, once a worker has told that {} uses ddprun::run()\n",
+                           plan.slots, plan.warm_program);
+    }
     std::string text = fmt::format("standbys {}, each with ", plan.slots);
     text += plan.learns_warm_modules ? std::string("what the first worker imports")
                                      : fmt::format("{}", fmt::join(plan.warm_modules, ", "));

@@ -192,8 +192,10 @@ TEST_CASE("standbys learn what to import where workers may start again") {
     CHECK(plan_of("--warm auto --max-restarts 1").learns_warm_modules);
     const LaunchPlan other = as_plan(
         outcome_of({"--warm", "auto", "--max-restarts", "1", "--no-python", "/usr/bin/true"}));
-    CHECK_FALSE(other.learns_warm_modules);
+    CHECK(other.learns_warm_modules);
+    CHECK(other.warm_program == "true");
     CHECK(other.warnings.empty());
+    CHECK(plan_of("--warm on").warm_program.empty());
 }
 
 TEST_CASE("a prepare command is one text for the shell, for each node or once for the job") {

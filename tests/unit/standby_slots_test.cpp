@@ -412,6 +412,79 @@ TEST_CASE("standbys are the first to go when memory is short, and come with the 
     CHECK(two.settle() == Decisions{"prepare 0 of 2"});
 }
 
+TEST_CASE("a program that is not Python's has standbys once a worker tells that it can wait") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.program = "train", .learns = true, .needs_room = true});
+    two.slots.begin(two.now);
+    two.slots.learn(two.now, {"torch"});  // A Python that it has started tells that.
+    CHECK(two.slots.take().empty());
+    CHECK_FALSE(two.slots.next_deadline());
+    two.now += Milliseconds(3000);
+    two.slots.can_wait(two.now);
+    CHECK(two.settle().empty());
+    CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});
+    two.slots.is_here(TwoSlots::kFirst);
+    two.slots.is_ready(TwoSlots::kFirst, 0);
+    CHECK(two.settle() == Decisions{"prepare 1 of 1"});
+    two.slots.can_wait(two.now);
+    two.slots.is_ready(TwoSlots::kSecond, 0);
+    CHECK(two.settle().empty());
+    CHECK_FALSE(two.slots.next_deadline());
+    CHECK(two.slots.take() == std::vector{TwoSlots::kFirst, TwoSlots::kSecond});
+}
+
+TEST_CASE("whoever asks for standbys of a program that never waits is told so once") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.program = "train.sh", .learns = true});
+    two.slots.begin(two.now);
+    CHECK_FALSE(two.slots.next_deadline());  // Nobody could have told anything yet.
+    CHECK(two.slots.take().empty());
+    two.slots.begin(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"--warm: train.sh has not told that it waits for its place: "
+                                    "workers start cold; only Python and programs that use "
+                                    "ddprun::run() have standbys"});
+    CHECK_FALSE(two.slots.next_deadline());
+    CHECK(two.slots.why_not(TwoSlots::kFirst).empty());
+    two.slots.begin(two.now);
+    CHECK_FALSE(two.slots.next_deadline());
+}
+
+TEST_CASE("what has taken a program's name is not started before a worker of it has told") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.program = "train", .learns = true});
+    two.slots.begin(two.now);
+    two.slots.can_wait(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});
+    two.slots.is_another_program(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"--warm: the file of train has changed: it has no standbys "
+                                    "until a worker has started from the new one"});
+    CHECK_FALSE(two.slots.next_deadline());
+    CHECK(two.slots.learns());
+    two.slots.can_wait(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});
+}
+
+TEST_CASE("a program that does before main() what must wait starts cold, which is said once") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.program = "train", .learns = true});
+    two.slots.begin(two.now);
+    two.slots.can_wait(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});
+    two.slots.is_unfit(TwoSlots::kFirst, "train", "it starts 1 thread");
+    CHECK(two.settle() == Decisions{"--warm: train starts cold: before main() it starts 1 thread"});
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle().empty());
+    CHECK(two.slots.is_off());
+    two.slots.can_wait(two.now);
+    CHECK_FALSE(two.slots.next_deadline());
+}
+
 TEST_CASE("standbys that went with their keeper are prepared again") {
     TwoSlots two;
     two.try_it();

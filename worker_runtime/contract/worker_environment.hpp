@@ -70,9 +70,10 @@ inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
                                       "path of the page shared with the agent; empty: none"};
 /// No worker finds it: a standby takes it away before its program runs.
 inline constexpr WorkerVariable kStandby{"DDPRUN_STANDBY", "descriptor of the socket of a standby"};
-/// No program finds it where Python has the ddprun package, whose hook takes it away.
+/// No program finds it where Python has the ddprun package, whose hook takes it away, or where a
+/// program has the worker runtime, which does so, too.
 inline constexpr WorkerVariable kImports{
-    "DDPRUN_IMPORTS", "path of the pipe for the names of modules that a worker imports"};
+    "DDPRUN_IMPORTS", "path of the pipe for what a worker imports, or that it waits by itself"};
 
 }  // namespace worker_variable
 

@@ -27,6 +27,9 @@ namespace ddprun {
 /// in the error file that the launcher has named, and makes the exit code 1. The connections to the
 /// other ranks then last as long as the process: no peer fails of this failure before the agent
 /// knows of it. So return from main at once.
+///
+/// A program that has this may be started before its time, with `--warm`: it then waits before
+/// main() and its own static initialisers, and goes on as any other worker (docs/warm.md).
 [[nodiscard]] int run(int argc, char** argv, const std::function<int(Worker&)>& body);
 
 /// The value of `result`, or its error as an exception: for the body of run().

@@ -13,10 +13,21 @@
 
 #include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/env/page.hpp"
+#include "worker_runtime/env/standby.hpp"
 #include "worker_runtime/scalars/scalars.hpp"
 #include "worker_runtime/torch/run.hpp"
 
 namespace ddprun {
+
+namespace {
+
+/// Behind LibTorch's own initialisers, which are of libraries, and before all of the program's.
+[[gnu::constructor(101)]] void wait_before_main() {
+    static const char place_in_program = 0;
+    worker::wait_for_place(&place_in_program, [] {});
+}
+
+}  // namespace
 
 struct Worker::State {
     worker::WorkerEnvironment place;
