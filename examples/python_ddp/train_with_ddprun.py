@@ -162,6 +162,9 @@ def main():
     if is_first:
         print(f"finished {arguments.epochs} epochs: accuracy {score:.2%}", flush=True)
     dist.barrier()
+    # Whoever drops the last reference to the group waits for its thread. The network would do so
+    # with the interpreter's lock, which that thread may need to end.
+    del network
     dist.destroy_process_group()
 
 

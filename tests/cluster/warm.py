@@ -85,6 +85,18 @@ threading.Event().wait()
 """
 
 
+def descendants(pid):
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+            for child in map(int, file.read().split()):
+                try:
+                    found += [child, *descendants(child)]
+                except OSError:
+                    pass  # It has ended.
+    return found
+
+
 class Jobs(unittest.TestCase):
     """What every test of this kind has: the environment, the program, and how a job is run."""
 
@@ -120,9 +132,9 @@ class Jobs(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
 
-    def start(self, *flags, program=("train.py", "--lr", "0.1"), **variables):
+    def start(self, *flags, program=("train.py", "--lr", "0.1"), before=(), **variables):
         return subprocess.Popen(
-            [os.path.join(BIN, "ddprun"), "--nproc-per-node", "2", "--max-restarts", "9",
+            [*before, os.path.join(BIN, "ddprun"), "--nproc-per-node", "2", "--max-restarts", "9",
              "--warm", "json,tells_test", *flags, *program], cwd=self.folder, text=True,
             env={**self.environment, **variables}, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

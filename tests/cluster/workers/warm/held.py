@@ -1,0 +1,28 @@
+"""What programs of warm_programs.py tell that test, beside what they do.
+
+Each tells whether its process was a standby. In the first generation the ranks wait after the step
+at which the test kills one of them.
+"""
+
+import contextlib
+import os
+import signal
+
+HELD_AT = 3  # in steps, or what a program counts
+
+with open("/proc/self/environ", "rb") as _file:
+    _was_standby = any(one.startswith(b"DDPRUN_STANDBY=") for one in _file.read().split(b"\0"))
+_restarts, _rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+# A process that multiprocessing has spawned comes here again.
+with contextlib.suppress(FileExistsError), open(
+        os.path.join(os.environ["OUT"], f"{_restarts}.{_rank}"), "x", encoding="ascii") as _file:
+    _file.write("warm" if _was_standby else "cold")
+
+
+def after(step):
+    """All of this step is done, on this rank: its checkpoint is written."""
+    if step == HELD_AT and _restarts == "0":
+        with open(os.environ["TOLD"], "w", encoding="ascii") as told:
+            told.write(f"{_rank} {os.getpid()}\n")
+        while True:
+            signal.pause()
