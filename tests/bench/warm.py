@@ -120,11 +120,11 @@ class Bench:
                   is_warm=peer.name == "warm")
 
     def kill_cpp(self, peer):
-        """C++ programs have no standbys."""
-        if peer.name != "warm":
-            self.kill(peer, self.cpp_program,
-                      "C++ worker killed to first step after resume, 2 workers", "<= 100",
-                      is_warm=False)
+        is_warm = peer.name == "warm"
+        if is_warm:  # Modules are Python's.
+            peer = peer._replace(command=[peer.command[0], "--warm", "on"])
+        self.kill(peer, self.cpp_program,
+                  "C++ worker killed to first step after resume, 2 workers", "<= 100", is_warm)
 
     def replace(self, peer):
         """Two nodes and a spare: one of the two is lost with all its processes."""
