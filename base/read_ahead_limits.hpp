@@ -14,8 +14,7 @@ struct ReadAheadLimits {
     std::size_t read_ahead_places_max = 16;   ///< of checkpoints, that a node's workers tell
     std::size_t read_ahead_files_max = 4096;  ///< of one checkpoint, as a manifest may have
     int read_ahead_folders_deep = 2;          ///< below a checkpoint's own; libraries nest no more
-    /// bytes asked of the kernel at once: it cuts a request to the disk's window, often 128 KiB
-    std::uint64_t read_ahead_piece = std::uint64_t{128} << 10;
+    std::size_t read_ahead_piece = std::size_t{1} << 20;  ///< bytes read at once
     int read_ahead_memory_part = 50;  ///< percent of the free memory that may be filled
     /// after the last workers' end has begun; earlier once the next ones have been started. What
     /// ends the last ones, and starts the next, is not held up by it

@@ -17,9 +17,8 @@ namespace ddprun::agent {
 [[nodiscard]] std::vector<std::string> files_ahead(const std::string& place,
                                                    const ReadAheadLimits& limits);
 
-/// Asks the kernel to have the file in memory, the first `bytes_max` of it; it is read meanwhile
-/// and afterwards. Returns how many bytes were asked for: 0 if it is no regular file that may be
-/// read.
+/// Reads the file, the first `bytes_max` of it, so that the kernel has it in memory. Returns how
+/// many bytes it has: 0 if it is no regular file that may be read.
 std::uint64_t read_ahead(const std::string& path, std::uint64_t bytes_max,
                          const ReadAheadLimits& limits);
 

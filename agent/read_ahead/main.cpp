@@ -1,5 +1,6 @@
-// ddprun-readahead: has the kernel read the newest checkpoint at each place into memory. A program
-// of its own, so that a file system that never answers holds up nobody: who started it kills it.
+// ddprun-readahead: reads the newest checkpoint at each place, so that the kernel has it in memory.
+// A program of its own, so that a file system that never answers holds up nobody: who started it
+// kills it.
 
 #include <cstdint>
 #include <optional>
