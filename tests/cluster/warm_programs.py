@@ -26,7 +26,7 @@ import unittest
 
 import warm
 
-PATIENCE_S = 300  # on a machine that has no time for it
+PATIENCE_S = 600  # on a machine that has no time for it
 ATTEMPTS = 3  # A standby may be replaced, for what was learned late, at the moment of the kill.
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLE = os.path.join(warm.ROOT, "examples", "python_ddp", "train.py")
