@@ -39,8 +39,8 @@ constexpr std::array kOfGeneration{
     std::string_view("GLOO_SOCKET_IFNAME"),
 };
 
-/// `guess ` and a line end, at most.
-constexpr std::size_t kOrderLineBytes = 8;
+/// `learned ` and a line end, at most.
+constexpr std::size_t kOrderLineBytes = 9;
 
 std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
     std::map<std::string, std::string> variables(worker.environment.begin(),
@@ -62,7 +62,11 @@ StandbySlots::StandbySlots(const Limits& limits, int slots, WarmOptions options)
       memory_max_(options.memory_max),
       python_(options.trial.empty() ? std::string() : options.trial.front()),
       is_tried_(!program_.empty()),
-      slots_(static_cast<std::size_t>(slots)) {}
+      slots_(static_cast<std::size_t>(slots)) {
+    for (const std::string& module : options.known) {
+        add(module);
+    }
+}
 
 void StandbySlots::begin(Instant now) {
     prepare_at_ = now + limits_.standby_after;
@@ -79,18 +83,13 @@ void StandbySlots::learn(Instant now, const std::vector<std::string>& modules) {
     }
     for (const std::string& module : modules) {
         is_tried_ = true;  // It is the hook that tells.
-        const bool is_known = left_out_.contains(module) ||
-                              std::find(modules_.begin(), modules_.end(), module) != modules_.end();
-        if (!learns_ || is_known || !is_module_name(module)) {
+        if (!learns_ || !is_module_name(module)) {
             continue;
         }
-        names_bytes_ += module.size() + kOrderLineBytes;
-        if (names_bytes_ > limits_.standby_imports_bytes_max) {
-            learns_ = false;
-            return;
-        }
-        modules_.push_back(module);
-        if (prepare_at_) {
+        add(module);
+        const bool is_imported =
+            std::find(modules_.begin(), modules_.end(), module) != modules_.end();
+        if (is_imported && told_.insert(module).second && prepare_at_) {
             prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
         }
     }
@@ -123,6 +122,20 @@ void StandbySlots::is_another_program(LocalRank slot) {
 bool StandbySlots::is_untold() const {
     return !program_.empty() && modules_.empty() && has_started_ && !needs_room_ &&
            !has_said_untold_;
+}
+
+/// Behind those that are known, unless it is one of them.
+void StandbySlots::add(const std::string& module) {
+    if (!learns_ || left_out_.contains(module) ||
+        std::find(modules_.begin(), modules_.end(), module) != modules_.end()) {
+        return;
+    }
+    names_bytes_ += module.size() + kOrderLineBytes;
+    if (names_bytes_ > limits_.standby_imports_bytes_max) {
+        learns_ = false;
+        return;
+    }
+    modules_.push_back(module);
 }
 
 void StandbySlots::is_here(LocalRank slot) {
@@ -407,7 +420,8 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
             .slot = number_of(*missing),
             .modules = {modules_.begin(), modules_.begin() + static_cast<std::ptrdiff_t>(count)},
             .is_guess = is_guess_,
-            .is_rehearsal = is_rehearsal});
+            .is_rehearsal = is_rehearsal,
+            .told = is_rehearsal ? told_ : std::set<std::string>()});
     } else if (Slot* old = next_to_renew()) {
         ++old->renewals;
         discard(*old, out);

@@ -26,9 +26,11 @@ struct WarmOptions {
     /// Not Python's: one that waits for its place by itself, before main(), once can_wait() is
     /// known. For people. Empty: it is Python's.
     std::string program;
-    std::vector<std::string> modules;         ///< to be imported beforehand
-    bool learns = false;                      ///< those that a worker imports, in their place
-    bool needs_room = false;                  ///< standbys are prepared only where memory has room
+    std::vector<std::string> modules;  ///< to be imported beforehand
+    bool learns = false;               ///< those that a worker imports, in their place
+    std::vector<std::string> known;    ///< learned in an earlier run of the program
+    std::string keep_file;    ///< for later runs, what is learned in this one; empty: nowhere
+    bool needs_room = false;  ///< standbys are prepared only where memory has room
     std::optional<std::uint64_t> memory_max;  ///< bytes, of all standbys of this node
     /// A program of the workers' interpreter that does nothing: it shows whether that has the hook.
     std::vector<std::string> trial;
@@ -46,6 +48,7 @@ struct PrepareStandby {
     std::vector<std::string> modules;
     bool is_guess = false;
     bool is_rehearsal = false;
+    std::set<std::string> told;  ///< those that a worker of this run imports, of a rehearsal
 };
 
 /// SIGKILL the standby of this slot; answered by has_ended().
@@ -74,7 +77,8 @@ public:
     void pause() { prepare_at_.reset(); }
 
     /// A worker imports these, in this order. What is new is imported by the next standbys, once
-    /// nothing was added for Limits::standby_after; those that are ready without it are replaced.
+    /// it has imported nothing more for Limits::standby_after; those that are ready without it are
+    /// replaced.
     void learn(Instant now, const std::vector<std::string>& modules);
     [[nodiscard]] bool learns() const { return learns_; }
 
@@ -168,6 +172,7 @@ private:
     [[nodiscard]] std::size_t modules_wanted() const {
         return is_rehearsal_due() ? modules_.size() : rehearsed_;
     }
+    void add(const std::string& module);
     void take_out(std::vector<std::string>::iterator first,
                   std::vector<std::string>::iterator last);
 
@@ -178,6 +183,7 @@ private:
     std::vector<std::string> modules_;  ///< a program of its own is its only one, once it can wait
     std::size_t rehearsed_ = 0;         ///< the first of them, which standbys may import
     int rehearsals_ = 0;                ///< since begin()
+    std::set<std::string> told_;        ///< those that a worker of this run imports
     std::set<std::string> left_out_;    ///< learned, but they cannot be imported
     std::size_t names_bytes_ = 0;       ///< of what was learned
     bool learns_;                       ///< further ones

@@ -132,6 +132,9 @@ void Agent::start_link() {
         feed(LinkDown{std::move(why), is_final});
     };
     events.on_message = [this](rdzv::RendezvousMessage message) {
+        if (standbys_ && std::holds_alternative<rdzv::Waiting>(message)) {
+            standbys_->check();  // What this node waits for has changed: it may start soon.
+        }
         feed(FromRendezvous{std::move(message)});
     };
     link_->start(std::move(events));

@@ -86,13 +86,19 @@ bool is_a_terminal(const UniqueFd& file) {
     return isatty(file.get()) == 1;
 }
 
-std::string order_of(const PrepareStandby& effect) {
+std::string order_of(const PrepareStandby& effect, const std::string& keep_file) {
     std::string order = effect.is_rehearsal ? "rehearse\n" : "";
+    if (effect.is_rehearsal && !keep_file.empty()) {
+        order += fmt::format("keep {}\n", keep_file);
+    }
     for (const std::string& variable : variables_of_generation()) {
         order += fmt::format("placed {}\n", variable);
     }
     for (const std::string& module : effect.modules) {
-        order += fmt::format("{} {}\n", effect.is_guess ? "guess" : "import", module);
+        const std::string_view how = !effect.is_guess               ? "import"
+                                     : effect.told.contains(module) ? "learned"
+                                                                    : "guess";
+        order += fmt::format("{} {}\n", how, module);
     }
     order.pop_back();
     return order;
@@ -246,7 +252,7 @@ void StandbyPool::carry_out(const PrepareStandby& effect) {
         return;
     }
     const auto slot = static_cast<std::size_t>(effect.slot.value());
-    start(effect.slot, specs_.at(slot).command, order_of(effect));
+    start(effect.slot, specs_.at(slot).command, order_of(effect, warm_.keep_file));
 }
 
 void StandbyPool::carry_out(const DiscardStandby& effect) {

@@ -188,10 +188,14 @@ std::string as_name(std::string text, const Limits& limits) {
 
 }  // namespace
 
+std::string hash_of_program(const std::string& path, const Limits& limits) {
+    return hash_of(path, limits.program_hash_bytes_max);
+}
+
 rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places, const Limits& limits) {
     rdzv::Fingerprint found;
     if (!places.program.empty()) {
-        found.program = hash_of(places.program, limits.program_hash_bytes_max);
+        found.program = hash_of_program(places.program, limits);
     }
     if (!places.python.empty()) {
         const Interpreter python = interpreter_at(places.python, limits);

@@ -21,4 +21,7 @@ struct FingerprintPlaces {
 [[nodiscard]] rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places,
                                                  const Limits& limits);
 
+/// Of the content of this file, as in its fingerprint; empty: it cannot be read.
+[[nodiscard]] std::string hash_of_program(const std::string& path, const Limits& limits);
+
 }  // namespace ddprun::launcher

@@ -216,6 +216,8 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     options.warm.learns = plan.learns_warm_modules;
     options.warm.needs_room = plan.warm_needs_room;
     options.warm.memory_max = plan.warm_memory_max;
+    options.warm.known = facts.learned.modules;
+    options.warm.keep_file = facts.learned.file;
     options.warm.trial = {plan.command.front(), "-c", "pass"};
     options.prepare_command = plan.prepare_command;
     options.preflight_command = plan.preflight_command;

@@ -9,6 +9,7 @@
 #include "base/limits.hpp"
 #include "base/tagged.hpp"
 #include "launcher/plan/launch_plan.hpp"
+#include "launcher/run/learned_imports.hpp"
 
 namespace ddprun::launcher {
 
@@ -22,6 +23,7 @@ struct NodeFacts {
     std::vector<std::string> addresses;
     rdzv::Fingerprint fingerprint;
     std::string log_dir;  ///< log_dir_of() or empty
+    LearnedImports learned;
     std::string keeper_path;
     std::string preload_path;  ///< of ddprun-preload.so; empty unless the plan wants it
 };

@@ -25,6 +25,7 @@
 #include "launcher/run/agent_options.hpp"
 #include "launcher/run/daemon_starter.hpp"
 #include "launcher/run/endpoint_address.hpp"
+#include "launcher/run/learned_imports.hpp"
 #include "launcher/run/local_link.hpp"
 #include "launcher/run/node_identity.hpp"
 #include "launcher/run/node_tasks.hpp"
@@ -272,6 +273,12 @@ private:
             facts.addresses = interface_addresses();
             facts.fingerprint = fingerprint();
         }
+        if (plan_.learns_warm_modules && plan_.warm_program.empty()) {
+            facts.learned = learned_imports();
+            if (!facts.learned.problem.empty()) {
+                notes_.push_back(facts.learned.problem);
+            }
+        }
         notes_.insert(notes_.end(), plan_.warnings.begin(), plan_.warnings.end());
         notes_.insert(notes_.end(), plan_.notes.begin(), plan_.notes.end());
         return options_of_agent(plan_, facts, saved_, limits_);
@@ -288,6 +295,14 @@ private:
         places.python_path = own_variable("PYTHONPATH");
         places.home = own_variable("HOME");
         return read_fingerprint(places, limits_);
+    }
+
+    LearnedImports learned_imports() const {
+        return read_learned_imports({.program = plan_.program_file,
+                                     .python = plan_.python,
+                                     .cache = own_variable("XDG_CACHE_HOME"),
+                                     .home = own_variable("HOME")},
+                                    limits_);
     }
 
     void prepare_requeue() {

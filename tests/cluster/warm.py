@@ -13,6 +13,7 @@ import platform
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -203,6 +204,30 @@ class WarmJobs(Jobs):
                 self.assertNotIn("DDPRUN_IMPORTS", self.seen(1, 0)["variables"])
                 self.assertEqual(said.count("--warm: thread_test and what follows it is not "
                                             "imported beforehand: it starts a thread"), 1, said)
+
+    def test_a_node_that_has_had_no_worker_knows_what_an_earlier_run_has_learned(self):
+        code, said = self.run_job("--warm", "auto", IMPORTS="tells_test")
+        self.assertEqual(code, 0, said)
+        folder = self.path(".cache/ddprun/imports")
+        with open(os.path.join(folder, *os.listdir(folder)), encoding="utf-8") as file:
+            self.assertIn("\ntells_test\n", file.read())
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        flags = ["--warm", "auto", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-id", "known",
+                 "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1"]
+        first = self.start(*flags, "--node-rank", "0")
+        self.addCleanup(first.kill)
+        with os.fdopen(os.dup(self.told)) as told:
+            standby = told.readline().strip()
+        with open(f"/proc/{standby}/syscall", encoding="ascii") as call:
+            while not call.read().startswith(RECVMSG + " "):
+                call.seek(0)  # Until it waits for its place, and has said so.
+        code, of_second = self.run_job(*flags, "--node-rank", "1", ENDS_AT="1")
+        of_first, _ = first.communicate(timeout=PATIENCE_S)
+        self.assertEqual((code, first.returncode), (0, 0), of_first + of_second)
+        self.assertIn("rank 0 of 2 generation 1 warm", of_first)
+        self.assertIn("rank 1 of 2 generation 1 cold", of_second)
 
     def test_auto_is_off_where_nothing_starts_again(self):
         code, said = self.run_job("--warm", "auto", "--max-restarts", "0", "--dry-run")

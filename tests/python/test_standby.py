@@ -418,11 +418,11 @@ class Waits(WithEnvironment):
 class Rehearsals(WithEnvironment):
     """A process that imports what standbys are to import, and never becomes a worker."""
 
-    def rehearse(self, *names):
+    def rehearse(self, *names, how="import", first=()):
         self.write(os.path.join(self.folder, "never.py"), "open('has_run', 'w').close()\n")
         standby = Standby(self, "never.py")
         self.assertEqual(standby.says(), ["here"])
-        standby.order(*names, first=["rehearse"])
+        standby.order(*names, how=how, first=["rehearse", *first])
         said = standby.says()
         while said[0] == "imports":
             said = standby.says()
@@ -458,6 +458,38 @@ class Rehearsals(WithEnvironment):
                 self.assertEqual(said[:2], ["unfit", name])
                 self.assertRegex(said[2], why)
         self.assertFalse(os.path.exists(os.path.join(self.folder, "was_written")))
+
+    def test_what_was_learned_is_kept_for_later_runs(self):
+        folder = os.path.join(self.folder, "cache", "ddprun", "imports")
+        path = os.path.join(folder, "0123")
+        first = [f"keep {path}", "guess quiet_module"]
+        for names in (["json"], ["json.decoder", "sets_module", "beside_it"]):
+            self.assertEqual(self.rehearse(*names, how="learned", first=first)[0], "fit")
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read().split("\n"), ["ddprun imports 1", *names, ""])
+        self.assertEqual([os.stat(one).st_mode & 0o777 for one in (path, folder)], [0o600, 0o700])
+        for number in range(70):
+            self.write(os.path.join(folder, str(number)), "")
+            os.utime(os.path.join(folder, str(number)), (number, number))
+        self.assertEqual(self.rehearse("json", how="learned", first=first)[0], "fit")
+        self.assertEqual(sorted(os.listdir(folder)), sorted(["0123", *map(str, range(7, 70))]))
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "ddprun imports 1\njson\n")
+
+    def test_what_comes_before_a_module_that_is_not_fit_is_kept(self):
+        for name in ("asks_module", "writes_module", "joins_module"):
+            path = os.path.join(self.folder, "cache", name)
+            said = self.rehearse("json", name, "sets_module", how="learned",
+                                 first=[f"keep {path}"])
+            self.assertEqual(said[:2], ["unfit", name])
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read(), "ddprun imports 1\njson\n")
+
+    def test_what_was_learned_before_or_cannot_be_written_is_not_kept(self):
+        path = os.path.join(self.folder, "never", "kept")
+        self.assertEqual(self.rehearse("json", how="guess", first=[f"keep {path}"])[0], "fit")
+        self.assertFalse(os.path.exists(path))
+        self.assertEqual(self.rehearse("json", how="learned", first=["keep /dev/null/x"])[0], "fit")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ agent::WarmOptions draw_options(Dice& dice, int slots) {
     options.learns = dice.chance(1, 2);
     if (!options.learns) {
         options.modules = {kModule, kLazyModule};
+    } else if (dice.chance(1, 3)) {
+        options.known = {kModule};
     }
     if (dice.chance(1, 4)) {
         options.memory_max = kBytesOfOne * dice.below(static_cast<std::uint64_t>(slots) + 1);
@@ -247,7 +249,7 @@ void FakeStandbys::expect_one_in_each_slot() {
         }
         for (int i = 0; i < count_; ++i) {
             const LocalRank slot(i);
-            const bool is_one_wanted = !options_.learns || has_learned_;
+            const bool is_one_wanted = !options_.learns || has_learned_ || !options_.known.empty();
             if (is_one_wanted && !processes_.contains(slot) && !slots_.why_not(slot).empty()) {
                 shell_.violate(
                     fmt::format("local rank {} has no standby: {}", i, slots_.why_not(slot)));

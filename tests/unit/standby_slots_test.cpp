@@ -1,6 +1,7 @@
 #include "agent/core/standby_slots.hpp"
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -32,6 +33,7 @@ struct TwoSlots {
                                             prepare->is_rehearsal ? "rehearse" : "prepare",
                                             prepare->slot.value(), prepare->modules.size(),
                                             prepare->is_guess ? " guessed" : ""));
+                told = prepare->told;
             } else if (const auto* discard = std::get_if<DiscardStandby>(&effect)) {
                 words.push_back(fmt::format("discard {}", discard->slot.value()));
             } else {
@@ -71,6 +73,7 @@ struct TwoSlots {
     static inline const LocalRank kFirst{0};
     static inline const LocalRank kSecond{1};
     Instant now{};
+    std::set<std::string> told;  ///< of the last that was prepared
     StandbySlots slots;
 };
 
@@ -279,6 +282,37 @@ TEST_CASE("a guess that cannot be imported is left out, one that must wait ends 
     two.slots.is_ready(TwoSlots::kFirst, 0);
     CHECK(two.settle() == Decisions{"prepare 1 of 1 guessed"});
     CHECK_FALSE(two.slots.learns());
+}
+
+TEST_CASE("what an earlier run has learned is prepared before a worker has told anything") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .known = {"torch", "stale"}, .trial = kTrial});
+    two.slots.begin(two.now);
+    two.pass();
+    REQUIRE(two.settle() == Decisions{"try"});
+    two.slots.is_here(TwoSlots::kFirst);
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"rehearse 0 of 2 guessed"});
+    CHECK(two.told.empty());
+    two.pass_rehearsal();
+    CHECK(two.settle() == Decisions{"prepare 0 of 2 guessed"});
+}
+
+TEST_CASE("what a worker imports is awaited, known or not, and only that is kept for later runs") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .known = {"torch", "stale"}, .trial = kTrial});
+    two.slots.begin(two.now);
+    two.now += Milliseconds(3000);
+    two.slots.learn(two.now, {"torch", "json"});
+    CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
+    two.pass();
+    const Instant due = two.now;
+    two.now -= Milliseconds(1);
+    two.slots.learn(two.now, {"torch", "no name"});
+    CHECK(two.slots.next_deadline() == due);  // It was told before.
+    two.now = due;
+    CHECK(two.settle() == Decisions{"rehearse 0 of 3 guessed"});
+    CHECK(two.told == std::set<std::string>{"json", "torch"});
 }
 
 TEST_CASE("names are learned until a message to a standby is full") {

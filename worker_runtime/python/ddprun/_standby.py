@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _VARIABLE = "DDPRUN_STANDBY"
 _MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
 _KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
+_KEPT_HEADER = "ddprun imports 1"
+_KEPT_FILES_MAX = 64  # of as many programs; the oldest go
 _CHECKED_S = 1.0  # what was looked at is not looked at again for so long
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 # What a rehearsal ends before, by Python's audit events; of threads there is none.
@@ -59,8 +61,9 @@ class _Guard:
     by itself it does not see; _judge() looks at what is left of that.
     """
 
-    def __init__(self, agent: _Agent) -> None:
+    def __init__(self, agent: _Agent, lines: list[str]) -> None:
         self.agent = agent
+        self.lines = lines
         self.module = ""  # whose import it is; empty: nothing is judged
 
     def begin(self) -> None:
@@ -75,7 +78,12 @@ class _Guard:
                 setattr(module, name, self.start_thread)
 
     def start_thread(self, *_: object, **__: object) -> None:
-        _end(self.agent, "unfit", self.module, "it starts a thread")
+        self.end("it starts a thread")
+
+    def end(self, deed: str) -> NoReturn:
+        name, self.module = self.module, ""
+        _keep(self.lines, before=name)
+        _end(self.agent, "unfit", name, deed)
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.module or event != "open" and event not in _DEEDS:
@@ -92,7 +100,7 @@ class _Guard:
         if code.co_filename.startswith("<frozen importlib") or (
                 code.co_name == "_get_default_tempdir"):
             return  # Bytecode; a file in each folder for such files, to see whether it can be.
-        _end(self.agent, "unfit", self.module, deed)
+        self.end(deed)
 
 
 class _Watched(dict):  # type: ignore[type-arg]
@@ -142,14 +150,17 @@ def _wait() -> None:
     guard = None
     if "rehearse" in lines:
         lines.remove("rehearse")
-        guard = _Guard(agent)
+        guard = _Guard(agent, lines)
     try:
         _import(lines, agent, guard)
     except _Unfit as unfit:
+        if guard is not None:
+            _keep(lines, before=unfit.args[0])
         _end(agent, "unfit", *unfit.args)
     except _Dropped as dropped:
         _end(agent, "drops", *dropped.args)
     if guard is not None:
+        _keep(lines)
         _end(agent, "fit", _memory_kib())
     files_before = _imported_files()
     for path in files_before:
@@ -186,6 +197,38 @@ def _wait() -> None:
     _life.hold()
 
 
+def _keep(lines: list[str], before: str = "") -> None:
+    """For later runs: what a worker of this one has imported, as far as it is fit.
+
+    Nobody misses it if it cannot be kept.
+    """
+    for index, line in enumerate(lines):
+        if before and line.partition(" ")[2] == before:
+            lines = lines[:index]
+            break
+    path = next((line[5:] for line in lines if line.startswith("keep ")), "")
+    names = [line[8:] for line in lines if line.startswith("learned ")]
+    text = "".join(name + "\n" for name in (_KEPT_HEADER, *names)).encode()
+    if not path or not names:
+        return
+    folder = os.path.dirname(path)
+    new = f"{path}.{os.urandom(8).hex()}"
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                       0o600)
+        try:
+            is_whole = os.write(file, text) == len(text)
+        finally:
+            os.close(file)
+        os.replace(new, path) if is_whole else os.unlink(new)
+        by_age = sorted(os.scandir(folder), key=lambda entry: -entry.stat().st_mtime_ns)
+        for entry in by_age[_KEPT_FILES_MAX:]:
+            os.unlink(entry.path)
+    except OSError:
+        pass
+
+
 def _compare(files_before: dict[str, tuple[int, int, int] | None], agent: _Agent) -> None:
     for path, before in files_before.items():
         if _fingerprint(path) != before:
@@ -201,10 +244,10 @@ def _end(agent: _Agent, *words: object) -> NoReturn:
 def _import(lines: list[str], agent: _Agent, guard: _Guard | None) -> None:
     """Lines: `import NAME`, in this order, and `placed KEY`, variables that are not known yet.
 
-    `guess NAME` is `import NAME` if that is there and no part of the program.
+    `guess NAME` and `learned NAME` are `import NAME` if that is there and no part of the program.
     """
     placed = {os.fsencode(line[7:]) for line in lines if line.startswith("placed ")}
-    wanted = [line.split(" ", 1) for line in lines if not line.startswith("placed ")]
+    wanted = [line.split(" ", 1) for line in lines if not line.startswith(("placed ", "keep "))]
     for module in ("sitecustomize", "usercustomize"):
         # They come before the program's own imports; `site` will find them done.
         try:
@@ -221,7 +264,7 @@ def _import(lines: list[str], agent: _Agent, guard: _Guard | None) -> None:
     watched = _Watched(dict(os.environ._data), placed)  # type: ignore[attr-defined]
     _set_data(watched)
     for how, name in wanted:
-        is_guess = how == "guess"
+        is_guess = how != "import"
         top = name.partition(".")[0]
         if name in sys.modules or is_guess and (
                 top in beside or not _is_installed(_spec(top), installed)):

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/limits.hpp"
+
+namespace ddprun::launcher {
+
+/// What names a program, and where its user's caches are.
+struct LearnedImportsPlaces {
+    std::string program;  ///< the file whose content is the program; empty: not known
+    std::string python;   ///< the interpreter that runs it
+    std::string cache;    ///< as $XDG_CACHE_HOME
+    std::string home;
+};
+
+/// What an earlier run has found that a program imports.
+struct LearnedImports {
+    std::string file;  ///< where it is kept; empty: nowhere
+    std::vector<std::string> modules;
+    std::string problem;  ///< a line: what is there is not used, and why. Empty: all is well
+};
+
+/// Looks for what a run of this program, with the same content and interpreter, has kept for later
+/// ones. Names of modules only: what is no such name makes the file unfit, as do other owners or
+/// writers. A rehearsal writes it (worker_runtime/python/README.md). None yet is no problem.
+[[nodiscard]] LearnedImports read_learned_imports(const LearnedImportsPlaces& places,
+                                                  const Limits& limits);
+
+}  // namespace ddprun::launcher
