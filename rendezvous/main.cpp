@@ -15,6 +15,7 @@
 #include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
 #include <spdlog/details/null_mutex.h>
@@ -54,6 +55,7 @@ struct Flags {
     std::string state_dir;
     std::string ha;
     std::string advertise;
+    std::string http_token_file;
     TlsFiles tls;
 };
 
@@ -84,6 +86,10 @@ options:
   --tls-cert FILE, --tls-key FILE
                         speak TLS 1.3 only, with this certificate and its private key (PEM)
   --tls-ca FILE         and let in only who shows a certificate of this authority
+  --http-token-file FILE
+                        answer HTTP (/status, /events) to other machines, too, if they send the 64
+                        hexadecimal digits in FILE as `Authorization: Bearer DIGITS`. Programs of
+                        this machine are answered without
   --insecure            no secret: everybody who reaches the port may join and end jobs
   --serve-tcpstore      be a store for plain torchrun on the same port, too:
                         torchrun --rdzv-backend c10d --rdzv-endpoint HOST:PORT --rdzv-conf is_host=0
@@ -146,6 +152,7 @@ void declare_flags(CLI::App& app, Flags& flags) {
     CLI::Option* const ha = app.add_option("--ha", flags.ha)->excludes(state_dir);
     app.add_flag("--serve-tcpstore", flags.serves_tcpstore)->excludes(ha)->excludes(exits);
     app.add_option("--advertise", flags.advertise)->needs(ha);
+    app.add_option("--http-token-file", flags.http_token_file);
     app.add_option("--tls-cert", flags.tls.cert);
     app.add_option("--tls-key", flags.tls.key);
     app.add_option("--tls-ca", flags.tls.ca);
@@ -324,6 +331,15 @@ int run(const Flags& flags) {
         }
         options.secret = *std::move(secret);
     }
+    if (!flags.http_token_file.empty()) {
+        Result<JobSecret> token = load_secret(flags.http_token_file);
+        if (!token) {
+            return complain({token.error().code, "--http-token-file: " + token.error().what});
+        }
+        options.http.token = *std::move(token);
+    }
+    boost::system::error_code unknown;
+    options.http.hostname = boost::asio::ip::host_name(unknown);
     if (flags.tls.is_on()) {
         Result<std::shared_ptr<const TlsContext>> tls = TlsContext::for_rendezvous(flags.tls);
         if (!tls) {

@@ -6,6 +6,7 @@
 
 #include "base/overloaded.hpp"
 #include "base/signal_name.hpp"
+#include "rendezvous/events/event_fields.hpp"
 #include "rendezvous/wire/last_words.hpp"
 #include "rendezvous/wire/message_fields.hpp"
 
@@ -18,35 +19,6 @@ using rdzv::EventKind;
 
 constexpr std::array kMomentKinds = {EventKind::Main, EventKind::GroupReady, EventKind::Resumed,
                                      EventKind::FirstStep};
-
-void add_end(Event& event, const rdzv::Evidence& evidence) {
-    const auto add = [&event](std::string_view name, const std::optional<int>& number) {
-        if (number) {
-            event.fields.push_back({name, std::int64_t{*number}});
-        }
-    };
-    const auto add_text = [&event](std::string_view name, const std::string& text) {
-        if (!text.empty()) {
-            event.fields.push_back({name, text});
-        }
-    };
-    add("exit_code", evidence.exit_code);
-    add("signal", evidence.signal);
-    if (evidence.signal) {
-        add_text("signal_name", std::string(signal_name(*evidence.signal)));
-    }
-    add("exec_errno", evidence.exec_errno);
-    for (const auto& [name, is_so] :
-         {std::pair("core_dumped", evidence.core_dumped),
-          std::pair("keeper_lost", evidence.keeper_lost), std::pair("hung", evidence.hung)}) {
-        if (is_so) {
-            event.fields.push_back({name, true});
-        }
-    }
-    add_text("kernel", evidence.kernel_note);
-    add_text("stacks", evidence.stacks);
-    add_text("logs", evidence.log_dir);
-}
 
 std::optional<Instant> moment_of(const WorkerMoments& worker, EventKind kind) {
     switch (kind) {
@@ -153,10 +125,7 @@ void Chronicle::hear(Instant now, const rdzv::RendezvousMessage& message, Events
                     out.push_back({.kind = EventKind::Stop,
                                    .at = now,
                                    .generation = stop.generation,
-                                   .fields = {{"cause", std::string(rdzv::word_of(
-                                                            stop.cause, rdzv::kStopCauseNames))},
-                                              {"text", stop.why},
-                                              {"grace_ms", std::int64_t{stop.grace.count()}}}});
+                                   .fields = rdzv::fields_of(stop)});
                 }
             },
             [&](const rdzv::Released&) { out.push_back({.kind = EventKind::Released, .at = now}); },
@@ -169,11 +138,7 @@ void Chronicle::hear(Instant now, const rdzv::RendezvousMessage& message, Events
             [&](const rdzv::Verdict& verdict) {
                 out.push_back({.kind = EventKind::Verdict,
                                .at = now,
-                               .fields = {{"verdict", std::string(rdzv::word_of(
-                                                          verdict.kind, rdzv::kVerdictKindNames))},
-                                          {"text", verdict.text},
-                                          {"exit_code", std::int64_t{verdict.exit_code}},
-                                          {"failures", std::int64_t{verdict.failure_count}}}});
+                               .fields = rdzv::fields_of(verdict)});
             },
             [](const auto&) {},
         },
@@ -280,9 +245,10 @@ void Chronicle::tell_failure(Instant now, const rdzv::WorkerFailed& failed, Even
                     .rank = rank,
                     .step = evidence.progress,
                     .fields = {{"local_rank", std::int64_t{failed.local_rank.value()}},
-                               {"host", hostname_},
-                               {"pid", std::int64_t{evidence.pid}}}};
-        add_end(event, evidence);
+                               {"host", hostname_}}};
+        for (rdzv::EventField& field : rdzv::fields_of(evidence)) {
+            event.fields.push_back(std::move(field));
+        }
         out.push_back(std::move(event));
     }
     const bool has_words = !evidence.stderr_tail.empty() || !evidence.stdout_tail.empty() ||

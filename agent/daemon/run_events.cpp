@@ -42,7 +42,7 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
     : chronicle_(options, program, ::getpid()),
       output_(output),
       ask_(std::move(ask)),
-      log_(options.limits),
+      log_(std::make_shared<rdzv::EventLog>(options.limits)),
       server_(io, options.limits, *this),
       options_(options),
       program_(program),
@@ -89,7 +89,7 @@ void RunEvents::keep(Instant now, const Chronicle::Events& events) {
     }
     const Milliseconds unix_time = unix_now();
     for (const rdzv::Event& event : events) {
-        output_.keep_event(log_.add(event, now, unix_time));
+        output_.keep_event(log_->add(event, now, unix_time));
     }
     server_.published();
 }
@@ -109,7 +109,24 @@ void RunEvents::begin_to_answer() {
     });
 }
 
-std::string RunEvents::status() {
+Result<void> RunEvents::check_name(const std::string& job) const {
+    const std::string& own = options_.identity.job.value();
+    return job.empty() || job == own
+               ? Result<void>()
+               : Error{ErrorCode::NotFound, fmt::format("job {} is not here, {} is", job, own)};
+}
+
+Result<std::shared_ptr<const rdzv::EventLog>> RunEvents::events(const std::string& job) {
+    if (const Result<void> known = check_name(job); !known) {
+        return known.error();
+    }
+    return std::shared_ptr<const rdzv::EventLog>(log_);
+}
+
+Result<std::string> RunEvents::status(const std::string& job) {
+    if (const Result<void> known = check_name(job); !known) {
+        return known.error();
+    }
     look();
     using nlohmann::ordered_json;
     ordered_json workers = ordered_json::array();
@@ -136,8 +153,8 @@ std::string RunEvents::status() {
         {"world_size", world_size_},
         {"waits_for", ask_.waits_for()},
         {"workers", std::move(workers)},
-        {"next_event", log_.next()},
-        {"time", rdzv::time_use_json(log_.time_use(), now_here(), unix_now())}};
+        {"next_event", log_->next()},
+        {"time", rdzv::time_use_json(log_->time_use(), now_here(), unix_now())}};
     return status.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 

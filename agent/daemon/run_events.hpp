@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -42,22 +43,24 @@ public:
     void begin_to_answer();
 
     /// Where the time of this run went so far.
-    [[nodiscard]] const rdzv::TimeUse& time_use() const { return log_.time_use(); }
+    [[nodiscard]] const rdzv::TimeUse& time_use() const { return log_->time_use(); }
 
     /// Tells watchers the last events; `done` is called when they have them, or soon.
     void stop(std::function<void()> done) { server_.stop(std::move(done)); }
 
-    [[nodiscard]] const rdzv::EventLog& events() const override { return log_; }
-    [[nodiscard]] std::string status() override;
+    [[nodiscard]] Result<std::shared_ptr<const rdzv::EventLog>> events(
+        const std::string& job) override;
+    [[nodiscard]] Result<std::string> status(const std::string& job) override;
 
 private:
+    [[nodiscard]] Result<void> check_name(const std::string& job) const;
     void look();
     void keep(Instant now, const Chronicle::Events& events);
 
     Chronicle chronicle_;
     WorkerOutput& output_;
     Ask ask_;
-    rdzv::EventLog log_;
+    std::shared_ptr<rdzv::EventLog> log_;
     rdzv::HttpServer server_;
     const SupervisorOptions& options_;
     std::string program_;

@@ -1,5 +1,6 @@
 #include "launcher/ctl/local_runs.hpp"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,10 +14,6 @@
 #include <set>
 #include <system_error>
 
-#include <boost/asio/generic/stream_protocol.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -25,16 +22,15 @@
 #include "agent/output/run_socket.hpp"
 #include "base/limits.hpp"
 #include "base/whole_number.hpp"
+#include "launcher/ctl/http_request.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
 
-namespace asio = boost::asio;
 namespace fs = std::filesystem;
-namespace http = boost::beast::http;
-using boost::system::error_code;
-using RunSocketStream = asio::generic::stream_protocol::socket;
+
+constexpr const char* kPeer = "its ddprun";
 
 std::string name_of_run(const std::string& folder) {
     return folder.substr(folder.find_last_of('/') + 1);
@@ -92,81 +88,12 @@ Error none_of(const std::vector<std::string>& runs, const std::string& wanted,
     return {ErrorCode::NotFound, fmt::format("several runs are meant: {}; name one of them", list)};
 }
 
-/// Of one run: what has been asked for, and what the answer says.
-class RunRequest {
-public:
-    /// Sends GET `target`.
-    [[nodiscard]] Result<void> send(const std::string& folder, const std::string& target) {
-        Result<UniqueFd> connected = agent::connect_to_run(folder);
-        if (!connected) {
-            return connected.error();
-        }
-        error_code failure;
-        socket_.assign(asio::generic::stream_protocol(AF_UNIX, 0), connected->get(), failure);
-        if (failure) {
-            return Error{ErrorCode::System, "asking a run: " + failure.message()};
-        }
-        (void)connected->release();
-        http::request<http::empty_body> request(http::verb::get, target, 11);
-        request.set(http::field::host, "localhost");
-        request.keep_alive(false);
-        http::write(socket_, request, failure);
-        return failure ? Result<void>(lost(failure)) : Result<void>();
-    }
-
-    [[nodiscard]] Result<std::string> read_all() {
-        http::response_parser<http::string_body> parser;
-        parser.body_limit(limits_.run_answer_bytes_max);
-        std::optional<error_code> done;
-        http::async_read(socket_, buffer_, parser,
-                         [&done](error_code failure, std::size_t) { done = failure; });
-        io_.run_for(limits_.run_answer_timeout);
-        if (!done) {
-            socket_.close();
-            io_.run();
-            return Error{ErrorCode::TimedOut,
-                         fmt::format("its ddprun has not answered for {} s; is it stopped?",
-                                     limits_.run_answer_timeout.count() / 1000)};
-        }
-        if (*done) {
-            return lost(*done);
-        }
-        return std::move(parser.get().body());
-    }
-
-    /// Until the answer ends, or nobody reads `out` any more.
-    [[nodiscard]] Result<void> copy_to(std::FILE* out) {
-        http::response_parser<http::buffer_body> parser;
-        parser.body_limit(boost::none);
-        error_code failure;
-        http::read_header(socket_, buffer_, parser, failure);
-        std::string piece(limits_.http_batch_bytes_max, '\0');
-        while (!failure && !parser.is_done()) {
-            parser.get().body().data = piece.data();
-            parser.get().body().size = piece.size();
-            http::read_some(socket_, buffer_, parser, failure);
-            if (failure == http::error::need_buffer) {
-                failure = {};
-            }
-            const std::size_t count = piece.size() - parser.get().body().size;
-            if (std::fwrite(piece.data(), 1, count, out) != count || std::fflush(out) != 0) {
-                return {};
-            }
-        }
-        return failure ? Result<void>(lost(failure)) : Result<void>();
-    }
-
-private:
-    static Error lost(error_code failure) {
-        return {ErrorCode::ConnectionLost,
-                fmt::format("its ddprun has closed the connection: {}", failure.message())};
-    }
-
-    const Limits limits_{};
-    asio::io_context io_{1};
-    RunSocketStream socket_{io_};
-    boost::beast::flat_buffer buffer_;
-};
+/// GET `target` is asked of that run.
+Result<void> ask(HttpRequest& request, const std::string& folder, const std::string& target) {
+    Result<UniqueFd> connected = agent::connect_to_run(folder);
+    return connected ? request.send(*std::move(connected), AF_UNIX, "localhost", target)
+                     : Result<void>(connected.error());
+}
 
 Result<void> copy_file(const std::string& folder, std::uint64_t from, std::FILE* out) {
     const std::string path = folder + "/" + agent::kEventsName;
@@ -231,8 +158,8 @@ Result<std::string> choose_run(const std::string& log_dir, const std::string& wa
 }
 
 Result<std::string> ask_run(const std::string& folder) {
-    RunRequest request;
-    const Result<void> sent = request.send(folder, "/status");
+    HttpRequest request(kPeer);
+    const Result<void> sent = ask(request, folder, "/status");
     if (!sent) {
         return sent.error();
     }
@@ -242,8 +169,8 @@ Result<std::string> ask_run(const std::string& folder) {
 Result<void> show_events(const std::string& folder, std::uint64_t from, bool follows,
                          std::FILE* out) {
     if (follows) {
-        RunRequest request;
-        if (request.send(folder, fmt::format("/events?from={}&follow=1", from))) {
+        HttpRequest request(kPeer);
+        if (ask(request, folder, fmt::format("/events?from={}&follow=1", from))) {
             return request.copy_to(out);
         }
     }

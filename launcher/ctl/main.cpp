@@ -18,6 +18,7 @@
 #include "launcher/ctl/jobs_text.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/peer_check.hpp"
+#include "launcher/ctl/rendezvous_events.hpp"
 #include "launcher/ctl/runs_text.hpp"
 #include "launcher/ctl/show_logs.hpp"
 #include "launcher/ctl/stacks.hpp"
@@ -63,6 +64,7 @@ struct Flags {
     std::string bundle;  ///< of report: the file to write
     bool wants_each = false;  ///< of stacks: each rank's, whole
     std::uint64_t first_event = 1;
+    std::string http_token_file;
     bool follows_events = false;
     bool asks_peers = false;
     std::string peers;
@@ -88,7 +90,8 @@ status: asks a rendezvous how its jobs stand: what each waits for, who is in it,
 its budgets, and what happened last. With RUN, and where no rendezvous answers, asks the ddprun of
 a run on this machine: its workers, where its time went, its restarts phase by phase.
 jobs: lists the runs of this user that are at work on this machine.
-events: shows what happened in a run here, an event a line, as JSON (docs/events.md).
+events: shows what happened in a run here, an event a line, as JSON (docs/events.md). With
+--rdzv-endpoint, what a rendezvous tells of a whole job.
 stacks: shows where the workers of a run here are now: Python's stacks (py-spy), else native ones
 (eu-stack, gdb), else what the kernel says of their threads. Equal stacks are shown once, with their
 ranks. No worker is ended; a debugger holds one while it reads it.
@@ -138,6 +141,11 @@ stream (output.log) goes to stdout.
 options of jobs and events:
   -f, --follow          events: go on until the run is over
   --from N              events: from number N on; default: 1
+  --rdzv-endpoint LIST  events: as of status, but over HTTP, which answers programs of its own
+                        machine only, and who shows the token
+  --rdzv-id JOB         events: of this job; default: of the only one there
+  --http-token-file FILE
+                        events: the token, as ddprun-rendezvous was given it
   --log-dir DIR         as above; runs at work elsewhere are found, too
   --json                jobs: one object a line
 
@@ -207,6 +215,12 @@ void declare_local_flags(CLI::App& app, Flags& flags) {
     events->add_option("run", flags.run);
     events->add_option("--from", flags.first_event)->check(CLI::PositiveNumber);
     events->add_flag("-f,--follow", flags.follows_events);
+    CLI::Option* const endpoint =
+        events->add_option("--rdzv-endpoint,--rdzv_endpoint", flags.endpoint)
+            ->excludes(events->get_option("run"));
+    events->add_option("--rdzv-id,--rdzv_id", flags.job)->needs(endpoint);
+    events->add_option("--http-token-file,--http_token_file", flags.http_token_file)
+        ->needs(endpoint);
     events->callback([&flags] { flags.verb = Verb::Events; });
     stacks->add_option("run", flags.run);
     stacks->add_option("--rank", flags.logs.ranks)->delimiter(',')->check(CLI::NonNegativeNumber);
@@ -341,7 +355,25 @@ int jobs(const Flags& flags) {
     return kExitSuccess;
 }
 
+int rendezvous_events(const Flags& flags) {
+    const Result<std::vector<Endpoint>> endpoints = read_endpoints(flags.endpoint);
+    if (!endpoints) {
+        return complain(endpoints.error());
+    }
+    const Result<void> shown =
+        ddprun::launcher::show_rendezvous_events({.endpoints = *endpoints,
+                                                  .job = flags.job,
+                                                  .token_file = flags.http_token_file,
+                                                  .from = flags.first_event,
+                                                  .follows = flags.follows_events},
+                                                 stdout);
+    return shown ? kExitSuccess : complain_of_local(shown.error());
+}
+
 int events(const Flags& flags) {
+    if (!flags.endpoint.empty()) {
+        return rendezvous_events(flags);
+    }
     using namespace ddprun::launcher;
     const Result<std::string> folder = choose_run(log_dir_of(flags), flags.run, true);
     if (!folder) {

@@ -15,6 +15,7 @@
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/membership.hpp"
 #include "rendezvous/core/preparing.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/restored.hpp"
 #include "rendezvous/core/running.hpp"
 #include "rendezvous/core/sameness.hpp"
@@ -103,6 +104,7 @@ std::string objection(const Step& step, const Join& join) {
 void turn_away(Step& step, ConnectionId connection, const std::string& text, int exit_code) {
     trace(step, text);
     step.run.turned_away = text;
+    publish(step, EventKind::Refused, {{"text", text}, {"exit_code", std::int64_t{exit_code}}});
     refuse(step.out, connection, text, exit_code);
     connection_ended(step, ConnectionEnded{.connection = connection});
 }
@@ -150,6 +152,10 @@ void add_node(Step& step, ConnectionId connection, const Join& join) {
         note(step, std::move(text));
     } else {
         trace(step, std::move(text));
+    }
+    publish(step, EventKind::Joined, join, {{"workers", std::int64_t{join.slots}}});
+    if (std::holds_alternative<Running>(step.run.phase)) {
+        publish(step, EventKind::Spare, join);
     }
     attach(step, node, connection);
     take_stock(step, join.node, node);
@@ -201,6 +207,7 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
         node.info = message;
         node.info.held.reset();
         trace(step, fmt::format("node {} reconnected", message.hostname));
+        publish(step, EventKind::LinkUp, message);
         attach(step, node, connection);
         if (was_restored) {
             write_behind(step);  // what was restored has proved to be of use
@@ -209,6 +216,7 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
         return true;
     }
     trace(step, fmt::format("node {} reconnected", message.hostname));
+    publish(step, EventKind::LinkUp, message);
     node.info = message;
     attach(step, node, connection);
     take_stock(step, id, node);

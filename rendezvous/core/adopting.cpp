@@ -16,6 +16,7 @@
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/running.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
@@ -150,6 +151,8 @@ void take_over(Step& step, const Holders& holders) {
         admitted_addresses(run.current.places, run.nodes, run.settings, step.options.limits);
     note(step, fmt::format("generation {} goes on: {} came back to a rendezvous without a journal",
                            run.current.number.value(), node_count(holders.joins.size())));
+    publish(step, EventKind::Restored,
+            {{"nodes", static_cast<std::int64_t>(holders.joins.size())}});
     write_behind(step);
 }
 

@@ -11,7 +11,9 @@
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/first_failure.hpp"
 #include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/events/event_fields.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
@@ -22,6 +24,7 @@ void enter_closed(Step& step, Verdict verdict) {
     Run& run = step.run;
     await_record(step);
     note(step, fmt::format("closed: {}", verdict.text));
+    publish(step, EventKind::Verdict, fields_of(verdict));
     verdict.timeline = run.timeline;
     for (const auto& [id, node] : run.nodes) {
         send(step, node, verdict);

@@ -1,6 +1,7 @@
 #include "rendezvous/core/coordinator.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/membership.hpp"
 #include "rendezvous/core/preparing.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/record.hpp"
 #include "rendezvous/core/restored.hpp"
@@ -23,6 +25,7 @@
 #include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
+#include "rendezvous/wire/node_sizes.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::rdzv {
@@ -57,6 +60,9 @@ void worker_finished(Step& step, ConnectionId connection, const WorkerFinished& 
         return;
     }
     const bool is_news = node->finished.insert(message.local_rank).second;
+    if (is_news) {
+        publish_finished(step, *node, message.local_rank);
+    }
     std::visit(Overloaded{
                    [&](Running& running) { rank_finished(step, running, *node, is_news); },
                    [&](Stopping& stopping) { rank_finished(step, stopping, *node); },
@@ -141,6 +147,8 @@ void held_up(Step& step, Duration by) {
     if (Adopting* adopting = std::get_if<Adopting>(&step.run.phase)) {
         prolong(*adopting, by);
     }
+    publish(step, EventKind::HeldUp,
+            {{"ms", std::chrono::duration_cast<Milliseconds>(by).count()}});
     doubt_silence(step, by);
 }
 
@@ -157,9 +165,8 @@ void judge_durability(Step& step, const std::string& fault) {
             fault.empty() ? "the rendezvous's journal works again: the job is durable"
                           : fmt::format("the job goes on but is no longer durable: {}", fault);
         note(step, text);
-        for (const auto& [id, node] : run.nodes) {
-            send(step, node, Notice{text});
-        }
+        tell_all(step, text);
+        publish(step, EventKind::Durability, {{"text", fault}});
     }
 }
 
@@ -357,6 +364,8 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
             run_->settings = joining->settings;
             run_->opened_at = now;
             Step opening{job_, options_, rng_, now, *run_, out};
+            publish(opening, EventKind::Begun,
+                    {{"job", job_.value()}, {"nodes", nnodes_of(run_->settings)}});
             enter_forming(opening, "");
             judge_unfit(opening, take_due_unfit());  // before the joiner, which may be one of them
         }

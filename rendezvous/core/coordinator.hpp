@@ -13,6 +13,7 @@
 #include "base/result.hpp"
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
+#include "rendezvous/events/event.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "rendezvous/wire/run_record.hpp"
 
@@ -67,7 +68,12 @@ struct Trace {
     std::string text;
 };
 
-using Effect = std::variant<Send, CloseConnection, Trace>;
+/// For those who watch the job; nobody's decisions depend on it.
+struct Publish {
+    Event event;
+};
+
+using Effect = std::variant<Send, CloseConnection, Trace, Publish>;
 
 /// It says only that a beat has arrived: no record delays it, or a slow disk would cost leases.
 [[nodiscard]] inline bool is_acknowledgement(const Effect& effect) {

@@ -8,6 +8,7 @@
 
 #include "base/planted_bug.hpp"
 #include "rendezvous/core/preparing.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/wire/node_sizes.hpp"
@@ -225,8 +226,16 @@ void tell_head(Step& step, const std::string& text) {
         const auto head = run.nodes.find(run.current.places.front().node);
         if (head != run.nodes.end()) {
             send(step, head->second, Notice{text});
+            publish(step, EventKind::Notice, {{"text", text}});
         }
     }
+}
+
+void tell_all(Step& step, const std::string& text) {
+    for (const auto& [id, node] : step.run.nodes) {
+        send(step, node, Notice{text});
+    }
+    publish(step, EventKind::Notice, {{"text", text}});
 }
 
 namespace {
@@ -259,6 +268,10 @@ void explain_waits(Step& step) {
         return;
     }
     const std::string text = explain_run(run, step.now);
+    if (text != run.said_waiting) {
+        run.said_waiting = text;
+        publish(step, EventKind::Waiting, {{"text", text}});
+    }
     const auto tell = [&](Node& node) {
         if (DDP_BUG(SilentWait)) {
             return;

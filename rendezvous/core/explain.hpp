@@ -16,6 +16,8 @@ struct Step;
 void explain_waits(Step& step);
 /// On the console of group rank 0's node, which waits for nothing while a generation is there.
 void tell_head(Step& step, const std::string& text);
+/// On the console of every node.
+void tell_all(Step& step, const std::string& text);
 
 [[nodiscard]] std::string explain_run(const Run& run, Instant now);
 [[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes

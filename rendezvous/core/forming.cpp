@@ -14,6 +14,7 @@
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/preparing.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/rank_map.hpp"
 #include "rendezvous/core/step.hpp"
@@ -119,6 +120,7 @@ void start_generation(Step& step, const std::string& why) {
     note(step,
          fmt::format("generation {} started: {}, {} worker{}", run.current.number.value(),
                      node_count(run.current.places.size()), workers, workers == 1 ? "" : "s"));
+    publish_formed(step, why);
     send_rows(step, why);
     tell_differences(step);
     if (is_first) {

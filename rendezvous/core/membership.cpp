@@ -8,8 +8,10 @@
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
+#include "base/signal_name.hpp"
 #include "rendezvous/core/closed.hpp"
 #include "rendezvous/core/preparing.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/running.hpp"
 #include "rendezvous/core/silence.hpp"
@@ -49,6 +51,7 @@ void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how)
         return;
     }
     note(step, fmt::format("node {} {}", node.info.hostname, how));
+    publish(step, EventKind::Lost, node.info, {{"text", how}});
     if (node.is_member()) {
         member_lost(step, node, died_at, how);
     }
@@ -101,6 +104,9 @@ void told_to_leave(Step& step, Node& node, const Leave& message) {
     step.run.nodes.set_leaving(node.info.node, message.signal);
     note(step,
          fmt::format("node {} was told to leave (signal {})", node.info.hostname, message.signal));
+    publish(step, EventKind::Leave, node.info,
+            {{"signal", std::int64_t{message.signal}},
+             {"signal_name", std::string(signal_name(message.signal))}});
 }
 
 void fenced_node_emptied(Step& step, Node& node, const Stopped& message) {
@@ -141,6 +147,7 @@ void release(Step& step, const NodeId& id) {
     }
     send(step, node, Released{});
     trace(step, fmt::format("node {} released", node.info.hostname));
+    publish(step, EventKind::Released, node.info);
     if (node.connection()) {
         depart(step, *node.connection(), id);
     }
@@ -195,6 +202,7 @@ void connection_ended(Step& step, const ConnectionEnded& input) {
     } else {
         trace(step, fmt::format("node {} is cut off; believed alive until its lease ends",
                                 node->info.hostname));
+        publish(step, EventKind::LinkDown, node->info);
     }
 }
 

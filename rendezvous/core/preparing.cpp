@@ -33,6 +33,7 @@ void make_waiting_ready(Step& step) {
 void finish_for_job(Step& step) {
     DDP_PROBE(job_prepared);
     step.run.preparation = {.by = std::nullopt, .is_done = true};
+    publish(step, EventKind::Prepared);
     write_behind(step);
     make_waiting_ready(step);
 }

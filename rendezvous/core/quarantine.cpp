@@ -9,6 +9,7 @@
 #include "base/planted_bug.hpp"
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
@@ -29,6 +30,8 @@ bool quarantine(Step& step, const NodeId& id, Quarantine one, bool is_news = tru
     }
     if (is_news) {
         note(step, text_of(one, limits));
+        publish(step, EventKind::Quarantine,
+                {{"host", one.hostname}, {"node", id.value()}, {"text", one.why}});
     }
     step.run.quarantined.put(id, std::move(one));
     write_behind(step);

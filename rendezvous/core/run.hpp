@@ -71,6 +71,7 @@ struct Run {
     std::string not_durable;  ///< why the journal has not the last record; empty
     DifferencesTold differences_told;
     std::string turned_away;            ///< why the last one was, since a generation ran
+    std::string said_waiting;           ///< the last explanation published
     std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
 };
 

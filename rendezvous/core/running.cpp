@@ -12,6 +12,7 @@
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/first_failure.hpp"
 #include "rendezvous/core/generation.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
@@ -117,6 +118,8 @@ void hear_quiet(Step& step, Running& running, Node& node, const Quiet& message) 
         running.quiet.insert(id);
         trace(step, fmt::format("no sign of life of the workers on {} for {} ms",
                                 node.info.hostname, message.quiet_for.count()));
+        publish(step, EventKind::Quiet, node.info,
+                {{"quiet_ms", std::int64_t{message.quiet_for.count()}}});
     }
 }
 

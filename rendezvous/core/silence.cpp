@@ -10,6 +10,7 @@
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
 #include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {
@@ -75,8 +76,11 @@ void judge_leases(Step& step) {
         is_silence_ours(run, limits, step.now)) {
         DDP_PROBE(silence_may_be_ours);
         run.doubt.until = step.now + limits.self_doubt;
-        note(step, fmt::format("half of the nodes fell silent at once: nothing is judged for {} ms",
-                               limits.self_doubt.count()));
+        const std::string text =
+            fmt::format("half of the nodes fell silent at once: nothing is judged for {} ms",
+                        limits.self_doubt.count());
+        note(step, text);
+        publish(step, EventKind::Notice, {{"text", text}});
         return;
     }
     while (!run.nodes.leases().empty() && run.nodes.leases().begin()->first <= step.now) {

@@ -8,11 +8,14 @@
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/events/event_fields.hpp"
 
 namespace ddprun::rdzv {
 
@@ -65,9 +68,7 @@ void tell_if_alike(Step& step, const Evidence& evidence, bool goes_on) {
         most, describe_end_and_cause(evidence, step.options.limits));
     note(step, text);
     if (goes_on) {
-        for (const auto& [id, node] : step.run.nodes) {
-            send(step, node, Notice{text});
-        }
+        tell_all(step, text);
     }
 }
 
@@ -198,6 +199,7 @@ Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::str
     become(run, stopping);
     run.explain_at = step.now + limits.explain_every;
     trace(step, fmt::format("generation {} stops: {}", run.current.number.value(), why));
+    publish(step, EventKind::Stop, fields_of(stopping.order));
     for (const NodeId& id : stopping.pending) {
         send(step, run.nodes.at(id), stopping.order);
     }
@@ -241,6 +243,7 @@ void rank_failed(Step& step, Stopping& stopping, Node& node, const WorkerFailed&
                                 .at = std::chrono::duration_cast<Milliseconds>(
                                     std::max(at - step.run.opened_at, Duration::zero())),
                                 .evidence = trimmed(message.evidence, step.options.limits)}});
+    publish_failure(step, stopping.failures.back());
     keep_earliest(stopping.failures, step.options.limits.failures_kept_max);
 }
 
@@ -250,6 +253,7 @@ void member_emptied(Step& step, Stopping& stopping, Node& node, const Stopped& m
     }
     node.info.store = message.store;
     trace(step, fmt::format("node {} is empty", node.info.hostname));
+    publish(step, EventKind::Empty, node.info);
     no_longer_pending(step, stopping, NodeId(node.info.node));
 }
 

@@ -98,6 +98,18 @@ std::string_view name_of(EventKind kind) {
             return "verdict";
         case EventKind::Exit:
             return "exit";
+        case EventKind::Spare:
+            return "spare";
+        case EventKind::Lost:
+            return "lost";
+        case EventKind::Quarantine:
+            return "quarantine";
+        case EventKind::HeldUp:
+            return "held_up";
+        case EventKind::Durability:
+            return "durability";
+        case EventKind::Restored:
+            return "restored";
     }
     return "?";
 }

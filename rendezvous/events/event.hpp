@@ -49,6 +49,12 @@ enum class EventKind {
     Notice,
     Verdict,
     Exit,
+    Spare,
+    Lost,
+    Quarantine,
+    HeldUp,
+    Durability,
+    Restored,
 };
 
 [[nodiscard]] std::string_view name_of(EventKind kind);

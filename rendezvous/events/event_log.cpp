@@ -7,11 +7,15 @@
 namespace ddprun::rdzv {
 
 const std::string& EventLog::add(const Event& event, Instant now, Milliseconds unix_now) {
+    DDP_CHECK(!is_closed_, next_);
     time_use_.take(event);
     const Milliseconds ago = std::chrono::duration_cast<Milliseconds>(now - event.at);
     lines_.push_back(event_line(event, next_, unix_now - ago, limits_.event_text_bytes_max));
     ++next_;
-    if (lines_.size() > limits_.events_kept_max) {
+    bytes_ += lines_.back().size();
+    while (lines_.size() > limits_.events_kept_max ||
+           (bytes_ > limits_.events_kept_bytes_max && lines_.size() > 1)) {
+        bytes_ -= lines_.front().size();
         lines_.pop_front();
     }
     return lines_.back();

@@ -11,7 +11,8 @@
 
 namespace ddprun::rdzv {
 
-/// The newest events of one run as lines, numbered from 1 on, and where the run's time went. Pure.
+/// The newest events of one run as lines, numbered from 1 on, and where the run's time went: at
+/// most Limits::events_kept_max, of Limits::events_kept_bytes_max together. Pure.
 class EventLog {
 public:
     explicit EventLog(const Limits& limits) : limits_(limits), time_use_(limits) {}
@@ -19,6 +20,10 @@ public:
     /// Adds `event`, which was learned at `now`, when the clock on the wall showed `unix_now`.
     /// Returns its line; it is valid until the next call.
     const std::string& add(const Event& event, Instant now, Milliseconds unix_now);
+
+    /// No event comes any more: the run is over.
+    void close() { is_closed_ = true; }
+    [[nodiscard]] bool is_closed() const { return is_closed_; }
 
     /// Numbers of the oldest event that is kept, and of the next one to come. Equal: none is kept.
     [[nodiscard]] std::uint64_t first() const { return next_ - lines_.size(); }
@@ -32,8 +37,10 @@ public:
 private:
     Limits limits_;
     TimeUse time_use_;
-    std::deque<std::string> lines_;  ///< at most Limits::events_kept_max
+    std::deque<std::string> lines_;
+    std::size_t bytes_ = 0;  ///< of lines_
     std::uint64_t next_ = 1;
+    bool is_closed_ = false;
 };
 
 }  // namespace ddprun::rdzv

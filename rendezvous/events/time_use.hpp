@@ -56,7 +56,7 @@ struct TimeShares {
 };
 
 /// One phase of a restart: what it ended with, and how long it took.
-struct Phase {
+struct RestartPhase {
     std::string_view name;
     Duration took{};
 };
@@ -67,8 +67,8 @@ struct Restart {
     Generation to;  ///< 0: it is not formed yet
     Instant at{};
     std::string cause;
-    std::vector<Phase> phases;  ///< in order; together they are the whole
-    bool is_over = false;       ///< the next generation trains
+    std::vector<RestartPhase> phases;  ///< in order; together they are the whole
+    bool is_over = false;              ///< the next generation trains
 };
 
 /// Tells from a run's events where its time went. Pure; events come in order of their numbers, and

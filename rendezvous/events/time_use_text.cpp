@@ -50,7 +50,7 @@ std::string shares_text(const TimeShares& shares) {
 
 std::string restart_text(const Restart& restart) {
     Duration whole{};
-    for (const Phase& phase : restart.phases) {
+    for (const RestartPhase& phase : restart.phases) {
         whole += phase.took;
     }
     std::string text =
@@ -59,7 +59,7 @@ std::string restart_text(const Restart& restart) {
             : fmt::format("generation {} to {}, {}", restart.from.value(), restart.to.value(),
                           took_text(whole));
     std::string_view before = ": ";
-    for (const Phase& phase : restart.phases) {
+    for (const RestartPhase& phase : restart.phases) {
         text += fmt::format("{}{} {}", before, phase.name, took_text(phase.took));
         before = ", ";
     }
@@ -83,7 +83,7 @@ ordered_json time_use_json(const TimeUse& use, Instant now, Milliseconds unix_no
                            {"restarts", ordered_json::array()}};
     for (const Restart& restart : use.restarts(now)) {
         ordered_json phases = ordered_json::array();
-        for (const Phase& phase : restart.phases) {
+        for (const RestartPhase& phase : restart.phases) {
             phases.push_back({{"name", phase.name}, {"ms", milliseconds(phase.took)}});
         }
         const Milliseconds ago = std::chrono::duration_cast<Milliseconds>(now - restart.at);

@@ -1,7 +1,9 @@
 #include "rendezvous/http/http_request.hpp"
 
-#include <algorithm>
+#include <optional>
+#include <utility>
 
+#include <boost/url/parse.hpp>
 #include <fmt/format.h>
 
 #include "base/printable.hpp"
@@ -11,29 +13,32 @@ namespace ddprun::rdzv {
 
 namespace {
 
+namespace urls = boost::urls;
+
 constexpr std::size_t kShownColumns = 80;
 
-Error bad_value(std::string_view what) {
+Error bad_value(std::string_view path, std::string_view what) {
     return {ErrorCode::InvalidArgument,
-            fmt::format("{}: /events takes from=NUMBER and follow=0 or 1",
-                        printable(what, kShownColumns))};
+            fmt::format("{}: {} takes job=NAME{}", printable(what, kShownColumns), path,
+                        path == "/events" ? ", from=NUMBER and follow=0 or 1" : "")};
 }
 
-/// "from=3&follow=1"
-Result<void> read_query(std::string_view query, WatchRequest& request) {
-    while (!query.empty()) {
-        const std::string_view one = query.substr(0, query.find('&'));
-        query.remove_prefix(std::min(query.size(), one.size() + 1));
-        const std::size_t equals = one.find('=');
-        const std::string_view name = one.substr(0, equals);
-        const std::string_view value = equals == one.npos ? "" : one.substr(equals + 1);
+/// "job=llama&from=3&follow=1"
+Result<void> read_query(std::string_view path, urls::params_encoded_view query,
+                        WatchRequest& request) {
+    for (const auto& one : query) {
+        const std::string name = one.key.decode();
+        const std::string value = one.value.decode();
+        const bool is_of_events = request.what == WatchRequest::What::Events;
         const std::optional<std::uint64_t> number = whole_number<std::uint64_t>(value);
-        if (name == "from" && number) {
+        if (name == "job") {
+            request.job = value;
+        } else if (is_of_events && name == "from" && number) {
             request.from = *number;
-        } else if (name == "follow" && number && *number <= 1) {
+        } else if (is_of_events && name == "follow" && number && *number <= 1) {
             request.follows = *number == 1;
         } else {
-            return bad_value(one);
+            return bad_value(path, name + (one.has_value ? "=" + value : ""));
         }
     }
     return {};
@@ -43,10 +48,9 @@ Result<void> read_query(std::string_view query, WatchRequest& request) {
 
 Result<WatchRequest> parse_watch_request(std::string_view method, std::string_view target,
                                          std::string_view accept, std::string_view last_event_id) {
-    const std::size_t question = target.find('?');
-    const std::string_view path = target.substr(0, question);
-    const std::string_view query = question == target.npos ? "" : target.substr(question + 1);
-    if (path != "/status" && path != "/events") {
+    const auto parsed = urls::parse_origin_form({target.data(), target.size()});
+    const std::string path = parsed ? parsed->path() : std::string(target);
+    if (!parsed || (path != "/status" && path != "/events")) {
         return Error{ErrorCode::NotFound, fmt::format("{}: there are /status and /events",
                                                       printable(path, kShownColumns))};
     }
@@ -55,20 +59,19 @@ Result<WatchRequest> parse_watch_request(std::string_view method, std::string_vi
                      fmt::format("{}: only GET is answered", printable(method, kShownColumns))};
     }
     WatchRequest request;
-    if (path == "/status") {
-        return request;
+    if (path == "/events") {
+        request.what = WatchRequest::What::Events;
+        request.is_sse = accept.find("text/event-stream") != accept.npos;
+        request.follows = request.is_sse;
     }
-    request.what = WatchRequest::What::Events;
-    request.is_sse = accept.find("text/event-stream") != accept.npos;
-    request.follows = request.is_sse;
-    if (const Result<void> read = read_query(query, request); !read) {
+    if (const Result<void> read = read_query(path, parsed->encoded_params(), request); !read) {
         return read.error();
     }
     // A browser that was cut off says so what it has.
-    if (!last_event_id.empty()) {
+    if (request.is_sse && !last_event_id.empty()) {
         const std::optional<std::uint64_t> last = whole_number<std::uint64_t>(last_event_id);
         if (!last) {
-            return bad_value(last_event_id);
+            return bad_value(path, last_event_id);
         }
         request.from = *last + 1;
     }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,10 +9,11 @@
 namespace ddprun::rdzv {
 
 /// What a watcher asks for: `/status`, or `/events`, with `?from=N`, `&follow=1`, or with `Accept:
-/// text/event-stream`, which follows.
+/// text/event-stream`, which follows. Both with `job=NAME` where there are several.
 struct WatchRequest {
     enum class What { Status, Events };
     What what = What::Status;
+    std::string job;         ///< empty: of status all, of events the only one
     std::uint64_t from = 1;  ///< of events: the first that is wanted
     bool follows = false;    ///< of events: those to come, too
     bool is_sse = false;     ///< as server-sent events; else a line each

@@ -9,12 +9,15 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "rendezvous/http/request_head.hpp"
 
 namespace ddprun::rdzv {
 
@@ -37,15 +40,28 @@ bool is_allowed(int socket) {
 unsigned status_of(ErrorCode code) {
     constexpr unsigned kBadRequest = 400;
     constexpr unsigned kNotFound = 404;
+    constexpr unsigned kForbidden = 403;
     constexpr unsigned kNoSuchMethod = 405;
+    constexpr unsigned kUnavailable = 503;
     switch (code) {
         case ErrorCode::NotFound:
             return kNotFound;
         case ErrorCode::Refused:
             return kNoSuchMethod;
+        case ErrorCode::PermissionDenied:
+            return kForbidden;
+        case ErrorCode::Unreachable:
+            return kUnavailable;
         default:
             return kBadRequest;
     }
+}
+
+/// Whether the peer's address is one of this machine's: then it is that of this end, too.
+bool is_of_this_machine(const asio::ip::tcp::socket& socket) {
+    error_code failure;
+    const asio::ip::address peer = socket.remote_endpoint(failure).address();
+    return !failure && (peer.is_loopback() || peer == socket.local_endpoint(failure).address());
 }
 
 std::string error_body(const std::string& what) {
@@ -55,8 +71,12 @@ std::string error_body(const std::string& what) {
 
 }  // namespace
 
-HttpServer::Session::Session(asio::io_context& io, Socket connection)
-    : socket(std::move(connection)), deadline(io, [this] { close(); }), news(io) {
+HttpServer::Session::Session(asio::io_context& io, Socket connection,
+                             std::optional<bool> on_this_machine)
+    : socket(std::move(connection)),
+      deadline(io, [this] { close(); }),
+      news(io),
+      is_on_this_machine(on_this_machine) {
     news.expires_at(asio::steady_timer::time_point::max());
 }
 
@@ -66,8 +86,14 @@ void HttpServer::Session::close() {
     news.cancel();
 }
 
-HttpServer::HttpServer(asio::io_context& io, const Limits& limits, Watched& watched)
-    : io_(io), limits_(limits), watched_(watched), acceptor_(io), stop_deadline_(io, [this] {
+HttpServer::HttpServer(asio::io_context& io, const Limits& limits, Watched& watched,
+                       HttpAccess access)
+    : io_(io),
+      limits_(limits),
+      watched_(watched),
+      access_(std::move(access)),
+      acceptor_(io),
+      stop_deadline_(io, [this] {
           for (Session& session : sessions_) {
               session.close();
           }
@@ -102,9 +128,30 @@ asio::awaitable<void> HttpServer::accept() {
         if (!is_allowed(accepted.native_handle()) || sessions_.size() >= limits_.watchers_max) {
             continue;
         }
-        Session& session = sessions_.emplace_back(io_, Socket(std::move(accepted)));
+        Session& session = sessions_.emplace_back(io_, Socket(std::move(accepted)), std::nullopt);
         asio::co_spawn(io_, serve(session), asio::detached);
     }
+}
+
+bool HttpServer::adopt(UniqueFd socket) {
+    if (is_stopping_ || sessions_.size() >= limits_.watchers_max) {
+        return false;
+    }
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    ::getsockname(socket.get(), static_cast<sockaddr*>(static_cast<void*>(&address)), &size);
+    asio::ip::tcp::socket taken(io_);
+    error_code failure;
+    taken.assign(address.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(),
+                 socket.get(), failure);
+    if (failure) {
+        return false;
+    }
+    (void)socket.release();
+    const bool is_here = is_of_this_machine(taken);
+    Session& session = sessions_.emplace_back(io_, Socket(std::move(taken)), is_here);
+    asio::co_spawn(io_, serve(session), asio::detached);
+    return true;
 }
 
 void HttpServer::arm(Session& session) {
@@ -144,26 +191,36 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
     if (failure) {
         co_return false;
     }
-    const auto& message = parser.get();
-    const auto text = [](boost::beast::string_view view) {
-        return std::string_view(view.data(), view.size());
-    };
-    const bool keeps = message.keep_alive();
-    const Result<WatchRequest> request =
-        parse_watch_request(text(message.method_string()), text(message.target()),
-                            text(message[http::field::accept]), text(message["Last-Event-ID"]));
+    const bool keeps = parser.get().keep_alive();
+    const Result<WatchRequest> request = judge(parser.get(), session.is_on_this_machine, access_);
     if (!request) {
-        std::string body = error_body(request.error().what);
-        const bool is_sent = co_await send(session, status_of(request.error().code),
-                                           "application/json", std::move(body), keeps);
+        const bool may_go_on = keeps && request.error().code != ErrorCode::PermissionDenied;
+        const bool is_sent = co_await send_error(session, request.error(), may_go_on);
         co_return is_sent;
     }
     if (request->what == WatchRequest::What::Events) {
-        co_await send_events(session, *request);
+        const Result<std::shared_ptr<const EventLog>> events = watched_.events(request->job);
+        if (!events) {
+            const bool is_sent = co_await send_error(session, events.error(), keeps);
+            co_return is_sent;
+        }
+        co_await send_events(session, *request, *events);
         co_return false;
     }
-    std::string body = watched_.status() + "\n";
+    const Result<std::string> status = watched_.status(request->job);
+    if (!status) {
+        const bool is_sent = co_await send_error(session, status.error(), keeps);
+        co_return is_sent;
+    }
+    std::string body = *status + "\n";
     const bool is_sent = co_await send(session, kOk, "application/json", std::move(body), keeps);
+    co_return is_sent;
+}
+
+asio::awaitable<bool> HttpServer::send_error(Session& session, const Error& error, bool keeps) {
+    std::string body = error_body(error.what);
+    const bool is_sent =
+        co_await send(session, status_of(error.code), "application/json", std::move(body), keeps);
     co_return is_sent;
 }
 
@@ -173,6 +230,7 @@ asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::s
     answer.result(status);
     answer.set(http::field::content_type, type);
     answer.set(http::field::cache_control, "no-store");
+    answer.set("X-Content-Type-Options", "nosniff");
     answer.keep_alive(keeps);
     answer.body() = std::move(body);
     answer.prepare_payload();
@@ -183,11 +241,13 @@ asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::s
 }
 
 /// In pieces, of which none waits for the next.
-asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest request) {
+asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest request,
+                                              std::shared_ptr<const EventLog> events) {
     http::response<http::empty_body> answer;
     answer.set(http::field::content_type,
                request.is_sse ? "text/event-stream" : "application/x-ndjson");
     answer.set(http::field::cache_control, "no-store");
+    answer.set("X-Content-Type-Options", "nosniff");
     answer.keep_alive(false);
     answer.chunked(true);
     http::response_serializer<http::empty_body> serializer(answer);
@@ -204,15 +264,15 @@ asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest req
             }
         });
     }
-    std::uint64_t next = std::max(request.from, watched_.events().first());
+    std::uint64_t next = std::max(request.from, events->first());
     while (goes_on) {
-        if (next < watched_.events().first()) {
+        if (next < events->first()) {
             co_return;  // Too slow: what it would get next is not kept any more.
         }
-        const std::string batch = next_batch(request, next);
+        const std::string batch = next_batch(*events, request.is_sse, next);
         if (!batch.empty()) {
             goes_on = co_await send_batch(session, batch);
-        } else if (request.follows && !is_stopping_) {
+        } else if (request.follows && !is_stopping_ && !events->is_closed()) {
             goes_on = co_await await_news(session);
         } else {
             break;
@@ -242,12 +302,11 @@ asio::awaitable<bool> HttpServer::send_batch(Session& session, const std::string
     co_return !failure;
 }
 
-std::string HttpServer::next_batch(const WatchRequest& request, std::uint64_t& next) const {
-    const EventLog& events = watched_.events();
+std::string HttpServer::next_batch(const EventLog& events, bool is_sse, std::uint64_t& next) const {
     std::string batch;
     for (; next < events.next() && batch.size() < limits_.http_batch_bytes_max; ++next) {
         const std::string& line = events.line(next);
-        batch += request.is_sse ? fmt::format("id: {}\ndata: {}\n\n", next, line) : line + "\n";
+        batch += is_sse ? fmt::format("id: {}\ndata: {}\n\n", next, line) : line + "\n";
     }
     return batch;
 }

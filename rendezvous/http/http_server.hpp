@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/awaitable.hpp>
@@ -20,36 +22,45 @@
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "rendezvous/events/event_log.hpp"
+#include "rendezvous/http/http_access.hpp"
 #include "rendezvous/http/http_request.hpp"
 
 namespace ddprun::rdzv {
 
-/// Of whom an HttpServer tells.
+/// Of whom an HttpServer tells. Failure is what the request is answered with: NotFound, there is no
+/// such job; Unreachable, somebody else knows.
 class Watched {
 public:
     virtual ~Watched() = default;
 
-    [[nodiscard]] virtual const EventLog& events() const = 0;
+    /// Of `job`; empty: of the only one. Kept as long as somebody reads it.
+    [[nodiscard]] virtual Result<std::shared_ptr<const EventLog>> events(
+        const std::string& job) = 0;
 
-    /// How it stands, as one JSON object. May add events.
-    [[nodiscard]] virtual std::string status() = 0;
+    /// How `job` stands (empty: everything), as one JSON object. May add events.
+    [[nodiscard]] virtual Result<std::string> status(const std::string& job) = 0;
 };
 
-/// Answers watchers on a Unix socket: this user's, and root's. `GET /status` is answered
-/// with its state, `GET /events` with its events (http_request.hpp). Nobody can hold it up: a
-/// watcher that does not take what it was sent within Limits::http_timeout, or falls behind the
-/// events that are kept, is dropped, and so is the next one above Limits::watchers_max. Costs
-/// nothing while nobody watches.
+/// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
+/// `GET /status` is answered with the state, `GET /events` with the events (http_request.hpp).
+/// Nobody can hold it up: a watcher that does not take what it was sent within
+/// Limits::http_timeout, or falls behind the events that are kept, is dropped, and so is the next
+/// one above Limits::watchers_max. Costs nothing while nobody watches.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {
 public:
-    HttpServer(boost::asio::io_context& io, const Limits& limits, Watched& watched);
+    HttpServer(boost::asio::io_context& io, const Limits& limits, Watched& watched,
+               HttpAccess access = {});
     HttpServer(const HttpServer&) = delete;
     HttpServer& operator=(const HttpServer&) = delete;
 
     /// Serves who connects to `socket`, which listens. Once.
     [[nodiscard]] Result<void> start(UniqueFd socket);
+
+    /// Serves who has connected to this TCP socket and has been read nothing from, as far as
+    /// admit() lets it. False, and it is closed: there are Limits::watchers_max others.
+    [[nodiscard]] bool adopt(UniqueFd socket);
 
     /// There are new events: who follows gets them.
     void published();
@@ -62,7 +73,8 @@ private:
     using Socket = boost::asio::generic::stream_protocol::socket;
 
     struct Session {
-        Session(boost::asio::io_context& io, Socket connection);
+        Session(boost::asio::io_context& io, Socket connection,
+                std::optional<bool> on_this_machine);
 
         /// The loop goes on: it is woken for what is pending.
         void close();
@@ -72,6 +84,8 @@ private:
         boost::asio::steady_timer news;  ///< cancelled when there are some
         bool is_idle = true;             ///< no request of it is answered
         bool has_peer_spoken = false;    ///< while it follows: it has hung up, or has no business
+        std::optional<bool>
+            is_on_this_machine;  ///< none: on the Unix socket, whose uid was checked
     };
 
     boost::asio::awaitable<void> accept();
@@ -79,16 +93,20 @@ private:
     boost::asio::awaitable<bool> answer_one(Session& session, boost::beast::flat_buffer& buffer);
     boost::asio::awaitable<bool> send(Session& session, unsigned status, std::string type,
                                       std::string body, bool keeps);
-    boost::asio::awaitable<void> send_events(Session& session, WatchRequest request);
+    boost::asio::awaitable<void> send_events(Session& session, WatchRequest request,
+                                             std::shared_ptr<const EventLog> events);
     boost::asio::awaitable<bool> await_news(Session& session);
     boost::asio::awaitable<bool> send_batch(Session& session, const std::string& batch);
-    [[nodiscard]] std::string next_batch(const WatchRequest& request, std::uint64_t& next) const;
+    boost::asio::awaitable<bool> send_error(Session& session, const Error& error, bool keeps);
+    [[nodiscard]] std::string next_batch(const EventLog& events, bool is_sse,
+                                         std::uint64_t& next) const;
     void arm(Session& session);
     void end_if_last();
 
     boost::asio::io_context& io_;
     Limits limits_;
     Watched& watched_;
+    HttpAccess access_;
     boost::asio::local::stream_protocol::acceptor acceptor_;
     std::list<Session> sessions_;
     std::function<void()> on_stopped_;  ///< while it is stopping

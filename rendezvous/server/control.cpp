@@ -31,22 +31,14 @@ StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, Instant now, s
 
 }  // namespace
 
-Result<std::string> answer_control(const RendezvousHandshake& handshake, std::string_view question,
-                                   const Jobs& jobs, const Limits& limits) {
-    const Result<AskStatus> asked = decode_ask_status(question, limits);
-    if (!asked) {
-        return asked.error();
-    }
-    if (!handshake.is_for(asked->job)) {
-        return Error{ErrorCode::BadMessage, "it asks about another job than it greeted for"};
-    }
+std::string status_body(const JobId& wanted, const Jobs& jobs, const Limits& limits) {
     const Instant now = std::chrono::steady_clock::now();
     StatusExtent extent{.nodes_max = limits.status_nodes_max,
                         .events_max = limits.timeline_events_max};
     std::size_t jobs_max = limits.jobs_max;
     // What does not fit is left out by halves: nodes, then events, then jobs.
     for (;;) {
-        std::string body = encode(status_of_jobs(asked->job, jobs, now, jobs_max, extent));
+        std::string body = encode(status_of_jobs(wanted, jobs, now, jobs_max, extent));
         if (body.size() <= limits.frame_bytes_max) {
             return body;
         }
@@ -58,6 +50,18 @@ Result<std::string> answer_control(const RendezvousHandshake& handshake, std::st
             jobs_max /= 2;
         }
     }
+}
+
+Result<std::string> answer_control(const RendezvousHandshake& handshake, std::string_view question,
+                                   const Jobs& jobs, const Limits& limits) {
+    const Result<AskStatus> asked = decode_ask_status(question, limits);
+    if (!asked) {
+        return asked.error();
+    }
+    if (!handshake.is_for(asked->job)) {
+        return Error{ErrorCode::BadMessage, "it asks about another job than it greeted for"};
+    }
+    return status_body(asked->job, jobs, limits);
 }
 
 }  // namespace ddprun::rdzv

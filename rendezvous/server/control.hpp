@@ -10,6 +10,10 @@
 
 namespace ddprun::rdzv {
 
+/// How `wanted` stands, or all jobs if it is empty, as a StatusReply that fits into one frame. What
+/// does not fit is left out, and counted.
+[[nodiscard]] std::string status_body(const JobId& wanted, const Jobs& jobs, const Limits& limits);
+
 /// The answer to `question` of a connection that asks (PeerRole::Control) and greeted with
 /// `handshake`, as a body that fits into one frame. Failure: it is no question, or about another
 /// job than it greeted for. Looks only.

@@ -11,9 +11,12 @@ namespace ddprun::rdzv {
 
 namespace asio = boost::asio;
 
-Jobs::Job::Job(asio::io_context& io, const JobId& id, HostOptions options, Rng rng,
+Jobs::Job::Job(asio::io_context& io, const JobId& id, const HostOptions& options, Rng rng,
                std::uint64_t of_this_name)
-    : host(id, std::move(options), rng), timer(io), number(of_this_name) {}
+    : host(id, options, rng),
+      timer(io),
+      events(std::make_shared<EventLog>(options.coordinator.limits)),
+      number(of_this_name) {}
 
 Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks, bool is_lasting)
     : io_(io), rng_(rng), hooks_(std::move(hooks)) {
@@ -49,7 +52,7 @@ void Jobs::restore(Instant now, const JobId& id, const std::string& text) {
     const Result<void> restored = job.host.restore(now, *record, wanted);
     if (!restored) {
         hooks_.log(restored.error().what);
-        jobs_.erase(id);
+        remove(id);
         return;
     }
     hooks_.log(fmt::format("job {} goes on from the journal: generation {}, {} nodes", id.value(),
@@ -105,6 +108,11 @@ const Run* Jobs::run(const JobId& job) const {
     return found == jobs_.end() ? nullptr : found->second->host.coordinator().run();
 }
 
+std::shared_ptr<const EventLog> Jobs::events(const JobId& job) const {
+    const auto found = jobs_.find(job);
+    return found == jobs_.end() ? nullptr : found->second->events;
+}
+
 bool Jobs::are_all_done() const {
     return std::all_of(jobs_.begin(), jobs_.end(), [](const auto& job) {
         const Coordinator& coordinator = job.second->host.coordinator();
@@ -127,13 +135,23 @@ void Jobs::erase_records() {
 }
 
 void Jobs::stop() {
-    jobs_.clear();
+    while (!jobs_.empty()) {
+        remove(JobId(jobs_.begin()->first));
+    }
+}
+
+/// Who follows it has heard all.
+void Jobs::remove(const JobId& id) {
+    const auto found = jobs_.find(id);
+    found->second->events->close();
+    jobs_.erase(found);
+    hooks_.published();
 }
 
 void Jobs::carry_out(const JobId& id, Job& job, HostEffects wanted) {
     hooks_.stepped(id, job.host.coordinator().run());
     for (const Effect& effect : wanted.now) {
-        carry_out(id, effect);
+        carry_out(id, job, effect);
     }
     for (const WriteRecord& record : wanted.writes) {
         write(id, job, record);
@@ -143,14 +161,34 @@ void Jobs::carry_out(const JobId& id, Job& job, HostEffects wanted) {
     }
 }
 
-void Jobs::carry_out(const JobId& id, const Effect& effect) {
+void Jobs::carry_out(const JobId& id, Job& job, const Effect& effect) {
     if (const auto* send = std::get_if<Send>(&effect)) {
         hooks_.send(send->connection, send->message);
     } else if (const auto* close = std::get_if<CloseConnection>(&effect)) {
         hooks_.close(close->connection, close->reason);
     } else if (const auto* trace = std::get_if<Trace>(&effect)) {
         hooks_.log(fmt::format("{}: {}", id.value(), trace->text));
+    } else if (const auto* published = std::get_if<Publish>(&effect)) {
+        publish(job, published->event);
     }
+}
+
+/// A stream for each run: it ends with the verdict.
+void Jobs::publish(Job& job, const Event& event) {
+    if (event.kind == EventKind::Begun) {
+        job.events->close();
+        job.events = std::make_shared<EventLog>(options_.coordinator.limits);
+    }
+    if (job.events->is_closed()) {
+        return;  // what its nodes do after the end
+    }
+    job.events->add(
+        event, std::chrono::steady_clock::now(),
+        std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()));
+    if (event.kind == EventKind::Verdict) {
+        job.events->close();
+    }
+    hooks_.published();
 }
 
 void Jobs::write(const JobId& id, const Job& job, const WriteRecord& wanted) {
@@ -210,7 +248,7 @@ void Jobs::forget(const JobId& id) {
     if (durable_.journal != nullptr) {
         durable_.journal->erase(id);
     }
-    jobs_.erase(id);
+    remove(id);
 }
 
 /// Who was not fit for a job that nobody has joined is not worth turning another job away.

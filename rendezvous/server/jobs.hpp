@@ -14,6 +14,7 @@
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/events/event_log.hpp"
 #include "rendezvous/host/job_host.hpp"
 #include "rendezvous/journal/journal.hpp"
 
@@ -35,6 +36,8 @@ struct JobHooks {
     std::function<void(const JobId&)> read_ready;
     /// The run of a job as it is after each step; null: there is none.
     std::function<void(const JobId&, const Run*)> stepped;
+    /// A job has new events.
+    std::function<void()> published;
     /// Time alone changed a job: it may be done now.
     std::function<void()> time_passed;
 };
@@ -64,6 +67,9 @@ public:
     /// Null: there is none.
     [[nodiscard]] const Run* run(const JobId& job) const;
 
+    /// What has happened to its newest run, as far as this process saw it. Null: there is none.
+    [[nodiscard]] std::shared_ptr<const EventLog> events(const JobId& job) const;
+
     [[nodiscard]] std::size_t size() const { return jobs_.size(); }
     /// Somebody has joined one; who is not fit has not.
     [[nodiscard]] bool has_had_any() const { return has_had_any_; }
@@ -80,20 +86,23 @@ public:
 
 private:
     struct Job {
-        Job(boost::asio::io_context& io, const JobId& id, HostOptions options, Rng rng,
+        Job(boost::asio::io_context& io, const JobId& id, const HostOptions& options, Rng rng,
             std::uint64_t of_this_name);
 
         JobHost host;
         boost::asio::steady_timer timer;
-        const std::uint64_t number;  ///< answers to an earlier one of that name are void
+        std::shared_ptr<EventLog> events;  ///< watchers may have it for longer
+        const std::uint64_t number;        ///< answers to an earlier one of that name are void
     };
 
     void restore(Instant now, const JobId& id, const std::string& text);
     Job& add(const JobId& id);
+    void publish(Job& job, const Event& event);
+    void remove(const JobId& id);
     /// Null: that one is gone, maybe another has its name by now.
     Job* find(const JobId& id, std::uint64_t number);
     void carry_out(const JobId& id, Job& job, HostEffects wanted);
-    void carry_out(const JobId& id, const Effect& effect);
+    void carry_out(const JobId& id, Job& job, const Effect& effect);
     void write(const JobId& id, const Job& job, const WriteRecord& wanted);
     void arm(const JobId& id, Job& job, Instant at);
     void timer_fired(const JobId& id, Job& job);

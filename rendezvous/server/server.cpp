@@ -52,10 +52,12 @@ Server::Server(asio::io_context& io, ServerOptions options)
       half_open_(options_.limits),
       patience_(has_other_cpus() ? Duration(kNap) : Duration::zero()),
       store_(options_.limits, store_say()),
-      jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(),
-            !options_.exits_when_idle) {
+      jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(), !options_.exits_when_idle),
+      watched_(jobs_, options_.limits),
+      http_(io, options_.limits, watched_, options_.http) {
     if (options_.is_one_of_several) {
         lobby_.emplace(options_.limits);
+        watched_.send_to("");
     }
 }
 
@@ -97,6 +99,7 @@ void Server::stop() {
     room_.cancel();
     start_timer_.cancel();
     jobs_.stop();
+    http_.stop([] {});
     store_.close();
     for (auto& [id, session] : sessions_) {
         session.deadline.cancel();
@@ -290,6 +293,7 @@ JobHooks Server::make_hooks() {
         store_.follow(job, run);
         expect_store_clients();
     };
+    hooks.published = [this] { http_.published(); };
     hooks.time_passed = [this] { end_if_idle(); };
     return hooks;
 }

@@ -24,11 +24,13 @@
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/host/lobby.hpp"
+#include "rendezvous/http/http_server.hpp"
 #include "rendezvous/journal/journal.hpp"
 #include "rendezvous/server/half_open.hpp"
 #include "rendezvous/server/jobs.hpp"
 #include "rendezvous/server/port_store.hpp"
 #include "rendezvous/server/session.hpp"
+#include "rendezvous/server/watched_jobs.hpp"
 #include "rendezvous/store/net/store_server.hpp"
 #include "rendezvous/transport/connection.hpp"
 #include "rendezvous/wire/secret.hpp"
@@ -46,6 +48,7 @@ struct ServerOptions {
     std::map<JobId, std::string> records;    ///< what it holds: the runs to go on with
     bool is_one_of_several = false;          ///< decides nothing before lead()
     bool serves_tcpstore = false;            ///< to whoever reaches the port, for torchrun
+    HttpAccess http;                         ///< who may watch beside programs of this machine
     bool exits_when_idle = false;            ///< ends by itself, see Server
     Milliseconds idle_start_timeout{30000};  ///< exits_when_idle: nobody ever joined
     Rng rng{0};
@@ -130,6 +133,9 @@ private:
     // server_leading.cpp: one of several daemons, deciding or sending agents on
     void send_to_leader(Session& session);
 
+    // server_watching.cpp: HTTP on its port
+    void hand_to_http(UniqueFd watcher);
+
     // server_store.cpp: the store on its port
     [[nodiscard]] StoreServer::Say store_say();
     void expect_store_clients();
@@ -148,6 +154,8 @@ private:
     const Duration patience_;  ///< looking on for another newcomer, before the next wait
     PortStore store_;
     Jobs jobs_;
+    WatchedJobs watched_;
+    HttpServer http_;
     std::map<ConnectionId, Newcomer> newcomers_;
     std::vector<UniqueFd> for_store_;           ///< have spoken in this turn
     std::map<ConnectionId, Session> sessions_;  ///< each until its serve() has ended

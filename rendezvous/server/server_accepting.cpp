@@ -237,6 +237,9 @@ void Server::hear(ConnectionId id) {
     } else if (is_of_store(first)) {
         left(id);
         for_store_.push_back(std::move(fd));
+    } else if (is_of_http(first)) {
+        left(id);
+        hand_to_http(std::move(fd));
     } else {
         open_session(id, newcomer.mapped().since, std::move(fd));
     }

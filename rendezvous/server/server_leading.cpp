@@ -14,6 +14,7 @@ void Server::lead(Journal& journal, const std::map<JobId, std::string>& records,
         lobby_.reset();
     }
     store_.release();
+    watched_.send_to(std::nullopt);
     jobs_.begin(Durable{.journal = &journal, .is_strict = true}, std::move(may_decide), records);
     for (const auto& [id, message] : waited) {
         if (const auto found = sessions_.find(id); found != sessions_.end()) {
@@ -23,6 +24,7 @@ void Server::lead(Journal& journal, const std::map<JobId, std::string>& records,
 }
 
 void Server::follow(const std::string& leader) {
+    watched_.send_to(leader);
     jobs_.stop();
     store_.release();
     if (!lobby_) {

@@ -143,6 +143,12 @@ bool is_of_store(char first_byte) {
     return first_byte == kStoreByte;
 }
 
+bool is_of_http(char first_byte) {
+    // GET, HEAD, POST, PUT, PATCH, OPTIONS. Those of DELETE are the hello's.
+    constexpr std::string_view kFirst = "GHPO";
+    return kFirst.find(first_byte) != kFirst.npos;
+}
+
 std::string peer_name(int fd) {
     sockaddr_storage address{};
     socklen_t size = sizeof address;

@@ -56,6 +56,9 @@ struct Session {
 /// That first byte is a client's of the TCPStore.
 [[nodiscard]] bool is_of_store(char first_byte);
 
+/// That first byte begins a request of HTTP.
+[[nodiscard]] bool is_of_http(char first_byte);
+
 /// "10.0.0.7 port 4711": who is at the other end of a connected socket, for the log.
 [[nodiscard]] std::string peer_name(int fd);
 

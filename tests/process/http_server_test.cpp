@@ -14,6 +14,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <fmt/format.h>
 
 #include "tests/support/catch.hpp"
 
@@ -39,11 +40,18 @@ const sockaddr* generic_of(const sockaddr_un& address) {
 }
 
 struct FakeRun final : Watched {
-    explicit FakeRun(const Limits& limits) : log(limits) {}
-    [[nodiscard]] const EventLog& events() const override { return log; }
-    [[nodiscard]] std::string status() override { return R"({"job":"llama"})"; }
+    explicit FakeRun(const Limits& limits) : log(std::make_shared<EventLog>(limits)) {}
+    [[nodiscard]] Result<std::shared_ptr<const EventLog>> events(const std::string& job) override {
+        if (!job.empty() && job != "llama") {
+            return Error{ErrorCode::NotFound, "there is no job " + job};
+        }
+        return std::shared_ptr<const EventLog>(log);
+    }
+    [[nodiscard]] Result<std::string> status(const std::string& job) override {
+        return fmt::format(R"({{"job":"{}"}})", job.empty() ? "llama" : job);
+    }
 
-    EventLog log;
+    std::shared_ptr<EventLog> log;
 };
 
 /// A server on a thread of its own.
@@ -79,7 +87,7 @@ public:
         std::promise<void> added;
         boost::asio::post(io_, [&] {
             const Event event{.kind = EventKind::Notice, .fields = {{"text", text}}};
-            run_.log.add(event, event.at, Milliseconds(0));
+            run_.log->add(event, event.at, Milliseconds(0));
             server_.published();
             added.set_value();
         });

@@ -275,8 +275,38 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     if (after.phase == kStopping && !is_for_failure(after.order)) {
         last_drain_ = now;
     }
+    check_events(*run, effects, after, now);
     check_start_is_due(*run, now);
     is_first_step_ = false;
+}
+
+/// Who only watches the events knows which generation was started, how often, and the verdict.
+void Checker::check_events(const rdzv::Run& run, const rdzv::Effects& effects,
+                           const Snapshot& after, Instant now) {
+    int starts = 0;
+    int verdicts = 0;
+    effects.for_each([&](const rdzv::Effect& effect) {
+        const rdzv::Publish* published = std::get_if<rdzv::Publish>(&effect);
+        if (published == nullptr) {
+            return;
+        }
+        const rdzv::Event& event = published->event;
+        starts += event.kind == rdzv::EventKind::Formed ? 1 : 0;
+        verdicts += event.kind == rdzv::EventKind::Verdict ? 1 : 0;
+        if (event.at > now || event.generation > run.current.number) {
+            violate("S18", fmt::format("event {} is of the future", name_of(event.kind)));
+        }
+    });
+    const bool is_same_run = before_.token == after.token;
+    const bool has_closed = std::holds_alternative<rdzv::Closed>(run.phase) &&
+                            !(is_same_run && before_.phase == after.phase);
+    const bool has_started =
+        after.digest != before_.digest && std::holds_alternative<rdzv::Running>(run.phase);
+    // One that is adopted was started by another daemon.
+    const bool is_told = starts == (has_started ? 1 : 0) || before_.phase == kAdopting;
+    if (!is_first_step_ && (verdicts != (has_closed ? 1 : 0) || !is_told)) {
+        violate("S18", fmt::format("the events tell {} verdicts and {} starts", verdicts, starts));
+    }
 }
 
 void Checker::check_start_is_due(const rdzv::Run& run, Instant now) {

@@ -133,6 +133,8 @@ private:
     /// `named` is called the first of those that `reports` tell of.
     void check_earliest(const GenerationTruth& truth, const std::map<int, Instant>& reports,
                         std::size_t named);
+    void check_events(const rdzv::Run& run, const rdzv::Effects& effects, const Snapshot& after,
+                      Instant now);
     void check_start_is_due(const rdzv::Run& run, Instant now);
 
     Limits limits_;

@@ -46,7 +46,8 @@ public:
         });
         all_.has_last_step_acted_ = effects.record != rdzv::RecordWrite::None;
         effects.for_each([this](const rdzv::Effect& effect) {
-            all_.has_last_step_acted_ |= !std::holds_alternative<rdzv::Trace>(effect);
+            all_.has_last_step_acted_ |= std::holds_alternative<rdzv::Send>(effect) ||
+                                         std::holds_alternative<rdzv::CloseConnection>(effect);
         });
         const rdzv::Run* run = coordinator.run();
         if (is_open_ && (run == nullptr || run->token != token_)) {
@@ -288,8 +289,8 @@ void Simulation::carry_out(Daemon& daemon, const rdzv::HostEffects& wanted) {
                   fmt::format("closes {}: {}", close->connection.value(), close->reason));
             daemon.served.erase(close->connection);
             network_.close_at_rendezvous(close->connection);
-        } else {
-            trace(daemon.name, std::get<rdzv::Trace>(effect).text);
+        } else if (const auto* line = std::get_if<rdzv::Trace>(&effect)) {
+            trace(daemon.name, line->text);
         }
     }
     for (const rdzv::WriteRecord& record : wanted.writes) {

@@ -39,6 +39,15 @@ struct Driver {
 
     void hear(std::uint64_t connection, const AgentMessage& message) {
         coordinator.step(now, Received{ConnectionId(connection), message}, effects);
+        for (std::vector<Effect>* const list : {&effects.now, &effects.after_record}) {
+            std::erase_if(*list, [this](const Effect& effect) {
+                const Publish* const published = std::get_if<Publish>(&effect);
+                if (published != nullptr) {
+                    events.push_back(published->event);
+                }
+                return published != nullptr;
+            });
+        }
     }
 
     template <typename T>
@@ -58,6 +67,7 @@ struct Driver {
     Coordinator coordinator;
     Instant now{};
     Effects effects;
+    std::vector<Event> events;
 };
 
 WorkerFailed failure(int local_rank, Evidence evidence) {

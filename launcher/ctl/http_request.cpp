@@ -1,0 +1,110 @@
+#include "launcher/ctl/http_request.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <boost/beast/http.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace ddprun::launcher {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+namespace {
+
+constexpr unsigned kHttpVersion = 11;
+
+/// What an answer that is none says.
+Error refused(const std::string& peer, http::status status, const std::string& body) {
+    const nlohmann::json object = nlohmann::json::parse(body, nullptr, false);
+    const bool says_why =
+        object.is_object() && object.contains("error") && object.at("error").is_string();
+    const ErrorCode code = status == http::status::not_found             ? ErrorCode::NotFound
+                           : status == http::status::service_unavailable ? ErrorCode::Unreachable
+                                                                         : ErrorCode::Refused;
+    return {code, fmt::format("{}: {}", peer,
+                              says_why ? object.at("error").get<std::string>()
+                                       : fmt::format("HTTP {}", static_cast<unsigned>(status)))};
+}
+
+}  // namespace
+
+Error HttpRequest::lost(const error_code& failure) const {
+    return {ErrorCode::ConnectionLost,
+            fmt::format("{} has closed the connection: {}", peer_, failure.message())};
+}
+
+Result<void> HttpRequest::send(UniqueFd connected, int family, const std::string& host,
+                               const std::string& target, const std::string& token) {
+    error_code failure;
+    socket_.assign(asio::generic::stream_protocol(family, 0), connected.get(), failure);
+    if (failure) {
+        return Error{ErrorCode::System, fmt::format("asking {}: {}", peer_, failure.message())};
+    }
+    (void)connected.release();
+    http::request<http::empty_body> request(http::verb::get, target, kHttpVersion);
+    request.set(http::field::host, host);
+    if (!token.empty()) {
+        request.set(http::field::authorization, "Bearer " + token);
+    }
+    request.keep_alive(false);
+    http::write(socket_, request, failure);
+    return failure ? Result<void>(lost(failure)) : Result<void>();
+}
+
+Result<std::string> HttpRequest::read_all() {
+    http::response_parser<http::string_body> parser;
+    parser.body_limit(limits_.run_answer_bytes_max);
+    std::optional<error_code> done;
+    http::async_read(socket_, buffer_, parser,
+                     [&done](error_code failure, std::size_t) { done = failure; });
+    io_.run_for(limits_.run_answer_timeout);
+    if (!done) {
+        socket_.close();
+        io_.run();
+        return Error{ErrorCode::TimedOut,
+                     fmt::format("{} has not answered for {} s; is it stopped?", peer_,
+                                 limits_.run_answer_timeout.count() / 1000)};
+    }
+    if (*done) {
+        return lost(*done);
+    }
+    if (parser.get().result() != http::status::ok) {
+        return refused(peer_, parser.get().result(), parser.get().body());
+    }
+    return std::move(parser.get().body());
+}
+
+Result<void> HttpRequest::copy_to(std::FILE* out) {
+    http::response_parser<http::buffer_body> parser;
+    parser.body_limit(boost::none);
+    error_code failure;
+    http::read_header(socket_, buffer_, parser, failure);
+    const bool is_answer = parser.is_header_done() && parser.get().result() == http::status::ok;
+    std::string piece(limits_.http_batch_bytes_max, '\0');
+    std::string complaint;
+    while (!failure && !parser.is_done()) {
+        parser.get().body().data = piece.data();
+        parser.get().body().size = piece.size();
+        http::read_some(socket_, buffer_, parser, failure);
+        if (failure == http::error::need_buffer) {
+            failure = {};
+        }
+        const std::size_t count = piece.size() - parser.get().body().size;
+        if (!is_answer) {
+            complaint.append(piece, 0, std::min(count, piece.size() - complaint.size()));
+        } else if (std::fwrite(piece.data(), 1, count, out) != count || std::fflush(out) != 0) {
+            return {};
+        }
+    }
+    if (failure) {
+        return lost(failure);
+    }
+    return is_answer ? Result<void>() : refused(peer_, parser.get().result(), complaint);
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+
+#include "base/limits.hpp"
+#include "base/os/unique_fd.hpp"
+#include "base/result.hpp"
+
+namespace ddprun::launcher {
+
+/// One GET of a ddprun or a rendezvous. Failure says who has not answered, and why.
+class HttpRequest {
+public:
+    /// `peer`: who is asked, for messages to people.
+    explicit HttpRequest(std::string peer) : peer_(std::move(peer)) {}
+
+    /// Sends GET `target` on `connected`, a stream socket of that family. `token`: shown if it is
+    /// not empty.
+    [[nodiscard]] Result<void> send(UniqueFd connected, int family, const std::string& host,
+                                    const std::string& target, const std::string& token = {});
+
+    /// The whole answer, within Limits::run_answer_timeout.
+    [[nodiscard]] Result<std::string> read_all();
+
+    /// Writes the answer as it comes, until it ends or nobody reads `out` any more.
+    [[nodiscard]] Result<void> copy_to(std::FILE* out);
+
+private:
+    [[nodiscard]] Error lost(const boost::system::error_code& failure) const;
+
+    const Limits limits_{};
+    const std::string peer_;
+    boost::asio::io_context io_{1};
+    boost::asio::generic::stream_protocol::socket socket_{io_};
+    boost::beast::flat_buffer buffer_;
+};
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,96 @@
+#include "launcher/ctl/rendezvous_events.hpp"
+
+#include <sys/socket.h>
+
+#include <optional>
+#include <utility>
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/url/encode.hpp>
+#include <boost/url/rfc/unreserved_chars.hpp>
+#include <fmt/format.h>
+
+#include "base/limits.hpp"
+#include "launcher/ctl/http_request.hpp"
+#include "rendezvous/http/http_access.hpp"
+#include "rendezvous/transport/secret_file.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+/// An IPv4 or IPv6 socket.
+Result<UniqueFd> connect_to(const rdzv::Endpoint& endpoint, const Limits& limits) {
+    asio::io_context io(1);
+    tcp::resolver resolver(io);
+    tcp::socket socket(io);
+    std::optional<error_code> done;
+    error_code failure;
+    const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port), failure);
+    if (!failure) {
+        asio::async_connect(socket, found,
+                            [&done](error_code result, const tcp::endpoint&) { done = result; });
+        io.run_for(limits.connect_timeout);
+        failure = done.value_or(asio::error::timed_out);
+    }
+    if (failure) {
+        return Error{ErrorCode::Unreachable,
+                     fmt::format("no rendezvous answers at {}: {}", rdzv::to_string(endpoint),
+                                 failure.message())};
+    }
+    socket.native_non_blocking(false, failure);
+    return UniqueFd(socket.release());
+}
+
+int family_of(int socket) {
+    int family = AF_INET;
+    socklen_t size = sizeof family;
+    ::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &size);
+    return family;
+}
+
+Result<void> show_from(const rdzv::Endpoint& endpoint, const std::string& target,
+                       const std::string& token, std::FILE* out) {
+    Result<UniqueFd> connected = connect_to(endpoint, Limits{});
+    if (!connected) {
+        return connected.error();
+    }
+    const std::string host = rdzv::to_string(endpoint);
+    HttpRequest request("the rendezvous at " + host);
+    const int family = family_of(connected->get());
+    const Result<void> sent = request.send(*std::move(connected), family, host, target, token);
+    return sent ? request.copy_to(out) : sent;
+}
+
+}  // namespace
+
+Result<void> show_rendezvous_events(const RendezvousEventsOptions& options, std::FILE* out) {
+    std::string token;
+    if (!options.token_file.empty()) {
+        const Result<rdzv::JobSecret> read = rdzv::load_secret(options.token_file);
+        if (!read) {
+            return read.error();
+        }
+        token = rdzv::http_token_of(*read);
+    }
+    const std::string target =
+        fmt::format("/events?job={}&from={}&follow={}",
+                    boost::urls::encode(options.job, boost::urls::unreserved_chars), options.from,
+                    options.follows ? 1 : 0);
+    Result<void> shown;
+    for (const rdzv::Endpoint& endpoint : options.endpoints) {
+        shown = show_from(endpoint, target, token, out);
+        if (shown || shown.error().code != ErrorCode::Unreachable) {
+            break;  // Else it does not decide, or is not there: another one may.
+        }
+    }
+    return shown;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,70 @@
+#include "rendezvous/core/publish.hpp"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "rendezvous/core/run.hpp"
+#include "rendezvous/events/event_fields.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+std::int64_t number(std::size_t count) {
+    return static_cast<std::int64_t>(count);
+}
+
+}  // namespace
+
+void publish(Step& step, EventKind kind, std::vector<EventField> fields) {
+    step.out.add(Publish{Event{.kind = kind,
+                               .at = step.now,
+                               .generation = step.run.current.number,
+                               .fields = std::move(fields)}});
+}
+
+void publish(Step& step, EventKind kind, const Join& node, std::vector<EventField> fields) {
+    fields.insert(fields.begin(), {{"host", node.hostname}, {"node", node.node.value()}});
+    publish(step, kind, std::move(fields));
+}
+
+void publish_failure(Step& step, const TimedFailure& failure) {
+    const FailureReport& report = failure.report;
+    Event event{.kind = EventKind::Failure,
+                .at = failure.at,
+                .generation = report.generation,
+                .rank = report.rank,
+                .step = report.evidence.progress,
+                .fields = {{"host", report.hostname},
+                           {"node", report.node.value()},
+                           {"local_rank", std::int64_t{report.local_rank.value()}}}};
+    for (EventField& field : fields_of(report.evidence)) {
+        event.fields.push_back(std::move(field));
+    }
+    step.out.add(Publish{std::move(event)});
+}
+
+void publish_finished(Step& step, const Node& node, LocalRank local_rank) {
+    const CurrentGeneration& current = step.run.current;
+    step.out.add(Publish{Event{.kind = EventKind::Finished,
+                               .at = step.now,
+                               .generation = current.number,
+                               .rank = current.rank_of(node.info.node, local_rank),
+                               .fields = {{"host", node.info.hostname}}}});
+}
+
+void publish_formed(Step& step, const std::string& why) {
+    const Run& run = step.run;
+    publish(step, EventKind::Formed,
+            {{"nodes", number(run.current.places.size())},
+             {"workers", std::int64_t{run.current.worker_count()}},
+             {"restarts", std::int64_t{run.budgets.restarts_used}},
+             {"node_losses", std::int64_t{run.budgets.node_losses_used}},
+             {"text", why}});
+    for (const NodeId& id : run.nodes.ready()) {
+        publish(step, EventKind::Spare, run.nodes.at(id).info);
+    }
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,77 @@
+#include "rendezvous/http/http_access.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include <boost/asio/ip/address.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/printable.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "rendezvous/wire/mac.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+constexpr std::size_t kHeaderColumns = 80;
+
+/// "Bearer " and its digits, in either case.
+bool shows(std::string_view authorization, const JobSecret& token) {
+    constexpr std::string_view kScheme = "Bearer ";
+    if (!authorization.starts_with(kScheme)) {
+        return false;
+    }
+    std::string given(authorization.substr(kScheme.size()));
+    std::transform(given.begin(), given.end(), given.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return equal_in_constant_time(given, http_token_of(token));
+}
+
+/// Whether this Host header names this machine. It has a port, unless that is HTTP's own.
+bool is_ours(std::string_view host, const std::string& hostname) {
+    const Result<Endpoint> given = parse_endpoint(host);
+    const Result<Endpoint> named = given ? given : parse_endpoint(fmt::format("{}:80", host));
+    if (!named) {
+        return false;
+    }
+    boost::system::error_code failure;
+    boost::asio::ip::make_address(named->host, failure);
+    return !failure || named->host == "localhost" || (!hostname.empty() && named->host == hostname);
+}
+
+Error denied(std::string what) {
+    return {ErrorCode::PermissionDenied, std::move(what)};
+}
+
+}  // namespace
+
+std::string http_token_of(const JobSecret& token) {
+    return fmt::format("{:02x}", fmt::join(token.reveal(), ""));
+}
+
+Result<void> admit(const HttpAccess& access, const HttpCaller& caller) {
+    if (!caller.authorization.empty()) {
+        return access.token && shows(caller.authorization, *access.token)
+                   ? Result<void>()
+                   : denied("the token is not that of this rendezvous's --http-token-file");
+    }
+    if (!caller.is_on_this_machine) {
+        return denied(
+            "only programs of this machine are answered; others show the token of "
+            "--http-token-file: Authorization: Bearer TOKEN");
+    }
+    if (!is_ours(caller.host, access.hostname)) {
+        return denied(fmt::format("Host {}: ask by this machine's address, or as localhost",
+                                  printable(caller.host, kHeaderColumns)));
+    }
+    if (!caller.origin.empty() && caller.origin != fmt::format("http://{}", caller.host)) {
+        return denied(fmt::format("Origin {}: pages of other sites are not answered",
+                                  printable(caller.origin, kHeaderColumns)));
+    }
+    return {};
+}
+
+}  // namespace ddprun::rdzv

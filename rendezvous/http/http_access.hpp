@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+#include "rendezvous/wire/secret.hpp"
+
+namespace ddprun::rdzv {
+
+/// Whom a daemon answers over HTTP, beside who asks on this machine.
+struct HttpAccess {
+    std::optional<JobSecret> token;  ///< who shows its digits may ask from anywhere; none: nobody
+    std::string hostname;            ///< a name of this machine, as its browsers may write it
+};
+
+/// Where a request comes from, and the headers that tell more; empty: there is none.
+struct HttpCaller {
+    bool is_on_this_machine = false;  ///< its address is one of this machine's
+    std::string_view host;
+    std::string_view origin;
+    std::string_view authorization;
+};
+
+/// What is sent as `Authorization: Bearer ` to show it. Never write it anywhere else.
+[[nodiscard]] std::string http_token_of(const JobSecret& token);
+
+/// Whether `caller` is answered; PermissionDenied says what to do. A browser on this machine may be
+/// showing somebody else's page: who asks without the token must have meant this machine, by an
+/// address, "localhost" or its name (else it may be DNS that was rebound), and must not come from
+/// another site. Pure; the texts may be anybody's.
+[[nodiscard]] Result<void> admit(const HttpAccess& access, const HttpCaller& caller);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <optional>
+
+#include <boost/beast/http/fields.hpp>
+#include <boost/beast/http/message.hpp>
+
+#include "base/result.hpp"
+#include "rendezvous/http/http_access.hpp"
+#include "rendezvous/http/http_request.hpp"
+
+namespace ddprun::rdzv {
+
+/// What the head of a request asks for, if it may. `is_on_this_machine`: as of HttpCaller; none:
+/// who asks needs no further permission. Failure is admit()'s or parse_watch_request()'s. Pure.
+[[nodiscard]] Result<WatchRequest> judge(
+    const boost::beast::http::request_header<boost::beast::http::fields>& head,
+    std::optional<bool> is_on_this_machine, const HttpAccess& access);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,55 @@
+#include "rendezvous/server/watched_jobs.hpp"
+
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "rendezvous/server/control.hpp"
+
+namespace ddprun::rdzv {
+
+Result<void> WatchedJobs::check_leads() const {
+    if (!leader_) {
+        return {};
+    }
+    return Error{ErrorCode::Unreachable,
+                 leader_->empty() ? std::string("no daemon leads at the moment: ask again")
+                                  : fmt::format("the daemon at {} leads: ask that", *leader_)};
+}
+
+Result<std::shared_ptr<const EventLog>> WatchedJobs::events(const std::string& job) {
+    if (const Result<void> leads = check_leads(); !leads) {
+        return leads.error();
+    }
+    if (!job.empty()) {
+        std::shared_ptr<const EventLog> events = jobs_.events(JobId(job));
+        if (events == nullptr) {
+            return Error{ErrorCode::NotFound,
+                         fmt::format("there is no job {}; /status lists them", job)};
+        }
+        return events;
+    }
+    std::vector<JobId> all;
+    jobs_.visit([&all](const JobId& id, const Coordinator&) { all.push_back(id); });
+    if (all.size() != 1) {
+        return Error{ErrorCode::NotFound,
+                     all.empty() ? std::string("there is no job yet")
+                                 : fmt::format("there are {} jobs, /status lists them: say which "
+                                               "by /events?job=NAME",
+                                               all.size())};
+    }
+    return jobs_.events(all.front());
+}
+
+Result<std::string> WatchedJobs::status(const std::string& job) {
+    if (const Result<void> leads = check_leads(); !leads) {
+        return leads.error();
+    }
+    if (!job.empty() && jobs_.events(JobId(job)) == nullptr) {
+        return Error{ErrorCode::NotFound,
+                     fmt::format("there is no job {}; /status lists them", job)};
+    }
+    return status_body(JobId(job), jobs_, limits_);
+}
+
+}  // namespace ddprun::rdzv

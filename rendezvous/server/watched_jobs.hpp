@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/limits.hpp"
+#include "rendezvous/http/http_server.hpp"
+#include "rendezvous/server/jobs.hpp"
+
+namespace ddprun::rdzv {
+
+/// The jobs of one daemon for who watches them. Outlives its HttpServer; `jobs` outlives it.
+class WatchedJobs final : public Watched {
+public:
+    WatchedJobs(const Jobs& jobs, const Limits& limits) : jobs_(jobs), limits_(limits) {}
+
+    /// Another daemon decides, at `leader` (HOST:PORT; empty: nobody is known): it knows more.
+    void send_to(std::optional<std::string> leader) { leader_ = std::move(leader); }
+
+    [[nodiscard]] Result<std::shared_ptr<const EventLog>> events(const std::string& job) override;
+    [[nodiscard]] Result<std::string> status(const std::string& job) override;
+
+private:
+    [[nodiscard]] Result<void> check_leads() const;
+
+    const Jobs& jobs_;
+    Limits limits_;
+    std::optional<std::string> leader_;  ///< none: this daemon decides
+};
+
+}  // namespace ddprun::rdzv

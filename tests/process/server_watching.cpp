@@ -1,0 +1,142 @@
+// Goal: HTTP on the daemon's port: what it answers, to whom, and that agents share the port.
+
+#include <string>
+
+#include <boost/asio/connect.hpp>
+
+#include "tests/process/server_fixture.hpp"
+
+namespace ddprun::rdzv {
+namespace {
+
+/// Asks, and takes the answer up to the end of the connection.
+class Asker {
+public:
+    Asker(boost::asio::io_context& io, std::uint16_t port, std::string request)
+        : socket_(io), request_(std::move(request)) {
+        socket_.connect({boost::asio::ip::address_v4::loopback(), port});
+        boost::asio::async_write(socket_, boost::asio::buffer(request_),
+                                 [](boost::system::error_code, std::size_t) {});
+        read();
+    }
+    Asker(const Asker&) = delete;
+    Asker& operator=(const Asker&) = delete;
+
+    [[nodiscard]] bool is_done() const { return is_done_; }
+    [[nodiscard]] const std::string& answer() const { return answer_; }
+
+private:
+    void read() {
+        socket_.async_read_some(boost::asio::buffer(piece_),
+                                [this](boost::system::error_code end, std::size_t count) {
+                                    answer_.append(piece_.data(), count);
+                                    if (end) {
+                                        is_done_ = true;
+                                    } else {
+                                        read();
+                                    }
+                                });
+    }
+
+    boost::asio::ip::tcp::socket socket_;
+    std::string request_;
+    std::array<char, 4096> piece_{};
+    std::string answer_;
+    bool is_done_ = false;
+};
+
+std::string ask(boost::asio::io_context& io, std::uint16_t port, const std::string& target,
+                const std::string& headers = "Host: localhost\r\n", const char* method = "GET") {
+    const Asker asker(io, port,
+                      std::string(method) + " " + target + " HTTP/1.1\r\n" + headers +
+                          "Connection: close\r\n\r\n");
+    run_until(io, [&] { return asker.is_done(); });
+    return asker.answer();
+}
+
+TEST_CASE("a daemon answers HTTP on the port where agents join") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    CHECK(ask(io, daemon.port, "/events").find("there is no job yet") != std::string::npos);
+    Agent llama(io, {.port = daemon.port, .job = "llama"});
+    run_until(io, [&] { return llama.last<Start>() != nullptr; });
+
+    const std::string status = ask(io, daemon.port, "/status");
+    CHECK(status.starts_with("HTTP/1.1 200 OK\r\n"));
+    CHECK(status.find("X-Content-Type-Options: nosniff\r\n") != std::string::npos);
+    CHECK(status.find(R"("job":"llama")") != std::string::npos);
+    CHECK(status.find(R"("phase":"running")") != std::string::npos);
+    const std::string events = ask(io, daemon.port, "/events");
+    CHECK(events.find(R"("event":"joined")") < events.find(R"("event":"formed")"));
+    CHECK(ask(io, daemon.port, "/events?job=bert").starts_with("HTTP/1.1 404 "));
+    CHECK(ask(io, daemon.port, "/status?job=bert").starts_with("HTTP/1.1 404 "));
+
+    Agent bert(io, {.port = daemon.port, .job = "bert"});
+    run_until(io, [&] { return bert.last<Start>() != nullptr; });
+    CHECK(ask(io, daemon.port, "/events").find("there are 2 jobs") != std::string::npos);
+    CHECK(ask(io, daemon.port, "/events?job=bert").starts_with("HTTP/1.1 200 "));
+    const std::string one = ask(io, daemon.port, "/status?job=bert");
+    CHECK(one.find(R"("job":"bert")") != std::string::npos);
+    CHECK(one.find(R"("job":"llama")") == std::string::npos);
+}
+
+TEST_CASE("another site's page, a rebound name and a wrong token are refused on the port") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    const auto refused = [&](const std::string& headers) {
+        return ask(io, daemon.port, "/status", headers).starts_with("HTTP/1.1 403 ");
+    };
+    CHECK(refused("Host: evil.example\r\n"));
+    CHECK(refused(""));
+    CHECK(refused("Host: localhost\r\nOrigin: http://evil.example\r\n"));
+    CHECK(refused("Host: localhost\r\nAuthorization: Bearer 00\r\n"));
+    CHECK_FALSE(refused("Host: 127.0.0.1:29400\r\n"));
+    CHECK(ask(io, daemon.port, "/status", "Host: localhost\r\n", "POST")
+              .starts_with("HTTP/1.1 405 "));
+    CHECK(
+        ask(io, daemon.port, "/status", "Host: localhost\r\nX: " + std::string(9000, 'x') + "\r\n")
+            .empty());
+}
+
+TEST_CASE("the daemon that does not lead says who does") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.is_one_of_several = true});
+    CHECK(ask(io, daemon.port, "/status").find("no daemon leads") != std::string::npos);
+    daemon.server->follow("10.0.0.7:29400");
+    const std::string status = ask(io, daemon.port, "/status");
+    CHECK(status.starts_with("HTTP/1.1 503 "));
+    CHECK(status.find("10.0.0.7:29400") != std::string::npos);
+    CHECK(ask(io, daemon.port, "/events").starts_with("HTTP/1.1 503 "));
+}
+
+TEST_CASE("above the limit of watchers one is turned away, and agents still join") {
+    boost::asio::io_context io;
+    Daemon::Options options;
+    options.limits.watchers_max = 2;
+    const Daemon daemon(io, options);
+    Agent llama(io, {.port = daemon.port, .job = "llama"});
+    run_until(io, [&] { return llama.last<Start>() != nullptr; });
+    const std::string follows = "GET /events?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    const Asker one(io, daemon.port, follows);
+    const Asker two(io, daemon.port, follows);
+    run_until(io, [&] {
+        return one.answer().find("formed") != std::string::npos &&
+               two.answer().find("formed") != std::string::npos;
+    });
+    CHECK(ask(io, daemon.port, "/status").empty());
+    CHECK(daemon.has_logged("2 watch over HTTP already"));
+    Agent bert(io, {.port = daemon.port, .job = "bert"});
+    run_until(io, [&] { return bert.last<Start>() != nullptr; });
+    CHECK_FALSE(one.is_done());
+
+    // Who follows hears the verdict, and that is the end.
+    for (const int local_rank : {0, 1}) {
+        llama.client->send(
+            WorkerFinished{.generation = Generation(1), .local_rank = LocalRank(local_rank)});
+    }
+    run_until(io, [&] { return one.is_done() && two.is_done(); });
+    CHECK(one.answer().find(R"("event":"verdict")") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace ddprun::rdzv

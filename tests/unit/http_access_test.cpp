@@ -1,0 +1,129 @@
+// Who is answered over HTTP: this machine's programs, who shows the token, and no other site's
+// page.
+
+#include "rendezvous/http/http_access.hpp"
+
+#include <optional>
+#include <string>
+
+#include "rendezvous/http/http_request.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace ddprun;
+using namespace ddprun::rdzv;
+
+namespace {
+
+HttpAccess access_with_token() {
+    JobSecret::Bytes bytes{};
+    bytes.fill(0xab);
+    return {.token = JobSecret(bytes, "token"), .hostname = "gpu-01"};
+}
+
+std::string digits(const char* byte) {
+    std::string text;
+    for (std::size_t i = 0; i < JobSecret::kBytes; ++i) {
+        text += byte;
+    }
+    return text;
+}
+
+bool is_answered(const HttpAccess& access, const HttpCaller& caller) {
+    const Result<void> admitted = admit(access, caller);
+    if (!admitted) {
+        CHECK(admitted.error().code == ErrorCode::PermissionDenied);
+        CHECK_FALSE(admitted.error().what.empty());
+    }
+    return admitted.has_value();
+}
+
+}  // namespace
+
+TEST_CASE("programs of this machine are answered, if they mean this machine") {
+    const HttpAccess access{.token = std::nullopt, .hostname = "gpu-01"};
+    for (const char* const host : {"127.0.0.1", "127.0.0.1:29400", "10.0.0.7:29400", "[::1]:29400",
+                                   "localhost", "localhost:29400", "gpu-01:29400"}) {
+        CAPTURE(host);
+        CHECK(is_answered(access, {.is_on_this_machine = true, .host = host}));
+        CHECK_FALSE(is_answered(access, {.is_on_this_machine = false, .host = host}));
+    }
+    for (const char* const host :
+         {"", "evil.example", "evil.example:29400", "127.0.0.1.evil.example", "localhost@evil",
+          "a b", "gpu-01.evil.example", "[::1", "127.0.0.1:29400/", "localhost evil"}) {
+        CAPTURE(host);
+        CHECK_FALSE(is_answered(access, {.is_on_this_machine = true, .host = host}));
+    }
+}
+
+TEST_CASE("a page of another site is not answered") {
+    const HttpAccess access{.token = std::nullopt, .hostname = "gpu-01"};
+    const auto from = [&](const char* origin) {
+        return is_answered(
+            access, {.is_on_this_machine = true, .host = "localhost:29400", .origin = origin});
+    };
+    CHECK(from("http://localhost:29400"));
+    CHECK_FALSE(from("http://localhost:8080"));
+    CHECK_FALSE(from("https://localhost:29400"));
+    CHECK_FALSE(from("http://evil.example"));
+    CHECK_FALSE(from("null"));
+}
+
+TEST_CASE("who shows the token is answered wherever it is") {
+    const HttpAccess access = access_with_token();
+    const auto shows = [&](const std::string& authorization) {
+        return is_answered(access, {.is_on_this_machine = false,
+                                    .host = "head.cluster.example",
+                                    .authorization = authorization});
+    };
+    CHECK(shows("Bearer " + digits("ab")));
+    CHECK(shows("Bearer " + digits("AB")));
+    CHECK_FALSE(shows("Bearer " + digits("ac")));
+    CHECK_FALSE(shows("Bearer " + digits("ab") + "0"));
+    CHECK_FALSE(shows("Bearer "));
+    CHECK_FALSE(shows("Basic " + digits("ab")));
+    CHECK_FALSE(shows(digits("ab")));
+    // A wrong one is told so on this machine, too.
+    CHECK_FALSE(is_answered(access, {.is_on_this_machine = true,
+                                     .host = "localhost",
+                                     .authorization = "Bearer " + digits("00")}));
+    CHECK_FALSE(is_answered({}, {.is_on_this_machine = false,
+                                 .host = "localhost",
+                                 .authorization = "Bearer " + digits("00")}));
+}
+
+TEST_CASE("what is asked for is a path, a job and where to begin") {
+    const auto ask = [](const char* target, const char* accept = "", const char* last = "") {
+        return parse_watch_request("GET", target, accept, last);
+    };
+    const auto events = ask("/events?job=a%20b%2Fc&from=3&follow=1");
+    REQUIRE(events.has_value());
+    CHECK(events->what == WatchRequest::What::Events);
+    CHECK(events->job == "a b/c");
+    CHECK(events->from == 3);
+    CHECK(events->follows);
+    CHECK_FALSE(events->is_sse);
+    const auto stream = ask("/events?job=llama", "text/event-stream", "41");
+    REQUIRE(stream.has_value());
+    CHECK(stream->is_sse);
+    CHECK(stream->follows);
+    CHECK(stream->from == 42);
+    const auto status = ask("/status?job=llama");
+    REQUIRE(status.has_value());
+    CHECK(status->what == WatchRequest::What::Status);
+    CHECK(status->job == "llama");
+
+    const auto why_not = [&](const char* target) {
+        const auto asked = ask(target);
+        return asked ? std::optional<ErrorCode>() : std::optional(asked.error().code);
+    };
+    CHECK(why_not("/") == ErrorCode::NotFound);
+    CHECK(why_not("/events/../status") == ErrorCode::NotFound);
+    CHECK(why_not("/event%00s") == ErrorCode::NotFound);
+    CHECK(why_not("//") == ErrorCode::NotFound);
+    CHECK(why_not("%zz") == ErrorCode::NotFound);
+    CHECK(why_not("/events?from=x") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/events?from=-1") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/events?follow=2") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/status?from=1") == ErrorCode::InvalidArgument);
+    CHECK(parse_watch_request("POST", "/status", "", "").error().code == ErrorCode::Refused);
+}
