@@ -162,8 +162,8 @@ struct Limits {
     // Events of a run, and who watches them.
     std::size_t events_kept_max = 4096;  ///< of one run, for who asks; its file has the older ones
     std::size_t events_kept_bytes_max = std::size_t{1} << 20;  ///< of them together
-    std::size_t event_text_bytes_max = 4096;  ///< of each text in an event
-    std::size_t events_waiting_max = 4096;    ///< for a slow disk; then the file goes without some
+    std::size_t event_text_bytes_max = 4096;                   ///< of each text in an event
+    std::size_t events_waiting_max = 4096;  ///< for a slow disk; then the file goes without some
     std::uint64_t events_file_bytes_max = std::uint64_t{64} << 20;  ///< of one run: years of it
     std::size_t restarts_kept_max = 64;        ///< of one run, each with its phases; the newest
     std::size_t restarts_shown_max = 5;        ///< of these, at the job's end; report.json has all

@@ -136,9 +136,8 @@ void Chronicle::hear(Instant now, const rdzv::RendezvousMessage& message, Events
                                           {"exit_code", std::int64_t{refused.exit_code}}}});
             },
             [&](const rdzv::Verdict& verdict) {
-                out.push_back({.kind = EventKind::Verdict,
-                               .at = now,
-                               .fields = rdzv::fields_of(verdict)});
+                out.push_back(
+                    {.kind = EventKind::Verdict, .at = now, .fields = rdzv::fields_of(verdict)});
             },
             [](const auto&) {},
         },

@@ -1,15 +1,58 @@
 #include "rendezvous/events/event.hpp"
 
+#include <array>
 #include <chrono>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "rendezvous/wire/message_fields.hpp"
 
 namespace ddprun::rdzv {
 
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr std::array<std::pair<std::string_view, EventKind>, 36> kEventKindNames = {{
+    {"begun", EventKind::Begun},
+    {"link_up", EventKind::LinkUp},
+    {"link_down", EventKind::LinkDown},
+    {"joined", EventKind::Joined},
+    {"waiting", EventKind::Waiting},
+    {"formed", EventKind::Formed},
+    {"spawned", EventKind::Spawned},
+    {"main", EventKind::Main},
+    {"group_ready", EventKind::GroupReady},
+    {"resumed", EventKind::Resumed},
+    {"first_step", EventKind::FirstStep},
+    {"finished", EventKind::Finished},
+    {"failure", EventKind::Failure},
+    {"last_words", EventKind::LastWords},
+    {"stop", EventKind::Stop},
+    {"stopping", EventKind::Stopping},
+    {"stopped", EventKind::Stopped},
+    {"empty", EventKind::Empty},
+    {"gpu_memory", EventKind::GpuMemory},
+    {"preflight", EventKind::Preflight},
+    {"prepare", EventKind::Prepare},
+    {"prepared", EventKind::Prepared},
+    {"ready", EventKind::Ready},
+    {"quiet", EventKind::Quiet},
+    {"leave", EventKind::Leave},
+    {"released", EventKind::Released},
+    {"refused", EventKind::Refused},
+    {"notice", EventKind::Notice},
+    {"verdict", EventKind::Verdict},
+    {"exit", EventKind::Exit},
+    {"spare", EventKind::Spare},
+    {"lost", EventKind::Lost},
+    {"quarantine", EventKind::Quarantine},
+    {"held_up", EventKind::HeldUp},
+    {"durability", EventKind::Durability},
+    {"restored", EventKind::Restored},
+}};
 
 /// The end of a text says more than its beginning: it is a worker's last words, or an error.
 std::string end_of(const std::string& text, std::size_t bytes_max) {
@@ -37,81 +80,7 @@ ordered_json json_of(const FieldValue& value, std::size_t text_bytes_max) {
 }  // namespace
 
 std::string_view name_of(EventKind kind) {
-    switch (kind) {
-        case EventKind::Begun:
-            return "begun";
-        case EventKind::LinkUp:
-            return "link_up";
-        case EventKind::LinkDown:
-            return "link_down";
-        case EventKind::Joined:
-            return "joined";
-        case EventKind::Waiting:
-            return "waiting";
-        case EventKind::Formed:
-            return "formed";
-        case EventKind::Spawned:
-            return "spawned";
-        case EventKind::Main:
-            return "main";
-        case EventKind::GroupReady:
-            return "group_ready";
-        case EventKind::Resumed:
-            return "resumed";
-        case EventKind::FirstStep:
-            return "first_step";
-        case EventKind::Finished:
-            return "finished";
-        case EventKind::Failure:
-            return "failure";
-        case EventKind::LastWords:
-            return "last_words";
-        case EventKind::Stop:
-            return "stop";
-        case EventKind::Stopping:
-            return "stopping";
-        case EventKind::Stopped:
-            return "stopped";
-        case EventKind::Empty:
-            return "empty";
-        case EventKind::GpuMemory:
-            return "gpu_memory";
-        case EventKind::Preflight:
-            return "preflight";
-        case EventKind::Prepare:
-            return "prepare";
-        case EventKind::Prepared:
-            return "prepared";
-        case EventKind::Ready:
-            return "ready";
-        case EventKind::Quiet:
-            return "quiet";
-        case EventKind::Leave:
-            return "leave";
-        case EventKind::Released:
-            return "released";
-        case EventKind::Refused:
-            return "refused";
-        case EventKind::Notice:
-            return "notice";
-        case EventKind::Verdict:
-            return "verdict";
-        case EventKind::Exit:
-            return "exit";
-        case EventKind::Spare:
-            return "spare";
-        case EventKind::Lost:
-            return "lost";
-        case EventKind::Quarantine:
-            return "quarantine";
-        case EventKind::HeldUp:
-            return "held_up";
-        case EventKind::Durability:
-            return "durability";
-        case EventKind::Restored:
-            return "restored";
-    }
-    return "?";
+    return word_of(kind, kEventKindNames);
 }
 
 std::string utc_text(Milliseconds unix_time) {
