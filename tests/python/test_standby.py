@@ -215,6 +215,63 @@ class Same(WithEnvironment):
         self.assertEqual(standby.end(), (1, ""))
 
 
+class Threads(WithEnvironment):
+    """OpenBLAS, whose threads a standby may not have, has in the worker those of a cold one."""
+
+    PROGRAM = ("import os, numpy\n"
+               "a = numpy.ones((300, 300))\n"
+               "print(len(os.listdir('/proc/self/task')), (a @ a)[0][0])\n"
+               "os.system('echo as child: $OPENBLAS_NUM_THREADS')\n"
+               "print(sorted(key for key in os.environ if 'THREADS' in key))\n")
+
+    def setUp(self):
+        # In a folder of its own, so that the environment stays as it is for the other tests.
+        found = subprocess.run([sys.executable, "-c", "import numpy; print(numpy.__path__[0])"],
+                               capture_output=True, text=True)
+        if found.returncode != 0:
+            self.skipTest("no numpy here")
+        source = os.path.dirname(found.stdout.strip())
+        for name in ("numpy", "numpy.libs"):
+            if os.path.isdir(os.path.join(source, name)):
+                link = os.path.join(self.packages, name)
+                os.symlink(os.path.join(source, name), link)
+                self.addCleanup(os.unlink, link)
+        self.write(os.path.join(self.folder, "multiplies.py"), self.PROGRAM)
+
+    def cold_and_warm(self, **variables):
+        environment = {**self.variables, **variables}
+        cold = subprocess.run([self.python, "-u", "multiplies.py"], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL,
+                              env={**environment, **PLACE})
+        self.assertEqual(cold.returncode, 0, cold.stderr)
+        type(self).variables, kept = environment, self.variables
+        try:
+            standby = Standby(self, "-u", "multiplies.py")
+        finally:
+            type(self).variables = kept
+        self.assertEqual(standby.says(), ["here"])
+        standby.order("numpy")
+        self.assertEqual(standby.says(), ["imports", "numpy"])
+        standby.says_ready()
+        threads = len(os.listdir(f"/proc/{standby.process.pid}/task"))
+        written, last = standby.release(PLACE)
+        self.assertEqual(last, ["gone"])
+        self.assertEqual(standby.end(), (0, ""))
+        self.assertEqual(threads, 1)
+        return cold.stdout, written
+
+    def test_as_many_as_cold(self):
+        for variables in ({}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"},
+                          {"OMP_NUM_THREADS": "2,3"}, {"OMP_NUM_THREADS": "none"},
+                          {"OMP_NUM_THREADS": "9999"},
+                          {"OMP_NUM_THREADS": "1", "GOTO_NUM_THREADS": "2"},
+                          {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"},
+                          {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "2"}):
+            with self.subTest(**variables):
+                cold, warm = self.cold_and_warm(**variables)
+                self.assertEqual(warm, cold)
+
+
 class Guesses(WithEnvironment):
     """What another worker has imported, of which some may be no more or not beforehand."""
 

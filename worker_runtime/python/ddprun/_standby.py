@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ddprun import _life
+from ddprun import _life, _openblas
 from ddprun._imports import installed_folders
 
 TYPE_CHECKING = False
@@ -167,6 +167,7 @@ def _wait() -> None:
         if os.path.exists(path) and os.stat(path).st_ctime_ns > begun_ns:
             # Nobody knows which of the two was imported.
             _end(agent, "unfit", path, "has changed")
+    libraries = _openblas.find()
     # Else the first allocations of the program have all that was imported looked at.
     gc.collect()
     agent.send(f"ready\0{_memory_kib()}".encode())
@@ -192,6 +193,7 @@ def _wait() -> None:
         # In the order of a worker that is started with them.
         os.environ.pop(key, None)
         os.environ[key] = value
+    _openblas.start_threads(libraries)
     agent.send(b"gone")
     agent.close()
     _life.hold()
@@ -256,6 +258,7 @@ def _import(lines: list[str], agent: _Agent, guard: _Guard | None) -> None:
             pass
     if guard is not None:
         guard.begin()
+    _openblas.hold_back()
     beside = _beside_program()
     installed = installed_folders()
     # Whoever copies the whole environment asks for no variable, and is to find no other job's.
@@ -298,6 +301,7 @@ def _import(lines: list[str], agent: _Agent, guard: _Guard | None) -> None:
         _judge(name, files, watched)
     _set_data(dict(watched))
     os.environ.update(inherited)
+    _openblas.end_hold()
 
 
 def _spec(name: str) -> Any:
@@ -328,8 +332,7 @@ def _judge(name: str, files: set[int], watched: _Watched) -> None:
         raise _Unfit(name, f"it asks for {os.fsdecode(watched.asked)}")
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:
-        raise _Unfit(name, f"it starts {threads} thread{'s' if threads > 1 else ''}"
-                     + _way_out_of_threads())
+        raise _Unfit(name, f"it starts {threads} thread{'s' if threads > 1 else ''}")
     if _has_children():
         raise _Unfit(name, "it starts a process")
     for file in sorted(_descriptors() - files):
@@ -401,14 +404,6 @@ def _descriptors() -> set[int]:
         return {int(name) for name in os.listdir(folder)} - {folder}
     finally:
         os.close(folder)
-
-
-def _way_out_of_threads() -> str:
-    with open("/proc/self/maps", "rb") as maps:
-        if b"openblas" not in maps.read() or os.environ.get("OMP_NUM_THREADS") == "1":
-            return ""
-    return (", numpy's OpenBLAS: with OMP_NUM_THREADS=1 it starts none, and workers start again "
-            "without waiting for such imports")
 
 
 def _has_children() -> bool:
