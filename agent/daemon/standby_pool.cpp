@@ -245,10 +245,8 @@ void StandbyPool::carry_out(const TryStandby& /*effect*/) {
 
 void StandbyPool::carry_out(const PrepareStandby& effect) {
     if (!warm_.program.empty() && program_file() != waiting_program_) {
-        boost::asio::post(io_, [this, slot = effect.slot] {
-            slots_.is_another_program(slot);
-            settle();
-        });
+        slots_.is_another_program(effect.slot);
+        boost::asio::post(io_, [this] { settle(); });
         return;
     }
     const auto slot = static_cast<std::size_t>(effect.slot.value());

@@ -18,10 +18,14 @@ constexpr Milliseconds kWaitsMost{1000};  ///< of one that dies while it waits
 const std::string kModule = "torch";
 const std::string kLazyModule = "torch.optim";
 
-/// Those that the user names, or those that a worker imports; the memory of some is bounded.
+/// Those that the user names, those that a worker imports, or a program that waits by itself; the
+/// memory of some is bounded.
 agent::WarmOptions draw_options(Dice& dice, int slots) {
     agent::WarmOptions options{.trial = {"python"}};
     options.learns = dice.chance(1, 2);
+    if (options.learns && dice.chance(1, 3)) {
+        options.program = kModule;
+    }
     if (!options.learns) {
         options.modules = {kModule, kLazyModule};
     } else if (dice.chance(1, 3)) {
@@ -83,7 +87,7 @@ void FakeStandbys::start_generation() {
     }
     if (options_.learns) {
         learn(kModule);
-        learn(kLazyModule);
+        learn(kLazyModule);  // Of a program: it tells the same again.
     }
 }
 
@@ -93,6 +97,7 @@ void FakeStandbys::learn(const std::string& module) {
         if (peace == peace_) {
             has_learned_ = true;
             slots_.learn(shell_.now(), {module});
+            slots_.can_wait(shell_.now());
             settle();
         }
     });
@@ -149,6 +154,9 @@ std::uint64_t FakeStandbys::start(LocalRank slot) {
 }
 
 void FakeStandbys::carry_out(const agent::TryStandby& /*effect*/) {
+    if (!options_.program.empty()) {
+        shell_.violate("a program is tried that is not Python's");
+    }
     const std::uint64_t id = start(kFirst);
     if (!dice_.chance(1, 20)) {
         then(kFirst, id, dice_.up_to(Milliseconds(100)), [this] { slots_.is_here(kFirst); });
@@ -156,7 +164,27 @@ void FakeStandbys::carry_out(const agent::TryStandby& /*effect*/) {
     end(kFirst, id, Milliseconds(100) + dice_.up_to(Milliseconds(100)));
 }
 
+/// Its file may be another one by now.
+bool FakeStandbys::is_program_gone(const agent::PrepareStandby& effect) {
+    if (options_.program.empty()) {
+        return false;
+    }
+    if (!has_learned_ || effect.is_rehearsal) {
+        shell_.violate("a program is started that has not told that it waits");
+    }
+    if (!dice_.chance(1, 16)) {
+        return false;
+    }
+    has_learned_ = false;
+    slots_.is_another_program(effect.slot);
+    shell_.later(Duration{}, [this] { settle(); });
+    return true;
+}
+
 void FakeStandbys::carry_out(const agent::PrepareStandby& effect) {
+    if (is_program_gone(effect)) {
+        return;
+    }
     const LocalRank slot = effect.slot;
     const std::uint64_t id = start(slot);
     const Duration ready_after = dice_.up_to(limits_.standby_ready_timeout * 5 / 4);

@@ -51,6 +51,7 @@ private:
     void carry_out(const agent::PrepareStandby& effect);
     void carry_out(const agent::DiscardStandby& effect);
     void carry_out(const agent::Say& effect);
+    [[nodiscard]] bool is_program_gone(const agent::PrepareStandby& effect);
     std::uint64_t start(LocalRank slot);
     /// `told` is what the agent learns then, if it is still that process.
     void then(LocalRank slot, std::uint64_t id, Duration delay, const Told& told);
@@ -72,7 +73,7 @@ private:
     bool is_paused_ = true;
     bool is_first_step_awaited_ = false;  ///< of the generation that runs
     Instant began_{};
-    bool has_learned_ = false;  ///< what a worker imports
+    bool has_learned_ = false;  ///< what a worker imports, or that its program waits
 };
 
 }  // namespace ddprun::sim
