@@ -300,8 +300,7 @@ void Checker::check_events(const rdzv::Run& run, const rdzv::Effects& effects,
     const bool is_same_run = before_.token == after.token;
     const bool has_closed = std::holds_alternative<rdzv::Closed>(run.phase) &&
                             !(is_same_run && before_.phase == after.phase);
-    const bool has_started =
-        after.digest != before_.digest && std::holds_alternative<rdzv::Running>(run.phase);
+    const bool has_started = after.digest != before_.digest && !after.digest.empty();
     // One that is adopted was started by another daemon.
     const bool is_told = starts == (has_started ? 1 : 0) || before_.phase == kAdopting;
     if (!is_first_step_ && (verdicts != (has_closed ? 1 : 0) || !is_told)) {

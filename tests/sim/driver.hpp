@@ -234,6 +234,7 @@ private:
     void judge_environment(const Machine& machine, const agent::StartWorkers& effect);
     void judge_false_deaths(const Machine& machine, const rdzv::RendezvousMessage& message);
     void judge_start(const rdzv::Run& run, const rdzv::Send& send, const rdzv::Start& start);
+    void note_program(const rdzv::Coordinator& coordinator, const rdzv::Input& input);
     [[nodiscard]] bool is_unlike(const rdzv::Run& run, std::optional<int> node);
     void judge_refusal(const rdzv::Run& run, const rdzv::Send& send, const rdzv::Refused& refused);
     void judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_before);
@@ -268,7 +269,8 @@ private:
     Instant etcd_slow_until_{};
     std::uint64_t last_watch_ = 0;
     std::vector<Machine> machines_;
-    std::set<ConnectionId> strangers_;  ///< of no machine
+    std::set<ConnectionId> strangers_;                            ///< of no machine
+    std::map<std::string, std::set<std::string>> programs_told_;  ///< by the token of the run
     std::vector<PlannedFault> plan_;
     Instant faults_end_{};
     Instant calm_since_{};              ///< no fault of the whole is in effect

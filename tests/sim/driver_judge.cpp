@@ -340,15 +340,29 @@ void Simulation::judge_start(const rdzv::Run& run, const rdzv::Send& send,
     }
 }
 
-/// That `node` has another program than some node here, and that matters.
+/// What nodes have told of their programs to a run: some may be gone when a refusal is let out.
+void Simulation::note_program(const rdzv::Coordinator& coordinator, const rdzv::Input& input) {
+    const rdzv::Received* received = std::get_if<rdzv::Received>(&input);
+    const rdzv::Join* join =
+        received == nullptr ? nullptr : std::get_if<rdzv::Join>(&received->message);
+    if (join != nullptr && coordinator.run() != nullptr && !join->fingerprint.program.empty()) {
+        programs_told_[coordinator.run()->token].insert(join->fingerprint.program);
+    }
+}
+
+/// That `node` has another program than some node of the run, and that matters.
 bool Simulation::is_unlike(const rdzv::Run& run, std::optional<int> node) {
     if (run.settings.same != rdzv::Sameness::Strict) {
         return false;
     }
+    std::set<std::string> told = programs_told_[run.token];
+    for (const auto& [id, known] : run.nodes) {
+        told.insert(known.info.fingerprint.program);  // It may have told it to another daemon.
+    }
+    told.erase("");
     return !node.has_value() ||  // it is gone, who can tell?
-           std::any_of(run.nodes.begin(), run.nodes.end(), [&](const auto& entry) {
-               const std::string& program = entry.second.info.fingerprint.program;
-               return !program.empty() && program != program_of(machine(*node));
+           std::any_of(told.begin(), told.end(), [&](const std::string& program) {
+               return program != program_of(machine(*node));
            });
 }
 

@@ -41,6 +41,7 @@ public:
     void after_step(const rdzv::Coordinator& coordinator, const rdzv::Input& input,
                     const rdzv::Effects& effects, Instant now) override {
         all_.checker_.after_step(coordinator, input, effects, now);
+        all_.note_program(coordinator, input);
         effects.for_each([this](const rdzv::Effect& effect) {
             all_.judge_effect(all_.daemon(daemon_), effect);
         });

@@ -28,7 +28,7 @@ agent::WarmOptions draw_options(Dice& dice, int slots) {
     }
     if (!options.learns) {
         options.modules = {kModule, kLazyModule};
-    } else if (dice.chance(1, 3)) {
+    } else if (options.program.empty() && dice.chance(1, 3)) {
         options.known = {kModule};
     }
     if (dice.chance(1, 4)) {
@@ -96,8 +96,11 @@ void FakeStandbys::learn(const std::string& module) {
     shell_.later(dice_.up_to(kLearnsWithin), [this, module, peace = peace_] {
         if (peace == peace_) {
             has_learned_ = true;
-            slots_.learn(shell_.now(), {module});
-            slots_.can_wait(shell_.now());
+            if (options_.program.empty()) {
+                slots_.learn(shell_.now(), {module});
+            } else {
+                slots_.can_wait(shell_.now());
+            }
             settle();
         }
     });
