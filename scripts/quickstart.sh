@@ -56,7 +56,7 @@ sys.exit(any(u.find_spec(name) is None for name in ("torch", "numpy", "sklearn")
     fi
 else
     scripts/setup.sh
-    scripts/build.sh release ddprun ddprun-keeper ddprun-rendezvous train_digits
+    scripts/build.sh release ddprun ddprun-keeper ddprun-readahead ddprun-rendezvous train_digits
 fi
 readonly ddprun python
 

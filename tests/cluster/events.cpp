@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/output/run_socket.hpp"
+#include "tests/cluster/event_lines.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 
@@ -39,15 +39,6 @@ std::string run_folder(const Cluster& cluster) {
         }
     }
     return {};
-}
-
-std::vector<nlohmann::json> parsed(const std::string& lines) {
-    std::vector<nlohmann::json> events;
-    std::istringstream in(lines);
-    for (std::string line; std::getline(in, line);) {
-        events.push_back(nlohmann::json::parse(line));
-    }
-    return events;
 }
 
 /// Of last words nobody knows when the disk has given them, nor whether the only worker, which is
@@ -107,7 +98,7 @@ TEST_CASE("what happened to a job on one node is in events.jsonl, in order and n
         cluster.start_ddprun(failing_once(cluster.dir() / "fail", cluster.dir() / "end"));
     REQUIRE(node.wait_exit() == 0);
     const std::vector<nlohmann::json> events =
-        parsed(read_file(run_folder(cluster) + "/events.jsonl"));
+        parsed_events(read_file(run_folder(cluster) + "/events.jsonl"));
     CHECK(names_of(events) ==
           "begun link_up joined formed spawned main first_step failure stop stopped "
           "empty ready formed spawned main first_step finished verdict stopped empty exit");

@@ -2,12 +2,12 @@
 
 #include <signal.h>
 
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "tests/cluster/event_lines.hpp"
 #include "tests/cluster/nodes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
@@ -20,15 +20,6 @@ Process& follow(Cluster& cluster, const std::vector<std::string>& args) {
     std::vector<std::string> argv = {Cluster::program("ddpctl"), "events"};
     argv.insert(argv.end(), args.begin(), args.end());
     return cluster.start({.argv = argv, .env = {}, .cwd = {}, .name = "ddpctl"});
-}
-
-std::vector<nlohmann::json> parsed(const std::string& lines) {
-    std::vector<nlohmann::json> events;
-    std::istringstream in(lines);
-    for (std::string line; std::getline(in, line);) {
-        events.push_back(nlohmann::json::parse(line));
-    }
-    return events;
 }
 
 std::string names_of(const std::vector<nlohmann::json>& events) {
@@ -77,7 +68,7 @@ TEST_CASE("who follows a job hears of its nodes, of a lost one, of its spare and
     CHECK(spare.wait_exit() == 0);
     CHECK(following.wait_exit() == 0);
 
-    const std::vector<nlohmann::json> events = parsed(following.out());
+    const std::vector<nlohmann::json> events = parsed_events(following.out());
     CHECK(names_of(events) ==
           "begun joined joined formed joined spare lost stop empty formed finished finished "
           "verdict");
@@ -96,7 +87,7 @@ TEST_CASE("who follows a job hears of its nodes, of a lost one, of its spare and
     // The daemon keeps them as long as the verdict; the stream is over.
     Process& again = follow(cluster, {"--rdzv-endpoint", daemon.endpoint, "-f", "--from", "3"});
     CHECK(again.wait_exit() == 0);
-    CHECK(parsed(again.out()).size() == events.size() - 2);
+    CHECK(parsed_events(again.out()).size() == events.size() - 2);
     Process& stranger =
         follow(cluster, {"--rdzv-endpoint", daemon.endpoint, "--rdzv-id", "another"});
     CHECK(stranger.wait_exit() == 1);
@@ -121,7 +112,7 @@ TEST_CASE("a failure is told with its rank, and nobody who watches keeps a daemo
     CHECK(node.wait_exit() == 3);
     CHECK(following.wait_exit() == 0);
     CHECK(daemon.process.wait_exit() == 0);
-    const std::vector<nlohmann::json> events = parsed(following.out());
+    const std::vector<nlohmann::json> events = parsed_events(following.out());
     const nlohmann::json& failure = first_of(events, "failure");
     CHECK(failure["rank"] == 0);
     CHECK(failure["exit_code"] == 3);
