@@ -279,8 +279,11 @@ class Guesses(WithEnvironment):
         os.makedirs(os.path.join(self.folder, "elsewhere"), exist_ok=True)
         self.write(os.path.join(self.folder, "elsewhere", "elsewhere_module.py"), "")
         self.write(os.path.join(self.folder, "beside.py"), "")
+        of_cluster = os.path.join(self.folder, "module", "site-packages")
+        os.makedirs(of_cluster, exist_ok=True)
+        self.write(os.path.join(of_cluster, "cluster_module.py"), "")
         self.write(os.path.join(self.packages, "editable.pth"),
-                   os.path.join(self.folder, "elsewhere") + "\n")
+                   os.path.join(self.folder, "elsewhere") + "\n" + of_cluster + "\n")
         self.write(os.path.join(self.folder, "shows.py"),
                    "import sys\nprint([one for one in sys.argv[1:] if one in sys.modules])\n")
 
@@ -301,10 +304,10 @@ class Guesses(WithEnvironment):
 
     def test_what_is_no_part_of_the_program_in_its_order(self):
         names = ("quiet_module", "beside", "elsewhere_module", "missing_module", "json.decoder",
-                 "json.missing", "sets_module")
+                 "json.missing", "cluster_module", "sets_module")
         self.assertEqual(self.imports(*names), (
-            ["quiet_module", "json.decoder", "json.missing", "sets_module"],
-            "['quiet_module', 'json.decoder', 'sets_module']\n"))
+            ["quiet_module", "json.decoder", "json.missing", "cluster_module", "sets_module"],
+            "['quiet_module', 'json.decoder', 'cluster_module', 'sets_module']\n"))
 
     def test_what_cannot_be_imported_is_left_out_of_the_next(self):
         self.assertEqual(self.imports("quiet_module", "broken_module", "sets_module"), (

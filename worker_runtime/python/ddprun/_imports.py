@@ -72,7 +72,10 @@ def begin() -> None:
 
 
 def installed_folders() -> tuple[str, ...]:
-    """Where what is no part of a program lies: the standard library and site-packages."""
+    """Where what is no part of a program lies: the standard library and site-packages.
+
+    A folder of that name in sys.path is one, too: clusters' modules name theirs in PYTHONPATH.
+    """
     import os
 
     site = sys.modules["site"]
@@ -81,6 +84,8 @@ def installed_folders() -> tuple[str, ...]:
     user = getattr(site, "USER_SITE", None)
     if user and site.ENABLE_USER_SITE:
         found.append(user)
+    found += [folder for folder in sys.path
+              if os.path.basename(folder) in ("site-packages", "dist-packages")]
     folders = [folder + os.sep for folder in found]
     return tuple(dict.fromkeys(
         ["built-in", "frozen", *folders, *(os.path.realpath(one) + os.sep for one in folders)]))
