@@ -20,7 +20,8 @@ with the library and the type checker that the package `ddprun` is tested with.
                     uses: transformers and lightning in .venv, and Debian's packages to judge
                     released packages and run them with
   --peers           also what tests run beside ddprun: schedulers (Slurm, MUNGE, Open MPI), an
-                    NFS server with a kernel to run it in and, in .venv, TensorBoard.
+                    NFS server with a kernel to run it in, Chromium and, in .venv, TensorBoard,
+                    Playwright, which drives that Chromium, and axe-core, which judges pages.
                     No service is started, the tests start their own
   --help            this text
 TEXT
@@ -66,8 +67,12 @@ torch_header_wheels=(
 peer_packages=(
     munge slurmctld slurmd slurm-client openmpi-bin
     user-mode-linux nfs-kernel-server   # a kernel that runs as a program, and serves NFS
+    chromium fonts-dejavu-core
 )
-peer_python_packages=(tensorboard==2.21.0)
+peer_python_packages=(
+    tensorboard==2.21.0
+    playwright==1.65.2 axe-playwright-python==0.1.8   # it downloads no browser; has axe 4.12
+)
 
 with_torch=yes
 with_cuda_headers=no

@@ -1,5 +1,6 @@
 #include "rendezvous/http/http_request.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -21,6 +22,14 @@ Error bad_value(std::string_view path, std::string_view what) {
     return {ErrorCode::InvalidArgument,
             fmt::format("{}: {} takes job=NAME{}", printable(what, kShownColumns), path,
                         path == "/events" ? ", from=NUMBER and follow=0 or 1" : "")};
+}
+
+/// None: the page has no such file.
+const PageFile* page_file(std::string_view path) {
+    const auto files = page_files();
+    const auto found = std::find_if(files.begin(), files.end(),
+                                    [path](const PageFile& file) { return file.path == path; });
+    return found == files.end() ? nullptr : &*found;
 }
 
 /// "job=llama&from=3&follow=1"
@@ -50,15 +59,22 @@ Result<WatchRequest> parse_watch_request(std::string_view method, std::string_vi
                                          std::string_view accept, std::string_view last_event_id) {
     const auto parsed = urls::parse_origin_form({target.data(), target.size()});
     const std::string path = parsed ? parsed->path() : std::string(target);
-    if (!parsed || (path != "/status" && path != "/events")) {
-        return Error{ErrorCode::NotFound, fmt::format("{}: there are /status and /events",
-                                                      printable(path, kShownColumns))};
+    const PageFile* const file = parsed ? page_file(path) : nullptr;
+    if (!parsed || (path != "/status" && path != "/events" && file == nullptr)) {
+        return Error{ErrorCode::NotFound,
+                     fmt::format("{}: there are /status and /events, and a page at /",
+                                 printable(path, kShownColumns))};
     }
     if (method != "GET") {
         return Error{ErrorCode::Refused,
                      fmt::format("{}: only GET is answered", printable(method, kShownColumns))};
     }
     WatchRequest request;
+    if (file != nullptr) {
+        request.what = WatchRequest::What::Page;
+        request.file = file;
+        return request;
+    }
     if (path == "/events") {
         request.what = WatchRequest::What::Events;
         request.is_sse = accept.find("text/event-stream") != accept.npos;

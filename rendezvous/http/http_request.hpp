@@ -5,18 +5,21 @@
 #include <string_view>
 
 #include "base/result.hpp"
+#include "rendezvous/http/page_files.hpp"
 
 namespace ddprun::rdzv {
 
 /// What a watcher asks for: `/status`, or `/events`, with `?from=N`, `&follow=1`, or with `Accept:
-/// text/event-stream`, which follows. Both with `job=NAME` where there are several.
+/// text/event-stream`, which follows. Both with `job=NAME` where there are several. Or `/`, the
+/// page, and its files.
 struct WatchRequest {
-    enum class What { Status, Events };
+    enum class What { Status, Events, Page };
     What what = What::Status;
-    std::string job;         ///< empty: of status all, of events the only one
-    std::uint64_t from = 1;  ///< of events: the first that is wanted
-    bool follows = false;    ///< of events: those to come, too
-    bool is_sse = false;     ///< as server-sent events; else a line each
+    std::string job;                 ///< empty: of status all, of events the only one
+    std::uint64_t from = 1;          ///< of events: the first that is wanted
+    bool follows = false;            ///< of events: those to come, too
+    bool is_sse = false;             ///< as server-sent events; else a line each
+    const PageFile* file = nullptr;  ///< of the page
 };
 
 /// The request that has these method, target and headers (empty: there is none). Failure says what

@@ -14,6 +14,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/http/span_body.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -28,6 +29,11 @@ using boost::system::error_code;
 namespace {
 
 constexpr unsigned kOk = 200;
+
+/// The page loads its own files and asks its own server; nothing else, and nobody shows it in his.
+constexpr const char* kPagePolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// This user's, or root's: who may read this process's memory anyway.
 bool is_allowed(int socket) {
@@ -198,6 +204,10 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
         const bool is_sent = co_await send_error(session, request.error(), may_go_on);
         co_return is_sent;
     }
+    if (request->what == WatchRequest::What::Page) {
+        const bool is_sent = co_await send_page(session, *request->file, keeps);
+        co_return is_sent;
+    }
     if (request->what == WatchRequest::What::Events) {
         const Result<std::shared_ptr<const EventLog>> events = watched_.events(request->job);
         if (!events) {
@@ -233,6 +243,23 @@ asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::s
     answer.set("X-Content-Type-Options", "nosniff");
     answer.keep_alive(keeps);
     answer.body() = std::move(body);
+    answer.prepare_payload();
+    arm(session);
+    const auto [failure, count] =
+        co_await http::async_write(session.socket, answer, asio::as_tuple(asio::use_awaitable));
+    co_return !failure && keeps;
+}
+
+asio::awaitable<bool> HttpServer::send_page(Session& session, const PageFile& file, bool keeps) {
+    http::response<http::span_body<const char>> answer;
+    answer.set(http::field::content_type, {file.type.data(), file.type.size()});
+    answer.set(http::field::cache_control, "no-store");
+    answer.set("Content-Security-Policy", kPagePolicy);
+    answer.set("X-Content-Type-Options", "nosniff");
+    answer.set("Referrer-Policy", "no-referrer");
+    answer.set("Cross-Origin-Resource-Policy", "same-origin");
+    answer.keep_alive(keeps);
+    answer.body() = {file.bytes.data(), file.bytes.size()};
     answer.prepare_payload();
     arm(session);
     const auto [failure, count] =

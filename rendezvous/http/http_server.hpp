@@ -42,7 +42,8 @@ public:
 };
 
 /// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
-/// `GET /status` is answered with the state, `GET /events` with the events (http_request.hpp).
+/// `GET /status` is answered with the state, `GET /events` with the events, `GET /` with a page
+/// that shows them (http_request.hpp).
 /// Nobody can hold it up: a watcher that does not take what it was sent within
 /// Limits::http_timeout, or falls behind the events that are kept, is dropped, and so is the next
 /// one above Limits::watchers_max. Costs nothing while nobody watches.
@@ -93,6 +94,7 @@ private:
     boost::asio::awaitable<bool> answer_one(Session& session, boost::beast::flat_buffer& buffer);
     boost::asio::awaitable<bool> send(Session& session, unsigned status, std::string type,
                                       std::string body, bool keeps);
+    boost::asio::awaitable<bool> send_page(Session& session, const PageFile& file, bool keeps);
     boost::asio::awaitable<void> send_events(Session& session, WatchRequest request,
                                              std::shared_ptr<const EventLog> events);
     boost::asio::awaitable<bool> await_news(Session& session);

@@ -16,7 +16,13 @@ std::string_view text_of(boost::beast::string_view view) {
 
 Result<WatchRequest> judge(const http::request_header<http::fields>& head,
                            std::optional<bool> is_on_this_machine, const HttpAccess& access) {
-    if (is_on_this_machine) {
+    const Result<WatchRequest> request =
+        parse_watch_request(text_of(head.method_string()), text_of(head.target()),
+                            text_of(head[http::field::accept]), text_of(head["Last-Event-ID"]));
+    // A browser shows no token for a page: it is typed into the page, which has nothing of any job.
+    const bool is_where_token_is_typed =
+        request && request->what == WatchRequest::What::Page && access.token;
+    if (is_on_this_machine && !is_where_token_is_typed) {
         const HttpCaller caller{.is_on_this_machine = *is_on_this_machine,
                                 .host = text_of(head[http::field::host]),
                                 .origin = text_of(head[http::field::origin]),
@@ -25,8 +31,7 @@ Result<WatchRequest> judge(const http::request_header<http::fields>& head,
             return admitted.error();
         }
     }
-    return parse_watch_request(text_of(head.method_string()), text_of(head.target()),
-                               text_of(head[http::field::accept]), text_of(head["Last-Event-ID"]));
+    return request;
 }
 
 }  // namespace ddprun::rdzv

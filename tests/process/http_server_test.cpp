@@ -156,11 +156,25 @@ TEST_CASE("state and events are answered, anything else is said to be none of th
     const std::string later = answer_to("GET /events?from=2 HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK_FALSE(has(later, "\"text\":\"one\""));
     CHECK(has(later, "\"text\":\"two\""));
-    CHECK(has(answer_to("GET / HTTP/1.0\r\n\r\n"), " 404 "));
+    CHECK(has(answer_to("GET /page HTTP/1.0\r\n\r\n"), " 404 "));
     CHECK(has(answer_to("POST /status HTTP/1.0\r\n\r\n"), " 405 "));
     CHECK(has(answer_to("GET /events?from=x HTTP/1.0\r\n\r\n"), " 400 "));
     CHECK(answer_to("GET /status HTTP/1.1\r\nX: " + std::string(9000, 'x') + "\r\n\r\n").empty());
     CHECK(answer_to("no HTTP at all\r\n\r\n").empty());
+}
+
+TEST_CASE("a browser gets the page, which may load nothing but its own files") {
+    const Served served;
+    const std::string page = answer_to("GET / HTTP/1.0\r\n\r\n");
+    CHECK(page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"));
+    CHECK(has(page, "\r\nContent-Security-Policy: default-src 'none'; script-src 'self'; "));
+    CHECK_FALSE(has(page, "unsafe"));
+    CHECK(has(page, "frame-ancestors 'none'\r\n"));
+    CHECK(has(page, "\r\nX-Content-Type-Options: nosniff\r\n"));
+    CHECK(has(page, "\r\nReferrer-Policy: no-referrer\r\n"));
+    CHECK(page.ends_with("</html>\n"));
+    CHECK(has(answer_to("GET /page.js HTTP/1.0\r\n\r\n"), "Content-Type: text/javascript"));
+    CHECK(has(answer_to("POST / HTTP/1.0\r\n\r\n"), " 405 "));
 }
 
 TEST_CASE("who follows gets what comes, and the end once the run is over") {

@@ -3,10 +3,13 @@
 
 #include "rendezvous/http/http_access.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "rendezvous/http/http_request.hpp"
+#include "rendezvous/http/page_files.hpp"
+#include "rendezvous/http/request_head.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace ddprun;
@@ -116,7 +119,9 @@ TEST_CASE("what is asked for is a path, a job and where to begin") {
         const auto asked = ask(target);
         return asked ? std::optional<ErrorCode>() : std::optional(asked.error().code);
     };
-    CHECK(why_not("/") == ErrorCode::NotFound);
+    CHECK(why_not("/page") == ErrorCode::NotFound);
+    CHECK(why_not("/index.html") == ErrorCode::NotFound);
+    CHECK(why_not("/page.js/") == ErrorCode::NotFound);
     CHECK(why_not("/events/../status") == ErrorCode::NotFound);
     CHECK(why_not("/event%00s") == ErrorCode::NotFound);
     CHECK(why_not("//") == ErrorCode::NotFound);
@@ -126,4 +131,55 @@ TEST_CASE("what is asked for is a path, a job and where to begin") {
     CHECK(why_not("/events?follow=2") == ErrorCode::InvalidArgument);
     CHECK(why_not("/status?from=1") == ErrorCode::InvalidArgument);
     CHECK(parse_watch_request("POST", "/status", "", "").error().code == ErrorCode::Refused);
+}
+
+TEST_CASE("the page is small, and whatever it names is there") {
+    constexpr std::size_t kBytesMax = 150000;
+    std::size_t bytes = 0;
+    for (const PageFile& file : page_files()) {
+        CAPTURE(file.path);
+        CHECK_FALSE(file.bytes.empty());
+        bytes += file.bytes.size();
+        const auto asked = parse_watch_request("GET", file.path, "", "");
+        REQUIRE(asked.has_value());
+        CHECK(asked->what == WatchRequest::What::Page);
+        CHECK(asked->file->bytes == file.bytes);
+        // A style or script in the document is refused by its own policy.
+        CHECK(file.bytes.find("style=") == std::string_view::npos);
+        CHECK(file.bytes.find("<script>") == std::string_view::npos);
+        CHECK(file.bytes.find("innerHTML") == std::string_view::npos);
+        // "from './ask.js'", "href=\"page.css\""
+        for (const char* const before : {"from './", "href=\"", "src=\""}) {
+            for (std::size_t at = file.bytes.find(before); at != file.bytes.npos;
+                 at = file.bytes.find(before, at + 1)) {
+                const std::size_t from = at + std::string_view(before).size();
+                const std::size_t end = file.bytes.find_first_of("'\"", from);
+                const std::string name = "/" + std::string(file.bytes.substr(from, end - from));
+                CAPTURE(name);
+                CHECK((name[1] == '#' || parse_watch_request("GET", name, "", "").has_value()));
+            }
+        }
+    }
+    CHECK(page_files().front().path == "/");
+    CHECK(bytes <= kBytesMax);
+}
+
+TEST_CASE("the page is for who is answered, and where a token can be typed in, for everybody") {
+    namespace http = boost::beast::http;
+    const auto judged = [](const char* target, bool is_here, const HttpAccess& access) {
+        http::request_header<http::fields> head;
+        head.method(http::verb::get);
+        head.target(target);
+        head.set(http::field::host, "head.cluster.example:29400");
+        const Result<WatchRequest> request = judge(head, is_here, access);
+        return request ? std::optional<ErrorCode>() : std::optional(request.error().code);
+    };
+    const HttpAccess named{.token = std::nullopt, .hostname = "head.cluster.example"};
+    CHECK(judged("/", true, named) == std::nullopt);
+    CHECK(judged("/", true, {}) == ErrorCode::PermissionDenied);
+    CHECK(judged("/", false, named) == ErrorCode::PermissionDenied);
+    CHECK(judged("/", false, access_with_token()) == std::nullopt);
+    CHECK(judged("/page.js", false, access_with_token()) == std::nullopt);
+    CHECK(judged("/status", false, access_with_token()) == ErrorCode::PermissionDenied);
+    CHECK(judged("/nothing", false, access_with_token()) == ErrorCode::PermissionDenied);
 }
