@@ -78,9 +78,12 @@ struct Limits {
     int quarantine_after = 3;                   ///< failures that a node began, within the window
     Milliseconds quarantine_window{600000};     ///< quarantine_after counts over this long
     Milliseconds quarantine_cooldown{600000};   ///< the node is left out so long if others suffice
-    int same_failures_said = 3;                 ///< in a row, before any step: then it is said
-    std::size_t failures_kept_max = 64;         ///< reports kept of one generation
-    std::size_t timeline_events_max = 48;       ///< of the summary; the middle is dropped first
+    /// that an operator may hold the next generation, or leave a node out: a day
+    Milliseconds operator_for_max{86400000};
+    std::size_t orders_max = 64;           ///< of operators, that wait for their answer
+    int same_failures_said = 3;            ///< in a row, before any step: then it is said
+    std::size_t failures_kept_max = 64;    ///< reports kept of one generation
+    std::size_t timeline_events_max = 48;  ///< of the summary; the middle is dropped first
 
     // Leaving in time.
     /// of a deadline: for killing who stayed, the proof and the goodbye; half of a shorter one
@@ -168,7 +171,8 @@ struct Limits {
     std::size_t restarts_kept_max = 64;        ///< of one run, each with its phases; the newest
     std::size_t restarts_shown_max = 5;        ///< of these, at the job's end; report.json has all
     std::size_t watchers_max = 1024;           ///< HTTP connections at once
-    std::size_t http_header_bytes_max = 8192;  ///< of one request; no request has a body
+    std::size_t http_header_bytes_max = 8192;  ///< of one request
+    std::size_t http_body_bytes_max = 4096;    ///< of what an operator asks for; no other has one
     std::size_t http_batch_bytes_max = std::size_t{64} << 10;  ///< of events, in one write
     /// for a request to be whole, and for a watcher to take what it was sent; then it is dropped
     Milliseconds http_timeout{10000};

@@ -53,6 +53,12 @@
     X(HeldUpIgnored, "held-up-ignored",                                                          \
       "a daemon that was held up judges all leases when it wakes")                               \
     X(NoSelfDoubt, "no-self-doubt", "half of the nodes silent at once: all are declared dead")   \
+    X(HoldIgnored, "hold-ignored", "a generation starts although an operator holds the job")     \
+    X(HoldForgottenByDaemon, "hold-forgotten-by-daemon",                                         \
+      "a restarted daemon does not know that an operator holds the job")                         \
+    X(TargetIgnored, "target-ignored", "a generation has more nodes than an operator wants")     \
+    X(OrderTakenForFailure, "order-taken-for-failure", "what an operator stops is a failure")    \
+    X(OrderUnheard, "order-unheard", "a node that is drained by order is not let go")            \
     X(IsolationMissing, "isolation-missing",                                                     \
       "a node that is cut off lets its workers publish for ever")                                \
     X(IsolationLate, "isolation-late",                                                           \

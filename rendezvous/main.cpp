@@ -56,6 +56,7 @@ struct Flags {
     std::string ha;
     std::string advertise;
     std::string http_token_file;
+    std::string operator_secret_file;
     TlsFiles tls;
 };
 
@@ -90,6 +91,10 @@ options:
                         answer HTTP (/status, /events) to other machines, too, if they send the 64
                         hexadecimal digits in FILE as `Authorization: Bearer DIGITS`. Programs of
                         this machine are answered without
+  --operator-secret-file FILE
+                        take orders (ddpctl drain, restart, hold, stop, ...) from whoever holds the
+                        64 hexadecimal digits in FILE, which must not be the secret of the nodes;
+                        over HTTP as `Authorization: Bearer DIGITS`. Without it none are taken
   --insecure            no secret: everybody who reaches the port may join and end jobs
   --serve-tcpstore      be a store for plain torchrun on the same port, too:
                         torchrun --rdzv-backend c10d --rdzv-endpoint HOST:PORT --rdzv-conf is_host=0
@@ -153,6 +158,7 @@ void declare_flags(CLI::App& app, Flags& flags) {
     app.add_flag("--serve-tcpstore", flags.serves_tcpstore)->excludes(ha)->excludes(exits);
     app.add_option("--advertise", flags.advertise)->needs(ha);
     app.add_option("--http-token-file", flags.http_token_file);
+    app.add_option("--operator-secret-file", flags.operator_secret_file);
     app.add_option("--tls-cert", flags.tls.cert);
     app.add_option("--tls-key", flags.tls.key);
     app.add_option("--tls-ca", flags.tls.ca);
@@ -311,6 +317,28 @@ Result<LeadershipOptions> parse_ha(const std::string& text) {
     return options;
 }
 
+/// Who joins a job is no operator by that.
+Result<void> read_operator_secret(const std::string& file, ServerOptions& options) {
+    if (file.empty()) {
+        return {};
+    }
+    Result<JobSecret> secret = load_secret(file);
+    if (!secret) {
+        return Error{secret.error().code, "--operator-secret-file: " + secret.error().what};
+    }
+    const auto is_it = [&secret](const std::optional<JobSecret>& other) {
+        return other && is_same(*secret, *other);
+    };
+    if (is_it(options.secret) || is_it(options.http.token)) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("--operator-secret-file {}: it is the secret of {}, who would all "
+                                 "be operators; make another: openssl rand -hex 32",
+                                 file, is_it(options.secret) ? "the nodes" : "who watches")};
+    }
+    options.operator_secret = *std::move(secret);
+    return {};
+}
+
 int run(const Flags& flags) {
     Result<LeadershipOptions> competing = LeadershipOptions{};
     if (!flags.ha.empty()) {
@@ -337,6 +365,10 @@ int run(const Flags& flags) {
             return complain({token.error().code, "--http-token-file: " + token.error().what});
         }
         options.http.token = *std::move(token);
+    }
+    if (const Result<void> read = read_operator_secret(flags.operator_secret_file, options);
+        !read) {
+        return complain(read.error());
     }
     boost::system::error_code unknown;
     options.http.hostname = boost::asio::ip::host_name(unknown);

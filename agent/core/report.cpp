@@ -236,6 +236,7 @@ std::string headline_of(const rdzv::Verdict& verdict, const std::string& path) {
             return fmt::format("{} failed: {}", program, verdict.text);
         case rdzv::VerdictKind::Stopped:
         case rdzv::VerdictKind::Incomplete:
+        case rdzv::VerdictKind::Ended:
             break;
     }
     return fmt::format("{} {}", program, verdict.text);

@@ -15,6 +15,7 @@
 #include "agent/output/run_folder.hpp"
 #include "base/os/own_variable.hpp"
 #include "launcher/ctl/bundle.hpp"
+#include "launcher/ctl/give_orders.hpp"
 #include "launcher/ctl/jobs_text.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/peer_check.hpp"
@@ -34,6 +35,7 @@
 #include "rendezvous/client/control_client.hpp"
 #include "rendezvous/transport/secret_file.hpp"
 #include "rendezvous/wire/control.hpp"
+#include "rendezvous/wire/control_fields.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -45,9 +47,10 @@ using namespace ddprun::rdzv;
 constexpr int kExitNoSuchJob = 1;
 constexpr int kExitUnfit = 1;
 constexpr int kExitNotClean = 1;
+constexpr int kExitNotTaken = 1;
 
 /// What is asked.
-enum class Verb { Status, Jobs, Events, Stacks, Report, Doctor, Logs, Runs, Clean };
+enum class Verb { Status, Jobs, Events, Stacks, Report, Doctor, Logs, Runs, Clean, Order };
 
 struct Flags {
     Verb verb = Verb::Status;
@@ -66,6 +69,11 @@ struct Flags {
     std::uint64_t first_event = 1;
     std::string http_token_file;
     bool follows_events = false;
+    OperatorAction action = OperatorAction::Restart;  ///< of an order, as the next ones
+    std::string node;
+    std::string for_how_long;
+    int nodes = 0;
+    std::string operator_secret_file;
     bool asks_peers = false;
     std::string peers;
     int peers_port = 0;  ///< 0: not given
@@ -73,7 +81,7 @@ struct Flags {
 };
 
 constexpr const char* kHelp =
-    R"(Looks at jobs, logs and machines. Nothing but `ddpctl clean` changes anything.
+    R"(Looks at jobs, logs and machines, and gives orders to jobs.
 
 usage: ddpctl status [RUN] [options]
        ddpctl jobs [options]
@@ -85,6 +93,14 @@ usage: ddpctl status [RUN] [options]
        ddpctl clean [options]
        ddpctl doctor [--json]
        ddpctl doctor --peers [HOSTS] [options]
+       ddpctl drain NODE [options]
+       ddpctl restart [options]
+       ddpctl hold --for TIME [options]
+       ddpctl release [NODE] [options]
+       ddpctl quarantine NODE [--for TIME] [options]
+       ddpctl grow N [options]
+       ddpctl shrink N [options]
+       ddpctl stop [options]
 
 status: asks a rendezvous how its jobs stand: what each waits for, who is in it, what is left of
 its budgets, and what happened last. With RUN, and where no rendezvous answers, asks the ddprun of
@@ -109,6 +125,18 @@ doctor --peers: run on every node at once, each with the same list: all try to r
 that all know and at one that the kernel chose, and each says whom it cannot reach, and who has not
 reached it. That is what a job needs: a firewall that is open one way only shows here.
 
+Orders, from whoever holds the operators' secret. Each is an event `operator` of the job, with who
+asked; none uses up --max-restarts.
+drain: the workers save, NODE leaves for good, and a spare takes its place; else the others go on if
+they suffice.
+restart: the workers save and start anew.
+hold: no generation starts before TIME is over; workers that run are left alone.
+release: ends a hold; with NODE its quarantine.
+quarantine: NODE is left out for TIME (10m) while others suffice. A running node's workers save.
+grow, shrink: at least, at most N nodes from now on, of those that --nnodes allows. Those that there
+are too many of wait as spares.
+stop: the workers save, and the job is over, with exit code 98 of every ddprun.
+
 options of status:
   --rdzv-endpoint LIST  HOST[:PORT] of the rendezvous, as ddprun was given it; of several,
                         separated by commas, the first that knows the job; one that follows
@@ -123,6 +151,16 @@ options of status:
   --tls-cert FILE, --tls-key FILE
                         what to show to a rendezvous that was given --tls-ca
   -h, --help            this text
+
+options of orders:
+  --rdzv-endpoint LIST, --tls-ca, --tls-cert, --tls-key, --json
+                        as of status
+  --rdzv-id JOB         whose. Default: $PET_RDZV_ID
+  --operator-secret-file FILE
+                        as the rendezvous was given it; the secret of the nodes is not enough.
+                        Default: $DDPRUN_OPERATOR_SECRET_FILE
+  --for TIME            90, 90s, 10m or 2h; at most a day
+  NODE                  its id or its host's name, as status shows them
 
 options of logs:
   --rank R[,R]          only these ranks; default: all that run on this node. One alone is shown
@@ -173,9 +211,9 @@ options of doctor --peers:
   --json                as above
 
 exit codes:
-  0    answered
-  1    there is no such job, run, generation or rank; doctor: something is bad; clean: something
-       that had to go is still there
+  0    answered; the order was taken
+  1    there is no such job, run, node, generation or rank; an order that cannot be carried out as
+       things are; doctor: something is bad; clean: something that had to go is still there
   2    a flag or file that cannot be used
   69   no rendezvous answers there, or none of several leads
 
@@ -189,6 +227,7 @@ examples:
   ddpctl logs --grep 'nan|inf' --follow
   ddpctl logs --rank 3 --generation 1 -n 50     # what rank 3 said before the first restart
   ddpctl clean --keep 20
+  ddpctl drain gpu-07 --rdzv-endpoint head:29400 --rdzv-id llama
   srun ddpctl doctor --peers                    # on every node of the step
   ddpctl doctor --peers gpu-01,gpu-02           # on gpu-01 and on gpu-02
 )";
@@ -231,6 +270,36 @@ void declare_local_flags(CLI::App& app, Flags& flags) {
     report->callback([&flags] { flags.verb = Verb::Report; });
 }
 
+void declare_orders(CLI::App& app, Flags& flags) {
+    for (const auto& [name, action] : kOperatorActionNames) {
+        CLI::App* const verb = app.add_subcommand(std::string(name));
+        verb->formatter(std::make_shared<Help>());
+        verb->add_option("--rdzv-endpoint,--rdzv_endpoint", flags.endpoint);
+        verb->add_option("--rdzv-id,--rdzv_id", flags.job);
+        verb->add_option("--operator-secret-file,--operator_secret_file",
+                         flags.operator_secret_file);
+        verb->add_option("--tls-ca,--tls_ca", flags.tls.ca);
+        verb->add_option("--tls-cert,--tls_cert", flags.tls.cert);
+        verb->add_option("--tls-key,--tls_key", flags.tls.key);
+        verb->add_flag("--json", flags.wants_json);
+        const bool is_about_node =
+            action == OperatorAction::Drain || action == OperatorAction::Quarantine;
+        if (is_about_node || action == OperatorAction::Release) {
+            verb->add_option("node", flags.node)->required(is_about_node);
+        }
+        if (action == OperatorAction::Hold || action == OperatorAction::Quarantine) {
+            verb->add_option("--for", flags.for_how_long)->required(action == OperatorAction::Hold);
+        }
+        if (action == OperatorAction::Grow || action == OperatorAction::Shrink) {
+            verb->add_option("nodes", flags.nodes)->required()->check(CLI::PositiveNumber);
+        }
+        verb->callback([&flags, action = action] {
+            flags.verb = Verb::Order;
+            flags.action = action;
+        });
+    }
+}
+
 void declare_flags(CLI::App& app, Flags& flags) {
     app.formatter(std::make_shared<Help>());
     app.require_subcommand(1);
@@ -249,6 +318,7 @@ void declare_flags(CLI::App& app, Flags& flags) {
     status->add_option("--tls-cert,--tls_cert", flags.tls.cert);
     status->add_option("--tls-key,--tls_key", flags.tls.key);
     declare_local_flags(app, flags);
+    declare_orders(app, flags);
     CLI::App* const doctor = app.add_subcommand("doctor");
     doctor->formatter(std::make_shared<Help>());
     doctor->add_flag("--json", flags.wants_json);
@@ -441,27 +511,32 @@ int local_status(const Flags& flags) {
     return kExitSuccess;
 }
 
+/// Null: none is asked for.
+Result<std::shared_ptr<const TlsContext>> make_tls(const std::vector<Endpoint>& endpoints,
+                                                   const Flags& flags) {
+    if (!flags.tls.is_on()) {
+        return std::shared_ptr<const TlsContext>();
+    }
+    std::vector<std::string> hosts;
+    for (const Endpoint& endpoint : endpoints) {
+        hosts.push_back(endpoint.host);
+    }
+    return TlsContext::for_client(flags.tls, hosts);
+}
+
 /// The first answer with a job in it, else the first answer.
 Result<ControlAnswer> ask_all(const std::vector<Endpoint>& endpoints, const Flags& flags,
                               const std::optional<JobSecret>& secret) {
-    std::shared_ptr<const TlsContext> tls;
-    if (flags.tls.is_on()) {
-        std::vector<std::string> hosts;
-        for (const Endpoint& endpoint : endpoints) {
-            hosts.push_back(endpoint.host);
-        }
-        Result<std::shared_ptr<const TlsContext>> made = TlsContext::for_client(flags.tls, hosts);
-        if (!made) {
-            return made.error();
-        }
-        tls = *std::move(made);
+    const Result<std::shared_ptr<const TlsContext>> tls = make_tls(endpoints, flags);
+    if (!tls) {
+        return tls.error();
     }
     std::optional<ControlAnswer> answer;
     std::optional<Error> failure;
     for (const Endpoint& endpoint : endpoints) {
         const ControlOptions options{.endpoint = endpoint,
                                      .secret = secret,
-                                     .tls = tls,
+                                     .tls = *tls,
                                      .job = ddprun::JobId(flags.job),
                                      .limits = Limits()};
         Result<ControlAnswer> heard = ask_status(options);
@@ -529,6 +604,79 @@ int status(const Flags& flags) {
     }
     fmt::print(stderr, "ddpctl: the rendezvous at {} has no job\n", from);
     return kExitSuccess;
+}
+
+/// What the flags ask of which job.
+Result<OperatorOrder> read_order(const Flags& flags) {
+    const std::string job = flags.job.empty() ? own_variable("PET_RDZV_ID") : flags.job;
+    if (job.empty()) {
+        return Error{ErrorCode::InvalidArgument,
+                     "which job? Name it with --rdzv-id; ddpctl status lists them"};
+    }
+    OperatorOrder order{.job = ddprun::JobId(job),
+                        .action = flags.action,
+                        .node = flags.node,
+                        .duration = Milliseconds(0),
+                        .nodes = flags.nodes,
+                        .by = ddprun::launcher::who_asks()};
+    if (!flags.for_how_long.empty()) {
+        const std::optional<Milliseconds> time = ddprun::launcher::parse_time(flags.for_how_long);
+        if (!time) {
+            return Error{
+                ErrorCode::InvalidArgument,
+                fmt::format("--for {}: write a time like 90, 90s, 10m or 2h", flags.for_how_long)};
+        }
+        order.duration = *time;
+    }
+    return order;
+}
+
+Result<JobSecret> read_operator_secret(const Flags& flags) {
+    const std::string file = flags.operator_secret_file.empty()
+                                 ? own_variable("DDPRUN_OPERATOR_SECRET_FILE")
+                                 : flags.operator_secret_file;
+    if (file.empty()) {
+        return Error{ErrorCode::InvalidArgument,
+                     "orders need --operator-secret-file FILE, the one that the rendezvous was "
+                     "started with; the secret of the nodes is not enough"};
+    }
+    return load_secret(file);
+}
+
+int give_order(const Flags& flags) {
+    const Result<OperatorOrder> order = read_order(flags);
+    if (!order) {
+        return complain(order.error());
+    }
+    const Result<std::vector<Endpoint>> endpoints = read_endpoints(flags.endpoint);
+    if (!endpoints) {
+        return complain(endpoints.error());
+    }
+    const Result<std::shared_ptr<const TlsContext>> tls = make_tls(*endpoints, flags);
+    if (!tls) {
+        return complain(tls.error());
+    }
+    const Result<JobSecret> secret = read_operator_secret(flags);
+    if (!secret) {
+        return complain(secret.error());
+    }
+    const Result<OperatorReply> reply = ddprun::launcher::give_to_rendezvous(
+        {.endpoints = *endpoints, .secret = *secret, .tls = *tls}, *order);
+    if (!reply) {
+        return complain(reply.error());
+    }
+    const bool is_taken = reply->fault == OrderFault::None;
+    if (flags.wants_json) {
+        fmt::print("{}", ddprun::launcher::reply_json(*reply));
+    } else if (is_taken) {
+        fmt::print("{} (event {})\n", reply->text, reply->event);
+    } else {
+        fmt::print(stderr, "ddpctl: {}\n", reply->text);
+    }
+    if (is_taken) {
+        return kExitSuccess;
+    }
+    return reply->fault == OrderFault::Invalid ? int{kExitUsage} : kExitNotTaken;
 }
 
 /// What --peers names, or the nodes of a step of Slurm.
@@ -658,6 +806,8 @@ int main(int argc, char** argv) {
             return runs(flags);
         case Verb::Clean:
             return clean(flags);
+        case Verb::Order:
+            return give_order(flags);
         case Verb::Status:
             break;
     }

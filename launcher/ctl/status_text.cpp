@@ -180,6 +180,13 @@ std::string job_text(const JobStatus& job) {
     if (!job.not_durable.empty()) {
         text += fmt::format("  not durable: {}\n", clean(job.not_durable));
     }
+    if (job.held > Milliseconds(0)) {
+        text += fmt::format("  no generation starts for {} more: held by {}\n",
+                            duration_text(job.held), clean(job.held_by));
+    }
+    if (job.target_nodes > 0) {
+        text += fmt::format("  at most {} nodes, as an operator wants\n", job.target_nodes);
+    }
     text += fmt::format("  used: {}, {}\n",
                         budget_text(job.restarts_used, job.max_restarts, "restarts"),
                         budget_text(job.node_losses_used, job.max_node_losses, "node losses"));

@@ -86,10 +86,11 @@ constexpr std::array kFlags = {
     value("secret-file", "FILE", Group::Meeting,
           "the nodes' common secret (default ~/.config/ddprun/secret,\nmade on first use;"
           " the same file must be on every node)"),
+    value("operator-secret-file", "FILE", Group::Meeting,
+          "whoever holds it may order (ddpctl drain, stop, ...)"),
     on_or_off("insecure", Group::Meeting, "no secret: whoever reaches the port may join"),
     value("tls-ca", "FILE", Group::Meeting,
-          "hide what nodes and rendezvous say (TLS 1.3): the authority\nwhose certificate the"
-          " rendezvous must show for HOST"),
+          "speak TLS 1.3; authority of the rendezvous's certificate"),
     value("tls-cert", "FILE", Group::Meeting,
           "what this node shows; of the node that owns HOST, also what\nits rendezvous shows"),
     value("tls-key", "FILE", Group::Meeting, "the private key of --tls-cert, without a passphrase"),

@@ -64,6 +64,7 @@ struct LaunchPlan {
     bool makes_secret = false;         ///< whoever comes first makes secret_file
     bool removes_secret = false;       ///< this node does so at the end
     bool is_insecure = false;
+    std::string operator_secret_file;  ///< of the rendezvous that this node may start; empty
     rdzv::TlsFiles tls;
     /// None: a minute, or ten of a daemon that a site keeps running.
     std::optional<Milliseconds> rendezvous_lost_timeout;

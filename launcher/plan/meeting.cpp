@@ -326,6 +326,21 @@ void choose_secret(const Surroundings& surroundings, LaunchPlan& plan) {
     }
 }
 
+Result<void> take_operator_secret(const CommandLine& line, const Surroundings& surroundings,
+                                  LaunchPlan& plan) {
+    const std::optional<Given> file = value_if_any(line, "operator-secret-file");
+    if (!file || plan.is_single_node) {
+        return {};  // there its user is the operator
+    }
+    if (!surroundings.exists(file->value) || surroundings.is_directory(file->value)) {
+        return bad_value(*file,
+                         "no such file; make it once, for who may give orders: "
+                         "openssl rand -hex 32");
+    }
+    plan.operator_secret_file = file->value;
+    return {};
+}
+
 Result<void> take_secret(const CommandLine& line, const Surroundings& surroundings,
                          LaunchPlan& plan) {
     plan.is_insecure = line.is_on("insecure");
@@ -368,6 +383,9 @@ Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundi
         return taken;
     }
     if (Result<void> taken = name_node(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_operator_secret(line, surroundings, plan); !taken) {
         return taken;
     }
     return take_secret(line, surroundings, plan);

@@ -109,6 +109,10 @@ Result<void> DaemonStarter::start(const rdzv::Listener& listener) {
     } else {
         spec.command.insert(spec.command.end(), {"--secret-file", options_.secret_file});
     }
+    if (!options_.operator_secret_file.empty()) {
+        spec.command.insert(spec.command.end(),
+                            {"--operator-secret-file", options_.operator_secret_file});
+    }
     if (options_.tls.is_on()) {
         const rdzv::TlsFiles& tls = options_.tls;
         spec.command.insert(spec.command.end(),

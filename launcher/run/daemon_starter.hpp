@@ -26,9 +26,10 @@ struct DaemonStarterOptions {
     rdzv::Endpoint endpoint;  ///< numeric
     std::string secret_file;  ///< empty with is_insecure
     bool is_insecure = false;
-    rdzv::TlsFiles tls;        ///< all of them, or none
-    std::string state_folder;  ///< where the daemon keeps its runs
-    std::string log_file;      ///< what the daemon says is appended here
+    std::string operator_secret_file;  ///< empty: it takes no orders
+    rdzv::TlsFiles tls;                ///< all of them, or none
+    std::string state_folder;          ///< where the daemon keeps its runs
+    std::string log_file;              ///< what the daemon says is appended here
     Limits limits;
 };
 

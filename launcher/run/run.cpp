@@ -241,6 +241,7 @@ private:
         if (!plan_.is_insecure) {
             options.secret_file = rdzv::secret_file_path(plan_.secret_file);
         }
+        options.operator_secret_file = plan_.operator_secret_file;
         options.tls = plan_.tls;
         options.state_folder =
             fmt::format("{}/rendezvous-{}-{}", state_folder_, endpoint.host, endpoint.port);

@@ -26,6 +26,7 @@ namespace {
 /// Outlives the loop that asks it.
 struct Question {
     const ControlOptions& options;
+    const std::string& body;
     const Endpoint& endpoint;
     Dialer dialer;
     asio::steady_timer deadline;
@@ -51,7 +52,7 @@ asio::awaitable<void> ask(Question& question) {
             connection.fail("no answer in time");
         }
     });
-    connection.send(encode(AskStatus{options.job}));
+    connection.send(question.body);
     bool is_answered = false;
     std::function<void(std::string_view)> on_body = [&](std::string_view body) {
         is_answered = true;
@@ -68,15 +69,23 @@ asio::awaitable<void> ask(Question& question) {
     }
 }
 
+/// What is said, and as whom.
+struct Speech {
+    PeerRole role = PeerRole::Control;
+    std::string body;
+};
+
 /// What the daemon at `endpoint` says.
-Result<std::string> ask_one(const ControlOptions& options, const Endpoint& endpoint) {
+Result<std::string> ask_one(const ControlOptions& options, const Speech& speech,
+                            const Endpoint& endpoint) {
     asio::io_context io(1);
     Question question{options,
+                      speech.body,
                       endpoint,
                       Dialer(io, DialOptions{.secret = options.secret,
                                              .tls = options.tls,
                                              .job = options.job,
-                                             .role = PeerRole::Control,
+                                             .role = speech.role,
                                              .limits = options.limits,
                                              .on_resolved = {}}),
                       asio::steady_timer(io),
@@ -94,39 +103,68 @@ std::optional<Redirect> redirect_in(const std::string& body, const Limits& limit
     return redirect != nullptr ? std::optional(*redirect) : std::nullopt;
 }
 
-}  // namespace
+struct Answer {
+    std::string body;
+    Endpoint from;
+};
 
-Result<ControlAnswer> ask_status(const ControlOptions& options) {
+/// What whoever decides says.
+Result<Answer> ask_leader(const ControlOptions& options, const Speech& speech) {
     Endpoint endpoint = options.endpoint;
     std::string way;  // for people
     for (int redirects = 0;; ++redirects) {
-        Result<std::string> body = ask_one(options, endpoint);
+        Result<std::string> body = ask_one(options, speech, endpoint);
         if (!body) {
-            return way.empty() ? body.error()
-                               : Error{ErrorCode::ConnectionLost, way + body.error().what};
+            return way.empty() ? body.error() : Error{body.error().code, way + body.error().what};
+        }
+        const std::optional<Redirect> redirect = redirect_in(*body, options.limits);
+        if (!redirect) {
+            return Answer{*std::move(body), endpoint};
         }
         const std::string from = to_string(endpoint);
-        if (const std::optional<Redirect> redirect = redirect_in(*body, options.limits)) {
-            const Result<Endpoint> leader = parse_endpoint(redirect->endpoint);
-            if (!leader || redirects >= options.limits.redirects_max) {
-                return Error{ErrorCode::ConnectionLost,
-                             fmt::format("{}the rendezvous at {} is one of several, and none of "
-                                         "them leads at the moment; ask again",
-                                         way, from)};
-            }
-            way += fmt::format("the rendezvous at {} follows the one at {}: ", from,
-                               redirect->endpoint);
-            endpoint = *leader;
-            continue;
+        const Result<Endpoint> leader = parse_endpoint(redirect->endpoint);
+        if (!leader || redirects >= options.limits.redirects_max) {
+            return Error{ErrorCode::ConnectionLost,
+                         fmt::format("{}the rendezvous at {} is one of several, and none of "
+                                     "them leads at the moment; ask again",
+                                     way, from)};
         }
-        Result<StatusReply> reply = decode_status_reply(*body, options.limits);
-        if (!reply) {
-            return Error{reply.error().code,
-                         fmt::format("the rendezvous at {} says what we do not understand: {}",
-                                     from, reply.error().what)};
-        }
-        return ControlAnswer{*std::move(body), *std::move(reply), endpoint};
+        way +=
+            fmt::format("the rendezvous at {} follows the one at {}: ", from, redirect->endpoint);
+        endpoint = *leader;
     }
+}
+
+Error not_understood(const Endpoint& from, const Error& why) {
+    return {why.code, fmt::format("the rendezvous at {} says what we do not understand: {}",
+                                  to_string(from), why.what)};
+}
+
+}  // namespace
+
+Result<ControlAnswer> ask_status(const ControlOptions& options) {
+    Result<Answer> answer =
+        ask_leader(options, {PeerRole::Control, encode(AskStatus{options.job})});
+    if (!answer) {
+        return answer.error();
+    }
+    Result<StatusReply> reply = decode_status_reply(answer->body, options.limits);
+    if (!reply) {
+        return not_understood(answer->from, reply.error());
+    }
+    return ControlAnswer{std::move(answer->body), *std::move(reply), answer->from};
+}
+
+Result<OperatorReply> give_order(const ControlOptions& options, const OperatorOrder& order) {
+    const Result<Answer> answer = ask_leader(options, {PeerRole::Operator, encode(order)});
+    if (!answer) {
+        return answer.error();
+    }
+    Result<OperatorReply> reply = decode_operator_reply(answer->body, options.limits);
+    if (!reply) {
+        return not_understood(answer->from, reply.error());
+    }
+    return reply;
 }
 
 }  // namespace ddprun::rdzv

@@ -16,7 +16,7 @@ namespace ddprun::rdzv {
 
 struct ControlOptions {
     Endpoint endpoint;
-    std::optional<JobSecret> secret;        ///< none: --insecure
+    std::optional<JobSecret> secret;        ///< none: --insecure; of an order, the operators'
     std::shared_ptr<const TlsContext> tls;  ///< null: none
     JobId job;                              ///< the only one that may be asked about; empty: all
     Limits limits;
@@ -33,5 +33,10 @@ struct ControlAnswer {
 /// twice hello_timeout for each daemon that is asked, and for as long as host names take to be
 /// resolved. Failure names the endpoint, and the way there.
 [[nodiscard]] Result<ControlAnswer> ask_status(const ControlOptions& options);
+
+/// Gives the order to whoever decides about `options.job`, as ask_status() asks; its job is that
+/// one's. Success: it was heard, and the reply says what becomes of it.
+[[nodiscard]] Result<OperatorReply> give_order(const ControlOptions& options,
+                                               const OperatorOrder& order);
 
 }  // namespace ddprun::rdzv

@@ -120,6 +120,9 @@ void take_over(Step& step, const Holders& holders) {
     const Join& first = holders.joins.front().second;
     run.token = first.run_token;
     run.settings = first.settings;
+    if (run.target_nodes && !is_size(run.settings, *run.target_nodes)) {
+        run.target_nodes.reset();
+    }
     run.current.number = holders.generation;
     run.current.digest = holders.digest;
     run.current.store = first.held->store;

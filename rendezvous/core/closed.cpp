@@ -33,6 +33,7 @@ void enter_closed(Step& step, Verdict verdict) {
         }
     }
     run.explain_at.reset();
+    run.hold.reset();
     become(run, Closed{.verdict = std::move(verdict), .at = step.now});
 }
 
@@ -91,6 +92,12 @@ void close_incomplete(Step& step) {
                                                    explain_run(step.run, step.now))});
 }
 
+void close_ended(Step& step, const std::string& by) {
+    enter_closed(step, Verdict{.kind = VerdictKind::Ended,
+                               .exit_code = kExitEnded,
+                               .text = fmt::format("stopped by {}", by)});
+}
+
 void close_if_deserted(Step& step, const char* text) {
     const bool is_deserted = step.run.nodes.empty() || DDP_BUG(ClosedByOneExit);
     if (is_deserted && !is_closed(step.run)) {
@@ -104,8 +111,9 @@ bool is_answered_by_verdict(const Run& run, const Closed& closed, const Join& jo
     if (!join.run_token.empty() && join.run_token == run.token) {
         return true;
     }
-    const bool is_decided =
-        closed.verdict.kind == VerdictKind::Succeeded || closed.verdict.kind == VerdictKind::Failed;
+    const bool is_decided = closed.verdict.kind == VerdictKind::Succeeded ||
+                            closed.verdict.kind == VerdictKind::Failed ||
+                            closed.verdict.kind == VerdictKind::Ended;
     return is_decided && now - closed.at < kept && !run.departed.contains(join.node);
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/tagged.hpp"
@@ -32,6 +34,8 @@ void close_too_many_losses(Step& step, const Stopping& stopping);
 void close_unprepared(Step& step, std::string text, int exit_code);
 
 void close_incomplete(Step& step);
+/// By the operator `by`.
+void close_ended(Step& step, const std::string& by);
 /// *Stopped*, with `text`, if nobody is left and the run is open.
 void close_if_deserted(Step& step, const char* text);
 

@@ -15,6 +15,7 @@
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/membership.hpp"
+#include "rendezvous/core/orders.hpp"
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
@@ -173,6 +174,9 @@ void judge_durability(Step& step, const std::string& fault) {
 /// Deadlines in the order in which they may depend on each other.
 void judge_deadlines(Step& step) {
     Run& run = step.run;
+    if (run.hold && run.hold->until <= step.now) {
+        end_hold(step);
+    }
     judge_leases(step);
     judge_departures(step);
     if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
@@ -206,6 +210,7 @@ void take(Step& step, const Input& input) {
                    [&](const HeldUp& in) { held_up(step, in.by); },
                    [&](const Tick&) { judge_deadlines(step); },
                    [&](const Durability& in) { judge_durability(step, in.fault); },
+                   [&](const OrderGiven& in) { take_order(step, in); },
                },
                input);
 }
@@ -375,6 +380,10 @@ void Coordinator::step(Instant now, const Input& input, Effects& out) {
         take_unfit(received->connection, *unfit, out);
     }
     if (!run_) {
+        if (const OrderGiven* given = std::get_if<OrderGiven>(&input)) {
+            refuse_order(out, *given, OrderFault::Unknown,
+                         fmt::format("nobody has joined job {}", job_.value()));
+        }
         return;  // nothing was ever joined: no connection of ours, no deadline
     }
     Step step{job_, options_, rng_, now, *run_, out};
@@ -408,6 +417,9 @@ std::optional<Instant> Coordinator::next_deadline() const {
         consider(departing.until);
     }
     consider(run_->explain_at);
+    if (run_->hold) {
+        consider(run_->hold->until);
+    }
     return deadline;
 }
 

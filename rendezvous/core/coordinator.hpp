@@ -14,6 +14,7 @@
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/events/event.hpp"
+#include "rendezvous/wire/control.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "rendezvous/wire/run_record.hpp"
 
@@ -48,7 +49,14 @@ struct Durability {
     std::string fault;
 };
 
-using Input = std::variant<Received, ConnectionEnded, HeldUp, Tick, Durability>;
+/// An operator, who has proved to be one, asks for something; answered by Ordered.
+struct OrderGiven {
+    std::uint64_t number = 0;  ///< of the answer
+    OperatorOrder order;
+    std::string from;  ///< where it came from, for people
+};
+
+using Input = std::variant<Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven>;
 
 // --------------------------------------------------------------------------------------- effects
 
@@ -73,7 +81,14 @@ struct Publish {
     Event event;
 };
 
-using Effect = std::variant<Send, CloseConnection, Trace, Publish>;
+/// What becomes of an order. If it is taken, the last event `operator` that was published is its
+/// record, and whoever carries this out puts its number in.
+struct Ordered {
+    std::uint64_t number = 0;
+    OperatorReply reply;
+};
+
+using Effect = std::variant<Send, CloseConnection, Trace, Publish, Ordered>;
 
 /// It says only that a beat has arrived: no record delays it, or a slow disk would cost leases.
 [[nodiscard]] inline bool is_acknowledgement(const Effect& effect) {

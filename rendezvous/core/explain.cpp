@@ -21,7 +21,8 @@ std::string name_of(const Node& node) {
     return node.info.hostname;
 }
 
-/// "a, b", and only the first of very many.
+}  // namespace
+
 std::string list_of(const std::vector<std::string>& names) {
     constexpr std::size_t kNamesMax = 8;
     std::string list;
@@ -33,6 +34,8 @@ std::string list_of(const std::vector<std::string>& names) {
     }
     return list;
 }
+
+namespace {
 
 bool is_absent_as_unfit(const Run& run, const NodeId& id, Instant now) {
     const auto found = run.quarantined.find(id);
@@ -94,6 +97,13 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
     const std::size_t here = run.nodes.ready().size();
     const std::string range = nnodes_of(run.settings);
     const bool is_first = run.current.places.empty();
+    if (is_held(run, now)) {
+        return fmt::format(
+            "held by {} for {} s, or until it is released (ddpctl release): {} of "
+            "{} here ({}){}",
+            run.hold->by, run.hold->asked.count() / 1000, node_count(here), range,
+            here == 0 ? "none" : names_here(run), and_unfit);
+    }
     if (is_preparing(run) && (is_first || here < minimum(run))) {
         return fmt::format("waiting for the prepare command on {}: {} of {} ready{}",
                            names_preparing(run), node_count(here), range, and_unfit);
@@ -128,7 +138,7 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
 std::string growth_missing(const Run& run) {
     const std::size_t size = run.current.places.size();
     const std::size_t here = size + run.nodes.ready().size();
-    const std::optional<std::size_t> wanted = next_size(run.settings, size);
+    const std::optional<std::size_t> wanted = larger_size(run, size);
     if (!has_sizes(run.settings) || !run.settings.grow || !wanted || here >= *wanted) {
         return {};
     }
@@ -244,7 +254,8 @@ namespace {
 Waiting waiting_for(const Run& run, const std::string& text, Instant now) {
     Waiting waiting{.text = text};
     const Forming* const forming = std::get_if<Forming>(&run.phase);
-    if (forming != nullptr && run.nodes.ready().size() < minimum(run) && !is_preparing(run)) {
+    if (forming != nullptr && run.nodes.ready().size() < minimum(run) && !is_preparing(run) &&
+        !is_held(run, now)) {
         const auto left = std::chrono::duration_cast<Milliseconds>(forming->give_up_at - now);
         waiting.limit = run.settings.join_timeout;
         waiting.waited = std::clamp(waiting.limit - left, Milliseconds(0), waiting.limit);

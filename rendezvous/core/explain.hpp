@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "base/instant.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -19,6 +20,8 @@ void tell_head(Step& step, const std::string& text);
 /// On the console of every node.
 void tell_all(Step& step, const std::string& text);
 
+/// "a, b", and only the first of very many.
+[[nodiscard]] std::string list_of(const std::vector<std::string>& names);
 [[nodiscard]] std::string explain_run(const Run& run, Instant now);
 [[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes
 /// "c is not fit (...)", of those that said so and are not here; empty if there are none.

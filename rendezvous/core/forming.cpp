@@ -67,10 +67,11 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
     });
     const std::size_t surplus = DDP_BUG(SpareStarted) ? 1 : 0;
     const std::size_t usable = usable_count(run, now);
-    const std::size_t size =
-        DDP_BUG(SizesIgnored)
-            ? std::min(usable, maximum(run))
-            : largest_size(run.settings, DDP_BUG(LargerSizeMissed) ? minimum(run) : usable);
+    const std::size_t size = DDP_BUG(SizesIgnored)
+                                 ? std::min(usable, maximum(run))
+                                 : largest_size(run.settings, DDP_BUG(LargerSizeMissed)
+                                                                  ? minimum(run)
+                                                                  : std::min(usable, maximum(run)));
     ranked.resize(std::min(usable, size + surplus));
     std::vector<Candidate> chosen;
     for (const Ranked& one : ranked) {
@@ -145,6 +146,9 @@ std::optional<Instant> start_time(const Run& run, const Forming& forming, Instan
     if (at && forming.not_before) {
         at = std::max(*at, *forming.not_before);
     }
+    if (at && is_held(run, now)) {
+        at = std::max(*at, run.hold->until);
+    }
     return at;
 }
 
@@ -168,7 +172,7 @@ void enter_forming(Step& step, std::string why) {
 
 void form_if_possible(Step& step, Forming& forming) {
     const Run& run = step.run;
-    if (run.nodes.ready().size() >= minimum(run) || is_preparing(run)) {
+    if (run.nodes.ready().size() >= minimum(run) || is_preparing(run) || is_held(run, step.now)) {
         forming.give_up_at = step.now + run.settings.join_timeout;
     }
     if (forming.not_before && *forming.not_before <= step.now) {
@@ -189,9 +193,18 @@ void form_if_possible(Step& step, Forming& forming) {
     }
 }
 
+void end_hold(Step& step) {
+    step.run.hold.reset();
+    if (Forming* forming = std::get_if<Forming>(&step.run.phase)) {
+        forming->give_up_at = step.now + step.run.settings.join_timeout;
+    }
+    step.run.explain_at = step.now;
+    write_behind(step);
+}
+
 void give_up_forming(Step& step, const Forming& forming) {
     if (step.run.nodes.ready().size() < minimum(step.run) && !is_preparing(step.run) &&
-        forming.give_up_at <= step.now) {
+        !is_held(step.run, step.now) && forming.give_up_at <= step.now) {
         DDP_PROBE(minimum_never_reached);
         close_incomplete(step);
     }

@@ -31,6 +31,8 @@ struct Forming {
 void enter_forming(Step& step, std::string why);
 /// Starts the next generation when its time has come.
 void form_if_possible(Step& step, Forming& forming);
+/// An operator's hold is over, by itself or not: what is missing has its whole time to come.
+void end_hold(Step& step);
 /// The verdict *incomplete*, when the minimum stayed missing.
 void give_up_forming(Step& step, const Forming& forming);
 /// When one of both wants to be called; none while only an input or a lease can change anything.

@@ -9,6 +9,7 @@
 
 #include "base/probe.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/step.hpp"
 
 namespace ddprun::rdzv {

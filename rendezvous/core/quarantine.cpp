@@ -16,20 +16,18 @@ namespace ddprun::rdzv {
 
 namespace {
 
-std::string text_of(const Quarantine& one, const Limits& limits) {
+std::string text_of(const Quarantine& one, Instant now) {
     return fmt::format("node {} {}: left out for {} s while others suffice", one.hostname, one.why,
-                       limits.quarantine_cooldown.count() / 1000);
+                       std::chrono::duration_cast<std::chrono::seconds>(one.until - now).count());
 }
 
 /// False if there is no room.
 bool quarantine(Step& step, const NodeId& id, Quarantine one, bool is_news = true) {
-    const Limits& limits = step.options.limits;
-    one.until = step.now + limits.quarantine_cooldown;
-    if (!step.run.quarantined.has_room_for(id, limits, step.now)) {
+    if (!step.run.quarantined.has_room_for(id, step.options.limits, step.now)) {
         return false;
     }
     if (is_news) {
-        note(step, text_of(one, limits));
+        note(step, text_of(one, step.now));
         publish(step, EventKind::Quarantine,
                 {{"host", one.hostname}, {"node", id.value()}, {"text", one.why}});
     }
@@ -73,6 +71,11 @@ void QuarantineList::put(const NodeId& id, Quarantine one) {
     all_[id] = std::move(one);
 }
 
+void QuarantineList::release(const NodeId& id) {
+    blames_.erase(id);
+    all_.erase(id);
+}
+
 std::size_t QuarantineList::count_failure(const NodeId& id, const Limits& limits, Instant now) {
     if (blames_.size() >= limits.nodes_max && !blames_.contains(id)) {
         return 0;
@@ -101,18 +104,31 @@ void quarantine_if_dispensable(Step& step, const NodeId& id, const std::string& 
     // A node that has just been lost is not among them any more.
     const std::size_t others = step.run.nodes.size() - (step.run.nodes.contains(id) ? 1 : 0);
     if (others >= minimum(step.run)) {
-        quarantine(step, id, Quarantine{.hostname = hostname, .why = why});
+        quarantine(step, id,
+                   Quarantine{.until = step.now + step.options.limits.quarantine_cooldown,
+                              .hostname = hostname,
+                              .why = why});
     }
 }
 
 bool quarantine_unfit(Step& step, const NodeId& id, const std::string& hostname,
                       const std::string& why) {
-    Quarantine unfit{
-        .hostname = hostname, .why = fmt::format("is not fit ({})", why), .is_unfit = true};
+    Quarantine unfit{.until = step.now + step.options.limits.quarantine_cooldown,
+                     .hostname = hostname,
+                     .why = fmt::format("is not fit ({})", why),
+                     .is_unfit = true};
     // A ddprun that is started again and again until it is fit must not fill the timeline.
     const bool is_news = !step.run.quarantined.is_left_out(id, step.now) ||
                          step.run.quarantined.at(id).why != unfit.why;
     return quarantine(step, id, std::move(unfit), is_news) && is_news;
+}
+
+bool quarantine_by_order(Step& step, const NodeId& id, const std::string& hostname,
+                         const std::string& by, Milliseconds duration) {
+    return quarantine(step, id,
+                      Quarantine{.until = step.now + duration,
+                                 .hostname = hostname,
+                                 .why = fmt::format("was put in quarantine by {}", by)});
 }
 
 void judge_unfit(Step& step, const std::vector<Unfit>& told) {
@@ -122,7 +138,7 @@ void judge_unfit(Step& step, const std::vector<Unfit>& told) {
         if (known == nullptr) {
             if (!DDP_BUG(UnfitStrangerForgotten) &&
                 quarantine_unfit(step, unfit.node, unfit.hostname, unfit.why)) {
-                tell_head(step, text_of(run.quarantined.at(unfit.node), step.options.limits));
+                tell_head(step, text_of(run.quarantined.at(unfit.node), step.now));
             }
         } else if ((unfit.run_token == run.token && unfit.process == known->info.process) ||
                    DDP_BUG(UnfitStrangerBelieved)) {

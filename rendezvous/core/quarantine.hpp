@@ -50,6 +50,8 @@ public:
     [[nodiscard]] bool has_room_for(const NodeId& id, const Limits& limits, Instant now);
     /// Where there is room. Its earlier failures are forgotten.
     void put(const NodeId& id, Quarantine one);
+    /// It is left out no more, and nothing that it began counts.
+    void release(const NodeId& id);
     /// How many failures the node has begun within Limits::quarantine_window, with this one; 0 if
     /// there is no room to count.
     std::size_t count_failure(const NodeId& id, const Limits& limits, Instant now);
@@ -67,6 +69,9 @@ void quarantine_if_dispensable(Step& step, const NodeId& id, const std::string& 
 /// For `why`, which a node found wrong with itself. True if that is news.
 bool quarantine_unfit(Step& step, const NodeId& id, const std::string& hostname,
                       const std::string& why);
+/// An operator wants it. False if there is no room.
+bool quarantine_by_order(Step& step, const NodeId& id, const std::string& hostname,
+                         const std::string& by, Milliseconds duration);
 /// Nodes that said so instead of joining: a stranger goes into quarantine, a node of the run that
 /// said so itself is lost, and one that has its name from another ddprun stays what it is.
 void judge_unfit(Step& step, const std::vector<Unfit>& told);

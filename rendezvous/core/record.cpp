@@ -52,6 +52,7 @@ void record_phase(const Stopping& stopping, RunRecord& record) {
     record.lost_nodes = stopping.lost_nodes;
     record.loss_why = stopping.loss_why;
     record.is_explained_by_loss = stopping.is_explained_by_loss;
+    record.ended_by = stopping.ended_by;
 }
 
 void record_phase(const Closed& closed, RunRecord& record) {
@@ -90,6 +91,9 @@ void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, R
         node.last_heard = now;
         run.nodes.set_standing(recorded.node,
                                recorded.is_member ? Standing::Member : Standing::Ready);
+        if (recorded.leaving) {
+            run.nodes.set_leaving(recorded.node, *recorded.leaving);
+        }
         run.nodes.promise_lease(recorded.node, now + limits.reconnect_grace);
     }
 }
@@ -116,6 +120,7 @@ std::variant<Forming, Running, Stopping> phase_of(const RunRecord& record, const
     stopping.lost_nodes = record.lost_nodes;
     stopping.loss_why = record.loss_why;
     stopping.is_explained_by_loss = record.is_explained_by_loss;
+    stopping.ended_by = record.ended_by;
     for (const RecordedNode& node : record.nodes) {
         if (node.is_member) {
             stopping.pending.insert(node.node);
@@ -142,7 +147,8 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
                                             .process = node.info.process,
                                             .hostname = node.info.hostname,
                                             .slots = node.info.slots,
-                                            .is_member = node.is_member()});
+                                            .is_member = node.is_member(),
+                                            .leaving = node.leaving()});
     }
     record.departed = values_of(run.departed);
     record.restarts_used = run.budgets.restarts_used;
@@ -158,6 +164,12 @@ RunRecord record_of(const JobId& job, const Run& run, Instant now) {
                 .why = one.why,
                 .is_unfit = one.is_unfit});
         }
+    }
+    record.target_nodes = run.target_nodes.value_or(0);
+    if (is_held(run, now)) {
+        record.held_for = std::chrono::duration_cast<Milliseconds>(run.hold->until - now);
+        record.held_in_all = run.hold->asked;
+        record.held_by = run.hold->by;
     }
     record.is_prepared = run.preparation.is_done;
     record.timeline = run.timeline;
@@ -190,6 +202,9 @@ std::string flaw_of(const RunRecord& record) {
     if (!are_sizes_sound(record.settings) ||
         places.size() > static_cast<std::size_t>(record.settings.max_nodes)) {
         return "its rank map does not fit --nnodes";
+    }
+    if (record.target_nodes != 0 && !is_size(record.settings, record.target_nodes)) {
+        return "its target is no size of --nnodes";
     }
     if (record.restarts_used > record.settings.max_restarts ||
         (record.settings.max_node_losses >= 0 &&
@@ -240,6 +255,13 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
                                                   .hostname = one.hostname,
                                                   .why = one.why,
                                                   .is_unfit = one.is_unfit});
+    }
+    if (record.target_nodes != 0) {
+        run->target_nodes = record.target_nodes;
+    }
+    if (record.held_for > Milliseconds(0) && !DDP_BUG(HoldForgottenByDaemon)) {
+        run->hold =
+            Hold{.until = now + record.held_for, .asked = record.held_in_all, .by = record.held_by};
     }
     run->preparation.is_done = record.is_prepared;
     run->timeline = record.timeline;

@@ -34,6 +34,13 @@ struct Departing {
     Instant until{};  ///< then it is closed
 };
 
+/// An operator lets no generation start before `until`.
+struct Hold {
+    Instant until{};
+    Milliseconds asked{0};  ///< for how long
+    std::string by;
+};
+
 using Phase = std::variant<Forming, Running, Stopping, Closed, Adopting, Restored>;
 
 /// One life of the job, from the first join to the verdict. Its parts keep their own invariants;
@@ -58,6 +65,10 @@ struct Run {
     std::map<ConnectionId, Departing> departing;  ///< told to go and still connected
     std::set<NodeId> departed;                    ///< left or said goodbye, at most nodes_max
 
+    // What operators have asked for.
+    std::optional<Hold> hold;
+    std::optional<int> target_nodes;  ///< no more than these; one of the sizes
+
     // What a daemon before this one may have decided.
     bool may_be_older = false;  ///< this process knows of no earlier run of the job
     Generation adopted_up_to;   ///< older generations that nodes hold are no news
@@ -77,6 +88,9 @@ struct Run {
 
 [[nodiscard]] bool is_closed(const Run& run);
 [[nodiscard]] std::size_t minimum(const Run& run);  ///< --nnodes MIN
-[[nodiscard]] std::size_t maximum(const Run& run);  ///< --nnodes MAX
+[[nodiscard]] std::size_t maximum(const Run& run);  ///< --nnodes MAX, or what an operator wants
+/// The next one above `nodes` that a generation may have; none: that is the largest.
+[[nodiscard]] std::optional<std::size_t> larger_size(const Run& run, std::size_t nodes);
+[[nodiscard]] bool is_held(const Run& run, Instant now);  ///< by an operator
 
 }  // namespace ddprun::rdzv

@@ -155,7 +155,7 @@ void stop_if_hung(Step& step, Running& running) {
 
 std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now) {
     const std::set<NodeId>& ready = run.nodes.ready();
-    const std::optional<std::size_t> wanted = next_size(run.settings, run.current.places.size());
+    const std::optional<std::size_t> wanted = larger_size(run, run.current.places.size());
     if (!run.settings.grow || running.has_finished_rank || !wanted) {
         return std::nullopt;
     }
@@ -163,7 +163,10 @@ std::optional<Instant> grow_time(const Run& run, const Running& running, Instant
     if (ready.size() < more) {
         return std::nullopt;
     }
-    const Instant earliest = running.since + run.settings.grow_delay;
+    Instant earliest = running.since + run.settings.grow_delay;
+    if (is_held(run, now)) {
+        earliest = std::max(earliest, run.hold->until);  // they would only wait
+    }
     if (run.quarantined.healthy_count(ready, now) >= more) {
         return earliest;
     }

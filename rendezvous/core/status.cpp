@@ -149,6 +149,11 @@ JobStatus status_of(const JobId& job, const Run& run, Instant now, const StatusE
     status.max_restarts = run.settings.max_restarts;
     status.node_losses_used = run.budgets.node_losses_used;
     status.max_node_losses = run.settings.max_node_losses;
+    status.target_nodes = run.target_nodes.value_or(0);
+    if (is_held(run, now)) {
+        status.held = between(now, run.hold->until);
+        status.held_by = run.hold->by;
+    }
     std::map<NodeId, NodeStatus> nodes;
     for (const auto& [id, node] : run.nodes) {
         nodes.emplace(id, status_of_node(run, id, node, now));

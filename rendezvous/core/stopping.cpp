@@ -125,6 +125,10 @@ void leave_stopping(Step& step) {
         close_failed(step, stopping);
         return;
     }
+    if (!stopping.ended_by.empty()) {
+        close_ended(step, stopping.ended_by);
+        return;
+    }
     if (has_failures) {
         learn_from(step, first_of(stopping.failures));
         if (budgets.is_without_progress(run.settings)) {

@@ -34,6 +34,7 @@ struct Stopping {
     int failure_count = 0;                ///< all that were reported
     std::vector<std::string> lost_nodes;  ///< host names of members that are missed
     std::string loss_why;                 ///< of the first of them
+    std::string ended_by;                 ///< the operator that ends the job then; empty
     bool is_explained_by_loss = false;    ///< a node went when the failures began: its doing
 };
 

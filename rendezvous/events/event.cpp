@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::array<std::pair<std::string_view, EventKind>, 36> kEventKindNames = {{
+constexpr std::array<std::pair<std::string_view, EventKind>, 37> kEventKindNames = {{
     {"begun", EventKind::Begun},
     {"link_up", EventKind::LinkUp},
     {"link_down", EventKind::LinkDown},
@@ -52,6 +52,7 @@ constexpr std::array<std::pair<std::string_view, EventKind>, 36> kEventKindNames
     {"held_up", EventKind::HeldUp},
     {"durability", EventKind::Durability},
     {"restored", EventKind::Restored},
+    {"operator", EventKind::Operator},
 }};
 
 /// The end of a text says more than its beginning: it is a worker's last words, or an error.

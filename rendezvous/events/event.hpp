@@ -55,6 +55,7 @@ enum class EventKind {
     HeldUp,
     Durability,
     Restored,
+    Operator,
 };
 
 [[nodiscard]] std::string_view name_of(EventKind kind);

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/core/explain.hpp"
+
 namespace ddprun::rdzv {
 
 namespace asio = boost::asio;
@@ -103,6 +105,53 @@ bool Jobs::step(const JobId& job, const Input& input) {
     return true;
 }
 
+void Jobs::obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) {
+    if (!jobs_.contains(order.job)) {
+        std::vector<std::string> names;
+        for (const auto& [id, job] : jobs_) {
+            names.push_back(id.value());
+        }
+        answer({.fault = OrderFault::Unknown,
+                .event = 0,
+                .text = fmt::format("there is no job {} here; there {}", order.job.value(),
+                                    names.empty() ? "is none" : "are " + list_of(names))});
+        return;
+    }
+    if (orders_.size() >= options_.coordinator.limits.orders_max) {
+        answer({.fault = OrderFault::Conflict,
+                .event = 0,
+                .text = fmt::format("{} orders wait for the journal already: ask again",
+                                    orders_.size())});
+        return;
+    }
+    const std::uint64_t number = ++last_order_;
+    orders_.emplace(number, PendingOrder{order.job, std::move(answer)});
+    step(order.job, OrderGiven{.number = number, .order = order, .from = from});
+}
+
+void Jobs::answer(std::uint64_t order, const OperatorReply& reply) {
+    if (auto pending = orders_.extract(order)) {
+        pending.mapped().answer(reply);
+    }
+}
+
+/// Whoever decides next may not know of them.
+void Jobs::refuse_orders_of(const JobId& id) {
+    std::vector<std::uint64_t> numbers;
+    for (const auto& [number, pending] : orders_) {
+        if (pending.job == id) {
+            numbers.push_back(number);
+        }
+    }
+    for (const std::uint64_t number : numbers) {
+        answer(number, {.fault = OrderFault::Conflict,
+                        .event = 0,
+                        .text = fmt::format("this rendezvous decides about job {} no more: look "
+                                            "with ddpctl status whether the order was taken",
+                                            id.value())});
+    }
+}
+
 const Run* Jobs::run(const JobId& job) const {
     const auto found = jobs_.find(job);
     return found == jobs_.end() ? nullptr : found->second->host.coordinator().run();
@@ -145,6 +194,7 @@ void Jobs::remove(const JobId& id) {
     const auto found = jobs_.find(id);
     found->second->events->close();
     jobs_.erase(found);
+    refuse_orders_of(id);
     hooks_.published();
 }
 
@@ -170,6 +220,10 @@ void Jobs::carry_out(const JobId& id, Job& job, const Effect& effect) {
         hooks_.log(fmt::format("{}: {}", id.value(), trace->text));
     } else if (const auto* published = std::get_if<Publish>(&effect)) {
         publish(job, published->event);
+    } else if (const auto* ordered = std::get_if<Ordered>(&effect)) {
+        OperatorReply reply = ordered->reply;
+        reply.event = reply.fault == OrderFault::None ? job.last_order : 0;
+        answer(ordered->number, reply);
     }
 }
 
@@ -185,6 +239,9 @@ void Jobs::publish(Job& job, const Event& event) {
     job.events->add(
         event, std::chrono::steady_clock::now(),
         std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()));
+    if (event.kind == EventKind::Operator) {
+        job.last_order = job.events->next() - 1;
+    }
     if (event.kind == EventKind::Verdict) {
         job.events->close();
     }

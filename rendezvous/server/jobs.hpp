@@ -17,6 +17,7 @@
 #include "rendezvous/events/event_log.hpp"
 #include "rendezvous/host/job_host.hpp"
 #include "rendezvous/journal/journal.hpp"
+#include "rendezvous/wire/control.hpp"
 
 namespace ddprun::rdzv {
 
@@ -25,6 +26,9 @@ struct Durable {
     Journal* journal = nullptr;  ///< none: nothing is kept
     bool is_strict = false;      ///< Keeping::Strictly
 };
+
+/// Hears what becomes of an order.
+using OrderAnswer = std::function<void(const OperatorReply&)>;
 
 /// What coordinators make the daemon do. None of these may call Jobs again before it returns,
 /// except read_ready.
@@ -64,6 +68,10 @@ public:
     /// Gives `input` to the coordinator of `job`. False: it is gone by now (closed long ago).
     bool step(const JobId& job, const Input& input);
 
+    /// Gives `order` to the coordinator of its job. `answer` is called once: when the order is
+    /// durable, or why it is not taken; or as this object goes. `from` is told to people.
+    void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer);
+
     /// Null: there is none.
     [[nodiscard]] const Run* run(const JobId& job) const;
 
@@ -92,6 +100,7 @@ private:
         JobHost host;
         boost::asio::steady_timer timer;
         std::shared_ptr<EventLog> events;  ///< watchers may have it for longer
+        std::uint64_t last_order = 0;      ///< the number of its last event `operator`
         const std::uint64_t number;        ///< answers to an earlier one of that name are void
     };
 
@@ -99,6 +108,8 @@ private:
     Job& add(const JobId& id);
     void publish(Job& job, const Event& event);
     void remove(const JobId& id);
+    void answer(std::uint64_t order, const OperatorReply& reply);
+    void refuse_orders_of(const JobId& id);
     /// Null: that one is gone, maybe another has its name by now.
     Job* find(const JobId& id, std::uint64_t number);
     void carry_out(const JobId& id, Job& job, HostEffects wanted);
@@ -117,6 +128,13 @@ private:
     JobHooks hooks_;
     Durable durable_;
     std::map<JobId, std::unique_ptr<Job>> jobs_;
+    /// Waits for its record.
+    struct PendingOrder {
+        JobId job;
+        OrderAnswer answer;
+    };
+    std::map<std::uint64_t, PendingOrder> orders_;  ///< at most Limits::orders_max
+    std::uint64_t last_order_ = 0;
     std::uint64_t last_number_ = 0;
     bool has_had_any_ = false;
 };

@@ -145,10 +145,7 @@ asio::awaitable<void> Server::serve(Session& session, Instant deadline) {
 asio::awaitable<void> Server::carry(Session& session) {
     session.state = Session::Secured{};
     const bool is_agent = session.handshake.role() == PeerRole::Agent;
-    std::function<void(std::string_view)> on_body = [this, &session,
-                                                     is_agent](std::string_view body) {
-        is_agent ? take(session, body) : answer(session, body);
-    };
+    std::function<void(std::string_view)> on_body = listener_of(session);
     if (!is_agent) {
         session.limit(options_.limits.hello_timeout);
     }
@@ -159,6 +156,19 @@ asio::awaitable<void> Server::carry(Session& session) {
 }
 
 // ---------------------------------------------------------------------------------------- messages
+
+/// What a connection may say is settled by its role.
+std::function<void(std::string_view)> Server::listener_of(Session& session) {
+    switch (session.handshake.role()) {
+        case PeerRole::Agent:
+            return [this, &session](std::string_view body) { take(session, body); };
+        case PeerRole::Control:
+            return [this, &session](std::string_view body) { answer(session, body); };
+        case PeerRole::Operator:
+            break;
+    }
+    return [this, &session](std::string_view body) { obey(session, body); };
+}
 
 void Server::take(Session& session, std::string_view body) {
     const Result<AgentMessage> message = decode_agent_message(body, options_.limits);
@@ -198,6 +208,29 @@ void Server::answer(Session& session, std::string_view question) {
     }
     session.connection.send(*reply);
     session.connection.finish();
+}
+
+// One order and its answer, which may have to wait for the journal; the connection may be gone by
+// then.
+void Server::obey(Session& session, std::string_view body) {
+    if (lobby_) {
+        send_to_leader(session);
+        return;
+    }
+    const Result<OperatorOrder> order = decode_operator_order(body, options_.limits);
+    if (!order || !session.handshake.is_for(order->job) ||
+        std::holds_alternative<Session::Dismissed>(session.state)) {
+        session.connection.fail(order ? "it greeted for another job, or asks twice"
+                                      : order.error().what);
+        return;
+    }
+    session.state = Session::Dismissed{};
+    jobs_.obey(*order, session.peer, [this, id = session.id](const OperatorReply& reply) {
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            found->second.connection.send(encode(reply));
+            found->second.connection.finish();
+        }
+    });
 }
 
 namespace {

@@ -42,6 +42,7 @@ class TlsContext;
 struct ServerOptions {
     UniqueFd listener;                ///< a listening TCP socket (listener.hpp)
     std::optional<JobSecret> secret;  ///< none: --insecure, admits only agents without a secret
+    std::optional<JobSecret> operator_secret;  ///< none: takes no orders
     std::shared_ptr<const TlsContext> tls;  ///< null: none; else who does not speak it is refused
     Limits limits;
     std::unique_ptr<Journal> journal;        ///< null: runs are kept in memory only
@@ -105,6 +106,8 @@ private:
     [[nodiscard]] JobHooks make_hooks();
     void take(Session& session, std::string_view body);
     void answer(Session& session, std::string_view question);
+    void obey(Session& session, std::string_view body);
+    [[nodiscard]] std::function<void(std::string_view)> listener_of(Session& session);
     void join(Session& session, const Join& message);
     void hear_unfit(Session& session, const Unfit& message);
     void turn_away(Session& session, const Refused& refused);

@@ -259,9 +259,10 @@ void Server::open_session(ConnectionId id, Instant since, UniqueFd fd) {
         return;
     }
     static_cast<void>(fd.release());
-    const auto [session, is_new] =
-        sessions_.try_emplace(id, id, std::move(socket), options_.limits, std::move(peer),
-                              RendezvousHandshake(options_.secret, random_nonce()), options_.tls);
+    const auto [session, is_new] = sessions_.try_emplace(
+        id, id, std::move(socket), options_.limits, std::move(peer),
+        RendezvousHandshake(options_.secret, random_nonce(), options_.operator_secret),
+        options_.tls);
     DDP_CHECK(is_new, id.value());
     asio::co_spawn(io_, serve(session->second, since + options_.limits.hello_timeout),
                    asio::detached);

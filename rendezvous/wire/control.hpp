@@ -12,8 +12,9 @@
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// What is said on a connection whose role is PeerRole::Control: one question, one answer. Nothing
-/// here changes a job. No token travels: it is what members prove themselves with.
+/// What is said on a connection whose role is PeerRole::Control, one question and one answer that
+/// change nothing, and on one of PeerRole::Operator: one order and its answer. No token travels: it
+/// is what members prove themselves with.
 namespace ddprun::rdzv {
 
 /// How things stand with the job of the connection's hello.
@@ -79,6 +80,9 @@ struct JobStatus {
     int max_restarts = 0;
     int node_losses_used = 0;
     int max_node_losses = -1;           ///< -1: unbounded
+    int target_nodes = 0;               ///< an operator wants no more; 0: max_nodes
+    Milliseconds held{0};               ///< an operator lets no generation start so much longer
+    std::string held_by;                ///< who that was
     std::vector<NodeStatus> nodes;      ///< members by rank, then others
     int nodes_left_out = 0;             ///< those that need no attention first
     std::vector<AbsentStatus> absent;   ///< by id
@@ -98,11 +102,56 @@ struct StatusReply {
     bool operator==(const StatusReply&) const = default;
 };
 
+/// What operators may ask of a job.
+enum class OperatorAction {
+    Drain,       ///< a node saves and leaves
+    Restart,     ///< the workers save, and start anew
+    Hold,        ///< no generation starts for a while
+    Stop,        ///< the workers save, and the job is over
+    Grow,        ///< at least so many nodes, as soon as they are there
+    Shrink,      ///< at most so many nodes
+    Quarantine,  ///< a node is left out for a while if others suffice
+    Release,     ///< a node from that; without a node the job, which is held
+};
+
+struct OperatorOrder {
+    JobId job;
+    OperatorAction action = OperatorAction::Restart;
+    std::string node;          ///< its id or its host's name
+    Milliseconds duration{0};  ///< of Hold and Quarantine; 0: of the latter as long as is usual
+    int nodes = 0;             ///< of Grow and Shrink
+    std::string by;            ///< who asks, as the client says
+
+    bool operator==(const OperatorOrder&) const = default;
+};
+
+/// Why nothing was done.
+enum class OrderFault {
+    None,
+    Invalid,   ///< what is asked for makes no sense for this job
+    Unknown,   ///< there is no such job or node
+    Conflict,  ///< not as things are now
+};
+
+struct OperatorReply {
+    OrderFault fault = OrderFault::None;
+    std::uint64_t event = 0;  ///< the number of the event `operator`, if it was taken
+    std::string text;         ///< a line: what happens now, or why nothing does
+
+    bool operator==(const OperatorReply&) const = default;
+};
+
+[[nodiscard]] std::string encode(const OperatorOrder& order);
+[[nodiscard]] std::string encode(const OperatorReply& reply);
 [[nodiscard]] std::string encode(const AskStatus& question);
 [[nodiscard]] std::string encode(const StatusReply& reply);
 
 /// Failure is BadMessage and names the field.
 [[nodiscard]] Result<AskStatus> decode_ask_status(std::string_view body, const Limits& limits);
 [[nodiscard]] Result<StatusReply> decode_status_reply(std::string_view body, const Limits& limits);
+[[nodiscard]] Result<OperatorOrder> decode_operator_order(std::string_view body,
+                                                          const Limits& limits);
+[[nodiscard]] Result<OperatorReply> decode_operator_reply(std::string_view body,
+                                                          const Limits& limits);
 
 }  // namespace ddprun::rdzv

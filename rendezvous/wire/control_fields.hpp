@@ -26,6 +26,53 @@ inline constexpr std::array<std::pair<std::string_view, NodeStanding>, 5> kNodeS
     {"preparing", NodeStanding::Preparing},
 }};
 
+inline constexpr std::array<std::pair<std::string_view, OperatorAction>, 8> kOperatorActionNames = {
+    {
+        {"drain", OperatorAction::Drain},
+        {"restart", OperatorAction::Restart},
+        {"hold", OperatorAction::Hold},
+        {"stop", OperatorAction::Stop},
+        {"grow", OperatorAction::Grow},
+        {"shrink", OperatorAction::Shrink},
+        {"quarantine", OperatorAction::Quarantine},
+        {"release", OperatorAction::Release},
+    }};
+
+inline constexpr std::array<std::pair<std::string_view, OrderFault>, 4> kOrderFaultNames = {{
+    {"none", OrderFault::None},
+    {"invalid", OrderFault::Invalid},
+    {"unknown", OrderFault::Unknown},
+    {"conflict", OrderFault::Conflict},
+}};
+
+template <>
+struct Fields<OperatorOrder> {
+    static constexpr std::string_view type = "order";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& order, Visitor& visit) {
+        visit.name("job", order.job, true);
+        visit.choice("action", order.action, kOperatorActionNames);
+        visit.name("node", order.node, false);
+        visit.duration("for_ms", order.duration);
+        visit.number("nodes", order.nodes, 0, static_cast<int>(visit.limits().nodes_max));
+        visit.name("by", order.by, false);
+    }
+};
+
+template <>
+struct Fields<OperatorReply> {
+    static constexpr std::string_view type = "ordered";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& reply, Visitor& visit) {
+        visit.choice("fault", reply.fault, kOrderFaultNames);
+        visit.number("event", reply.event, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+        visit.text("text", reply.text);
+    }
+};
+
 template <>
 struct Fields<AskStatus> {
     static constexpr std::string_view type = "ask_status";
@@ -88,6 +135,9 @@ struct Fields<JobStatus> {
         visit.number("max_restarts", job.max_restarts, 0, kIntMax);
         visit.number("node_losses_used", job.node_losses_used, 0, kIntMax);
         visit.number("max_node_losses", job.max_node_losses, -1, kIntMax);
+        visit.number("target_nodes", job.target_nodes, 0, kIntMax);
+        visit.duration("held_ms", job.held);
+        visit.name("held_by", job.held_by, false);
         visit.objects("nodes", job.nodes, visit.limits().nodes_max);
         visit.number("nodes_left_out", job.nodes_left_out, 0, kIntMax);
         visit.objects("absent", job.absent, visit.limits().nodes_max);

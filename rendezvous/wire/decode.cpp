@@ -349,4 +349,12 @@ Result<StatusReply> decode_status_reply(std::string_view body, const Limits& lim
     return decode_only<StatusReply>(body, limits);
 }
 
+Result<OperatorOrder> decode_operator_order(std::string_view body, const Limits& limits) {
+    return decode_only<OperatorOrder>(body, limits);
+}
+
+Result<OperatorReply> decode_operator_reply(std::string_view body, const Limits& limits) {
+    return decode_only<OperatorReply>(body, limits);
+}
+
 }  // namespace ddprun::rdzv

@@ -133,6 +133,14 @@ std::string encode(const RunRecord& record) {
     return encode_one(record);
 }
 
+std::string encode(const OperatorOrder& order) {
+    return encode_one(order);
+}
+
+std::string encode(const OperatorReply& reply) {
+    return encode_one(reply);
+}
+
 std::string encode(const AskStatus& question) {
     return encode_one(question);
 }

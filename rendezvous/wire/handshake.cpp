@@ -28,6 +28,7 @@ constexpr char kStatusNeedsSecret = 2;
 constexpr char kStatusHasNoSecret = 3;
 constexpr char kStatusNeedsTls = 4;
 constexpr char kStatusHasNoTls = 5;
+constexpr char kStatusHasNoOperators = 6;
 
 // The final NUL belongs to each label, so that none is the beginning of another.
 constexpr std::string_view kRendezvousProof("ddprun rendezvous proof\0", 24);
@@ -46,7 +47,16 @@ std::string header(char mode, char role_or_status) {
 
 bool is_role(char byte) {
     return byte == static_cast<char>(PeerRole::Agent) ||
-           byte == static_cast<char>(PeerRole::Control);
+           byte == static_cast<char>(PeerRole::Control) ||
+           byte == static_cast<char>(PeerRole::Operator);
+}
+
+bool is_for_operator(std::string_view hello) {
+    return hello[kRoleOrStatusAt] == static_cast<char>(PeerRole::Operator);
+}
+
+bool is_status(char byte) {
+    return (byte >= kStatusGo && byte <= kStatusNeedsTls) || byte == kStatusHasNoOperators;
 }
 
 std::string_view view_of(const Nonce& nonce) {
@@ -100,7 +110,7 @@ Result<AgentHandshake::Finish> AgentHandshake::finish(std::string_view answer,
                                                       const std::string& peer) const {
     DDP_CHECK(answer.size() == kAnswerBytes, answer.size());
     const char status = answer[kRoleOrStatusAt];
-    if (!answer.starts_with(kMagic) || status < kStatusGo || status > kStatusNeedsTls) {
+    if (!answer.starts_with(kMagic) || !is_status(status)) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("what answers at {} is not a ddprun rendezvous; give another "
                                  "port in --rdzv-endpoint",
@@ -118,6 +128,12 @@ Result<AgentHandshake::Finish> AgentHandshake::finish(std::string_view answer,
                                  "authority that signed its certificate",
                                  peer)};
     }
+    if (status == kStatusHasNoOperators) {
+        return Error{ErrorCode::PermissionDenied,
+                     fmt::format("the rendezvous at {} takes no orders; start it, or the ddprun "
+                                 "that starts it, with --operator-secret-file FILE",
+                                 peer)};
+    }
     if (status == kStatusNeedsSecret || (!secret_ && answer[kModeAt] != kModeInsecure)) {
         return Error{ErrorCode::Refused,
                      fmt::format("the rendezvous at {} asks for a secret, but this node was "
@@ -133,6 +149,13 @@ Result<AgentHandshake::Finish> AgentHandshake::finish(std::string_view answer,
     const std::string transcript = hello_ + std::string(answer.substr(0, kJobOrProofAt));
     if (!equal_in_constant_time(answer.substr(kJobOrProofAt),
                                 view(labelled(secret_, kRendezvousProof, transcript)))) {
+        if (is_for_operator(hello_)) {
+            return Error{ErrorCode::BadSecret,
+                         fmt::format("the operator's secret in {} is not that of the rendezvous at "
+                                     "{}; take the file that it was given as "
+                                     "--operator-secret-file",
+                                     secret_ ? secret_->origin() : std::string(), peer)};
+        }
         return Error{ErrorCode::BadSecret,
                      fmt::format("the secret of this node is not that of the rendezvous at {}; "
                                  "copy {} from the node that started it, or pass --secret-file",
@@ -144,14 +167,20 @@ Result<AgentHandshake::Finish> AgentHandshake::finish(std::string_view answer,
 
 // ----------------------------------------------------------------------------------- rendezvous
 
-RendezvousHandshake::RendezvousHandshake(std::optional<JobSecret> secret, const Nonce& nonce)
-    : secret_(std::move(secret)), nonce_(nonce) {}
+RendezvousHandshake::RendezvousHandshake(std::optional<JobSecret> secret, const Nonce& nonce,
+                                         std::optional<JobSecret> operator_secret)
+    : secret_(std::move(secret)), operator_secret_(std::move(operator_secret)), nonce_(nonce) {}
+
+const std::optional<JobSecret>& RendezvousHandshake::secret_for(std::string_view hello) const {
+    return is_for_operator(hello) ? operator_secret_ : secret_;
+}
 
 RendezvousHandshake::Answer RendezvousHandshake::answer(std::string_view hello) {
     DDP_CHECK(hello.size() == kHelloBytes, hello.size());
     if (!hello.starts_with(kMagic) || !is_role(hello[kRoleOrStatusAt])) {
         return {.bytes = {}, .refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"}};
     }
+    const std::optional<JobSecret>& secret = secret_for(hello);
     char status = kStatusGo;
     std::optional<Error> refused;
     if (version_of(hello) != kProtocolVersion) {
@@ -159,28 +188,33 @@ RendezvousHandshake::Answer RendezvousHandshake::answer(std::string_view hello) 
         refused =
             Error{ErrorCode::Refused, fmt::format("it speaks protocol {}, we speak {}",
                                                   version_of(hello), unsigned{kProtocolVersion})};
-    } else if (secret_ && hello[kModeAt] != kModeSecret) {
+    } else if (is_for_operator(hello) && !secret) {
+        status = kStatusHasNoOperators;
+        refused = Error{ErrorCode::Refused,
+                        "it is an operator; orders are taken with --operator-secret-file"};
+    } else if (secret && hello[kModeAt] != kModeSecret) {
         status = kStatusNeedsSecret;
         refused = Error{ErrorCode::Refused, "it was started with --insecure, we were not"};
-    } else if (!secret_ && hello[kModeAt] != kModeInsecure) {
+    } else if (!secret && hello[kModeAt] != kModeInsecure) {
         status = kStatusHasNoSecret;
         refused = Error{ErrorCode::Refused, "we were started with --insecure, it was not"};
     }
-    std::string bytes = header(mode_of(secret_), status);
+    std::string bytes = header(mode_of(secret), status);
     bytes += view_of(nonce_);
     transcript_ = std::string(hello) + bytes;
     // Whoever is refused gets no proof to try secrets on.
-    bytes += view(refused ? Mac{} : labelled(secret_, kRendezvousProof, transcript_));
+    bytes += view(refused ? Mac{} : labelled(secret, kRendezvousProof, transcript_));
     DDP_CHECK(bytes.size() == kAnswerBytes, bytes.size());
     return {.bytes = std::move(bytes), .refused = std::move(refused)};
 }
 
 Result<SessionKeys> RendezvousHandshake::finish(std::string_view proof) const {
     DDP_CHECK(proof.size() == kProofBytes && !transcript_.empty(), proof.size());
-    if (!equal_in_constant_time(proof, view(labelled(secret_, kAgentProof, transcript_)))) {
+    const std::optional<JobSecret>& secret = secret_for(transcript_);
+    if (!equal_in_constant_time(proof, view(labelled(secret, kAgentProof, transcript_)))) {
         return Error{ErrorCode::BadSecret, "its secret is not ours"};
     }
-    return keys_of(secret_, transcript_, kRendezvousFrames, kAgentFrames);
+    return keys_of(secret, transcript_, kRendezvousFrames, kAgentFrames);
 }
 
 bool RendezvousHandshake::is_for(const JobId& job) const {

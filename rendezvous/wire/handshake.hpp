@@ -19,8 +19,9 @@
 ///     agent       -> rendezvous   proof; frames may follow in the same segment
 ///
 /// A proof is a MAC over both messages under the secret, with a label that names the speaker: it is
-/// of no use on another connection, for another job, or in the other direction. Pure: the nonces
-/// come from outside.
+/// of no use on another connection, for another job, or in the other direction. Operators prove a
+/// secret of their own: the role is a part of what is proved, so that nothing that proves one role
+/// proves another. Pure: the nonces come from outside.
 namespace ddprun::rdzv {
 
 using Nonce = std::array<unsigned char, 32>;
@@ -37,8 +38,9 @@ inline constexpr std::size_t kProofBytes = 32;
 /// What a connection is for, from its first message to its end; other messages than those of its
 /// role end it. The values travel.
 enum class PeerRole : char {
-    Agent = 'a',    ///< joins a job
-    Control = 'c',  ///< asks about jobs (control.hpp)
+    Agent = 'a',     ///< joins a job
+    Control = 'c',   ///< asks about jobs (control.hpp)
+    Operator = 'o',  ///< asks something of a job; its secret is the operators'
 };
 
 /// The answer of a rendezvous to those who do not speak TLS although it does, and the reverse.
@@ -54,6 +56,7 @@ struct SessionKeys {
 /// The agent's side: send hello(), read kAnswerBytes, send what finish() gives.
 class AgentHandshake {
 public:
+    /// `secret`: of that role.
     AgentHandshake(std::optional<JobSecret> secret, const JobId& job, const Nonce& nonce,
                    PeerRole role = PeerRole::Agent);
 
@@ -75,7 +78,9 @@ private:
 /// The rendezvous's side: read kHelloBytes, send the answer even if it refuses, read kProofBytes.
 class RendezvousHandshake {
 public:
-    RendezvousHandshake(std::optional<JobSecret> secret, const Nonce& nonce);
+    /// Without a secret of operators nobody is one.
+    RendezvousHandshake(std::optional<JobSecret> secret, const Nonce& nonce,
+                        std::optional<JobSecret> operator_secret = std::nullopt);
 
     struct Answer {
         std::string bytes;             ///< empty: say nothing, close
@@ -93,7 +98,11 @@ public:
     [[nodiscard]] PeerRole role() const;
 
 private:
+    /// Of the role that this hello is for.
+    [[nodiscard]] const std::optional<JobSecret>& secret_for(std::string_view hello) const;
+
     std::optional<JobSecret> secret_;
+    std::optional<JobSecret> operator_secret_;
     Nonce nonce_;
     std::string transcript_;
 };

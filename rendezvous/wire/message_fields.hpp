@@ -43,6 +43,7 @@ inline constexpr std::array kVerdictKindNames = {
     std::pair{std::string_view("failed"), VerdictKind::Failed},
     std::pair{std::string_view("stopped"), VerdictKind::Stopped},
     std::pair{std::string_view("incomplete"), VerdictKind::Incomplete},
+    std::pair{std::string_view("ended"), VerdictKind::Ended},
 };
 
 inline constexpr std::array kPreparesNames = {

@@ -122,11 +122,17 @@ enum class StopCause {
     Failure,  ///< a worker or a node died: failure_grace
     Hang,     ///< all workers are quiet: their stacks are saved, then as for a failure
     Grow,     ///< newcomers wait: workers are asked to save
-    Leave,    ///< a node was told to leave: workers are asked to save
+    Leave,    ///< a node is to leave, or an operator wants a restart: workers are asked to save
     Fenced,   ///< the generation is no longer the run's: its workers must go at once
 };
 
-enum class VerdictKind { Succeeded, Failed, Stopped, Incomplete };
+enum class VerdictKind {
+    Succeeded,
+    Failed,
+    Stopped,     ///< every node left as it was told
+    Incomplete,  ///< nodes are missing
+    Ended,       ///< by an operator
+};
 
 /// Who runs a command before the first workers.
 enum class Prepares {

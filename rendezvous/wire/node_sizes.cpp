@@ -41,6 +41,11 @@ std::size_t largest_size(const JobSettings& settings, std::size_t nodes) {
     return static_cast<std::size_t>(*std::prev(above));
 }
 
+bool is_size(const JobSettings& settings, int nodes) {
+    const auto count = static_cast<std::size_t>(nodes);
+    return nodes > 0 && largest_size(settings, count) == count;
+}
+
 std::optional<std::size_t> next_size(const JobSettings& settings, std::size_t nodes) {
     if (nodes >= static_cast<std::size_t>(settings.max_nodes)) {
         return std::nullopt;

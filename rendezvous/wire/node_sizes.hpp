@@ -19,6 +19,9 @@ namespace ddprun::rdzv {
 /// The largest size of at most `nodes`; 0: they are too few.
 [[nodiscard]] std::size_t largest_size(const JobSettings& settings, std::size_t nodes);
 
+/// A generation may have so many nodes.
+[[nodiscard]] bool is_size(const JobSettings& settings, int nodes);
+
 /// The smallest size above `nodes`; none: that is the largest one, or above it.
 [[nodiscard]] std::optional<std::size_t> next_size(const JobSettings& settings, std::size_t nodes);
 

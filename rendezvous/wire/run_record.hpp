@@ -36,7 +36,8 @@ struct RecordedNode {
     std::string process;
     std::string hostname;
     int slots = 1;
-    bool is_member = false;  ///< of the current generation
+    bool is_member = false;           ///< of the current generation
+    std::optional<int> leaving = {};  ///< the signal that told it to leave, or an operator's
 
     bool operator==(const RecordedNode&) const = default;
 };
@@ -70,15 +71,20 @@ struct RunRecord {
     std::optional<std::uint64_t> failed_step;
     int failures_at_step = 0;
     std::vector<RecordedQuarantine> quarantined;
-    bool is_prepared = false;   ///< the job's prepare command has run; older records lack it
-    std::string why;            ///< Forming: of the generation to come
-    std::optional<Stop> order;  ///< Stopping: what members were told
-    bool is_failure = false;    ///< Stopping: whatever the order was, a member is missed now
+    int target_nodes = 0;         ///< an operator wants no more; 0: as the settings say
+    Milliseconds held_for{0};     ///< by an operator, from now; 0: not held
+    Milliseconds held_in_all{0};  ///< what it asked for
+    std::string held_by;          ///< who asked
+    bool is_prepared = false;     ///< the job's prepare command has run; older records lack it
+    std::string why;              ///< Forming: of the generation to come
+    std::optional<Stop> order;    ///< Stopping: what members were told
+    bool is_failure = false;      ///< Stopping: whatever the order was, a member is missed now
     std::vector<std::string> unfinished;  ///< Running, Stopping: ids of nodes with ranks that have
                                           ///< not exited 0
     std::vector<std::string> lost_nodes;  ///< Stopping: host names, to be charged
     std::string loss_why;
     bool is_explained_by_loss = false;
+    std::string ended_by;            ///< Stopping: the operator that ends the job; empty
     std::optional<Verdict> verdict;  ///< Closed
     std::vector<TimelineEvent> timeline;
 

@@ -38,6 +38,7 @@ struct Fields<RecordedNode> {
         visit.name("hostname", node.hostname, false);
         visit.number("slots", node.slots, 1, visit.limits().slots_max);
         visit.flag("is_member", node.is_member);
+        visit.number("leaving_signal", node.leaving, 0, 127);
     }
 };
 
@@ -78,6 +79,10 @@ struct Fields<RunRecord> {
                      std::numeric_limits<std::uint64_t>::max());
         visit.number("failures_at_step", record.failures_at_step, 0, kIntMax);
         visit.objects("quarantined", record.quarantined, nodes_max);
+        visit.number("target_nodes", record.target_nodes, 0, kIntMax);
+        visit.duration("held_for_ms", record.held_for);
+        visit.duration("held_in_all_ms", record.held_in_all);
+        visit.name("held_by", record.held_by, false);
         visit.flag("is_prepared", record.is_prepared);
         visit.text("why", record.why);
         visit.object("order", record.order);
@@ -86,6 +91,7 @@ struct Fields<RunRecord> {
         visit.names("lost_nodes", record.lost_nodes, nodes_max);
         visit.text("loss_why", record.loss_why);
         visit.flag("is_explained_by_loss", record.is_explained_by_loss);
+        visit.name("ended_by", record.ended_by, false);
         visit.object("verdict", record.verdict);
         visit.objects("timeline", record.timeline, visit.limits().timeline_events_max);
     }

@@ -13,4 +13,8 @@ JobSecret::~JobSecret() {
     OPENSSL_cleanse(bytes_.data(), bytes_.size());
 }
 
+bool is_same(const JobSecret& left, const JobSecret& right) {
+    return CRYPTO_memcmp(left.reveal().data(), right.reveal().data(), JobSecret::kBytes) == 0;
+}
+
 }  // namespace ddprun::rdzv

@@ -32,6 +32,9 @@ private:
     std::string origin_;
 };
 
+/// Takes the same time wherever the two differ.
+[[nodiscard]] bool is_same(const JobSecret& left, const JobSecret& right);
+
 std::ostream& operator<<(std::ostream&, const JobSecret&) = delete;
 
 }  // namespace ddprun::rdzv

@@ -19,12 +19,14 @@ struct Speaker {
         std::string job;
         PeerRole role = PeerRole::Control;
         std::string body;  ///< empty: says nothing
+        unsigned char secret = 1;
     };
 
     Speaker(boost::asio::io_context& io, Options chosen)
         : options(std::move(chosen)),
-          dialer(io, DialOptions{
-                         .secret = secret_of(1), .job = JobId(options.job), .role = options.role}) {
+          dialer(io, DialOptions{.secret = secret_of(options.secret),
+                                 .job = JobId(options.job),
+                                 .role = options.role}) {
         boost::asio::co_spawn(io, speak(*this), boost::asio::detached);
     }
     Speaker(const Speaker&) = delete;
@@ -36,7 +38,11 @@ struct Speaker {
                                 .connect_timeout = limits.connect_timeout,
                                 .hello_timeout = limits.hello_timeout};
         const Result<std::unique_ptr<Connection>> dialled = co_await self.dialer.dial(target);
-        REQUIRE(dialled);
+        if (!dialled) {
+            self.refused = dialled.error().what;
+            self.end = ConnectionEnd::Lost;
+            co_return;
+        }
         Connection& connection = **dialled;
         if (!self.options.body.empty()) {
             connection.send(self.options.body);
@@ -51,8 +57,26 @@ struct Speaker {
     Options options;
     Dialer dialer;
     std::vector<std::string> heard;
+    std::string refused;  ///< by the handshake
     std::optional<ConnectionEnd> end;
 };
+
+const OperatorOrder kRestart{
+    .job = JobId("llama"), .action = OperatorAction::Restart, .by = "alice@head"};
+
+/// What the daemon says to that order, of one who holds secret 9.
+OperatorReply give(boost::asio::io_context& io, const Daemon& daemon, const OperatorOrder& order) {
+    const Speaker speaker(io, {.port = daemon.port,
+                               .job = order.job.value(),
+                               .role = PeerRole::Operator,
+                               .body = encode(order),
+                               .secret = 9});
+    run_until(io, [&] { return speaker.end.has_value(); });
+    REQUIRE(speaker.heard.size() == 1);
+    const Result<OperatorReply> reply = decode_operator_reply(speaker.heard[0], Limits());
+    REQUIRE(reply);
+    return *reply;
+}
 
 StatusReply reply_in(const Speaker& speaker) {
     REQUIRE(speaker.heard.size() == 1);
@@ -182,6 +206,71 @@ TEST_CASE("an answer fits into a frame however much there is to tell") {
     const JobStatus job = reply_in(asker).jobs.at(0);
     REQUIRE(job.nodes_left_out > 0);
     REQUIRE(job.nodes.size() + static_cast<std::size_t>(job.nodes_left_out) == 40);
+}
+
+TEST_CASE("an operator's order is carried out, and answered with the number of its event") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.operator_secret = secret_of(9)});
+    const Agent agent(io, {.port = daemon.port});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    const OperatorReply reply = give(io, daemon, kRestart);
+    CHECK(reply.fault == OrderFault::None);
+    CHECK(reply.event > 0);
+    run_until(io, [&] { return agent.last<Stop>() != nullptr; });
+    CHECK(agent.last<Stop>()->why == "restarted by alice@head");
+    OperatorOrder unknown = kRestart;
+    unknown.job = JobId("bert");
+    CHECK(give(io, daemon, unknown).text.find("there is no job bert here; there are llama") == 0);
+    CHECK(give(io, daemon, unknown).fault == OrderFault::Unknown);
+}
+
+TEST_CASE("nobody gives orders without the operators' secret, nor as another role") {
+    boost::asio::io_context io;
+    const Daemon with(io, {.operator_secret = secret_of(9)});
+    const Daemon without(io);
+    const Agent one(io, {.port = with.port});
+    const Agent other(io, {.port = without.port});
+    run_until(io, [&] { return one.last<Start>() && other.last<Start>(); });
+    const auto refused = [&](std::uint16_t port, PeerRole role, unsigned char secret) {
+        const Speaker speaker(io, {.port = port,
+                                   .job = "llama",
+                                   .role = role,
+                                   .body = encode(kRestart),
+                                   .secret = secret});
+        run_until(io, [&] { return speaker.end.has_value(); });
+        REQUIRE(speaker.end == ConnectionEnd::Lost);
+        REQUIRE(speaker.heard.empty());
+        return speaker.refused;
+    };
+    CHECK(refused(with.port, PeerRole::Operator, 1).find("the operator's secret") == 0);
+    CHECK(refused(without.port, PeerRole::Operator, 1).find("takes no orders") !=
+          std::string::npos);
+    CHECK(refused(without.port, PeerRole::Operator, 9).find("takes no orders") !=
+          std::string::npos);
+    CHECK(refused(with.port, PeerRole::Control, 1).empty());
+    CHECK(refused(with.port, PeerRole::Agent, 1).empty());
+    CHECK_FALSE(refused(with.port, PeerRole::Control, 9).empty());
+    CHECK(one.last<Stop>() == nullptr);
+    CHECK(other.last<Stop>() == nullptr);
+}
+
+TEST_CASE("an operator asks about the job of its hello, once, and nothing else") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.operator_secret = secret_of(9)});
+    const Agent agent(io, {.port = daemon.port});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    for (const std::string& body : {encode(AskStatus{JobId("bert")}), encode(kRestart),
+                                    encode(AgentMessage(Beat{.sequence = 1}))}) {
+        const Speaker speaker(io, {.port = daemon.port,
+                                   .job = "bert",
+                                   .role = PeerRole::Operator,
+                                   .body = body,
+                                   .secret = 9});
+        run_until(io, [&] { return speaker.end.has_value(); });
+        CHECK(speaker.end == ConnectionEnd::Lost);
+        CHECK(speaker.heard.empty());
+    }
+    CHECK(agent.last<Stop>() == nullptr);
 }
 
 }  // namespace

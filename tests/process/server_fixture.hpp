@@ -51,6 +51,7 @@ struct Daemon {
         bool exits_when_idle = false;
         Milliseconds idle_start_timeout{30000};
         std::shared_ptr<const TlsContext> tls;
+        std::optional<JobSecret> operator_secret = std::nullopt;
     };
 
     Daemon(boost::asio::io_context& io, Options options) {
@@ -60,6 +61,7 @@ struct Daemon {
         ServerOptions server_options;
         server_options.listener = std::move(listener->fd);
         server_options.secret = options.secret;
+        server_options.operator_secret = options.operator_secret;
         server_options.tls = options.tls;
         server_options.limits = options.limits;
         server_options.is_one_of_several = options.is_one_of_several;

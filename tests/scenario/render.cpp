@@ -35,6 +35,8 @@ const char* name_of(VerdictKind kind) {
             return "stopped";
         case VerdictKind::Incomplete:
             return "incomplete";
+        case VerdictKind::Ended:
+            return "ended";
     }
     return "?";
 }

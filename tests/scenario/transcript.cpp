@@ -13,6 +13,7 @@
 
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
+#include "rendezvous/wire/control_fields.hpp"
 #include "tests/scenario/render.hpp"
 
 namespace ddprun::sim {
@@ -122,6 +123,7 @@ private:
     void unfit(Words& words);
     void watch(const std::string& command, Words& words);
     void pass(Words& words);
+    void order(Words& words);
     void say(std::string text) { out_.push_back("    " + std::move(text)); }
     void step(const rdzv::Input& input, bool hides_acknowledge = false);
     void beat_all();
@@ -210,7 +212,29 @@ void Scenario::show(const rdzv::Effect& effect, bool hides_acknowledge) {
         }
     } else if (const auto* trace = std::get_if<rdzv::Trace>(&effect)) {
         say("| " + trace->text);
+    } else if (const auto* ordered = std::get_if<rdzv::Ordered>(&effect)) {
+        say(fmt::format("operator <- {}: {}",
+                        rdzv::word_of(ordered->reply.fault, rdzv::kOrderFaultNames),
+                        ordered->reply.text));
     }
+}
+
+/// What an operator asks for.
+void Scenario::order(Words& words) {
+    const std::string name = words.next();
+    const auto& names = rdzv::kOperatorActionNames;
+    const auto found = std::find_if(names.begin(), names.end(),
+                                    [&](const auto& one) { return one.first == name; });
+    if (found == names.end()) {
+        throw BadCommand{"no such order: " + name};
+    }
+    rdzv::OperatorOrder order{.job = JobId("job"), .action = found->second};
+    order.node = words.option("node").value_or("");
+    order.duration = duration_of(words.option("for").value_or("0s"));
+    order.nodes = number_of(words.option("nodes").value_or("0"));
+    order.by = "alice@head";
+    words.expect_end();
+    step(rdzv::OrderGiven{.number = 1, .order = order, .from = "10.0.0.9"});
 }
 
 void Scenario::step(const rdzv::Input& input, bool hides_acknowledge) {
@@ -503,7 +527,7 @@ std::vector<std::string> Scenario::run(const std::string& line) {
         {"timeline", 2},   {"fin", 2},     {"reset", 2},    {"drop", 2},    {"again", 2},
         {"mute", 2},       {"unmute", 2},  {"deadline", 2}, {"budgets", 2}, {"settings", 3},
         {"join", 4},       {"rejoin", 5},  {"pass", 6},     {"held_up", 7}, {"tick", 8},
-        {"restart", 9},    {"save", 10},   {"journal", 11}, {"unfit", 12}};
+        {"restart", 9},    {"save", 10},   {"journal", 11}, {"unfit", 12},  {"order", 13}};
     const auto kind = kKinds.find(command);
     switch (kind == kKinds.end() ? 0 : kind->second) {
         case 1:
@@ -543,6 +567,9 @@ std::vector<std::string> Scenario::run(const std::string& line) {
             break;
         case 12:
             unfit(words);
+            break;
+        case 13:
+            order(words);
             break;
         default:
             throw BadCommand{"no such command: " + command};

@@ -222,6 +222,9 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     if (run == nullptr) {
         return;
     }
+    if (const auto* given = std::get_if<rdzv::OrderGiven>(&input)) {
+        check_order(*run, *given, effects, now);
+    }
     const Snapshot after = snapshot_of(run, is_stale_ || is_repeated_);
     if (is_stale_ && after != before_) {
         violate("S4", "a report of an older generation changed the run");
@@ -280,6 +283,60 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     is_first_step_ = false;
 }
 
+/// It is answered once. What is refused changes nothing, what is taken is told as an event.
+void Checker::check_order(const rdzv::Run& run, const rdzv::OrderGiven& given,
+                          const rdzv::Effects& effects, Instant now) {
+    int answers = 0;
+    int events = 0;
+    bool is_taken = false;
+    effects.for_each([&](const rdzv::Effect& effect) {
+        if (const auto* ordered = std::get_if<rdzv::Ordered>(&effect)) {
+            answers += ordered->number == given.number ? 1 : 0;
+            is_taken = ordered->reply.fault == rdzv::OrderFault::None;
+        } else if (const auto* published = std::get_if<rdzv::Publish>(&effect)) {
+            events += published->event.kind == rdzv::EventKind::Operator ? 1 : 0;
+        }
+    });
+    if (answers != 1 || events != (is_taken ? 1 : 0)) {
+        violate("orders", fmt::format("an order has {} answers and {} events", answers, events));
+    }
+    if (!is_taken) {
+        return;
+    }
+    if (given.order.action == rdzv::OperatorAction::Hold) {
+        held_until_.erase(run.token);  // it is set anew
+        holds_given_[given.number] = now + given.order.duration;
+    } else if (given.order.action == rdzv::OperatorAction::Release && given.order.node.empty()) {
+        held_until_.erase(run.token);
+    } else if (given.order.action == rdzv::OperatorAction::Stop) {
+        ended_.insert(run.token);
+    } else if (given.order.action == rdzv::OperatorAction::Drain) {
+        note_leaving();
+    }
+}
+
+void Checker::order_answered(const rdzv::Run& run, std::uint64_t number) {
+    const auto held = holds_given_.extract(number);
+    if (!held.empty() && run.hold.has_value()) {
+        held_until_[run.token] = held.mapped();
+    }
+}
+
+/// Nothing starts while an operator was told that nothing does, nor with more nodes than it wants.
+void Checker::check_orders_are_heeded(const rdzv::Run& run, Instant now) {
+    const auto held = held_until_.find(run.token);
+    const bool is_held = (held != held_until_.end() && held->second > now) ||
+                         (run.hold.has_value() && run.hold->until > now);
+    if (is_held) {
+        violate("orders", "a generation starts although an operator holds the job");
+    }
+    if (run.target_nodes.has_value() &&
+        run.current.places.size() > static_cast<std::size_t>(*run.target_nodes)) {
+        violate("orders", fmt::format("{} nodes have places, an operator wants {}",
+                                      run.current.places.size(), *run.target_nodes));
+    }
+}
+
 /// Who only watches the events knows which generation was started, how often, and the verdict.
 void Checker::check_events(const rdzv::Run& run, const rdzv::Effects& effects,
                            const Snapshot& after, Instant now) {
@@ -313,6 +370,7 @@ void Checker::check_start_is_due(const rdzv::Run& run, Instant now) {
     forming_since_ = forming != nullptr ? std::optional<Instant>(forming->since) : std::nullopt;
     const bool is_startable =
         forming != nullptr && run.nodes.suspects().empty() && !forming->not_before.has_value() &&
+        !(run.hold.has_value() && run.hold->until > now) &&
         (run.nodes.preparing().empty() || !run.current.places.empty()) &&
         run.nodes.ready().size() >= static_cast<std::size_t>(run.settings.min_nodes);
     if (!is_startable) {
@@ -444,7 +502,9 @@ void Checker::daemon_died(Memory next) {
         // Numbers go on from the highest that is still held somewhere, and budgets with it.
         newest_told_.clear();
         restarts_told_.clear();
+        held_until_.clear();
     }
+    holds_given_.clear();
     for (auto& [digest, truth] : truths_) {
         truth.failed_at.clear();
         truth.hung_since.clear();

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,9 @@ public:
     /// A node was told to start and did; `digest` names the generation.
     void workers_started(const std::string& digest, Rank base, int count, const NodeId& node);
     void worker_ended(const std::string& digest, Rank rank, bool is_zero_by_itself);
+
+    /// An operator has heard that its order was taken.
+    void order_answered(const rdzv::Run& run, std::uint64_t number);
 
     /// Some agent was told to leave, or gave up.
     void note_leaving() { has_anybody_left_ = true; }
@@ -135,6 +139,9 @@ private:
                         std::size_t named);
     void check_events(const rdzv::Run& run, const rdzv::Effects& effects, const Snapshot& after,
                       Instant now);
+    void check_order(const rdzv::Run& run, const rdzv::OrderGiven& given,
+                     const rdzv::Effects& effects, Instant now);
+    void check_orders_are_heeded(const rdzv::Run& run, Instant now);
     void check_start_is_due(const rdzv::Run& run, Instant now);
 
     Limits limits_;
@@ -158,6 +165,9 @@ private:
     std::optional<Instant> forming_since_;
     std::optional<Instant> startable_since_;
     bool has_anybody_left_ = false;
+    std::map<std::uint64_t, Instant> holds_given_;  ///< by the order's number: until when
+    std::map<std::string, Instant> held_until_;     ///< by run token, as operators were told
+    std::set<std::string> ended_;                   ///< run tokens: an operator wanted that
     std::optional<std::string> violation_;
     std::string last_verdict_;
     int verdicts_ = 0;

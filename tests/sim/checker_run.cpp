@@ -12,6 +12,15 @@
 
 namespace ddprun::sim {
 
+namespace {
+
+/// --nnodes MAX, or what an operator wants.
+std::size_t most_nodes(const rdzv::Run& run) {
+    return static_cast<std::size_t>(run.target_nodes.value_or(run.settings.max_nodes));
+}
+
+}  // namespace
+
 void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
     GenerationTruth truth;
     truth.token = run.token;
@@ -46,6 +55,7 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
             check_places(run, previous->second);
         }
     }
+    check_orders_are_heeded(run, now);
     check_choice(run, now);
     check_size(run, now);
     check_programs(run);
@@ -101,8 +111,7 @@ void Checker::check_choice(const rdzv::Run& run, Instant now) {
     if (ill > 0 && (has_better || do_others_suffice)) {
         violate("quarantine", "a node in quarantine was taken although others suffice");
     }
-    const bool is_full =
-        run.current.places.size() >= static_cast<std::size_t>(run.settings.max_nodes);
+    const bool is_full = run.current.places.size() >= most_nodes(run);
     if (has_leases_ && !is_full && !run.nodes.suspects().empty()) {
         violate("S14", fmt::format("node {}, cut off for a moment, was not waited for",
                                    run.nodes.suspects().begin()->value()));
@@ -144,7 +153,8 @@ void Checker::check_size(const rdzv::Run& run, Instant now) {
     const auto spares =
         static_cast<std::size_t>(std::count_if(ready.begin(), ready.end(), is_healthy));
     const bool is_in_turn = before_.parked > 0 && before_.token != run.token;
-    if (!is_in_turn && is_size_between(run.settings, size, size + spares)) {
+    if (!is_in_turn &&
+        is_size_between(run.settings, size, std::min(size + spares, most_nodes(run)))) {
         violate("S15", fmt::format("{} nodes have places, {} more wait, and a larger size of {} "
                                    "would have fitted",
                                    size, spares, rdzv::nnodes_of(run.settings)));
@@ -237,6 +247,9 @@ void Checker::check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict) 
         if (!run.nodes.empty()) {
             violate("S5", fmt::format("stopped, but {} nodes are still there", run.nodes.size()));
         }
+    }
+    if (verdict.kind == rdzv::VerdictKind::Ended && !ended_.contains(run.token)) {
+        violate("orders", "ended by an operator, but none wanted that");
     }
     if (verdict.kind != rdzv::VerdictKind::Succeeded && verdict.exit_code == 0) {
         violate("S10", "an end that is no success has exit code 0");

@@ -67,6 +67,7 @@ SimResult Simulation::run() {
     for (const PlannedFault& fault : plan_) {
         events_.at(fault.at, [this, &fault] { inject(fault); });
     }
+    plan_orders();
     judge_regularly();
     const Instant end = faults_end_ + kPatienceWithTheEnd;
     while (!events_.is_empty() && !checker_.violation().has_value() && !is_over() &&

@@ -43,6 +43,7 @@ struct SimResult {
 /// driver_link.cpp        its connection
 /// driver_workers.cpp     keeper and workers
 /// driver_faults.cpp      what goes wrong
+/// driver_orders.cpp      what operators ask for
 /// driver_judge.cpp       what only somebody who sees all nodes can judge
 class Simulation {
 public:
@@ -220,6 +221,14 @@ private:
     void disturb(Machine& machine, Instant until);
     void disturb_all(Instant until);
 
+    // Operators.
+    void plan_orders();
+    void give_order(Dice& dice);
+    void hear_answer(const Daemon& daemon, const rdzv::Ordered& answer);
+    void note_drained(const rdzv::Run& run, const rdzv::OrderGiven& given,
+                      const rdzv::Effects& effects);
+    void judge_drained(const rdzv::Run& run, const Machine& machine);
+
     // Judging.
     void judge_regularly();
     void judge_machine(Machine& machine);
@@ -272,6 +281,8 @@ private:
     std::set<ConnectionId> strangers_;                            ///< of no machine
     std::map<std::string, std::set<std::string>> programs_told_;  ///< by the token of the run
     std::vector<PlannedFault> plan_;
+    std::set<std::uint64_t> orders_;  ///< not answered yet
+    std::uint64_t last_order_ = 0;
     Instant faults_end_{};
     Instant calm_since_{};              ///< no fault of the whole is in effect
     Instant doubt_end_{};               ///< the daemon had a reason to suspect itself until then

@@ -89,6 +89,7 @@ void Simulation::boot(int index) {
     machine.serving_port = 0;
     machine.shown.reset();
     machine.signalled_at.reset();
+    machine.drained_at.reset();
     machine.is_keeper_gone = false;
     machine.is_lied_about = false;
     machine.is_replaced = false;

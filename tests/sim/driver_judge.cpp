@@ -84,6 +84,9 @@ void Simulation::judge_regularly() {
         for (Machine& machine : machines_) {
             if (is_calm(machine)) {
                 judge_leaver(machine);
+                if (const rdzv::Run* const run = daemon->coordinator().run(); run != nullptr) {
+                    judge_drained(*run, machine);
+                }
                 judge_member(*daemon, machine);
             }
         }
@@ -130,9 +133,11 @@ void Simulation::judge_start_is_due(const Daemon& daemon) {
     const auto healthy =
         std::count_if(machines_.begin(), machines_.end(), [this](const Machine& machine) {
             return is_calm(machine) && !machine.signalled_at.has_value() &&
-                   !machine.token.empty() && !machine.shown.has_value();
+                   !machine.drained_at.has_value() && !machine.token.empty() &&
+                   !machine.shown.has_value();
         });
-    const bool is_due = healthy >= options_.settings.min_nodes && run != nullptr &&
+    const bool is_held = run != nullptr && run->hold.has_value() && run->hold->until > now;
+    const bool is_due = healthy >= options_.settings.min_nodes && run != nullptr && !is_held &&
                         !std::holds_alternative<rdzv::Running>(run->phase) &&
                         !std::holds_alternative<rdzv::Closed>(run->phase);
     if (!is_due) {
@@ -290,11 +295,11 @@ void Simulation::judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_
         return;
     }
     for (Machine& machine : machines_) {
-        const bool is_innocent = machine.supervisor != nullptr && machine.is_accepted &&
-                                 is_undisturbed(machine, events_.now()) &&
-                                 !machine.signalled_at.has_value() && !machine.has_given_up &&
-                                 !machine.has_namesake && are_delays_short(machine) &&
-                                 !machine.is_replaced;
+        const bool is_innocent =
+            machine.supervisor != nullptr && machine.is_accepted &&
+            is_undisturbed(machine, events_.now()) && !machine.signalled_at.has_value() &&
+            !machine.drained_at.has_value() && !machine.has_given_up && !machine.has_namesake &&
+            are_delays_short(machine) && !machine.is_replaced;
         const bool is_lost = machine.token == run.token && !run.nodes.contains(machine.node);
         if (is_innocent && is_lost && !machine.is_lost_for_fault && !is_decided &&
             !has_forgotten_) {
@@ -550,7 +555,8 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
             std::find_if(machines_.begin(), machines_.end(),
                          [&](const Machine& machine) { return machine.node == place.node; });
         if (found == machines_.end() || !is_calm(*found) || !are_delays_short(*found) ||
-            found->has_namesake || found->signalled_at.has_value()) {
+            found->has_namesake || found->signalled_at.has_value() ||
+            found->drained_at.has_value()) {
             return;
         }
     }

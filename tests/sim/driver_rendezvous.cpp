@@ -55,6 +55,9 @@ public:
             all_.checker_.run_was_given_up();  // joins that had waited may have opened another
         }
         if (run != nullptr) {
+            if (const auto* given = std::get_if<rdzv::OrderGiven>(&input)) {
+                all_.note_drained(*run, *given, effects);
+            }
             all_.judge_losses_of_living(*run, nodes_before_);
             all_.judge_everybodys_publishing(*run);
             all_.judge_hang(*run);
@@ -292,6 +295,8 @@ void Simulation::carry_out(Daemon& daemon, const rdzv::HostEffects& wanted) {
             network_.close_at_rendezvous(close->connection);
         } else if (const auto* line = std::get_if<rdzv::Trace>(&effect)) {
             trace(daemon.name, line->text);
+        } else if (const auto* answer = std::get_if<rdzv::Ordered>(&effect)) {
+            hear_answer(daemon, *answer);
         }
     }
     for (const rdzv::WriteRecord& record : wanted.writes) {

@@ -140,6 +140,7 @@ const std::vector<Knob>& knobs() {
         knob<&SimOptions::hang_percent>("hang-percent", 0),
         knob<&SimOptions::quiet_percent>("quiet-percent", 0),
         knob<&SimOptions::gpu_percent>("gpu-percent", 0),
+        knob<&SimOptions::order_every>("order-every-ms", 0),
         knob<&SimOptions::faults_for>("faults-for-ms", 0),
     };
     return all;

@@ -73,12 +73,13 @@ struct Machine {
     std::optional<ConnectionId> unanswered;  ///< asked for the leader there, and heard nothing
     std::optional<rdzv::Verdict> shown;      ///< to the user
     std::optional<Instant> signalled_at;
-    std::string signalled_digest;  ///< of its workers then
-    bool is_replaced = false;      ///< the rendezvous has taken another for this one
-    bool is_broken = false;        ///< has a worker that nothing kills
-    bool has_namesake = false;     ///< another one came under its name, or it under another's
-    bool has_given_up = false;     ///< the rendezvous, for good: it ends on its own
-    Instant disturbed_until{};     ///< until then a fault reached its connection or its life
+    std::optional<Instant> drained_at;  ///< by an operator
+    std::string signalled_digest;       ///< of its workers then
+    bool is_replaced = false;           ///< the rendezvous has taken another for this one
+    bool is_broken = false;             ///< has a worker that nothing kills
+    bool has_namesake = false;          ///< another one came under its name, or it under another's
+    bool has_given_up = false;          ///< the rendezvous, for good: it ends on its own
+    Instant disturbed_until{};          ///< until then a fault reached its connection or its life
     /// The rendezvous has given it up for a fault, and has started nothing here since.
     bool is_lost_for_fault = false;
     bool is_lied_about = false;  ///< its connection ended as only that of a dead agent does

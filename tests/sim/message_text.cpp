@@ -76,7 +76,7 @@ std::string text_of(const rdzv::Released& /*m*/) {
     return "Released";
 }
 std::string text_of(const rdzv::Verdict& m) {
-    const char* const kinds[] = {"succeeded", "failed", "stopped", "incomplete"};
+    const char* const kinds[] = {"succeeded", "failed", "stopped", "incomplete", "ended"};
     return fmt::format("Verdict {} {} ({})", kinds[static_cast<int>(m.kind)], m.exit_code, m.text);
 }
 std::string text_of(const rdzv::Acknowledge& m) {

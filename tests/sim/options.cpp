@@ -155,6 +155,14 @@ void draw_standbys(SimOptions& options) {
     options.limits.standby_first_step_max = 2 * options.limits.standby_ready_timeout;
 }
 
+/// The same with what operators ask for.
+void draw_orders(SimOptions& options) {
+    Dice dice(options.seed, 12);
+    const bool has_operator = dice.chance(1, 4);
+    const Milliseconds every = draw_ms(dice, 200, 6000);
+    options.order_every = has_operator ? every : Milliseconds(0);
+}
+
 /// The bounds, the unit and the list are made to fit each other.
 void make_sizes_sound(rdzv::JobSettings& settings) {
     std::vector<int>& sizes = settings.node_sizes;
@@ -215,6 +223,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_programs(options);
     draw_prepare(options);
     draw_standbys(options);
+    draw_orders(options);
     return options;
 }
 

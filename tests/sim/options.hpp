@@ -100,6 +100,7 @@ struct SimOptions {
     int quiet_percent = 0;  ///< of generations in which all but one node only wait
     Milliseconds faults_for{10000};
     Milliseconds fault_every{1000};
+    Milliseconds order_every{0};  ///< an operator asks for something; 0: never
     FaultWeights faults{};
     std::vector<FaultKind> without;  ///< left out of the plan
     /// Of the plan that the seed draws, only these; none: all.

@@ -102,8 +102,19 @@ static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
 constexpr std::array<const char*, 6> kPhaseNames = {"Forming", "Running",  "Stopping",
                                                     "Closed",  "Adopting", "Restored"};
 static_assert(std::variant_size_v<Phase> == kPhaseNames.size());
-static_assert(std::variant_size_v<Input> == 5,
-              "Received, ConnectionEnded, HeldUp, Tick, Durability");
+static_assert(std::variant_size_v<Input> == 6,
+              "Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven");
+
+OrderGiven given(OperatorAction action, const std::string& node = {}) {
+    return {.number = 1,
+            .order = {.job = JobId("job"),
+                      .action = action,
+                      .node = node,
+                      .duration = Milliseconds(1000),
+                      .nodes = 2,
+                      .by = "alice@head"},
+            .from = "10.0.0.9"};
+}
 
 /// A coordinator that is brought into one phase. The speaker is b; a, where only a is there.
 class Table {
@@ -151,6 +162,8 @@ public:
                     name_of(send->connection) + "<-" + kAnswerNames[send->message.index()] + " ";
             } else if (const auto* close = std::get_if<CloseConnection>(&effect)) {
                 text += name_of(close->connection) + " closed ";
+            } else if (const auto* ordered = std::get_if<Ordered>(&effect)) {
+                text += ordered->reply.fault == OrderFault::None ? "taken " : "refused ";
             }
         });
         text += phase_name() == before ? "" : "=" + phase_name() + " ";
@@ -203,6 +216,23 @@ const std::map<std::string, Row> kTable = {
      {"a closed", "-", "a<-Waiting b<-Waiting", "a closed b closed", "-", "-"}},
     {"Durability",
      {"a<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "-", "-"}},
+    {"Order drain",
+     {"a<-Released taken =Closed", "a<-Stop b<-Stop taken =Stopping", "taken", "refused", "refused",
+      "refused"}},
+    {"Order restart",
+     {"refused", "a<-Stop b<-Stop taken =Stopping", "taken", "refused", "refused", "refused"}},
+    {"Order hold",
+     {"taken a<-Waiting", "taken", "taken a<-Waiting b<-Waiting", "refused", "refused", "refused"}},
+    {"Order stop",
+     {"a<-Verdict taken =Closed", "a<-Stop b<-Stop taken =Stopping", "taken", "refused", "refused",
+      "refused"}},
+    {"Order grow",
+     {"taken a<-Waiting", "taken", "taken a<-Waiting b<-Waiting", "refused", "refused", "refused"}},
+    {"Order shrink",
+     {"taken a<-Waiting", "taken", "taken a<-Waiting b<-Waiting", "refused", "refused", "refused"}},
+    {"Order quarantine",
+     {"taken a<-Waiting", "taken", "taken a<-Waiting b<-Waiting", "refused", "refused", "refused"}},
+    {"Order release", {"refused", "refused", "refused", "refused", "refused", "refused"}},
 };
 
 std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {
@@ -218,6 +248,14 @@ std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {
     inputs.emplace_back("HeldUp", HeldUp{Milliseconds(10)});
     inputs.emplace_back("Tick, nothing due", Tick{});
     inputs.emplace_back("Durability", Durability{"the disk is full"});
+    inputs.emplace_back("Order drain", given(OperatorAction::Drain, "a"));
+    inputs.emplace_back("Order restart", given(OperatorAction::Restart));
+    inputs.emplace_back("Order hold", given(OperatorAction::Hold));
+    inputs.emplace_back("Order stop", given(OperatorAction::Stop));
+    inputs.emplace_back("Order grow", given(OperatorAction::Grow));
+    inputs.emplace_back("Order shrink", given(OperatorAction::Shrink));
+    inputs.emplace_back("Order quarantine", given(OperatorAction::Quarantine, "a"));
+    inputs.emplace_back("Order release", given(OperatorAction::Release));
     return inputs;
 }
 
@@ -246,8 +284,9 @@ TEST_CASE("the last answer to a stop ends it") {
 TEST_CASE("whoever has not joined is not heard, in any phase") {
     for (const char* phase : kPhaseNames) {
         for (const auto& [name, input] : all_inputs(ConnectionId(99))) {
-            if (name == "Join" || name == "Unfit" || name == "Durability") {
-                continue;  // how to join, what is said instead, and nobody's word
+            if (name == "Join" || name == "Unfit" || name == "Durability" ||
+                std::holds_alternative<OrderGiven>(input)) {
+                continue;  // how to join, what is said instead, and no node's word
             }
             Table table(phase);
             INFO(phase << " x " << name);
@@ -258,7 +297,7 @@ TEST_CASE("whoever has not joined is not heard, in any phase") {
 
 TEST_CASE("before the first join nothing has an effect and nothing is awaited") {
     for (const auto& [name, input] : all_inputs(kA)) {
-        if (name == "Join" || name == "Unfit") {
+        if (name == "Join" || name == "Unfit" || std::holds_alternative<OrderGiven>(input)) {
             continue;
         }
         Coordinator coordinator(JobId("job"), {}, Rng(1));

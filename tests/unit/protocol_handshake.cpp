@@ -203,6 +203,70 @@ TEST_CASE("what a connection is for is proved with the rest of its hello") {
     REQUIRE(twin.answer(unknown).bytes.empty());
 }
 
+/// What each end makes of the other: empty if both are content.
+struct Greeting {
+    std::string caller;
+    std::string rendezvous;
+};
+
+Greeting greet(PeerRole role, const JobSecret& secret, RendezvousHandshake rendezvous) {
+    const AgentHandshake caller(secret, kJob, nonce_of(1), role);
+    const RendezvousHandshake::Answer answer = rendezvous.answer(caller.hello());
+    const Result<AgentHandshake::Finish> finish = caller.finish(answer.bytes, "h:1");
+    if (!finish) {
+        return {finish.error().what, answer.refused ? answer.refused->what : ""};
+    }
+    const Result<SessionKeys> keys = rendezvous.finish(finish->proof);
+    return {"", keys ? "" : keys.error().what};
+}
+
+TEST_CASE("operators prove a secret of their own, and nobody else's will do") {
+    const auto rendezvous = [] {
+        return RendezvousHandshake(secret_of(7), nonce_of(2), secret_of(9));
+    };
+    CHECK(greet(PeerRole::Operator, secret_of(9), rendezvous()).caller.empty());
+    CHECK(greet(PeerRole::Operator, secret_of(9), rendezvous()).rendezvous.empty());
+    CHECK(greet(PeerRole::Operator, secret_of(7), rendezvous())
+              .caller.find("the operator's secret in /home/me/.config/ddprun/secret is not that of "
+                           "the rendezvous at h:1") == 0);
+    for (const PeerRole role : {PeerRole::Agent, PeerRole::Control}) {
+        CHECK(greet(role, secret_of(7), rendezvous()).caller.empty());
+        CHECK_FALSE(greet(role, secret_of(9), rendezvous()).caller.empty());
+    }
+    // Who does not look at the answer is turned away by its own proof.
+    RendezvousHandshake careful = rendezvous();
+    const AgentHandshake forger(secret_of(7), kJob, nonce_of(1), PeerRole::Operator);
+    REQUIRE_FALSE(careful.answer(forger.hello()).refused);
+    REQUIRE_FALSE(careful.finish(std::string(kProofBytes, 'x')));
+}
+
+TEST_CASE("without a secret of operators nobody is one, and is told what to do") {
+    for (const std::optional<JobSecret>& secret :
+         {std::optional(secret_of(7)), std::optional<JobSecret>()}) {
+        const Greeting told =
+            greet(PeerRole::Operator, secret_of(7), RendezvousHandshake(secret, nonce_of(2)));
+        CHECK(told.caller.find("takes no orders; start it, or the ddprun that starts it, with "
+                               "--operator-secret-file FILE") != std::string::npos);
+        CHECK(told.rendezvous.find("--operator-secret-file") != std::string::npos);
+    }
+    // A daemon without a secret for nodes may have one for operators.
+    CHECK(greet(PeerRole::Operator, secret_of(9),
+                RendezvousHandshake(std::nullopt, nonce_of(2), secret_of(9)))
+              .caller.empty());
+}
+
+TEST_CASE("what one role has proved is of no use for another, not even with one secret") {
+    RendezvousHandshake rendezvous(secret_of(7), nonce_of(2), secret_of(7));
+    const AgentHandshake asker(secret_of(7), kJob, nonce_of(1), PeerRole::Control);
+    RendezvousHandshake other(secret_of(7), nonce_of(2), secret_of(7));
+    const Result<AgentHandshake::Finish> proved =
+        asker.finish(other.answer(asker.hello()).bytes, "h:1");
+    REQUIRE(proved);
+    const AgentHandshake as_operator(secret_of(7), kJob, nonce_of(1), PeerRole::Operator);
+    REQUIRE_FALSE(rendezvous.answer(as_operator.hello()).refused);
+    REQUIRE_FALSE(rendezvous.finish(proved->proof));
+}
+
 TEST_CASE("an agent that does not speak TLS is told that it must") {
     const std::string answer = answer_about_tls(true);
     REQUIRE(answer.size() == kAnswerBytes);

@@ -186,6 +186,27 @@ TEST_CASE("a status comes through its JSON unchanged, without the run's token") 
     REQUIRE(decode_status_reply(encode(reply), Limits()));
 }
 
+TEST_CASE("an order and its answer come through their JSON unchanged, within their bounds") {
+    const OperatorOrder order{.job = JobId("llama"),
+                              .action = OperatorAction::Quarantine,
+                              .node = "gpu-07",
+                              .duration = Milliseconds(600000),
+                              .nodes = 3,
+                              .by = "alice@head"};
+    REQUIRE(*decode_operator_order(encode(order), Limits()) == order);
+    const OperatorReply reply{
+        .fault = OrderFault::Conflict, .event = 1ULL << 63U, .text = "not as things are"};
+    REQUIRE(*decode_operator_reply(encode(reply), Limits()) == reply);
+    for (const std::string body :
+         {R"({"type":"order"})", R"({"type":"ask_status","job":"x"})",
+          R"({"type":"order","job":"x","action":"dance"})",
+          R"({"type":"order","job":"x","nodes":-1})", R"({"type":"order","job":"x","for_ms":-1})",
+          R"({"type":"order","job":"x","by":"\u0007"})"}) {
+        INFO(body);
+        REQUIRE_FALSE(decode_operator_order(body, Limits()));
+    }
+}
+
 TEST_CASE("a question is read with its bounds") {
     REQUIRE(*decode_ask_status(encode(AskStatus{JobId("x")}), Limits()) == AskStatus{JobId("x")});
     REQUIRE(decode_ask_status(R"({"type":"ask_status"})", Limits()));

@@ -16,6 +16,7 @@ enum ExitCode : int {
     kExitHung = 94,
     kExitUnkillable = 96,
     kExitUnfit = 97,
+    kExitEnded = 98,
     kExitInternal = 125,
     kExitNotExecutable = 126,
     kExitNotFound = 127,

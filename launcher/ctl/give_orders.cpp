@@ -1,0 +1,84 @@
+#include "launcher/ctl/give_orders.hpp"
+
+#include <unistd.h>
+
+#include <cstdint>
+
+#include <boost/asio/ip/host_name.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/limits.hpp"
+#include "base/os/own_variable.hpp"
+#include "base/printable.hpp"
+#include "base/whole_number.hpp"
+#include "rendezvous/client/control_client.hpp"
+
+namespace ddprun::launcher {
+
+std::optional<Milliseconds> parse_time(const std::string& text) {
+    constexpr std::int64_t kSecondsMax = std::int64_t{1} << 32;
+    std::int64_t unit = 1;
+    std::string digits = text;
+    if (!digits.empty() && std::string("smh").find(digits.back()) != std::string::npos) {
+        unit = digits.back() == 'h' ? 3600 : digits.back() == 'm' ? 60 : 1;
+        digits.pop_back();
+    }
+    const std::optional<std::int64_t> number = whole_number<std::int64_t>(digits);
+    if (!number || *number < 0 || *number > kSecondsMax) {
+        return std::nullopt;
+    }
+    return Milliseconds(*number * unit * 1000);
+}
+
+std::string who_asks() {
+    constexpr std::size_t kColumns = 64;  // of each; together they fit into a name
+    std::string user = own_variable("LOGNAME");
+    if (user.empty()) {
+        user = own_variable("USER");
+    }
+    if (user.empty()) {
+        user = fmt::format("uid {}", ::geteuid());
+    }
+    boost::system::error_code unknown;
+    const std::string host = boost::asio::ip::host_name(unknown);
+    return printable(user, kColumns) + "@" + printable(host, kColumns);
+}
+
+Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
+                                               const rdzv::OperatorOrder& order) {
+    std::optional<rdzv::OperatorReply> unknown;
+    std::optional<Error> failure;
+    for (const rdzv::Endpoint& endpoint : options.endpoints) {
+        Result<rdzv::OperatorReply> reply = rdzv::give_order({.endpoint = endpoint,
+                                                              .secret = options.secret,
+                                                              .tls = options.tls,
+                                                              .job = order.job,
+                                                              .limits = Limits()},
+                                                             order);
+        if (reply && reply->fault != rdzv::OrderFault::Unknown) {
+            return reply;
+        }
+        if (reply) {
+            unknown = *std::move(reply);
+        } else if (!failure) {
+            failure = reply.error();
+        }
+    }
+    if (unknown) {
+        return *std::move(unknown);
+    }
+    return *std::move(failure);
+}
+
+std::string reply_json(const rdzv::OperatorReply& reply) {
+    nlohmann::ordered_json object;
+    if (reply.fault == rdzv::OrderFault::None) {
+        object = {{"event", reply.event}, {"text", reply.text}};
+    } else {
+        object = {{"error", reply.text}};
+    }
+    return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace ddprun::launcher

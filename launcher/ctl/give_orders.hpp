@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/result.hpp"
+#include "rendezvous/transport/tls.hpp"
+#include "rendezvous/wire/control.hpp"
+#include "rendezvous/wire/endpoint.hpp"
+#include "rendezvous/wire/secret.hpp"
+
+namespace ddprun::launcher {
+
+/// "90", "90s", "10m", "2h": a time of whole seconds. None: it is no such thing.
+[[nodiscard]] std::optional<Milliseconds> parse_time(const std::string& text);
+
+/// "alice@head", as far as this machine knows who asks.
+[[nodiscard]] std::string who_asks();
+
+struct OrderOptions {
+    std::vector<rdzv::Endpoint> endpoints;  ///< at least one
+    rdzv::JobSecret secret;                 ///< the operators'
+    std::shared_ptr<const rdzv::TlsContext> tls;
+};
+
+/// Gives the order to the first of the rendezvous that knows its job. Failure: none of them heard
+/// it.
+[[nodiscard]] Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
+                                                             const rdzv::OperatorOrder& order);
+
+/// A line of JSON, as the answer to the same order over HTTP: "event" and "text", or "error".
+[[nodiscard]] std::string reply_json(const rdzv::OperatorReply& reply);
+
+}  // namespace ddprun::launcher
