@@ -1,37 +1,42 @@
-// The grid of nodes and ranks, on a canvas: a cell that has changed is one small copy of a mark.
+// The grid of nodes and ranks, on a canvas: only cells that have changed are drawn.
 import {STATES} from './model.js';
 
 const LABELLED_NODES_MAX = 64;
 const LINE_RANKS_MAX = 8;
-const LABEL = 132;
+const LABEL_MAX = 180;
+const FONT = '13px system-ui, sans-serif';
 const RATIO_MAX = 2; // a thousand nodes on a phone's screen are large enough
 
-/** Draws one mark of `size` at 0, 0. */
-export function drawMark(context, mark, colour, size) {
+/** Draws one mark, with rectangles where they do: thousands of them at once cost little. */
+export function drawMark(context, mark, colour, paper, x, y, size) {
   const pen = Math.max(1.25, size / 8);
-  const box = (inset) => context.fillRect(inset, inset, size - 2 * inset, size - 2 * inset);
+  const box = (left, top, width, height) => context.fillRect(x + left, y + top, width, height);
   context.fillStyle = colour;
-  context.strokeStyle = colour;
-  context.lineWidth = pen;
-  const frame = () => context.strokeRect(pen / 2, pen / 2, size - pen, size - pen);
-  const line = (...points) => {
+  if (mark === 'full') {
+    box(0, 0, size, size);
+    return;
+  }
+  box(0, 0, size, size);
+  context.fillStyle = paper;
+  const hole = mark === 'hole' ? size * 0.34 : pen;
+  box(hole, hole, size - 2 * hole, size - 2 * hole);
+  context.fillStyle = colour;
+  const inset = size * 0.26;
+  const line = (from, to) => {
     context.beginPath();
-    points.forEach(([x, y], index) => (index % 2 === 0 ? context.moveTo(x, y) : context.lineTo(x, y)));
+    context.moveTo(x + inset, y + from);
+    context.lineTo(x + size - inset, y + to);
+    context.strokeStyle = colour;
+    context.lineWidth = pen;
     context.stroke();
   };
-  const inset = size * 0.26;
   switch (mark) {
-    case 'full': box(0); break;
-    case 'hole': box(0); context.clearRect(size * 0.34, size * 0.34, size * 0.32, size * 0.32); break;
-    case 'half': frame(); context.fillRect(0, size / 2, size, size / 2); break;
-    case 'dash': frame(); context.fillRect(inset, size * 0.4, size - 2 * inset, size * 0.2); break;
-    case 'dot': frame(); box(size * 0.33); break;
-    case 'empty': frame(); break;
-    case 'slash': frame(); line([inset, size - inset], [size - inset, inset]); break;
-    case 'bars': frame(); context.fillRect(size * 0.28, inset, size * 0.15, size - 2 * inset);
-      context.fillRect(size * 0.57, inset, size * 0.15, size - 2 * inset); break;
-    case 'cross': context.lineWidth = pen * 1.5; frame();
-      line([inset, inset], [size - inset, size - inset], [inset, size - inset], [size - inset, inset]); break;
+    case 'half': box(0, size / 2, size, size / 2); break;
+    case 'dash': box(inset, size * 0.4, size - 2 * inset, size * 0.2); break;
+    case 'dot': box(size * 0.33, size * 0.33, size * 0.34, size * 0.34); break;
+    case 'slash': line(size - inset, inset); break;
+    case 'bars': box(size * 0.28, inset, size * 0.15, size - 2 * inset); box(size * 0.57, inset, size * 0.15, size - 2 * inset); break;
+    case 'cross': line(inset, size - inset); line(size - inset, inset); break;
   }
 }
 
@@ -46,7 +51,7 @@ export function markCanvas(state) {
   canvas.setAttribute('aria-hidden', 'true');
   const context = canvas.getContext('2d');
   context.scale(ratio, ratio);
-  drawMark(context, state.mark, colourOf(`--${state.id}`), 14);
+  drawMark(context, state.mark, colourOf(`--${state.id}`), colourOf('--paper'), 0, 0, 14);
   return canvas;
 }
 
@@ -109,7 +114,7 @@ export class Grid {
     this.step = this.size + (this.isLabelled ? 4 : 2);
     const columns = Math.min(slots, LINE_RANKS_MAX);
     const lines = Math.ceil(slots / LINE_RANKS_MAX);
-    const label = this.isLabelled ? LABEL : 0;
+    const label = this.isLabelled ? this.labelWidth(starts) : 0;
     const block = label + columns * this.step + (this.isLabelled ? 20 : 6);
     const across = Math.max(1, Math.floor((width + 6) / block));
     const blockHeight = lines * this.step + (this.isLabelled ? 6 : 3);
@@ -135,32 +140,29 @@ export class Grid {
     this.redraw();
   }
 
-  /** Each mark once, at the size of a cell. */
-  prepareMarks() {
-    this.ink = colourOf('--ink');
-    this.paper = colourOf('--paper');
-    this.marks = STATES.map((state) => {
-      const pixels = Math.ceil(this.size * this.ratio);
-      const canvas = new OffscreenCanvas(pixels, pixels);
-      const context = canvas.getContext('2d');
-      context.scale(this.ratio, this.ratio);
-      drawMark(context, state.mark, colourOf(`--${state.id}`), this.size);
-      return canvas.transferToImageBitmap();
-    });
+  labelWidth(starts) {
+    this.context.font = FONT;
+    const widths = starts.map((start) => this.context.measureText(nameOf(this.cells[start].node)).width);
+    return Math.min(LABEL_MAX, Math.max(...widths) + 14);
+  }
+
+  readColours() {
+    [this.ink, this.paper, this.focus] = ['--ink', '--paper', '--focus'].map(colourOf);
+    this.colours = STATES.map((state) => colourOf(`--${state.id}`));
   }
 
   redraw() {
     if (this.cells.length === 0 || !this.x) return;
-    this.prepareMarks();
+    this.readColours();
     const {context} = this;
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.fillStyle = this.paper;
     context.fillRect(0, 0, this.canvas.width, this.canvas.height);
     context.fillStyle = this.ink;
-    context.font = '13px system-ui, sans-serif';
+    context.font = FONT;
     context.textBaseline = 'middle';
     for (const [x, y, node] of this.labels) {
-      context.fillText(fitting(context, node.hostname || node.node, LABEL - 12), x, y + this.size / 2 + 1);
+      context.fillText(fitting(context, nameOf(node), LABEL_MAX - 12), x, y + this.size / 2 + 1);
     }
     for (let index = 0; index < this.cells.length; index += 1) this.draw(index);
   }
@@ -172,11 +174,11 @@ export class Grid {
     const y = this.y[index];
     context.fillStyle = this.paper;
     context.fillRect(x - 2, y - 2, size + 4, size + 4);
-    context.drawImage(this.marks[cell.state], x, y, size, size);
+    drawMark(context, STATES[cell.state].mark, this.colours[cell.state], this.paper, x, y, size);
     this.shown[index] = cell.state;
     const isCursor = index === this.cursor && document.activeElement === this.canvas;
     if (isCursor || (cell.rank !== null && cell.rank === this.slowest)) {
-      context.strokeStyle = isCursor ? colourOf('--focus') : this.ink;
+      context.strokeStyle = isCursor ? this.focus : this.ink;
       context.lineWidth = isCursor ? 2 : 1.5;
       context.strokeRect(x - 1.25, y - 1.25, size + 2.5, size + 2.5);
     }
@@ -245,6 +247,8 @@ export class Grid {
     event.preventDefault();
   }
 }
+
+const nameOf = (node) => node.hostname || node.node;
 
 function fitting(context, text, width) {
   if (context.measureText(text).width <= width) return text;

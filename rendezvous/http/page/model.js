@@ -268,6 +268,7 @@ export function textOf(event) {
   add('', event.nodes !== undefined && event.workers !== undefined ? `${event.nodes} nodes, ${event.workers} workers` : undefined);
   add('', event.kernel);
   add('held up for ', event.ms === undefined ? undefined : duration(event.ms));
+  if (event.event === 'operator') add('', `${event.action}${event.by ? `, asked by ${event.by}` : ''}`);
   add('step ', event.step);
   if (event.event === 'verdict') add('exit code ', event.exit_code);
   return parts.join('; ');

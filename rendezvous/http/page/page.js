@@ -8,6 +8,7 @@ import {askForTokens, confirmAct} from './dialogs.js';
 
 const STATUS_EVERY_MS = 5000;
 const AFTER_EVENTS_MS = 300;
+const SHOWN_EVERY_MS = 250; // whatever many nodes tell meanwhile
 
 const now = {
   jobs: [],
@@ -15,6 +16,7 @@ const now = {
   job: null,       // of the newest /status
   story: new Story(),
   stream: null,
+  progress: [],    // told since it was shown
   cells: [],
   chosen: null,    // {rank, node, local} of the rank whose details are open
   statusTrouble: '',
@@ -64,10 +66,13 @@ function showChosen() {
 function show() {
   const {job, story} = now;
   const begun = performance.now();
+  clearTimeout(showing);
+  showing = null;
   showJobs($('jobs'), now.jobs, job?.job, now.leftOut);
   $('empty').hidden = job !== null || !now.isOpened;
   $('view').hidden = job === null;
   if (job !== null) {
+    takeProgress(job);
     document.title = `${job.job} · ddprun`;
     say($('name'), job.job);
     showPhase($('phase'), job);
@@ -122,27 +127,30 @@ function follow(name) {
 }
 
 let soon = null;
+let showing = null;
 
 function hear(told) {
   const progress = told.filter((event) => event.event === 'progress');
   const events = told.filter((event) => event.event !== 'progress');
-  for (const event of progress) takeProgress(event);
+  now.progress.push(...progress);
   for (const event of events) now.story.fold(event);
   if (events.length > 0) {
     list.show(now.story);
     soon ??= setTimeout(look, AFTER_EVENTS_MS);
   }
-  if (now.job) show();
+  showing ??= setTimeout(show, SHOWN_EVERY_MS);
 }
 
-/** What ranks say between two answers of /status. */
-function takeProgress(event) {
-  const {job} = now;
-  if (!job) return;
+/** What ranks have said since the answer of /status. */
+function takeProgress(job) {
+  if (now.progress.length === 0) return;
   const told = new Map((job.ranks ?? []).map((rank) => [rank.rank, rank]));
-  for (const rank of event.ranks ?? []) told.set(rank.rank, {node: event.node, ...rank});
+  for (const event of now.progress) {
+    for (const rank of event.ranks ?? []) told.set(rank.rank, {node: event.node, ...rank});
+  }
   job.ranks = [...told.values()];
-  if ('slowest' in event) job.slowest = event.slowest;
+  job.slowest = now.progress.at(-1).slowest;
+  now.progress = [];
 }
 
 const wanted = () => {
@@ -181,6 +189,7 @@ async function look() {
   try {
     const status = await ask.status();
     now.jobs = jobsOf(status);
+    now.progress = [];
     now.leftOut = status.jobs_left_out ?? 0;
     now.statusTrouble = '';
     now.isOpened = true;
