@@ -22,8 +22,10 @@ Result<WatchRequest> judge(const http::request_header<http::fields>& head,
     // A browser shows no token for a page: it is typed into the page, which has nothing of any job.
     const bool is_where_token_is_typed =
         request && request->what == WatchRequest::What::Page && access.token;
-    if (is_on_this_machine && !is_where_token_is_typed) {
-        const HttpCaller caller{.is_on_this_machine = *is_on_this_machine,
+    // On the Unix socket of a run a browser is behind somebody's forwarding, and names a host.
+    const bool is_no_browser = !is_on_this_machine && head.find(http::field::host) == head.end();
+    if (!is_where_token_is_typed && !is_no_browser) {
+        const HttpCaller caller{.is_on_this_machine = is_on_this_machine.value_or(true),
                                 .host = text_of(head[http::field::host]),
                                 .origin = text_of(head[http::field::origin]),
                                 .authorization = text_of(head[http::field::authorization])};

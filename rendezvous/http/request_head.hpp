@@ -11,9 +11,10 @@
 
 namespace ddprun::rdzv {
 
-/// What the head of a request asks for, if it may. `is_on_this_machine`: as of HttpCaller; none:
-/// who asks needs no further permission. The page's files, in which a token is typed, are for
-/// everybody where there is one. Failure is admit()'s or parse_watch_request()'s. Pure.
+/// What the head of a request asks for, if it may. `is_on_this_machine`: as of HttpCaller; none: it
+/// came by a Unix socket that is its user's, and may lack a Host. The page's files, in which a
+/// token is typed, are for everybody where there is one. Failure is admit()'s or
+/// parse_watch_request()'s. Pure.
 [[nodiscard]] Result<WatchRequest> judge(
     const boost::beast::http::request_header<boost::beast::http::fields>& head,
     std::optional<bool> is_on_this_machine, const HttpAccess& access);

@@ -7,6 +7,7 @@ With DDPRUN_PICTURES=FOLDER it leaves pictures of the page there.
 
 import contextlib
 import functools
+import glob
 import http.server
 import importlib.util
 import json
@@ -15,6 +16,8 @@ import queue
 import re
 import shutil
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -100,6 +103,11 @@ class BrowserTest(unittest.TestCase):
             self.assertEqual(
                 [(one["id"], one["nodes"][0]["html"], one["nodes"][0].get("failureSummary"))
                  for one in found], [], scheme)
+
+    def give_operator_token(self, page, token):
+        page.locator("#tokens").click()
+        page.locator("#token-act").fill(token)
+        page.locator("#token-dialog button[type=submit]").click()
 
     def check_unharmed(self, page):
         self.assertIsNone(page.evaluate("() => window.hacked ?? null"))
@@ -262,8 +270,8 @@ class MadeUpJobs(BrowserTest):
             self.expect(page.locator("#facts")).to_contain_text(f"{step:,}")
             took.append(page.evaluate(
                 "() => performance.getEntriesByName('ddprun-update').at(-1).duration"))
-        print(f"figure: update of 8,000 ranks: median {sorted(took)[5]:.1f} ms, "
-              f"worst {max(took):.1f} ms", flush=True)
+        print(f"figure: update of 8,000 ranks: best {min(took):.1f} ms, "
+              f"median {sorted(took)[5]:.1f} ms, worst {max(took):.1f} ms", flush=True)
         self.check_accessible(page)
         self.picture(page, "8000")
         phone = self.open(self.address(daemon), viewport={"width": 360, "height": 740},
@@ -386,11 +394,6 @@ class MadeUpJobs(BrowserTest):
             ("/jobs/llama/restart", {}),
             ("/jobs/llama/quarantine", {"node": "gpu-0001", "for_s": 600})])
 
-    def give_operator_token(self, page, token):
-        page.locator("#tokens").click()
-        page.locator("#token-act").fill(token)
-        page.locator("#token-dialog button[type=submit]").click()
-
 
 class RealJobs(BrowserTest):
     """What real daemons and jobs tell."""
@@ -484,6 +487,67 @@ class RealJobs(BrowserTest):
         self.check_accessible(page)
         self.check_unharmed(page)
         self.picture(page, "over")
+
+    def forward(self, path):
+        """A port on loopback that leads to a Unix socket, as ssh -L does."""
+
+        class Pipe(socketserver.BaseRequestHandler):
+            def handle(self):
+                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as there:
+                    there.connect(path)
+                    back = threading.Thread(target=pump, args=(there, self.request))
+                    back.start()
+                    pump(self.request, there)
+                    back.join()
+
+        def pump(source, sink):
+            with contextlib.suppress(OSError):
+                while piece := source.recv(65536):
+                    sink.sendall(piece)
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
+
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Pipe)
+        server.daemon_threads = True
+        server.block_on_close = False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return f"http://127.0.0.1:{server.server_address[1]}/"
+
+    def test_a_run_of_one_node_that_fails(self):
+        job = self.start(os.path.join(BIN, "ddprun"), "--nproc-per-node", "2", "--log-dir",
+                         self.path("logs"), WORKER, "--print", "--attach-page", "--progress", "7",
+                         "--when-rank", "1", "--wait-for-file", self.path("fail"), "--complain",
+                         HOSTILE, "--exit-code", "7", "--always", "--hang")
+        self.wait_for(job, "worker rank=1")
+        page = self.open(self.forward(glob.glob(self.path("logs/*/ddprun.sock"))[0]))
+        self.expect(page.locator("#legend")).to_contain_text("training 2")
+        self.expect(self.facts(page, "Step")).to_have_text("7")
+        self.touch("fail")
+        self.expect(page.locator("#events")).to_contain_text("last words")
+        self.expect(page.locator("#events")).to_contain_text("verdict")
+        page.locator("#find-rank").fill("1")
+        page.locator("#find-rank").press("Enter")
+        self.expect(page.locator("#rank-evidence")).to_contain_text("exited with code 7")
+        self.expect(page.locator("#rank-evidence")).to_contain_text(HOSTILE)
+        self.assertEqual(job.wait(PATIENCE_S), 7)
+        self.expect(page.locator("#link")).to_contain_text("not live")
+        self.assertIsNone(page.evaluate("() => window.hacked ?? null"))
+        self.picture(page, "one-node")
+
+    def test_a_hang_is_told_with_its_stacks(self):
+        endpoint = self.start_daemon()
+        page = self.open(f"http://{endpoint}/")
+        self.start_node(endpoint, "--hang", nnodes="1",
+                        flags=("--hang-timeout", "2", "--max-restarts", "0"))
+        self.expect(page.locator("#phase")).to_have_text("failed")
+        self.expect(page.locator("#events")).to_contain_text("no sign of life")
+        page.locator("#find-rank").fill("0")
+        page.locator("#find-rank").press("Enter")
+        self.expect(page.locator("#rank-evidence")).to_contain_text("it hung")
+        self.picture(page, "hung")
+        self.check_unharmed(page)
 
 
 def parse_arguments(arguments):

@@ -149,11 +149,11 @@ TEST_CASE("state and events are answered, anything else is said to be none of th
     const std::string status = answer_to("GET /status HTTP/1.0\r\n\r\n");
     CHECK(status.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"));
     CHECK(status.ends_with("\r\n\r\n{\"job\":\"llama\"}\n"));
-    const std::string all = answer_to("GET /events HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string all = answer_to("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
     CHECK(has(all, "\"text\":\"one\""));
     CHECK(has(all, "\"text\":\"two\""));
     CHECK(all.ends_with("\r\n0\r\n\r\n"));
-    const std::string later = answer_to("GET /events?from=2 HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string later = answer_to("GET /events?from=2 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     CHECK_FALSE(has(later, "\"text\":\"one\""));
     CHECK(has(later, "\"text\":\"two\""));
     CHECK(has(answer_to("GET /page HTTP/1.0\r\n\r\n"), " 404 "));
@@ -175,14 +175,20 @@ TEST_CASE("a browser gets the page, which may load nothing but its own files") {
     CHECK(page.ends_with("</html>\n"));
     CHECK(has(answer_to("GET /page.js HTTP/1.0\r\n\r\n"), "Content-Type: text/javascript"));
     CHECK(has(answer_to("POST / HTTP/1.0\r\n\r\n"), " 405 "));
+    // Behind a forwarded port a browser may be showing somebody else's page.
+    CHECK(has(answer_to("GET / HTTP/1.0\r\nHost: localhost:8080\r\n\r\n"), " 200 "));
+    CHECK(has(answer_to("GET /status HTTP/1.0\r\nHost: evil.example\r\n\r\n"), " 403 "));
+    CHECK(has(answer_to("GET /status HTTP/1.0\r\nHost: localhost\r\nOrigin: http://evil\r\n\r\n"),
+              " 403 "));
 }
 
 TEST_CASE("who follows gets what comes, and the end once the run is over") {
     Served served;
     served.add("one");
-    Watcher lines("GET /events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+    Watcher lines("GET /events?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     Watcher browser(
-        "GET /events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nLast-Event-ID: 1\r\n\r\n");
+        "GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: "
+        "1\r\n\r\n");
     CHECK(has(lines.read_to("one"), "Content-Type: application/x-ndjson"));
     CHECK(has(browser.read_to("\r\n\r\n"), "Content-Type: text/event-stream"));
     served.add("two");
@@ -200,7 +206,7 @@ TEST_CASE("who hangs up, or comes when all places are taken, costs the others no
     Served served(limits);
     served.add("one");
     {
-        Watcher first("GET /events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+        Watcher first("GET /events?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
         REQUIRE(has(first.read_to("one"), "one"));
         CHECK(answer_to("GET /status HTTP/1.0\r\n\r\n").empty());
     }
@@ -216,7 +222,7 @@ TEST_CASE("a watcher that takes nothing is dropped once what it would get is not
     Limits limits;
     limits.events_kept_max = 64;
     Served served(limits);
-    Watcher slow("GET /events?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+    Watcher slow("GET /events?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     REQUIRE(has(slow.read_to("\r\n\r\n"), "200 OK"));
     for (int i = 0; i < 2000; ++i) {
         served.add(std::string(3000, 'x'));

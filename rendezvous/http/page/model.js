@@ -131,6 +131,13 @@ export function cellsOf(job, story) {
   return cells;
 }
 
+/** A rank whose node has left, as far as events tell of it; undefined: they do not. */
+export function cellOfEvents(rank, story) {
+  const failure = story.evidenceOf(rank).find((event) => event.event === 'failure');
+  return failure && {rank, local: failure.local_rank, state: STATE.failed,
+    node: {node: failure.node ?? failure.host, hostname: failure.host}};
+}
+
 function stateOf(job, story, node, rank, told) {
   if (rank === null || node.standing !== 'member') {
     return node.is_connected === false ? STATE.lost : STATE.waiting;

@@ -2,7 +2,7 @@
 // that is shown, and has the views show what is told.
 import * as ask from './ask.js';
 import {Grid} from './grid.js';
-import {STATES, Story, cellsOf, factsOf, jobsOf, sentenceOf, timeOf} from './model.js';
+import {STATES, Story, cellOfEvents, cellsOf, factsOf, jobsOf, sentenceOf, timeOf} from './model.js';
 import {$, EventList, say, showAttention, showFacts, showJobs, showLegend, showPhase, showRank, showTime} from './views.js';
 import {askForTokens, confirmAct} from './dialogs.js';
 
@@ -225,7 +225,8 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
 $('rank-close').addEventListener('click', closeRank);
 $('find').addEventListener('submit', (event) => {
   event.preventDefault();
-  const cell = grid.moveToRank(Number($('find-rank').value || -1));
+  const rank = Number($('find-rank').value || -1);
+  const cell = grid.moveToRank(rank) ?? cellOfEvents(rank, now.story);
   if (cell) openRank(cell);
   else say($('cursor'), `There is no rank ${$('find-rank').value}.`);
 });

@@ -39,8 +39,15 @@ function phaseClass(job) {
   return {running: 'phase good', stopping: 'phase warn', forming: 'phase warn'}[job.phase] ?? 'phase';
 }
 
+const EXIT_ENDED = 98; // an operator has stopped it
+
+function endWord(job) {
+  if (job.exit_code === 0) return 'succeeded';
+  return job.exit_code === EXIT_ENDED ? 'ended' : 'failed';
+}
+
 export function showPhase(element, job) {
-  const word = job.phase === 'closed' ? (job.exit_code === 0 ? 'succeeded' : 'failed') : PHASE_WORDS[job.phase];
+  const word = job.phase === 'closed' ? endWord(job) : PHASE_WORDS[job.phase];
   say(element, word ?? job.phase);
   element.className = phaseClass(job);
 }
