@@ -287,6 +287,21 @@ void Chronicle::worker_started(Instant now, Generation generation, LocalRank loc
     }
 }
 
+rdzv::RankPhase Chronicle::phase_of(LocalRank local_rank, const WorkerMoments& told) const {
+    using rdzv::RankPhase;
+    if (started_ && started_->failed.contains(local_rank.value())) {
+        return RankPhase::Failed;
+    }
+    if (started_ && started_->finished.contains(local_rank.value())) {
+        return RankPhase::Finished;
+    }
+    return told.first_step    ? RankPhase::Training
+           : told.resumed     ? RankPhase::Resumed
+           : told.group_ready ? RankPhase::GroupReady
+           : told.main        ? RankPhase::Main
+                              : RankPhase::Spawned;
+}
+
 void Chronicle::look_at(Generation generation, const std::vector<WorkerMoments>& workers,
                         Events& out) {
     if (!started_ || started_->generation != generation || workers.empty()) {

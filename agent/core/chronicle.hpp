@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/core/rank_pace.hpp"
 #include "agent/core/supervisor.hpp"
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
@@ -23,6 +24,7 @@ struct WorkerMoments {
     std::optional<Instant> first_step;
     std::optional<std::uint64_t> step;          ///< the last one
     std::optional<std::uint64_t> first_number;  ///< of the first step
+    std::optional<StepTold> last;               ///< the last step, with all that belongs to it
 };
 
 /// Tells as events what a Supervisor was given and has decided, and how far its workers are.
@@ -48,6 +50,9 @@ public:
     /// when all of them have come to it, as of the last. The step comes into the event of their
     /// end.
     void look_at(Generation generation, const std::vector<WorkerMoments>& workers, Events& out);
+
+    /// Of a worker of the newest generation that has told this.
+    [[nodiscard]] rdzv::RankPhase phase_of(LocalRank local_rank, const WorkerMoments& told) const;
 
 private:
     static constexpr std::size_t kMoments = 4;

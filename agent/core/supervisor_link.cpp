@@ -230,6 +230,7 @@ void Supervisor::State::join_if_possible() {
     // What is held may be of an earlier run than the one that accepted us last.
     join.run_token = holds_workers() ? group_token_ : run_token_;
     join.newest = highest_heard_;
+    join.tells_progress = true;
     if (prepare_ == PrepareState::Done || holds_workers()) {
         join.prepares = rdzv::Prepares::Nobody;
     } else if (holds_prepare() && join.prepares == rdzv::Prepares::Job) {
@@ -330,6 +331,10 @@ void Supervisor::State::hear(const rdzv::Waiting& message) {
 
 void Supervisor::State::hear(const rdzv::Notice& message) {
     say(message.text);
+}
+
+void Supervisor::State::hear(const rdzv::Watch& /*message*/) {
+    // ProgressTeller answers it: it changes nothing.
 }
 
 void Supervisor::State::hear(const rdzv::Redirect& /*message*/) {

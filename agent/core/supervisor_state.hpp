@@ -148,6 +148,7 @@ private:
     void end_for_old_rendezvous(const std::string& flags, const std::string& others);
     void hear(const rdzv::Waiting& message);
     void hear(const rdzv::Notice& message);
+    void hear(const rdzv::Watch& message);
     void hear(const rdzv::Redirect& message);
     void hear(const rdzv::Prepare& message);
     void hear(const rdzv::Start& message);

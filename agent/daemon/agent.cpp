@@ -326,6 +326,7 @@ RunEvents::Ask Agent::run_events_ask() {
         }
         return pids;
     };
+    ask.send = [this](const rdzv::AgentMessage& message) { link_->send(message); };
     return ask;
 }
 

@@ -10,7 +10,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "agent/daemon/resident_memory.hpp"
 #include "agent/output/run_socket.hpp"
+#include "rendezvous/events/rank_board.hpp"
 
 namespace ddprun::agent {
 
@@ -22,6 +24,14 @@ Instant now_here() {
 
 Milliseconds unix_now() {
     return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+}
+
+/// The rendezvous is told that this node lives: what its workers have come to goes along.
+bool has_beat(const Effects& effects) {
+    return std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
+        const SendToRendezvous* send = std::get_if<SendToRendezvous>(&effect);
+        return send != nullptr && std::holds_alternative<rdzv::Beat>(send->message);
+    });
 }
 
 /// The workers end: what they have told goes into the events of that.
@@ -40,6 +50,8 @@ bool ends_workers(const Input& input, const Effects& effects) {
 RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
                      const std::string& program, WorkerOutput& output, Ask ask)
     : chronicle_(options, program, ::getpid()),
+      progress_(WatchLimits()),
+      teller_(io, [this] { ask_.send(progress()); }),
       output_(output),
       ask_(std::move(ask)),
       log_(std::make_shared<rdzv::EventLog>(options.limits)),
@@ -54,7 +66,7 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
 }
 
 void RunEvents::observe(Instant now, const Input& input, const Effects& effects) {
-    if (ends_workers(input, effects)) {
+    if (ends_workers(input, effects) || (!moments_told_.is_done() && has_beat(effects))) {
         look();
     }
     for (const Effect& effect : effects) {
@@ -62,6 +74,16 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
             generation_ = start->generation;
             base_rank_ = start->base_rank.value();
             world_size_ = start->world_size;
+            moments_told_.begin(generation_, base_rank_);
+        }
+    }
+    if (std::holds_alternative<LinkDown>(input)) {
+        moments_told_.cut_off();
+    } else if (const FromRendezvous* from = std::get_if<FromRendezvous>(&input)) {
+        if (const auto* accepted = std::get_if<rdzv::Accepted>(&from->message)) {
+            tell_moments(moments_told_.met(now, accepted->hears_moments));
+        } else if (const auto* watch = std::get_if<rdzv::Watch>(&from->message)) {
+            teller_.hear(*watch);
         }
     }
     Chronicle::Events events;
@@ -92,6 +114,27 @@ void RunEvents::keep(Instant now, const Chronicle::Events& events) {
         output_.keep_event(log_->add(event, now, unix_time));
     }
     server_.published();
+    tell_moments(moments_told_.note(now, events));
+}
+
+void RunEvents::tell_moments(std::optional<rdzv::Reached> reached) {
+    if (reached) {
+        ask_.send(*std::move(reached));
+    }
+}
+
+rdzv::Progress RunEvents::progress() {
+    look();
+    const std::vector<WorkerMoments> moments = ask_.moments(generation_);
+    const std::vector<int> pids = ask_.pids();
+    std::vector<WorkerState> workers;
+    for (std::size_t i = 0; i < pids.size(); ++i) {
+        WorkerState worker{.moments = i < moments.size() ? moments[i] : WorkerMoments()};
+        worker.phase = chronicle_.phase_of(LocalRank(static_cast<int>(i)), worker.moments);
+        worker.memory_bytes = pids[i] == 0 ? std::nullopt : resident_memory(pids[i]);
+        workers.push_back(std::move(worker));
+    }
+    return progress_.tell(now_here(), generation_, workers);
 }
 
 void RunEvents::begin_to_answer() {
@@ -127,8 +170,15 @@ Result<std::string> RunEvents::status(const std::string& job) {
     if (const Result<void> known = check_name(job); !known) {
         return known.error();
     }
-    look();
     using nlohmann::ordered_json;
+    const Instant now = now_here();
+    rdzv::RankBoard board;
+    board.take(now,
+               {.node = options_.identity.node,
+                .hostname = options_.identity.hostname,
+                .base_rank = base_rank_},
+               progress());
+    board.judge(now);
     ordered_json workers = ordered_json::array();
     const std::vector<WorkerMoments> moments = ask_.moments(generation_);
     const std::vector<int> pids = ask_.pids();
@@ -140,22 +190,30 @@ Result<std::string> RunEvents::status(const std::string& job) {
         }
         workers.push_back(std::move(worker));
     }
-    const ordered_json status = {
-        {"v", rdzv::kEventSchema},
-        {"job", options_.identity.job.value()},
-        {"program", program_},
-        {"executable", options_.command.front()},
-        {"run_id", options_.tracked_run},
-        {"host", options_.identity.hostname},
-        {"pid", ::getpid()},
-        {"run", run_folder_},
-        {"generation", generation_.value()},
-        {"world_size", world_size_},
-        {"waits_for", ask_.waits_for()},
-        {"workers", std::move(workers)},
-        {"next_event", log_->next()},
-        {"time", rdzv::time_use_json(log_->time_use(), now_here(), unix_now())}};
+    ordered_json status = {{"v", rdzv::kEventSchema},
+                           {"job", options_.identity.job.value()},
+                           {"program", program_},
+                           {"executable", options_.command.front()},
+                           {"run_id", options_.tracked_run},
+                           {"host", options_.identity.hostname},
+                           {"pid", ::getpid()},
+                           {"run", run_folder_},
+                           {"generation", generation_.value()},
+                           {"world_size", world_size_},
+                           {"waits_for", ask_.waits_for()},
+                           {"workers", std::move(workers)},
+                           {"next_event", log_->next()},
+                           {"ranks", ordered_json::parse(board.ranks_json(pids.size()))},
+                           {"time", rdzv::time_use_json(log_->time_use(), now_here(), unix_now())}};
+    if (const std::string slowest = board.slowest_json(); !slowest.empty()) {
+        status["slowest"] = ordered_json::parse(slowest);
+    }
     return status.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+void RunEvents::stop(std::function<void()> done) {
+    teller_.stop();
+    server_.stop(std::move(done));
 }
 
 }  // namespace ddprun::agent

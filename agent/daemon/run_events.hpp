@@ -2,13 +2,17 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
 
 #include "agent/core/chronicle.hpp"
+#include "agent/core/moments_told.hpp"
+#include "agent/core/node_progress.hpp"
 #include "agent/core/supervisor.hpp"
+#include "agent/daemon/progress_teller.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
@@ -17,8 +21,9 @@
 
 namespace ddprun::agent {
 
-/// What happens on this node, told to those who ask: in `events.jsonl`, and on the socket in the
-/// run's folder (docs/events.md). On the agent's thread; outlives the run of the loop.
+/// What happens on this node, told to those who ask: in `events.jsonl`, on the socket in the run's
+/// folder (docs/events.md), and to the rendezvous how far the workers are. On the agent's thread;
+/// outlives the run of the loop.
 class RunEvents final : public rdzv::Watched {
 public:
     /// What the node is asked when somebody looks.
@@ -26,6 +31,7 @@ public:
         std::function<std::vector<WorkerMoments>(Generation)> moments;  ///< empty: it is gone
         std::function<std::string()> waits_for;                         ///< for people
         std::function<std::vector<int>()> pids;  ///< of the workers here, by local rank; 0: none
+        std::function<void(const rdzv::AgentMessage&)> send;  ///< to the rendezvous
     };
 
     RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
@@ -46,18 +52,23 @@ public:
     [[nodiscard]] const rdzv::TimeUse& time_use() const { return log_->time_use(); }
 
     /// Tells watchers the last events; `done` is called when they have them, or soon.
-    void stop(std::function<void()> done) { server_.stop(std::move(done)); }
+    void stop(std::function<void()> done);
 
     [[nodiscard]] Result<std::shared_ptr<const rdzv::EventLog>> events(
         const std::string& job) override;
     [[nodiscard]] Result<std::string> status(const std::string& job) override;
 
 private:
+    void tell_moments(std::optional<rdzv::Reached> reached);
+    [[nodiscard]] rdzv::Progress progress();
     [[nodiscard]] Result<void> check_name(const std::string& job) const;
     void look();
     void keep(Instant now, const Chronicle::Events& events);
 
     Chronicle chronicle_;
+    MomentsTold moments_told_;
+    NodeProgress progress_;
+    ProgressTeller teller_;
     WorkerOutput& output_;
     Ask ask_;
     std::shared_ptr<rdzv::EventLog> log_;

@@ -3,12 +3,35 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
 #include "base/read_ahead_limits.hpp"
 
 namespace ddprun::agent {
+
+namespace {
+
+std::optional<StepTold> step_told(const std::optional<WorkerPage::Pace>& pace) {
+    if (!pace) {
+        return std::nullopt;
+    }
+    const auto waited = [](std::int64_t ns) {
+        return ns < 0 ? std::nullopt : std::optional<Duration>(std::chrono::nanoseconds(ns));
+    };
+    return StepTold{.number = pace->step,
+                    .at = pace->step_at,
+                    .waited = waited(pace->waited_ns),
+                    .first_waited = waited(pace->first_waited_ns),
+                    .total_steps = pace->total_steps == kNoProgress
+                                       ? std::nullopt
+                                       : std::optional(pace->total_steps),
+                    .loss = std::isnan(pace->loss) ? std::nullopt : std::optional(pace->loss)};
+}
+
+}  // namespace
 
 Result<void> SharedPage::make(const StartWorkers& start) {
     watch_.reset();
@@ -70,7 +93,8 @@ std::vector<WorkerMoments> SharedPage::moments() const {
                            .resumed = told(moments.resumed),
                            .first_step = told(moments.first_step),
                            .step = page_->progress(local_rank),
-                           .first_number = number(moments.first_number)});
+                           .first_number = number(moments.first_number),
+                           .last = step_told(page_->pace(local_rank))});
     }
     return workers;
 }

@@ -76,6 +76,7 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
         make_life_lock(*std::construct_at(worker_page_slots(header) + i));
         std::construct_at(worker_page_figures(header, slots) + i);
         std::construct_at(worker_page_checkpoints(header, slots) + i);
+        std::construct_at(worker_page_pace(header, slots) + i);
     }
     auto page = std::make_unique<WorkerPage>(std::move(file), header);
     page->allow_publishing(publish_until);
@@ -125,6 +126,27 @@ WorkerPage::Moments WorkerPage::moments(LocalRank local_rank) const {
             .resumed = instant(figures.resumed_ns),
             .first_step = instant(figures.first_step_ns),
             .first_number = figures.first_step.load()};
+}
+
+std::optional<WorkerPage::Pace> WorkerPage::pace(LocalRank local_rank) const {
+    constexpr int kTries = 4;  // of a write that takes some nanoseconds, once a step
+    (void)slot(local_rank);
+    const auto slots = static_cast<std::uint32_t>(slot_count_);
+    const WorkerPagePace& told = worker_page_pace(header_, slots)[local_rank.value()];
+    for (int i = 0; i < kTries; ++i) {
+        const std::uint64_t writes = told.writes.load();
+        const Pace pace{
+            .step = told.step.load(),
+            .step_at = Instant(std::chrono::nanoseconds(told.step_ns.load())),
+            .waited_ns = told.waited_ns.load(),
+            .first_waited_ns = told.first_waited_ns.load(),
+            .total_steps = told.total_steps.load(),
+            .loss = worker_page_figures(header_, slots)[local_rank.value()].loss.load()};
+        if (writes % 2 == 0 && told.writes.load() == writes) {
+            return pace.step == kNoProgress ? std::nullopt : std::optional(pace);
+        }
+    }
+    return std::nullopt;
 }
 
 std::string WorkerPage::checkpoints(LocalRank local_rank) const {

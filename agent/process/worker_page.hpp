@@ -59,6 +59,18 @@ public:
     };
     [[nodiscard]] Moments moments(LocalRank local_rank) const;
 
+    /// How fast the worker is, as it told.
+    struct Pace {
+        std::uint64_t step = kNoProgress;
+        Instant step_at = Instant::min();
+        std::int64_t waited_ns = -1;        ///< for other ranks until then; -1: not told
+        std::int64_t first_waited_ns = -1;  ///< until its first step
+        std::uint64_t total_steps = kNoProgress;
+        double loss = 0;  ///< the last one; not a number: none
+    };
+    /// None: it tells no steps, or writes all the time.
+    [[nodiscard]] std::optional<Pace> pace(LocalRank local_rank) const;
+
     /// Where this worker's checkpoints are, as it told: a path from the root. Empty: it has not.
     [[nodiscard]] std::string checkpoints(LocalRank local_rank) const;
 

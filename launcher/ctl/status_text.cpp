@@ -84,8 +84,21 @@ std::string budget_text(int used, int most, std::string_view what) {
                     : fmt::format("{} of {} {}", used, most, what);
 }
 
+std::string pace_text(const NodeStatus& node) {
+    std::string text = fmt::format("step {}", *node.step);
+    if (node.step_ns) {
+        constexpr double kNanosecondsPerSecond = 1e9;
+        text += fmt::format(", {:.3g} steps/s",
+                            kNanosecondsPerSecond / static_cast<double>(*node.step_ns));
+    }
+    return text;
+}
+
 std::string notes_text(const NodeStatus& node) {
     std::vector<std::string> notes;
+    if (node.step) {
+        notes.push_back(pace_text(node));
+    }
     if (node.is_suspect) {
         notes.emplace_back("cut off");
     }
@@ -176,6 +189,13 @@ std::string job_text(const JobStatus& job) {
     }
     if (job.exit_code) {
         text += fmt::format("  exit code {}: {}\n", *job.exit_code, clean(job.verdict));
+    }
+    if (job.slow) {
+        constexpr int kPermillePerPercent = 10;
+        text +=
+            fmt::format("  slowest: rank {} on {}; {} % of everybody's step is waiting for it\n",
+                        job.slow->rank.value(), clean(job.slow->hostname),
+                        job.slow->cost_permille / kPermillePerPercent);
     }
     if (!job.not_durable.empty()) {
         text += fmt::format("  not durable: {}\n", clean(job.not_durable));

@@ -322,7 +322,8 @@ void attach(Step& step, Node& node, ConnectionId connection) {
     Accepted accepted{.run_token = step.run.token,
                       .is_lasting = step.options.is_lasting,
                       .keeps_sizes = true,
-                      .compares_nodes = true};
+                      .compares_nodes = true,
+                      .hears_moments = true};
     if (step.options.has_leases) {
         accepted.lease = step.options.limits.lease;
         accepted.beat_interval = beat_interval_of(step.run, step.options.limits);

@@ -155,7 +155,7 @@ void take_over(Step& step, const Holders& holders) {
     note(step, fmt::format("generation {} goes on: {} came back to a rendezvous without a journal",
                            run.current.number.value(), node_count(holders.joins.size())));
     publish(step, EventKind::Restored,
-            {{"nodes", static_cast<std::int64_t>(holders.joins.size())}});
+            {{"nodes", static_cast<std::int64_t>(holders.joins.size())}, {"runs", true}});
     write_behind(step);
 }
 

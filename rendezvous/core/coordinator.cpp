@@ -98,6 +98,19 @@ void quiet(Step& step, ConnectionId connection, const Quiet& message) {
         step.run.phase);
 }
 
+void reached(Step& step, ConnectionId connection, const Reached& message) {
+    const Node* node = current_member(step.run, connection, message.generation);
+    if (node == nullptr) {
+        return;
+    }
+    std::visit(Overloaded{
+                   [&](const Running&) { hear_reached(step, *node, message); },
+                   [&](const Stopping&) { hear_reached(step, *node, message); },
+                   NothingIn<Forming, Closed, Adopting, Restored>(),
+               },
+               step.run.phase);
+}
+
 void stopped(Step& step, ConnectionId connection, const Stopped& message) {
     Node* node = step.run.nodes.speaking_on(connection);
     if (node != nullptr && node->standing() == Standing::Unready) {
@@ -193,6 +206,8 @@ void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
                    [&](const WorkerFinished& m) { worker_finished(step, connection, m); },
                    [&](const WorkerFailed& m) { worker_failed(step, connection, m); },
                    [&](const Quiet& m) { quiet(step, connection, m); },
+                   [&](const Reached& m) { reached(step, connection, m); },
+                   [](const Progress&) {},  // of who watches: Server
                    [&](const Stopped& m) { stopped(step, connection, m); },
                    [&](const Leave& m) { leave(step, connection, m); },
                    [&](const Unkillable& m) { unkillable(step, connection, m); },

@@ -19,6 +19,7 @@ void CurrentGeneration::begin(Instant now, std::vector<Place> chosen, const std:
     number = Generation(std::max(number, floor).value() + 1);
     started_at = now;
     places = std::move(chosen);
+    reached.clear();
     std::string text = fmt::format("{}|{}|{:016x}", run_token, number.value(), random);
     for (const Place& place : places) {
         text += fmt::format("|{}:{}", place.node.value(), place.slots);

@@ -10,6 +10,7 @@
 #include "base/limits.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/core/budgets.hpp"
+#include "rendezvous/core/moments.hpp"
 #include "rendezvous/core/nodes.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "rendezvous/wire/run_record.hpp"
@@ -34,6 +35,7 @@ struct CurrentGeneration {
     std::map<NodeId, Start> rows;  ///< what each member was sent, for one that missed it
     StoreAddress store;
     std::vector<std::string> admitted;  ///< who may use its store; empty: everybody
+    MomentsReached reached;             ///< how far its workers are
 
     /// A daemon before this one may have used it: it is not used again.
     void learn_number(Generation heard);

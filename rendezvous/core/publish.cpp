@@ -1,5 +1,6 @@
 #include "rendezvous/core/publish.hpp"
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -52,6 +53,25 @@ void publish_finished(Step& step, const Node& node, LocalRank local_rank) {
                                .generation = current.number,
                                .rank = current.rank_of(node.info.node, local_rank),
                                .fields = {{"host", node.info.hostname}}}});
+}
+
+void publish_moment(Step& step, Moment what, const MomentReached& reached) {
+    constexpr std::array kKinds = {
+        std::pair{Moment::Spawned, EventKind::Spawned},
+        std::pair{Moment::Main, EventKind::Main},
+        std::pair{Moment::GroupReady, EventKind::GroupReady},
+        std::pair{Moment::Resumed, EventKind::Resumed},
+        std::pair{Moment::FirstStep, EventKind::FirstStep},
+    };
+    for (const auto& [moment, kind] : kKinds) {
+        if (moment == what) {
+            step.out.add(Publish{Event{.kind = kind,
+                                       .at = reached.at,
+                                       .generation = step.run.current.number,
+                                       .rank = reached.last,
+                                       .step = reached.step}});
+        }
+    }
 }
 
 void publish_formed(Step& step, const std::string& why) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "rendezvous/core/first_failure.hpp"
+#include "rendezvous/core/moments.hpp"
 #include "rendezvous/core/nodes.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/events/event.hpp"
@@ -22,6 +23,9 @@ void publish_failure(Step& step, const TimedFailure& failure);
 
 /// A worker exited 0.
 void publish_finished(Step& step, const Node& node, LocalRank local_rank);
+
+/// All workers of the generation have come to it.
+void publish_moment(Step& step, Moment what, const MomentReached& reached);
 
 /// All its nodes have got their places.
 void publish_formed(Step& step, const std::string& why);

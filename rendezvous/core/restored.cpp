@@ -44,7 +44,9 @@ void leave_restored(Step& step) {
             become(run, std::move(recorded));
         },
         restored.recorded);
-    publish(step, EventKind::Restored, {{"nodes", static_cast<std::int64_t>(run.nodes.size())}});
+    publish(step, EventKind::Restored,
+            {{"nodes", static_cast<std::int64_t>(run.nodes.size())},
+             {"runs", std::holds_alternative<Running>(run.phase)}});
     run.returns_until = step.now + step.options.limits.reconnect_grace;
     run.doubt.until = run.returns_until;  // also of those who come and are cut off again
     run.explain_at = step.now + step.options.limits.explain_every;

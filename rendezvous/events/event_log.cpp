@@ -1,6 +1,7 @@
 #include "rendezvous/events/event_log.hpp"
 
 #include <chrono>
+#include <utility>
 
 #include "base/check.hpp"
 
@@ -19,6 +20,20 @@ const std::string& EventLog::add(const Event& event, Instant now, Milliseconds u
         lines_.pop_front();
     }
     return lines_.back();
+}
+
+void EventLog::pass(const std::string& about, std::string line) {
+    const auto [found, is_new] = passing_about_.try_emplace(about, next_passing_);
+    if (!is_new) {
+        passing_.erase(found->second);
+        found->second = next_passing_;
+    }
+    passing_.emplace(next_passing_++, std::move(line));
+}
+
+void EventLog::drop_passing() {
+    passing_about_.clear();
+    passing_.clear();
 }
 
 const std::string& EventLog::line(std::uint64_t sequence) const {

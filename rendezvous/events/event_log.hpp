@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 
 #include "base/limits.hpp"
@@ -15,7 +16,8 @@ namespace ddprun::rdzv {
 /// most Limits::events_kept_max, of Limits::events_kept_bytes_max together. Pure.
 class EventLog {
 public:
-    explicit EventLog(const Limits& limits) : limits_(limits), time_use_(limits) {}
+    explicit EventLog(const Limits& limits, EventsOf whose = EventsOf::Node)
+        : limits_(limits), time_use_(limits, whose) {}
 
     /// Adds `event`, which was learned at `now`, when the clock on the wall showed `unix_now`.
     /// Returns its line; it is valid until the next call.
@@ -32,6 +34,15 @@ public:
     /// The line of an event that is kept.
     [[nodiscard]] const std::string& line(std::uint64_t sequence) const;
 
+    /// What passes is no event: it has no number and is not kept, only the last of each `about`.
+    /// For who follows as server-sent events.
+    void pass(const std::string& about, std::string line);
+    void drop_passing();
+
+    /// The number of the next line to pass, and the lines that are the last, by their numbers.
+    [[nodiscard]] std::uint64_t next_passing() const { return next_passing_; }
+    [[nodiscard]] const std::map<std::uint64_t, std::string>& passing() const { return passing_; }
+
     [[nodiscard]] const TimeUse& time_use() const { return time_use_; }
 
 private:
@@ -40,6 +51,9 @@ private:
     std::deque<std::string> lines_;
     std::size_t bytes_ = 0;  ///< of lines_
     std::uint64_t next_ = 1;
+    std::map<std::string, std::uint64_t> passing_about_;
+    std::map<std::uint64_t, std::string> passing_;
+    std::uint64_t next_passing_ = 1;
     bool is_closed_ = false;
 };
 

@@ -53,8 +53,13 @@ void TimeUse::take(const Event& event) {
     }
     switch (event.kind) {
         case EventKind::Joined:
+            note_joined(event.at);
+            break;
         case EventKind::Ready:
             ready_ = event.at;
+            break;
+        case EventKind::Restored:
+            go_on(event);
             break;
         case EventKind::Formed:
             form(event);
@@ -87,7 +92,7 @@ void TimeUse::take(const Event& event) {
             note(event, &GenerationTimes::stopped);
             break;
         case EventKind::Empty:
-            note(event, &GenerationTimes::empty);
+            note_empty(event);
             break;
         case EventKind::Verdict:
         case EventKind::Exit:
@@ -98,6 +103,39 @@ void TimeUse::take(const Event& event) {
             break;
         default:
             break;
+    }
+}
+
+void TimeUse::note_joined(Instant at) {
+    const bool is_between = generations_.empty() || generations_.back().detected.has_value();
+    if (whose_ == EventsOf::Node) {
+        ready_ = at;
+    } else if (is_between) {
+        note_first(ready_, at);
+    }
+}
+
+/// Of a job it is the last node's that counts; from then on it waits for others.
+void TimeUse::note_empty(const Event& event) {
+    GenerationTimes* const times = find(event.generation);
+    if (times != nullptr && (whose_ == EventsOf::Job || !times->empty)) {
+        times->empty = event.at;
+    }
+    if (whose_ == EventsOf::Job) {
+        ready_ = event.at;
+    }
+}
+
+/// The rendezvous was started anew while the generation ran: that trains, as far as is known.
+void TimeUse::go_on(const Event& event) {
+    const bool runs =
+        std::any_of(event.fields.begin(), event.fields.end(), [](const EventField& field) {
+            const bool* value = std::get_if<bool>(&field.value);
+            return field.name == "runs" && value != nullptr && *value;
+        });
+    if (runs && event.generation != Generation() && find(event.generation) == nullptr) {
+        form(event);
+        note(event, &GenerationTimes::spawned);
     }
 }
 
@@ -230,7 +268,9 @@ std::vector<Restart> TimeUse::restarts(Instant now) const {
             const GenerationTimes& to = generations_[i + 1];
             restart.to = to.generation;
             restart.is_over = to.trains_from().has_value();
-            waterfall.reach("get ready", to.ready);
+            if (whose_ == EventsOf::Node) {
+                waterfall.reach("get ready", to.ready);
+            }
             waterfall.reach("wait for nodes", to.formed);
             waterfall.reach("spawn", to.spawned);
             waterfall.reach("start programs", to.main);
@@ -238,7 +278,9 @@ std::vector<Restart> TimeUse::restarts(Instant now) const {
             waterfall.reach("resume", to.resumed);
             waterfall.reach("first step", to.first_step);
         } else {
-            waterfall.reach("get ready", ready_);
+            if (whose_ == EventsOf::Node) {
+                waterfall.reach("get ready", ready_);
+            }
             waterfall.reach("so far", now);
         }
         restarts.push_back(std::move(restart));

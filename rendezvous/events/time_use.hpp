@@ -71,11 +71,18 @@ struct Restart {
     bool is_over = false;              ///< the next generation trains
 };
 
+/// Whose events they are.
+enum class EventsOf {
+    Node,  ///< an agent's, of what it does: it waits from when it is ready
+    Job,   ///< a rendezvous's, of all nodes: it waits from when the first one could go on
+};
+
 /// Tells from a run's events where its time went. Pure; events come in order of their numbers, and
 /// their times need not.
 class TimeUse {
 public:
-    explicit TimeUse(const Limits& limits) : generations_max_(limits.restarts_kept_max + 1) {}
+    explicit TimeUse(const Limits& limits, EventsOf whose = EventsOf::Node)
+        : generations_max_(limits.restarts_kept_max + 1), whose_(whose) {}
 
     void take(const Event& event);
 
@@ -87,6 +94,9 @@ public:
 private:
     [[nodiscard]] GenerationTimes* find(Generation generation);
     void form(const Event& event);
+    void note_joined(Instant at);
+    void note_empty(const Event& event);
+    void go_on(const Event& event);
     /// A moment of the generation that `event` is about; the first one counts.
     void note(const Event& event, std::optional<Instant> GenerationTimes::*moment);
     void note_end(GenerationTimes& times, Instant at, const std::string& cause);
@@ -97,6 +107,7 @@ private:
     void add_generation(TimeShares& shares, std::size_t index, Instant now) const;
 
     std::size_t generations_max_;
+    EventsOf whose_;
     std::optional<Instant> since_;  ///< from when on shares are not in `forgotten_`
     std::optional<Instant> ended_;
     std::optional<Instant> ready_;             ///< for the generation to come

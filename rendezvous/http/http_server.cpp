@@ -291,12 +291,15 @@ asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest req
             }
         });
     }
-    std::uint64_t next = std::max(request.from, events->first());
+    Place place{.next = std::max(request.from, events->first())};
     while (goes_on) {
-        if (next < events->first()) {
+        if (place.next < events->first()) {
             co_return;  // Too slow: what it would get next is not kept any more.
         }
-        const std::string batch = next_batch(*events, request.is_sse, next);
+        if (request.is_sse) {
+            watched_.follows(request.job);
+        }
+        const std::string batch = next_batch(*events, request.is_sse, place);
         if (!batch.empty()) {
             goes_on = co_await send_batch(session, batch);
         } else if (request.follows && !is_stopping_ && !events->is_closed()) {
@@ -329,11 +332,21 @@ asio::awaitable<bool> HttpServer::send_batch(Session& session, const std::string
     co_return !failure;
 }
 
-std::string HttpServer::next_batch(const EventLog& events, bool is_sse, std::uint64_t& next) const {
+std::string HttpServer::next_batch(const EventLog& events, bool is_sse, Place& place) const {
     std::string batch;
+    std::uint64_t& next = place.next;
     for (; next < events.next() && batch.size() < limits_.http_batch_bytes_max; ++next) {
         const std::string& line = events.line(next);
         batch += is_sse ? fmt::format("id: {}\ndata: {}\n\n", next, line) : line + "\n";
+    }
+    if (!is_sse) {
+        return batch;
+    }
+    for (auto passing = events.passing().lower_bound(place.next_passing);
+         passing != events.passing().end() && batch.size() < limits_.http_batch_bytes_max;
+         ++passing) {
+        batch += fmt::format("data: {}\n\n", passing->second);
+        place.next_passing = passing->first + 1;
     }
     return batch;
 }

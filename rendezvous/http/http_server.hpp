@@ -39,6 +39,9 @@ public:
 
     /// How `job` stands (empty: everything), as one JSON object. May add events.
     [[nodiscard]] virtual Result<std::string> status(const std::string& job) = 0;
+
+    /// Somebody follows the events of `job` as server-sent events, and has taken what there was.
+    virtual void follows(const std::string& /*job*/) {}
 };
 
 /// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
@@ -100,8 +103,12 @@ private:
     boost::asio::awaitable<bool> await_news(Session& session);
     boost::asio::awaitable<bool> send_batch(Session& session, const std::string& batch);
     boost::asio::awaitable<bool> send_error(Session& session, const Error& error, bool keeps);
-    [[nodiscard]] std::string next_batch(const EventLog& events, bool is_sse,
-                                         std::uint64_t& next) const;
+    /// What one who follows is to be told next.
+    struct Place {
+        std::uint64_t next = 1;
+        std::uint64_t next_passing = 1;  ///< only of server-sent events
+    };
+    [[nodiscard]] std::string next_batch(const EventLog& events, bool is_sse, Place& place) const;
     void arm(Session& session);
     void end_if_last();
 

@@ -1,7 +1,12 @@
 #include "rendezvous/server/control.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/status.hpp"
@@ -11,8 +16,25 @@ namespace ddprun::rdzv {
 
 namespace {
 
-StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, Instant now, std::size_t jobs_max,
-                           const StatusExtent& extent) {
+/// What is known of its ranks, in short.
+void add_pace(JobStatus& job, const RankBoard& board) {
+    for (NodeStatus& node : job.nodes) {
+        const RankBoard::NodePace pace = board.pace(node.node);
+        node.step = pace.step;
+        node.step_ns = pace.step_ns;
+    }
+    if (const std::optional<RankBoard::Named>& named = board.slowest()) {
+        constexpr double kPermille = 1000;
+        job.slow =
+            SlowestStatus{.rank = named->slowest.rank,
+                          .node = named->where.node,
+                          .hostname = named->where.hostname,
+                          .cost_permille = static_cast<int>(named->slowest.cost_share * kPermille)};
+    }
+}
+
+StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, const ProgressWatch& progress,
+                           Instant now, std::size_t jobs_max, const StatusExtent& extent) {
     StatusReply reply;
     StatusExtent left = extent;
     jobs.visit([&](const JobId& id, const Coordinator& coordinator) {
@@ -24,6 +46,9 @@ StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, Instant now, s
             return;
         }
         reply.jobs.push_back(status_of(id, *coordinator.run(), now, left));
+        if (const RankBoard* board = progress.board(id)) {
+            add_pace(reply.jobs.back(), *board);
+        }
         left.nodes_max -= reply.jobs.back().nodes.size() + reply.jobs.back().absent.size();
     });
     return reply;
@@ -31,14 +56,15 @@ StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, Instant now, s
 
 }  // namespace
 
-std::string status_body(const JobId& wanted, const Jobs& jobs, const Limits& limits) {
+std::string status_body(const JobId& wanted, const Jobs& jobs, const ProgressWatch& progress,
+                        const Limits& limits) {
     const Instant now = std::chrono::steady_clock::now();
     StatusExtent extent{.nodes_max = limits.status_nodes_max,
                         .events_max = limits.timeline_events_max};
     std::size_t jobs_max = limits.jobs_max;
     // What does not fit is left out by halves: nodes, then events, then jobs.
     for (;;) {
-        std::string body = encode(status_of_jobs(wanted, jobs, now, jobs_max, extent));
+        std::string body = encode(status_of_jobs(wanted, jobs, progress, now, jobs_max, extent));
         if (body.size() <= limits.frame_bytes_max) {
             return body;
         }
@@ -52,8 +78,48 @@ std::string status_body(const JobId& wanted, const Jobs& jobs, const Limits& lim
     }
 }
 
+namespace {
+
+/// The text of one job, without its last brace, and what only HTTP tells.
+std::string whole_json(const JobStatus& job, const EventLog& events, const RankBoard* board,
+                       std::size_t ranks_max, Instant now, Milliseconds unix_now) {
+    using Json = nlohmann::ordered_json;
+    std::string text = encode(job);
+    text.pop_back();
+    if (board != nullptr) {
+        text += ",\"ranks\":" + board->ranks_json(ranks_max);
+        if (const std::string slowest = board->slowest_json(); !slowest.empty()) {
+            text += ",\"slowest\":" + slowest;
+        }
+    }
+    const Json time = time_use_json(events.time_use(), now, unix_now);
+    return text + ",\"time\":" + time.dump(-1, ' ', false, Json::error_handler_t::replace) + "}";
+}
+
+}  // namespace
+
+std::string status_json(const JobId& wanted, const Jobs& jobs, const ProgressWatch& progress,
+                        const Limits& limits) {
+    const Instant now = std::chrono::steady_clock::now();
+    const Milliseconds unix_now =
+        std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+    const StatusExtent extent{.nodes_max = limits.status_nodes_max,
+                              .events_max = limits.timeline_events_max};
+    const StatusReply reply = status_of_jobs(wanted, jobs, progress, now, limits.jobs_max, extent);
+    std::string text = "{\"jobs\":[";
+    std::size_t ranks_left = WatchLimits().status_ranks_max;
+    for (const JobStatus& job : reply.jobs) {
+        const RankBoard* board = progress.board(job.job);
+        text += text.back() == '[' ? "" : ",";
+        text += whole_json(job, *jobs.events(job.job), board, ranks_left, now, unix_now);
+        ranks_left -= std::min(ranks_left, board == nullptr ? 0 : board->rank_count());
+    }
+    return fmt::format("{}],\"jobs_left_out\":{},\"type\":\"status\"}}", text, reply.jobs_left_out);
+}
+
 Result<std::string> answer_control(const RendezvousHandshake& handshake, std::string_view question,
-                                   const Jobs& jobs, const Limits& limits) {
+                                   const Jobs& jobs, ProgressWatch& progress,
+                                   const Limits& limits) {
     const Result<AskStatus> asked = decode_ask_status(question, limits);
     if (!asked) {
         return asked.error();
@@ -61,7 +127,8 @@ Result<std::string> answer_control(const RendezvousHandshake& handshake, std::st
     if (!handshake.is_for(asked->job)) {
         return Error{ErrorCode::BadMessage, "it asks about another job than it greeted for"};
     }
-    return status_body(asked->job, jobs, limits);
+    progress.look(asked->job);
+    return status_body(asked->job, jobs, progress, limits);
 }
 
 }  // namespace ddprun::rdzv

@@ -6,19 +6,26 @@
 #include "base/limits.hpp"
 #include "base/result.hpp"
 #include "rendezvous/server/jobs.hpp"
+#include "rendezvous/server/progress_watch.hpp"
 #include "rendezvous/wire/handshake.hpp"
 
 namespace ddprun::rdzv {
 
 /// How `wanted` stands, or all jobs if it is empty, as a StatusReply that fits into one frame. What
 /// does not fit is left out, and counted.
-[[nodiscard]] std::string status_body(const JobId& wanted, const Jobs& jobs, const Limits& limits);
+[[nodiscard]] std::string status_body(const JobId& wanted, const Jobs& jobs,
+                                      const ProgressWatch& progress, const Limits& limits);
+
+/// The same for HTTP: each job also with its `ranks`, the `slowest` of them, and `time`
+/// (docs/events.md); a frame need not take it.
+[[nodiscard]] std::string status_json(const JobId& wanted, const Jobs& jobs,
+                                      const ProgressWatch& progress, const Limits& limits);
 
 /// The answer to `question` of a connection that asks (PeerRole::Control) and greeted with
 /// `handshake`, as a body that fits into one frame. Failure: it is no question, or about another
-/// job than it greeted for. Looks only.
+/// job than it greeted for. Changes no job; `progress` learns that somebody looks.
 [[nodiscard]] Result<std::string> answer_control(const RendezvousHandshake& handshake,
                                                  std::string_view question, const Jobs& jobs,
-                                                 const Limits& limits);
+                                                 ProgressWatch& progress, const Limits& limits);
 
 }  // namespace ddprun::rdzv

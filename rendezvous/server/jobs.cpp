@@ -17,7 +17,7 @@ Jobs::Job::Job(asio::io_context& io, const JobId& id, const HostOptions& options
                std::uint64_t of_this_name)
     : host(id, options, rng),
       timer(io),
-      events(std::make_shared<EventLog>(options.coordinator.limits)),
+      events(std::make_shared<EventLog>(options.coordinator.limits, EventsOf::Job)),
       number(of_this_name) {}
 
 Jobs::Jobs(asio::io_context& io, const Limits& limits, Rng rng, JobHooks hooks, bool is_lasting)
@@ -162,6 +162,18 @@ std::shared_ptr<const EventLog> Jobs::events(const JobId& job) const {
     return found == jobs_.end() ? nullptr : found->second->events;
 }
 
+void Jobs::pass(const JobId& job, const std::string& about, std::string line) {
+    if (const auto found = jobs_.find(job); found != jobs_.end()) {
+        found->second->events->pass(about, std::move(line));
+    }
+}
+
+void Jobs::drop_passing(const JobId& job) {
+    if (const auto found = jobs_.find(job); found != jobs_.end()) {
+        found->second->events->drop_passing();
+    }
+}
+
 bool Jobs::are_all_done() const {
     return std::all_of(jobs_.begin(), jobs_.end(), [](const auto& job) {
         const Coordinator& coordinator = job.second->host.coordinator();
@@ -231,7 +243,7 @@ void Jobs::carry_out(const JobId& id, Job& job, const Effect& effect) {
 void Jobs::publish(Job& job, const Event& event) {
     if (event.kind == EventKind::Begun) {
         job.events->close();
-        job.events = std::make_shared<EventLog>(options_.coordinator.limits);
+        job.events = std::make_shared<EventLog>(options_.coordinator.limits, EventsOf::Job);
     }
     if (job.events->is_closed()) {
         return;  // what its nodes do after the end

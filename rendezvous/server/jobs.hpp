@@ -78,6 +78,10 @@ public:
     /// What has happened to its newest run, as far as this process saw it. Null: there is none.
     [[nodiscard]] std::shared_ptr<const EventLog> events(const JobId& job) const;
 
+    /// A line for who follows its events, as EventLog::pass(), and the end of such.
+    void pass(const JobId& job, const std::string& about, std::string line);
+    void drop_passing(const JobId& job);
+
     [[nodiscard]] std::size_t size() const { return jobs_.size(); }
     /// Somebody has joined one; who is not fit has not.
     [[nodiscard]] bool has_had_any() const { return has_had_any_; }

@@ -53,7 +53,8 @@ Server::Server(asio::io_context& io, ServerOptions options)
       patience_(has_other_cpus() ? Duration(kNap) : Duration::zero()),
       store_(options_.limits, store_say()),
       jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(), !options_.exits_when_idle),
-      watched_(jobs_, options_.limits),
+      progress_(io, jobs_, make_progress_hooks()),
+      watched_(jobs_, progress_, options_.limits),
       http_(io, options_.limits, watched_, options_.http) {
     if (options_.is_one_of_several) {
         lobby_.emplace(options_.limits);
@@ -99,6 +100,7 @@ void Server::stop() {
     room_.cancel();
     start_timer_.cancel();
     jobs_.stop();
+    progress_.stop();
     http_.stop([] {});
     store_.close();
     for (auto& [id, session] : sessions_) {
@@ -189,6 +191,8 @@ void Server::take(Session& session, std::string_view body) {
         if (!lobby_ || !lobby_->is_waiting(session.id)) {
             session.connection.fail("it spoke before it joined");
         }
+    } else if (const Progress* const progress = std::get_if<Progress>(&*message)) {
+        progress_.hear(*job, session.id, *progress);
     } else if (!jobs_.step(JobId(*job), Received{session.id, *message})) {
         session.connection.fail("its run is long closed");
     }
@@ -201,7 +205,7 @@ void Server::answer(Session& session, std::string_view question) {
         return;
     }
     const Result<std::string> reply =
-        answer_control(session.handshake, question, jobs_, options_.limits);
+        answer_control(session.handshake, question, jobs_, progress_, options_.limits);
     if (!reply) {
         session.connection.fail(reply.error().what);
         return;
@@ -311,11 +315,7 @@ void Server::ended(const Session& session, ConnectionEnd how) {
 
 JobHooks Server::make_hooks() {
     JobHooks hooks;
-    hooks.send = [this](ConnectionId id, const RendezvousMessage& message) {
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            found->second.connection.send(encode(message));
-        }
-    };
+    hooks.send = [this](ConnectionId id, const RendezvousMessage& message) { send(id, message); };
     hooks.close = [this](ConnectionId id, const std::string& reason) {
         log(fmt::format("connection {} is closed: {}", id.value(), reason));
         close_for_job(id);
@@ -329,6 +329,19 @@ JobHooks Server::make_hooks() {
     hooks.published = [this] { http_.published(); };
     hooks.time_passed = [this] { end_if_idle(); };
     return hooks;
+}
+
+ProgressWatch::Hooks Server::make_progress_hooks() {
+    ProgressWatch::Hooks hooks;
+    hooks.send = [this](ConnectionId id, const RendezvousMessage& message) { send(id, message); };
+    hooks.passed = [this] { http_.published(); };
+    return hooks;
+}
+
+void Server::send(ConnectionId id, const RendezvousMessage& message) {
+    if (const auto found = sessions_.find(id); found != sessions_.end()) {
+        found->second.connection.send(encode(message));
+    }
 }
 
 void Server::close_for_job(ConnectionId id) {

@@ -29,6 +29,7 @@
 #include "rendezvous/server/half_open.hpp"
 #include "rendezvous/server/jobs.hpp"
 #include "rendezvous/server/port_store.hpp"
+#include "rendezvous/server/progress_watch.hpp"
 #include "rendezvous/server/session.hpp"
 #include "rendezvous/server/watched_jobs.hpp"
 #include "rendezvous/store/net/store_server.hpp"
@@ -104,6 +105,8 @@ private:
     boost::asio::awaitable<void> serve(Session& session, Instant deadline);
     boost::asio::awaitable<void> carry(Session& session);
     [[nodiscard]] JobHooks make_hooks();
+    [[nodiscard]] ProgressWatch::Hooks make_progress_hooks();
+    void send(ConnectionId id, const RendezvousMessage& message);
     void take(Session& session, std::string_view body);
     void answer(Session& session, std::string_view question);
     void obey(Session& session, std::string_view body);
@@ -157,6 +160,7 @@ private:
     const Duration patience_;  ///< looking on for another newcomer, before the next wait
     PortStore store_;
     Jobs jobs_;
+    ProgressWatch progress_;
     WatchedJobs watched_;
     HttpServer http_;
     std::map<ConnectionId, Newcomer> newcomers_;

@@ -49,7 +49,8 @@ Result<std::string> WatchedJobs::status(const std::string& job) {
         return Error{ErrorCode::NotFound,
                      fmt::format("there is no job {}; /status lists them", job)};
     }
-    return status_body(JobId(job), jobs_, limits_);
+    progress_.look(JobId(job));
+    return status_json(JobId(job), jobs_, progress_, limits_);
 }
 
 }  // namespace ddprun::rdzv

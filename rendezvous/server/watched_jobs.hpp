@@ -7,24 +7,29 @@
 #include "base/limits.hpp"
 #include "rendezvous/http/http_server.hpp"
 #include "rendezvous/server/jobs.hpp"
+#include "rendezvous/server/progress_watch.hpp"
 
 namespace ddprun::rdzv {
 
-/// The jobs of one daemon for who watches them. Outlives its HttpServer; `jobs` outlives it.
+/// The jobs of one daemon for who watches them. Outlives its HttpServer; `jobs` and `progress`
+/// outlive it.
 class WatchedJobs final : public Watched {
 public:
-    WatchedJobs(const Jobs& jobs, const Limits& limits) : jobs_(jobs), limits_(limits) {}
+    WatchedJobs(const Jobs& jobs, ProgressWatch& progress, const Limits& limits)
+        : jobs_(jobs), progress_(progress), limits_(limits) {}
 
     /// Another daemon decides, at `leader` (HOST:PORT; empty: nobody is known): it knows more.
     void send_to(std::optional<std::string> leader) { leader_ = std::move(leader); }
 
     [[nodiscard]] Result<std::shared_ptr<const EventLog>> events(const std::string& job) override;
     [[nodiscard]] Result<std::string> status(const std::string& job) override;
+    void follows(const std::string& job) override { progress_.look(JobId(job)); }
 
 private:
     [[nodiscard]] Result<void> check_leads() const;
 
     const Jobs& jobs_;
+    ProgressWatch& progress_;
     Limits limits_;
     std::optional<std::string> leader_;  ///< none: this daemon decides
 };

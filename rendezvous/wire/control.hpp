@@ -50,6 +50,9 @@ struct NodeStatus {
     Milliseconds quarantined{0};  ///< left out so much longer, if others suffice
     std::string quarantine_why;   ///< what it has done, after "it"
     std::string containment;      ///< of its workers, a word of --containment
+    /// The least that one of its ranks has told; left out like the next while nobody has watched.
+    std::optional<std::uint64_t> step;
+    std::optional<std::uint64_t> step_ns;  ///< a step takes so long, of late
 
     bool operator==(const NodeStatus&) const = default;
 };
@@ -62,6 +65,16 @@ struct AbsentStatus {
     std::string quarantine_why;
 
     bool operator==(const AbsentStatus&) const = default;
+};
+
+/// Everybody's step is longer because of one rank.
+struct SlowestStatus {
+    Rank rank;
+    NodeId node;
+    std::string hostname;
+    int cost_permille = 0;  ///< of a step
+
+    bool operator==(const SlowestStatus&) const = default;
 };
 
 struct JobStatus {
@@ -91,6 +104,7 @@ struct JobStatus {
     int events_left_out = 0;
     std::optional<int> exit_code;  ///< Closed
     std::string verdict;           ///< Closed
+    std::optional<SlowestStatus> slow;
 
     bool operator==(const JobStatus&) const = default;
 };
@@ -145,6 +159,8 @@ struct OperatorReply {
 [[nodiscard]] std::string encode(const OperatorReply& reply);
 [[nodiscard]] std::string encode(const AskStatus& question);
 [[nodiscard]] std::string encode(const StatusReply& reply);
+/// As it stands in a reply.
+[[nodiscard]] std::string encode(const JobStatus& job);
 
 /// Failure is BadMessage and names the field.
 [[nodiscard]] Result<AskStatus> decode_ask_status(std::string_view body, const Limits& limits);

@@ -102,6 +102,10 @@ struct Fields<NodeStatus> {
         visit.duration("quarantined_ms", node.quarantined);
         visit.text("quarantine_why", node.quarantine_why);
         visit.name("containment", node.containment, false);
+        visit.number("step", node.step, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+        visit.number("step_ns", node.step_ns, std::uint64_t{1},
+                     std::numeric_limits<std::uint64_t>::max());
     }
 };
 
@@ -113,6 +117,17 @@ struct Fields<AbsentStatus> {
         visit.name("hostname", node.hostname, false);
         visit.duration("quarantined_ms", node.quarantined);
         visit.text("quarantine_why", node.quarantine_why);
+    }
+};
+
+template <>
+struct Fields<SlowestStatus> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& slow, Visitor& visit) {
+        visit.number("rank", slow.rank, 0, kIntMax);
+        visit.name("node", slow.node, false);
+        visit.name("hostname", slow.hostname, false);
+        visit.number("cost_permille", slow.cost_permille, 0, 1000);
     }
 };
 
@@ -146,6 +161,7 @@ struct Fields<JobStatus> {
         visit.number("events_left_out", job.events_left_out, 0, kIntMax);
         visit.number("exit_code", job.exit_code, 0, 255);
         visit.text("verdict", job.verdict);
+        visit.object("slow", job.slow);
     }
 };
 

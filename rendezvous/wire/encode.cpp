@@ -149,4 +149,10 @@ std::string encode(const StatusReply& reply) {
     return encode_one(reply);
 }
 
+std::string encode(const JobStatus& job) {
+    Writer writer;
+    Fields<JobStatus>::visit(job, writer);
+    return writer.take().dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace ddprun::rdzv

@@ -53,6 +53,24 @@ inline constexpr std::array kPreparesNames = {
     std::pair{std::string_view("job_here"), Prepares::JobHere},
 };
 
+inline constexpr std::array kMomentNames = {
+    std::pair{std::string_view("spawned"), Moment::Spawned},
+    std::pair{std::string_view("main"), Moment::Main},
+    std::pair{std::string_view("group_ready"), Moment::GroupReady},
+    std::pair{std::string_view("resumed"), Moment::Resumed},
+    std::pair{std::string_view("first_step"), Moment::FirstStep},
+};
+
+inline constexpr std::array kRankPhaseNames = {
+    std::pair{std::string_view("spawned"), RankPhase::Spawned},
+    std::pair{std::string_view("main"), RankPhase::Main},
+    std::pair{std::string_view("group_ready"), RankPhase::GroupReady},
+    std::pair{std::string_view("resumed"), RankPhase::Resumed},
+    std::pair{std::string_view("training"), RankPhase::Training},
+    std::pair{std::string_view("finished"), RankPhase::Finished},
+    std::pair{std::string_view("failed"), RankPhase::Failed},
+};
+
 inline constexpr std::array kSamenessNames = {
     std::pair{std::string_view("warn"), Sameness::Warn},
     std::pair{std::string_view("strict"), Sameness::Strict},
@@ -200,6 +218,34 @@ struct Fields<TimelineEvent> {
     }
 };
 
+template <>
+struct Fields<ReachedMoment> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& moment, Visitor& visit) {
+        visit.choice("what", moment.what, kMomentNames);
+        visit_local_rank(visit, moment.last);
+        visit.duration("age_ms", moment.age);
+        visit.number("step", moment.step, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+    }
+};
+
+template <>
+struct Fields<RankProgress> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& rank, Visitor& visit) {
+        constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+        visit_local_rank(visit, rank.local_rank);
+        visit.choice("phase", rank.phase, kRankPhaseNames);
+        visit.number("step", rank.step, std::uint64_t{0}, kMost);
+        visit.number("step_age_ms", rank.step_age_ms, std::uint64_t{0}, kMost);
+        visit.number("step_ns", rank.step_ns, std::uint64_t{1}, kMost);
+        visit.number("own_ns", rank.own_ns, std::uint64_t{0}, kMost);
+        visit.number("memory_bytes", rank.memory_bytes, std::uint64_t{0}, kMost);
+        visit.number("gpu_permille", rank.gpu_permille, 0, 1000);
+    }
+};
+
 // ---------------------------------------------------------------------- agent to the rendezvous
 
 template <>
@@ -228,6 +274,7 @@ struct Fields<Join> {
         visit.name("unreachable", join.unreachable, false);
         visit.choice("prepares", join.prepares, kPreparesNames);
         visit.object("fingerprint", join.fingerprint);
+        visit.flag("tells_progress", join.tells_progress);
     }
 };
 
@@ -262,6 +309,28 @@ struct Fields<Quiet> {
     static void visit(Message& quiet, Visitor& visit) {
         visit_generation(visit, quiet.generation);
         visit.duration("quiet_for_ms", quiet.quiet_for);
+    }
+};
+
+template <>
+struct Fields<Reached> {
+    static constexpr std::string_view type = "reached";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& reached, Visitor& visit) {
+        visit_generation(visit, reached.generation);
+        visit.objects("moments", reached.moments, kMomentNames.size());
+    }
+};
+
+template <>
+struct Fields<Progress> {
+    static constexpr std::string_view type = "progress";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& progress, Visitor& visit) {
+        visit_generation(visit, progress.generation);
+        visit.objects("ranks", progress.ranks, static_cast<std::size_t>(visit.limits().slots_max));
     }
 };
 
@@ -339,6 +408,7 @@ struct Fields<Accepted> {
         visit.flag("is_lasting", accepted.is_lasting);
         visit.flag("keeps_sizes", accepted.keeps_sizes);
         visit.flag("compares_nodes", accepted.compares_nodes);
+        visit.flag("hears_moments", accepted.hears_moments);
     }
 };
 
@@ -372,6 +442,17 @@ struct Fields<Notice> {
     template <typename Message, typename Visitor>
     static void visit(Message& notice, Visitor& visit) {
         visit.text("text", notice.text);
+    }
+};
+
+template <>
+struct Fields<Watch> {
+    static constexpr std::string_view type = "watch";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& watch, Visitor& visit) {
+        visit.duration("interval_ms", watch.interval);
+        visit.duration("lasts_ms", watch.lasts);
     }
 };
 

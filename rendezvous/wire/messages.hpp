@@ -142,6 +142,35 @@ enum class Prepares {
     JobHere,  ///< this node, which has begun; the rendezvous may be another than the one that asked
 };
 
+/// What all workers of a generation come to, one after the other.
+enum class Moment { Spawned, Main, GroupReady, Resumed, FirstStep };
+
+/// The last worker of a node has come to it.
+struct ReachedMoment {
+    Moment what = Moment::Spawned;
+    LocalRank last;                     ///< that worker
+    Milliseconds age{0};                ///< from the moment to the sending
+    std::optional<std::uint64_t> step;  ///< FirstStep: its number
+
+    bool operator==(const ReachedMoment&) const = default;
+};
+
+enum class RankPhase { Spawned, Main, GroupReady, Resumed, Training, Finished, Failed };
+
+/// How far one worker is, as its agent sees it. What is not set is not known.
+struct RankProgress {
+    LocalRank local_rank;
+    RankPhase phase = RankPhase::Spawned;
+    std::optional<std::uint64_t> step;          ///< the last one that it has told
+    std::optional<std::uint64_t> step_age_ms;   ///< since then
+    std::optional<std::uint64_t> step_ns;       ///< a step takes so long, of late
+    std::optional<std::uint64_t> own_ns;        ///< of that: it did not wait for other ranks
+    std::optional<std::uint64_t> memory_bytes;  ///< of the machine's memory, resident
+    std::optional<int> gpu_permille;            ///< its GPUs were at work so much of the time
+
+    bool operator==(const RankProgress&) const = default;
+};
+
 // ---------------------------------------------------------------------- agent to the rendezvous
 
 /// The first message of a connection, unless it is Unfit.
@@ -166,6 +195,7 @@ struct Join {
     /// Nobody: this ddprun has done so, too.
     Prepares prepares = Prepares::Nobody;
     Fingerprint fingerprint;
+    bool tells_progress = false;  ///< it knows Watch
 
     bool operator==(const Join&) const = default;
 };
@@ -202,6 +232,22 @@ struct Quiet {
     Milliseconds quiet_for{0};  ///< 0: one shows signs of life again
 
     bool operator==(const Quiet&) const = default;
+};
+
+/// What the workers of this node have come to since the last time. Only to who hears_moments.
+struct Reached {
+    Generation generation;
+    std::vector<ReachedMoment> moments;  ///< of each at most one
+
+    bool operator==(const Reached&) const = default;
+};
+
+/// How far the workers of this node are. Only while Watch wants it.
+struct Progress {
+    Generation generation;
+    std::vector<RankProgress> ranks;
+
+    bool operator==(const Progress&) const = default;
 };
 
 /// This node was told by `signal` to leave the job.
@@ -263,6 +309,7 @@ struct Accepted {
     bool is_lasting = false;
     bool keeps_sizes = false;  ///< it knows node_unit and node_sizes, which others would overlook
     bool compares_nodes = false;  ///< it knows what is asked by Sameness, which others overlook
+    bool hears_moments = false;   ///< it knows Reached
 
     bool operator==(const Accepted&) const = default;
 };
@@ -289,6 +336,15 @@ struct Notice {
     std::string text;
 
     bool operator==(const Notice&) const = default;
+};
+
+/// Somebody watches: Progress is wanted every `interval`, for so long. Said again while somebody
+/// does; only to nodes that have joined with tells_progress.
+struct Watch {
+    Milliseconds interval{0};
+    Milliseconds lasts{0};
+
+    bool operator==(const Watch&) const = default;
 };
 
 /// This daemon does not lead: join at `endpoint` (HOST:PORT; empty: try any). The connection is
@@ -365,9 +421,9 @@ struct Acknowledge {
     bool operator==(const Acknowledge&) const = default;
 };
 
-using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Quiet, Stopped, Leave,
-                                  Unkillable, Goodbye, Unfit, Beat>;
-using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Redirect, Prepare, Start,
-                                       Stop, Released, Verdict, Acknowledge>;
+using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Quiet, Reached, Progress,
+                                  Stopped, Leave, Unkillable, Goodbye, Unfit, Beat>;
+using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Watch, Redirect, Prepare,
+                                       Start, Stop, Released, Verdict, Acknowledge>;
 
 }  // namespace ddprun::rdzv

@@ -25,7 +25,10 @@ Process& follow(Cluster& cluster, const std::vector<std::string>& args) {
 std::string names_of(const std::vector<nlohmann::json>& events) {
     std::string names;
     for (const nlohmann::json& event : events) {
-        if (event["event"] != "waiting") {
+        // How far workers are is told beside what the nodes do, in no order with it.
+        const bool is_beside =
+            event["event"] == "waiting" || event["event"] == "spawned" || event["event"] == "main";
+        if (!is_beside) {
             names += (names.empty() ? "" : " ") + event["event"].get<std::string>();
         }
     }

@@ -235,7 +235,7 @@ private:
     AgentMessage choose_message() {
         const Generation generation(choices_.below(6));
         const LocalRank local_rank(static_cast<int>(choices_.below(6)));
-        switch (choices_.below(9)) {
+        switch (choices_.below(10)) {
             case 0: {
                 Join join = agents_[choices_.below(static_cast<unsigned>(agents_.size()))].identity;
                 join.slots = static_cast<int>(choices_.below(5));
@@ -266,6 +266,11 @@ private:
                 return Goodbye{choices_.flag() ? "its fan" : ""};
             case 7:
                 return Quiet{generation, Milliseconds(choices_.word())};
+            case 9:
+                return Reached{generation,
+                               {{.what = static_cast<Moment>(choices_.below(5)),
+                                 .last = local_rank,
+                                 .age = Milliseconds(choices_.word())}}};
             case 8: {
                 const Join& join =
                     agents_[choices_.below(static_cast<unsigned>(agents_.size()))].identity;

@@ -117,6 +117,7 @@ struct Agent {
         StoreAddress store{"127.0.0.1", 1};
         int min_nodes = 0;  ///< 0: all
         bool store_admits_any = false;
+        bool tells_progress = true;
     };
 
     Agent(boost::asio::io_context& io, Options chosen) : options(std::move(chosen)) {
@@ -160,6 +161,7 @@ struct Agent {
         message.slots = 2;
         message.addresses = {"127.0.0.1"};
         message.store = options.store;
+        message.tells_progress = options.tells_progress;
         message.settings.store_admits_any = options.store_admits_any;
         message.settings.min_nodes = options.min_nodes > 0 ? options.min_nodes : options.nodes;
         message.settings.max_nodes = options.nodes;

@@ -138,5 +138,69 @@ TEST_CASE("above the limit of watchers one is turned away, and agents still join
     CHECK(one.answer().find(R"("event":"verdict")") != std::string::npos);
 }
 
+TEST_CASE("a node is asked how far its ranks are while somebody looks, and who follows hears it") {
+    boost::asio::io_context io;
+    Daemon::Options options;
+    options.limits.lease = Milliseconds(600000);  // nobody beats here
+    const Daemon daemon(io, options);
+    Agent llama(io, {.port = daemon.port, .job = "llama"});
+    run_until(io, [&] { return llama.last<Start>() != nullptr; });
+    CHECK(llama.last<Watch>() == nullptr);
+    CHECK(llama.last<Accepted>()->hears_moments);
+    const std::string follows =
+        "GET /events HTTP/1.1\r\nHost: localhost\r\n"
+        "Accept: text/event-stream\r\n\r\n";
+    const Asker follower(io, daemon.port, follows);
+    run_until(io, [&] { return llama.last<Watch>() != nullptr; });
+    CHECK(llama.last<Watch>()->interval >= WatchLimits().progress_interval);
+    CHECK(llama.last<Watch>()->lasts <= WatchLimits().watched_for);
+
+    Progress progress{.generation = Generation(1), .ranks = {}};
+    for (const int local_rank : {0, 1}) {
+        progress.ranks.push_back({.local_rank = LocalRank(local_rank),
+                                  .phase = RankPhase::Training,
+                                  .step = 41,
+                                  .step_ns = 500'000'000,
+                                  .own_ns = local_rank == 0 ? 490'000'000u : 200'000'000u});
+    }
+    llama.client->send(progress);
+    run_until(io, [&] {
+        return follower.answer().find(R"(data: {"event":"progress")") != std::string::npos;
+    });
+    CHECK(follower.answer().find(R"("slowest":{"rank":0,)") != std::string::npos);
+    const std::string status = ask(io, daemon.port, "/status");
+    CHECK(status.find(R"("rank":1,"node")") != std::string::npos);
+    CHECK(status.find(R"("phase":"training","step":41,"steps_per_s":2)") != std::string::npos);
+    CHECK(status.find(R"("slowest":{"rank":0)") != std::string::npos);
+    CHECK(status.find(R"("time":{"whole_ms")") != std::string::npos);
+    CHECK(ask(io, daemon.port, "/events").find("progress") == std::string::npos);
+
+    // What is not of this generation, or of more ranks than the node has, is not believed.
+    progress.generation = Generation(7);
+    llama.client->send(progress);
+    llama.client->send(Reached{.generation = Generation(1),
+                               .moments = {{.what = Moment::FirstStep,
+                                            .last = LocalRank(1),
+                                            .age = Milliseconds(0),
+                                            .step = 40}}});
+    run_until(
+        io, [&] { return follower.answer().find(R"("event":"first_step")") != std::string::npos; });
+    const std::string last = ask(io, daemon.port, "/status");
+    CHECK(last.find(R"("step":41)") != std::string::npos);
+}
+
+TEST_CASE("a node that does not know of being watched is not asked") {
+    boost::asio::io_context io;
+    const Daemon daemon(io);
+    Agent::Options older{.port = daemon.port, .job = "llama"};
+    older.tells_progress = false;
+    Agent llama(io, older);
+    Agent bert(io, {.port = daemon.port, .job = "bert"});
+    run_until(io, [&] { return llama.last<Start>() != nullptr && bert.last<Start>() != nullptr; });
+    CHECK(ask(io, daemon.port, "/status").find("llama") != std::string::npos);
+    run_until(io, [&] { return bert.last<Watch>() != nullptr; });
+    CHECK(llama.last<Watch>() == nullptr);
+}
+
 }  // namespace
 }  // namespace ddprun::rdzv

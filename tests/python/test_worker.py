@@ -33,7 +33,8 @@ class AgentPage:
     def __init__(self, version=4, generation=7, slots=SLOTS, size=None):
         self._file = tempfile.NamedTemporaryFile()
         bytes_of_version = (64 + 128 * slots + (64 * slots if version >= 4 else 0) +
-                            (1024 * slots if version >= 6 else 0))
+                            (1024 * slots if version >= 6 else 0) +
+                            (64 * slots if version >= 7 else 0))
         self._file.truncate(bytes_of_version if size is None else size)
         self.path = self._file.name
         if size != 0:
@@ -232,6 +233,25 @@ class WithPage(unittest.TestCase):
         worker.checkpoints_in("/short")
         self.assertEqual(told(), b"/short")
 
+    def test_each_step_is_told_with_its_time_and_what_was_waited_until_then(self):
+        page = AgentPage(version=7)
+        worker, _ = worker_of(page)
+        at = 64 + 1216 * SLOTS + 64  # local rank 1's
+        worker.progress(5)
+        self.assertEqual(struct.unpack_from("=QQ", page.memory, at), (2, 5))
+        first_ns, waited, first_waited = struct.unpack_from("=qqq", page.memory, at + 16)
+        self.assertEqual((waited, first_waited), (-1, -1))
+        worker.waited(0.25)
+        worker.waited(0.5)
+        worker.total_steps(100)
+        worker.progress(6)
+        self.assertEqual(struct.unpack_from("=QQ", page.memory, at), (4, 6))
+        last_ns, waited, first_waited, total, waiting = struct.unpack_from(
+            "=qqqQq", page.memory, at + 16)
+        self.assertGreaterEqual(last_ns, first_ns)
+        self.assertEqual((waited, first_waited, total, waiting),
+                         (750_000_000, -1, 100, 750_000_000))
+
     def test_where_checkpoints_are_is_kept_by_nobody_in_an_older_page(self):
         page = AgentPage(version=5)
         worker, said = worker_of(page)
@@ -318,13 +338,13 @@ class Costs(unittest.TestCase):
         self.assertEqual(told.stdout, "True\n", told.stderr)
 
     def test_progress_makes_no_system_call(self):
-        """In a process that the kernel ends at any other system call than read and write. The first
-        one is made before: it looks at the clock, which some machines ask the kernel for."""
-        page = AgentPage()
+        """In a process that the kernel ends at any other system call than read and write. Some
+        machines ask the kernel for the time: here the clock stands still."""
+        page = AgentPage(version=7)
         told = run_python(
             "import ctypes, gc, ddprun\n"
             "worker = ddprun.worker()\n"
-            "worker.progress(0, samples=32, loss=0.5)\n"
+            "ddprun._worker.monotonic_ns = lambda: 7\n"
             "libc = ctypes.CDLL(None)\n"
             "gc.disable()\n"
             "assert libc.prctl(22, 1, 0, 0, 0) == 0\n"

@@ -29,6 +29,12 @@ std::string text_of(const rdzv::Leave& m) {
 std::string text_of(const rdzv::Quiet& m) {
     return fmt::format("Quiet {} for {} ms", m.generation.value(), m.quiet_for.count());
 }
+std::string text_of(const rdzv::Reached& m) {
+    return fmt::format("Reached {}: {} moments", m.generation.value(), m.moments.size());
+}
+std::string text_of(const rdzv::Progress& m) {
+    return fmt::format("Progress {}: {} ranks", m.generation.value(), m.ranks.size());
+}
 std::string text_of(const rdzv::Unkillable& m) {
     return fmt::format("Unkillable {}", m.generation.value());
 }
@@ -53,6 +59,10 @@ std::string text_of(const rdzv::Waiting& m) {
 
 std::string text_of(const rdzv::Notice& m) {
     return "Notice " + m.text;
+}
+
+std::string text_of(const rdzv::Watch& m) {
+    return fmt::format("Watch every {} ms", m.interval.count());
 }
 
 std::string text_of(const rdzv::Redirect& m) {

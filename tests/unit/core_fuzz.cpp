@@ -292,7 +292,7 @@ private:
     AgentMessage garbage(FuzzAgent& agent) {
         const Generation generation(rng_.below(6));
         const LocalRank local_rank(static_cast<int>(rng_.below(6)) - 2);
-        switch (rng_.below(9)) {
+        switch (rng_.below(10)) {
             case 0: {
                 Join join = agents_[rng_.below(agents_.size())].identity;
                 join.slots = static_cast<int>(rng_.below(5)) - 1;
@@ -330,6 +330,12 @@ private:
             case 7:
                 return Quiet{generation,
                              Milliseconds(static_cast<std::int64_t>(rng_.below(9000)) - 100)};
+            case 8:
+                return Reached{
+                    generation,
+                    {{.what = static_cast<Moment>(rng_.below(5)),
+                      .last = local_rank,
+                      .age = Milliseconds(static_cast<std::int64_t>(rng_.below(9000)) - 100)}}};
             default:
                 return Beat{rng_.next()};
         }

@@ -66,6 +66,14 @@ Quiet sample<Quiet>() {
     return {Generation(1), Milliseconds(60000)};
 }
 template <>
+Reached sample<Reached>() {
+    return {Generation(1), {{.what = Moment::Main, .last = LocalRank(1)}}};
+}
+template <>
+Progress sample<Progress>() {
+    return {Generation(1), {{.local_rank = LocalRank(0)}}};
+}
+template <>
 Unkillable sample<Unkillable>() {
     return {Generation(1)};
 }
@@ -91,13 +99,13 @@ std::vector<AgentMessage> all_messages() {
     return all_messages(std::make_index_sequence<std::variant_size_v<AgentMessage>>());
 }
 
-constexpr std::array<const char*, 10> kMessageNames = {
-    "Join",  "WorkerFinished", "WorkerFailed", "Quiet", "Stopped",
-    "Leave", "Unkillable",     "Goodbye",      "Unfit", "Beat"};
+constexpr std::array<const char*, 12> kMessageNames = {
+    "Join",    "WorkerFinished", "WorkerFailed", "Quiet",   "Reached", "Progress",
+    "Stopped", "Leave",          "Unkillable",   "Goodbye", "Unfit",   "Beat"};
 static_assert(std::variant_size_v<AgentMessage> == kMessageNames.size());
-constexpr std::array<const char*, 11> kAnswerNames = {"Accepted", "Refused", "Waiting",    "Notice",
-                                                      "Redirect", "Prepare", "Start",      "Stop",
-                                                      "Released", "Verdict", "Acknowledge"};
+constexpr std::array<const char*, 12> kAnswerNames = {
+    "Accepted", "Refused", "Waiting", "Notice",   "Watch",   "Redirect",
+    "Prepare",  "Start",   "Stop",    "Released", "Verdict", "Acknowledge"};
 static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
 constexpr std::array<const char*, 6> kPhaseNames = {"Forming", "Running",  "Stopping",
                                                     "Closed",  "Adopting", "Restored"};
@@ -200,6 +208,8 @@ const std::map<std::string, Row> kTable = {
     {"WorkerFinished", {"-", "-", "-", "-", "-", "-"}},
     {"WorkerFailed", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-", "-"}},
     {"Quiet", {"-", "-", "-", "-", "-", "-"}},
+    {"Reached", {"-", "-", "-", "-", "-", "-"}},
+    {"Progress", {"-", "-", "-", "-", "-", "-"}},
     {"Stopped", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-", "-"}},
     {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-", "-", "-"}},
     {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-", "-", "-"}},

@@ -8,8 +8,8 @@
 
 /// The memory that an agent shares with those of its workers that have the worker runtime, or were
 /// started with `--watch preload`: one page per generation and node, a header written by the agent,
-/// then one slot per worker, behind all slots one set of figures per worker, and behind these where
-/// its checkpoints are, all written by that worker.
+/// then one slot per worker, behind all slots one set of figures per worker, behind these where its
+/// checkpoints are, and how fast it is, all written by that worker.
 /// Nobody is woken but for a death: a worker looks at each step, the agent when it needs to know.
 /// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
 /// so layout and version are a contract (README.md here holds the table). Versions only append: a
@@ -17,10 +17,11 @@
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
-inline constexpr std::uint32_t kWorkerPageVersion = 6;
+inline constexpr std::uint32_t kWorkerPageVersion = 7;
 inline constexpr std::uint32_t kWorkerPageVersionMin = 3;
 inline constexpr std::uint32_t kWorkerPageVersionWithFigures = 4;
 inline constexpr std::uint32_t kWorkerPageVersionWithCheckpoints = 6;
+inline constexpr std::uint32_t kWorkerPageVersionWithPace = 7;
 inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
 inline constexpr std::size_t kCheckpointsPathBytesMax = 1020;  ///< longer ones are not told
 inline constexpr std::int64_t kPublishForEver = std::numeric_limits<std::int64_t>::max();
@@ -86,8 +87,23 @@ struct alignas(64) WorkerPageCheckpoints {
     std::array<std::atomic<char>, kCheckpointsPathBytesMax> path{};
 };
 
+/// Written by its worker with each step; from version 7 on. Times are nanoseconds.
+struct alignas(64) WorkerPagePace {
+    /// Odd while the others are written: who reads that, or another number afterwards, reads again.
+    std::atomic<std::uint64_t> writes{0};
+    std::atomic<std::uint64_t> step{kNoProgress};  ///< the last one told, as in the slot
+    std::atomic<std::int64_t> step_ns{0};          ///< when, on CLOCK_MONOTONIC
+    /// How long it has waited for other ranks until then, in all; -1: it does not tell.
+    std::atomic<std::int64_t> waited_ns{-1};
+    std::atomic<std::int64_t> first_waited_ns{-1};  ///< the same until its first step
+    /// How many steps the run will have; kNoProgress: not told.
+    std::atomic<std::uint64_t> total_steps{kNoProgress};
+    std::atomic<std::int64_t> waiting_ns{0};  ///< waited so far; added to at any time
+};
+
 static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128 &&
-              sizeof(WorkerPageFigures) == 64 && sizeof(WorkerPageCheckpoints) == 1024);
+              sizeof(WorkerPageFigures) == 64 && sizeof(WorkerPageCheckpoints) == 1024 &&
+              sizeof(WorkerPagePace) == 64);
 static_assert(offsetof(WorkerPageSlot, life_lock) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::int64_t>::is_always_lock_free &&
@@ -114,6 +130,13 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
         static_cast<void*>(worker_page_figures(header, slot_count) + slot_count));
 }
 
+/// How fast the workers are, behind these, by local rank; of a page of version 7 or newer.
+[[nodiscard]] inline WorkerPagePace* worker_page_pace(WorkerPageHeader* header,
+                                                      std::uint32_t slot_count) {
+    return static_cast<WorkerPagePace*>(
+        static_cast<void*>(worker_page_checkpoints(header, slot_count) + slot_count));
+}
+
 /// Size of a page of that version, or the known part of a newer one.
 [[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count,
                                                       std::uint32_t version = kWorkerPageVersion) {
@@ -123,6 +146,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
     }
     if (version >= kWorkerPageVersionWithCheckpoints) {
         bytes += slot_count * sizeof(WorkerPageCheckpoints);
+    }
+    if (version >= kWorkerPageVersionWithPace) {
+        bytes += slot_count * sizeof(WorkerPagePace);
     }
     return bytes;
 }

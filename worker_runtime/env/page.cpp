@@ -36,6 +36,7 @@ Page::Page(Page&& other) noexcept
       slot_(std::exchange(other.slot_, nullptr)),
       figures_(std::exchange(other.figures_, nullptr)),
       checkpoints_(std::exchange(other.checkpoints_, nullptr)),
+      pace_(std::exchange(other.pace_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)) {}
 
 Page& Page::operator=(Page&& other) noexcept {
@@ -43,6 +44,7 @@ Page& Page::operator=(Page&& other) noexcept {
     std::swap(slot_, other.slot_);
     std::swap(figures_, other.figures_);
     std::swap(checkpoints_, other.checkpoints_);
+    std::swap(pace_, other.pace_);
     std::swap(bytes_, other.bytes_);
     return *this;
 }
@@ -91,6 +93,9 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
     if (header.version >= kWorkerPageVersionWithCheckpoints) {
         page.checkpoints_ = worker_page_checkpoints(page.header_, slot_count) + local_rank.value();
     }
+    if (header.version >= kWorkerPageVersionWithPace) {
+        page.pace_ = worker_page_pace(page.header_, slot_count) + local_rank.value();
+    }
     page.slot_->has_runtime.store(1);
     // Held longer than this object lives; ddprun-preload.so may hold it already.
     (void)hold_life_lock(
@@ -130,9 +135,39 @@ void Page::tell_progress(std::int64_t step, std::int64_t samples, std::optional<
     if (loss.has_value()) {
         figures_->loss.store(*loss);
     }
-    if (figures_->first_step_ns.load() == 0) {
+    const Instant now = std::chrono::steady_clock::now();
+    const bool is_first = figures_->first_step_ns.load() == 0;
+    if (pace_ != nullptr) {
+        tell_pace(static_cast<std::uint64_t>(step), now, is_first);
+    }
+    if (is_first) {
         figures_->first_step.store(static_cast<std::uint64_t>(step));
-        stamp(figures_->first_step_ns, std::chrono::steady_clock::now());
+        stamp(figures_->first_step_ns, now);
+    }
+}
+
+void Page::tell_pace(std::uint64_t step, Instant now, bool is_first) {
+    const std::int64_t waited = pace_->waiting_ns.load();
+    const std::int64_t told = waited == 0 ? -1 : waited;
+    pace_->writes.fetch_add(1);
+    pace_->step.store(step);
+    pace_->step_ns.store(std::chrono::nanoseconds(now.time_since_epoch()).count());
+    pace_->waited_ns.store(told);
+    if (is_first) {
+        pace_->first_waited_ns.store(told);
+    }
+    pace_->writes.fetch_add(1);
+}
+
+void Page::tell_waited(Duration time) {
+    if (pace_ != nullptr) {
+        pace_->waiting_ns.fetch_add(std::chrono::nanoseconds(time).count());
+    }
+}
+
+void Page::tell_total_steps(std::int64_t steps) {
+    if (pace_ != nullptr) {
+        pace_->total_steps.store(static_cast<std::uint64_t>(steps));
     }
 }
 

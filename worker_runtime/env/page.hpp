@@ -53,15 +53,25 @@ public:
     void tell_group_ready(Instant now);
     void tell_resumed(Instant now);
 
+    /// It has waited so much longer for other ranks; any thread. From the first call on what of a
+    /// step is its own can be told from what it waits.
+    void tell_waited(Duration time);
+
+    /// How many steps the run will have in all, counted as tell_progress() does.
+    void tell_total_steps(std::int64_t steps);
+
     /// Where checkpoints are, the last one counts: a file, or a folder with the newest one in it,
     /// by a path from the root. One that is longer than kCheckpointsPathBytesMax is not told.
     void tell_checkpoints(std::string_view path);
 
 private:
+    void tell_pace(std::uint64_t step, Instant now, bool is_first);
+
     WorkerPageHeader* header_ = nullptr;
     WorkerPageSlot* slot_ = nullptr;
     WorkerPageFigures* figures_ = nullptr;          ///< null: a page of version 3 has none
     WorkerPageCheckpoints* checkpoints_ = nullptr;  ///< null: it is older than version 6
+    WorkerPagePace* pace_ = nullptr;                ///< null: it is older than version 7
     std::size_t bytes_ = 0;
 };
 

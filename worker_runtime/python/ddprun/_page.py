@@ -6,10 +6,12 @@ _MAGIC = 0x4547415072706464
 _VERSION_MIN = 3
 _VERSION_WITH_FIGURES = 4  # later versions only append
 _VERSION_WITH_CHECKPOINTS = 6
+_VERSION_WITH_PACE = 7
 _HEADER_BYTES = 64
 _SLOT_BYTES = 128
 _FIGURES_BYTES = 64
 _CHECKPOINTS_BYTES = 1024
+_PACE_BYTES = 64
 _FOR_EVER = (1 << 63) - 1
 
 
@@ -20,12 +22,13 @@ class Page:
     type: struct writes some of them byte by byte.
     """
 
-    __slots__ = ("_checkpoints", "_figures", "_header_i64", "_header_u32", "_loss", "_slot_u32",
-                 "_slot_u64")
+    __slots__ = ("_checkpoints", "_figures", "_header_i64", "_header_u32", "_loss", "_pace",
+                 "_pace_i64", "_slot_u32", "_slot_u64")
 
     def __init__(self, header: memoryview | None = None, slot: memoryview | None = None,
                  figures: memoryview | None = None,
-                 checkpoints: memoryview | None = None) -> None:
+                 checkpoints: memoryview | None = None,
+                 pace: memoryview | None = None) -> None:
         """Parts of the page, in bytes. None: there is no such part, a private one is used."""
         if header is None:
             header = memoryview(bytearray(_HEADER_BYTES))
@@ -38,6 +41,9 @@ class Page:
         self._slot_u64 = slot.cast("Q")
         self._figures = figures.cast("Q")
         self._loss = figures.cast("d")
+        pace = memoryview(bytearray(_PACE_BYTES)) if pace is None else pace
+        self._pace = pace.cast("Q")
+        self._pace_i64 = pace.cast("q")
         self._checkpoints = checkpoints
 
     def publish_until_ns(self) -> int:
@@ -77,6 +83,26 @@ class Page:
         if self._figures[3] == 0:
             self._figures[6] = step
         self._stamp(3, now_ns)
+
+    def tell_pace(self, step: int, now_ns: int, is_first: bool) -> None:
+        """`step` was done at now_ns; what has been waited until then belongs to it."""
+        pace = self._pace
+        waited = pace[6] or -1
+        pace[0] += 1  # odd: being written
+        pace[1] = step
+        pace[2] = now_ns
+        self._pace_i64[3] = waited
+        if is_first:
+            self._pace_i64[4] = waited
+        pace[0] += 1
+
+    def tell_waited(self, time_ns: int) -> None:
+        """This worker has waited so much longer for other ranks."""
+        self._pace[6] += time_ns
+
+    def tell_total_steps(self, steps: int) -> None:
+        """How many steps the run will have in all."""
+        self._pace[5] = steps
 
     def tell_samples(self, samples: int) -> None:
         """samples: trained on by this process so far."""
@@ -125,11 +151,15 @@ def open_page(path: str, generation: int, slot: int, slot_count: int) -> Page:
     figures_at = least + slot * _FIGURES_BYTES
     has_figures = version >= _VERSION_WITH_FIGURES
     has_checkpoints = version >= _VERSION_WITH_CHECKPOINTS
+    has_pace = version >= _VERSION_WITH_PACE
     if has_figures:
         least += slot_count * _FIGURES_BYTES
     checkpoints_at = least + slot * _CHECKPOINTS_BYTES
     if has_checkpoints:
         least += slot_count * _CHECKPOINTS_BYTES
+    pace_at = least + slot * _PACE_BYTES
+    if has_pace:
+        least += slot_count * _PACE_BYTES
     if (numbers[0] != _MAGIC or version < _VERSION_MIN or words[3] != slot_count or
             numbers[2] != generation or not 0 <= slot < slot_count or
             size < least):
@@ -141,4 +171,5 @@ def open_page(path: str, generation: int, slot: int, slot_count: int) -> Page:
     return Page(memory[:_HEADER_BYTES], memory[slot_at:slot_at + _SLOT_BYTES],
                 memory[figures_at:figures_at + _FIGURES_BYTES] if has_figures else None,
                 memory[checkpoints_at:checkpoints_at + _CHECKPOINTS_BYTES]
-                if has_checkpoints else None)
+                if has_checkpoints else None,
+                memory[pace_at:pace_at + _PACE_BYTES] if has_pace else None)

@@ -1,0 +1,79 @@
+#include "agent/core/moments_told.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace ddprun::agent {
+
+namespace {
+
+std::optional<rdzv::Moment> moment_of(rdzv::EventKind kind) {
+    switch (kind) {
+        case rdzv::EventKind::Spawned:
+            return rdzv::Moment::Spawned;
+        case rdzv::EventKind::Main:
+            return rdzv::Moment::Main;
+        case rdzv::EventKind::GroupReady:
+            return rdzv::Moment::GroupReady;
+        case rdzv::EventKind::Resumed:
+            return rdzv::Moment::Resumed;
+        case rdzv::EventKind::FirstStep:
+            return rdzv::Moment::FirstStep;
+        default:
+            return std::nullopt;
+    }
+}
+
+}  // namespace
+
+void MomentsTold::begin(Generation generation, int base_rank) {
+    generation_ = generation;
+    base_rank_ = base_rank;
+    reached_.clear();
+}
+
+std::optional<rdzv::Reached> MomentsTold::met(Instant now, bool hears) {
+    is_heard_ = hears;
+    if (!hears || reached_.empty()) {
+        return std::nullopt;
+    }
+    std::vector<rdzv::Moment> all;
+    for (const auto& [what, reached] : reached_) {
+        all.push_back(what);
+    }
+    return message(now, all);
+}
+
+std::optional<rdzv::Reached> MomentsTold::note(Instant now,
+                                               const std::vector<rdzv::Event>& events) {
+    std::vector<rdzv::Moment> fresh;
+    for (const rdzv::Event& event : events) {
+        const std::optional<rdzv::Moment> what = moment_of(event.kind);
+        if (!what || event.generation != generation_) {
+            continue;
+        }
+        const int last = event.rank ? event.rank->value() - base_rank_ : 0;
+        rdzv::ReachedMoment moment{.what = *what, .last = LocalRank(last), .step = event.step};
+        if (reached_.emplace(*what, Reached{.at = event.at, .moment = moment}).second) {
+            fresh.push_back(*what);
+        }
+    }
+    return is_heard_ && !fresh.empty() ? std::optional(message(now, fresh)) : std::nullopt;
+}
+
+bool MomentsTold::is_done() const {
+    return !is_heard_ || reached_.contains(rdzv::Moment::FirstStep);
+}
+
+rdzv::Reached MomentsTold::message(Instant now, const std::vector<rdzv::Moment>& which) const {
+    rdzv::Reached message{.generation = generation_, .moments = {}};
+    for (const rdzv::Moment what : which) {
+        const Reached& reached = reached_.at(what);
+        message.moments.push_back(reached.moment);
+        message.moments.back().age =
+            std::chrono::duration_cast<Milliseconds>(std::max(now - reached.at, Duration::zero()));
+    }
+    return message;
+}
+
+}  // namespace ddprun::agent

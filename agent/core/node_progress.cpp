@@ -1,0 +1,54 @@
+#include "agent/core/node_progress.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+
+namespace ddprun::agent {
+
+namespace {
+
+std::uint64_t nanoseconds(Duration time) {
+    return static_cast<std::uint64_t>(
+        std::max<std::int64_t>(std::chrono::nanoseconds(time).count(), 0));
+}
+
+}  // namespace
+
+rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
+                                  const std::vector<WorkerState>& workers) {
+    if (generation != generation_ || workers.size() != paces_.size()) {
+        generation_ = generation;
+        paces_.assign(workers.size(), RankPace(limits_));
+    }
+    rdzv::Progress progress{.generation = generation, .ranks = {}};
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+        const WorkerState& worker = workers[i];
+        const WorkerMoments& moments = worker.moments;
+        rdzv::RankProgress rank{.local_rank = LocalRank(static_cast<int>(i)),
+                                .phase = worker.phase,
+                                .step = moments.step,
+                                .memory_bytes = worker.memory_bytes,
+                                .gpu_permille = worker.gpu_permille};
+        RankPace& pace = paces_[i];
+        if (moments.last) {
+            if (!pace.has_begun() && moments.first_step && moments.first_number) {
+                pace.begin(*moments.first_number, *moments.first_step, moments.last->first_waited);
+            }
+            pace.add(*moments.last);
+            const Duration age = std::max(now - moments.last->at, Duration::zero());
+            rank.step_age_ms =
+                static_cast<std::uint64_t>(std::chrono::duration_cast<Milliseconds>(age).count());
+        }
+        if (const std::optional<RankPace::Step> step = pace.step()) {
+            rank.step_ns = std::max<std::uint64_t>(nanoseconds(step->whole), 1);
+            if (step->own) {
+                rank.own_ns = nanoseconds(*step->own);
+            }
+        }
+        progress.ranks.push_back(rank);
+    }
+    return progress;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "agent/core/chronicle.hpp"
+#include "agent/core/rank_pace.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+namespace ddprun::agent {
+
+/// What is known of one worker when somebody looks.
+struct WorkerState {
+    WorkerMoments moments;
+    rdzv::RankPhase phase = rdzv::RankPhase::Spawned;
+    std::optional<std::uint64_t> memory_bytes;
+    std::optional<int> gpu_permille;
+};
+
+/// How far the workers of this node are, put together when somebody looks. Pure.
+class NodeProgress {
+public:
+    explicit NodeProgress(const WatchLimits& limits) : limits_(limits) {}
+
+    /// `workers` of `generation`, by local rank, as they are at `now`.
+    [[nodiscard]] rdzv::Progress tell(Instant now, Generation generation,
+                                      const std::vector<WorkerState>& workers);
+
+private:
+    WatchLimits limits_;
+    Generation generation_;
+    std::vector<RankPace> paces_;  ///< by local rank
+};
+
+}  // namespace ddprun::agent

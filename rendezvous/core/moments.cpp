@@ -1,0 +1,33 @@
+#include "rendezvous/core/moments.hpp"
+
+#include <algorithm>
+
+#include "rendezvous/core/publish.hpp"
+#include "rendezvous/core/run.hpp"
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+void hear_reached(Step& step, const Node& node, const Reached& message) {
+    CurrentGeneration& current = step.run.current;
+    for (const ReachedMoment& moment : message.moments) {
+        MomentReached& reached = current.reached[moment.what];
+        const bool is_rank = moment.last.value() >= 0 && moment.last.value() < node.info.slots;
+        if (!is_rank || !reached.there.insert(node.info.node).second) {
+            continue;
+        }
+        const Duration since_start = std::max(step.now - current.started_at, Duration::zero());
+        const Instant at =
+            step.now - std::clamp(Duration(moment.age), Duration::zero(), since_start);
+        if (reached.there.size() == 1 || at > reached.at) {
+            reached.at = at;
+            reached.last = current.rank_of(node.info.node, moment.last);
+        }
+        reached.step = reached.step ? reached.step : moment.step;
+        if (reached.there.size() == current.places.size()) {
+            publish_moment(step, moment.what, reached);
+        }
+    }
+}
+
+}  // namespace ddprun::rdzv

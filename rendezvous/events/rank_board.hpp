@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/events/slowest.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+namespace ddprun::rdzv {
+
+/// Where a node stands in the generation whose progress it tells.
+struct NodeOfRanks {
+    NodeId node;
+    std::string hostname;
+    int base_rank = 0;
+};
+
+/// What the nodes of one generation have told last of how far their ranks are. Texts are made as
+/// news come, so that an answer about thousands of ranks only puts them together. Pure.
+class RankBoard {
+public:
+    /// Takes the news of one node; those of an older generation are forgotten. Those that are not
+    /// of the newest one change nothing.
+    void take(Instant now, const NodeOfRanks& node, const Progress& progress);
+
+    /// Finds the slowest rank anew. What was told before `since` is forgotten.
+    void judge(Instant since);
+
+    void clear() { *this = RankBoard(); }
+
+    [[nodiscard]] Generation generation() const { return generation_; }
+    [[nodiscard]] std::size_t rank_count() const;
+
+    /// The ranks as a list in JSON, by rank, at most about `ranks_max` of them: whole nodes.
+    [[nodiscard]] std::string ranks_json(std::size_t ranks_max) const;
+
+    /// As JSON; empty: none stands out.
+    [[nodiscard]] std::string slowest_json() const;
+
+    /// The line that passes those who follow, about that node. Empty: it has told nothing.
+    [[nodiscard]] std::string line(const NodeId& node) const;
+
+    struct NodePace {
+        std::optional<std::uint64_t> step;     ///< the least of its ranks
+        std::optional<std::uint64_t> step_ns;  ///< the longest of its ranks
+    };
+    [[nodiscard]] NodePace pace(const NodeId& node) const;
+
+    struct Named {
+        Slowest slowest;
+        NodeOfRanks where;
+    };
+    [[nodiscard]] const std::optional<Named>& slowest() const { return slowest_; }
+
+private:
+    struct Told {
+        NodeOfRanks where;
+        Instant at{};
+        std::string text;  ///< its ranks, without the brackets of a list
+        std::size_t count = 0;
+        std::vector<StepTime> times;
+        NodePace pace;
+    };
+
+    Generation generation_;
+    std::map<int, Told> nodes_;           ///< by base rank
+    std::map<NodeId, int> base_rank_of_;  ///< the key of each
+    std::optional<Named> slowest_;
+};
+
+}  // namespace ddprun::rdzv

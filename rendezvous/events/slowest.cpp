@@ -1,0 +1,53 @@
+#include "rendezvous/events/slowest.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+namespace ddprun::rdzv {
+
+namespace {
+
+constexpr double kDeviations = 4;
+/// Of values that are spread as a normal distribution, beside their median deviation.
+constexpr double kSigmas = 1.4826;
+constexpr double kLeastShare = 0.05;
+
+/// Of an even number the lower one: of two ranks the faster is the measure. `values` not empty.
+double median_of(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+}  // namespace
+
+std::optional<Slowest> find_slowest(const std::vector<StepTime>& ranks) {
+    if (ranks.size() < 2) {
+        return std::nullopt;
+    }
+    std::vector<double> own;
+    std::vector<double> whole;
+    for (const StepTime& rank : ranks) {
+        own.push_back(rank.own);
+        whole.push_back(rank.whole);
+    }
+    const double middle = median_of(own);
+    const double step = median_of(whole);
+    std::vector<double> deviations;
+    for (const double one : own) {
+        deviations.push_back(std::abs(one - middle));
+    }
+    const auto last = std::max_element(
+        ranks.begin(), ranks.end(),
+        [](const StepTime& left, const StepTime& right) { return left.own < right.own; });
+    const double more = last->own - middle;
+    const double least =
+        std::max(kDeviations * kSigmas * median_of(deviations), kLeastShare * step);
+    if (step <= 0 || more <= least) {
+        return std::nullopt;
+    }
+    return Slowest{.rank = last->rank, .cost_share = std::min(more / step, 1.0)};
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/tagged.hpp"
+
+/// Who makes all others wait. Pure.
+namespace ddprun::rdzv {
+
+/// How one rank spends a step, in nanoseconds of late.
+struct StepTime {
+    Rank rank;
+    double whole = 0;
+    double own = 0;  ///< it did not wait for other ranks
+};
+
+struct Slowest {
+    Rank rank;
+    double cost_share = 0;  ///< of a step, which everybody takes longer because of this rank
+};
+
+/// Ranks that train together all make the same number of steps: who is slow is who the others wait
+/// for, because it has more to do of its own in a step. It is named if it stands out from the
+/// median by more than the others are spread (four times their median deviation) and by more than
+/// a twentieth of a step. None: nobody stands out, or fewer than two ranks are known.
+[[nodiscard]] std::optional<Slowest> find_slowest(const std::vector<StepTime>& ranks);
+
+}  // namespace ddprun::rdzv

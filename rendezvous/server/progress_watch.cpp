@@ -1,0 +1,137 @@
+#include "rendezvous/server/progress_watch.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/core/run.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+/// News of one node that did not come for so many intervals are old.
+constexpr int kMissedNews = 5;
+
+Instant now_here() {
+    return std::chrono::steady_clock::now();
+}
+
+}  // namespace
+
+ProgressWatch::ProgressWatch(boost::asio::io_context& io, Jobs& jobs, Hooks hooks)
+    : jobs_(jobs), hooks_(std::move(hooks)), timer_(io, [this] { turn(); }) {}
+
+void ProgressWatch::look(const JobId& job) {
+    const Instant now = now_here();
+    const auto look_at = [this, now](const JobId& id) {
+        watched_[id].until = now + limits_.watched_for;
+    };
+    const bool was_watching = !watched_.empty();
+    if (!job.value().empty()) {
+        look_at(job);
+    } else {
+        jobs_.visit([&](const JobId& id, const Coordinator&) { look_at(id); });
+    }
+    if (!was_watching && !watched_.empty() && !is_stopped_) {
+        timer_.set(now);
+    }
+}
+
+void ProgressWatch::hear(const JobId& job, ConnectionId connection, const Progress& progress) {
+    const auto found = watched_.find(job);
+    const Run* run = jobs_.run(job);
+    if (found == watched_.end() || run == nullptr || progress.generation != run->current.number) {
+        return;
+    }
+    const auto speaker = run->nodes.by_connection().find(connection);
+    if (speaker == run->nodes.by_connection().end()) {
+        return;
+    }
+    const Node& node = run->nodes.at(speaker->second);
+    const bool has_more = progress.ranks.size() > static_cast<std::size_t>(node.info.slots);
+    if (!node.is_member() || has_more) {
+        return;
+    }
+    const int base_rank = run->current.rank_of(node.info.node, LocalRank(0)).value();
+    found->second.board.take(
+        now_here(),
+        {.node = node.info.node, .hostname = node.info.hostname, .base_rank = base_rank}, progress);
+    found->second.news.insert(node.info.node);
+}
+
+const RankBoard* ProgressWatch::board(const JobId& job) const {
+    const auto found = watched_.find(job);
+    const Run* run = jobs_.run(job);
+    const bool is_known = found != watched_.end() && run != nullptr &&
+                          found->second.board.generation() == run->current.number;
+    return is_known ? &found->second.board : nullptr;
+}
+
+void ProgressWatch::stop() {
+    is_stopped_ = true;
+    watched_.clear();
+    timer_.set(std::nullopt);
+}
+
+Milliseconds ProgressWatch::interval_of(const Run& run) const {
+    const auto nodes = static_cast<Milliseconds::rep>(run.current.places.size());
+    return std::max(limits_.progress_interval, limits_.progress_spacing * nodes);
+}
+
+/// True: all that are to tell now have been told so, in this turn or before.
+bool ProgressWatch::tell_nodes(Instant now, Watched& watched, const Run& run) {
+    const auto& speakers = run.nodes.by_connection();
+    std::erase_if(watched.told, [&](const auto& told) { return !speakers.contains(told.first); });
+    std::size_t orders = 0;
+    for (const auto& [connection, id] : speakers) {
+        const Node& node = run.nodes.at(id);
+        Instant& until = watched.told[connection];
+        if (!node.info.tells_progress || !node.is_member() ||
+            until >= now + limits_.watched_for / 2) {
+            continue;
+        }
+        if (orders++ == limits_.watch_orders_max) {
+            return false;
+        }
+        until = watched.until;
+        hooks_.send(connection,
+                    Watch{.interval = interval_of(run),
+                          .lasts = std::chrono::duration_cast<Milliseconds>(watched.until - now)});
+    }
+    return true;
+}
+
+void ProgressWatch::turn() {
+    const Instant now = now_here();
+    bool is_whole = true;
+    bool has_passed = false;
+    for (auto it = watched_.begin(); it != watched_.end();) {
+        auto& [id, watched] = *it;
+        const Run* run = jobs_.run(id);
+        if (run == nullptr || watched.until <= now) {
+            jobs_.drop_passing(id);
+            it = watched_.erase(it);
+            continue;
+        }
+        is_whole = tell_nodes(now, watched, *run) && is_whole;
+        watched.board.judge(now - kMissedNews * interval_of(*run));
+        for (const NodeId& node : std::exchange(watched.news, {})) {
+            if (std::string line = watched.board.line(node); !line.empty()) {
+                jobs_.pass(id, node.value(), std::move(line));
+                has_passed = true;
+            }
+        }
+        ++it;
+    }
+    if (has_passed) {
+        hooks_.passed();
+    }
+    if (!watched_.empty()) {
+        timer_.set(is_whole ? now + limits_.progress_interval : now);
+    }
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
+#include "base/tagged.hpp"
+#include "base/watch_limits.hpp"
+#include "rendezvous/events/rank_board.hpp"
+#include "rendezvous/server/jobs.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+namespace ddprun::rdzv {
+
+/// How far the ranks of jobs are that somebody looks at: has their nodes tell it, keeps the last
+/// news, and passes them to who follows. WatchLimits::watched_for after the last look nothing is
+/// left of it, and nobody tells anything. On the thread of `io`; `jobs` outlives it.
+class ProgressWatch {
+public:
+    struct Hooks {
+        std::function<void(ConnectionId, const RendezvousMessage&)> send;
+        std::function<void()> passed;  ///< there are new lines for who follows
+    };
+
+    ProgressWatch(boost::asio::io_context& io, Jobs& jobs, Hooks hooks);
+
+    /// Somebody looks at `job` now; empty: at all.
+    void look(const JobId& job);
+
+    /// What that node has told.
+    void hear(const JobId& job, ConnectionId connection, const Progress& progress);
+
+    /// What is known of its current generation; null: nothing.
+    [[nodiscard]] const RankBoard* board(const JobId& job) const;
+
+    void stop();
+
+private:
+    struct Watched {
+        Instant until{};
+        RankBoard board;
+        std::map<ConnectionId, Instant> told;  ///< until when each node tells; those of members
+        std::set<NodeId> news;                 ///< since the last turn
+    };
+
+    void turn();
+    [[nodiscard]] bool tell_nodes(Instant now, Watched& watched, const Run& run);
+    [[nodiscard]] Milliseconds interval_of(const Run& run) const;
+
+    Jobs& jobs_;
+    Hooks hooks_;
+    WatchLimits limits_;
+    std::map<JobId, Watched> watched_;
+    DeadlineTimer timer_;  ///< set while anything is watched
+    bool is_stopped_ = false;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,154 @@
+"""How far ranks are, as a rendezvous tells it over HTTP, and which one all others wait for.
+
+Workers of two nodes step in time, as ranks that train together do: each works for a while of its
+own, then waits until the slowest is done, and tells through its page how long that was. One of
+them, chosen at random, has more to do of its own.
+
+usage: progress.py BIN_DIR RANKS_PER_NODE TIMES [unittest's words]
+"""
+
+import http.client
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PATIENCE_S = 300  # on a machine that has no time for it
+PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../worker_runtime/python")
+BIN = ""
+RANKS_PER_NODE = 2
+TIMES = 1
+DIGITS_OF_A_PORT = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
+
+# Told its folder and the slow rank. All step by one clock, which no rank's being late can shift.
+TRAINING = """
+import os, sys, time
+import ddprun
+worker = ddprun.worker()
+worker.group_ready()
+worker.resumed()
+folder, slow = sys.argv[1], int(sys.argv[2])
+own = 0.3 if worker.rank == slow else 0.1
+step = 0
+while not os.path.exists(os.path.join(folder, "end")):
+    until = (int(time.monotonic() / 0.4) + 1) * 0.4
+    time.sleep(own)
+    wait = max(until - time.monotonic(), 0.0001)
+    time.sleep(wait)
+    worker.waited(wait)
+    step += 1
+    worker.progress(step)
+"""
+
+
+class ProgressTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.processes = []
+        self.addCleanup(self.end)
+        daemon = self.start("ddprun-rendezvous", "--port", "0", "--insecure")
+        line = daemon.stdout.readline()
+        while not DIGITS_OF_A_PORT.search(line):
+            line = daemon.stdout.readline()
+            self.assertTrue(line, "the daemon has ended")
+        self.port = int(DIGITS_OF_A_PORT.search(line).group(1))
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    def start(self, program, *arguments):
+        process = subprocess.Popen(
+            [os.path.join(BIN, program), *arguments], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1"})
+        self.processes.append(process)
+        return process
+
+    def start_job(self, slow):
+        script = os.path.join(self.folder, "train.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(TRAINING)
+        return [self.start(
+            "ddprun", "--nnodes", "2", "--nproc-per-node", str(RANKS_PER_NODE), "--insecure",
+            "--rdzv-id", "llama", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--node-rank",
+            str(node), sys.executable, script, self.folder, str(slow)) for node in range(2)]
+
+    def follow(self):
+        """The events of the job as server-sent ones, from the first on."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        self.addCleanup(connection.close)
+        while True:
+            connection.request("GET", "/events?job=llama",
+                               headers={"Accept": "text/event-stream"})
+            answer = connection.getresponse()
+            if answer.status == 200:
+                break
+            answer.read()
+        for line in answer:
+            if line.startswith(b"data: "):
+                yield json.loads(line[len("data: "):])
+
+    def status(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection.request("GET", "/status")
+        told = json.loads(connection.getresponse().read())
+        connection.close()
+        return told["jobs"][0]
+
+    def test_the_rank_that_all_wait_for_is_named(self):
+        slow = random.randrange(2 * RANKS_PER_NODE)
+        nodes = self.start_job(slow)
+        kinds = []
+        for event in self.follow():
+            kinds.append(event["event"])
+            if event["event"] == "progress":
+                self.assertNotIn("seq", event)
+                slowest = event.get("slowest")
+                if slowest and slowest["rank"] == slow:
+                    break
+                self.assertIsNone(slowest)
+        self.assertGreater(slowest["cost_share"], 0.2)
+
+        job = self.status()
+        self.assertEqual(job["slowest"]["rank"], slow)
+        self.assertEqual(job["slowest"]["node"], job["ranks"][slow]["node"])
+        self.assertEqual([rank["rank"] for rank in job["ranks"]],
+                         list(range(2 * RANKS_PER_NODE)))
+        for rank in job["ranks"]:
+            self.assertEqual(rank["phase"], "training")
+            self.assertGreater(rank["memory_bytes"], 1 << 20)
+            self.assertIn("step_age_ms", rank)
+        self.assertEqual(job["time"]["generations"], 1)
+        self.assertFalse(job["time"]["estimated"])
+
+        # The moments of all nodes came as events, in order, once.
+        moments = [kind for kind in kinds
+                   if kind in ("spawned", "main", "group_ready", "resumed", "first_step")]
+        self.assertEqual(moments, ["spawned", "main", "group_ready", "resumed", "first_step"])
+        text = subprocess.run(
+            [os.path.join(BIN, "ddpctl"), "status", "--insecure", "--rdzv-endpoint",
+             f"127.0.0.1:{self.port}"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.assertIn(f"slowest: rank {slow} on ", text)
+        self.assertRegex(text, r"step \d+, [\d.]+ steps/s")
+        with open(os.path.join(self.folder, "end"), "w", encoding="utf-8"):
+            pass
+        for node in nodes:
+            self.assertEqual(node.wait(PATIENCE_S), 0)
+
+
+def load_tests(loader, _tests, _pattern):
+    return unittest.TestSuite(loader.loadTestsFromTestCase(ProgressTest) for _ in range(TIMES))
+
+
+if __name__ == "__main__":
+    BIN, RANKS_PER_NODE, TIMES = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

@@ -1,0 +1,227 @@
+// How far ranks are, how fast they are, and which one holds up all others.
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "agent/core/moments_told.hpp"
+#include "agent/core/node_progress.hpp"
+#include "base/rng.hpp"
+#include "rendezvous/events/rank_board.hpp"
+#include "rendezvous/events/slowest.hpp"
+#include "rendezvous/events/time_use.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace ddprun;
+using namespace ddprun::agent;
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+namespace {
+
+constexpr Instant kStart = Instant(1h);
+constexpr double kMillisecond = 1e6;
+
+/// A step of `ranks` ranks: each has about 90 ms of its own, ± 4 ms, that of `slow` takes longer by
+/// `more`. Everybody waits for the last.
+std::vector<rdzv::StepTime> step_of(Rng& rng, int ranks, int slow, double more) {
+    std::vector<rdzv::StepTime> times;
+    double longest = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+        const double jitter = static_cast<double>(rng.below(8000)) / 1000 - 4;
+        const double own = (90 + jitter + (rank == slow ? more : 0)) * kMillisecond;
+        longest = std::max(longest, own);
+        times.push_back({.rank = Rank(rank), .whole = 0, .own = own});
+    }
+    for (rdzv::StepTime& time : times) {
+        time.whole = longest + 10 * kMillisecond;
+    }
+    return times;
+}
+
+WorkerState at_step(std::uint64_t number, Instant at, Duration waited) {
+    WorkerState worker;
+    worker.phase = rdzv::RankPhase::Training;
+    worker.moments.first_step = kStart;
+    worker.moments.first_number = 1;
+    worker.moments.step = number;
+    worker.moments.last =
+        StepTold{.number = number, .at = at, .waited = waited, .first_waited = 0ms};
+    return worker;
+}
+
+rdzv::Progress progress_of(int local_rank, std::uint64_t step_ns, std::uint64_t own_ns,
+                           Generation generation = Generation(1)) {
+    return {.generation = generation,
+            .ranks = {{.local_rank = LocalRank(local_rank),
+                       .phase = rdzv::RankPhase::Training,
+                       .step = 7,
+                       .step_age_ms = 12,
+                       .step_ns = step_ns,
+                       .own_ns = own_ns,
+                       .memory_bytes = 4096}}};
+}
+
+rdzv::Event event_at(rdzv::EventKind kind, Duration after, std::uint64_t generation = 0) {
+    return {.kind = kind, .at = kStart + after, .generation = Generation(generation)};
+}
+
+}  // namespace
+
+TEST_CASE("a rank slowed at random among 64 is named, and nobody where none is") {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+        Rng rng(seed);
+        const int slow = static_cast<int>(rng.below(64));
+        const auto found = rdzv::find_slowest(step_of(rng, 64, slow, 30));
+        INFO("seed " << seed);
+        REQUIRE(found);
+        CHECK(found->rank == Rank(slow));
+        CHECK(found->cost_share > 0.15);
+        CHECK(found->cost_share < 0.30);
+        CHECK_FALSE(rdzv::find_slowest(step_of(rng, 64, -1, 0)));
+    }
+}
+
+TEST_CASE("of two ranks the slower one is named, of one nobody") {
+    CHECK(rdzv::find_slowest({{.rank = Rank(0), .whole = 100, .own = 95},
+                              {.rank = Rank(1), .whole = 100, .own = 40}})
+              ->rank == Rank(0));
+    CHECK_FALSE(rdzv::find_slowest({{.rank = Rank(0), .whole = 100, .own = 95}}));
+    CHECK_FALSE(rdzv::find_slowest({}));
+}
+
+TEST_CASE("steps per second are those since the first step, later those of the last ten seconds") {
+    NodeProgress node{WatchLimits()};
+    const auto told = [&](std::uint64_t number, Duration after, Duration waited) {
+        return node
+            .tell(kStart + after + 5ms, Generation(1), {at_step(number, kStart + after, waited)})
+            .ranks.front();
+    };
+    CHECK_FALSE(told(1, 0ms, 0ms).step_ns);
+    const rdzv::RankProgress early = told(11, 1s, 400ms);
+    CHECK(early.step_ns == 100'000'000u);
+    CHECK(early.own_ns == 60'000'000u);
+    CHECK(early.step_age_ms == 5u);
+    for (int second = 2; second <= 60; ++second) {
+        // From here on a step takes a second, and nobody is waited for.
+        const auto number = static_cast<std::uint64_t>(10 + second);
+        const rdzv::RankProgress late = told(number, std::chrono::seconds(second), 400ms);
+        if (second > 20) {
+            CHECK(late.step_ns == 1'000'000'000u);
+            CHECK(late.own_ns == 1'000'000'000u);
+        }
+    }
+    // The next generation begins anew.
+    CHECK_FALSE(node.tell(kStart + 61s, Generation(2), {at_step(1, kStart + 61s, 0ms)})
+                    .ranks.front()
+                    .step_ns);
+}
+
+TEST_CASE("who looks often keeps no more samples than who looks each second") {
+    NodeProgress node{WatchLimits()};
+    rdzv::RankProgress last;
+    for (std::uint64_t i = 1; i <= 100'000; ++i) {
+        last = node.tell(kStart + i * 1ms, Generation(1), {at_step(i + 1, kStart + i * 1ms, 0ms)})
+                   .ranks.front();
+    }
+    CHECK(last.step_ns == 1'000'000u);
+}
+
+TEST_CASE("the board has each rank as it was told last, and the slowest with its node") {
+    rdzv::RankBoard board;
+    for (int node = 0; node < 4; ++node) {
+        const std::string name = "n\"" + std::to_string(node);
+        board.take(kStart, {.node = NodeId(name), .hostname = "h", .base_rank = node},
+                   progress_of(0, 100'000'000, node == 2 ? 90'000'000 : 50'000'000));
+    }
+    board.judge(kStart);
+    const json ranks = json::parse(board.ranks_json(100));
+    REQUIRE(ranks.size() == 4);
+    CHECK(ranks[2] == json::parse(R"({"rank":2,"node":"n\"2","local_rank":0,"phase":"training",
+        "step":7,"step_age_ms":12,"steps_per_s":10,"own_share":0.9,"memory_bytes":4096})"));
+    CHECK(json::parse(board.slowest_json()) ==
+          json::parse(R"({"rank":2,"node":"n\"2","host":"h","cost_share":0.4})"));
+    const json line = json::parse(board.line(NodeId("n\"1")));
+    CHECK(line["event"] == "progress");
+    CHECK(line["ranks"].size() == 1);
+    CHECK(line["slowest"]["rank"] == 2);
+    CHECK(json::parse(board.ranks_json(2)).size() == 2);
+    CHECK(board.pace(NodeId("n\"1")).step_ns == 100'000'000u);
+
+    // Old news are forgotten, and so is the last generation.
+    board.take(kStart + 9s, {.node = NodeId("n\"0"), .hostname = "h", .base_rank = 0},
+               progress_of(0, 100, 100));
+    board.judge(kStart + 1s);
+    CHECK(json::parse(board.ranks_json(100)).size() == 1);
+    CHECK(board.slowest_json().empty());
+    board.take(kStart, {.node = NodeId("m"), .hostname = "h", .base_rank = 5},
+               progress_of(0, 100, 100, Generation(2)));
+    CHECK(json::parse(board.ranks_json(100))[0]["rank"] == 5);
+    board.take(kStart, {.node = NodeId("n"), .hostname = "h", .base_rank = 0},
+               progress_of(0, 100, 100, Generation(1)));
+    CHECK(board.rank_count() == 1);
+}
+
+TEST_CASE("a rendezvous is told each moment once, and a new one all of them") {
+    MomentsTold told;
+    told.begin(Generation(3), 8);
+    rdzv::Event main{
+        .kind = rdzv::EventKind::Main, .at = kStart, .generation = Generation(3), .rank = Rank(9)};
+    CHECK_FALSE(told.note(kStart + 1s, {main}));  // nobody hears it
+    const auto first = told.met(kStart + 2s, true);
+    REQUIRE(first);
+    CHECK(first->generation == Generation(3));
+    CHECK(first->moments == std::vector<rdzv::ReachedMoment>{
+                                {.what = rdzv::Moment::Main, .last = LocalRank(1), .age = 2000ms}});
+    CHECK_FALSE(told.note(kStart + 3s, {main}));
+    CHECK_FALSE(told.is_done());
+    rdzv::Event step{.kind = rdzv::EventKind::FirstStep,
+                     .at = kStart,
+                     .generation = Generation(3),
+                     .rank = Rank(8),
+                     .step = 41};
+    const auto second = told.note(kStart + 4s, {step});
+    REQUIRE(second);
+    CHECK(second->moments.size() == 1);
+    CHECK(second->moments[0].step == 41u);
+    CHECK(told.is_done());
+    told.cut_off();
+    CHECK(told.met(kStart + 5s, true)->moments.size() == 2);
+    CHECK_FALSE(told.met(kStart + 5s, false));  // an older rendezvous
+    told.begin(Generation(4), 8);
+    CHECK_FALSE(told.met(kStart + 5s, true));
+}
+
+TEST_CASE("of a whole job it waits from its first node on, and until the last one is empty") {
+    using rdzv::EventKind;
+    rdzv::TimeUse use(Limits(), rdzv::EventsOf::Job);
+    for (const rdzv::Event& event : {
+             event_at(EventKind::Begun, 0s),
+             event_at(EventKind::Joined, 1s),
+             event_at(EventKind::Joined, 5s),
+             event_at(EventKind::Formed, 6s, 1),
+             event_at(EventKind::Spawned, 7s, 1),
+             event_at(EventKind::FirstStep, 10s, 1),
+             event_at(EventKind::Joined, 20s, 1),  // a spare
+             event_at(EventKind::Stop, 30s, 1),
+             event_at(EventKind::Empty, 31s, 1),
+             event_at(EventKind::Empty, 33s, 1),
+             event_at(EventKind::Formed, 38s, 2),
+             event_at(EventKind::FirstStep, 40s, 2),
+         }) {
+        use.take(event);
+    }
+    const rdzv::TimeShares shares = use.shares(kStart + 50s);
+    CHECK(shares.waiting == 5s + 5s);
+    CHECK(shares.starting == 5s);
+    CHECK(shares.restarting == 5s);
+    CHECK(shares.training == 30s);
+    CHECK_FALSE(shares.is_estimated);
+    const std::vector<rdzv::Restart> restarts = use.restarts(kStart + 50s);
+    REQUIRE(restarts.size() == 1);
+    CHECK(rdzv::restart_text(restarts[0]) ==
+          "generation 1 to 2, 10.0 s: prove empty 3.0 s, wait for nodes 5.0 s, first step 2.0 s");
+}
