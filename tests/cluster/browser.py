@@ -324,6 +324,7 @@ class MadeUpJobs(BrowserTest):
                 daemon.tell("restored" if text == "one" else "notice", text=text)
         self.expect(page.locator("#events")).to_contain_text("four")
         self.expect(page.locator("#events > li")).to_have_count(4)
+        self.expect(page.locator("#events")).to_contain_text("one")
         self.assertEqual(self.complaints, [])
 
     def test_names_and_texts_are_never_more_than_text(self):
