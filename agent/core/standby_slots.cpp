@@ -232,6 +232,14 @@ void StandbySlots::has_ended(LocalRank slot) {
     }
 }
 
+void StandbySlots::cannot_be_started(const std::string& why) {
+    are_lost();
+    if (!is_off_) {
+        lines_.push_back(fmt::format("--warm: workers start cold: {}", why));
+    }
+    is_off_ = true;
+}
+
 void StandbySlots::are_lost() {
     for (Slot& slot : slots_) {
         slot.state = None{};

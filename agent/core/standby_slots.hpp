@@ -100,6 +100,8 @@ public:
     /// It ends: a module that was only guessed cannot be imported. The next ones leave it out.
     void cannot_import(LocalRank slot, const std::string& module);
     void has_ended(LocalRank slot);
+    /// None can be started here, for this reason: from now on every worker starts cold.
+    void cannot_be_started(const std::string& why);
     /// Their keeper was lost, and they with it.
     void are_lost();
     /// Somebody waits for memory: all are given up, and none is prepared until begin().

@@ -210,7 +210,6 @@ KeeperHandle::Events Agent::keeper_events(int keeper) {
     return events;
 }
 
-/// Without a second keeper every worker starts cold, as without --warm.
 void Agent::start_standbys() {
     if (options_.warm.modules.empty() && !options_.warm.learns) {
         return;
@@ -219,16 +218,9 @@ void Agent::start_standbys() {
         say("--warm: a worker that has a terminal starts cold, and so does every other");
         return;
     }
-    Result<std::unique_ptr<KeeperHandle>> second =
-        KeeperHandle::start(io_, options_.keeper, keeper_events(1));
-    if (!second) {
-        say(fmt::format("--warm: workers start cold: {}", second.error().what));
-        return;
-    }
-    spare_ = std::move(*second);
-    keeper_->exclude(spare_->keeper_pid());
     StandbyPool::Events events;
     events.say = [this](const std::string& line) { say(line); };
+    events.open_keeper = [this] { return open_spare(); };
     events.open_stand_in = [this](LocalRank local_rank) {
         return output_->stand_in(local_rank, Rank(last_base_rank_.value() + local_rank.value()),
                                  last_world_size_);
@@ -251,8 +243,21 @@ void Agent::start_standbys() {
         }
     };
     standbys_.emplace(io_, options_.supervisor, options_.warm, std::move(events));
-    standbys_->use(*spare_);
     standbys_->begin();
+}
+
+/// While a generation runs, or before the first one: nothing is left of any other, so that this
+/// process has no child that the second keeper would have to prove gone.
+Result<void> Agent::open_spare() {
+    Result<std::unique_ptr<KeeperHandle>> second =
+        KeeperHandle::start(io_, options_.keeper, keeper_events(1));
+    if (!second) {
+        return second.error();
+    }
+    spare_ = std::move(*second);
+    keeper_->exclude(spare_->keeper_pid());
+    standbys_->use(*spare_);
+    return {};
 }
 
 void Agent::end_of_standby(int keeper, LocalRank local_rank, const WorkerEnd& end) {

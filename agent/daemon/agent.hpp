@@ -80,6 +80,7 @@ private:
     void start_link();
     [[nodiscard]] KeeperHandle::Events keeper_events(int keeper);
     void start_standbys();
+    [[nodiscard]] Result<void> open_spare();
     void end_of_standby(int keeper, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] bool start_cold(Generation number, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] TerminalRelay::Events relay_events();
@@ -118,11 +119,11 @@ private:
     std::optional<RunEvents> events_;  ///< as supervisor_
     StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;  ///< of the generation that lives here
-    /// Of the next one: its standbys are born here, and when it starts the two change places. Null:
-    /// every worker starts cold.
+    /// Of the next one: its standbys are born here, and when it starts the two change places. Null
+    /// until the first standby is wanted.
     std::unique_ptr<KeeperHandle> spare_;
     int current_ = 0;                      ///< which of the two that were started is keeper_
-    std::optional<StandbyPool> standbys_;  ///< with spare_
+    std::optional<StandbyPool> standbys_;  ///< none: every worker starts cold
     HelperPrograms helpers_;
     ReadAheadMoment read_ahead_;
     PrepareOutput prepare_output_;

@@ -230,7 +230,9 @@ std::string StandbyPool::program_file() const {
 
 void StandbyPool::settle() {
     StandbyEffects effects;
-    slots_.see_memory(read_memory_room());
+    if (warm_.needs_room) {
+        slots_.see_memory(read_memory_room());
+    }
     slots_.see_steps(events_.awaits_first_step());
     slots_.settle(clock_now(), effects);
     for (const StandbyEffect& effect : effects) {
@@ -263,6 +265,15 @@ void StandbyPool::kill(LocalRank slot) {
 
 void StandbyPool::start(LocalRank slot, const std::vector<std::string>& command,
                         std::string order) {
+    if (keeper_ == nullptr) {
+        if (const Result<void> opened = events_.open_keeper(); !opened) {
+            boost::asio::post(io_, [this, why = opened.error().what] {
+                slots_.cannot_be_started(why);
+                settle();
+            });
+            return;
+        }
+    }
     if (!start_in_keeper(slot, command, std::move(order))) {
         boost::asio::post(io_, [this, slot] { has_ended(slot); });
     }

@@ -31,6 +31,9 @@ class StandbyPool {
 public:
     struct Events {
         std::function<void(const std::string& line)> say;
+        /// The first standby is about to be born: use() is to be called. Failure is why there is no
+        /// second keeper.
+        std::function<Result<void>()> open_keeper;
         /// Streams like those of this slot's worker.
         std::function<Result<StandIn>(LocalRank)> open_stand_in;
         /// Some worker of this node that tells its steps has not told the first.
@@ -46,7 +49,8 @@ public:
     StandbyPool(const StandbyPool&) = delete;
     StandbyPool& operator=(const StandbyPool&) = delete;
 
-    /// From now on standbys are born here. It outlives its use.
+    /// From now on standbys are born here; before the first call there are none. It outlives its
+    /// use.
     void use(KeeperHandle& keeper) { keeper_ = &keeper; }
 
     /// As StandbySlots.
@@ -123,7 +127,7 @@ private:
     Events events_;
     std::vector<WorkerSpec> specs_;  ///< by slot
     StandbySlots slots_;
-    KeeperHandle* keeper_ = nullptr;
+    KeeperHandle* keeper_ = nullptr;  ///< null: no standby was started yet
     DeadlineTimer timer_;          ///< of slots_
     DeadlineTimer leaving_timer_;  ///< of all that leave
     std::map<LocalRank, Standby> standbys_;

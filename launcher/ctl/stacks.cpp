@@ -34,9 +34,8 @@ class FilesFolder {
 public:
     FilesFolder() {
         std::error_code failure;
-        const fs::path place = fs::temp_directory_path(failure);
-        path_ = (failure ? fs::path("/tmp") : place) / "ddprun-stacks-XXXXXX";
-        if (::mkdtemp(path_.data()) == nullptr) {
+        path_ = fs::temp_directory_path(failure) / "ddprun-stacks-XXXXXX";
+        if (failure || ::mkdtemp(path_.data()) == nullptr) {
             path_.clear();
         }
     }

@@ -237,10 +237,10 @@ Result<void> take_warm(const CommandLine& line, const Program& program, LaunchPl
         plan.warm_memory_max = *bytes;
     }
     const std::optional<Given> given = line.value("warm");
-    if (!given || given->value == "off") {
+    if (given && given->value == "off") {
         return {};
     }
-    const bool is_auto = given->value == "auto";
+    const bool is_auto = !given || given->value == "auto";
     const bool learns = is_auto || given->value == "on";
     std::vector<std::string> modules;
     for (const std::string_view name :

@@ -189,9 +189,14 @@ class Bench:
                                peer.name, [(told - before) / MS])
 
     def first_line(self, peer):
-        """One standby is told its place; to the program's first line. This is its agent."""
+        """One standby is told its place; to the program's first line. This is its agent. Files are
+        compared when workers are stopped, as the agent has it, or only then, as on a spare."""
         if peer.name != "warm":
             return
+        self.first_line_of(peer, "", "<= 5", is_compared=True)
+        self.first_line_of(peer, ", its files compared only then", "", is_compared=False)
+
+    def first_line_of(self, peer, suffix, goal, is_compared):
         script = os.path.join(self.environment.folder, "stamp.py")
         test_standby.WithEnvironment.write(script, STAMP)
         standby = test_standby.Standby(self.environment, script)
@@ -201,11 +206,14 @@ class Bench:
         while (said := standby.says())[0] != "ready":
             if said[0] == "unfit":
                 raise RuntimeError(f"unfit: {said[1:]}")
+        if is_compared:
+            standby.socket.send(b"check")
+            time.sleep(0.2)  # It does not answer.
         before = time.monotonic_ns()
         written, _ = standby.release({"RANK": "0", "WORLD_SIZE": "1"})
         standby.end()
-        self.table.add("told its place to the program's first line", "ms", "<= 5", peer.name,
-                       [(int(written) - before) / MS])
+        self.table.add("told its place to the program's first line" + suffix, "ms", goal,
+                       peer.name, [(int(written) - before) / MS])
 
     def memory(self, peer):
         """What standbys take whose worker itself imports nothing."""
@@ -325,7 +333,7 @@ def main():
     arguments.build = os.path.abspath(arguments.build)
 
     ddprun = os.path.join(arguments.build, "bin", "ddprun")
-    known = {"warm": [ddprun, "--warm", arguments.warm], "cold": [ddprun],
+    known = {"warm": [ddprun, "--warm", arguments.warm], "cold": [ddprun, "--warm", "off"],
              "torchrun": [os.path.abspath(arguments.torchrun)]}
     peers = []
     for name in arguments.peers.split(","):

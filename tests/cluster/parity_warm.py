@@ -95,7 +95,7 @@ class Both:
         try:
             run = dataclasses.replace(run)
             run.port = parity.free_port()
-            cold = self.observe(run, told, [], 0)
+            cold = self.observe(run, told, ["--warm", "off"], 0)
             for _ in range(ATTEMPTS):
                 workers = run.nodes * workers_of(run)
                 warm = self.observe(run, told, ["--warm", "json,ctypes,tells_test"], workers)

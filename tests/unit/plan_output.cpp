@@ -185,7 +185,10 @@ TEST_CASE("standbys import the modules that --warm names, of a program that Pyth
 
 TEST_CASE("standbys learn what to import where workers may start again") {
     CHECK_FALSE(plan_of("").learns_warm_modules);
-    CHECK_FALSE(plan_of("--warm off").learns_warm_modules);
+    CHECK(plan_of("--max-restarts 1").learns_warm_modules);
+    CHECK(plan_of("--max-restarts 1").warm_needs_room);
+    CHECK(plan_of("--nnodes 1:2 --rdzv-endpoint head:29400").learns_warm_modules);
+    CHECK_FALSE(plan_of("--warm off --max-restarts 1").learns_warm_modules);
     CHECK(plan_of("--warm on").learns_warm_modules);
     CHECK(plan_of("--warm on").warm_modules.empty());
     CHECK_FALSE(plan_of("--warm auto --max-restarts 0").learns_warm_modules);

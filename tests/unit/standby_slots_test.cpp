@@ -147,6 +147,18 @@ TEST_CASE("a Python without the package is named once, and nothing is tried agai
     CHECK(!two.slots.next_deadline());
 }
 
+TEST_CASE("where no standby can be started workers start cold, which is said once") {
+    TwoSlots two;
+    two.slots.begin(two.now);
+    two.pass();
+    CHECK(two.settle() == Decisions{"try"});
+    two.slots.cannot_be_started("no more processes");
+    two.slots.cannot_be_started("no more processes");
+    CHECK(two.settle() == Decisions{"--warm: workers start cold: no more processes"});
+    two.slots.begin(two.now);
+    CHECK(!two.slots.next_deadline());
+}
+
 TEST_CASE("standbys stop before a module that shows only there that it is unfit") {
     TwoSlots two;
     two.try_it();

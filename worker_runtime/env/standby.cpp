@@ -23,6 +23,7 @@
 #include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/os/file_identity.hpp"
+#include "base/os/own_variable.hpp"
 #include "base/os/read_files.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/whole_number.hpp"
@@ -39,8 +40,7 @@ constexpr std::string_view kKilledFirst = "1000";  ///< nobody misses a standby
 constexpr std::chrono::seconds kLookedAt{1};
 
 std::string variable(const WorkerVariable& name) {
-    const char* const value = std::getenv(std::string(name.key).c_str());
-    return value == nullptr ? std::string() : value;
+    return own_variable(std::string(name.key).c_str());
 }
 
 void forget(const WorkerVariable& name) {
