@@ -79,8 +79,10 @@ TEST_CASE(
     job.flags = {"--preflight-command", "test ! -e \"$FAULT\""};
     job.script = {"--print", "--always", "--wait-for-file", end, "--exit-code", "0"};
     const auto start = [&](const std::string& name) -> Process& {
-        return cluster.start_ddprun(node_args(job, {"--node-id", name}),
-                                    {{"FAULT", cluster.dir() / ("fault-" + name)}});
+        // "a" is the head, whatever else runs on this machine.
+        return cluster.start_ddprun(
+            node_args(job, {"--node-id", name, "--node-rank", std::to_string(name[0] - 'a')}),
+            {{"FAULT", cluster.dir() / ("fault-" + name)}});
     };
     const std::string line = " is not fit \\(its preflight command exited with code 1\\)";
     touch(cluster.dir() / "fault-c");

@@ -6,9 +6,9 @@ restart, the agent, a keeper, a worker or a standby is killed by SIGKILL. The jo
 once its workers are let go, at once if its agent was killed. A cycle is a process that adopts
 orphans: when it has no child any more the kernel says that nobody has survived. That generations
 never overlap on a slot is told by a lock, which worker and descendant hold as long as they live.
-Needs no torch.
+Needs no torch. The worker is a script, or PROGRAM, which does the same in C++.
 
-usage: warm_kills.py BIN_DIR LEVEL CYCLES
+usage: warm_kills.py BIN_DIR LEVEL CYCLES [PROGRAM]
 """
 
 import collections
@@ -89,7 +89,9 @@ class Cycle:
         self.seen = collections.Counter()
         self.held = open(self.file("held"), "w", encoding="ascii")
         fcntl.flock(self.held, fcntl.LOCK_EX)
-        self.job = jobs.start("--containment", LEVEL, OUT=self.folder, TOLD=self.file("told"))
+        program = {"program": ["--warm", "on", PROGRAM]} if PROGRAM else {}
+        self.job = jobs.start("--containment", LEVEL, OUT=self.folder, TOLD=self.file("told"),
+                              **program)
 
     def file(self, name):
         return os.path.join(self.folder, name)
@@ -207,5 +209,6 @@ class Kills(warm.Jobs):
 if __name__ == "__main__":
     warm.BIN = os.path.abspath(sys.argv.pop(1))
     LEVEL, CYCLES = sys.argv.pop(1), int(sys.argv.pop(1))
+    PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else ""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     unittest.main()

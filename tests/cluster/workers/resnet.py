@@ -96,6 +96,8 @@ def main():
     finally:
         if logger:
             logger.finish()
+    # First DistributedDataParallel, then the group: else its threads may hold the process up.
+    del model
     dist.destroy_process_group()
 
 
