@@ -13,7 +13,15 @@ find_package(spdlog REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 find_package(SQLite3 3.40 REQUIRED)
 find_library(DDPRUN_XXHASH xxhash REQUIRED)
-
+# Not by its own package: that asks for curl and civetweb, which only its servers need.
+find_library(DDPRUN_PROMETHEUS prometheus-cpp-core)
+if(DDPRUN_PROMETHEUS)
+    set(DDPRUN_HAS_PROMETHEUS ON)
+else()
+    set(DDPRUN_HAS_PROMETHEUS OFF)
+    message(STATUS "ddprun: WITHOUT prometheus-cpp (Debian: prometheus-cpp-dev): the rendezvous's "
+                   "/metrics and its tests are LEFT OUT")
+endif()
 
 # Asio and Process are used header-only; the definitions must be the same everywhere.
 add_library(ddprun_asio INTERFACE)

@@ -27,6 +27,7 @@
 #include "base/signal_name.hpp"
 #include "rendezvous/election/leadership.hpp"
 #include "rendezvous/journal/sqlite_journal.hpp"
+#include "rendezvous/metrics/prometheus_text.hpp"
 #include "rendezvous/server/log_writer.hpp"
 #include "rendezvous/server/server.hpp"
 #include "rendezvous/transport/listener.hpp"
@@ -399,6 +400,7 @@ int run(const Flags& flags) {
     options.listener = std::move(listener->fd);
     options.serves_tcpstore = flags.serves_tcpstore;
     options.exits_when_idle = flags.exits_when_idle;
+    options.metrics_text = prometheus_text();
     options.rng = ddprun::Rng(ddprun::random_seed());
     options.log = [logger](const std::string& line) { logger->info("{}", line); };
     if (!flags.ha.empty()) {

@@ -20,8 +20,9 @@ with the library and the type checker that the package `ddprun` is tested with.
                     uses: transformers and lightning in .venv, and Debian's packages to judge
                     released packages and run them with
   --peers           also what tests run beside ddprun: schedulers (Slurm, MUNGE, Open MPI), an
-                    NFS server with a kernel to run it in, Chromium and, in .venv, TensorBoard,
-                    Playwright, which drives that Chromium, and axe-core, which judges pages.
+                    NFS server with a kernel to run it in, Prometheus, Chromium and, in .venv,
+                    TensorBoard, Playwright, which drives that Chromium, and axe-core, which judges
+                    pages.
                     No service is started, the tests start their own
   --help            this text
 TEXT
@@ -33,7 +34,8 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 packages=(
     g++ cmake ninja-build ccache                       # build
     libboost1.81-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-    libssl-dev libxxhash-dev libprotozero-dev libgloo-dev libsqlite3-dev libhwloc-dev   # libraries
+    libssl-dev libxxhash-dev libprotozero-dev libgloo-dev libsqlite3-dev libhwloc-dev
+    prometheus-cpp-dev   # libraries
     catch2 clang clang-format libclang-rt-14-dev   # tests and checks
     iproute2 nftables procps git python3 python3-venv  # tools that tests and scripts use
     # Tests of several daemons. Where systemd runs, Debian starts an etcd of its own on port 2379
@@ -67,6 +69,7 @@ torch_header_wheels=(
 peer_packages=(
     munge slurmctld slurmd slurm-client openmpi-bin
     user-mode-linux nfs-kernel-server   # a kernel that runs as a program, and serves NFS
+    prometheus                          # scrapes /metrics; its promtool checks it
     chromium fonts-dejavu-core
 )
 peer_python_packages=(

@@ -166,6 +166,10 @@ Result<std::shared_ptr<const rdzv::EventLog>> RunEvents::events(const std::strin
     return std::shared_ptr<const rdzv::EventLog>(log_);
 }
 
+Result<std::string> RunEvents::metrics(bool /*has_nodes*/, std::size_t /*watchers*/) {
+    return Error{ErrorCode::NotFound, "a ddprun has no /metrics: its rendezvous has them"};
+}
+
 Result<std::string> RunEvents::status(const std::string& job) {
     if (const Result<void> known = check_name(job); !known) {
         return known.error();

@@ -57,6 +57,8 @@ public:
     [[nodiscard]] Result<std::shared_ptr<const rdzv::EventLog>> events(
         const std::string& job) override;
     [[nodiscard]] Result<std::string> status(const std::string& job) override;
+    /// Refused: the rendezvous has them.
+    [[nodiscard]] Result<std::string> metrics(bool has_nodes, std::size_t watchers) override;
 
 private:
     void tell_moments(std::optional<rdzv::Reached> reached);

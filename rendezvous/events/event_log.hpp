@@ -8,12 +8,14 @@
 
 #include "base/limits.hpp"
 #include "rendezvous/events/event.hpp"
+#include "rendezvous/events/event_counts.hpp"
 #include "rendezvous/events/time_use.hpp"
 
 namespace ddprun::rdzv {
 
-/// The newest events of one run as lines, numbered from 1 on, and where the run's time went: at
-/// most Limits::events_kept_max, of Limits::events_kept_bytes_max together. Pure.
+/// The newest events of one run as lines, numbered from 1 on: at most Limits::events_kept_max, of
+/// Limits::events_kept_bytes_max together. And, of all, where the run's time went and how often
+/// what has happened. Pure.
 class EventLog {
 public:
     explicit EventLog(const Limits& limits, EventsOf whose = EventsOf::Node)
@@ -44,10 +46,12 @@ public:
     [[nodiscard]] const std::map<std::uint64_t, std::string>& passing() const { return passing_; }
 
     [[nodiscard]] const TimeUse& time_use() const { return time_use_; }
+    [[nodiscard]] const EventCounts& counts() const { return counts_; }
 
 private:
     Limits limits_;
     TimeUse time_use_;
+    EventCounts counts_;
     std::deque<std::string> lines_;
     std::size_t bytes_ = 0;  ///< of lines_
     std::uint64_t next_ = 1;

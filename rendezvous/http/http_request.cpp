@@ -19,9 +19,11 @@ namespace urls = boost::urls;
 constexpr std::size_t kShownColumns = 80;
 
 Error bad_value(std::string_view path, std::string_view what) {
+    const std::string_view takes = path == "/events"    ? "job=NAME, from=NUMBER and follow=0 or 1"
+                                   : path == "/metrics" ? "nodes=0 or 1"
+                                                        : "job=NAME";
     return {ErrorCode::InvalidArgument,
-            fmt::format("{}: {} takes job=NAME{}", printable(what, kShownColumns), path,
-                        path == "/events" ? ", from=NUMBER and follow=0 or 1" : "")};
+            fmt::format("{}: {} takes {}", printable(what, kShownColumns), path, takes)};
 }
 
 /// None: the page has no such file.
@@ -39,9 +41,12 @@ Result<void> read_query(std::string_view path, urls::params_encoded_view query,
         const std::string name = one.key.decode();
         const std::string value = one.value.decode();
         const bool is_of_events = request.what == WatchRequest::What::Events;
+        const bool is_of_metrics = request.what == WatchRequest::What::Metrics;
         const std::optional<std::uint64_t> number = whole_number<std::uint64_t>(value);
-        if (name == "job") {
+        if (name == "job" && !is_of_metrics) {
             request.job = value;
+        } else if (is_of_metrics && name == "nodes" && number && *number <= 1) {
+            request.has_nodes = *number == 1;
         } else if (is_of_events && name == "from" && number) {
             request.from = *number;
         } else if (is_of_events && name == "follow" && number && *number <= 1) {
@@ -60,9 +65,10 @@ Result<WatchRequest> parse_watch_request(std::string_view method, std::string_vi
     const auto parsed = urls::parse_origin_form({target.data(), target.size()});
     const std::string path = parsed ? parsed->path() : std::string(target);
     const PageFile* const file = parsed ? page_file(path) : nullptr;
-    if (!parsed || (path != "/status" && path != "/events" && file == nullptr)) {
+    const bool is_known = path == "/status" || path == "/events" || path == "/metrics";
+    if (!parsed || (!is_known && file == nullptr)) {
         return Error{ErrorCode::NotFound,
-                     fmt::format("{}: there are /status and /events, and a page at /",
+                     fmt::format("{}: there are /status, /events and /metrics, and a page at /",
                                  printable(path, kShownColumns))};
     }
     if (method != "GET") {
@@ -75,7 +81,9 @@ Result<WatchRequest> parse_watch_request(std::string_view method, std::string_vi
         request.file = file;
         return request;
     }
-    if (path == "/events") {
+    if (path == "/metrics") {
+        request.what = WatchRequest::What::Metrics;
+    } else if (path == "/events") {
         request.what = WatchRequest::What::Events;
         request.is_sse = accept.find("text/event-stream") != accept.npos;
         request.follows = request.is_sse;

@@ -10,15 +10,16 @@
 namespace ddprun::rdzv {
 
 /// What a watcher asks for: `/status`, or `/events`, with `?from=N`, `&follow=1`, or with `Accept:
-/// text/event-stream`, which follows. Both with `job=NAME` where there are several. Or `/`, the
-/// page, and its files.
+/// text/event-stream`, which follows. Both with `job=NAME` where there are several. Or `/metrics`,
+/// with `nodes=1` those of each node, too; or `/`, the page, and its files.
 struct WatchRequest {
-    enum class What { Status, Events, Page };
+    enum class What { Status, Events, Metrics, Page };
     What what = What::Status;
     std::string job;                 ///< empty: of status all, of events the only one
     std::uint64_t from = 1;          ///< of events: the first that is wanted
     bool follows = false;            ///< of events: those to come, too
     bool is_sse = false;             ///< as server-sent events; else a line each
+    bool has_nodes = false;          ///< of metrics
     const PageFile* file = nullptr;  ///< of the page
 };
 

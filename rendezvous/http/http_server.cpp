@@ -29,6 +29,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr unsigned kOk = 200;
+constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The page loads its own files and asks its own server; nothing else, and nobody shows it in his.
 constexpr const char* kPagePolicy =
@@ -217,13 +218,17 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
         co_await send_events(session, *request, *events);
         co_return false;
     }
-    const Result<std::string> status = watched_.status(request->job);
-    if (!status) {
-        const bool is_sent = co_await send_error(session, status.error(), keeps);
+    const bool is_of_metrics = request->what == WatchRequest::What::Metrics;
+    const Result<std::string> text = is_of_metrics
+                                         ? watched_.metrics(request->has_nodes, sessions_.size())
+                                         : watched_.status(request->job);
+    if (!text) {
+        const bool is_sent = co_await send_error(session, text.error(), keeps);
         co_return is_sent;
     }
-    std::string body = *status + "\n";
-    const bool is_sent = co_await send(session, kOk, "application/json", std::move(body), keeps);
+    std::string body = is_of_metrics ? *text : *text + "\n";
+    std::string type = is_of_metrics ? kPrometheusText : "application/json";
+    const bool is_sent = co_await send(session, kOk, std::move(type), std::move(body), keeps);
     co_return is_sent;
 }
 

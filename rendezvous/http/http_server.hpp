@@ -40,13 +40,16 @@ public:
     /// How `job` stands (empty: everything), as one JSON object. May add events.
     [[nodiscard]] virtual Result<std::string> status(const std::string& job) = 0;
 
+    /// Figures in Prometheus' text format; `watchers` are connected.
+    [[nodiscard]] virtual Result<std::string> metrics(bool has_nodes, std::size_t watchers) = 0;
+
     /// Somebody follows the events of `job` as server-sent events, and has taken what there was.
     virtual void follows(const std::string& /*job*/) {}
 };
 
 /// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
-/// `GET /status` is answered with the state, `GET /events` with the events, `GET /` with a page
-/// that shows them (http_request.hpp).
+/// `GET /status` is answered with the state, `GET /events` with the events, `GET /metrics` with
+/// figures, `GET /` with a page that shows them (http_request.hpp).
 /// Nobody can hold it up: a watcher that does not take what it was sent within
 /// Limits::http_timeout, or falls behind the events that are kept, is dropped, and so is the next
 /// one above Limits::watchers_max. Costs nothing while nobody watches.

@@ -54,7 +54,7 @@ Server::Server(asio::io_context& io, ServerOptions options)
       store_(options_.limits, store_say()),
       jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(), !options_.exits_when_idle),
       progress_(io, jobs_, make_progress_hooks()),
-      watched_(jobs_, progress_, options_.limits),
+      watched_(jobs_, progress_, options_.limits, options_.metrics_text),
       http_(io, options_.limits, watched_, options_.http) {
     if (options_.is_one_of_several) {
         lobby_.emplace(options_.limits);

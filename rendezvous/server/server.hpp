@@ -51,6 +51,7 @@ struct ServerOptions {
     bool is_one_of_several = false;          ///< decides nothing before lead()
     bool serves_tcpstore = false;            ///< to whoever reaches the port, for torchrun
     HttpAccess http;                         ///< who may watch beside programs of this machine
+    MetricsText metrics_text;                ///< empty: there is no /metrics
     bool exits_when_idle = false;            ///< ends by itself, see Server
     Milliseconds idle_start_timeout{30000};  ///< exits_when_idle: nobody ever joined
     Rng rng{0};

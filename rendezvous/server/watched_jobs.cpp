@@ -1,9 +1,12 @@
 #include "rendezvous/server/watched_jobs.hpp"
 
+#include <chrono>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/core/status.hpp"
 #include "rendezvous/server/control.hpp"
 
 namespace ddprun::rdzv {
@@ -39,6 +42,28 @@ Result<std::shared_ptr<const EventLog>> WatchedJobs::events(const std::string& j
                                                all.size())};
     }
     return jobs_.events(all.front());
+}
+
+Result<std::string> WatchedJobs::metrics(bool has_nodes, std::size_t watchers) {
+    if (!metrics_text_) {
+        return Error{ErrorCode::NotFound,
+                     "this ddprun-rendezvous has no /metrics: it was built without prometheus-cpp"};
+    }
+    DaemonFigures daemon{.jobs = {},
+                         .watchers = watchers,
+                         .has_nodes = has_nodes,
+                         .now = std::chrono::steady_clock::now()};
+    // One that does not lead knows no job, and says so.
+    if (!leader_) {
+        const StatusExtent all{.nodes_max = limits_.nodes_max, .events_max = 0};
+        jobs_.visit([this, &daemon, &all](const JobId& id, const Coordinator& coordinator) {
+            if (coordinator.run() != nullptr) {
+                daemon.jobs.push_back({.status = status_of(id, *coordinator.run(), daemon.now, all),
+                                       .events = jobs_.events(id)});
+            }
+        });
+    }
+    return metrics_text_(daemon);
 }
 
 Result<std::string> WatchedJobs::status(const std::string& job) {

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/limits.hpp"
 #include "rendezvous/http/http_server.hpp"
+#include "rendezvous/metrics/job_figures.hpp"
 #include "rendezvous/server/jobs.hpp"
 #include "rendezvous/server/progress_watch.hpp"
 
@@ -15,14 +18,20 @@ namespace ddprun::rdzv {
 /// outlive it.
 class WatchedJobs final : public Watched {
 public:
-    WatchedJobs(const Jobs& jobs, ProgressWatch& progress, const Limits& limits)
-        : jobs_(jobs), progress_(progress), limits_(limits) {}
+    /// Without `metrics_text` there are no metrics.
+    WatchedJobs(const Jobs& jobs, ProgressWatch& progress, const Limits& limits,
+                MetricsText metrics_text)
+        : jobs_(jobs),
+          progress_(progress),
+          limits_(limits),
+          metrics_text_(std::move(metrics_text)) {}
 
     /// Another daemon decides, at `leader` (HOST:PORT; empty: nobody is known): it knows more.
     void send_to(std::optional<std::string> leader) { leader_ = std::move(leader); }
 
     [[nodiscard]] Result<std::shared_ptr<const EventLog>> events(const std::string& job) override;
     [[nodiscard]] Result<std::string> status(const std::string& job) override;
+    [[nodiscard]] Result<std::string> metrics(bool has_nodes, std::size_t watchers) override;
     void follows(const std::string& job) override { progress_.look(JobId(job)); }
 
 private:
@@ -31,6 +40,7 @@ private:
     const Jobs& jobs_;
     ProgressWatch& progress_;
     Limits limits_;
+    MetricsText metrics_text_;
     std::optional<std::string> leader_;  ///< none: this daemon decides
 };
 

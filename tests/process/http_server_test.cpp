@@ -50,6 +50,9 @@ struct FakeRun final : Watched {
     [[nodiscard]] Result<std::string> status(const std::string& job) override {
         return fmt::format(R"({{"job":"{}"}})", job.empty() ? "llama" : job);
     }
+    [[nodiscard]] Result<std::string> metrics(bool has_nodes, std::size_t watchers) override {
+        return fmt::format("nodes {}\nwatchers {}\n", has_nodes, watchers);
+    }
 
     std::shared_ptr<EventLog> log;
 };
@@ -156,6 +159,9 @@ TEST_CASE("state and events are answered, anything else is said to be none of th
     const std::string later = answer_to("GET /events?from=2 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     CHECK_FALSE(has(later, "\"text\":\"one\""));
     CHECK(has(later, "\"text\":\"two\""));
+    const std::string metrics = answer_to("GET /metrics?nodes=1 HTTP/1.0\r\n\r\n");
+    CHECK(has(metrics, "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+    CHECK(metrics.ends_with("\r\n\r\nnodes true\nwatchers 1\n"));
     CHECK(has(answer_to("GET /page HTTP/1.0\r\n\r\n"), " 404 "));
     CHECK(has(answer_to("POST /status HTTP/1.0\r\n\r\n"), " 405 "));
     CHECK(has(answer_to("GET /events?from=x HTTP/1.0\r\n\r\n"), " 400 "));

@@ -69,6 +69,7 @@ TEST_CASE("a daemon answers HTTP on the port where agents join") {
     const std::string events = ask(io, daemon.port, "/events");
     CHECK(events.find(R"("event":"joined")") < events.find(R"("event":"formed")"));
     CHECK(ask(io, daemon.port, "/events?job=bert").starts_with("HTTP/1.1 404 "));
+    CHECK(ask(io, daemon.port, "/metrics").find("without prometheus-cpp") != std::string::npos);
     CHECK(ask(io, daemon.port, "/status?job=bert").starts_with("HTTP/1.1 404 "));
 
     Agent bert(io, {.port = daemon.port, .job = "bert"});

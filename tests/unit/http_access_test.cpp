@@ -114,6 +114,11 @@ TEST_CASE("what is asked for is a path, a job and where to begin") {
     REQUIRE(status.has_value());
     CHECK(status->what == WatchRequest::What::Status);
     CHECK(status->job == "llama");
+    const auto metrics = ask("/metrics?nodes=1");
+    REQUIRE(metrics.has_value());
+    CHECK(metrics->what == WatchRequest::What::Metrics);
+    CHECK(metrics->has_nodes);
+    CHECK_FALSE(ask("/metrics")->has_nodes);
 
     const auto why_not = [&](const char* target) {
         const auto asked = ask(target);
@@ -129,6 +134,8 @@ TEST_CASE("what is asked for is a path, a job and where to begin") {
     CHECK(why_not("/events?from=x") == ErrorCode::InvalidArgument);
     CHECK(why_not("/events?from=-1") == ErrorCode::InvalidArgument);
     CHECK(why_not("/events?follow=2") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/metrics?job=a") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/status?nodes=1") == ErrorCode::InvalidArgument);
     CHECK(why_not("/status?from=1") == ErrorCode::InvalidArgument);
     CHECK(parse_watch_request("POST", "/status", "", "").error().code == ErrorCode::Refused);
 }

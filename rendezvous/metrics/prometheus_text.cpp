@@ -1,0 +1,231 @@
+#include "rendezvous/metrics/prometheus_text.hpp"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+#include "base/tagged.hpp"
+#include "rendezvous/events/event_counts.hpp"
+#include "rendezvous/events/time_use.hpp"
+#include "rendezvous/wire/control_fields.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Label = std::pair<std::string_view, std::string_view>;
+
+ClientMetric labelled(std::initializer_list<Label> labels) {
+    ClientMetric metric;
+    for (const auto& [name, value] : labels) {
+        metric.label.push_back({std::string(name), std::string(value)});
+    }
+    return metric;
+}
+
+double seconds(Duration duration) {
+    return std::chrono::duration<double>(duration).count();
+}
+
+/// One figure, of each job, or of whatever else its labels say.
+class Family {
+public:
+    Family(std::string_view name, std::string_view help, MetricType type = MetricType::Gauge) {
+        family_.name = name;
+        family_.help = help;
+        family_.type = type;
+    }
+
+    void add(std::initializer_list<Label> labels, double value) {
+        ClientMetric metric = labelled(labels);
+        (family_.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+        family_.metric.push_back(std::move(metric));
+    }
+
+    void add(std::initializer_list<Label> labels, const DurationHistogram& histogram) {
+        ClientMetric metric = labelled(labels);
+        metric.histogram.sample_count = histogram.count();
+        metric.histogram.sample_sum = histogram.sum_seconds();
+        for (std::size_t i = 0; i < DurationHistogram::kBoundsSeconds.size(); ++i) {
+            metric.histogram.bucket.push_back(
+                {histogram.at_most(i), DurationHistogram::kBoundsSeconds.at(i)});
+        }
+        family_.metric.push_back(std::move(metric));
+    }
+
+    /// One without a figure is left out.
+    void move_to(std::vector<MetricFamily>& families) {
+        if (!family_.metric.empty()) {
+            families.push_back(std::move(family_));
+        }
+    }
+
+private:
+    MetricFamily family_;
+};
+
+/// A figure that each job has once.
+template <typename Value>
+void add_of_each(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs,
+                 std::string_view name, std::string_view help, MetricType type, Value value) {
+    Family family(name, help, type);
+    for (const JobFigures& job : jobs) {
+        family.add({{"job_id", job.status.job.value()}}, static_cast<double>(value(job)));
+    }
+    family.move_to(families);
+}
+
+void add_states(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
+    Family phase("ddprun_job_phase", "1 for the phase in which the job is, 0 for the others.");
+    Family nodes("ddprun_job_nodes", "Nodes of the job, by how they stand.");
+    for (const JobFigures& job : jobs) {
+        const std::string_view name = job.status.job.value();
+        for (const auto& [word, value] : kJobPhaseNames) {
+            phase.add({{"job_id", name}, {"phase", word}}, job.status.phase == value ? 1 : 0);
+        }
+        for (const auto& [word, value] : kNodeStandingNames) {
+            const auto here = [standing = value](const NodeStatus& node) {
+                return node.standing == standing;
+            };
+            nodes.add({{"job_id", name}, {"standing", word}},
+                      static_cast<double>(
+                          std::count_if(job.status.nodes.begin(), job.status.nodes.end(), here)));
+        }
+        nodes.add({{"job_id", name}, {"standing", "absent"}},
+                  static_cast<double>(job.status.absent.size()));
+    }
+    phase.move_to(families);
+    nodes.move_to(families);
+}
+
+/// The oldest sign of life of a node that is believed alive.
+double oldest_sign_of_life(const JobFigures& job) {
+    Milliseconds oldest{0};
+    for (const NodeStatus& node : job.status.nodes) {
+        oldest = std::max(oldest, node.last_heard);
+    }
+    return seconds(oldest);
+}
+
+void add_gauges(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
+    const auto add = [&families, &jobs](std::string_view name, std::string_view help, auto value) {
+        add_of_each(families, jobs, name, help, MetricType::Gauge, value);
+    };
+    add("ddprun_job_generation", "Number of the current attempt, or of the last one while forming.",
+        [](const JobFigures& job) { return job.status.generation.value(); });
+    add("ddprun_job_world_size", "Workers of the generation; 0 before the first.",
+        [](const JobFigures& job) { return job.status.world_size; });
+    add("ddprun_job_nodes_min", "Nodes that the job needs.",
+        [](const JobFigures& job) { return job.status.min_nodes; });
+    add("ddprun_job_nodes_max", "Nodes that the job has at most.",
+        [](const JobFigures& job) { return job.status.max_nodes; });
+    add("ddprun_job_restarts_used", "Restarts that count against --max-restarts.",
+        [](const JobFigures& job) { return job.status.restarts_used; });
+    add("ddprun_job_restarts_max", "What --max-restarts allows.",
+        [](const JobFigures& job) { return job.status.max_restarts; });
+    add("ddprun_job_last_heard_seconds", "Since the node was heard that is silent longest.",
+        oldest_sign_of_life);
+    add("ddprun_job_durable", "1 if a restart of this daemon loses nothing of the run.",
+        [](const JobFigures& job) { return job.status.not_durable.empty() ? 1 : 0; });
+}
+
+void add_counters(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
+    const auto add = [&families, &jobs](std::string_view name, std::string_view help,
+                                        std::uint64_t (EventCounts::*value)() const) {
+        add_of_each(families, jobs, name, help, MetricType::Counter,
+                    [value](const JobFigures& job) { return (job.events->counts().*value)(); });
+    };
+    add("ddprun_job_failures_total", "Ranks that failed.", &EventCounts::failures);
+    add("ddprun_job_nodes_lost_total", "Nodes that were given up.", &EventCounts::nodes_lost);
+    add("ddprun_job_cut_off_total", "Connections to nodes that were lost.", &EventCounts::cut_off);
+    add("ddprun_job_refusals_total", "Joins that were refused.", &EventCounts::refusals);
+    add("ddprun_job_hold_ups_total", "How often this daemon was held up, and judged no silence.",
+        &EventCounts::hold_ups);
+    Family restarts("ddprun_job_restarts_total", "Generations after the first, by cause.",
+                    MetricType::Counter);
+    for (const JobFigures& job : jobs) {
+        for (const auto& [cause, count] : job.events->counts().restarts()) {
+            restarts.add({{"job_id", job.status.job.value()}, {"cause", cause}},
+                         static_cast<double>(count));
+        }
+    }
+    restarts.move_to(families);
+}
+
+void add_times(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs,
+               Instant now) {
+    Family phases("ddprun_restart_phase_seconds", "How long each phase of a restart took.",
+                  MetricType::Histogram);
+    Family shares("ddprun_job_time_seconds", "Where the time of the run went.");
+    for (const JobFigures& job : jobs) {
+        const std::string_view name = job.status.job.value();
+        for (const auto& [phase, histogram] : job.events->counts().phases()) {
+            phases.add({{"job_id", name}, {"phase", phase}}, histogram);
+        }
+        const TimeShares use = job.events->time_use().shares(now);
+        for (const auto& [share, took] : {std::pair{std::string_view("starting"), use.starting},
+                                          {std::string_view("training"), use.training},
+                                          {std::string_view("restarting"), use.restarting},
+                                          {std::string_view("waiting"), use.waiting},
+                                          {std::string_view("redone"), use.redone}}) {
+            shares.add({{"job_id", name}, {"share", share}}, seconds(took));
+        }
+    }
+    phases.move_to(families);
+    shares.move_to(families);
+}
+
+void add_nodes(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
+    Family connected("ddprun_node_connected", "1 if the node's agent is connected.");
+    Family heard("ddprun_node_last_heard_seconds", "Since the node was heard.");
+    Family lease("ddprun_node_lease_left_seconds", "Until a silent node is given up.");
+    Family slots("ddprun_node_workers", "Workers that the node has place for.");
+    for (const JobFigures& job : jobs) {
+        for (const NodeStatus& node : job.status.nodes) {
+            const std::initializer_list<Label> labels{{"job_id", job.status.job.value()},
+                                                      {"node", node.node.value()},
+                                                      {"host", node.hostname}};
+            connected.add(labels, node.is_connected ? 1 : 0);
+            heard.add(labels, seconds(node.last_heard));
+            lease.add(labels, seconds(node.lease_left));
+            slots.add(labels, node.slots);
+        }
+    }
+    for (Family* family : {&connected, &heard, &lease, &slots}) {
+        family->move_to(families);
+    }
+}
+
+std::string text_of(const DaemonFigures& daemon) {
+    std::vector<MetricFamily> families;
+    Family known("ddprun_jobs", "Jobs that this daemon knows.");
+    known.add({}, static_cast<double>(daemon.jobs.size()));
+    known.move_to(families);
+    Family watching("ddprun_watchers", "Who is connected over HTTP.");
+    watching.add({}, static_cast<double>(daemon.watchers));
+    watching.move_to(families);
+    add_states(families, daemon.jobs);
+    add_gauges(families, daemon.jobs);
+    add_counters(families, daemon.jobs);
+    add_times(families, daemon.jobs, daemon.now);
+    if (daemon.has_nodes) {
+        add_nodes(families, daemon.jobs);
+    }
+    return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace
+
+MetricsText prometheus_text() {
+    return text_of;
+}
+
+}  // namespace ddprun::rdzv

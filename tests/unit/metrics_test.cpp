@@ -1,0 +1,93 @@
+// Goal: what Prometheus is told of a job is what the job is. Method: a coordinator driven by hand,
+// whose events are kept as the daemon keeps them.
+
+#include <memory>
+#include <string>
+
+#include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/core/status.hpp"
+#include "rendezvous/metrics/prometheus_text.hpp"
+#include "tests/support/catch.hpp"
+
+namespace ddprun::rdzv {
+namespace {
+
+class Daemon {
+public:
+    void join(std::uint64_t connection, const std::string& name, int nodes) {
+        Join join;
+        join.job = id_;
+        join.node = NodeId(name);
+        join.hostname = "host-" + name;
+        join.slots = 2;
+        join.store = {name, 1};
+        join.settings.min_nodes = nodes;
+        join.settings.max_nodes = nodes;
+        join.settings.max_restarts = 3;
+        step(Received{ConnectionId(connection), join});
+    }
+    void cut(std::uint64_t connection) { step(ConnectionEnded{ConnectionId(connection), false}); }
+
+    [[nodiscard]] std::string text(bool has_nodes = false) const {
+        const StatusExtent all{.nodes_max = 1000, .events_max = 0};
+        return prometheus_text()(
+            {.jobs = {{.status = status_of(id_, *coordinator_.run(), now_, all),
+                       .events = events_}},
+             .watchers = 2,
+             .has_nodes = has_nodes,
+             .now = now_});
+    }
+
+private:
+    void step(const Input& input) {
+        Effects effects;
+        coordinator_.step(now_, input, effects);
+        effects.for_each([this](const Effect& effect) {
+            if (const auto* publish = std::get_if<Publish>(&effect)) {
+                events_->add(publish->event, now_, Milliseconds(0));
+            }
+        });
+        now_ += Milliseconds(100);
+    }
+
+    const JobId id_{"llama \"7\"\n"};
+    Coordinator coordinator_{id_, {.limits = {}}, Rng(1)};
+    std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>(Limits{});
+    Instant now_{};
+};
+
+bool has_line(const std::string& text, const std::string& line) {
+    return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+TEST_CASE("a job's phase, nodes and size are told, and its name is escaped") {
+    Daemon daemon;
+    daemon.join(1, "a", 2);
+    const std::string job = R"(job_id="llama \"7\"\n")";
+    std::string text = daemon.text();
+    CHECK(has_line(text, "ddprun_jobs 1"));
+    CHECK(has_line(text, "ddprun_watchers 2"));
+    CHECK(has_line(text, "ddprun_job_phase{" + job + R"(,phase="forming"} 1)"));
+    CHECK(has_line(text, "ddprun_job_phase{" + job + R"(,phase="running"} 0)"));
+    CHECK(has_line(text, "ddprun_job_nodes{" + job + R"(,standing="ready"} 1)"));
+    CHECK(has_line(text, "ddprun_job_world_size{" + job + "} 0"));
+    CHECK(has_line(text, "# TYPE ddprun_job_failures_total counter"));
+    daemon.join(2, "b", 2);
+    text = daemon.text();
+    CHECK(has_line(text, "ddprun_job_phase{" + job + R"(,phase="running"} 1)"));
+    CHECK(has_line(text, "ddprun_job_nodes{" + job + R"(,standing="member"} 2)"));
+    CHECK(has_line(text, "ddprun_job_world_size{" + job + "} 4"));
+    CHECK(has_line(text, "ddprun_job_generation{" + job + "} 1"));
+    daemon.cut(2);
+    CHECK(has_line(daemon.text(), "ddprun_job_cut_off_total{" + job + "} 1"));
+}
+
+TEST_CASE("the figures of each node are told only to who asks for them") {
+    Daemon daemon;
+    daemon.join(1, "a", 2);
+    CHECK(daemon.text().find("ddprun_node_") == std::string::npos);
+    CHECK(daemon.text(true).find(R"(,node="a",host="host-a"} 1)") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace ddprun::rdzv
