@@ -128,8 +128,8 @@ private:
     std::vector<WorkerSpec> specs_;  ///< by slot
     StandbySlots slots_;
     KeeperHandle* keeper_ = nullptr;  ///< null: no standby was started yet
-    DeadlineTimer timer_;          ///< of slots_
-    DeadlineTimer leaving_timer_;  ///< of all that leave
+    DeadlineTimer timer_;             ///< of slots_
+    DeadlineTimer leaving_timer_;     ///< of all that leave
     std::map<LocalRank, Standby> standbys_;
     std::map<LocalRank, Leaving> leaving_;
     std::uint64_t last_number_ = 0;

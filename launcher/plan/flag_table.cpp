@@ -181,7 +181,7 @@ constexpr std::array kFlags = {
         "watch", "exit|preload", Group::Other,
         "notice deaths when the process is gone (default), or before\nits memory is taken down, by "
         "a small preloaded library"),
-    value("warm", "auto|on|off|MODULES", Group::Other, "workers start from standbys (default auto)"),
+    value("warm", "auto|on|off|MODULES", Group::Other, "start from standbys (default auto)"),
     value("warm-memory-max", "SIZE", Group::Other, "of all standbys of this node together"),
     value("prepare", "CMD", Group::Other,
           "run CMD on each node (job:CMD: on one) before its workers:\n"
