@@ -86,15 +86,23 @@ threading.Event().wait()
 """
 
 
+def children_of(task):
+    try:
+        with open(f"{task}/children", encoding="ascii") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []  # It has ended.
+
+
 def descendants(pid):
     found = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-            for child in map(int, file.read().split()):
-                try:
-                    found += [child, *descendants(child)]
-                except OSError:
-                    pass  # It has ended.
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return []  # It has ended.
+    for task in tasks:
+        for child in children_of(f"/proc/{pid}/task/{task}"):
+            found += [child, *descendants(child)]
     return found
 
 
