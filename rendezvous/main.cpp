@@ -336,6 +336,7 @@ Result<void> read_operator_secret(const std::string& file, ServerOptions& option
                                  "be operators; make another: openssl rand -hex 32",
                                  file, is_it(options.secret) ? "the nodes" : "who watches")};
     }
+    options.http.operator_token = *secret;
     options.operator_secret = *std::move(secret);
     return {};
 }

@@ -6,7 +6,6 @@
 
 #include <boost/asio/ip/host_name.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/limits.hpp"
 #include "base/os/own_variable.hpp"
@@ -69,16 +68,6 @@ Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
         return *std::move(unknown);
     }
     return *std::move(failure);
-}
-
-std::string reply_json(const rdzv::OperatorReply& reply) {
-    nlohmann::ordered_json object;
-    if (reply.fault == rdzv::OrderFault::None) {
-        object = {{"event", reply.event}, {"text", reply.text}};
-    } else {
-        object = {{"error", reply.text}};
-    }
-    return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ddprun::launcher

@@ -31,7 +31,4 @@ struct OrderOptions {
 [[nodiscard]] Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
                                                              const rdzv::OperatorOrder& order);
 
-/// A line of JSON, as the answer to the same order over HTTP: "event" and "text", or "error".
-[[nodiscard]] std::string reply_json(const rdzv::OperatorReply& reply);
-
 }  // namespace ddprun::launcher

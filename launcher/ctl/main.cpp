@@ -33,6 +33,7 @@
 #include "launcher/plan/log_place.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 #include "rendezvous/client/control_client.hpp"
+#include "rendezvous/http/order_request.hpp"
 #include "rendezvous/transport/secret_file.hpp"
 #include "rendezvous/wire/control.hpp"
 #include "rendezvous/wire/control_fields.hpp"
@@ -667,7 +668,7 @@ int give_order(const Flags& flags) {
     }
     const bool is_taken = reply->fault == OrderFault::None;
     if (flags.wants_json) {
-        fmt::print("{}", ddprun::launcher::reply_json(*reply));
+        fmt::print("{}", ddprun::rdzv::order_answer(*reply));
     } else if (is_taken) {
         fmt::print("{} (event {})\n", reply->text, reply->event);
     } else {

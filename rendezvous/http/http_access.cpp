@@ -46,6 +46,14 @@ Error denied(std::string what) {
     return {ErrorCode::PermissionDenied, std::move(what)};
 }
 
+Result<void> check_origin(const HttpCaller& caller) {
+    if (!caller.origin.empty() && caller.origin != fmt::format("http://{}", caller.host)) {
+        return denied(fmt::format("Origin {}: pages of other sites are not answered",
+                                  printable(caller.origin, kHeaderColumns)));
+    }
+    return {};
+}
+
 }  // namespace
 
 std::string http_token_of(const JobSecret& token) {
@@ -54,7 +62,10 @@ std::string http_token_of(const JobSecret& token) {
 
 Result<void> admit(const HttpAccess& access, const HttpCaller& caller) {
     if (!caller.authorization.empty()) {
-        return access.token && shows(caller.authorization, *access.token)
+        const auto is_shown = [&caller](const std::optional<JobSecret>& token) {
+            return token && shows(caller.authorization, *token);
+        };
+        return is_shown(access.token) || is_shown(access.operator_token)
                    ? Result<void>()
                    : denied("the token is not that of this rendezvous's --http-token-file");
     }
@@ -67,9 +78,27 @@ Result<void> admit(const HttpAccess& access, const HttpCaller& caller) {
         return denied(fmt::format("Host {}: ask by this machine's address, or as localhost",
                                   printable(caller.host, kHeaderColumns)));
     }
-    if (!caller.origin.empty() && caller.origin != fmt::format("http://{}", caller.host)) {
-        return denied(fmt::format("Origin {}: pages of other sites are not answered",
-                                  printable(caller.origin, kHeaderColumns)));
+    return check_origin(caller);
+}
+
+Result<void> admit_operator(const HttpAccess& access, const HttpCaller& caller) {
+    if (!access.operator_token) {
+        return denied("this rendezvous takes no orders; start it with --operator-secret-file FILE");
+    }
+    if (const Result<void> checked = check_origin(caller); !checked) {
+        return checked;
+    }
+    if (!shows(caller.authorization, *access.operator_token)) {
+        return Error{ErrorCode::BadSecret,
+                     "orders need the digits of this rendezvous's --operator-secret-file: "
+                     "Authorization: Bearer DIGITS"};
+    }
+    // What a form of a page can send without asking first has another type.
+    constexpr std::string_view kJson = "application/json";
+    if (!caller.content_type.starts_with(kJson)) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("Content-Type {}: orders are {}",
+                                 printable(caller.content_type, kHeaderColumns), kJson)};
     }
     return {};
 }

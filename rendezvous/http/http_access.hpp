@@ -12,7 +12,8 @@ namespace ddprun::rdzv {
 /// Whom a daemon answers over HTTP, beside who asks on this machine.
 struct HttpAccess {
     std::optional<JobSecret> token;  ///< who shows its digits may ask from anywhere; none: nobody
-    std::string hostname;            ///< a name of this machine, as its browsers may write it
+    std::optional<JobSecret> operator_token;  ///< the same, and may give orders
+    std::string hostname;  ///< a name of this machine, as its browsers may write it
 };
 
 /// Where a request comes from, and the headers that tell more; empty: there is none.
@@ -21,6 +22,7 @@ struct HttpCaller {
     std::string_view host;
     std::string_view origin;
     std::string_view authorization;
+    std::string_view content_type;
 };
 
 /// What is sent as `Authorization: Bearer ` to show it. Never write it anywhere else.
@@ -31,5 +33,10 @@ struct HttpCaller {
 /// address, "localhost" or its name (else it may be DNS that was rebound), and must not come from
 /// another site. Pure; the texts may be anybody's.
 [[nodiscard]] Result<void> admit(const HttpAccess& access, const HttpCaller& caller);
+
+/// Whether `caller` may give orders: who shows the operators' token, in a request that no form of
+/// another site's page can make. PermissionDenied: nobody may, or not from that page; BadSecret: it
+/// is not that token; InvalidArgument: it sends no JSON. Pure.
+[[nodiscard]] Result<void> admit_operator(const HttpAccess& access, const HttpCaller& caller);
 
 }  // namespace ddprun::rdzv

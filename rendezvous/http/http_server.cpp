@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>
@@ -29,6 +30,8 @@ using boost::system::error_code;
 namespace {
 
 constexpr unsigned kOk = 200;
+constexpr unsigned kAccepted = 202;
+constexpr unsigned kUnauthorized = 401;
 constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The page loads its own files and asks its own server; nothing else, and nobody shows it in his.
@@ -57,11 +60,31 @@ unsigned status_of(ErrorCode code) {
             return kNoSuchMethod;
         case ErrorCode::PermissionDenied:
             return kForbidden;
+        case ErrorCode::BadSecret:
+            return kUnauthorized;
         case ErrorCode::Unreachable:
+        case ErrorCode::TimedOut:
             return kUnavailable;
         default:
             return kBadRequest;
     }
+}
+
+unsigned status_of(OrderFault fault) {
+    constexpr unsigned kBadRequest = 400;
+    constexpr unsigned kNotFound = 404;
+    constexpr unsigned kConflict = 409;
+    switch (fault) {
+        case OrderFault::None:
+            return kAccepted;
+        case OrderFault::Invalid:
+            return kBadRequest;
+        case OrderFault::Unknown:
+            return kNotFound;
+        case OrderFault::Conflict:
+            break;
+    }
+    return kConflict;
 }
 
 /// Whether the peer's address is one of this machine's: then it is that of this end, too.
@@ -77,6 +100,11 @@ std::string error_body(const std::string& what) {
 }
 
 }  // namespace
+
+void Watched::obey(const OperatorOrder& /*order*/, const std::string& /*from*/,
+                   OrderAnswer answer) {
+    answer(Error{ErrorCode::PermissionDenied, "no orders are taken here"});
+}
 
 HttpServer::Session::Session(asio::io_context& io, Socket connection,
                              std::optional<bool> on_this_machine)
@@ -140,7 +168,7 @@ asio::awaitable<void> HttpServer::accept() {
     }
 }
 
-bool HttpServer::adopt(UniqueFd socket) {
+bool HttpServer::adopt(UniqueFd socket, std::string peer) {
     if (is_stopping_ || sessions_.size() >= limits_.watchers_max) {
         return false;
     }
@@ -157,6 +185,7 @@ bool HttpServer::adopt(UniqueFd socket) {
     (void)socket.release();
     const bool is_here = is_of_this_machine(taken);
     Session& session = sessions_.emplace_back(io_, Socket(std::move(taken)), is_here);
+    session.peer = std::move(peer);
     asio::co_spawn(io_, serve(session), asio::detached);
     return true;
 }
@@ -188,14 +217,26 @@ void HttpServer::end_if_last() {
 
 /// False: this connection is done.
 asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::flat_buffer& buffer) {
-    http::request_parser<http::empty_body> parser;
+    HeadParser parser;
     parser.header_limit(static_cast<std::uint32_t>(limits_.http_header_bytes_max));
+    parser.body_limit(limits_.http_body_bytes_max);
     arm(session);
     session.is_idle = true;
-    const auto [failure, count] = co_await http::async_read(session.socket, buffer, parser,
-                                                            asio::as_tuple(asio::use_awaitable));
+    const auto [failure, count] = co_await http::async_read_header(
+        session.socket, buffer, parser, asio::as_tuple(asio::use_awaitable));
     session.is_idle = false;
     if (failure) {
+        co_return false;
+    }
+    const auto method = parser.get().method_string();
+    const auto target = parser.get().target();
+    if (is_order({method.data(), method.size()}, {target.data(), target.size()})) {
+        const bool goes_on = co_await take_order(session, buffer, parser);
+        co_return goes_on;
+    }
+    const auto [incomplete, rest] = co_await http::async_read(session.socket, buffer, parser,
+                                                              asio::as_tuple(asio::use_awaitable));
+    if (incomplete) {
         co_return false;
     }
     const bool keeps = parser.get().keep_alive();
@@ -232,6 +273,58 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
     co_return is_sent;
 }
 
+/// Who may not give one is sent away before its body is read.
+asio::awaitable<bool> HttpServer::take_order(Session& session, boost::beast::flat_buffer& buffer,
+                                             HeadParser& head) {
+    Result<OperatorOrder> order =
+        judge_order(head.get(), session.is_on_this_machine, access_, limits_);
+    if (!order) {
+        const bool is_sent = co_await send_error(session, order.error(), false);
+        co_return is_sent;
+    }
+    http::request_parser<http::string_body> parser(std::move(head));
+    const auto [failure, count] = co_await http::async_read(session.socket, buffer, parser,
+                                                            asio::as_tuple(asio::use_awaitable));
+    if (failure) {
+        co_return false;
+    }
+    const bool keeps = parser.get().keep_alive();
+    order = parse_order_body(*std::move(order), parser.get().body(), limits_);
+    if (!order) {
+        const bool is_sent = co_await send_error(session, order.error(), keeps);
+        co_return is_sent;
+    }
+    const bool is_sent = co_await carry_out(session, *std::move(order), keeps);
+    co_return is_sent;
+}
+
+asio::awaitable<bool> HttpServer::carry_out(Session& session, OperatorOrder order, bool keeps) {
+    const auto pending = std::make_shared<PendingAnswer>(io_);
+    pending->has_come.expires_after(limits_.http_timeout);
+    watched_.obey(order, session.peer, [pending](const Result<OperatorReply>& answer) {
+        pending->answer = answer;
+        pending->has_come.cancel();
+    });
+    session.deadline.set(std::nullopt);
+    if (!pending->answer) {
+        co_await pending->has_come.async_wait(asio::as_tuple(asio::use_awaitable));
+    }
+    if (!pending->answer || !*pending->answer) {
+        const Error error = pending->answer
+                                ? pending->answer->error()
+                                : Error{ErrorCode::TimedOut,
+                                        "the journal does not answer: look in /events whether the "
+                                        "order was taken"};
+        const bool is_sent = co_await send_error(session, error, keeps);
+        co_return is_sent;
+    }
+    const OperatorReply& reply = **pending->answer;
+    std::string body = order_answer(reply);
+    const unsigned status = status_of(reply.fault);
+    const bool is_sent = co_await send(session, status, "application/json", std::move(body), keeps);
+    co_return is_sent;
+}
+
 asio::awaitable<bool> HttpServer::send_error(Session& session, const Error& error, bool keeps) {
     std::string body = error_body(error.what);
     const bool is_sent =
@@ -246,6 +339,9 @@ asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::s
     answer.set(http::field::content_type, type);
     answer.set(http::field::cache_control, "no-store");
     answer.set("X-Content-Type-Options", "nosniff");
+    if (status == kUnauthorized) {
+        answer.set(http::field::www_authenticate, "Bearer");
+    }
     answer.keep_alive(keeps);
     answer.body() = std::move(body);
     answer.prepare_payload();

@@ -24,6 +24,7 @@
 #include "rendezvous/events/event_log.hpp"
 #include "rendezvous/http/http_access.hpp"
 #include "rendezvous/http/http_request.hpp"
+#include "rendezvous/wire/control.hpp"
 
 namespace ddprun::rdzv {
 
@@ -45,14 +46,20 @@ public:
 
     /// Somebody follows the events of `job` as server-sent events, and has taken what there was.
     virtual void follows(const std::string& /*job*/) {}
+
+    /// Hears what becomes of an order; Failure as above.
+    using OrderAnswer = std::function<void(const Result<OperatorReply>&)>;
+    /// An operator asks for something; `from` is told to people. Answered once, when it is durable.
+    /// Where nothing is decided there is nobody to ask.
+    virtual void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer);
 };
 
 /// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
 /// `GET /status` is answered with the state, `GET /events` with the events, `GET /metrics` with
-/// figures, `GET /` with a page that shows them (http_request.hpp).
-/// Nobody can hold it up: a watcher that does not take what it was sent within
-/// Limits::http_timeout, or falls behind the events that are kept, is dropped, and so is the next
-/// one above Limits::watchers_max. Costs nothing while nobody watches.
+/// figures, `GET /` with a page that shows them (http_request.hpp). On a port an operator's `POST /jobs/JOB/ACTION` with what
+/// becomes of it (order_request.hpp). Nobody can hold it up: a watcher that does not take what it
+/// was sent within Limits::http_timeout, or falls behind the events that are kept, is dropped, and
+/// so is the next one above Limits::watchers_max. Costs nothing while nobody watches.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {
@@ -66,8 +73,9 @@ public:
     [[nodiscard]] Result<void> start(UniqueFd socket);
 
     /// Serves who has connected to this TCP socket and has been read nothing from, as far as
-    /// admit() lets it. False, and it is closed: there are Limits::watchers_max others.
-    [[nodiscard]] bool adopt(UniqueFd socket);
+    /// admit() lets it; `peer` names it to people. False, and it is closed: there are
+    /// Limits::watchers_max others.
+    [[nodiscard]] bool adopt(UniqueFd socket, std::string peer);
 
     /// There are new events: who follows gets them.
     void published();
@@ -78,6 +86,7 @@ public:
 
 private:
     using Socket = boost::asio::generic::stream_protocol::socket;
+    using HeadParser = boost::beast::http::request_parser<boost::beast::http::empty_body>;
 
     struct Session {
         Session(boost::asio::io_context& io, Socket connection,
@@ -93,11 +102,23 @@ private:
         bool has_peer_spoken = false;    ///< while it follows: it has hung up, or has no business
         std::optional<bool>
             is_on_this_machine;  ///< none: on the Unix socket, whose uid was checked
+        std::string peer;        ///< for people
+    };
+
+    /// An order's answer, which may come when nobody waits for it any more.
+    struct PendingAnswer {
+        explicit PendingAnswer(boost::asio::io_context& io) : has_come(io) {}
+
+        boost::asio::steady_timer has_come;  ///< cancelled when it has
+        std::optional<Result<OperatorReply>> answer;
     };
 
     boost::asio::awaitable<void> accept();
     boost::asio::awaitable<void> serve(Session& session);
     boost::asio::awaitable<bool> answer_one(Session& session, boost::beast::flat_buffer& buffer);
+    boost::asio::awaitable<bool> take_order(Session& session, boost::beast::flat_buffer& buffer,
+                                            HeadParser& head);
+    boost::asio::awaitable<bool> carry_out(Session& session, OperatorOrder order, bool keeps);
     boost::asio::awaitable<bool> send(Session& session, unsigned status, std::string type,
                                       std::string body, bool keeps);
     boost::asio::awaitable<bool> send_page(Session& session, const PageFile& file, bool keeps);

@@ -12,6 +12,14 @@ std::string_view text_of(boost::beast::string_view view) {
     return {view.data(), view.size()};
 }
 
+HttpCaller caller_of(const http::request_header<http::fields>& head, bool is_on_this_machine) {
+    return {.is_on_this_machine = is_on_this_machine,
+            .host = text_of(head[http::field::host]),
+            .origin = text_of(head[http::field::origin]),
+            .authorization = text_of(head[http::field::authorization]),
+            .content_type = text_of(head[http::field::content_type])};
+}
+
 }  // namespace
 
 Result<WatchRequest> judge(const http::request_header<http::fields>& head,
@@ -20,20 +28,33 @@ Result<WatchRequest> judge(const http::request_header<http::fields>& head,
         parse_watch_request(text_of(head.method_string()), text_of(head.target()),
                             text_of(head[http::field::accept]), text_of(head["Last-Event-ID"]));
     // A browser shows no token for a page: it is typed into the page, which has nothing of any job.
-    const bool is_where_token_is_typed =
-        request && request->what == WatchRequest::What::Page && access.token;
+    const bool is_where_token_is_typed = request && request->what == WatchRequest::What::Page &&
+                                         (access.token || access.operator_token);
     // On the Unix socket of a run a browser is behind somebody's forwarding, and names a host.
     const bool is_no_browser = !is_on_this_machine && head.find(http::field::host) == head.end();
     if (!is_where_token_is_typed && !is_no_browser) {
-        const HttpCaller caller{.is_on_this_machine = is_on_this_machine.value_or(true),
-                                .host = text_of(head[http::field::host]),
-                                .origin = text_of(head[http::field::origin]),
-                                .authorization = text_of(head[http::field::authorization])};
+        const HttpCaller caller = caller_of(head, is_on_this_machine.value_or(true));
         if (const Result<void> admitted = admit(access, caller); !admitted) {
             return admitted.error();
         }
     }
     return request;
+}
+
+Result<OperatorOrder> judge_order(const http::request_header<http::fields>& head,
+                                  std::optional<bool> is_on_this_machine, const HttpAccess& access,
+                                  const Limits& limits) {
+    Result<OperatorOrder> order = parse_order_target(text_of(head.target()), limits);
+    if (!order) {
+        return order;
+    }
+    if (!is_on_this_machine) {
+        return Error{ErrorCode::PermissionDenied,
+                     "a run's own socket takes no orders: give them to its rendezvous, or signal "
+                     "its ddprun"};
+    }
+    const Result<void> admitted = admit_operator(access, caller_of(head, *is_on_this_machine));
+    return admitted ? order : admitted.error();
 }
 
 }  // namespace ddprun::rdzv

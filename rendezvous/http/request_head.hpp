@@ -8,6 +8,7 @@
 #include "base/result.hpp"
 #include "rendezvous/http/http_access.hpp"
 #include "rendezvous/http/http_request.hpp"
+#include "rendezvous/http/order_request.hpp"
 
 namespace ddprun::rdzv {
 
@@ -18,5 +19,11 @@ namespace ddprun::rdzv {
 [[nodiscard]] Result<WatchRequest> judge(
     const boost::beast::http::request_header<boost::beast::http::fields>& head,
     std::optional<bool> is_on_this_machine, const HttpAccess& access);
+
+/// The same of an order (is_order()), but for its body. Only on a port: a run's own socket takes
+/// none. Failure is admit_operator()'s or parse_order_target()'s. Pure.
+[[nodiscard]] Result<OperatorOrder> judge_order(
+    const boost::beast::http::request_header<boost::beast::http::fields>& head,
+    std::optional<bool> is_on_this_machine, const HttpAccess& access, const Limits& limits);
 
 }  // namespace ddprun::rdzv

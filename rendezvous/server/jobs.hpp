@@ -69,7 +69,7 @@ public:
     bool step(const JobId& job, const Input& input);
 
     /// Gives `order` to the coordinator of its job. `answer` is called once: when the order is
-    /// durable, or why it is not taken; or as this object goes. `from` is told to people.
+    /// durable, or why it is not taken, or that this stops. `from` is told to people.
     void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer);
 
     /// Null: there is none.

@@ -8,8 +8,8 @@
 namespace ddprun::rdzv {
 
 void Server::hand_to_http(UniqueFd watcher) {
-    std::string peer = peer_name(watcher.get());
-    if (!http_.adopt(std::move(watcher))) {
+    const std::string peer = peer_name(watcher.get());
+    if (!http_.adopt(std::move(watcher), peer)) {
         refuse(peer,
                fmt::format("{} watch over HTTP already, the limit", options_.limits.watchers_max));
     }

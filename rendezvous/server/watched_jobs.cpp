@@ -1,6 +1,7 @@
 #include "rendezvous/server/watched_jobs.hpp"
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -76,6 +77,15 @@ Result<std::string> WatchedJobs::status(const std::string& job) {
     }
     progress_.look(JobId(job));
     return status_json(JobId(job), jobs_, progress_, limits_);
+}
+
+void WatchedJobs::obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) {
+    if (const Result<void> leads = check_leads(); !leads) {
+        answer(leads.error());
+        return;
+    }
+    jobs_.obey(order, from,
+               [answer = std::move(answer)](const OperatorReply& reply) { answer(reply); });
 }
 
 }  // namespace ddprun::rdzv

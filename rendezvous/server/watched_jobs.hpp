@@ -19,7 +19,7 @@ namespace ddprun::rdzv {
 class WatchedJobs final : public Watched {
 public:
     /// Without `metrics_text` there are no metrics.
-    WatchedJobs(const Jobs& jobs, ProgressWatch& progress, const Limits& limits,
+    WatchedJobs(Jobs& jobs, ProgressWatch& progress, const Limits& limits,
                 MetricsText metrics_text)
         : jobs_(jobs),
           progress_(progress),
@@ -33,11 +33,12 @@ public:
     [[nodiscard]] Result<std::string> status(const std::string& job) override;
     [[nodiscard]] Result<std::string> metrics(bool has_nodes, std::size_t watchers) override;
     void follows(const std::string& job) override { progress_.look(JobId(job)); }
+    void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) override;
 
 private:
     [[nodiscard]] Result<void> check_leads() const;
 
-    const Jobs& jobs_;
+    Jobs& jobs_;
     ProgressWatch& progress_;
     Limits limits_;
     MetricsText metrics_text_;

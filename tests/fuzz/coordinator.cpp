@@ -22,6 +22,7 @@
 #include "base/check.hpp"
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/wire/codec.hpp"
+#include "rendezvous/wire/control_fields.hpp"
 #include "tests/fuzz/choices.hpp"
 #include "tests/support/run_flaw.hpp"
 
@@ -358,10 +359,22 @@ private:
                     tell(each, Beat{1});
                 }
                 break;
+            case 11:
+                step(OrderGiven{.number = 1, .order = choose_order(), .from = "fuzz"});
+                break;
             default:
                 obey(agent);
                 break;
         }
+    }
+
+    OperatorOrder choose_order() {
+        return {.job = kJob,
+                .action = kOperatorActionNames[choices_.below(kOperatorActionNames.size())].second,
+                .node = choices_.flag() ? "" : fmt::format("n{}", choices_.below(5)),
+                .duration = Milliseconds(choices_.word()),
+                .nodes = static_cast<int>(choices_.below(8)),
+                .by = "operator"};
     }
 
     fuzz::Choices& choices_;

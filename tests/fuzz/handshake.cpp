@@ -38,7 +38,7 @@ std::string padded(std::string_view bytes, std::size_t size) {
 
 /// The input is an agent that does not hold the secret.
 void invent_agent(fuzz::Choices& choices) {
-    RendezvousHandshake rendezvous(secret_of(kSecret), nonce_of(1));
+    RendezvousHandshake rendezvous(secret_of(kSecret), nonce_of(1), secret_of(kSecret));
     std::string hello = padded(choices.bytes(kHelloBytes), kHelloBytes);
     if (choices.flag()) {
         hello = AgentHandshake(secret_of(choices.byte() | 0x80), kJob, nonce_of(2)).hello();

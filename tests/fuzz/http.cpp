@@ -21,6 +21,31 @@ namespace {
 
 namespace http = boost::beast::http;
 
+/// What is left of the input is the body. Nobody gives an order without the operators' token.
+void check_order(const http::request_header<http::fields>& head, std::string_view body) {
+    const Limits limits;
+    JobSecret::Bytes secret{};
+    const HttpAccess nobody{.token = std::nullopt, .hostname = "gpu-01"};
+    const HttpAccess operators{
+        .token = std::nullopt, .operator_token = JobSecret(secret, "fuzz"), .hostname = "gpu-01"};
+    DDP_CHECK(!judge_order(head, true, nobody, limits), "an order without operators");
+    DDP_CHECK(!judge_order(head, std::nullopt, operators, limits), "an order on a run's socket");
+    const Result<OperatorOrder> order = judge_order(head, true, operators, limits);
+    if (order) {
+        DDP_CHECK(head.find(http::field::authorization) != head.end(), "without a token");
+    }
+    const OperatorOrder asked = order ? *order : OperatorOrder{.job = JobId("job")};
+    const Result<OperatorOrder> whole =
+        parse_order_body(asked, body.substr(0, limits.http_body_bytes_max), limits);
+    if (whole) {
+        DDP_CHECK(whole->job == asked.job && whole->action == asked.action, "another order");
+        const Result<OperatorOrder> sent = decode_operator_order(encode(*whole), limits);
+        // A job's name is as the path has it: maybe no UTF-8, and then nobody's.
+        DDP_CHECK(sent && sent->node == whole->node && sent->duration == whole->duration,
+                  "the wire does not take it");
+    }
+}
+
 void ask(std::string_view bytes, std::size_t piece) {
     const Limits limits;
     http::request_parser<http::empty_body> parser;
@@ -40,6 +65,7 @@ void ask(std::string_view bytes, std::size_t piece) {
     if (!parser.is_header_done()) {
         return;
     }
+    check_order(parser.get(), bytes);
     // A stranger is never answered; a program of this machine only if it named the machine.
     const HttpAccess access{.token = std::nullopt, .hostname = "gpu-01"};
     const auto& head = parser.get();

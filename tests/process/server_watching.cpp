@@ -99,15 +99,118 @@ TEST_CASE("another site's page, a rebound name and a wrong token are refused on 
             .empty());
 }
 
+/// 64 digits: of secret_of().
+std::string digits_of(unsigned char byte) {
+    return http_token_of(secret_of(byte));
+}
+
+/// Posts an order; `headers` as they are.
+std::string post(boost::asio::io_context& io, std::uint16_t port, const std::string& target,
+                 const std::string& headers, const std::string& body) {
+    const Asker asker(io, port,
+                      "POST " + target + " HTTP/1.1\r\nHost: localhost\r\n" + headers +
+                          "Connection: close\r\nContent-Length: " + std::to_string(body.size()) +
+                          "\r\n\r\n" + body);
+    run_until(io, [&] { return asker.is_done(); });
+    return asker.answer();
+}
+
+const std::string kJson = "Content-Type: application/json\r\n";
+
+TEST_CASE("an operator's order over HTTP is carried out and answered with its event") {
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.operator_secret = secret_of(9)});
+    Agent llama(io, {.port = daemon.port, .job = "llama"});
+    run_until(io, [&] { return llama.last<Start>() != nullptr; });
+    const std::string operators = "Authorization: Bearer " + digits_of(9) + "\r\n" + kJson;
+    const auto order = [&](const std::string& target, const std::string& body) {
+        return post(io, daemon.port, target, operators, body);
+    };
+    const std::string held =
+        order("/jobs/llama/hold", R"({"for_s":600,"by":"alice@page","node":null})");
+    CHECK(held.starts_with("HTTP/1.1 202 Accepted\r\n"));
+    const std::string events = ask(io, daemon.port, "/events?job=llama");
+    const std::size_t at = events.find(R"("event":"operator")");
+    REQUIRE(at != std::string::npos);
+    CHECK(events.find(R"("action":"hold")", at) != std::string::npos);
+    CHECK(events.find(R"("for_s":600)", at) != std::string::npos);
+    CHECK(events.find(R"("by":"alice@page")", at) != std::string::npos);
+    CHECK(events.find(R"("from":"127.0.0.1 port )", at) != std::string::npos);
+    const std::size_t line = events.rfind('{', at);
+    const std::string number = held.substr(held.find(R"("event":)") + 8, 3);
+    CHECK(events.find(R"("seq":)" + number.substr(0, number.find(',')), line) < at);
+
+    CHECK(order("/jobs/llama/release", "").starts_with("HTTP/1.1 202 "));
+    CHECK(order("/jobs/llama/release", "{}").starts_with("HTTP/1.1 409 "));
+    CHECK(order("/jobs/llama/drain", R"({"node":"nobody"})").starts_with("HTTP/1.1 404 "));
+    CHECK(order("/jobs/bert/restart", "{}").starts_with("HTTP/1.1 404 "));
+    CHECK(order("/jobs/llama/dance", "{}").starts_with("HTTP/1.1 404 "));
+    CHECK(order("/jobs/llama", "{}").starts_with("HTTP/1.1 404 "));
+    CHECK(order("/jobs/llama/hold", "{}").starts_with("HTTP/1.1 400 "));
+    CHECK(order("/jobs/llama/shrink", R"({"nodes":99})").starts_with("HTTP/1.1 400 "));
+    for (const char* const body : {"[]", "{", "7", R"({"for_s":"1"})", R"({"for_s":-1})",
+                                   R"({"node":7})", R"({"nodes":1e9})", R"({"by":"\u0007"})"}) {
+        CAPTURE(body);
+        CHECK(order("/jobs/llama/hold", body).starts_with("HTTP/1.1 400 "));
+    }
+    CHECK(order("/jobs/llama/hold", std::string(5000, ' ')).empty());
+    CHECK(llama.last<Stop>() == nullptr);
+    CHECK(order("/jobs/llama/restart", "{}").starts_with("HTTP/1.1 202 "));
+    run_until(io, [&] { return llama.last<Stop>() != nullptr; });
+    // Who may give orders may look, too.
+    CHECK(ask(io, daemon.port, "/status", "Host: localhost\r\n" + operators)
+              .starts_with("HTTP/1.1 200 "));
+}
+
+TEST_CASE("an order over HTTP needs the operators' token, JSON, and no page of another site") {
+    boost::asio::io_context io;
+    const Daemon with(io, {.operator_secret = secret_of(9)});
+    const Daemon without(io);
+    Agent one(io, {.port = with.port, .job = "llama"});
+    Agent other(io, {.port = without.port, .job = "llama"});
+    run_until(io, [&] { return one.last<Start>() && other.last<Start>(); });
+    const std::string right = "Authorization: Bearer " + digits_of(9) + "\r\n";
+    const auto answer = [&](std::uint16_t port, const std::string& headers) {
+        return post(io, port, "/jobs/llama/restart", headers, "{}");
+    };
+    const std::string unauthorized = answer(with.port, kJson);
+    CHECK(unauthorized.starts_with("HTTP/1.1 401 "));
+    CHECK(unauthorized.find("WWW-Authenticate: Bearer\r\n") != std::string::npos);
+    CHECK(unauthorized.find("--operator-secret-file") != std::string::npos);
+    for (const auto secret : {static_cast<unsigned char>(1), static_cast<unsigned char>(8)}) {
+        CHECK(answer(with.port, "Authorization: Bearer " + digits_of(secret) + "\r\n" + kJson)
+                  .starts_with("HTTP/1.1 401 "));
+    }
+    CHECK(answer(without.port, right + kJson).starts_with("HTTP/1.1 403 "));
+    CHECK(answer(without.port, right + kJson).find("takes no orders") != std::string::npos);
+    CHECK(answer(with.port, right).starts_with("HTTP/1.1 400 "));
+    CHECK(answer(with.port, right + "Content-Type: text/plain\r\n").starts_with("HTTP/1.1 400 "));
+    CHECK(answer(with.port, right + kJson + "Origin: http://evil.example\r\n")
+              .starts_with("HTTP/1.1 403 "));
+    CHECK(ask(io, with.port, "/jobs/llama/restart", "Host: localhost\r\n" + right)
+              .starts_with("HTTP/1.1 404 "));
+    CHECK(one.last<Stop>() == nullptr);
+    CHECK(other.last<Stop>() == nullptr);
+    CHECK(answer(with.port, right + kJson + "Origin: http://localhost\r\n")
+              .starts_with("HTTP/1.1 202 "));
+    for (const Daemon* const daemon : {&with, &without}) {
+        for (const std::string& line : daemon->log) {
+            CHECK(line.find(digits_of(9).substr(0, 16)) == std::string::npos);
+        }
+    }
+}
+
 TEST_CASE("the daemon that does not lead says who does") {
     boost::asio::io_context io;
-    const Daemon daemon(io, {.is_one_of_several = true});
+    const Daemon daemon(io, {.is_one_of_several = true, .operator_secret = secret_of(9)});
     CHECK(ask(io, daemon.port, "/status").find("no daemon leads") != std::string::npos);
     daemon.server->follow("10.0.0.7:29400");
     const std::string status = ask(io, daemon.port, "/status");
     CHECK(status.starts_with("HTTP/1.1 503 "));
     CHECK(status.find("10.0.0.7:29400") != std::string::npos);
     CHECK(ask(io, daemon.port, "/events").starts_with("HTTP/1.1 503 "));
+    const std::string operators = "Authorization: Bearer " + digits_of(9) + "\r\n" + kJson;
+    CHECK(post(io, daemon.port, "/jobs/llama/stop", operators, "{}").starts_with("HTTP/1.1 503 "));
 }
 
 TEST_CASE("above the limit of watchers one is turned away, and agents still join") {
