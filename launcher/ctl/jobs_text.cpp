@@ -113,10 +113,22 @@ std::string job_text(const std::string& answer) {
     }
     text += fmt::format("  workers generation {}, {} here of {}\n", said(status, "generation"),
                         member(status, "workers").size(), said(status, "world_size"));
+    const ordered_json ranks = member(status, "ranks");
+    std::size_t index = 0;
     for (const ordered_json& worker : member(status, "workers")) {
         const std::string step = said(worker, "step");
-        text += fmt::format("          rank {}, pid {}{}\n", said(worker, "rank"),
-                            said(worker, "pid"), step.empty() ? "" : ", step " + step);
+        const ordered_json rank =
+            ranks.is_array() && index < ranks.size() ? ranks[index] : ordered_json();
+        const std::string pace = said(rank, "steps_per_s");
+        text += fmt::format("          rank {}, pid {}{}{}\n", said(worker, "rank"),
+                            said(worker, "pid"), step.empty() ? "" : ", step " + step,
+                            pace.empty() ? "" : ", " + pace + " steps/s");
+        ++index;
+    }
+    if (const ordered_json slowest = member(status, "slowest"); slowest.is_object()) {
+        constexpr double kPercent = 100;
+        text += fmt::format("  slowest rank {}; {:.0f} % of everybody's step is waiting for it\n",
+                            said(slowest, "rank"), kPercent * slowest.value("cost_share", 0.0));
     }
     text += fmt::format("  time    {}\n", said(time, "text"));
     for (const ordered_json& restart : member(time, "restarts")) {
