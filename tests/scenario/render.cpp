@@ -61,6 +61,11 @@ std::string text_of(const Notice& m) {
     return "Notice " + m.text;
 }
 
+std::string text_of(const Watch& m) {
+    return fmt::format("Watch for {}, every {}", render_duration(m.lasts),
+                       render_duration(m.interval));
+}
+
 std::string text_of(const Redirect& m) {
     return "Redirect " + m.endpoint;
 }
