@@ -56,10 +56,11 @@ public:
 
 /// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
 /// `GET /status` is answered with the state, `GET /events` with the events, `GET /metrics` with
-/// figures, `GET /` with a page that shows them (http_request.hpp). On a port an operator's `POST /jobs/JOB/ACTION` with what
-/// becomes of it (order_request.hpp). Nobody can hold it up: a watcher that does not take what it
-/// was sent within Limits::http_timeout, or falls behind the events that are kept, is dropped, and
-/// so is the next one above Limits::watchers_max. Costs nothing while nobody watches.
+/// figures, `GET /` with a page that shows them (http_request.hpp). On a port an operator's
+/// `POST /jobs/JOB/ACTION` with what becomes of it (order_request.hpp). Nobody can hold it up: a
+/// watcher that does not take what it was sent within Limits::http_timeout, or falls behind the
+/// events that are kept, is dropped, and so is the next one above Limits::watchers_max. Costs
+/// nothing while nobody watches.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {

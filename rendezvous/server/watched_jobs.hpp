@@ -19,8 +19,7 @@ namespace ddprun::rdzv {
 class WatchedJobs final : public Watched {
 public:
     /// Without `metrics_text` there are no metrics.
-    WatchedJobs(Jobs& jobs, ProgressWatch& progress, const Limits& limits,
-                MetricsText metrics_text)
+    WatchedJobs(Jobs& jobs, ProgressWatch& progress, const Limits& limits, MetricsText metrics_text)
         : jobs_(jobs),
           progress_(progress),
           limits_(limits),
