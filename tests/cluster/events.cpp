@@ -197,7 +197,7 @@ TEST_CASE("who asks for what there is not, or says nothing, holds nobody up") {
     };
     cluster.wait_until("the run answers",
                        [&] { return agent::connect_to_run(folder).has_value(); });
-    CHECK(ask("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    CHECK(ask("GET /none HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404 "));
     CHECK(ask("POST /status HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 405 "));
     CHECK(ask("GET /events?from=x HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 400 "));
     CHECK(ask("GET /status HTTP/1.1\r\nX: " + std::string(9000, 'x') + "\r\n\r\n").empty());
