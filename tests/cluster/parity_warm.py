@@ -168,7 +168,7 @@ def make_probe(folder):
 def wanted_runs(arguments):
     if arguments == ["--all"]:
         return [run for run in parity.RUNS + parity.wanted_runs(["--all-consoles"])
-                if run.name.partition(",")[0] not in NOT_WARM]
+                if run.name.partition(",")[0] not in NOT_WARM and not run.refusal]
     return [run for run in parity.RUNS if run.name in (arguments or QUICK)]
 
 

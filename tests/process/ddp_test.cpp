@@ -83,9 +83,9 @@ TEST_CASE("when a peer dies every collective fails on every rank, those of sub-g
     peers.ranks[2]->signal(SIGKILL);
     for (const std::size_t rank : {0, 1}) {
         // Refused: the connection was found closed before anything was sent.
-        CHECK_THAT(
-            peers.ranks[rank]->wait_for_line("^error: "),
-            Catch::Matches(".* (failed|was refused) on rank " + std::to_string(rank) + " of 3.*"));
+        CHECK_THAT(peers.ranks[rank]->wait_for_line("^error: "),
+                   Catch::Matches(".* (failed|was refused) on rank " + std::to_string(rank) +
+                                  " of [23].*"));
     }
     kill_all(peers);
 }
