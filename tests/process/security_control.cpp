@@ -3,6 +3,7 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 
 #include "rendezvous/transport/dial.hpp"
 #include "rendezvous/wire/codec.hpp"
@@ -40,6 +41,9 @@ struct Speaker {
         const Result<std::unique_ptr<Connection>> dialled = co_await self.dialer.dial(target);
         if (!dialled) {
             self.refused = dialled.error().what;
+            // The handlers that this has cancelled have their turn first: they look at the dialer,
+            // which goes once the end is told.
+            co_await boost::asio::post(boost::asio::use_awaitable);
             self.end = ConnectionEnd::Lost;
             co_return;
         }
@@ -51,6 +55,7 @@ struct Speaker {
             self.heard.emplace_back(body);
         };
         const ConnectionEnd how = co_await connection.carry(std::move(on_body));
+        co_await boost::asio::post(boost::asio::use_awaitable);
         self.end = how;
     }
 
