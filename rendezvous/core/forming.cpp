@@ -214,7 +214,10 @@ std::optional<Instant> deadline_of(const Run& run, const Forming& forming, Insta
     if (run.nodes.ready().size() >= minimum(run)) {
         return start_time(run, forming, now);  // none: a suspect's lease decides
     }
-    return is_preparing(run) ? std::optional<Instant>() : forming.give_up_at;
+    if (is_preparing(run) || is_held(run, now)) {
+        return std::nullopt;  // an end of either is a step, and gives the join time-out anew
+    }
+    return forming.give_up_at;
 }
 
 }  // namespace ddprun::rdzv
