@@ -537,6 +537,61 @@ class RealJobs(BrowserTest):
         self.assertIsNone(page.evaluate("() => window.hacked ?? null"))
         self.picture(page, "one-node")
 
+    def order(self, page, button, **filled):
+        """Presses it, and what the question that follows offers."""
+        page.get_by_role("button", name=button, exact=True).click()
+        for name, value in filled.items():
+            page.locator(f"#act-{name}").fill(value)
+        page.locator("#act-dialog button[type=submit]").click()
+        self.expect(page.locator("#act-said")).to_contain_text("records it")
+        page.locator("#act-dialog button[value=cancel]").click()
+
+    def test_an_operator_gives_every_order(self):
+        secret = self.path("operators")
+        with open(secret, "w", encoding="utf-8", opener=lambda path, flags: os.open(
+                path, flags, 0o600)) as file:
+            file.write("cd" * 32 + "\n")
+        endpoint = self.start_daemon("--operator-secret-file", secret)
+        page = self.open(f"http://{endpoint}/")
+        script = ("--leave-when-asked",)
+        nodes = [self.start_node(endpoint, *script, nnodes="1:2") for _ in range(2)]
+        self.expect(self.facts(page, "Nodes")).to_have_text("2 of 1:2")
+        self.give_operator_token(page, "cd" * 32)
+        generation = int(self.facts(page, "Generation").inner_text())
+        self.order(page, "Restart…")
+        self.expect(self.facts(page, "Generation")).to_have_text(str(generation + 1))
+        self.expect(self.facts(page, "Ranks")).to_have_text("4")
+        page.locator("#find-rank").fill("2")
+        page.locator("#find-rank").press("Enter")
+        self.order(page, "Quarantine node…")
+        self.expect(page.locator("#attention")).to_contain_text("in quarantine")
+        self.expect(self.facts(page, "Ranks")).to_have_text("2")
+        self.order(page, "Release node…")
+        self.expect(self.facts(page, "Ranks")).to_have_text("4")
+        page.locator("#rank-close").click()
+        self.order(page, "Shrink…", count="1")
+        self.expect(self.facts(page, "Ranks")).to_have_text("2")
+        self.order(page, "Hold…", **{"for": "5"})
+        release = page.get_by_role("button", name="Release…", exact=True)
+        self.expect(release).to_be_visible()
+        self.order(page, "Grow…", count="2")
+        self.expect(self.facts(page, "Ranks")).to_have_text("2")  # held
+        self.check_accessible(page)
+        self.picture(page, "held")
+        self.order(page, "Release…")
+        self.expect(self.facts(page, "Ranks")).to_have_text("4")
+        self.expect(release).to_have_count(0)
+        page.locator("#find-rank").fill("2")
+        page.locator("#find-rank").press("Enter")
+        self.order(page, "Drain node…")
+        self.expect(self.facts(page, "Ranks")).to_have_text("2")
+        page.locator("#rank-close").click()
+        self.order(page, "Stop…")
+        self.expect(page.locator("#phase")).to_have_text("ended")
+        self.assertEqual(sorted(node.wait(PATIENCE_S) for node in nodes), [75, 98])
+        self.expect(page.locator("#events")).to_contain_text("quarantine, asked by")
+        self.assertEqual(self.complaints, [])
+
     def test_a_hang_is_told_with_its_stacks(self):
         endpoint = self.start_daemon()
         page = self.open(f"http://{endpoint}/")

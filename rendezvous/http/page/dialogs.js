@@ -11,8 +11,15 @@ const ACTS = {
     what: ({job, node}) => `${node.hostname || node.node} leaves ${job}: its workers are asked to save, and the job goes on without it, if enough nodes are left.`},
   quarantine: {title: 'Quarantine this node?', button: 'Quarantine', minutes: true,
     what: ({job, node}) => `${node.hostname || node.node} is left out of the generations of ${job} for a while, if enough others are there.`},
-  release: {title: 'Release this node?', button: 'Release',
-    what: ({job, node}) => `The quarantine of ${node.hostname || node.node} ends: ${job} may take it again.`},
+  release: {title: 'Release?', button: 'Release',
+    what: ({job, node}) => (node ? `The quarantine of ${node.hostname || node.node} ends: ${job} may take it again.`
+      : `The hold of ${job} ends: its next generation starts as soon as it can.`)},
+  hold: {title: 'Hold the job?', button: 'Hold', minutes: true,
+    what: ({job}) => `No generation of ${job} starts before that time is over. Workers that run are left alone.`},
+  grow: {title: 'Grow the job?', button: 'Grow', count: ({target, most}) => target || most,
+    what: ({job, sizes}) => `${job} takes up to so many nodes from now on (--nnodes ${sizes}); spares are taken at once, for which all workers save and start again.`},
+  shrink: {title: 'Shrink the job?', button: 'Shrink', count: ({here}) => Math.max(1, here - 1),
+    what: ({job, sizes}) => `${job} takes at most so many nodes from now on (--nnodes ${sizes}). If it has more, all workers save, and the others wait as spares.`},
 };
 
 const MESSAGES = {401: 'The token is not that of the --operator-secret-file.',
@@ -41,7 +48,10 @@ export function askForTokens(why, changed) {
   });
 }
 
-/** `to`: {job, node}, the node of its status where it is about one. */
+/**
+ * `to`: {job, node, sizes, most, target, here}: the node of its status where it is about one, --nnodes,
+ * the most nodes of that, how many an operator wants (0: as many as that), how many it has.
+ */
 export function confirmAct(action, to) {
   const act = ACTS[action];
   const button = $('act-dialog').querySelector('button[type=submit]');
@@ -50,9 +60,12 @@ export function confirmAct(action, to) {
   say($('act-said'), '');
   say(button, act.button);
   button.hidden = button.disabled = false;
-  $('act-minutes').hidden = !act.minutes;
+  $('act-minutes').hidden = $('act-for').disabled = !act.minutes;
+  $('act-nodes').hidden = $('act-count').disabled = !act.count;
+  if (act.count) $('act-count').value = act.count(to);
   open($('act-dialog'), async () => {
     const body = to.node ? {node: to.node.node} : {};
+    if (act.count) body.nodes = Number($('act-count').value);
     if (act.minutes) body.for_s = 60 * Number($('act-for').value);
     button.disabled = true;
     try {

@@ -281,51 +281,10 @@ export function textOf(event) {
   return parts.join('; ');
 }
 
-/** Where the time went: the daemon's own account, else what the events of the job tell. */
-export function timeOf(job, story, now) {
-  if (job.time) {
-    const {time} = job;
-    const shares = [['training', time.training_ms - (time.redone_ms ?? 0)], ['redone', time.redone_ms],
-      ['restarting', time.restarting_ms], ['waiting', time.waiting_ms], ['starting', time.starting_ms]];
-    return {estimated: time.estimated, shares, restarts: time.restarts ?? []};
-  }
-  return fromEvents(story.events, now);
-}
-
-function fromEvents(events, now) {
-  const shares = {running: 0, restarting: 0, waiting: 0, over: 0};
-  const restarts = [];
-  let [since, what, restart] = [undefined, 'waiting', null];
-  const turn = (at, next) => {
-    if (since !== undefined) shares[what] += Math.max(0, at - since);
-    [since, what] = [at, next];
-  };
-  for (const event of events) {
-    const at = Date.parse(event.time);
-    const ends = ['failure', 'lost', 'stop'].includes(event.event);
-    if (event.event === 'begun' || event.event === 'restored') {
-      turn(at, 'waiting');
-    } else if (ends && what === 'running') {
-      turn(at, 'restarting');
-      restart = {time: event.time, at, from: event.generation, phases: [], cause: event.text || textOf(event)};
-    } else if (event.event === 'stop' && restart) {
-      restart.cause = event.text || restart.cause;
-    } else if (event.event === 'empty' && restart) {
-      restart.phases = [{name: 'stop and prove empty', ms: at - restart.at}];
-      restart.empty = at;
-    } else if (event.event === 'formed') {
-      turn(at, 'running');
-      if (restart) {
-        restart.phases.push({name: 'wait for nodes', ms: at - (restart.empty ?? restart.at)});
-        restarts.push({...restart, to: event.generation, over: true});
-        restart = null;
-      }
-    } else if (event.event === 'verdict') {
-      turn(at, 'over');
-    }
-  }
-  if (what !== 'over') turn(now, 'over');
-  if (restart) restarts.push({...restart, over: false});
-  delete shares.over;
-  return {estimated: false, shares: Object.entries(shares), restarts};
+/** Where the time went, as whoever answers accounts for it. */
+export function timeOf({time}) {
+  if (!time) return {estimated: false, shares: [], restarts: []};
+  const shares = [['training', time.training_ms - (time.redone_ms ?? 0)], ['redone', time.redone_ms],
+    ['restarting', time.restarting_ms], ['waiting', time.waiting_ms], ['starting', time.starting_ms]];
+  return {estimated: time.estimated, shares, restarts: time.restarts ?? []};
 }

@@ -52,8 +52,10 @@ function showChosen() {
   const {chosen} = now;
   $('rank').hidden = !chosen;
   if (!chosen) return;
-  const cell = now.cells.find((one) => (chosen.rank !== null ? one.rank === chosen.rank
-    : one.node.node === chosen.node.node && one.local === chosen.local));
+  // A rank that is gone has left its place on a node, which may be waiting or in quarantine.
+  const isThere = (one) => one.node.node === chosen.node.node && one.local === chosen.local;
+  const cell = now.cells.find((one) => (chosen.rank !== null ? one.rank === chosen.rank : isThere(one))) ??
+    now.cells.find(isThere);
   if (cell) now.chosen = cell;
   showRank(now.chosen, now.story);
   const {node} = now.chosen;
@@ -79,6 +81,7 @@ function show() {
     say($('sentence'), sentenceOf(job, story));
     showFacts($('facts'), factsOf(job));
     $('acts').hidden = !ask.mayAct() || job.phase === 'closed';
+    $('acts').querySelector('[data-act=release]').hidden = !(job.held_ms > 0);
     now.cells = cellsOf(job, story);
     const slowest = job.slowest?.rank ?? null;
     grid.show(now.cells, slowest);
@@ -86,7 +89,7 @@ function show() {
     $('grid-help').hidden = now.cells.length === 0;
     showLegend($('legend'), now.cells, slowest);
     showAttention($('attention'), job);
-    showTime($('time'), timeOf(job, story, Date.now()));
+    showTime($('time'), timeOf(job));
     showChosen();
   }
   performance.clearMeasures('ddprun-update');
@@ -236,6 +239,8 @@ $('tokens').addEventListener('click', () => askForTokens('', () => {
 }));
 for (const button of document.querySelectorAll('[data-act]')) {
   button.addEventListener('click', () => confirmAct(button.dataset.act, {
-    job: now.job.job, node: button.closest('#node-acts') ? now.chosen.node : null}));
+    job: now.job.job, node: button.closest('#node-acts') ? now.chosen.node : null,
+    sizes: now.job.nnodes, most: now.job.max_nodes, target: now.job.target_nodes,
+    here: now.job.nodes.filter((node) => node.standing === 'member').length}));
 }
 look();

@@ -154,7 +154,7 @@ function keys(parts, whole) {
     make('b', {}, duration(ms)), whole > 0 ? ` (${(100 * ms / whole).toFixed(1)} %)` : '')));
 }
 
-const SHARE_COLOURS = {training: 0, running: 0, redone: 1, restarting: 2, waiting: 3, starting: 4};
+const SHARE_COLOURS = {training: 0, redone: 1, restarting: 2, waiting: 3, starting: 4};
 const PHASE_COLOURS = 9;
 
 function restartItem(restart) {
@@ -176,7 +176,7 @@ export function showTime(box, time) {
   if (whole > 0) parts.push(bar(shares, 'Shares of the time'), keys(shares, whole));
   if (time.estimated) parts.push(make('p', {className: 'hint'}, 'Estimated: not all workers tell their steps.'));
   if (time.restarts.length > 0) {
-    parts.push(make('ol', {className: 'restarts', 'aria-label': 'Restarts, newest first'},
+    parts.push(make('ol', {className: 'restarts', tabIndex: 0, 'aria-label': 'Restarts, newest first'},
       ...[...time.restarts].reverse().map(restartItem)));
   } else {
     parts.push(make('p', {className: 'hint'}, 'No restart so far.'));
