@@ -176,6 +176,9 @@ private:
             join->job = kJob;
         }
         const bool changes_nothing = is_stale(*message);
+        if (changes_nothing) {
+            step(Tick{});  // what is due by now is due whoever speaks
+        }
         const auto before = standing();
         step(Received{connection, *std::move(message)});
         DDP_CHECK(!changes_nothing || standing() == before, connection.value());
