@@ -25,6 +25,20 @@ struct WatchLimits {
     /// steps/s are over at least so much, where the rank has trained so long: some dozens of steps
     Milliseconds pace_window{10000};
     std::size_t pace_samples_max = 16;  ///< kept of each rank, within the window
+
+    // GPUs and memory.
+    Milliseconds gpu_figures_timeout{5000};  ///< for NVIDIA's driver to tell them
+    Milliseconds gpu_busy_after{60000};      ///< then a line says whether all GPUs are used
+    int gpu_busy_looks = 12;                 ///< at them within that time
+    int gpu_idle_permille = 50;              ///< a GPU that was at work less is idle
+    Milliseconds host_memory_look{10000};    ///< between two looks at the node's memory
+    int host_memory_high_permille = 900;     ///< in use: one line says so
+
+    // Hangs that are only spoken of (--hang-notice).
+    int hang_notice_looks = 4;         ///< within that time, at all of its signs
+    int waiting_power_permille = 500;  ///< of the most power that a GPU drew: it waits
+    Milliseconds ras_timeout{10000};   ///< for NCCL's RAS to answer, which asks all nodes
+    std::size_t ras_answer_bytes_max = std::size_t{4} << 20;  ///< read of its answer
 };
 
 }  // namespace ddprun

@@ -21,7 +21,7 @@ rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
         generation_ = generation;
         paces_.assign(workers.size(), RankPace(limits_));
     }
-    rdzv::Progress progress{.generation = generation, .ranks = {}};
+    rdzv::Progress progress{.generation = generation, .ranks = {}, .memory = {}};
     for (std::size_t i = 0; i < workers.size(); ++i) {
         const WorkerState& worker = workers[i];
         const WorkerMoments& moments = worker.moments;
@@ -29,7 +29,11 @@ rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
                                 .phase = worker.phase,
                                 .step = moments.step,
                                 .memory_bytes = worker.memory_bytes,
-                                .gpu_permille = worker.gpu_permille};
+                                .memory_peak_bytes = worker.memory_peak_bytes,
+                                .gpu_permille = worker.gpu_permille,
+                                .gpu_memory_bytes = worker.gpu_memory_bytes,
+                                .gpu_memory_total_bytes = worker.gpu_memory_total_bytes,
+                                .gpu_milliwatts = worker.gpu_milliwatts};
         RankPace& pace = paces_[i];
         if (moments.last) {
             if (!pace.has_begun() && moments.first_step && moments.first_number) {

@@ -17,7 +17,11 @@ struct WorkerState {
     WorkerMoments moments;
     rdzv::RankPhase phase = rdzv::RankPhase::Spawned;
     std::optional<std::uint64_t> memory_bytes;
+    std::optional<std::uint64_t> memory_peak_bytes;
     std::optional<int> gpu_permille;
+    std::optional<std::uint64_t> gpu_memory_bytes;
+    std::optional<std::uint64_t> gpu_memory_total_bytes;
+    std::optional<std::uint64_t> gpu_milliwatts;
 };
 
 /// How far the workers of this node are, put together when somebody looks. Pure.

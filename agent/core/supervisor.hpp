@@ -64,6 +64,7 @@ struct SupervisorOptions {
     std::optional<LeaveNotice> known_end = {};  ///< of this node: a time limit
     /// How long workers of an earlier start took to leave when asked; none: nobody knows.
     std::optional<Milliseconds> saving = {};
+    Milliseconds hang_notice{600000};  ///< a hang that lasts so long is spoken of; 0: never
     std::optional<Milliseconds> kill_wait = {};  ///< SIGTERM to SIGKILL of who sends it, if known
 };
 

@@ -1,31 +1,71 @@
 #include "agent/daemon/resident_memory.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <array>
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <string_view>
 
 #include <fmt/format.h>
 
-#include "base/os/unique_fd.hpp"
+#include "base/os/read_files.hpp"
+#include "base/os/read_memory_room.hpp"
 
 namespace ddprun::agent {
 
-std::optional<std::uint64_t> resident_memory(int pid) {
-    const UniqueFd file(open(fmt::format("/proc/{}/statm", pid).c_str(), O_RDONLY | O_CLOEXEC));
-    std::array<char, 256> buffer;
-    const ssize_t got = file.is_open() ? read(file.get(), buffer.data(), buffer.size()) : -1;
-    const std::string_view text(buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
-    const std::size_t second = text.find(' ') + 1;
-    std::uint64_t pages = 0;
-    if (second == 0 ||
-        std::from_chars(text.data() + second, text.data() + text.size(), pages).ec != std::errc{}) {
+namespace {
+
+/// The number behind `key`.
+template <typename Number>
+std::optional<Number> number_after(std::string_view text, std::string_view key) {
+    const std::size_t place = text.find(key);
+    if (place == std::string_view::npos) {
         return std::nullopt;
     }
-    return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    text.remove_prefix(place + key.size());
+    text.remove_prefix(std::min(text.size(), text.find_first_not_of(" \t")));
+    Number number{};
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+    return read.ec == std::errc{} ? std::optional(number) : std::nullopt;
+}
+
+/// Of the last 10 s, all processes waited for memory.
+std::optional<int> pressure_permille(const std::string& root) {
+    const std::string folder = own_memory_cgroup(root);
+    std::optional<std::string> text;
+    if (!folder.empty()) {
+        text = read_whole(folder + "/memory.pressure");
+    }
+    if (!text) {
+        text = read_whole(root + "/proc/pressure/memory");
+    }
+    const auto percent = number_after<double>(text.value_or(""), "full avg10=");
+    constexpr double kPermillePerPercent = 10;
+    return percent ? std::optional(
+                         static_cast<int>(std::clamp(*percent, 0.0, 100.0) * kPermillePerPercent))
+                   : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ProcessMemory> memory_of_process(int pid, const std::string& root) {
+    constexpr std::uint64_t kKibibyte = 1024;
+    const std::string text = read_whole(fmt::format("{}/proc/{}/status", root, pid)).value_or("");
+    const auto now = number_after<std::uint64_t>(text, "\nVmRSS:");
+    const auto peak = number_after<std::uint64_t>(text, "\nVmHWM:");
+    if (!now || !peak) {
+        return std::nullopt;
+    }
+    return ProcessMemory{.resident_bytes = *now * kKibibyte, .peak_bytes = *peak * kKibibyte};
+}
+
+std::optional<rdzv::HostMemory> host_memory(const std::string& root) {
+    const std::optional<MemoryRoom> room = read_memory_room(root);
+    if (!room) {
+        return std::nullopt;
+    }
+    return rdzv::HostMemory{.bytes = room->total - std::min(room->total, room->free),
+                            .limit_bytes = room->total,
+                            .pressure_permille = pressure_permille(root)};
 }
 
 }  // namespace ddprun::agent

@@ -2,10 +2,22 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
 
-/// Bytes of the machine's memory that process `pid` has, what it shares included. None: it is gone.
-[[nodiscard]] std::optional<std::uint64_t> resident_memory(int pid);
+struct ProcessMemory {
+    std::uint64_t resident_bytes = 0;
+    std::uint64_t peak_bytes = 0;  ///< the most of that so far
+};
+
+/// Of that process alone; none: it is gone. `root` is put before every path, here and below.
+[[nodiscard]] std::optional<ProcessMemory> memory_of_process(int pid, const std::string& root = {});
+
+/// What this machine, or the tightest limit of our cgroup, has left. None: the kernel does not
+/// tell.
+[[nodiscard]] std::optional<rdzv::HostMemory> host_memory(const std::string& root = {});
 
 }  // namespace ddprun::agent

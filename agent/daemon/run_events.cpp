@@ -52,6 +52,8 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
     : chronicle_(options, program, ::getpid()),
       progress_(WatchLimits()),
       teller_(io, [this] { ask_.send(progress()); }),
+      node_watch_(io, options.identity.hostname, options.hang_notice, WatchLimits(),
+                  node_watch_ask()),
       output_(output),
       ask_(std::move(ask)),
       log_(std::make_shared<rdzv::EventLog>(options.limits)),
@@ -75,6 +77,9 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
             base_rank_ = start->base_rank.value();
             world_size_ = start->world_size;
             moments_told_.begin(generation_, base_rank_);
+            node_watch_.begin(generation_, start->base_rank);
+        } else if (std::holds_alternative<EmptyGeneration>(effect)) {
+            node_watch_.end();
         }
     }
     if (std::holds_alternative<LinkDown>(input)) {
@@ -123,18 +128,38 @@ void RunEvents::tell_moments(std::optional<rdzv::Reached> reached) {
     }
 }
 
-rdzv::Progress RunEvents::progress() {
-    look();
+NodeWatch::Ask RunEvents::node_watch_ask() {
+    return {.workers = [this] { return workers(); },
+            .progress = [this] { return progress(); },
+            .say = [this](const std::string& line) { output_.say(line); },
+            .keep = [this](const rdzv::Event& event) { keep(event.at, {event}); }};
+}
+
+std::vector<WorkerState> RunEvents::workers() const {
     const std::vector<WorkerMoments> moments = ask_.moments(generation_);
     const std::vector<int> pids = ask_.pids();
     std::vector<WorkerState> workers;
     for (std::size_t i = 0; i < pids.size(); ++i) {
         WorkerState worker{.moments = i < moments.size() ? moments[i] : WorkerMoments()};
         worker.phase = chronicle_.phase_of(LocalRank(static_cast<int>(i)), worker.moments);
-        worker.memory_bytes = pids[i] == 0 ? std::nullopt : resident_memory(pids[i]);
         workers.push_back(std::move(worker));
     }
-    return progress_.tell(now_here(), generation_, workers);
+    return workers;
+}
+
+rdzv::Progress RunEvents::progress() {
+    look();
+    std::vector<WorkerState> states = workers();
+    const std::vector<int> pids = ask_.pids();
+    for (std::size_t i = 0; i < std::min(states.size(), pids.size()); ++i) {
+        if (const auto memory = pids[i] == 0 ? std::nullopt : memory_of_process(pids[i])) {
+            states[i].memory_bytes = memory->resident_bytes;
+            states[i].memory_peak_bytes = memory->peak_bytes;
+        }
+    }
+    rdzv::Progress progress = progress_.tell(now_here(), generation_, states);
+    progress.memory = host_memory();
+    return progress;
 }
 
 void RunEvents::begin_to_answer() {
@@ -177,11 +202,12 @@ Result<std::string> RunEvents::status(const std::string& job) {
     using nlohmann::ordered_json;
     const Instant now = now_here();
     rdzv::RankBoard board;
+    const rdzv::Progress told = progress();
     board.take(now,
                {.node = options_.identity.node,
                 .hostname = options_.identity.hostname,
                 .base_rank = base_rank_},
-               progress());
+               told);
     board.judge(now);
     ordered_json workers = ordered_json::array();
     const std::vector<WorkerMoments> moments = ask_.moments(generation_);
@@ -212,11 +238,20 @@ Result<std::string> RunEvents::status(const std::string& job) {
     if (const std::string slowest = board.slowest_json(); !slowest.empty()) {
         status["slowest"] = ordered_json::parse(slowest);
     }
+    if (told.memory) {
+        status["memory_bytes"] = told.memory->bytes;
+        status["memory_limit_bytes"] = told.memory->limit_bytes;
+        if (told.memory->pressure_permille) {
+            constexpr double kPermille = 1000;
+            status["memory_pressure"] = *told.memory->pressure_permille / kPermille;
+        }
+    }
     return status.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 void RunEvents::stop(std::function<void()> done) {
     teller_.stop();
+    node_watch_.end();
     server_.stop(std::move(done));
 }
 

@@ -12,6 +12,7 @@
 #include "agent/core/moments_told.hpp"
 #include "agent/core/node_progress.hpp"
 #include "agent/core/supervisor.hpp"
+#include "agent/daemon/node_watch.hpp"
 #include "agent/daemon/progress_teller.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/unique_fd.hpp"
@@ -61,6 +62,8 @@ public:
     [[nodiscard]] Result<std::string> metrics(bool has_nodes, std::size_t watchers) override;
 
 private:
+    [[nodiscard]] std::vector<WorkerState> workers() const;
+    [[nodiscard]] NodeWatch::Ask node_watch_ask();
     void tell_moments(std::optional<rdzv::Reached> reached);
     [[nodiscard]] rdzv::Progress progress();
     [[nodiscard]] Result<void> check_name(const std::string& job) const;
@@ -71,6 +74,7 @@ private:
     MomentsTold moments_told_;
     NodeProgress progress_;
     ProgressTeller teller_;
+    NodeWatch node_watch_;
     WorkerOutput& output_;
     Ask ask_;
     std::shared_ptr<rdzv::EventLog> log_;

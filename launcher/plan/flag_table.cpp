@@ -104,6 +104,8 @@ constexpr std::array kFlags = {
     value("hang-timeout", "SECONDS|auto", Group::Failing,
           "no output, CPU or GPU use or progress anywhere for so long:\nstacks saved, all restart"
           " (default 0: never; auto: learned)"),
+    value("hang-notice", "SECONDS", Group::Failing,
+          "say when no rank told a step for so long (default 600)"),
     value("grow", "auto|never", Group::Failing,
           "let a late node join a running group (default auto)"),
     value("failure-grace", "SECONDS", Group::Failing,

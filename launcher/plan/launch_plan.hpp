@@ -83,9 +83,10 @@ struct LaunchPlan {
     std::string warm_program;      ///< whose standbys wait by themselves; empty: it is Python's
     bool warm_needs_room = false;  ///< only where memory has room for them
     std::optional<std::uint64_t> warm_memory_max;  ///< bytes, of all standbys of this node
-    std::string prepare_command;    ///< before the first workers, for the shell; empty: none
-    bool is_prepared_once = false;  ///< by one node for the job
-    std::string preflight_command;  ///< before each generation, for the shell; empty: none
+    Milliseconds hang_notice{600000};  ///< a hang that lasts so long is spoken of; 0: never
+    std::string prepare_command;       ///< before the first workers, for the shell; empty: none
+    bool is_prepared_once = false;     ///< by one node for the job
+    std::string preflight_command;     ///< before each generation, for the shell; empty: none
     Milliseconds preflight_timeout{60000};
     bool is_dry_run = false;                      ///< to be shown, not to be carried out
     std::optional<ContainmentLevel> containment;  ///< none: the highest that can be had

@@ -226,6 +226,17 @@ Result<void> take_hang_timeout(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
+Result<void> take_hang_notice(const CommandLine& line, LaunchPlan& plan) {
+    if (const std::optional<Given> given = line.value("hang-notice")) {
+        const Result<Milliseconds> seconds = parse_seconds(*given);
+        if (!seconds) {
+            return bad_value(*given, "it must be a number of seconds; 0 is never");
+        }
+        plan.hang_notice = *seconds;
+    }
+    return {};
+}
+
 /// torchrun's own variable for the default of --shutdown-timeout.
 std::optional<Given> shutdown_timeout(const CommandLine& line, const Surroundings& surroundings) {
     constexpr char kVariable[] = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
@@ -303,6 +314,9 @@ Result<void> take_settings(const CommandLine& line, const Surroundings& surround
         return taken;
     }
     if (Result<void> taken = take_hang_timeout(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> taken = take_hang_notice(line, plan); !taken) {
         return taken;
     }
     return take_times(line, surroundings, *conf, plan);

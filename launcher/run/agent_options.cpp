@@ -163,6 +163,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
         }
     }
     supervisor.kill_wait = plan.kill_wait;
+    supervisor.hang_notice = plan.hang_notice;
     return supervisor;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::array<std::pair<std::string_view, EventKind>, 37> kEventKindNames = {{
+constexpr std::array<std::pair<std::string_view, EventKind>, 38> kEventKindNames = {{
     {"begun", EventKind::Begun},
     {"link_up", EventKind::LinkUp},
     {"link_down", EventKind::LinkDown},
@@ -40,6 +40,7 @@ constexpr std::array<std::pair<std::string_view, EventKind>, 37> kEventKindNames
     {"prepared", EventKind::Prepared},
     {"ready", EventKind::Ready},
     {"quiet", EventKind::Quiet},
+    {"hang_notice", EventKind::HangNotice},
     {"leave", EventKind::Leave},
     {"released", EventKind::Released},
     {"refused", EventKind::Refused},

@@ -43,6 +43,7 @@ enum class EventKind {
     Prepared,
     Ready,
     Quiet,
+    HangNotice,
     Leave,
     Released,
     Refused,

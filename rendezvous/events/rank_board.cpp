@@ -16,6 +16,7 @@ namespace ddprun::rdzv {
 namespace {
 
 constexpr double kNanosecondsPerSecond = 1e9;
+constexpr double kPermille = 1000;
 
 /// Names are anybody's.
 std::string quoted(const std::string& text) {
@@ -31,6 +32,18 @@ void add(std::string& text, std::string_view name, const std::optional<Number>& 
 
 void add_share(std::string& text, std::string_view name, double share) {
     fmt::format_to(std::back_inserter(text), ",\"{}\":{:.3f}", name, share);
+}
+
+std::string memory_fields(const std::optional<HostMemory>& memory) {
+    std::string text;
+    if (memory) {
+        add(text, "memory_bytes", std::optional(memory->bytes));
+        add(text, "memory_limit_bytes", std::optional(memory->limit_bytes));
+        if (memory->pressure_permille) {
+            add_share(text, "memory_pressure", *memory->pressure_permille / kPermille);
+        }
+    }
+    return text;
 }
 
 void add_rank(std::string& text, const std::string& quoted_node, int base_rank,
@@ -51,9 +64,14 @@ void add_rank(std::string& text, const std::string& quoted_node, int base_rank,
         }
     }
     add(text, "memory_bytes", rank.memory_bytes);
+    add(text, "memory_peak_bytes", rank.memory_peak_bytes);
     if (rank.gpu_permille) {
-        constexpr double kPermille = 1000;
         add_share(text, "gpu_use", *rank.gpu_permille / kPermille);
+    }
+    add(text, "gpu_memory_bytes", rank.gpu_memory_bytes);
+    add(text, "gpu_memory_total_bytes", rank.gpu_memory_total_bytes);
+    if (rank.gpu_milliwatts) {
+        add(text, "gpu_power_w", std::optional(*rank.gpu_milliwatts / 1000));
     }
     text += '}';
 }
@@ -82,6 +100,7 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
         }
         told.pace.step_ns = std::max(told.pace.step_ns, rank.step_ns);
     }
+    told.pace.memory = progress.memory;
     told.count = progress.ranks.size();
     base_rank_of_[node.node] = node.base_rank;
     nodes_[node.base_rank] = std::move(told);
@@ -145,8 +164,9 @@ std::string RankBoard::line(const NodeId& node) const {
         return {};
     }
     const std::string slowest = slowest_json();
-    return fmt::format("{{\"event\":\"progress\",\"node\":{},\"ranks\":[{}]{}{}}}",
-                       quoted(node.value()), nodes_.at(found->second).text,
+    const Told& told = nodes_.at(found->second);
+    return fmt::format("{{\"event\":\"progress\",\"node\":{},\"ranks\":[{}]{}{}{}}}",
+                       quoted(node.value()), told.text, memory_fields(told.pace.memory),
                        slowest.empty() ? "" : ",\"slowest\":", slowest);
 }
 

@@ -49,6 +49,7 @@ public:
     struct NodePace {
         std::optional<std::uint64_t> step;     ///< the least of its ranks
         std::optional<std::uint64_t> step_ns;  ///< the longest of its ranks
+        std::optional<HostMemory> memory;
     };
     [[nodiscard]] NodePace pace(const NodeId& node) const;
 

@@ -22,6 +22,11 @@ void add_pace(JobStatus& job, const RankBoard& board) {
         const RankBoard::NodePace pace = board.pace(node.node);
         node.step = pace.step;
         node.step_ns = pace.step_ns;
+        if (pace.memory) {
+            node.memory_bytes = pace.memory->bytes;
+            node.memory_limit_bytes = pace.memory->limit_bytes;
+            node.memory_pressure_permille = pace.memory->pressure_permille;
+        }
     }
     if (const std::optional<RankBoard::Named>& named = board.slowest()) {
         constexpr double kPermille = 1000;

@@ -52,7 +52,10 @@ struct NodeStatus {
     std::string containment;      ///< of its workers, a word of --containment
     /// The least that one of its ranks has told; left out like the next while nobody has watched.
     std::optional<std::uint64_t> step;
-    std::optional<std::uint64_t> step_ns;  ///< a step takes so long, of late
+    std::optional<std::uint64_t> step_ns;       ///< a step takes so long, of late
+    std::optional<std::uint64_t> memory_bytes;  ///< as HostMemory has it, as the next two
+    std::optional<std::uint64_t> memory_limit_bytes;
+    std::optional<int> memory_pressure_permille;
 
     bool operator==(const NodeStatus&) const = default;
 };

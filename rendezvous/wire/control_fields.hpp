@@ -106,6 +106,11 @@ struct Fields<NodeStatus> {
                      std::numeric_limits<std::uint64_t>::max());
         visit.number("step_ns", node.step_ns, std::uint64_t{1},
                      std::numeric_limits<std::uint64_t>::max());
+        visit.number("memory_bytes", node.memory_bytes, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+        visit.number("memory_limit_bytes", node.memory_limit_bytes, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+        visit.number("memory_pressure_permille", node.memory_pressure_permille, 0, 1000);
     }
 };
 

@@ -242,7 +242,23 @@ struct Fields<RankProgress> {
         visit.number("step_ns", rank.step_ns, std::uint64_t{1}, kMost);
         visit.number("own_ns", rank.own_ns, std::uint64_t{0}, kMost);
         visit.number("memory_bytes", rank.memory_bytes, std::uint64_t{0}, kMost);
+        visit.number("memory_peak_bytes", rank.memory_peak_bytes, std::uint64_t{0}, kMost);
         visit.number("gpu_permille", rank.gpu_permille, 0, 1000);
+        visit.number("gpu_memory_bytes", rank.gpu_memory_bytes, std::uint64_t{0}, kMost);
+        visit.number("gpu_memory_total_bytes", rank.gpu_memory_total_bytes, std::uint64_t{0},
+                     kMost);
+        visit.number("gpu_milliwatts", rank.gpu_milliwatts, std::uint64_t{0}, kMost);
+    }
+};
+
+template <>
+struct Fields<HostMemory> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& memory, Visitor& visit) {
+        constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+        visit.number("bytes", memory.bytes, std::uint64_t{0}, kMost);
+        visit.number("limit_bytes", memory.limit_bytes, std::uint64_t{0}, kMost);
+        visit.number("pressure_permille", memory.pressure_permille, 0, 1000);
     }
 };
 
@@ -331,6 +347,7 @@ struct Fields<Progress> {
     static void visit(Message& progress, Visitor& visit) {
         visit_generation(visit, progress.generation);
         visit.objects("ranks", progress.ranks, static_cast<std::size_t>(visit.limits().slots_max));
+        visit.object("memory", progress.memory);
     }
 };
 

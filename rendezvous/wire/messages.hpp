@@ -161,12 +161,16 @@ enum class RankPhase { Spawned, Main, GroupReady, Resumed, Training, Finished, F
 struct RankProgress {
     LocalRank local_rank;
     RankPhase phase = RankPhase::Spawned;
-    std::optional<std::uint64_t> step;          ///< the last one that it has told
-    std::optional<std::uint64_t> step_age_ms;   ///< since then
-    std::optional<std::uint64_t> step_ns;       ///< a step takes so long, of late
-    std::optional<std::uint64_t> own_ns;        ///< of that: it did not wait for other ranks
-    std::optional<std::uint64_t> memory_bytes;  ///< of the machine's memory, resident
-    std::optional<int> gpu_permille;            ///< its GPUs were at work so much of the time
+    std::optional<std::uint64_t> step;               ///< the last one that it has told
+    std::optional<std::uint64_t> step_age_ms;        ///< since then
+    std::optional<std::uint64_t> step_ns;            ///< a step takes so long, of late
+    std::optional<std::uint64_t> own_ns;             ///< of that: it did not wait for other ranks
+    std::optional<std::uint64_t> memory_bytes;       ///< of the machine's memory, resident
+    std::optional<std::uint64_t> memory_peak_bytes;  ///< the most of that so far
+    std::optional<int> gpu_permille;                 ///< its GPUs were at work so much
+    std::optional<std::uint64_t> gpu_memory_bytes;   ///< of its GPUs, in use by anybody
+    std::optional<std::uint64_t> gpu_memory_total_bytes;  ///< that they have
+    std::optional<std::uint64_t> gpu_milliwatts;          ///< that they draw
 
     bool operator==(const RankProgress&) const = default;
 };
@@ -242,10 +246,20 @@ struct Reached {
     bool operator==(const Reached&) const = default;
 };
 
+/// Of a machine, or of the cgroup that bounds what its processes may have.
+struct HostMemory {
+    std::uint64_t bytes = 0;  ///< in use that cannot be had back at once
+    std::uint64_t limit_bytes = 0;
+    std::optional<int> pressure_permille;  ///< of the last 10 s, all processes waited for memory
+
+    bool operator==(const HostMemory&) const = default;
+};
+
 /// How far the workers of this node are. Only while Watch wants it.
 struct Progress {
     Generation generation;
     std::vector<RankProgress> ranks;
+    std::optional<HostMemory> memory;
 
     bool operator==(const Progress&) const = default;
 };

@@ -7,6 +7,7 @@ them, chosen at random, has more to do of its own.
 usage: progress.py BIN_DIR RANKS_PER_NODE TIMES [unittest's words]
 """
 
+import glob
 import http.client
 import json
 import os
@@ -145,8 +146,55 @@ class ProgressTest(unittest.TestCase):
             self.assertEqual(node.wait(PATIENCE_S), 0)
 
 
+# Rank 1 tells two steps, rank 0 one more; then nobody tells any, and both are busy.
+STUCK = """
+import os, sys
+import ddprun
+worker = ddprun.worker()
+for step in range(1, 4 - worker.rank):
+    worker.progress(step)
+while not os.path.exists(os.path.join(sys.argv[1], "end")):
+    pass
+"""
+
+
+class NoticeTest(unittest.TestCase):
+    def test_that_no_rank_tells_a_step_is_said_with_the_one_furthest_behind(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(folder, "stuck.py")
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(STUCK)
+            run = subprocess.Popen(
+                [os.path.join(BIN, "ddprun"), "--nproc-per-node", "2", "--hang-notice", "1",
+                 "--log-dir", os.path.join(folder, "logs"), sys.executable, script, folder],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, env={**os.environ, "PYTHONPATH": PACKAGE})
+            self.addCleanup(run.stdout.close)
+            self.addCleanup(run.wait)
+            self.addCleanup(run.kill)
+            said = ""
+            while "has told a step for 1 s; furthest behind is rank" not in said:
+                line = run.stdout.readline()
+                self.assertTrue(line, said)
+                said += line
+            with open(os.path.join(folder, "end"), "w", encoding="utf-8"):
+                pass
+            said += run.stdout.read()
+            self.assertEqual(run.wait(PATIENCE_S), 0, said)
+            self.assertEqual(said.count("has told a step for 1 s"), 1)
+            [events] = {os.path.realpath(path) for path in
+                        glob.glob(os.path.join(folder, "logs", "*", "events.jsonl"))}
+            with open(events, encoding="utf-8") as file:
+                notices = [event for event in map(json.loads, file)
+                           if event["event"] == "hang_notice"]
+            self.assertEqual(len(notices), 1)
+            # Rank 0 is judged alone if rank 1 has not begun yet.
+            self.assertIn((notices[0]["rank"], notices[0]["step"]), [(1, 2), (0, 3)])
+
+
 def load_tests(loader, _tests, _pattern):
-    return unittest.TestSuite(loader.loadTestsFromTestCase(ProgressTest) for _ in range(TIMES))
+    cases = [ProgressTest] * TIMES + [NoticeTest]
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
 
 
 if __name__ == "__main__":

@@ -202,6 +202,8 @@ TEST_CASE("times are seconds with fractions") {
 
 TEST_CASE("the hang timeout is a number of seconds, learned, or none") {
     CHECK(plan_of("").settings.hang_timeout == Milliseconds(0));
+    CHECK(plan_of("").hang_notice == Milliseconds(600000));
+    CHECK(plan_of("--hang-notice 0").hang_notice == Milliseconds(0));
     CHECK(plan_of("--hang-timeout 0").settings.hang_timeout == Milliseconds(0));
     CHECK(plan_of("--hang-timeout 90.5").settings.hang_timeout == Milliseconds(90500));
     CHECK_FALSE(plan_of("--hang-timeout 90").settings.learns_hang_timeout);

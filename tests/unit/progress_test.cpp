@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "agent/core/hang_notice.hpp"
+#include "agent/core/host_memory_notice.hpp"
 #include "agent/core/moments_told.hpp"
 #include "agent/core/node_progress.hpp"
 #include "base/rng.hpp"
@@ -193,6 +195,77 @@ TEST_CASE("a rendezvous is told each moment once, and a new one all of them") {
     CHECK_FALSE(told.met(kStart + 5s, false));  // an older rendezvous
     told.begin(Generation(4), 8);
     CHECK_FALSE(told.met(kStart + 5s, true));
+}
+
+TEST_CASE("that no rank tells a step is said once a generation, of the one furthest behind") {
+    HangNotice notice(600s);
+    const auto look = [&notice](Duration after, std::uint64_t generation,
+                                const std::vector<WorkerState>& workers) {
+        return notice.look_at_steps(kStart + after, Generation(generation), Rank(8), "gpu-07",
+                                    workers);
+    };
+    std::vector<WorkerState> workers = {at_step(9, kStart + 50s, 0s), at_step(7, kStart + 60s, 0s),
+                                        at_step(3, kStart, 0s), WorkerState()};
+    workers[2].phase = rdzv::RankPhase::Finished;
+    CHECK_FALSE(look(659s, 1, workers));
+    const auto seen = look(661s, 1, workers);
+    REQUIRE(seen);
+    CHECK(seen->rank == Rank(9));
+    CHECK(seen->step == 7u);
+    CHECK(seen->text ==
+          "no rank on gpu-07 has told a step for 600 s; furthest behind is rank 9, "
+          "at step 7 since 601 s");
+    CHECK(notice.is_said(Generation(1)));
+    CHECK_FALSE(look(1260s, 1, workers));
+    CHECK(look(1260s, 2, workers));
+
+    // Of who has told no step nothing is said, and nothing at all with 0.
+    CHECK_FALSE(look(9999s, 3, {WorkerState()}));
+    CHECK_FALSE(look(9999s, 3, {}));
+    CHECK_FALSE(HangNotice(0s).look_at_steps(kStart + 9999s, Generation(1), Rank(0), "h", workers));
+}
+
+TEST_CASE("that a node's memory gets short is said once a generation, with who has most") {
+    HostMemoryNotice notice{WatchLimits()};
+    rdzv::Progress progress = progress_of(0, 1, 1);
+    progress.ranks.push_back({.local_rank = LocalRank(1), .memory_bytes = std::uint64_t{3} << 30});
+    progress.memory = rdzv::HostMemory{.bytes = 899, .limit_bytes = 1000, .pressure_permille = {}};
+    CHECK_FALSE(notice.look(progress, Rank(8), "gpu-07"));
+    progress.memory->bytes = std::uint64_t{9} << 30;
+    progress.memory->limit_bytes = std::uint64_t{10} << 30;
+    CHECK(notice.look(progress, Rank(8), "gpu-07") ==
+          "warning: 90 % of the memory of gpu-07 is in use: 9.0 of 10.0 GiB; beyond it processes "
+          "are killed; of the workers, rank 9 has most of it: 3.0 GiB");
+    CHECK_FALSE(notice.look(progress, Rank(8), "gpu-07"));
+    progress.generation = Generation(2);
+    progress.ranks.clear();
+    CHECK(notice.look(progress, Rank(8), "gpu-07"));
+    progress.generation = Generation(3);
+    progress.memory.reset();
+    CHECK_FALSE(notice.look(progress, Rank(8), "gpu-07"));
+}
+
+TEST_CASE("the board tells what GPUs and memory do") {
+    rdzv::RankBoard board;
+    rdzv::Progress progress = progress_of(0, 100'000'000, 50'000'000);
+    progress.ranks[0].memory_peak_bytes = 8192;
+    progress.ranks[0].gpu_permille = 973;
+    progress.ranks[0].gpu_memory_bytes = 5;
+    progress.ranks[0].gpu_memory_total_bytes = 80;
+    progress.ranks[0].gpu_milliwatts = 412'300;
+    progress.memory = rdzv::HostMemory{.bytes = 9, .limit_bytes = 10, .pressure_permille = 125};
+    board.take(kStart, {.node = NodeId("n"), .hostname = "h", .base_rank = 0}, progress);
+    const json line = json::parse(board.line(NodeId("n")));
+    CHECK(line["memory_bytes"] == 9);
+    CHECK(line["memory_limit_bytes"] == 10);
+    CHECK(line["memory_pressure"] == 0.125);
+    const json rank = line["ranks"][0];
+    CHECK(rank["memory_peak_bytes"] == 8192);
+    CHECK(rank["gpu_use"] == 0.973);
+    CHECK(rank["gpu_memory_bytes"] == 5);
+    CHECK(rank["gpu_memory_total_bytes"] == 80);
+    CHECK(rank["gpu_power_w"] == 412);
+    CHECK(board.pace(NodeId("n")).memory == progress.memory);
 }
 
 TEST_CASE("of a whole job it waits from its first node on, and until the last one is empty") {

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/core/node_progress.hpp"
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
+
+namespace ddprun::agent {
+
+/// What is said of a hang that nothing is done about.
+struct HangSeen {
+    std::optional<Rank> rank;           ///< the one that all others wait for, as far as is known
+    std::optional<std::uint64_t> step;  ///< of it
+    std::string host;                   ///< its node, as the sign tells it
+    std::string collective;             ///< what it has not launched; empty: not known
+    std::string text;                   ///< one line without an end
+};
+
+/// Says when the workers of a node live and go nowhere, at most once a generation. Nothing is ended
+/// by it. Pure.
+class HangNotice {
+public:
+    /// 0: never.
+    explicit HangNotice(Milliseconds after) : after_(after) {}
+
+    /// By the steps that `workers` have told, the first of which is `base_rank`: none that still
+    /// runs has told one for so long. Those that have told none are not judged: they may load data,
+    /// or tell none at all.
+    [[nodiscard]] std::optional<HangSeen> look_at_steps(Instant now, Generation generation,
+                                                        Rank base_rank, const std::string& host,
+                                                        const std::vector<WorkerState>& workers);
+
+    [[nodiscard]] bool is_said(Generation generation) const { return generation == said_; }
+    [[nodiscard]] Milliseconds after() const { return after_; }
+
+private:
+    Milliseconds after_;
+    Generation said_;  ///< of this generation it was said
+};
+
+}  // namespace ddprun::agent
