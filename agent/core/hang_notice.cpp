@@ -62,4 +62,18 @@ std::optional<HangSeen> HangNotice::look_at_steps(Instant now, Generation genera
                         host, seconds(after_), rank.value(), last.number, seconds(now - last.at))};
 }
 
+std::optional<HangSeen> HangNotice::take(Instant now, Generation generation,
+                                         const std::vector<WorkerState>& workers,
+                                         std::optional<HangSeen> seen) {
+    const bool go_on =
+        std::any_of(workers.begin(), workers.end(), [this, now](const WorkerState& worker) {
+            return tells_steps(worker) && worker.moments.last->at + after_ > now;
+        });
+    if (!seen || go_on || is_said(generation) || after_ == Milliseconds::zero()) {
+        return std::nullopt;
+    }
+    said_ = generation;
+    return seen;
+}
+
 }  // namespace ddprun::agent

@@ -33,6 +33,11 @@ public:
                                                         Rank base_rank, const std::string& host,
                                                         const std::vector<WorkerState>& workers);
 
+    /// What another sign says: nothing while workers tell steps, or if one has said it before.
+    [[nodiscard]] std::optional<HangSeen> take(Instant now, Generation generation,
+                                               const std::vector<WorkerState>& workers,
+                                               std::optional<HangSeen> seen);
+
     [[nodiscard]] bool is_said(Generation generation) const { return generation == said_; }
     [[nodiscard]] Milliseconds after() const { return after_; }
 

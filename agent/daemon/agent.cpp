@@ -332,6 +332,16 @@ RunEvents::Ask Agent::run_events_ask() {
         return pids;
     };
     ask.send = [this](const rdzv::AgentMessage& message) { link_->send(message); };
+    if (options_.supervisor.awaits_gpu_memory) {
+        ask.gpu_figures = [this, pids = ask.pids](Milliseconds timeout,
+                                                  GpuHelper::Answer on_answer) {
+            std::string question = "figures";
+            for (const int pid : pids()) {
+                question += fmt::format(" {}", pid);
+            }
+            helpers_.gpu_helper.ask(question, timeout, std::move(on_answer));
+        };
+    }
     return ask;
 }
 

@@ -1,6 +1,7 @@
 #include "agent/daemon/node_watch.hpp"
 
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -24,30 +25,113 @@ NodeWatch::NodeWatch(boost::asio::io_context& io, std::string host, Milliseconds
       hang_notice_(hang_notice),
       memory_notice_(limits),
       hang_timer_(io, [this] { look_for_hang(); }),
-      memory_timer_(io, [this] { look_at_memory(); }) {}
+      gpu_power_(limits),
+      ras_client_(io, limits),
+      gpu_busy_(limits),
+      memory_timer_(io, [this] { look_at_memory(); }),
+      busy_timer_(io, [this] { count_busy(); }) {
+    const char* address = std::getenv("NCCL_RAS_ADDR");
+    ras_endpoint_ =
+        ras_endpoint(address == nullptr ? std::nullopt : std::optional<std::string>(address));
+}
 
-void NodeWatch::begin(Generation generation, Rank base_rank) {
+void NodeWatch::begin(Generation generation, Rank base_rank, int world_size) {
     generation_ = generation;
     base_rank_ = base_rank;
+    world_size_ = world_size;
+    gpu_power_.begin();
+    ras_watch_.begin();
+    gpus_.clear();
     if (hang_notice_.after() > Milliseconds::zero()) {
         hang_timer_.set(in(hang_notice_.after() / limits_.hang_notice_looks));
     }
     memory_timer_.set(in(limits_.host_memory_look));
+    if (ask_.gpu_figures && gpu_busy_) {
+        busy_timer_.set(in(limits_.gpu_busy_after / limits_.gpu_busy_looks));
+    }
 }
 
 void NodeWatch::end() {
     hang_timer_.set(std::nullopt);
     memory_timer_.set(std::nullopt);
+    busy_timer_.set(std::nullopt);
+    ras_client_.cancel();
 }
 
 /// It only speaks: what is done about a hang is --hang-timeout's.
 void NodeWatch::look_for_hang() {
-    if (const std::optional<HangSeen> seen = hang_notice_.look_at_steps(
-            std::chrono::steady_clock::now(), generation_, base_rank_, host_, ask_.workers())) {
-        tell(*seen);
+    say_once(hang_notice_.look_at_steps(std::chrono::steady_clock::now(), generation_, base_rank_,
+                                        host_, ask_.workers()));
+    if (hang_notice_.is_said(generation_)) {
+        return;
     }
-    if (!hang_notice_.is_said(generation_)) {
-        hang_timer_.set(in(hang_notice_.after() / limits_.hang_notice_looks));
+    hang_timer_.set(in(hang_notice_.after() / limits_.hang_notice_looks));
+    if (!ask_.gpu_figures) {
+        return;
+    }
+    look_at_gpus();
+    // It tells of the whole job: one node asks.
+    if (ras_endpoint_ && base_rank_ == Rank(0)) {
+        ras_client_.ask(*ras_endpoint_,
+                        [this](std::optional<std::string> answer) { take_ras(std::move(answer)); });
+    }
+}
+
+void NodeWatch::take_ras(std::optional<std::string> answer) {
+    const auto status = answer ? ras_status_from(*answer) : std::nullopt;
+    if (status) {
+        const Instant now = std::chrono::steady_clock::now();
+        say_once(
+            hang_notice_.take(now, generation_, ask_.workers(),
+                              ras_watch_.look(now, hang_notice_.after(), world_size_, *status)));
+    }
+}
+
+void NodeWatch::look_at_gpus() {
+    if (!ask_.gpu_figures || std::exchange(is_looking_at_gpus_, true)) {
+        return;
+    }
+    ask_.gpu_figures(limits_.gpu_figures_timeout, [this](std::optional<std::string> answer) {
+        is_looking_at_gpus_ = false;
+        take_gpus(std::move(answer));
+    });
+}
+
+void NodeWatch::take_gpus(std::optional<std::string> answer) {
+    const auto gpus = answer ? gpu_figures_from(*answer) : std::nullopt;
+    if (!gpus) {
+        return;
+    }
+    gpus_ = *gpus;
+    if (gpu_busy_ && busy_looks_ > 0) {
+        gpu_busy_->add(gpus_);
+    }
+    const Instant now = std::chrono::steady_clock::now();
+    gpu_power_.add(now, gpus_);
+    if (hang_notice_.after() > Milliseconds::zero() &&
+        gpu_power_.waits(now, hang_notice_.after())) {
+        say_once(hang_notice_.take(now, generation_, ask_.workers(),
+                                   gpu_power_.seen(hang_notice_.after(), base_rank_, host_)));
+    }
+}
+
+/// Looks come as often as the sum of them needs; the line is said at the one after the last.
+void NodeWatch::count_busy() {
+    if (busy_looks_ < limits_.gpu_busy_looks) {
+        ++busy_looks_;
+        look_at_gpus();
+        busy_timer_.set(in(limits_.gpu_busy_after / limits_.gpu_busy_looks));
+        return;
+    }
+    if (const std::optional<std::string> line = gpu_busy_->line(base_rank_, host_)) {
+        ask_.say("ddprun: " + *line);
+    }
+    gpu_busy_.reset();
+}
+
+void NodeWatch::say_once(const std::optional<HangSeen>& seen) {
+    if (seen) {
+        tell(*seen);
     }
 }
 

@@ -6,9 +6,12 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "agent/core/gpu_figures.hpp"
 #include "agent/core/hang_notice.hpp"
 #include "agent/core/host_memory_notice.hpp"
 #include "agent/core/node_progress.hpp"
+#include "agent/core/ras_status.hpp"
+#include "agent/daemon/ras_client.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/watch_limits.hpp"
 #include "rendezvous/events/event.hpp"
@@ -25,6 +28,10 @@ public:
         std::function<rdzv::Progress()> progress;           ///< with their memory
         std::function<void(const std::string& line)> say;
         std::function<void(const rdzv::Event& event)> keep;
+        /// What the node's GPUs do; null: workers see none whose driver tells it.
+        std::function<void(Milliseconds timeout,
+                           std::function<void(std::optional<std::string> answer)>)>
+            gpu_figures;
     };
 
     /// `hang_notice` 0: hangs are not looked for.
@@ -32,14 +39,26 @@ public:
               const WatchLimits& limits, Ask ask);
 
     /// Workers start.
-    void begin(Generation generation, Rank base_rank);
+    void begin(Generation generation, Rank base_rank, int world_size);
 
     /// There is nobody to look at.
     void end();
 
+    /// Gives the workers what was last found of their GPUs.
+    void add_gpu_figures(std::vector<WorkerState>& workers) const {
+        agent::add_gpu_figures(gpus_, workers);
+    }
+
+    /// Has GPUs looked at, for the next time somebody wants to know.
+    void look_at_gpus();
+
 private:
     void look_for_hang();
+    void take_ras(std::optional<std::string> answer);
     void look_at_memory();
+    void take_gpus(std::optional<std::string> answer);
+    void count_busy();
+    void say_once(const std::optional<HangSeen>& seen);
     void tell(const HangSeen& seen);
 
     std::string host_;
@@ -50,7 +69,17 @@ private:
     HangNotice hang_notice_;
     HostMemoryNotice memory_notice_;
     DeadlineTimer hang_timer_;
+    GpuPower gpu_power_;
+    RasWatch ras_watch_;
+    RasClient ras_client_;
+    std::optional<boost::asio::ip::tcp::endpoint> ras_endpoint_;
+    AllGpuFigures gpus_;  ///< as they were last told
+    bool is_looking_at_gpus_ = false;
+    int busy_looks_ = 0;  ///< in the first minute, which begins with the first workers
+    std::optional<GpuBusy> gpu_busy_;
+    int world_size_ = 0;
     DeadlineTimer memory_timer_;
+    DeadlineTimer busy_timer_;
 };
 
 }  // namespace ddprun::agent

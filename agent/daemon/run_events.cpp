@@ -51,11 +51,11 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
                      const std::string& program, WorkerOutput& output, Ask ask)
     : chronicle_(options, program, ::getpid()),
       progress_(WatchLimits()),
-      teller_(io, [this] { ask_.send(progress()); }),
-      node_watch_(io, options.identity.hostname, options.hang_notice, WatchLimits(),
-                  node_watch_ask()),
       output_(output),
       ask_(std::move(ask)),
+      teller_(io, [this] { ask_.send(watched_progress()); }),
+      node_watch_(io, options.identity.hostname, options.hang_notice, WatchLimits(),
+                  node_watch_ask()),
       log_(std::make_shared<rdzv::EventLog>(options.limits)),
       server_(io, options.limits, *this),
       options_(options),
@@ -77,7 +77,7 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
             base_rank_ = start->base_rank.value();
             world_size_ = start->world_size;
             moments_told_.begin(generation_, base_rank_);
-            node_watch_.begin(generation_, start->base_rank);
+            node_watch_.begin(generation_, start->base_rank, world_size_);
         } else if (std::holds_alternative<EmptyGeneration>(effect)) {
             node_watch_.end();
         }
@@ -132,7 +132,8 @@ NodeWatch::Ask RunEvents::node_watch_ask() {
     return {.workers = [this] { return workers(); },
             .progress = [this] { return progress(); },
             .say = [this](const std::string& line) { output_.say(line); },
-            .keep = [this](const rdzv::Event& event) { keep(event.at, {event}); }};
+            .keep = [this](const rdzv::Event& event) { keep(event.at, {event}); },
+            .gpu_figures = ask_.gpu_figures};
 }
 
 std::vector<WorkerState> RunEvents::workers() const {
@@ -157,9 +158,15 @@ rdzv::Progress RunEvents::progress() {
             states[i].memory_peak_bytes = memory->peak_bytes;
         }
     }
+    node_watch_.add_gpu_figures(states);
     rdzv::Progress progress = progress_.tell(now_here(), generation_, states);
     progress.memory = host_memory();
     return progress;
+}
+
+rdzv::Progress RunEvents::watched_progress() {
+    node_watch_.look_at_gpus();
+    return progress();
 }
 
 void RunEvents::begin_to_answer() {
@@ -202,7 +209,7 @@ Result<std::string> RunEvents::status(const std::string& job) {
     using nlohmann::ordered_json;
     const Instant now = now_here();
     rdzv::RankBoard board;
-    const rdzv::Progress told = progress();
+    const rdzv::Progress told = watched_progress();
     board.take(now,
                {.node = options_.identity.node,
                 .hostname = options_.identity.hostname,

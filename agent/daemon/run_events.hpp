@@ -33,6 +33,10 @@ public:
         std::function<std::string()> waits_for;                         ///< for people
         std::function<std::vector<int>()> pids;  ///< of the workers here, by local rank; 0: none
         std::function<void(const rdzv::AgentMessage&)> send;  ///< to the rendezvous
+        /// As NodeWatch::Ask has it.
+        std::function<void(Milliseconds timeout,
+                           std::function<void(std::optional<std::string> answer)>)>
+            gpu_figures = {};
     };
 
     RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
@@ -66,6 +70,7 @@ private:
     [[nodiscard]] NodeWatch::Ask node_watch_ask();
     void tell_moments(std::optional<rdzv::Reached> reached);
     [[nodiscard]] rdzv::Progress progress();
+    [[nodiscard]] rdzv::Progress watched_progress();
     [[nodiscard]] Result<void> check_name(const std::string& job) const;
     void look();
     void keep(Instant now, const Chronicle::Events& events);
@@ -73,10 +78,10 @@ private:
     Chronicle chronicle_;
     MomentsTold moments_told_;
     NodeProgress progress_;
-    ProgressTeller teller_;
-    NodeWatch node_watch_;
     WorkerOutput& output_;
     Ask ask_;
+    ProgressTeller teller_;
+    NodeWatch node_watch_;
     std::shared_ptr<rdzv::EventLog> log_;
     rdzv::HttpServer server_;
     const SupervisorOptions& options_;

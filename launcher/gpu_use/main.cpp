@@ -7,6 +7,8 @@
 //   memory GPU:BYTES...    of each visible GPU that tells it: its number, and how many bytes in use
 //                          are owned by no live process. Where at most BYTES are in use in all, the
 //                          answer may be that total, which is known sooner
+//   figures PID...         what each visible GPU does, as agent/core/gpu_figures.hpp writes it; of
+//                          these workers, by local rank; 0: there is none
 
 #include <poll.h>
 #include <sys/prctl.h>
@@ -21,6 +23,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -30,6 +33,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/core/gpu_figures.hpp"
 #include "agent/gpu/gpu_memory.hpp"
 #include "agent/process/children.hpp"
 #include "base/whole_number.hpp"
@@ -139,6 +143,12 @@ bool is_living(int pid) {
     return are_numbers_alike && pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
 }
 
+std::vector<launcher::VisibleGpu> our_gpus() {
+    const char* devices = std::getenv("CUDA_VISIBLE_DEVICES");
+    return launcher::visible_gpus(
+        present_gpus(), devices == nullptr ? std::nullopt : std::optional<std::string>(devices));
+}
+
 agent::GpuMemory memory_in_use(const agent::GpuMemory& allowed) {
     const auto exceeds = [&allowed](unsigned number, std::uint64_t bytes) {
         const auto found = allowed.find(static_cast<int>(number));
@@ -146,11 +156,8 @@ agent::GpuMemory memory_in_use(const agent::GpuMemory& allowed) {
     };
     const auto uses =
         launcher::gpu_memory_of_nvml(exceeds).value_or(std::vector<launcher::GpuMemoryUse>{});
-    const char* devices = std::getenv("CUDA_VISIBLE_DEVICES");
     agent::GpuMemory memory;
-    for (const launcher::VisibleGpu& gpu : launcher::visible_gpus(
-             present_gpus(),
-             devices == nullptr ? std::nullopt : std::optional<std::string>(devices))) {
+    for (const launcher::VisibleGpu& gpu : our_gpus()) {
         const auto bytes = gpu.number && *gpu.number < uses.size()
                                ? launcher::unheld_memory(uses[*gpu.number], is_living)
                                : std::nullopt;
@@ -161,8 +168,80 @@ agent::GpuMemory memory_in_use(const agent::GpuMemory& allowed) {
     return memory;
 }
 
+/// The places of the GPUs that the worker `index` of `count` has: those where its processes hold
+/// memory or, where the driver tells that of nobody we know, the one that its environment or its
+/// local rank gives it.
+std::set<std::size_t> gpus_of(int pid, std::size_t index, std::size_t count,
+                              const std::vector<launcher::GpuWork>& gpus) {
+    std::set<std::size_t> held;
+    if (is_in_first_namespace()) {
+        const std::vector<int> processes = agent::processes_of_worker(pid);
+        for (std::size_t place = 0; place < gpus.size(); ++place) {
+            for (const launcher::GpuHolder& holder : gpus[place].holders) {
+                if (std::find(processes.begin(), processes.end(), holder.pid) != processes.end()) {
+                    held.insert(place);
+                }
+            }
+        }
+    }
+    const std::set<std::size_t> seen = held.empty() ? seen_by({pid}) : held;
+    if (!held.empty() || seen.size() <= 1) {
+        return seen;
+    }
+    return seen.size() >= count ? std::set{*std::next(seen.begin(), static_cast<long>(index))}
+                                : std::set<std::size_t>();
+}
+
+agent::AllGpuFigures figures_of(const std::vector<int>& workers) {
+    const std::vector<launcher::GpuWork> gpus =
+        launcher::gpu_work_of_nvml().value_or(std::vector<launcher::GpuWork>{});
+    agent::AllGpuFigures figures;
+    for (const launcher::VisibleGpu& gpu : our_gpus()) {
+        if (!gpu.number || *gpu.number >= gpus.size()) {
+            continue;
+        }
+        const launcher::GpuWork& work = gpus[*gpu.number];
+        agent::GpuFigures& told = figures.emplace_back();
+        told.number = static_cast<int>(*gpu.number);
+        constexpr unsigned kPermillePerPercent = 10;
+        if (work.percent) {
+            told.permille = *work.percent * kPermillePerPercent;
+        }
+        told.bytes = work.bytes;
+        told.total_bytes = work.total_bytes;
+        told.milliwatts = work.milliwatts;
+    }
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+        if (workers[i] == 0) {
+            continue;
+        }
+        const std::set<std::size_t> has = gpus_of(workers[i], i, workers.size(), gpus);
+        for (agent::GpuFigures& gpu : figures) {
+            if (has.contains(static_cast<std::size_t>(gpu.number))) {
+                gpu.ranks.emplace_back(static_cast<int>(i));
+            }
+        }
+    }
+    return figures;
+}
+
+std::optional<std::string> answer_to_figures(std::string_view words) {
+    std::vector<int> workers;
+    while (!words.empty()) {
+        const auto pid = whole_number<int>(take_word(words));
+        if (!pid || *pid < 0) {
+            return std::nullopt;
+        }
+        workers.push_back(*pid);
+    }
+    return agent::text_of(figures_of(workers));
+}
+
 std::optional<std::string> answer_to(std::string_view question) {
     const std::string_view word = take_word(question);
+    if (word == "figures") {
+        return answer_to_figures(question);
+    }
     if (word == "use") {
         return answer_to_use(question);
     }
@@ -203,8 +282,9 @@ int main(int argc, char** /*argv*/) {
     if (argc == 1 && answer_questions()) {
         return 0;
     }
-    fmt::print(stderr,
-               "ddprun-gpu-use: this program is started and asked by ddprun; its questions are "
-               "lines \"use MS PID...\" and \"memory GPU:BYTES...\" on stdin\n");
+    fmt::print(
+        stderr,
+        "ddprun-gpu-use: this program is started and asked by ddprun; its questions are "
+        "lines \"use MS PID...\", \"memory GPU:BYTES...\" and \"figures PID...\" on stdin\n");
     return kExitUsage;
 }

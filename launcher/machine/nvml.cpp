@@ -90,6 +90,7 @@ public:
         find(drawing_, "nvmlDeviceGetGraphicsRunningProcesses_v2");
         find(sharing_, "nvmlDeviceGetMPSComputeRunningProcesses_v2");
         find(rates_, "nvmlDeviceGetUtilizationRates");
+        find(power_, "nvmlDeviceGetPowerUsage");
         find(samples_, "nvmlDeviceGetProcessUtilization");
         is_started_ = start_ != nullptr && stop_ != nullptr && start_() == kSuccess;
     }
@@ -183,6 +184,28 @@ public:
             }
         }
         return use;
+    }
+
+    [[nodiscard]] GpuWork work(unsigned index) const {
+        GpuWork work;
+        Device device = nullptr;
+        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
+            return work;
+        }
+        Rates rates{};
+        if (rates_ != nullptr && rates_(device, &rates) == kSuccess) {
+            work.percent = rates.gpu;
+        }
+        if (const std::optional<Memory> memory = memory_of(device)) {
+            work.bytes = memory->used;
+            work.total_bytes = memory->total;
+        }
+        unsigned milliwatts = 0;
+        if (power_ != nullptr && power_(device, &milliwatts) == kSuccess) {
+            work.milliwatts = milliwatts;
+        }
+        add_holders(computing_, device, work.holders);
+        return work;
     }
 
     [[nodiscard]] GpuUse use(unsigned index, std::uint64_t since) const {
@@ -287,6 +310,7 @@ private:
     ListProcesses drawing_ = nullptr;
     ListProcesses sharing_ = nullptr;
     int (*rates_)(Device, Rates*) = nullptr;
+    int (*power_)(Device, unsigned*) = nullptr;
     int (*samples_)(Device, ProcessSample*, unsigned*, unsigned long long) = nullptr;
 };
 
@@ -324,6 +348,10 @@ std::optional<std::vector<GpuMemoryUse>> gpu_memory_of_nvml(
     return ask_all([&is_suspect](const Nvml& nvml, unsigned index) {
         return nvml.memory_use(index, is_suspect);
     });
+}
+
+std::optional<std::vector<GpuWork>> gpu_work_of_nvml() {
+    return ask_all([](const Nvml& nvml, unsigned index) { return nvml.work(index); });
 }
 
 std::shared_ptr<const void> keep_nvml_started() {

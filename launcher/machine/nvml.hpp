@@ -26,6 +26,9 @@ namespace ddprun::launcher {
 [[nodiscard]] std::optional<std::vector<GpuMemoryUse>> gpu_memory_of_nvml(
     const std::function<bool(unsigned number, std::uint64_t bytes)>& is_suspect);
 
+/// What they do, in the same order.
+[[nodiscard]] std::optional<std::vector<GpuWork>> gpu_work_of_nvml();
+
 /// As long as this is there the driver's library stays started, and answers the above at once.
 [[nodiscard]] std::shared_ptr<const void> keep_nvml_started();
 

@@ -41,6 +41,17 @@ struct GpuMemoryUse {
     bool operator==(const GpuMemoryUse&) const = default;
 };
 
+/// What one GPU does. What its driver does not tell is empty.
+struct GpuWork {
+    std::optional<unsigned> percent;  ///< of the driver's last sample period a kernel ran
+    std::optional<std::uint64_t> bytes;
+    std::optional<std::uint64_t> total_bytes;
+    std::optional<std::uint64_t> milliwatts;
+    std::vector<GpuHolder> holders;  ///< of its memory, as far as the driver tells
+
+    bool operator==(const GpuWork&) const = default;
+};
+
 /// How one GPU is. What its driver does not tell, or does not have, is empty.
 struct GpuHealth {
     std::string uuid;

@@ -10,6 +10,8 @@
 //   to
 //                                the TOth time
 //   holder GPU PID BYTES         a process that computes there; - bytes: they are not told
+//   work GPU PERCENT MILLIWATTS
+//                                a kernel ran so much, and power is drawn; else 100 and untold
 //   block-memory                 which memory is in use is never answered
 //
 // Who asks for samples leaves the files <that>.asked1, .asked2, …, who is told how much memory is
@@ -231,6 +233,14 @@ int nvmlDeviceGetGraphicsRunningProcesses_v2(Device* device, unsigned* count,
 int nvmlDeviceGetUtilizationRates(Device* device, unsigned* gpu_memory) {
     gpu_memory[0] = 100;
     gpu_memory[1] = 0;
+    for (std::istringstream& line : lines_of("work")) {
+        std::size_t gpu = 0;
+        unsigned percent = 0;
+        line >> gpu >> percent;
+        if (device == &devices.at(gpu)) {
+            gpu_memory[0] = percent;
+        }
+    }
     for (std::istringstream& line : lines_of("memory")) {
         std::size_t gpu = 0;
         unsigned percent = 0;
@@ -238,6 +248,18 @@ int nvmlDeviceGetUtilizationRates(Device* device, unsigned* gpu_memory) {
         gpu_memory[1] += device == &devices.at(gpu) ? percent : 0;
     }
     return device->uuid == nullptr ? kNotSupported : kSuccess;
+}
+
+int nvmlDeviceGetPowerUsage(Device* device, unsigned* milliwatts) {
+    for (std::istringstream& line : lines_of("work")) {
+        std::size_t gpu = 0;
+        unsigned percent = 0;
+        line >> gpu >> percent >> *milliwatts;
+        if (device == &devices.at(gpu)) {
+            return kSuccess;
+        }
+    }
+    return kNotSupported;
 }
 
 int nvmlDeviceGetProcessUtilization(Device* device, Sample* samples, unsigned* count,

@@ -1,0 +1,171 @@
+"""What is said of workers that look alive and go nowhere, by NCCL's RAS and by their GPUs' power.
+
+RAS is a recorded answer, served again and again; the driver is tests/unit/plan_fake_nvml.cpp.
+
+usage: hang_notice.py BIN_DIR FAKE_NVML_DIR [unittest's words]
+"""
+
+import glob
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+PATIENCE_S = 300  # on a machine that has no time for it
+BIN = ""
+FAKE_NVML = ""
+
+# Tells no steps.
+WAITS = """
+import os, sys, time
+while not os.path.exists(os.path.join(sys.argv[1], "end")):
+    time.sleep(0.05)
+"""
+
+
+def ras_rank(rank, count):
+    """As NCCL 2.29 tells it."""
+    return {"rank": rank, "host": "127.0.0.1", "pid": 4711 + rank, "cuda_dev": rank,
+            "nvml_dev": rank,
+            "status": {"init_state": 0, "async_error": 0, "finalize_called": False,
+                       "destroy_flag": False, "abort_flag": False},
+            "collective_counts": {"Broadcast": 1, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0,
+                                  "AllReduce": count}}
+
+
+RAS_ANSWER = "SERVER PROTOCOL 2\nOK\nOK\n" + json.dumps({
+    "nccl_version": "2.29.1", "cuda_runtime_version": 13000, "cuda_driver_version": 13000,
+    "timestamp": "2025-12-19 13:06:53", "communicators_count": 1,
+    "communicators": [{
+        "hash": "0xae94423cfbb2ef4a", "secondary_hash": "0xb7e7187447156001:0xb8242ed28a71381e",
+        "size": 2, "ranks_count": 2, "missing_ranks_count": 0,
+        "ranks": [ras_rank(0, 6650), ras_rank(1, 6649)], "missing_ranks": []}],
+    "ras": {"collection_time_sec": 0.0, "timeouts_count": 0}}) + "\n"
+
+
+class RunSocket(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=PATIENCE_S)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(PATIENCE_S)
+        self.sock.connect(self.path)
+
+
+class HangNoticeTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.said = ""
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.rename(path + ".new", path)
+        return path
+
+    def serve_ras(self):
+        """Each connection gets the recorded answer, once it has asked. Returns the address."""
+        self.asked = []
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+
+        def serve():
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client:
+                    question = b""
+                    while not question.endswith(b"STATUS\n"):
+                        got = client.recv(4096)
+                        if not got:
+                            break
+                        question += got
+                    else:
+                        self.asked.append(question)
+                        client.sendall(RAS_ANSWER.encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        return "127.0.0.1:%d" % server.getsockname()[1]
+
+    def start(self, ras_address):
+        script = self.write("train.py", WAITS)
+        run = subprocess.Popen(
+            [os.path.join(BIN, "ddprun"), "--nproc-per-node", "2", "--hang-notice", "1",
+             "--log-dir", os.path.join(self.folder, "logs"), sys.executable, script, self.folder],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": FAKE_NVML, "NCCL_RAS_ADDR": ras_address,
+                 "DDPRUN_FAKE_GPU_USE": os.path.join(self.folder, "gpus")})
+        self.addCleanup(run.stdout.close)
+        self.addCleanup(run.wait)
+        self.addCleanup(run.kill)
+        return run
+
+    def read_until(self, run, words):
+        while words not in self.said:
+            line = run.stdout.readline()
+            self.assertTrue(line, self.said)
+            self.said += line
+
+    def end(self, run):
+        """The only notice, as an event."""
+        self.write("end", "")
+        self.said += run.stdout.read()
+        self.assertEqual(run.wait(PATIENCE_S), 0, self.said)
+        [events] = {os.path.realpath(path) for path in
+                    glob.glob(os.path.join(self.folder, "logs", "*", "events.jsonl"))}
+        with open(events, encoding="utf-8") as file:
+            [notice] = [event for event in map(json.loads, file)
+                        if event["event"] == "hang_notice"]
+        return notice
+
+    def status(self):
+        [path] = {os.path.realpath(path) for path in
+                  glob.glob(os.path.join(self.folder, "logs", "*", "*.sock"))}
+        connection = RunSocket(path)
+        connection.request("GET", "/status")
+        told = json.loads(connection.getresponse().read())
+        connection.close()
+        return told
+
+    def test_ranks_whose_launch_counts_differ_and_stand_still_are_told(self):
+        self.write("gpus", "")
+        run = self.start(self.serve_ras())
+        self.read_until(run, "rank 1 on 127.0.0.1 has launched 6649 AllReduce, others 6650")
+        notice = self.end(run)
+        self.assertEqual((notice["rank"], notice["host"], notice["collective"]),
+                         (1, "127.0.0.1", "AllReduce"))
+        self.assertIn(b"SET FORMAT json\nVERBOSE STATUS\n", self.asked[0])
+        self.assertEqual(self.said.count("stands still"), 1)
+
+    def test_that_gpus_draw_little_of_what_they_drew_is_told(self):
+        self.write("gpus", "work 0 97 400000\nwork 1 97 400000\n")
+        run = self.start("nobody")
+        while not glob.glob(os.path.join(self.folder, "logs", "*", "*.sock")):
+            pass
+        while self.status()["ranks"][0:1] == [] or \
+                self.status()["ranks"][0].get("gpu_power_w") != 400:
+            pass
+        rank = self.status()["ranks"][0]
+        self.assertEqual(rank["gpu_use"], 0.97)
+        self.assertEqual(rank["gpu_memory_total_bytes"], 80 << 30)
+        self.assertEqual(rank["gpu_memory_bytes"], 20 << 30)
+        self.write("gpus", "work 0 100 120000\nwork 1 100 150000\n")
+        self.read_until(run, "only wait for 1 s: least draws GPU 0 (rank 0), 120 W of 400 W before")
+        self.assertEqual(self.end(run)["rank"], 0)
+
+
+if __name__ == "__main__":
+    BIN, FAKE_NVML = sys.argv[1:3]
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
