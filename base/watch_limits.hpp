@@ -25,6 +25,8 @@ struct WatchLimits {
     /// steps/s are over at least so much, where the rank has trained so long: some dozens of steps
     Milliseconds pace_window{10000};
     std::size_t pace_samples_max = 16;  ///< kept of each rank, within the window
+    /// between two looks for the live line of a terminal, which is drawn anew if it has changed
+    Milliseconds live_line_interval{500};
 
     // GPUs and memory.
     Milliseconds gpu_figures_timeout{5000};  ///< for NVIDIA's driver to tell them

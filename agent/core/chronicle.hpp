@@ -54,6 +54,9 @@ public:
     /// Of a worker of the newest generation that has told this.
     [[nodiscard]] rdzv::RankPhase phase_of(LocalRank local_rank, const WorkerMoments& told) const;
 
+    /// Of the newest generation that was started here.
+    [[nodiscard]] int nodes() const { return row_ ? row_->group_world_size : 1; }
+
 private:
     static constexpr std::size_t kMoments = 4;
 

@@ -97,7 +97,8 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     keeper_ = std::move(*keeper);
     options_.supervisor.identity.containment = names_of(keeper_->containment()).word;
     supervisor_.emplace(options_.supervisor);
-    events_.emplace(io_, options_.supervisor, options_.program, *output_, run_events_ask());
+    events_.emplace(io_, options_.supervisor, options_.program, *output_,
+                    options_.output.has_live_line, run_events_ask());
     if (keeper_->containment() == ContainmentLevel::Session) {
         say("warning: containment C0 (session): what a worker starts in a session of its own "
             "may outlive it; look at `ps` after a failure");

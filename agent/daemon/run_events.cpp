@@ -48,7 +48,7 @@ bool ends_workers(const Input& input, const Effects& effects) {
 }  // namespace
 
 RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
-                     const std::string& program, WorkerOutput& output, Ask ask)
+                     const std::string& program, WorkerOutput& output, bool has_live_line, Ask ask)
     : chronicle_(options, program, ::getpid()),
       progress_(WatchLimits()),
       output_(output),
@@ -56,6 +56,9 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
       teller_(io, [this] { ask_.send(watched_progress()); }),
       node_watch_(io, options.identity.hostname, options.hang_notice, WatchLimits(),
                   node_watch_ask()),
+      live_line_(WatchLimits()),
+      live_timer_(io, [this] { show_live(); }),
+      has_live_line_(has_live_line),
       log_(std::make_shared<rdzv::EventLog>(options.limits)),
       server_(io, options.limits, *this),
       options_(options),
@@ -94,6 +97,13 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
     Chronicle::Events events;
     chronicle_.observe(now, input, effects, events);
     keep(now, events);
+    const bool has_started = std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
+        return std::holds_alternative<StartWorkers>(effect);
+    });
+    if (has_live_line_ && has_started) {
+        live_line_.begin(generation_, base_rank_ == 0, chronicle_.nodes(), world_size_);
+        live_timer_.set(now);
+    }
 }
 
 void RunEvents::worker_started(Generation generation, LocalRank local_rank, int pid) {
@@ -256,7 +266,20 @@ Result<std::string> RunEvents::status(const std::string& job) {
     return status.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+/// Reads one worker's part of the page; a line that is the same is not sent again.
+void RunEvents::show_live() {
+    const Instant now = now_here();
+    const std::vector<WorkerMoments> moments = ask_.moments(generation_);
+    output_.show_live(live_line_.text(now, moments.empty() ? WorkerMoments() : moments.front(),
+                                      log_->time_use()));
+    if (live_line_.is_here()) {
+        live_timer_.set(now + WatchLimits().live_line_interval);
+    }
+}
+
 void RunEvents::stop(std::function<void()> done) {
+    live_timer_.set(std::nullopt);
+    output_.show_live({});
     teller_.stop();
     node_watch_.end();
     server_.stop(std::move(done));

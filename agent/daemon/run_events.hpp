@@ -9,12 +9,14 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/core/chronicle.hpp"
+#include "agent/core/live_line.hpp"
 #include "agent/core/moments_told.hpp"
 #include "agent/core/node_progress.hpp"
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/node_watch.hpp"
 #include "agent/daemon/progress_teller.hpp"
 #include "agent/output/worker_output.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "rendezvous/events/event_log.hpp"
@@ -39,8 +41,9 @@ public:
             gpu_figures = {};
     };
 
+    /// `has_live_line`: a terminal shows how far the job is.
     RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
-              const std::string& program, WorkerOutput& output, Ask ask);
+              const std::string& program, WorkerOutput& output, bool has_live_line, Ask ask);
     RunEvents(const RunEvents&) = delete;
     RunEvents& operator=(const RunEvents&) = delete;
 
@@ -73,6 +76,7 @@ private:
     [[nodiscard]] rdzv::Progress watched_progress();
     [[nodiscard]] Result<void> check_name(const std::string& job) const;
     void look();
+    void show_live();
     void keep(Instant now, const Chronicle::Events& events);
 
     Chronicle chronicle_;
@@ -82,6 +86,9 @@ private:
     Ask ask_;
     ProgressTeller teller_;
     NodeWatch node_watch_;
+    LiveLine live_line_;
+    DeadlineTimer live_timer_;  ///< armed while this node shows that line
+    bool has_live_line_;
     std::shared_ptr<rdzv::EventLog> log_;
     rdzv::HttpServer server_;
     const SupervisorOptions& options_;

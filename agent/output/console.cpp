@@ -1,5 +1,7 @@
 #include "agent/output/console.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <utility>
 
@@ -59,6 +61,17 @@ void Console::say(std::string_view lines) {
         byte == '\n' ? shown_ += end : shown_ += byte;
     }
     show();
+}
+
+/// From the background it would be written into what somebody types to the shell. A terminal that
+/// does not control us knows of no background.
+void Console::set_foot(std::string text) {
+    if (screen_) {
+        const pid_t foreground = ::tcgetpgrp(fd_);
+        const bool is_ours = foreground < 0 || foreground == ::getpgrp();
+        screen_->set_foot(is_ours ? std::move(text) : std::string(), shown_);
+        show();
+    }
 }
 
 void Console::follow_window() {

@@ -37,6 +37,10 @@ public:
     /// Lines that are no worker's, after all that came before. Never behind an unfinished line.
     void say(std::string_view lines);
 
+    /// Screen::set_foot(), where there is a screen and this process is in the terminal's
+    /// foreground.
+    void set_foot(std::string text);
+
     /// The terminal's window may have another size.
     void follow_window();
 

@@ -143,12 +143,23 @@ void Screen::tick(Instant now, std::string& out) {
 
 void Screen::resize(WindowSize window, std::string& out) {
     window_ = window;
-    if (!block_.empty()) {
+    const auto columns = static_cast<std::size_t>(usable_window().columns);
+    const bool fits = std::all_of(block_.begin(), block_.end(), [&](const std::string& line) {
+        return width_of(line) < columns;
+    });
+    if (!block_.empty() && !fits) {
         // The terminal may have broken its lines anew: nobody knows where they are.
         out += "\n";
         block_.clear();
     }
     update(out);
+}
+
+void Screen::set_foot(std::string text, std::string& out) {
+    if (text != foot_) {
+        foot_ = std::move(text);
+        update(out);
+    }
 }
 
 void Screen::take(Stream& stream, Rank rank, std::string_view bytes) {
@@ -372,10 +383,13 @@ std::string Screen::prefix_of(const std::vector<int>& ranks,
     return own_prefix ? *own_prefix : rank_prefix(options_, ranks);
 }
 
-std::vector<std::string> Screen::wanted_block() const {
-    const WindowSize window{
-        .rows = window_.rows > 1 ? window_.rows : kUsualWindow.rows,
-        .columns = window_.columns > 1 ? window_.columns : kUsualWindow.columns};
+WindowSize Screen::usable_window() const {
+    return {.rows = window_.rows > 1 ? window_.rows : kUsualWindow.rows,
+            .columns = window_.columns > 1 ? window_.columns : kUsualWindow.columns};
+}
+
+std::vector<std::string> Screen::wanted_bars() const {
+    const WindowSize window = usable_window();
     std::vector<std::string> block;
     const auto show = [&](Source source, const Stream& stream, const std::string& text) {
         block.push_back(without_colours_behind(
@@ -394,7 +408,8 @@ std::vector<std::string> Screen::wanted_block() const {
         }
     }
     // One more and its first would scroll out of reach.
-    const auto most = static_cast<std::size_t>(window.rows) - 1;
+    const std::size_t others = !foot_.empty() && window.rows > 2 ? 2 : 1;
+    const std::size_t most = static_cast<std::size_t>(window.rows) - others;
     if (block.size() > most) {
         const std::size_t hidden = block.size() - most + 1;
         block.resize(most);
@@ -448,9 +463,16 @@ bool Screen::leave_prompt(bool is_interrupted, std::string& out) {
 }
 
 void Screen::draw(std::optional<Source> prompt, std::string& out) {
-    std::vector<std::string> block = wanted_block();
+    std::vector<std::string> block = wanted_bars();
     if (prompt_ && leave_prompt(prompt || !ready_.empty() || block != hidden_, out)) {
         return;
+    }
+    if (prompt) {
+        hidden_ = block;
+    } else if (!foot_.empty() &&
+               block.size() + 1 < static_cast<std::size_t>(usable_window().rows)) {
+        const auto columns = static_cast<std::size_t>(usable_window().columns) - 1;
+        block.push_back(fit_columns(foot_, columns));
     }
     if (!prompt && ready_.empty()) {
         if (block == block_) {
@@ -474,7 +496,6 @@ void Screen::draw(std::optional<Source> prompt, std::string& out) {
         out += row.text;
         row.shown = row.text.size();
         prompt_ = prompt;
-        hidden_ = std::move(block);
         return;
     }
     for (std::size_t i = 0; i < block.size(); ++i) {

@@ -65,6 +65,10 @@ public:
 
     void resize(WindowSize window, std::string& out);
 
+    /// A line that stays below all others, cut to the window's width; empty: none. It gives way to
+    /// a prompt.
+    void set_foot(std::string text, std::string& out);
+
 private:
     /// A line that is not finished.
     struct Row {
@@ -105,7 +109,8 @@ private:
     void emit_due(bool is_all);
     [[nodiscard]] std::string prefix_of(const std::vector<int>& ranks,
                                         const std::optional<std::string>& own_prefix) const;
-    [[nodiscard]] std::vector<std::string> wanted_block() const;
+    [[nodiscard]] WindowSize usable_window() const;
+    [[nodiscard]] std::vector<std::string> wanted_bars() const;
     [[nodiscard]] std::optional<Source> due_prompt() const;
     void update(std::string& out);
     [[nodiscard]] bool leave_prompt(bool is_interrupted, std::string& out);
@@ -122,7 +127,8 @@ private:
     std::string ready_;                        ///< lines that are to be shown now
     std::vector<std::string> block_;           ///< as drawn; the cursor is behind the last
     std::optional<Source> prompt_;             ///< shown last; the cursor is behind it
-    std::vector<std::string> hidden_;          ///< the block that the prompt has taken the place of
+    std::vector<std::string> hidden_;          ///< the bars that the prompt has taken the place of
+    std::string foot_;                         ///< stays below the bars; empty: none
     std::optional<std::string> prompts_rest_;  ///< of a prompt whose line is whole now
 };
 

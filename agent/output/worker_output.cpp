@@ -336,4 +336,10 @@ void WorkerOutput::say(std::string line) {
     });
 }
 
+void WorkerOutput::show_live(std::string line) {
+    thread_->post([thread = thread_.get(), line = std::move(line)]() mutable {
+        thread->pump_.show_live(std::move(line));
+    });
+}
+
 }  // namespace ddprun::agent

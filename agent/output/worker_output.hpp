@@ -38,11 +38,12 @@ struct OutputOptions {
     /// filtered_stderr.log beside the workers' folders, with torchrun's prefix.
     std::vector<std::string> stdout_filters;
     std::vector<std::string> stderr_filters;
-    bool prefixes = false;    ///< every console line starts with `[hostname rank] `
-    bool draws = false;       ///< a console that is a terminal shows what Screen makes of all
-    bool folds = false;       ///< there, equal lines of several ranks are one
-    std::string prefix_host;  ///< in prefixes there; empty: ranks alone
-    bool is_json = false;     ///< console lines are JsonLine's instead, without any prefix
+    bool prefixes = false;       ///< every console line starts with `[hostname rank] `
+    bool draws = false;          ///< a console that is a terminal shows what Screen makes of all
+    bool has_live_line = false;  ///< the job's progress stays below all else there
+    bool folds = false;          ///< there, equal lines of several ranks are one
+    std::string prefix_host;     ///< in prefixes there; empty: ranks alone
+    bool is_json = false;        ///< console lines are JsonLine's instead, without any prefix
     std::string hostname;
     std::string role = "default";
     /// torchrun's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE for tee'd streams; empty: its default,
@@ -183,6 +184,10 @@ public:
     /// Limits::say_lines_max wait for a console that takes none, further ones are dropped and the
     /// number of them is said later.
     void say(std::string line);
+
+    /// Keeps `line` below all other lines of stderr, if that is a terminal that is drawn on; empty:
+    /// no such line any more.
+    void show_live(std::string line);
 
 private:
     class Thread;

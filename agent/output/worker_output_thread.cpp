@@ -521,6 +521,13 @@ void OutputPump::say(const std::string& line) {
     console.say(text);
 }
 
+/// A terminal that takes nothing is not sent more and more of what is of no use later.
+void OutputPump::show_live(std::string line) {
+    if (err_console().sink().backlog() == 0) {
+        err_console().set_foot(std::move(line));
+    }
+}
+
 void OutputPump::say_error(const Error& error) {
     // One disk is full or one folder is forbidden for all workers alike.
     if (!std::exchange(has_said_error_, true)) {

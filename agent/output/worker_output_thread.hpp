@@ -69,6 +69,7 @@ public:
     void log_prepare(std::string_view bytes);
     void keep(const std::string& path, const std::string& content);
     void say(const std::string& line);
+    void show_live(std::string line);
 
     /// Drains and closes every pipe. `io` runs out of work once the console has taken everything.
     void finish();

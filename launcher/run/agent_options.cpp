@@ -1,5 +1,6 @@
 #include "launcher/run/agent_options.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,11 @@
 namespace ddprun::launcher {
 
 namespace {
+
+bool is_pipe(int fd) {
+    struct stat found {};
+    return ::fstat(fd, &found) == 0 && (S_ISFIFO(found.st_mode) || S_ISSOCK(found.st_mode));
+}
 
 /// As torchrun writes them: SIGTERM,SIGINT.
 std::string signal_names(const std::vector<int>& signals) {
@@ -55,12 +61,16 @@ agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& fac
     const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
     const std::string terminal = own_variable("TERM");
     output.draws = (output.prefixes || plan.slots > 1) && !terminal.empty() && terminal != "dumb";
+    // What reads a pipe that stdout is may write to the same terminal, and would break the line.
+    output.has_live_line = output.draws && !plan.is_json && agent::is_terminal(STDERR_FILENO) &&
+                           !is_pipe(STDOUT_FILENO);
     output.folds = plan.folds;
     output.ranks_filter = plan.ranks_filter;
     if (plan.debug_rank) {
         // Its bytes are shown as they are: they draw on the terminal by themselves.
         output.prefixes = false;
         output.draws = false;
+        output.has_live_line = false;
         if (plan.is_debug_asked) {
             output.ranks_filter = {.ranks = {*plan.debug_rank}, .has_last = false};
         }

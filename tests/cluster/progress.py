@@ -9,6 +9,7 @@ usage: progress.py BIN_DIR RANKS_PER_NODE TIMES [unittest's words]
 
 import glob
 import http.client
+import importlib.util
 import json
 import os
 import random
@@ -46,6 +47,30 @@ while not os.path.exists(os.path.join(folder, "end")):
 """
 
 
+# The same of a program that leaves it to DistributedDataParallel how long it waits.
+DDP_TRAINING = """
+import os, sys, time
+import torch
+import ddprun
+worker = ddprun.worker()
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+folder, slow = sys.argv[1], int(sys.argv[2])
+end = torch.zeros(1)
+step = 0
+while not end.item():
+    time.sleep(0.3 if worker.rank == slow else 0.05)
+    model(torch.ones(2, 8)).sum().backward()
+    step += 1
+    worker.progress(step)
+    if step % 20 == 0:
+        end.fill_(os.path.exists(os.path.join(folder, "end")))
+        torch.distributed.all_reduce(end)
+torch.distributed.destroy_process_group()
+"""
+
+
 class ProgressTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -74,10 +99,10 @@ class ProgressTest(unittest.TestCase):
         self.processes.append(process)
         return process
 
-    def start_job(self, slow):
+    def start_job(self, slow, training=TRAINING):
         script = os.path.join(self.folder, "train.py")
         with open(script, "w", encoding="utf-8") as file:
-            file.write(TRAINING)
+            file.write(training)
         return [self.start(
             "ddprun", "--nnodes", "2", "--nproc-per-node", str(RANKS_PER_NODE), "--insecure",
             "--rdzv-id", "llama", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--node-rank",
@@ -104,6 +129,22 @@ class ProgressTest(unittest.TestCase):
         told = json.loads(connection.getresponse().read())
         connection.close()
         return told["jobs"][0]
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "LEFT OUT: there is no torch")
+    def test_it_is_named_though_the_program_does_not_tell_that_it_waits(self):
+        if RANKS_PER_NODE > 4:
+            self.skipTest("torch in 64 processes needs the memory of a cluster")
+        slow = random.randrange(2 * RANKS_PER_NODE)
+        nodes = self.start_job(slow, DDP_TRAINING)
+        for event in self.follow():
+            if event["event"] == "progress" and event.get("slowest"):
+                self.assertEqual(event["slowest"]["rank"], slow)
+                self.assertGreater(event["slowest"]["cost_share"], 0.2)
+                break
+        with open(os.path.join(self.folder, "end"), "w", encoding="utf-8"):
+            pass
+        for node in nodes:
+            self.assertEqual(node.wait(PATIENCE_S), 0)
 
     def test_the_rank_that_all_wait_for_is_named(self):
         slow = random.randrange(2 * RANKS_PER_NODE)

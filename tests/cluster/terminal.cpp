@@ -231,3 +231,46 @@ TEST_CASE("on a terminal each line says which ranks wrote it, once each") {
         CHECK(node.count_lines(std::string("^\\[") + rank + "\\] rank " + rank) == 1);
     }
 }
+
+TEST_CASE("on a terminal one line below all others tells how far the job is until its end") {
+    Cluster cluster;
+    const std::string more = cluster.dir() / "more";
+    const std::string end = cluster.dir() / "end";
+    Process& node = start_on_terminal(cluster, {"--nproc-per-node",
+                                                "2",
+                                                Cluster::worker(),
+                                                "--when-rank",
+                                                "0",
+                                                "--attach-page",
+                                                "--progress",
+                                                "41",
+                                                "--always",
+                                                "--wait-for-file",
+                                                more,
+                                                "--when-rank",
+                                                "1",
+                                                "--say",
+                                                "hello",
+                                                "--always",
+                                                "--wait-for-file",
+                                                end,
+                                                "--exit-code",
+                                                "0"});
+    const std::string live = "ddprun: generation 1 | 1 node, 2 workers | step 41";
+    cluster.wait_until("the live line is there", [&] { return screen_of(node).back() == live; });
+    touch(more);
+    cluster.wait_until("a line has gone above it", [&] {
+        const std::vector<std::string> lines = screen_of(node);
+        return lines.back() == live && lines.at(lines.size() - 2) == "[1] hello";
+    });
+    node.resize(24, 30);
+    cluster.wait_until("it is cut", [&] { return screen_of(node).back() == live.substr(0, 29); });
+    node.resize(24, 80);
+    cluster.wait_until("it is whole", [&] { return screen_of(node).back() == live; });
+    touch(end);
+    REQUIRE(node.wait_exit() == 0);
+    // Only the window that broke the line has left it where it was.
+    const std::vector<std::string> lines = screen_of(node);
+    CHECK(std::count(lines.begin(), lines.end(), live) == 1);
+    CHECK(lines.back().empty());
+}

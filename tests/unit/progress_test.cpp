@@ -9,6 +9,7 @@
 
 #include "agent/core/hang_notice.hpp"
 #include "agent/core/host_memory_notice.hpp"
+#include "agent/core/live_line.hpp"
 #include "agent/core/moments_told.hpp"
 #include "agent/core/node_progress.hpp"
 #include "base/rng.hpp"
@@ -297,4 +298,50 @@ TEST_CASE("of a whole job it waits from its first node on, and until the last on
     REQUIRE(restarts.size() == 1);
     CHECK(rdzv::restart_text(restarts[0]) ==
           "generation 1 to 2, 10.0 s: prove empty 3.0 s, wait for nodes 5.0 s, first step 2.0 s");
+}
+
+TEST_CASE("the live line tells how far the job is once rank 0 tells steps") {
+    rdzv::TimeUse use{Limits()};
+    LiveLine line{WatchLimits()};
+    line.begin(Generation(1), true, 2, 16);
+    CHECK(line.text(kStart, WorkerMoments(), use).empty());
+    WorkerMoments told = at_step(1, kStart, 0ms).moments;
+    CHECK(line.text(kStart, told, use) == "ddprun: generation 1 | 2 nodes, 16 workers | step 1");
+    told = at_step(21, kStart + 10s, 0ms).moments;
+    told.last->total_steps = 9021;
+    told.last->loss = 0.123456;
+    CHECK(line.text(kStart + 10s, told, use) ==
+          "ddprun: generation 1 | 2 nodes, 16 workers | step 21 of 9021 | 2.00 steps/s | loss "
+          "0.1235 | 1 h 15 min left");
+    // A rank that hangs gains no time.
+    told.last->total_steps = 61;
+    CHECK(line.text(kStart + 15s, told, use).ends_with(" | 15 s left"));
+    CHECK(line.text(kStart + 90s, told, use).ends_with(" | 0 s left"));
+    told.last->total_steps = ~std::uint64_t{0} - 1;
+    CHECK(line.text(kStart + 10s, told, use).ends_with("| 11574 d 1 h left"));
+}
+
+TEST_CASE("the live line tells of restarts, and is that of group rank 0 alone") {
+    using rdzv::EventKind;
+    rdzv::TimeUse use{Limits()};
+    LiveLine line{WatchLimits()};
+    line.begin(Generation(1), true, 1, 1);
+    const auto take = [&](EventKind kind, Instant at, int generation) {
+        use.take({.kind = kind, .at = at, .generation = Generation(generation)});
+    };
+    take(EventKind::Formed, kStart, 1);
+    take(EventKind::FirstStep, kStart, 1);
+    WorkerMoments told = at_step(1, kStart, 0ms).moments;
+    CHECK(line.text(kStart, told, use) == "ddprun: generation 1 | 1 node, 1 worker | step 1");
+    take(EventKind::Failure, kStart + 10s, 1);
+    CHECK(line.text(kStart + 11s, told, use).ends_with(" | step 1 | stopped for 1 s"));
+    take(EventKind::Formed, kStart + 11s, 2);
+    line.begin(Generation(2), true, 1, 1);
+    CHECK(line.text(kStart + 12s, WorkerMoments(), use) ==
+          "ddprun: generation 2 | 1 node, 1 worker | restarting for 2 s");
+    take(EventKind::FirstStep, kStart + 13s, 2);
+    CHECK(line.text(kStart + 100s, told, use) ==
+          "ddprun: generation 2 | 1 node, 1 worker | step 1 | 1 restart, the last 1 min 30 s ago");
+    line.begin(Generation(3), false, 2, 2);
+    CHECK(line.text(kStart + 100s, told, use).empty());
 }

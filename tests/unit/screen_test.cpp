@@ -70,6 +70,10 @@ public:
         now_ = end;
         return *this;
     }
+    Watched& foot(std::string_view text) {
+        show([&](std::string& out) { screen_.set_foot(std::string(text), out); });
+        return *this;
+    }
     Watched& resize(int rows, int columns) {
         show([&](std::string& out) { screen_.resize({rows, columns}, out); });
         return *this;
@@ -301,7 +305,41 @@ TEST_CASE("a bar never wraps, and a block never passes the window") {
 TEST_CASE("after a change of the window the block is drawn anew") {
     Watched watched(2);
     watched.write(0, "\ra").write(1, "\rb").resize(10, 30).write(0, "\rc");
-    CHECK(watched.lines() == Lines{"[0] a", "[1] b", "[0] c", "[1] b"});
+    CHECK(watched.lines() == Lines{"[0] c", "[1] b"});
+}
+
+TEST_CASE("a block whose lines the narrower window has broken is begun anew below") {
+    Watched watched(1);
+    watched.write(0, "\r" + std::string(30, 'y')).resize(10, 30).write(0, "\rc");
+    CHECK(watched.lines() == Lines{"[0] " + std::string(30, 'y'), "[0] c"});
+}
+
+TEST_CASE("a live line stays below all else, and is taken away without a trace") {
+    Watched watched(2);
+    watched.foot("step 1").write(0, "one\n").write(1, "\rbar").foot("step 2").say("said\n");
+    CHECK(watched.lines() == Lines{"[0] one", "said", "[1] bar", "step 2"});
+    watched.write(0, "two\n").wait(200).foot("step 3").write(1, "\rbar 2");
+    CHECK(watched.lines() == Lines{"[0] one", "said", "[0] two", "[1] bar 2", "step 3"});
+    watched.write(1, "\n").wait(200).foot("");
+    CHECK(watched.lines() == Lines{"[0] one", "said", "[0] two", "[1] bar 2", ""});
+}
+
+TEST_CASE("a live line gives way to a prompt, and does not break it") {
+    Watched watched(2);
+    watched.foot("step 1").write(0, "name? ").wait(100).foot("step 2").foot("step 3");
+    CHECK(watched.lines() == Lines{"[0] name?"});
+    watched.write(0, "thanks\n");
+    CHECK(watched.lines() == Lines{"[0] name? thanks", "step 3"});
+}
+
+TEST_CASE("a live line is cut to the window, and follows it") {
+    Watched watched(1);
+    watched.foot(std::string(50, 'x'));
+    CHECK(watched.lines() == Lines{std::string(39, 'x')});
+    watched.resize(10, 20);
+    CHECK(watched.lines() == Lines{std::string(39, 'x'), std::string(19, 'x')});
+    watched.foot("short").resize(10, 10).resize(10, 40).foot("longer");
+    CHECK(watched.lines() == Lines{std::string(39, 'x'), "longer"});
 }
 
 TEST_CASE("colours pass, and end with their line; what would move the cursor does not pass") {

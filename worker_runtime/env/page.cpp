@@ -159,6 +159,12 @@ void Page::tell_pace(std::uint64_t step, Instant now, bool is_first) {
     pace_->writes.fetch_add(1);
 }
 
+void Page::tell_loss(double loss) {
+    if (figures_ != nullptr) {
+        figures_->loss.store(loss);
+    }
+}
+
 void Page::tell_waited(Duration time) {
     if (pace_ != nullptr) {
         pace_->waiting_ns.fetch_add(std::chrono::nanoseconds(time).count());

@@ -48,6 +48,9 @@ public:
     void tell_progress(std::int64_t step, std::int64_t samples = 0,
                        std::optional<double> loss = std::nullopt);
 
+    /// The loss alone; the last one counts.
+    void tell_loss(double loss);
+
     /// Times, of which the first one told counts. open() tells when the program began, and
     /// tell_progress() its first step.
     void tell_group_ready(Instant now);

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ddprun._ballot import Ballot
     from ddprun._scalars import Scalars
+    from ddprun._waits import Waits
 
 #: The exit code of a worker that saved and left because it was asked to.
 EXIT_LEFT_WHEN_ASKED = 75
@@ -75,6 +76,11 @@ class Worker:
                                 f"runs/{self.job or 'local'}")
         self._scalars: Scalars | None = None
         self._writes_scalars = self.rank == 0
+        self._waits: Waits | None = None
+        if self.is_under_ddprun and self.world_size > 1 and "torch" in sys.modules:
+            from ddprun._waits import Waits
+
+            self._waits = Waits(self._page.tell_waited)
         self._samples = 0
         self._has_first_step = False
         self._has_agreed = False
@@ -100,6 +106,8 @@ class Worker:
         if loss is not None:
             page.tell_loss(loss)
         now_ns = monotonic_ns()
+        if self._waits is not None:
+            self._waits.look(now_ns)
         is_first = not self._has_first_step
         page.tell_pace(step, now_ns, is_first)
         if is_first:
@@ -110,8 +118,11 @@ class Worker:
         """Tells the agent that this rank has waited so long for other ranks, since the last call.
 
         ddprun then knows how much of a step is a rank's own, and names the one that all others
-        wait for.
+        wait for. Not needed for what torch.distributed waits for on CPUs, nor in the backward
+        passes of DistributedDataParallel: that is told without it, until this is called.
         """
+        if self._waits is not None:
+            self._waits.is_wanted = False
         self._page.tell_waited(int(seconds * 1e9))
 
     def total_steps(self, steps: int) -> None:
@@ -125,8 +136,10 @@ class Worker:
         runs/<job> in the working directory, the same for all generations: after a resume the
         curves go on from its step, and what came later is dropped. Needs the package tensorboard.
         Without it, or where the folder cannot be written, one line on stderr says so, and the
-        training goes on.
+        training goes on. The curve "loss" is also what ddprun shows as the loss.
         """
+        if name == "loss":
+            self._page.tell_loss(value)
         if not self._writes_scalars:
             return
         try:
