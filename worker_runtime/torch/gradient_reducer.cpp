@@ -1,6 +1,7 @@
 #include "worker_runtime/torch/gradient_reducer.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -132,6 +133,14 @@ public:
         }
         const torch::Tensor sent = compressed(buffer, state_.compression);
         const auto average = average_over_all(sent, bucket.getIndex() == state_.carrier);
+        if (sent.is_cpu() && bucket.isLast()) {
+            // This rank has nothing left to compute: from here on it waits for the others.
+            average->addCallback([begun = std::chrono::steady_clock::now(),
+                                  waited = state_.group.waited_ns()](c10::ivalue::Future&) {
+                waited->fetch_add(
+                    std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count());
+            });
+        }
         if (sent.is_same(buffer)) {
             return average;
         }

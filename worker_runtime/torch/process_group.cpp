@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <exception>
 #include <iterator>
 #include <memory>
@@ -87,6 +88,8 @@ struct ProcessGroup::State {
     std::shared_ptr<worker::PeerWatch> watch;
     torch::Device device = torch::kCPU;
     worker::StopBallot stop_ballot;
+    std::shared_ptr<std::atomic<std::int64_t>> waited_ns =
+        std::make_shared<std::atomic<std::int64_t>>(0);
     std::optional<Error> broken;
     bool is_finished = false;
     std::vector<std::shared_ptr<State>> parts;  ///< sub-groups that may not have ended
@@ -268,12 +271,22 @@ Result<void> ProcessGroup::collective(
     }
     try {
         if (work) {
+            const auto begun = std::chrono::steady_clock::now();
             work->wait();
+            // On a GPU only its stream waits, and this returns at once.
+            if (state_->device.is_cpu()) {
+                state_->waited_ns->fetch_add(
+                    std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count());
+            }
         }
         return {};
     } catch (const std::exception& failure) {
         return state_->broken_by(what, failure);
     }
+}
+
+const std::shared_ptr<std::atomic<std::int64_t>>& ProcessGroup::waited_ns() const {
+    return state_->waited_ns;
 }
 
 bool ProcessGroup::has_mean(torch::Device device) const {
@@ -547,6 +560,7 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
             at, fmt::format("{}/{}", state_->group->getGroupName(), number));
         part->use_gpu();
         part->stop_ballot.is_adding_up = state_->stop_ballot.is_adding_up;
+        part->waited_ns = state_->waited_ns;
         std::erase_if(state_->parts, [](const auto& earlier) { return earlier->is_finished; });
         state_->parts.push_back(part);
         state_->loss->carry_on_to(part->watch);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -114,6 +115,10 @@ public:
 
     /// For the runtime itself.
     [[nodiscard]] worker::StopBallot& stop_ballot() const;
+
+    /// How long this rank has waited in collectives on CPUs since Worker::progress() took it last;
+    /// any thread. Sub-groups have their group's.
+    [[nodiscard]] const std::shared_ptr<std::atomic<std::int64_t>>& waited_ns() const;
 
     /// A collective of c10d's own. `begin` starts it and returns its handle, which is waited for;
     /// with none nothing is. What the wait throws breaks the group, and so does what c10d says of

@@ -1,5 +1,6 @@
 #include "worker_runtime/torch/worker.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -33,6 +34,9 @@ struct Worker::State {
     worker::WorkerEnvironment place;
     worker::Page page;
     std::optional<ProcessGroup> group;
+    /// The group's; before it, nobody's.
+    std::shared_ptr<std::atomic<std::int64_t>> waited_ns =
+        std::make_shared<std::atomic<std::int64_t>>(0);
     std::optional<worker::Scalars> scalars;  ///< from the first scalar()
 
     // For trainings without DistributedDataParallel: 1 where the agent has asked to stop.
@@ -158,6 +162,7 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
     if (group) {
         state_->page.tell_group_ready(std::chrono::steady_clock::now());
         state_->group = *group;
+        state_->waited_ns = group->waited_ns();
         state_->stop_word = torch::zeros({1}, torch::kInt32);
         group->stop_ballot().is_stop_wanted = [state = state_.get()] {
             return state->is_stop_wanted();
@@ -167,10 +172,16 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
 }
 
 void Worker::progress(std::int64_t step, std::int64_t samples, std::optional<double> loss) {
+    if (const std::int64_t waited = state_->waited_ns->exchange(0); waited > 0) {
+        state_->page.tell_waited(std::chrono::nanoseconds(waited));
+    }
     state_->page.tell_progress(step, samples, loss);
 }
 
 void Worker::scalar(const std::string& name, double value, std::int64_t step) {
+    if (name == "loss") {
+        state_->page.tell_loss(value);
+    }
     if (!state_->scalars.has_value()) {
         state_->scalars.emplace(state_->place, worker::scalars_folder(state_->place));
     }
@@ -178,6 +189,10 @@ void Worker::scalar(const std::string& name, double value, std::int64_t step) {
     if (!added) {
         state_->warn(added.error().what + "; no curve is written from now on");
     }
+}
+
+void Worker::total_steps(std::int64_t steps) {
+    state_->page.tell_total_steps(steps);
 }
 
 void Worker::resumed() const {

@@ -49,8 +49,13 @@ public:
     /// Adds `value` at `step` to the curve `name`, for TensorBoard: rank 0 writes, on other ranks
     /// nothing happens. The folder is $DDPRUN_TENSORBOARD_DIR, else runs/<job> in the working
     /// directory, the same for all generations: after a resume the curves go on from its step, and
-    /// what came later is dropped. A folder that cannot be written is one line on stderr.
+    /// what came later is dropped. A folder that cannot be written is one line on stderr. The
+    /// curve "loss" is also what ddprun shows as the loss.
     void scalar(const std::string& name, double value, std::int64_t step);
+
+    /// Tells how many steps the run will have in all, counted as progress() does: so that ddprun
+    /// shows how much time is left.
+    void total_steps(std::int64_t steps);
 
     /// Notes the time at which a checkpoint was loaded. Checkpoints::resume() does.
     void resumed() const;
