@@ -208,7 +208,7 @@ Result<std::shared_ptr<const rdzv::EventLog>> RunEvents::events(const std::strin
     return std::shared_ptr<const rdzv::EventLog>(log_);
 }
 
-Result<std::string> RunEvents::metrics(bool /*has_nodes*/, std::size_t /*watchers*/) {
+Result<std::string> RunEvents::metrics(rdzv::FiguresOf /*extent*/, std::size_t /*watchers*/) {
     return Error{ErrorCode::NotFound, "a ddprun has no /metrics: its rendezvous has them"};
 }
 

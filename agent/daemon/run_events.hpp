@@ -66,7 +66,8 @@ public:
         const std::string& job) override;
     [[nodiscard]] Result<std::string> status(const std::string& job) override;
     /// Refused: the rendezvous has them.
-    [[nodiscard]] Result<std::string> metrics(bool has_nodes, std::size_t watchers) override;
+    [[nodiscard]] Result<std::string> metrics(rdzv::FiguresOf extent,
+                                              std::size_t watchers) override;
 
 private:
     [[nodiscard]] std::vector<WorkerState> workers() const;

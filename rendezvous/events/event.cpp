@@ -85,6 +85,16 @@ std::string_view name_of(EventKind kind) {
     return word_of(kind, kEventKindNames);
 }
 
+std::string text_of(const Event& event, std::string_view name) {
+    for (const EventField& field : event.fields) {
+        const std::string* text = std::get_if<std::string>(&field.value);
+        if (field.name == name && text != nullptr) {
+            return *text;
+        }
+    }
+    return {};
+}
+
 std::string utc_text(Milliseconds unix_time) {
     using namespace std::chrono;
     const sys_time<Milliseconds> time{unix_time};

@@ -79,6 +79,9 @@ struct Event {
     std::vector<EventField> fields = {};
 };
 
+/// The field of that name, if it is a text; else empty.
+[[nodiscard]] std::string text_of(const Event& event, std::string_view name);
+
 /// "2026-11-23T08:29:32.123Z"
 [[nodiscard]] std::string utc_text(Milliseconds unix_time);
 

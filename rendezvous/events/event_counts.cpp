@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
-#include <variant>
 
 namespace ddprun::rdzv {
 
@@ -17,16 +16,6 @@ constexpr std::array<std::pair<EventKind, std::string_view>, 5> kWays{{
     {EventKind::Resumed, "resume"},
     {EventKind::FirstStep, "first_step"},
 }};
-
-std::string cause_of(const Event& event) {
-    for (const EventField& field : event.fields) {
-        const std::string* text = std::get_if<std::string>(&field.value);
-        if (field.name == "cause" && text != nullptr) {
-            return *text;
-        }
-    }
-    return {};
-}
 
 }  // namespace
 
@@ -46,7 +35,7 @@ void EventCounts::take(const Event& event) {
             note_end(event.at);
             break;
         case EventKind::Stop:
-            cause_ = cause_of(event);
+            cause_ = text_of(event, "cause");
             note_end(event.at);
             break;
         case EventKind::Lost:

@@ -10,7 +10,9 @@ namespace ddprun::rdzv {
 const std::string& EventLog::add(const Event& event, Instant now, Milliseconds unix_now) {
     DDP_CHECK(!is_closed_, next_);
     time_use_.take(event);
-    counts_.take(event);
+    if (whose_ == EventsOf::Job) {
+        counts_.take(event);
+    }
     const Milliseconds ago = std::chrono::duration_cast<Milliseconds>(now - event.at);
     lines_.push_back(event_line(event, next_, unix_now - ago, limits_.event_text_bytes_max));
     ++next_;

@@ -19,7 +19,7 @@ namespace ddprun::rdzv {
 class EventLog {
 public:
     explicit EventLog(const Limits& limits, EventsOf whose = EventsOf::Node)
-        : limits_(limits), time_use_(limits, whose) {}
+        : limits_(limits), whose_(whose), time_use_(limits, whose) {}
 
     /// Adds `event`, which was learned at `now`, when the clock on the wall showed `unix_now`.
     /// Returns its line; it is valid until the next call.
@@ -46,10 +46,12 @@ public:
     [[nodiscard]] const std::map<std::uint64_t, std::string>& passing() const { return passing_; }
 
     [[nodiscard]] const TimeUse& time_use() const { return time_use_; }
+    /// Of a whole job; a node's own events are not counted.
     [[nodiscard]] const EventCounts& counts() const { return counts_; }
 
 private:
     Limits limits_;
+    EventsOf whose_;
     TimeUse time_use_;
     EventCounts counts_;
     std::deque<std::string> lines_;

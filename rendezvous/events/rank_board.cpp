@@ -86,7 +86,7 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
         clear();
         generation_ = progress.generation;
     }
-    Told told{.where = node, .at = now, .text = {}, .count = 0, .times = {}, .pace = {}};
+    Told told{.where = node, .at = now, .text = {}, .ranks = progress.ranks, .times = {}, .pace = {}};
     const std::string quoted_node = quoted(node.node.value());
     for (const RankProgress& rank : progress.ranks) {
         add_rank(told.text, quoted_node, node.base_rank, rank);
@@ -101,7 +101,6 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
         told.pace.step_ns = std::max(told.pace.step_ns, rank.step_ns);
     }
     told.pace.memory = progress.memory;
-    told.count = progress.ranks.size();
     base_rank_of_[node.node] = node.base_rank;
     nodes_[node.base_rank] = std::move(told);
 }
@@ -128,7 +127,7 @@ void RankBoard::judge(Instant since) {
 std::size_t RankBoard::rank_count() const {
     std::size_t count = 0;
     for (const auto& [base_rank, told] : nodes_) {
-        count += told.count;
+        count += told.ranks.size();
     }
     return count;
 }
@@ -137,7 +136,7 @@ std::string RankBoard::ranks_json(std::size_t ranks_max) const {
     std::string list;
     std::size_t count = 0;
     for (const auto& [base_rank, told] : nodes_) {
-        count += told.count;
+        count += told.ranks.size();
         if (count > ranks_max) {
             break;
         }
@@ -168,6 +167,14 @@ std::string RankBoard::line(const NodeId& node) const {
     return fmt::format("{{\"event\":\"progress\",\"node\":{},\"ranks\":[{}]{}{}{}}}",
                        quoted(node.value()), told.text, memory_fields(told.pace.memory),
                        slowest.empty() ? "" : ",\"slowest\":", slowest);
+}
+
+void RankBoard::visit(const Visitor& visitor) const {
+    for (const auto& [base_rank, told] : nodes_) {
+        for (const RankProgress& rank : told.ranks) {
+            visitor(told.where, Rank(base_rank + rank.local_rank.value()), rank);
+        }
+    }
 }
 
 RankBoard::NodePace RankBoard::pace(const NodeId& node) const {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -53,6 +54,10 @@ public:
     };
     [[nodiscard]] NodePace pace(const NodeId& node) const;
 
+    /// What each rank has told last, in order.
+    using Visitor = std::function<void(const NodeOfRanks&, Rank, const RankProgress&)>;
+    void visit(const Visitor& visitor) const;
+
     struct Named {
         Slowest slowest;
         NodeOfRanks where;
@@ -64,7 +69,7 @@ private:
         NodeOfRanks where;
         Instant at{};
         std::string text;  ///< its ranks, without the brackets of a list
-        std::size_t count = 0;
+        std::vector<RankProgress> ranks;
         std::vector<StepTime> times;
         NodePace pace;
     };

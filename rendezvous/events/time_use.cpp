@@ -7,16 +7,6 @@ namespace ddprun::rdzv {
 
 namespace {
 
-std::string text_of(const Event& event, std::string_view name) {
-    for (const EventField& field : event.fields) {
-        const std::string* text = std::get_if<std::string>(&field.value);
-        if (field.name == name && text != nullptr) {
-            return *text;
-        }
-    }
-    return {};
-}
-
 void note_first(std::optional<Instant>& moment, Instant at) {
     if (!moment) {
         moment = at;

@@ -20,7 +20,7 @@ constexpr std::size_t kShownColumns = 80;
 
 Error bad_value(std::string_view path, std::string_view what) {
     const std::string_view takes = path == "/events"    ? "job=NAME, from=NUMBER and follow=0 or 1"
-                                   : path == "/metrics" ? "nodes=0 or 1"
+                                   : path == "/metrics" ? "nodes=0 or 1 and ranks=0 or 1"
                                                         : "job=NAME";
     return {ErrorCode::InvalidArgument,
             fmt::format("{}: {} takes {}", printable(what, kShownColumns), path, takes)};
@@ -46,7 +46,9 @@ Result<void> read_query(std::string_view path, urls::params_encoded_view query,
         if (name == "job" && !is_of_metrics) {
             request.job = value;
         } else if (is_of_metrics && name == "nodes" && number && *number <= 1) {
-            request.has_nodes = *number == 1;
+            request.figures.nodes = *number == 1;
+        } else if (is_of_metrics && name == "ranks" && number && *number <= 1) {
+            request.figures.ranks = *number == 1;
         } else if (is_of_events && name == "from" && number) {
             request.from = *number;
         } else if (is_of_events && name == "follow" && number && *number <= 1) {

@@ -5,13 +5,14 @@
 #include <string_view>
 
 #include "base/result.hpp"
+#include "rendezvous/events/figures_of.hpp"
 #include "rendezvous/http/page_files.hpp"
 
 namespace ddprun::rdzv {
 
 /// What a watcher asks for: `/status`, or `/events`, with `?from=N`, `&follow=1`, or with `Accept:
 /// text/event-stream`, which follows. Both with `job=NAME` where there are several. Or `/metrics`,
-/// with `nodes=1` those of each node, too; or `/`, the page, and its files.
+/// with `nodes=1` and `ranks=1` those of each node and rank, too; or `/`, the page, and its files.
 struct WatchRequest {
     enum class What { Status, Events, Metrics, Page };
     What what = What::Status;
@@ -19,7 +20,7 @@ struct WatchRequest {
     std::uint64_t from = 1;          ///< of events: the first that is wanted
     bool follows = false;            ///< of events: those to come, too
     bool is_sse = false;             ///< as server-sent events; else a line each
-    bool has_nodes = false;          ///< of metrics
+    FiguresOf figures{};             ///< of metrics
     const PageFile* file = nullptr;  ///< of the page
 };
 

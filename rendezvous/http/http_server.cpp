@@ -261,7 +261,7 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
     }
     const bool is_of_metrics = request->what == WatchRequest::What::Metrics;
     const Result<std::string> text = is_of_metrics
-                                         ? watched_.metrics(request->has_nodes, sessions_.size())
+                                         ? watched_.metrics(request->figures, sessions_.size())
                                          : watched_.status(request->job);
     if (!text) {
         const bool is_sent = co_await send_error(session, text.error(), keeps);

@@ -42,7 +42,7 @@ public:
     [[nodiscard]] virtual Result<std::string> status(const std::string& job) = 0;
 
     /// Figures in Prometheus' text format; `watchers` are connected.
-    [[nodiscard]] virtual Result<std::string> metrics(bool has_nodes, std::size_t watchers) = 0;
+    [[nodiscard]] virtual Result<std::string> metrics(FiguresOf extent, std::size_t watchers) = 0;
 
     /// Somebody follows the events of `job` as server-sent events, and has taken what there was.
     virtual void follows(const std::string& /*job*/) {}

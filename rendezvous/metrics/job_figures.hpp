@@ -8,6 +8,8 @@
 
 #include "base/instant.hpp"
 #include "rendezvous/events/event_log.hpp"
+#include "rendezvous/events/figures_of.hpp"
+#include "rendezvous/events/rank_board.hpp"
 #include "rendezvous/wire/control.hpp"
 
 namespace ddprun::rdzv {
@@ -16,13 +18,14 @@ namespace ddprun::rdzv {
 struct JobFigures {
     JobStatus status;
     std::shared_ptr<const EventLog> events;  ///< never null
+    const RankBoard* ranks = nullptr;        ///< null: nothing is known of them
 };
 
 /// What a daemon has for Prometheus.
 struct DaemonFigures {
     std::vector<JobFigures> jobs;
     std::size_t watchers = 0;  ///< over HTTP
-    bool has_nodes = false;    ///< the figures of each node are wanted, too
+    FiguresOf extent{};
     Instant now{};
 };
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -204,7 +206,121 @@ void add_nodes(std::vector<MetricFamily>& families, const std::vector<JobFigures
     }
 }
 
-std::string text_of(const DaemonFigures& daemon) {
+constexpr double kNanosecondsPerSecond = 1e9;
+constexpr double kPermille = 1000;
+constexpr double kMillisecondsPerSecond = 1000;
+
+/// Of jobs whose ranks tell steps: all take equally many of them.
+void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
+    Family step("ddprun_job_step", "The last training step that all ranks have told.");
+    Family pace("ddprun_job_steps_per_second", "Training steps that the job makes, of late.");
+    Family gpu("ddprun_job_gpu_use_ratio", "Share of the time in which its GPUs work, of late.");
+    for (const JobFigures& job : jobs) {
+        if (job.ranks == nullptr) {
+            continue;
+        }
+        std::optional<std::uint64_t> least;
+        std::uint64_t longest_ns = 0;
+        double gpu_use = 0;
+        int gpu_ranks = 0;
+        job.ranks->visit([&](const NodeOfRanks&, Rank, const RankProgress& rank) {
+            if (rank.step) {
+                least = std::min(least.value_or(*rank.step), *rank.step);
+            }
+            longest_ns = std::max(longest_ns, rank.step_ns.value_or(0));
+            gpu_use += rank.gpu_permille.value_or(0) / kPermille;
+            gpu_ranks += rank.gpu_permille ? 1 : 0;
+        });
+        const std::initializer_list<Label> labels{{"job_id", job.status.job.value()}};
+        if (least) {
+            step.add(labels, static_cast<double>(*least));
+        }
+        if (longest_ns > 0) {
+            pace.add(labels, kNanosecondsPerSecond / static_cast<double>(longest_ns));
+        }
+        if (gpu_ranks > 0) {
+            gpu.add(labels, gpu_use / gpu_ranks);
+        }
+    }
+    for (Family* family : {&step, &pace, &gpu}) {
+        family->move_to(families);
+    }
+}
+
+/// A figure of each rank that tells it.
+struct OfRank {
+    Family family;
+    std::optional<double> (*value)(const RankProgress&);
+};
+
+std::vector<OfRank> rank_families() {
+    using Value = std::optional<double>;
+    std::vector<OfRank> list;
+    list.push_back({Family("ddprun_rank_step", "The last training step that the rank has told."),
+                    [](const RankProgress& rank) {
+                        return rank.step ? Value(static_cast<double>(*rank.step)) : Value();
+                    }});
+    list.push_back({Family("ddprun_rank_step_age_seconds", "Since it told its last step."),
+                    [](const RankProgress& rank) {
+                        return rank.step_age_ms ? Value(static_cast<double>(*rank.step_age_ms) /
+                                                        kMillisecondsPerSecond)
+                                                : Value();
+                    }});
+    list.push_back({Family("ddprun_rank_steps_per_second", "Training steps it makes, of late."),
+                    [](const RankProgress& rank) {
+                        return rank.step_ns.value_or(0) > 0
+                                   ? Value(kNanosecondsPerSecond /
+                                           static_cast<double>(*rank.step_ns))
+                                   : Value();
+                    }});
+    list.push_back(
+        {Family("ddprun_rank_own_ratio",
+                "Share of a step in which the rank does not wait for others; the slowest has most."),
+         [](const RankProgress& rank) {
+             return rank.own_ns && rank.step_ns.value_or(0) > 0
+                        ? Value(std::min(static_cast<double>(*rank.own_ns) /
+                                             static_cast<double>(*rank.step_ns),
+                                         1.0))
+                        : Value();
+         }});
+    list.push_back(
+        {Family("ddprun_rank_memory_bytes", "Memory of the machine that it holds, resident."),
+         [](const RankProgress& rank) {
+             return rank.memory_bytes ? Value(static_cast<double>(*rank.memory_bytes)) : Value();
+         }});
+    list.push_back(
+        {Family("ddprun_rank_gpu_use_ratio", "Share of the time in which its GPUs work, of late."),
+         [](const RankProgress& rank) {
+             return rank.gpu_permille ? Value(*rank.gpu_permille / kPermille) : Value();
+         }});
+    return list;
+}
+
+void add_ranks(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
+    std::vector<OfRank> list = rank_families();
+    for (const JobFigures& job : jobs) {
+        if (job.ranks == nullptr) {
+            continue;
+        }
+        job.ranks->visit([&](const NodeOfRanks& node, Rank number, const RankProgress& rank) {
+            const std::string rank_text = std::to_string(number.value());
+            for (OfRank& one : list) {
+                if (const std::optional<double> value = one.value(rank)) {
+                    one.family.add({{"job_id", job.status.job.value()},
+                                    {"rank", rank_text},
+                                    {"node", node.node.value()},
+                                    {"host", node.hostname}},
+                                   *value);
+                }
+            }
+        });
+    }
+    for (OfRank& one : list) {
+        one.family.move_to(families);
+    }
+}
+
+std::string serialized(const DaemonFigures& daemon) {
     std::vector<MetricFamily> families;
     Family known("ddprun_jobs", "Jobs that this daemon knows.");
     known.add({}, static_cast<double>(daemon.jobs.size()));
@@ -216,8 +332,12 @@ std::string text_of(const DaemonFigures& daemon) {
     add_gauges(families, daemon.jobs);
     add_counters(families, daemon.jobs);
     add_times(families, daemon.jobs, daemon.now);
-    if (daemon.has_nodes) {
+    add_progress(families, daemon.jobs);
+    if (daemon.extent.nodes) {
         add_nodes(families, daemon.jobs);
+    }
+    if (daemon.extent.ranks) {
+        add_ranks(families, daemon.jobs);
     }
     return prometheus::TextSerializer().Serialize(families);
 }
@@ -225,7 +345,7 @@ std::string text_of(const DaemonFigures& daemon) {
 }  // namespace
 
 MetricsText prometheus_text() {
-    return text_of;
+    return serialized;
 }
 
 }  // namespace ddprun::rdzv

@@ -45,22 +45,24 @@ Result<std::shared_ptr<const EventLog>> WatchedJobs::events(const std::string& j
     return jobs_.events(all.front());
 }
 
-Result<std::string> WatchedJobs::metrics(bool has_nodes, std::size_t watchers) {
+Result<std::string> WatchedJobs::metrics(FiguresOf extent, std::size_t watchers) {
     if (!metrics_text_) {
         return Error{ErrorCode::NotFound,
                      "this ddprun-rendezvous has no /metrics: it was built without prometheus-cpp"};
     }
     DaemonFigures daemon{.jobs = {},
                          .watchers = watchers,
-                         .has_nodes = has_nodes,
+                         .extent = extent,
                          .now = std::chrono::steady_clock::now()};
     // One that does not lead knows no job, and says so.
     if (!leader_) {
+        progress_.look(JobId());
         const StatusExtent all{.nodes_max = limits_.nodes_max, .events_max = 0};
         jobs_.visit([this, &daemon, &all](const JobId& id, const Coordinator& coordinator) {
             if (coordinator.run() != nullptr) {
                 daemon.jobs.push_back({.status = status_of(id, *coordinator.run(), daemon.now, all),
-                                       .events = jobs_.events(id)});
+                                       .events = jobs_.events(id),
+                                       .ranks = progress_.board(id)});
             }
         });
     }

@@ -30,7 +30,7 @@ public:
 
     [[nodiscard]] Result<std::shared_ptr<const EventLog>> events(const std::string& job) override;
     [[nodiscard]] Result<std::string> status(const std::string& job) override;
-    [[nodiscard]] Result<std::string> metrics(bool has_nodes, std::size_t watchers) override;
+    [[nodiscard]] Result<std::string> metrics(FiguresOf extent, std::size_t watchers) override;
     void follows(const std::string& job) override { progress_.look(JobId(job)); }
     void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) override;
 

@@ -22,12 +22,21 @@ import urllib.request
 PATIENCE_S = 120  # on a machine that has no time for it
 BIN = DASHBOARD = DOCUMENT = ""
 
-# Fails once, then waits for somebody to write to it.
-WORKER = """#!/bin/sh
-[ "$TORCHELASTIC_RESTART_COUNT" != 0 ] || exit 3
-echo "rank $RANK waits"
-read -r line < "$1"
+# Fails once, then makes steps until somebody writes to it.
+WORKER = """import os, select, sys, time
+import ddprun
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(3)
+worker = ddprun.worker()
+print(f"rank {worker.rank} waits", flush=True)
+pipe = os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)
+step = 0
+while not select.select([pipe], [], [], 0.05)[0] or os.read(pipe, 3) == b"":
+    time.sleep(0.05)  # of an empty pipe that nobody has open
+    step += 1
+    worker.progress(step)
 """
+PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../worker_runtime/python")
 
 
 def free_port():
@@ -54,13 +63,12 @@ class Metrics(unittest.TestCase):
         self.folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="ddprun-"))
         kept = {key: value for key, value in os.environ.items()
                 if not re.match("SLURM|PET_|DDPRUN_|TORCH|KUBERNETES_", key)}
-        self.environment = {**kept, "HOME": self.folder}
+        self.environment = {**kept, "HOME": self.folder, "PYTHONPATH": PACKAGE}
         self.pipe = os.path.join(self.folder, "pipe")
         os.mkfifo(self.pipe)
-        self.worker = os.path.join(self.folder, "worker.sh")
+        self.worker = os.path.join(self.folder, "worker.py")
         with open(self.worker, "w", encoding="utf-8") as file:
             file.write(WORKER)
-        os.chmod(self.worker, 0o755)
         daemon = self.start("ddprun-rendezvous", "--port", "0", stdout=subprocess.PIPE)
         self.port = int(daemon.stdout.readline().rsplit(":", 1)[1])
 
@@ -84,7 +92,7 @@ class Metrics(unittest.TestCase):
         job = self.start("ddprun", "--nnodes", "1:2", "--nproc-per-node", "2", "--max-restarts",
                          "3", "--rdzv-id", "llama", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
                          "--rdzv-conf", "last_call_timeout=0", "--log-dir", self.folder + "/logs",
-                         "--no-python", self.worker, self.pipe, stdout=subprocess.PIPE,
+                         "--warm", "off", sys.executable, self.worker, self.pipe, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT)
         said = []
         while sum("waits" in line for line in said) < 2:
@@ -96,7 +104,10 @@ class Metrics(unittest.TestCase):
 
     def test_promtool_finds_nothing_wrong(self):
         with self.job():
-            headers, text = ask(self.port, "/metrics?nodes=1")
+            text = ""
+            while "ddprun_rank_steps_per_second{" not in text:
+                # The nodes tell it once somebody has asked; a scrape is told nothing by itself.
+                headers, text = ask(self.port, "/metrics?nodes=1&ranks=1")
             self.assertEqual(headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
             for line in ('ddprun_job_phase{job_id="llama",phase="running"} 1',
                          'ddprun_job_nodes{job_id="llama",standing="member"} 1',
@@ -110,7 +121,10 @@ class Metrics(unittest.TestCase):
                 found = [it for it in text.splitlines() if it.startswith(name + "{") and
                          all(label in it for label in labels.split(","))]
                 self.assertEqual([it.rsplit(" ", 1)[1] for it in found], [value], text)
-            self.assertNotIn("ddprun_node_", ask(self.port, "/metrics")[1])
+            plain = ask(self.port, "/metrics")[1]
+            self.assertNotIn("ddprun_node_", plain)
+            self.assertNotIn("ddprun_rank_", plain)
+            self.assertRegex(plain, r'ddprun_job_steps_per_second\{job_id="llama"\} [0-9.]+')
         done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, text=True,
                               capture_output=True, timeout=PATIENCE_S, check=False)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
@@ -145,7 +159,9 @@ class Metrics(unittest.TestCase):
                 time.sleep(0.2)  # Prometheus tells nobody when it has scraped.
             self.assertEqual([one["metric"]["phase"] for one in running], ["running"])
             self.assertEqual([one["metric"]["job_id"] for one in running], ["llama"])
-            known = names_of(ask(self.port, "/metrics?nodes=1")[1])
+            known = set()
+            while "ddprun_job_steps_per_second" not in known:  # Prometheus has asked for it
+                known = names_of(ask(self.port, "/metrics?nodes=1")[1])
             for expression in asked:
                 with self.subTest(asked=expression):
                     expression = expression.replace("$job_id", "llama").replace(

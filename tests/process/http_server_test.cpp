@@ -50,8 +50,8 @@ struct FakeRun final : Watched {
     [[nodiscard]] Result<std::string> status(const std::string& job) override {
         return fmt::format(R"({{"job":"{}"}})", job.empty() ? "llama" : job);
     }
-    [[nodiscard]] Result<std::string> metrics(bool has_nodes, std::size_t watchers) override {
-        return fmt::format("nodes {}\nwatchers {}\n", has_nodes, watchers);
+    [[nodiscard]] Result<std::string> metrics(FiguresOf extent, std::size_t watchers) override {
+        return fmt::format("nodes {}\nwatchers {}\n", extent.nodes, watchers);
     }
 
     std::shared_ptr<EventLog> log;

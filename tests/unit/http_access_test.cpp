@@ -117,8 +117,9 @@ TEST_CASE("what is asked for is a path, a job and where to begin") {
     const auto metrics = ask("/metrics?nodes=1");
     REQUIRE(metrics.has_value());
     CHECK(metrics->what == WatchRequest::What::Metrics);
-    CHECK(metrics->has_nodes);
-    CHECK_FALSE(ask("/metrics")->has_nodes);
+    CHECK(metrics->figures == FiguresOf{.nodes = true, .ranks = false});
+    CHECK(ask("/metrics")->figures == FiguresOf{});
+    CHECK(ask("/metrics?ranks=1&nodes=0")->figures == FiguresOf{.nodes = false, .ranks = true});
 
     const auto why_not = [&](const char* target) {
         const auto asked = ask(target);
@@ -134,6 +135,8 @@ TEST_CASE("what is asked for is a path, a job and where to begin") {
     CHECK(why_not("/events?from=x") == ErrorCode::InvalidArgument);
     CHECK(why_not("/events?from=-1") == ErrorCode::InvalidArgument);
     CHECK(why_not("/events?follow=2") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/metrics?ranks=2") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/status?ranks=1") == ErrorCode::InvalidArgument);
     CHECK(why_not("/metrics?job=a") == ErrorCode::InvalidArgument);
     CHECK(why_not("/status?nodes=1") == ErrorCode::InvalidArgument);
     CHECK(why_not("/status?from=1") == ErrorCode::InvalidArgument);

@@ -28,14 +28,34 @@ public:
     }
     void cut(std::uint64_t connection) { step(ConnectionEnded{ConnectionId(connection), false}); }
 
-    [[nodiscard]] std::string text(bool has_nodes = false) const {
+    [[nodiscard]] std::string text(FiguresOf extent = {}) const {
         const StatusExtent all{.nodes_max = 1000, .events_max = 0};
         return prometheus_text()(
             {.jobs = {{.status = status_of(id_, *coordinator_.run(), now_, all),
-                       .events = events_}},
+                       .events = events_,
+                       .ranks = &board_}},
              .watchers = 2,
-             .has_nodes = has_nodes,
+             .extent = extent,
              .now = now_});
+    }
+
+    /// All ranks of `node` are at `step`, and take so long for one.
+    void tell(const std::string& node, int base_rank, std::uint64_t step, Milliseconds takes,
+              Milliseconds own) {
+        Progress progress{.generation = Generation(1), .ranks = {}};
+        for (int i = 0; i < 2; ++i) {
+            progress.ranks.push_back({.local_rank = LocalRank(i),
+                                      .phase = RankPhase::Training,
+                                      .step = step,
+                                      .step_age_ms = 1500,
+                                      .step_ns = std::chrono::nanoseconds(takes).count(),
+                                      .own_ns = std::chrono::nanoseconds(own).count(),
+                                      .memory_bytes = 1024,
+                                      .gpu_permille = i == 0 ? 900 : 500});
+        }
+        board_.take(now_, {.node = NodeId(node), .hostname = "host-" + node,
+                           .base_rank = base_rank}, progress);
+        board_.judge(now_);
     }
 
 private:
@@ -52,7 +72,8 @@ private:
 
     const JobId id_{"llama \"7\"\n"};
     Coordinator coordinator_{id_, {.limits = {}}, Rng(1)};
-    std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>(Limits{});
+    std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>(Limits{}, EventsOf::Job);
+    RankBoard board_;
     Instant now_{};
 };
 
@@ -86,7 +107,29 @@ TEST_CASE("the figures of each node are told only to who asks for them") {
     Daemon daemon;
     daemon.join(1, "a", 2);
     CHECK(daemon.text().find("ddprun_node_") == std::string::npos);
-    CHECK(daemon.text(true).find(R"(,node="a",host="host-a"} 1)") != std::string::npos);
+    CHECK(daemon.text({.nodes = true}).find(R"(,node="a",host="host-a"} 1)") != std::string::npos);
+}
+
+TEST_CASE("what the ranks have told is told of the job, and of each rank to who asks") {
+    Daemon daemon;
+    daemon.join(1, "a", 2);
+    daemon.join(2, "b", 2);
+    CHECK(daemon.text().find("ddprun_job_step") == std::string::npos);
+    daemon.tell("a", 0, 41, Milliseconds(500), Milliseconds(100));
+    daemon.tell("b", 2, 40, Milliseconds(400), Milliseconds(100));
+    const std::string job = R"(job_id="llama \"7\"\n")";
+    const std::string text = daemon.text({.ranks = true});
+    CHECK(has_line(text, "ddprun_job_step{" + job + "} 40"));
+    CHECK(has_line(text, "ddprun_job_steps_per_second{" + job + "} 2"));
+    CHECK(has_line(text, "ddprun_job_gpu_use_ratio{" + job + "} 0.7"));
+    const std::string rank = job + R"(,rank="3",node="b",host="host-b"} )";
+    CHECK(has_line(text, "ddprun_rank_step{" + rank + "40"));
+    CHECK(has_line(text, "ddprun_rank_step_age_seconds{" + rank + "1.5"));
+    CHECK(has_line(text, "ddprun_rank_steps_per_second{" + rank + "2.5"));
+    CHECK(has_line(text, "ddprun_rank_own_ratio{" + rank + "0.25"));
+    CHECK(has_line(text, "ddprun_rank_memory_bytes{" + rank + "1024"));
+    CHECK(has_line(text, "ddprun_rank_gpu_use_ratio{" + rank + "0.5"));
+    CHECK(daemon.text({.nodes = true}).find("ddprun_rank_") == std::string::npos);
 }
 
 }  // namespace
