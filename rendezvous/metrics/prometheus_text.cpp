@@ -209,6 +209,7 @@ void add_nodes(std::vector<MetricFamily>& families, const std::vector<JobFigures
 constexpr double kNanosecondsPerSecond = 1e9;
 constexpr double kPermille = 1000;
 constexpr double kMillisecondsPerSecond = 1000;
+constexpr double kMilliwattsPerWatt = 1000;
 
 /// Of jobs whose ranks tell steps: all take equally many of them.
 void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
@@ -253,18 +254,18 @@ struct OfRank {
     std::optional<double> (*value)(const RankProgress&);
 };
 
+std::optional<double> number(const std::optional<std::uint64_t>& value, double per = 1) {
+    return value ? std::optional(static_cast<double>(*value) / per) : std::nullopt;
+}
+
 std::vector<OfRank> rank_families() {
     using Value = std::optional<double>;
     std::vector<OfRank> list;
     list.push_back({Family("ddprun_rank_step", "The last training step that the rank has told."),
-                    [](const RankProgress& rank) {
-                        return rank.step ? Value(static_cast<double>(*rank.step)) : Value();
-                    }});
+                    [](const RankProgress& rank) { return number(rank.step); }});
     list.push_back({Family("ddprun_rank_step_age_seconds", "Since it told its last step."),
                     [](const RankProgress& rank) {
-                        return rank.step_age_ms ? Value(static_cast<double>(*rank.step_age_ms) /
-                                                        kMillisecondsPerSecond)
-                                                : Value();
+                        return number(rank.step_age_ms, kMillisecondsPerSecond);
                     }});
     list.push_back({Family("ddprun_rank_steps_per_second", "Training steps it makes, of late."),
                     [](const RankProgress& rank) {
@@ -283,11 +284,16 @@ std::vector<OfRank> rank_families() {
                                          1.0))
                         : Value();
          }});
-    list.push_back(
-        {Family("ddprun_rank_memory_bytes", "Memory of the machine that it holds, resident."),
-         [](const RankProgress& rank) {
-             return rank.memory_bytes ? Value(static_cast<double>(*rank.memory_bytes)) : Value();
-         }});
+    list.push_back({Family("ddprun_rank_memory_bytes", "Memory of the machine it holds, resident."),
+                    [](const RankProgress& rank) { return number(rank.memory_bytes); }});
+    list.push_back({Family("ddprun_rank_memory_peak_bytes", "The most of that so far."),
+                    [](const RankProgress& rank) { return number(rank.memory_peak_bytes); }});
+    list.push_back({Family("ddprun_rank_gpu_memory_bytes", "Of its GPUs, in use by anybody."),
+                    [](const RankProgress& rank) { return number(rank.gpu_memory_bytes); }});
+    list.push_back({Family("ddprun_rank_gpu_power_watts", "What its GPUs draw."),
+                    [](const RankProgress& rank) {
+                        return number(rank.gpu_milliwatts, kMilliwattsPerWatt);
+                    }});
     list.push_back(
         {Family("ddprun_rank_gpu_use_ratio", "Share of the time in which its GPUs work, of late."),
          [](const RankProgress& rank) {

@@ -51,7 +51,10 @@ public:
                                       .step_ns = std::chrono::nanoseconds(takes).count(),
                                       .own_ns = std::chrono::nanoseconds(own).count(),
                                       .memory_bytes = 1024,
-                                      .gpu_permille = i == 0 ? 900 : 500});
+                                      .memory_peak_bytes = 2048,
+                                      .gpu_permille = i == 0 ? 900 : 500,
+                                      .gpu_memory_bytes = 512,
+                                      .gpu_milliwatts = 350500});
         }
         board_.take(now_, {.node = NodeId(node), .hostname = "host-" + node,
                            .base_rank = base_rank}, progress);
@@ -128,7 +131,10 @@ TEST_CASE("what the ranks have told is told of the job, and of each rank to who 
     CHECK(has_line(text, "ddprun_rank_steps_per_second{" + rank + "2.5"));
     CHECK(has_line(text, "ddprun_rank_own_ratio{" + rank + "0.25"));
     CHECK(has_line(text, "ddprun_rank_memory_bytes{" + rank + "1024"));
+    CHECK(has_line(text, "ddprun_rank_memory_peak_bytes{" + rank + "2048"));
     CHECK(has_line(text, "ddprun_rank_gpu_use_ratio{" + rank + "0.5"));
+    CHECK(has_line(text, "ddprun_rank_gpu_memory_bytes{" + rank + "512"));
+    CHECK(has_line(text, "ddprun_rank_gpu_power_watts{" + rank + "350.5"));
     CHECK(daemon.text({.nodes = true}).find("ddprun_rank_") == std::string::npos);
 }
 
