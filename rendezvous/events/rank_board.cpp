@@ -86,7 +86,8 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
         clear();
         generation_ = progress.generation;
     }
-    Told told{.where = node, .at = now, .text = {}, .ranks = progress.ranks, .times = {}, .pace = {}};
+    Told told{
+        .where = node, .at = now, .text = {}, .ranks = progress.ranks, .times = {}, .pace = {}};
     const std::string quoted_node = quoted(node.node.value());
     for (const RankProgress& rank : progress.ranks) {
         add_rank(told.text, quoted_node, node.base_rank, rank);

@@ -276,7 +276,7 @@ std::vector<OfRank> rank_families() {
                     }});
     list.push_back(
         {Family("ddprun_rank_own_ratio",
-                "Share of a step in which the rank does not wait for others; the slowest has most."),
+                "Share of a step in which it does not wait for others; the slowest has most."),
          [](const RankProgress& rank) {
              return rank.own_ns && rank.step_ns.value_or(0) > 0
                         ? Value(std::min(static_cast<double>(*rank.own_ns) /
@@ -290,10 +290,9 @@ std::vector<OfRank> rank_families() {
                     [](const RankProgress& rank) { return number(rank.memory_peak_bytes); }});
     list.push_back({Family("ddprun_rank_gpu_memory_bytes", "Of its GPUs, in use by anybody."),
                     [](const RankProgress& rank) { return number(rank.gpu_memory_bytes); }});
-    list.push_back({Family("ddprun_rank_gpu_power_watts", "What its GPUs draw."),
-                    [](const RankProgress& rank) {
-                        return number(rank.gpu_milliwatts, kMilliwattsPerWatt);
-                    }});
+    list.push_back(
+        {Family("ddprun_rank_gpu_power_watts", "What its GPUs draw."),
+         [](const RankProgress& rank) { return number(rank.gpu_milliwatts, kMilliwattsPerWatt); }});
     list.push_back(
         {Family("ddprun_rank_gpu_use_ratio", "Share of the time in which its GPUs work, of late."),
          [](const RankProgress& rank) {

@@ -92,8 +92,8 @@ class Metrics(unittest.TestCase):
         job = self.start("ddprun", "--nnodes", "1:2", "--nproc-per-node", "2", "--max-restarts",
                          "3", "--rdzv-id", "llama", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
                          "--rdzv-conf", "last_call_timeout=0", "--log-dir", self.folder + "/logs",
-                         "--warm", "off", sys.executable, self.worker, self.pipe, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT)
+                         "--warm", "off", sys.executable, self.worker, self.pipe,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         said = []
         while sum("waits" in line for line in said) < 2:
             said.append(job.stdout.readline())

@@ -56,8 +56,9 @@ public:
                                       .gpu_memory_bytes = 512,
                                       .gpu_milliwatts = 350500});
         }
-        board_.take(now_, {.node = NodeId(node), .hostname = "host-" + node,
-                           .base_rank = base_rank}, progress);
+        board_.take(now_,
+                    {.node = NodeId(node), .hostname = "host-" + node, .base_rank = base_rank},
+                    progress);
         board_.judge(now_);
     }
 
