@@ -179,6 +179,17 @@ struct Limits {
     Milliseconds run_answer_timeout{5000};  ///< a ddprun that ddpctl asks; it may be stopped
     std::size_t run_answer_bytes_max = std::size_t{16} << 20;  ///< of its whole status
 
+    // What workers have written, for who reads it through the rendezvous.
+    std::size_t readers_max = 16;  ///< at once, of a daemon, and of a node
+    std::size_t read_piece_bytes_max = std::size_t{16} << 10;  ///< one message of a node; lines too
+    std::size_t read_piece_bytes_min = 1024;  ///< the same where many nodes are read at once
+    /// what all nodes together have sent for one reader that has not taken it: one piece of each
+    std::size_t read_waiting_bytes_max = std::size_t{16} << 20;
+    std::size_t read_pattern_bytes_max = 1024;  ///< of a regular expression
+    Milliseconds read_answer_timeout{10000};    ///< of a node, in turn; then the next one is read
+    /// at the end of a job, for who follows to get the last lines
+    Milliseconds read_end_timeout{2000};
+
     // Warm starts.
     /// workers run so long, and have imported nothing for so long, before standbys for the next
     /// ones are prepared: past their first steps

@@ -337,6 +337,12 @@ void Supervisor::State::hear(const rdzv::Watch& /*message*/) {
     // ProgressTeller answers it: it changes nothing.
 }
 
+void Supervisor::State::hear(const rdzv::ReadWorkers& /*message*/) {
+    // WorkersReaders answer it, and the next: they change nothing.
+}
+
+void Supervisor::State::hear(const rdzv::ReadOn& /*message*/) {}
+
 void Supervisor::State::hear(const rdzv::Redirect& /*message*/) {
     // The link follows it by itself.
 }

@@ -207,7 +207,8 @@ void receive(Step& step, ConnectionId connection, const AgentMessage& message) {
                    [&](const WorkerFailed& m) { worker_failed(step, connection, m); },
                    [&](const Quiet& m) { quiet(step, connection, m); },
                    [&](const Reached& m) { reached(step, connection, m); },
-                   [](const Progress&) {},  // of who watches: Server
+                   [](const Progress&) {},     // of who watches: Server
+                   [](const WorkersRead&) {},  // of who reads: Server
                    [&](const Stopped& m) { stopped(step, connection, m); },
                    [&](const Leave& m) { leave(step, connection, m); },
                    [&](const Unkillable& m) { unkillable(step, connection, m); },

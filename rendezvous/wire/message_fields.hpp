@@ -61,6 +61,11 @@ inline constexpr std::array kMomentNames = {
     std::pair{std::string_view("first_step"), Moment::FirstStep},
 };
 
+inline constexpr std::array kWorkersTextNames = {
+    std::pair{std::string_view("logs"), WorkersText::Logs},
+    std::pair{std::string_view("stacks"), WorkersText::Stacks},
+};
+
 inline constexpr std::array kRankPhaseNames = {
     std::pair{std::string_view("spawned"), RankPhase::Spawned},
     std::pair{std::string_view("main"), RankPhase::Main},
@@ -103,6 +108,10 @@ void visit_generation(Visitor& visit, Field& generation) {
 template <typename Visitor, typename Field>
 void visit_local_rank(Visitor& visit, Field& local_rank) {
     visit.number("local_rank", local_rank, 0, visit.limits().slots_max - 1);
+}
+template <typename Visitor, typename Field>
+void visit_reader(Visitor& visit, Field& reader) {
+    visit.number("reader", reader, std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max());
 }
 
 // ---------------------------------------------------------------------------------------- values
@@ -291,6 +300,7 @@ struct Fields<Join> {
         visit.choice("prepares", join.prepares, kPreparesNames);
         visit.object("fingerprint", join.fingerprint);
         visit.flag("tells_progress", join.tells_progress);
+        visit.flag("shows_workers", join.shows_workers);
     }
 };
 
@@ -348,6 +358,19 @@ struct Fields<Progress> {
         visit_generation(visit, progress.generation);
         visit.objects("ranks", progress.ranks, static_cast<std::size_t>(visit.limits().slots_max));
         visit.object("memory", progress.memory);
+    }
+};
+
+template <>
+struct Fields<WorkersRead> {
+    static constexpr std::string_view type = "workers_read";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& read, Visitor& visit) {
+        visit_reader(visit, read.reader);
+        visit.bytes("bytes", read.bytes, visit.limits().read_piece_bytes_max);
+        visit.flag("is_last", read.is_last);
+        visit.text("error", read.error);
     }
 };
 
@@ -470,6 +493,36 @@ struct Fields<Watch> {
     static void visit(Message& watch, Visitor& visit) {
         visit.duration("interval_ms", watch.interval);
         visit.duration("lasts_ms", watch.lasts);
+    }
+};
+
+template <>
+struct Fields<ReadWorkers> {
+    static constexpr std::string_view type = "read_workers";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& read, Visitor& visit) {
+        visit_reader(visit, read.reader);
+        visit.choice("what", read.what, kWorkersTextNames);
+        visit.number("rank", read.rank, 0, kIntMax);
+        visit.number("generation", read.generation, std::uint64_t{1},
+                     std::numeric_limits<std::uint64_t>::max());
+        visit.text("pattern", read.pattern);
+        visit.number("last_lines", read.last_lines, 0, kIntMax);
+        visit.flag("follows", read.follows);
+        visit.number("piece_bytes", read.piece_bytes, 1,
+                     static_cast<int>(visit.limits().read_piece_bytes_max));
+    }
+};
+
+template <>
+struct Fields<ReadOn> {
+    static constexpr std::string_view type = "read_on";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& on, Visitor& visit) {
+        visit_reader(visit, on.reader);
+        visit.flag("stops", on.stops);
     }
 };
 

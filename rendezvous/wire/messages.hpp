@@ -175,6 +175,9 @@ struct RankProgress {
     bool operator==(const RankProgress&) const = default;
 };
 
+/// What somebody wants to read of the workers of a node.
+enum class WorkersText { Logs, Stacks };
+
 // ---------------------------------------------------------------------- agent to the rendezvous
 
 /// The first message of a connection, unless it is Unfit.
@@ -200,6 +203,7 @@ struct Join {
     Prepares prepares = Prepares::Nobody;
     Fingerprint fingerprint;
     bool tells_progress = false;  ///< it knows Watch
+    bool shows_workers = false;   ///< it knows ReadWorkers
 
     bool operator==(const Join&) const = default;
 };
@@ -262,6 +266,17 @@ struct Progress {
     std::optional<HostMemory> memory;
 
     bool operator==(const Progress&) const = default;
+};
+
+/// A piece of what ReadWorkers asked for: whole lines, at most as many bytes as it said. The next
+/// one is not sent before ReadOn.
+struct WorkersRead {
+    std::uint64_t reader = 0;
+    std::string bytes;  ///< any bytes
+    bool is_last = false;
+    std::string error;  ///< the last one: why there is no more; empty: that was all
+
+    bool operator==(const WorkersRead&) const = default;
 };
 
 /// This node was told by `signal` to leave the job.
@@ -361,6 +376,29 @@ struct Watch {
     bool operator==(const Watch&) const = default;
 };
 
+/// Somebody reads what the workers of this node have written, or where they are: answered by
+/// WorkersRead. Nothing of it is sent before. Only to nodes that have joined with shows_workers.
+struct ReadWorkers {
+    std::uint64_t reader = 0;  ///< names this one; of the connection
+    WorkersText what = WorkersText::Logs;
+    std::optional<int> rank;                  ///< none: all of this node
+    std::optional<std::uint64_t> generation;  ///< none: each rank's newest
+    std::string pattern;                      ///< an extended regular expression; empty: every line
+    std::optional<int> last_lines;            ///< of each log, to begin with; none: all
+    bool follows = false;    ///< what is written from now on, too, until the run is over
+    int piece_bytes = 4096;  ///< of one answer; longer lines are cut
+
+    bool operator==(const ReadWorkers&) const = default;
+};
+
+/// The last piece has been taken: one more may be sent.
+struct ReadOn {
+    std::uint64_t reader = 0;
+    bool stops = false;  ///< nobody reads any more; there is no answer
+
+    bool operator==(const ReadOn&) const = default;
+};
+
 /// This daemon does not lead: join at `endpoint` (HOST:PORT; empty: try any). The connection is
 /// closed next.
 struct Redirect {
@@ -436,8 +474,9 @@ struct Acknowledge {
 };
 
 using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Quiet, Reached, Progress,
-                                  Stopped, Leave, Unkillable, Goodbye, Unfit, Beat>;
-using RendezvousMessage = std::variant<Accepted, Refused, Waiting, Notice, Watch, Redirect, Prepare,
-                                       Start, Stop, Released, Verdict, Acknowledge>;
+                                  WorkersRead, Stopped, Leave, Unkillable, Goodbye, Unfit, Beat>;
+using RendezvousMessage =
+    std::variant<Accepted, Refused, Waiting, Notice, Watch, ReadWorkers, ReadOn, Redirect, Prepare,
+                 Start, Stop, Released, Verdict, Acknowledge>;
 
 }  // namespace ddprun::rdzv

@@ -66,6 +66,14 @@ std::string text_of(const Watch& m) {
                        render_duration(m.interval));
 }
 
+std::string text_of(const ReadWorkers& m) {
+    return fmt::format("ReadWorkers {}", m.reader);
+}
+
+std::string text_of(const ReadOn& m) {
+    return fmt::format("ReadOn {}", m.reader);
+}
+
 std::string text_of(const Redirect& m) {
     return "Redirect " + m.endpoint;
 }

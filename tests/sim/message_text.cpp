@@ -35,6 +35,9 @@ std::string text_of(const rdzv::Reached& m) {
 std::string text_of(const rdzv::Progress& m) {
     return fmt::format("Progress {}: {} ranks", m.generation.value(), m.ranks.size());
 }
+std::string text_of(const rdzv::WorkersRead& m) {
+    return fmt::format("WorkersRead {}: {} bytes", m.reader, m.bytes.size());
+}
 std::string text_of(const rdzv::Unkillable& m) {
     return fmt::format("Unkillable {}", m.generation.value());
 }
@@ -63,6 +66,14 @@ std::string text_of(const rdzv::Notice& m) {
 
 std::string text_of(const rdzv::Watch& m) {
     return fmt::format("Watch every {} ms", m.interval.count());
+}
+
+std::string text_of(const rdzv::ReadWorkers& m) {
+    return fmt::format("ReadWorkers {}", m.reader);
+}
+
+std::string text_of(const rdzv::ReadOn& m) {
+    return fmt::format("ReadOn {}", m.reader);
 }
 
 std::string text_of(const rdzv::Redirect& m) {

@@ -74,6 +74,10 @@ Progress sample<Progress>() {
     return {Generation(1), {{.local_rank = LocalRank(0)}}};
 }
 template <>
+WorkersRead sample<WorkersRead>() {
+    return {.reader = 1, .bytes = "[0] hello\n"};
+}
+template <>
 Unkillable sample<Unkillable>() {
     return {Generation(1)};
 }
@@ -99,13 +103,13 @@ std::vector<AgentMessage> all_messages() {
     return all_messages(std::make_index_sequence<std::variant_size_v<AgentMessage>>());
 }
 
-constexpr std::array<const char*, 12> kMessageNames = {
-    "Join",    "WorkerFinished", "WorkerFailed", "Quiet",   "Reached", "Progress",
+constexpr std::array<const char*, 13> kMessageNames = {
+    "Join",    "WorkerFinished", "WorkerFailed", "Quiet",   "Reached", "Progress", "WorkersRead",
     "Stopped", "Leave",          "Unkillable",   "Goodbye", "Unfit",   "Beat"};
 static_assert(std::variant_size_v<AgentMessage> == kMessageNames.size());
-constexpr std::array<const char*, 12> kAnswerNames = {
-    "Accepted", "Refused", "Waiting", "Notice",   "Watch",   "Redirect",
-    "Prepare",  "Start",   "Stop",    "Released", "Verdict", "Acknowledge"};
+constexpr std::array<const char*, 14> kAnswerNames = {
+    "Accepted", "Refused", "Waiting", "Notice", "Watch",    "ReadWorkers", "ReadOn",
+    "Redirect", "Prepare", "Start",   "Stop",   "Released", "Verdict",     "Acknowledge"};
 static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
 constexpr std::array<const char*, 6> kPhaseNames = {"Forming", "Running",  "Stopping",
                                                     "Closed",  "Adopting", "Restored"};
@@ -210,6 +214,7 @@ const std::map<std::string, Row> kTable = {
     {"Quiet", {"-", "-", "-", "-", "-", "-"}},
     {"Reached", {"-", "-", "-", "-", "-", "-"}},
     {"Progress", {"-", "-", "-", "-", "-", "-"}},
+    {"WorkersRead", {"-", "-", "-", "-", "-", "-"}},
     {"Stopped", {"-", "a<-Stop b<-Stop =Stopping", "-", "-", "-", "-"}},
     {"Leave", {"a<-Released =Closed", "a<-Stop b<-Stop =Stopping", "-", "-", "-", "-"}},
     {"Unkillable", {"-", "a<-Stop =Stopping", "-", "-", "-", "-"}},
