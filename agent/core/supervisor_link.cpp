@@ -231,6 +231,7 @@ void Supervisor::State::join_if_possible() {
     join.run_token = holds_workers() ? group_token_ : run_token_;
     join.newest = highest_heard_;
     join.tells_progress = true;
+    join.shows_workers = true;
     if (prepare_ == PrepareState::Done || holds_workers()) {
         join.prepares = rdzv::Prepares::Nobody;
     } else if (holds_prepare() && join.prepares == rdzv::Prepares::Job) {

@@ -136,6 +136,14 @@ void Agent::start_link() {
         if (standbys_ && std::holds_alternative<rdzv::Waiting>(message)) {
             standbys_->check();  // What this node waits for has changed: it may start soon.
         }
+        const bool is_last = std::holds_alternative<rdzv::Verdict>(message) ||
+                             std::holds_alternative<rdzv::Released>(message);
+        if (is_last) {
+            // This node goes then: who follows its logs has the last lines before.
+            events_->finish_reading(
+                [this, message] { feed(FromRendezvous{rdzv::RendezvousMessage(message)}); });
+            return;
+        }
         feed(FromRendezvous{std::move(message)});
     };
     link_->start(std::move(events));
@@ -343,6 +351,7 @@ RunEvents::Ask Agent::run_events_ask() {
             helpers_.gpu_helper.ask(question, timeout, std::move(on_answer));
         };
     }
+    ask.on_child = [this](int pid) { exclude_from_sweeps(pid); };
     return ask;
 }
 

@@ -63,7 +63,13 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
       server_(io, options.limits, *this),
       options_(options),
       program_(program),
-      run_folder_(options.log_dir) {
+      run_folder_(options.log_dir),
+      readers_(io, options.limits, run_folder_, options.identity.hostname,
+               {.answer = [this](const rdzv::WorkersRead& piece) { ask_.send(piece); },
+                .on_child = [this](int pid) { ask_.on_child(pid); }}),
+      readers_here_(io, options.limits, run_folder_, options.identity.hostname,
+                    {.answer = [this](const rdzv::WorkersRead& piece) { take_piece(piece); },
+                     .on_child = [this](int pid) { ask_.on_child(pid); }}) {
     Chronicle::Events events;
     const Instant now = now_here();
     chronicle_.begin(now, events);
@@ -87,12 +93,9 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
     }
     if (std::holds_alternative<LinkDown>(input)) {
         moments_told_.cut_off();
+        readers_.stop();
     } else if (const FromRendezvous* from = std::get_if<FromRendezvous>(&input)) {
-        if (const auto* accepted = std::get_if<rdzv::Accepted>(&from->message)) {
-            tell_moments(moments_told_.met(now, accepted->hears_moments));
-        } else if (const auto* watch = std::get_if<rdzv::Watch>(&from->message)) {
-            teller_.hear(*watch);
-        }
+        hear(from->message, now);
     }
     Chronicle::Events events;
     chronicle_.observe(now, input, effects, events);
@@ -103,6 +106,18 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
     if (has_live_line_ && has_started) {
         live_line_.begin(generation_, base_rank_ == 0, chronicle_.nodes(), world_size_);
         live_timer_.set(now);
+    }
+}
+
+void RunEvents::hear(const rdzv::RendezvousMessage& message, Instant now) {
+    if (const auto* accepted = std::get_if<rdzv::Accepted>(&message)) {
+        tell_moments(moments_told_.met(now, accepted->hears_moments));
+    } else if (const auto* watch = std::get_if<rdzv::Watch>(&message)) {
+        teller_.hear(*watch);
+    } else if (const auto* read = std::get_if<rdzv::ReadWorkers>(&message)) {
+        readers_.hear(*read);
+    } else if (const auto* on = std::get_if<rdzv::ReadOn>(&message)) {
+        readers_.hear(*on);
     }
 }
 
@@ -277,11 +292,58 @@ void RunEvents::show_live() {
     }
 }
 
+Result<std::uint64_t> RunEvents::read_workers(const std::string& job,
+                                              const rdzv::ReadWorkers& question) {
+    if (const Result<void> known = check_name(job); !known) {
+        return known.error();
+    }
+    rdzv::ReadWorkers own = question;
+    own.reader = ++last_reading_;
+    own.piece_bytes = static_cast<int>(options_.limits.read_piece_bytes_max);
+    read_here_[own.reader] = {};
+    readers_here_.hear(own);
+    return own.reader;
+}
+
+void RunEvents::take_piece(const rdzv::WorkersRead& piece) {
+    const auto found = read_here_.find(piece.reader);
+    if (found == read_here_.end()) {
+        return;
+    }
+    ReadHere& read = found->second;
+    read.waiting += piece.error.empty() ? piece.bytes : "ddprun: " + piece.error + "\n";
+    read.is_owed = true;
+    read.is_over = piece.is_last;
+    server_.published();
+}
+
+std::optional<std::string> RunEvents::take_read(std::uint64_t reading) {
+    const auto found = read_here_.find(reading);
+    if (found == read_here_.end() || (found->second.is_over && found->second.waiting.empty())) {
+        return std::nullopt;
+    }
+    if (std::exchange(found->second.is_owed, false)) {
+        readers_here_.hear(rdzv::ReadOn{.reader = reading});
+    }
+    return std::exchange(found->second.waiting, {});
+}
+
+void RunEvents::end_reading(std::uint64_t reading) {
+    read_here_.erase(reading);
+    readers_here_.hear(rdzv::ReadOn{.reader = reading, .stops = true});
+}
+
+void RunEvents::finish_reading(std::function<void()> done) {
+    readers_.finish(std::move(done));
+}
+
 void RunEvents::stop(std::function<void()> done) {
     live_timer_.set(std::nullopt);
     output_.show_live({});
     teller_.stop();
     node_watch_.end();
+    readers_.stop();
+    readers_here_.finish([] {});
     server_.stop(std::move(done));
 }
 

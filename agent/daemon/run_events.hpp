@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/node_watch.hpp"
 #include "agent/daemon/progress_teller.hpp"
+#include "agent/helpers/workers_readers.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
@@ -39,6 +42,7 @@ public:
         std::function<void(Milliseconds timeout,
                            std::function<void(std::optional<std::string> answer)>)>
             gpu_figures = {};
+        std::function<void(int pid)> on_child;  ///< one of this process that is no worker's
     };
 
     /// `has_live_line`: a terminal shows how far the job is.
@@ -59,6 +63,10 @@ public:
     /// Where the time of this run went so far.
     [[nodiscard]] const rdzv::TimeUse& time_use() const { return log_->time_use(); }
 
+    /// The workers have ended for good: who follows what they write is sent the rest, then `done`
+    /// is called; at once if nobody does.
+    void finish_reading(std::function<void()> done);
+
     /// Tells watchers the last events; `done` is called when they have them, or soon.
     void stop(std::function<void()> done);
 
@@ -68,10 +76,23 @@ public:
     /// Refused: the rendezvous has them.
     [[nodiscard]] Result<std::string> metrics(rdzv::FiguresOf extent,
                                               std::size_t watchers) override;
+    [[nodiscard]] Result<std::uint64_t> read_workers(const std::string& job,
+                                                     const rdzv::ReadWorkers& question) override;
+    [[nodiscard]] std::optional<std::string> take_read(std::uint64_t reading) override;
+    void end_reading(std::uint64_t reading) override;
 
 private:
     [[nodiscard]] std::vector<WorkerState> workers() const;
     [[nodiscard]] NodeWatch::Ask node_watch_ask();
+    /// Of one who reads on this run's socket.
+    struct ReadHere {
+        std::string waiting;
+        bool is_owed = false;  ///< it was sent, and is not taken
+        bool is_over = false;
+    };
+
+    void take_piece(const rdzv::WorkersRead& piece);
+    void hear(const rdzv::RendezvousMessage& message, Instant now);
     void tell_moments(std::optional<rdzv::Reached> reached);
     [[nodiscard]] rdzv::Progress progress();
     [[nodiscard]] rdzv::Progress watched_progress();
@@ -98,6 +119,10 @@ private:
     int base_rank_ = 0;
     int world_size_ = 0;
     std::string run_folder_;
+    WorkersReaders readers_;       ///< for the rendezvous
+    WorkersReaders readers_here_;  ///< for who asks on this run's socket
+    std::map<std::uint64_t, ReadHere> read_here_;
+    std::uint64_t last_reading_ = 0;
     bool is_answering_ = false;
 };
 

@@ -178,4 +178,10 @@ Result<void> show_events(const std::string& folder, std::uint64_t from, bool fol
     return copy_file(folder, from, out);
 }
 
+Result<void> show_answer(const std::string& folder, const std::string& target, std::FILE* out) {
+    HttpRequest request(kPeer);
+    const Result<void> sent = ask(request, folder, target);
+    return sent ? request.copy_to(out) : sent;
+}
+
 }  // namespace ddprun::launcher

@@ -27,4 +27,8 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> show_events(const std::string& folder, std::uint64_t from, bool follows,
                                        std::FILE* out);
 
+/// Writes the answer of that run to GET `target` to `out`, as it comes.
+[[nodiscard]] Result<void> show_answer(const std::string& folder, const std::string& target,
+                                       std::FILE* out);
+
 }  // namespace ddprun::launcher

@@ -66,7 +66,7 @@ struct Flags {
     bool only_says = false;
     std::string run;     ///< of status, events, stacks, report: which one here; empty: not given
     std::string bundle;  ///< of report: the file to write
-    bool wants_each = false;  ///< of stacks: each rank's, whole
+    bool wants_each = false;  ///< of stacks: each rank's, whole; of logs: all nodes'
     std::uint64_t first_event = 1;
     std::string http_token_file;
     bool follows_events = false;
@@ -171,6 +171,9 @@ options of logs:
   --grep PATTERN        only lines with this extended regular expression
   --generation N        of an earlier generation, as the report and `attempt_<N - 1>` count them;
                         default: of each rank the newest. Not with --follow
+  --all                 of all nodes of a job at work, which send it through the rendezvous; lines
+                        begin with [rank host], both streams are on stdout. --rank is one then.
+                        --rdzv-endpoint, --http-token-file and --rdzv-id: as of events
   --rdzv-id JOB         the newest run of this job; default: of any
   --log-dir DIR         as ddprun was given it. Default: $PET_LOG_DIR, else
                         ${TMPDIR:-/tmp}/ddprun-<uid>
@@ -227,6 +230,7 @@ examples:
   ddpctl logs --rank 0 --follow
   ddpctl logs --grep 'nan|inf' --follow
   ddpctl logs --rank 3 --generation 1 -n 50     # what rank 3 said before the first restart
+  ddpctl logs --all --rdzv-endpoint head:29400 --grep 'nan|inf' --follow
   ddpctl clean --keep 20
   ddpctl drain gpu-07 --rdzv-endpoint head:29400 --rdzv-id llama
   srun ddpctl doctor --peers                    # on every node of the step
@@ -301,6 +305,23 @@ void declare_orders(CLI::App& app, Flags& flags) {
     }
 }
 
+/// What an agent runs for who reads logs through the rendezvous (WorkersReaders).
+void declare_node_logs(CLI::App& app, Flags& flags) {
+    CLI::App* const of_node = app.add_subcommand("node-logs");
+    of_node->add_option("--run", flags.logs.run)->required();
+    of_node->add_option("--host", flags.logs.host)->required();
+    of_node->add_option("--line-bytes", flags.logs.line_bytes_max);
+    of_node->add_option("--rank", flags.logs.ranks)->check(CLI::NonNegativeNumber);
+    of_node->add_flag("--follow", flags.logs.follows);
+    of_node->add_option("--lines", flags.logs.last_lines);
+    of_node->add_option("--grep", flags.logs.pattern);
+    of_node->add_option("--generation", flags.logs.generation);
+    of_node->callback([&flags] {
+        flags.verb = Verb::Logs;
+        flags.logs.until_fd = STDIN_FILENO;
+    });
+}
+
 void declare_flags(CLI::App& app, Flags& flags) {
     app.formatter(std::make_shared<Help>());
     app.require_subcommand(1);
@@ -343,7 +364,11 @@ void declare_flags(CLI::App& app, Flags& flags) {
     logs->add_option("--generation", flags.logs.generation)
         ->check(CLI::PositiveNumber)
         ->excludes("--follow");
+    CLI::Option* const all = logs->add_flag("--all", flags.wants_each);
+    logs->add_option("--rdzv-endpoint,--rdzv_endpoint", flags.endpoint)->needs(all);
+    logs->add_option("--http-token-file,--http_token_file", flags.http_token_file)->needs(all);
     logs->callback([&flags] { flags.verb = Verb::Logs; });
+    declare_node_logs(app, flags);
     CLI::App* const runs = app.add_subcommand("runs");
     CLI::App* const clean = app.add_subcommand("clean");
     for (CLI::App* const verb : {runs, clean}) {
@@ -764,10 +789,41 @@ int clean(const Flags& flags) {
     return result.failed ? kExitNotClean : kExitSuccess;
 }
 
+/// Where no rendezvous answers, and none was named, the run of this machine is the job.
+int all_logs(const Flags& flags) {
+    using namespace ddprun::launcher;
+    if (flags.logs.ranks.size() > 1) {
+        return complain({ErrorCode::InvalidArgument, "--all takes one --rank, or none for all"});
+    }
+    const Result<std::vector<Endpoint>> endpoints = read_endpoints(flags.endpoint);
+    if (!endpoints) {
+        return complain(endpoints.error());
+    }
+    const Result<void> shown = show_rendezvous_logs({.endpoints = *endpoints,
+                                                     .job = flags.logs.job,
+                                                     .token_file = flags.http_token_file,
+                                                     .logs = flags.logs},
+                                                    stdout);
+    if (shown || shown.error().code != ErrorCode::Unreachable || !flags.endpoint.empty()) {
+        return shown ? kExitSuccess : complain_of_local(shown.error());
+    }
+    const Result<std::string> folder = choose_run(log_dir_of(flags), flags.logs.job, false);
+    if (!folder) {
+        return complain_of_local(folder.error());
+    }
+    const Result<void> here = show_answer(*folder, logs_target("", flags.logs), stdout);
+    return here ? kExitSuccess : complain_of_local(here.error());
+}
+
 int logs(const Flags& flags) {
+    if (flags.wants_each) {
+        return all_logs(flags);
+    }
     ddprun::launcher::LogsQuestion question = flags.logs;
     question.log_dir = log_dir_of(flags);
-    const Result<void> shown = ddprun::launcher::show_logs(question, stdout, stderr);
+    // For an agent all is one stream, whose lines must be whole.
+    std::FILE* const err = question.run.empty() ? stderr : stdout;
+    const Result<void> shown = ddprun::launcher::show_logs(question, stdout, err);
     if (shown) {
         return kExitSuccess;
     }

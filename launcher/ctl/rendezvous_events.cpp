@@ -68,29 +68,56 @@ Result<void> show_from(const rdzv::Endpoint& endpoint, const std::string& target
     return sent ? request.copy_to(out) : sent;
 }
 
-}  // namespace
-
-Result<void> show_rendezvous_events(const RendezvousEventsOptions& options, std::FILE* out) {
+Result<void> show_from_any(const std::vector<rdzv::Endpoint>& endpoints, const std::string& target,
+                           const std::string& token_file, std::FILE* out) {
     std::string token;
-    if (!options.token_file.empty()) {
-        const Result<rdzv::JobSecret> read = rdzv::load_secret(options.token_file);
+    if (!token_file.empty()) {
+        const Result<rdzv::JobSecret> read = rdzv::load_secret(token_file);
         if (!read) {
             return read.error();
         }
         token = rdzv::http_token_of(*read);
     }
-    const std::string target =
-        fmt::format("/events?job={}&from={}&follow={}",
-                    boost::urls::encode(options.job, boost::urls::unreserved_chars), options.from,
-                    options.follows ? 1 : 0);
     Result<void> shown;
-    for (const rdzv::Endpoint& endpoint : options.endpoints) {
+    for (const rdzv::Endpoint& endpoint : endpoints) {
         shown = show_from(endpoint, target, token, out);
         if (shown || shown.error().code != ErrorCode::Unreachable) {
             break;  // Else it does not decide, or is not there: another one may.
         }
     }
     return shown;
+}
+
+std::string in_query(const std::string& text) {
+    return boost::urls::encode(text, boost::urls::unreserved_chars);
+}
+
+}  // namespace
+
+Result<void> show_rendezvous_events(const RendezvousEventsOptions& options, std::FILE* out) {
+    const std::string target =
+        fmt::format("/events?job={}&from={}&follow={}", in_query(options.job), options.from,
+                    options.follows ? 1 : 0);
+    return show_from_any(options.endpoints, target, options.token_file, out);
+}
+
+std::string logs_target(const std::string& job, const LogsQuestion& logs) {
+    std::string target = fmt::format("/logs?job={}&follow={}", in_query(job), logs.follows ? 1 : 0);
+    if (!logs.ranks.empty()) {
+        target += fmt::format("&rank={}", logs.ranks.front());
+    }
+    if (logs.generation) {
+        target += fmt::format("&generation={}", *logs.generation);
+    }
+    if (logs.last_lines) {
+        target += fmt::format("&lines={}", *logs.last_lines);
+    }
+    return logs.pattern.empty() ? target : target + "&grep=" + in_query(logs.pattern);
+}
+
+Result<void> show_rendezvous_logs(const RendezvousLogsOptions& options, std::FILE* out) {
+    return show_from_any(options.endpoints, logs_target(options.job, options.logs),
+                         options.token_file, out);
 }
 
 }  // namespace ddprun::launcher

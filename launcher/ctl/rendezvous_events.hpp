@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "launcher/ctl/show_logs.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::launcher {
@@ -21,5 +22,20 @@ struct RendezvousEventsOptions {
 /// Writes what the rendezvous tells of a job (docs/events.md) to `out`, an event a line. Blocks.
 [[nodiscard]] Result<void> show_rendezvous_events(const RendezvousEventsOptions& options,
                                                   std::FILE* out);
+
+struct RendezvousLogsOptions {
+    std::vector<rdzv::Endpoint> endpoints;  ///< as above, as are the next two
+    std::string job;
+    std::string token_file;
+    LogsQuestion logs;  ///< at most one of its ranks
+};
+
+/// Writes what the workers of all nodes of a job have written to `out`, in lines behind
+/// `[rank host] `. Blocks.
+[[nodiscard]] Result<void> show_rendezvous_logs(const RendezvousLogsOptions& options,
+                                                std::FILE* out);
+
+/// What is asked for it, of a rendezvous or of a run.
+[[nodiscard]] std::string logs_target(const std::string& job, const LogsQuestion& logs);
 
 }  // namespace ddprun::launcher

@@ -67,7 +67,7 @@ private:
 class Shown {
 public:
     Shown(const std::string& path, std::FILE* to, const std::optional<std::string>& prefix,
-          const LinePattern& pattern)
+          const LinePattern& pattern, std::size_t line_bytes_max)
         : reader_(path), to_(to) {
         if (prefix || pattern.is_set()) {
             splitter_.emplace(
@@ -77,7 +77,7 @@ public:
                         out.append(prefix).append(line).push_back('\n');
                     }
                 },
-                Limits{}.console_line_bytes_max);
+                line_bytes_max);
         }
     }
 
@@ -153,12 +153,14 @@ public:
         }
         show_all();
         bool has_writer = true;
-        while (!is_over && has_writer && is_read()) {
+        bool is_wanted = true;
+        while (!is_over && has_writer && is_wanted && is_read()) {
             const Result<Woken> woken = wait();
             if (!woken) {
                 return woken.error();
             }
             has_writer = *woken != Woken::WriterGone;
+            is_wanted = *woken != Woken::ToldToEnd;
             is_over = is_run_over(run_);
             take_new_workers();
             show_all();
@@ -177,10 +179,18 @@ public:
     }
 
 private:
-    enum class Woken { LogsChanged, WriterGone };
+    enum class Woken { LogsChanged, WriterGone, ToldToEnd };
 
     [[nodiscard]] std::vector<int> wanted_ranks() const {
         return question_.ranks.empty() ? ranks_of_run(run_) : question_.ranks;
+    }
+
+    /// With its prefix and its end a piece of a line is no longer than was asked for.
+    [[nodiscard]] std::size_t line_bytes_max(std::size_t prefix) const {
+        if (question_.line_bytes_max == 0) {
+            return Limits{}.console_line_bytes_max;
+        }
+        return std::max<std::size_t>(question_.line_bytes_max, 2 * (prefix + 1)) - prefix - 1;
     }
 
     void open(int rank, std::optional<std::size_t> last_lines) {
@@ -188,13 +198,16 @@ private:
         if (folder.empty()) {
             return;
         }
-        const bool is_alone = question_.ranks.size() == 1;
-        const auto prefix = is_alone ? std::nullopt : std::optional(fmt::format("[{}] ", rank));
+        const bool is_alone = question_.ranks.size() == 1 && question_.host.empty();
+        const std::string host = question_.host.empty() ? "" : " " + question_.host;
+        const auto prefix =
+            is_alone ? std::nullopt : std::optional(fmt::format("[{}{}] ", rank, host));
+        const std::size_t line_max = line_bytes_max(prefix ? prefix->size() : 0);
         auto logs = std::make_unique<RankLogs>(
             RankLogs{folder,
-                     {Shown(folder + "/output.log", out_, prefix, pattern_),
-                      Shown(folder + "/stdout.log", out_, prefix, pattern_),
-                      Shown(folder + "/stderr.log", err_, prefix, pattern_)}});
+                     {Shown(folder + "/output.log", out_, prefix, pattern_, line_max),
+                      Shown(folder + "/stdout.log", out_, prefix, pattern_, line_max),
+                      Shown(folder + "/stderr.log", err_, prefix, pattern_, line_max)}});
         if (question_.follows) {
             watch(folder);
         }
@@ -239,9 +252,13 @@ private:
     [[nodiscard]] Result<Woken> wait() {
         alignas(inotify_event) std::array<char, 16384> events;
         for (;;) {
-            std::array<pollfd, 2> sources{pollfd{inotify_.get(), POLLIN, 0},
-                                          pollfd{writer_->descriptor(), POLLIN, 0}};
+            std::array<pollfd, 3> sources{pollfd{inotify_.get(), POLLIN, 0},
+                                          pollfd{writer_->descriptor(), POLLIN, 0},
+                                          pollfd{question_.until_fd, POLLIN, 0}};
             const bool is_woken = ::poll(sources.data(), sources.size(), -1) > 0;
+            if (is_woken && sources[2].revents != 0) {
+                return Woken::ToldToEnd;
+            }
             if (is_woken && sources[1].revents != 0 && writer_->is_gone()) {
                 return Woken::WriterGone;
             }
@@ -267,7 +284,8 @@ private:
 
 /// The folder with the links by rank of what is asked for.
 Result<std::string> find_asked(const LogsQuestion& question) {
-    Result<std::string> run = find_newest_run(question.log_dir, question.job);
+    Result<std::string> run = question.run.empty() ? find_newest_run(question.log_dir, question.job)
+                                                   : Result<std::string>(question.run);
     if (!run || !question.generation) {
         return run;
     }
@@ -284,12 +302,13 @@ Result<std::string> find_asked(const LogsQuestion& question) {
 
 Result<void> show_logs(const LogsQuestion& question, std::FILE* out, std::FILE* err) {
     Result<std::string> run = find_asked(question);
+    const bool is_of_node = !question.run.empty();
     if (!run) {
-        return run.error();
+        return is_of_node ? Result<void>() : run.error();
     }
     const std::vector<int> there = ranks_of_run(*run);
     for (const int rank : question.ranks) {
-        if (std::find(there.begin(), there.end(), rank) == there.end()) {
+        if (!is_of_node && std::find(there.begin(), there.end(), rank) == there.end()) {
             return Error{ErrorCode::NotFound, fmt::format("{} has no rank {} on this node, only {}",
                                                           *run, rank, fmt::join(there, ", "))};
         }

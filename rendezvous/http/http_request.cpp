@@ -7,6 +7,7 @@
 #include <boost/url/parse.hpp>
 #include <fmt/format.h>
 
+#include "base/limits.hpp"
 #include "base/printable.hpp"
 #include "base/whole_number.hpp"
 
@@ -21,7 +22,11 @@ constexpr std::size_t kShownColumns = 80;
 Error bad_value(std::string_view path, std::string_view what) {
     const std::string_view takes = path == "/events"    ? "job=NAME, from=NUMBER and follow=0 or 1"
                                    : path == "/metrics" ? "nodes=0 or 1 and ranks=0 or 1"
-                                                        : "job=NAME";
+                                   : path == "/stacks"  ? "job=NAME and rank=NUMBER"
+                                   : path == "/logs"
+                                       ? "job=NAME, rank=NUMBER, generation=NUMBER, grep=PATTERN, "
+                                         "lines=NUMBER and follow=0 or 1"
+                                       : "job=NAME";
     return {ErrorCode::InvalidArgument,
             fmt::format("{}: {} takes {}", printable(what, kShownColumns), path, takes)};
 }
@@ -32,6 +37,27 @@ const PageFile* page_file(std::string_view path) {
     const auto found = std::find_if(files.begin(), files.end(),
                                     [path](const PageFile& file) { return file.path == path; });
     return found == files.end() ? nullptr : &*found;
+}
+
+/// One of `/logs` and `/stacks`; false: there is no such value.
+bool read_of_workers(const std::string& name, const std::string& value, ReadWorkers& read) {
+    const bool is_of_logs = read.what == WorkersText::Logs;
+    const std::optional<int> number = whole_number<int>(value);
+    if (name == "rank" && number && *number >= 0) {
+        read.rank = number;
+    } else if (is_of_logs && name == "generation" && number && *number > 0) {
+        read.generation = static_cast<std::uint64_t>(*number);
+    } else if (is_of_logs && name == "lines" && number && *number >= 0) {
+        read.last_lines = number;
+    } else if (is_of_logs && name == "follow" && number && (*number == 0 || *number == 1)) {
+        read.follows = *number == 1;
+    } else if (is_of_logs && name == "grep" && value.size() <= Limits{}.read_pattern_bytes_max &&
+               value.find('\0') == value.npos) {
+        read.pattern = value;
+    } else {
+        return false;
+    }
+    return true;
 }
 
 /// "job=llama&from=3&follow=1"
@@ -53,6 +79,9 @@ Result<void> read_query(std::string_view path, urls::params_encoded_view query,
             request.from = *number;
         } else if (is_of_events && name == "follow" && number && *number <= 1) {
             request.follows = *number == 1;
+        } else if (request.what == WatchRequest::What::Workers &&
+                   read_of_workers(name, value, request.read)) {
+            continue;
         } else {
             return bad_value(path, name + (one.has_value ? "=" + value : ""));
         }
@@ -67,11 +96,15 @@ Result<WatchRequest> parse_watch_request(std::string_view method, std::string_vi
     const auto parsed = urls::parse_origin_form({target.data(), target.size()});
     const std::string path = parsed ? parsed->path() : std::string(target);
     const PageFile* const file = parsed ? page_file(path) : nullptr;
-    const bool is_known = path == "/status" || path == "/events" || path == "/metrics";
+    const bool is_of_workers = path == "/logs" || path == "/stacks";
+    const bool is_known =
+        path == "/status" || path == "/events" || path == "/metrics" || is_of_workers;
     if (!parsed || (!is_known && file == nullptr)) {
-        return Error{ErrorCode::NotFound,
-                     fmt::format("{}: there are /status, /events and /metrics, and a page at /",
-                                 printable(path, kShownColumns))};
+        return Error{
+            ErrorCode::NotFound,
+            fmt::format("{}: there are /status, /events, /logs, /stacks and /metrics, and a "
+                        "page at /",
+                        printable(path, kShownColumns))};
     }
     if (method != "GET") {
         return Error{ErrorCode::Refused,
@@ -85,6 +118,9 @@ Result<WatchRequest> parse_watch_request(std::string_view method, std::string_vi
     }
     if (path == "/metrics") {
         request.what = WatchRequest::What::Metrics;
+    } else if (is_of_workers) {
+        request.what = WatchRequest::What::Workers;
+        request.read.what = path == "/logs" ? WorkersText::Logs : WorkersText::Stacks;
     } else if (path == "/events") {
         request.what = WatchRequest::What::Events;
         request.is_sse = accept.find("text/event-stream") != accept.npos;

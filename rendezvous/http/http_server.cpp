@@ -106,6 +106,15 @@ void Watched::obey(const OperatorOrder& /*order*/, const std::string& /*from*/,
     answer(Error{ErrorCode::PermissionDenied, "no orders are taken here"});
 }
 
+Result<std::uint64_t> Watched::read_workers(const std::string& /*job*/,
+                                            const ReadWorkers& /*question*/) {
+    return Error{ErrorCode::NotFound, "nobody's logs are here"};
+}
+
+std::optional<std::string> Watched::take_read(std::uint64_t /*reading*/) {
+    return std::nullopt;
+}
+
 HttpServer::Session::Session(asio::io_context& io, Socket connection,
                              std::optional<bool> on_this_machine)
     : socket(std::move(connection)),
@@ -259,6 +268,15 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
         co_await send_events(session, *request, *events);
         co_return false;
     }
+    if (request->what == WatchRequest::What::Workers) {
+        const Result<std::uint64_t> reading = watched_.read_workers(request->job, request->read);
+        if (!reading) {
+            const bool is_sent = co_await send_error(session, reading.error(), keeps);
+            co_return is_sent;
+        }
+        co_await send_read(session, *reading);
+        co_return false;
+    }
     const bool is_of_metrics = request->what == WatchRequest::What::Metrics;
     const Result<std::string> text = is_of_metrics
                                          ? watched_.metrics(request->figures, sessions_.size())
@@ -368,12 +386,10 @@ asio::awaitable<bool> HttpServer::send_page(Session& session, const PageFile& fi
     co_return !failure && keeps;
 }
 
-/// In pieces, of which none waits for the next.
-asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest request,
-                                              std::shared_ptr<const EventLog> events) {
+/// Of an answer in pieces, of which none waits for the next.
+asio::awaitable<bool> HttpServer::begin_stream(Session& session, const char* type) {
     http::response<http::empty_body> answer;
-    answer.set(http::field::content_type,
-               request.is_sse ? "text/event-stream" : "application/x-ndjson");
+    answer.set(http::field::content_type, type);
     answer.set(http::field::cache_control, "no-store");
     answer.set("X-Content-Type-Options", "nosniff");
     answer.keep_alive(false);
@@ -382,15 +398,54 @@ asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest req
     arm(session);
     const auto [failure, count] = co_await http::async_write_header(
         session.socket, serializer, asio::as_tuple(asio::use_awaitable));
-    bool goes_on = !failure;
     session.deadline.set(std::nullopt);
+    co_return !failure;
+}
+
+asio::awaitable<void> HttpServer::end_stream(Session& session) {
+    const auto end = http::make_chunk_last();
+    arm(session);
+    co_await asio::async_write(session.socket, end, asio::as_tuple(asio::use_awaitable));
+}
+
+void HttpServer::watch_peer(Session& session) {
+    session.socket.async_wait(Socket::wait_read, [&session](error_code cancelled) {
+        if (!cancelled) {
+            session.has_peer_spoken = true;
+            session.news.cancel();
+        }
+    });
+}
+
+asio::awaitable<void> HttpServer::send_read(Session& session, std::uint64_t reading) {
+    bool goes_on = co_await begin_stream(session, "text/plain; charset=utf-8");
+    watch_peer(session);
+    while (goes_on) {
+        const std::optional<std::string> text = watched_.take_read(reading);
+        if (!text) {
+            break;
+        }
+        if (text->empty()) {
+            goes_on = co_await await_news(session);
+        } else {
+            goes_on = co_await send_batch(session, *text);
+        }
+    }
+    watched_.end_reading(reading);
+    if (goes_on) {
+        co_await end_stream(session);
+    }
+}
+
+asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest request,
+                                              std::shared_ptr<const EventLog> events) {
+    const char* type = "application/x-ndjson";
+    if (request.is_sse) {
+        type = "text/event-stream";
+    }
+    bool goes_on = co_await begin_stream(session, type);
     if (request.follows) {
-        session.socket.async_wait(Socket::wait_read, [&session](error_code cancelled) {
-            if (!cancelled) {
-                session.has_peer_spoken = true;
-                session.news.cancel();
-            }
-        });
+        watch_peer(session);
     }
     Place place{.next = std::max(request.from, events->first())};
     while (goes_on) {
@@ -410,9 +465,7 @@ asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest req
         }
     }
     if (goes_on) {
-        const auto end = http::make_chunk_last();
-        arm(session);
-        co_await asio::async_write(session.socket, end, asio::as_tuple(asio::use_awaitable));
+        co_await end_stream(session);
     }
 }
 

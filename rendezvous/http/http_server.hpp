@@ -25,6 +25,7 @@
 #include "rendezvous/http/http_access.hpp"
 #include "rendezvous/http/http_request.hpp"
 #include "rendezvous/wire/control.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
 
@@ -47,6 +48,16 @@ public:
     /// Somebody follows the events of `job` as server-sent events, and has taken what there was.
     virtual void follows(const std::string& /*job*/) {}
 
+    /// Somebody wants to read what workers of `job` have written, or where they are; names that.
+    /// Failure as above.
+    [[nodiscard]] virtual Result<std::uint64_t> read_workers(const std::string& job,
+                                                             const ReadWorkers& question);
+    /// What has come of it since the last time; empty: nothing, until published(). None: it is
+    /// over.
+    [[nodiscard]] virtual std::optional<std::string> take_read(std::uint64_t reading);
+    /// Nobody takes it any more. After the end, too.
+    virtual void end_reading(std::uint64_t /*reading*/) {}
+
     /// Hears what becomes of an order; Failure as above.
     using OrderAnswer = std::function<void(const Result<OperatorReply>&)>;
     /// An operator asks for something; `from` is told to people. Answered once, when it is durable.
@@ -55,12 +66,13 @@ public:
 };
 
 /// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
-/// `GET /status` is answered with the state, `GET /events` with the events, `GET /metrics` with
-/// figures, `GET /` with a page that shows them (http_request.hpp). On a port an operator's
-/// `POST /jobs/JOB/ACTION` with what becomes of it (order_request.hpp). Nobody can hold it up: a
-/// watcher that does not take what it was sent within Limits::http_timeout, or falls behind the
-/// events that are kept, is dropped, and so is the next one above Limits::watchers_max. Costs
-/// nothing while nobody watches.
+/// `GET /status` is answered with the state, `GET /events` with the events, `GET /logs`
+/// and `/stacks` with what workers have written and where they are, `GET /metrics` with figures,
+/// `GET /` with a page that shows them (http_request.hpp). On a port an operator's `POST
+/// /jobs/JOB/ACTION` with what becomes of it (order_request.hpp). Nobody can hold it up: a watcher
+/// that does not take what it was sent within Limits::http_timeout, or falls behind the events that
+/// are kept, is dropped, and so is the next one above Limits::watchers_max. Costs nothing while
+/// nobody watches.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {
@@ -125,6 +137,10 @@ private:
     boost::asio::awaitable<bool> send_page(Session& session, const PageFile& file, bool keeps);
     boost::asio::awaitable<void> send_events(Session& session, WatchRequest request,
                                              std::shared_ptr<const EventLog> events);
+    boost::asio::awaitable<bool> begin_stream(Session& session, const char* type);
+    boost::asio::awaitable<void> end_stream(Session& session);
+    boost::asio::awaitable<void> send_read(Session& session, std::uint64_t reading);
+    void watch_peer(Session& session);
     boost::asio::awaitable<bool> await_news(Session& session);
     boost::asio::awaitable<bool> send_batch(Session& session, const std::string& batch);
     boost::asio::awaitable<bool> send_error(Session& session, const Error& error, bool keeps);

@@ -54,7 +54,8 @@ Server::Server(asio::io_context& io, ServerOptions options)
       store_(options_.limits, store_say()),
       jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(), !options_.exits_when_idle),
       progress_(io, jobs_, make_progress_hooks()),
-      watched_(jobs_, progress_, options_.limits, options_.metrics_text),
+      reading_(io, jobs_, options_.limits, make_reading_hooks()),
+      watched_(jobs_, progress_, reading_, options_.limits, options_.metrics_text),
       http_(io, options_.limits, watched_, options_.http) {
     if (options_.is_one_of_several) {
         lobby_.emplace(options_.limits);
@@ -101,6 +102,7 @@ void Server::stop() {
     start_timer_.cancel();
     jobs_.stop();
     progress_.stop();
+    reading_.stop();
     http_.stop([] {});
     store_.close();
     for (auto& [id, session] : sessions_) {
@@ -193,6 +195,8 @@ void Server::take(Session& session, std::string_view body) {
         }
     } else if (const Progress* const progress = std::get_if<Progress>(&*message)) {
         progress_.hear(*job, session.id, *progress);
+    } else if (const WorkersRead* const read = std::get_if<WorkersRead>(&*message)) {
+        reading_.hear(session.id, *read);
     } else if (!jobs_.step(JobId(*job), Received{session.id, *message})) {
         session.connection.fail("its run is long closed");
     }
@@ -306,6 +310,7 @@ void Server::ended(const Session& session, ConnectionEnd how) {
     if (lobby_) {
         lobby_->ended(session.id);
     }
+    reading_.ended(session.id);
     if (const JobId* const job = session.job(); job != nullptr && !is_stopped_) {
         const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
         // A run that is forgotten already does not care.
@@ -325,6 +330,7 @@ JobHooks Server::make_hooks() {
     hooks.stepped = [this](const JobId& job, const Run* run) {
         store_.follow(job, run);
         expect_store_clients();
+        reading_.stepped(job, run);
     };
     hooks.published = [this] { http_.published(); };
     hooks.time_passed = [this] { end_if_idle(); };
@@ -335,6 +341,13 @@ ProgressWatch::Hooks Server::make_progress_hooks() {
     ProgressWatch::Hooks hooks;
     hooks.send = [this](ConnectionId id, const RendezvousMessage& message) { send(id, message); };
     hooks.passed = [this] { http_.published(); };
+    return hooks;
+}
+
+WorkersReading::Hooks Server::make_reading_hooks() {
+    WorkersReading::Hooks hooks;
+    hooks.send = [this](ConnectionId id, const RendezvousMessage& message) { send(id, message); };
+    hooks.news = [this] { http_.published(); };
     return hooks;
 }
 

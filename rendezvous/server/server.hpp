@@ -32,6 +32,7 @@
 #include "rendezvous/server/progress_watch.hpp"
 #include "rendezvous/server/session.hpp"
 #include "rendezvous/server/watched_jobs.hpp"
+#include "rendezvous/server/workers_reading.hpp"
 #include "rendezvous/store/net/store_server.hpp"
 #include "rendezvous/transport/connection.hpp"
 #include "rendezvous/wire/secret.hpp"
@@ -107,6 +108,7 @@ private:
     boost::asio::awaitable<void> carry(Session& session);
     [[nodiscard]] JobHooks make_hooks();
     [[nodiscard]] ProgressWatch::Hooks make_progress_hooks();
+    [[nodiscard]] WorkersReading::Hooks make_reading_hooks();
     void send(ConnectionId id, const RendezvousMessage& message);
     void take(Session& session, std::string_view body);
     void answer(Session& session, std::string_view question);
@@ -162,6 +164,7 @@ private:
     PortStore store_;
     Jobs jobs_;
     ProgressWatch progress_;
+    WorkersReading reading_;
     WatchedJobs watched_;
     HttpServer http_;
     std::map<ConnectionId, Newcomer> newcomers_;

@@ -21,17 +21,17 @@ Result<void> WatchedJobs::check_leads() const {
                                   : fmt::format("the daemon at {} leads: ask that", *leader_)};
 }
 
-Result<std::shared_ptr<const EventLog>> WatchedJobs::events(const std::string& job) {
+/// Empty: the only one.
+Result<JobId> WatchedJobs::job_named(const std::string& job) const {
     if (const Result<void> leads = check_leads(); !leads) {
         return leads.error();
     }
     if (!job.empty()) {
-        std::shared_ptr<const EventLog> events = jobs_.events(JobId(job));
-        if (events == nullptr) {
+        if (jobs_.events(JobId(job)) == nullptr) {
             return Error{ErrorCode::NotFound,
                          fmt::format("there is no job {}; /status lists them", job)};
         }
-        return events;
+        return JobId(job);
     }
     std::vector<JobId> all;
     jobs_.visit([&all](const JobId& id, const Coordinator&) { all.push_back(id); });
@@ -39,10 +39,24 @@ Result<std::shared_ptr<const EventLog>> WatchedJobs::events(const std::string& j
         return Error{ErrorCode::NotFound,
                      all.empty() ? std::string("there is no job yet")
                                  : fmt::format("there are {} jobs, /status lists them: say which "
-                                               "by /events?job=NAME",
+                                               "by ?job=NAME",
                                                all.size())};
     }
-    return jobs_.events(all.front());
+    return all.front();
+}
+
+Result<std::shared_ptr<const EventLog>> WatchedJobs::events(const std::string& job) {
+    const Result<JobId> named = job_named(job);
+    if (!named) {
+        return named.error();
+    }
+    return std::shared_ptr<const EventLog>(jobs_.events(*named));
+}
+
+Result<std::uint64_t> WatchedJobs::read_workers(const std::string& job,
+                                                const ReadWorkers& question) {
+    const Result<JobId> named = job_named(job);
+    return named ? reading_.begin(*named, question) : named.error();
 }
 
 Result<std::string> WatchedJobs::metrics(FiguresOf extent, std::size_t watchers) {

@@ -120,6 +120,15 @@ TEST_CASE("what is asked for is a path, a job and where to begin") {
     CHECK(metrics->figures == FiguresOf{.nodes = true, .ranks = false});
     CHECK(ask("/metrics")->figures == FiguresOf{});
     CHECK(ask("/metrics?ranks=1&nodes=0")->figures == FiguresOf{.nodes = false, .ranks = true});
+    const auto logs = ask("/logs?job=llama&rank=3&generation=2&lines=10&grep=a%7Cb&follow=1");
+    REQUIRE(logs.has_value());
+    CHECK(logs->what == WatchRequest::What::Workers);
+    CHECK(logs->read ==
+          ReadWorkers{
+              .rank = 3, .generation = 2, .pattern = "a|b", .last_lines = 10, .follows = true});
+    const auto stacks = ask("/stacks?rank=3");
+    REQUIRE(stacks.has_value());
+    CHECK(stacks->read == ReadWorkers{.what = WorkersText::Stacks, .rank = 3});
 
     const auto why_not = [&](const char* target) {
         const auto asked = ask(target);
@@ -140,6 +149,12 @@ TEST_CASE("what is asked for is a path, a job and where to begin") {
     CHECK(why_not("/metrics?job=a") == ErrorCode::InvalidArgument);
     CHECK(why_not("/status?nodes=1") == ErrorCode::InvalidArgument);
     CHECK(why_not("/status?from=1") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/logs?rank=-1") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/logs?lines=99999999999") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/logs?generation=0") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/logs?grep=%00") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/stacks?follow=1") == ErrorCode::InvalidArgument);
+    CHECK(why_not("/status?rank=1") == ErrorCode::InvalidArgument);
     CHECK(parse_watch_request("POST", "/status", "", "").error().code == ErrorCode::Refused);
 }
 

@@ -1,0 +1,243 @@
+#include "rendezvous/server/workers_reading.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "rendezvous/core/run.hpp"
+
+namespace ddprun::rdzv {
+
+namespace {
+
+Instant now_here() {
+    return std::chrono::steady_clock::now();
+}
+
+/// Whether `node` may have what is asked for: of a rank now, only its own node.
+bool is_asked(const Run& run, const Node& node, const ReadWorkers& question) {
+    if (!node.info.shows_workers) {
+        return false;
+    }
+    if (!question.rank || question.generation || question.follows || !node.is_member()) {
+        return !question.rank || question.generation || question.follows;
+    }
+    const int base = run.current.rank_of(node.info.node, LocalRank(0)).value();
+    return *question.rank >= base && *question.rank < base + node.info.slots;
+}
+
+/// In the order of ranks; who has none comes last.
+std::deque<ConnectionId> nodes_of(const Run& run, const ReadWorkers& question) {
+    std::vector<std::pair<int, ConnectionId>> found;
+    for (const auto& [connection, id] : run.nodes.by_connection()) {
+        const Node& node = run.nodes.at(id);
+        if (is_asked(run, node, question)) {
+            found.emplace_back(
+                node.is_member() ? run.current.rank_of(id, LocalRank(0)).value() : INT_MAX,
+                connection);
+        }
+    }
+    std::sort(found.begin(), found.end());
+    std::deque<ConnectionId> nodes;
+    for (const auto& [rank, connection] : found) {
+        nodes.push_back(connection);
+    }
+    return nodes;
+}
+
+}  // namespace
+
+WorkersReading::WorkersReading(boost::asio::io_context& io, Jobs& jobs, const Limits& limits,
+                               Hooks hooks)
+    : jobs_(jobs), limits_(limits), hooks_(std::move(hooks)), timer_(io, [this] { judge(); }) {}
+
+Result<std::uint64_t> WorkersReading::begin(const JobId& job, const ReadWorkers& question) {
+    const Run* run = jobs_.run(job);
+    if (readings_.size() >= limits_.readers_max) {
+        return Error{ErrorCode::Unreachable,
+                     fmt::format("{} read logs here already, the limit", limits_.readers_max)};
+    }
+    std::deque<ConnectionId> nodes =
+        run == nullptr ? std::deque<ConnectionId>() : nodes_of(*run, question);
+    if (nodes.empty()) {
+        return Error{ErrorCode::NotFound,
+                     fmt::format("no node of job {} is here that has {}; its nodes keep their logs",
+                                 job.value(), question.rank ? "that rank" : "workers to show")};
+    }
+    const std::uint64_t number = ++last_;
+    Reading& reading = readings_[number];
+    reading.job = job;
+    reading.question = question;
+    reading.question.reader = number;
+    reading.question.follows = question.follows && !question.generation;
+    const std::size_t share = limits_.read_waiting_bytes_max / nodes.size();
+    reading.question.piece_bytes = static_cast<int>(
+        std::clamp(share, limits_.read_piece_bytes_min, limits_.read_piece_bytes_max));
+    reading.left = std::move(nodes);
+    open_next(reading);
+    return number;
+}
+
+/// One in turn, or all of who follows.
+void WorkersReading::open_next(Reading& reading) {
+    while (!reading.left.empty() && (reading.open.empty() || reading.question.follows)) {
+        const ConnectionId node = reading.left.front();
+        reading.left.pop_front();
+        reading.open.insert(node);
+        reading.met.insert(node);
+        hooks_.send(node, reading.question);
+    }
+    reading.answer_by = now_here() + limits_.read_answer_timeout;
+    arm();
+}
+
+std::optional<std::string> WorkersReading::take(std::uint64_t number) {
+    const auto found = readings_.find(number);
+    if (found == readings_.end()) {
+        return std::nullopt;
+    }
+    Reading& reading = found->second;
+    std::string taken = std::exchange(reading.waiting, {});
+    for (const ConnectionId node : std::exchange(reading.owed, {})) {
+        hooks_.send(node, ReadOn{.reader = number});
+    }
+    reading.answer_by = now_here() + limits_.read_answer_timeout;
+    const Run* run = jobs_.run(reading.job);
+    const bool may_come =
+        reading.question.follows && run != nullptr && !std::holds_alternative<Closed>(run->phase);
+    if (taken.empty() && reading.open.empty() && !may_come) {
+        readings_.erase(found);
+        return std::nullopt;
+    }
+    return taken;
+}
+
+void WorkersReading::end(std::uint64_t number) {
+    const auto found = readings_.find(number);
+    if (found == readings_.end()) {
+        return;
+    }
+    for (const ConnectionId node : found->second.open) {
+        hooks_.send(node, ReadOn{.reader = number, .stops = true});
+    }
+    readings_.erase(found);
+}
+
+void WorkersReading::hear(ConnectionId connection, const WorkersRead& piece) {
+    const auto found = readings_.find(piece.reader);
+    if (found == readings_.end() || !found->second.open.contains(connection)) {
+        return;
+    }
+    Reading& reading = found->second;
+    if (reading.owed.contains(connection)) {
+        return;  // It has not waited: what it says more is not kept.
+    }
+    reading.waiting += piece.bytes;
+    if (!piece.bytes.empty() && piece.bytes.back() != '\n') {
+        reading.waiting += '\n';
+    }
+    if (piece.is_last) {
+        close(reading, connection, piece.error);
+    } else {
+        reading.owed.insert(connection);
+        reading.answer_by = now_here() + limits_.read_answer_timeout;
+    }
+    hooks_.news();
+}
+
+/// `why` is told to who reads, if it is not empty.
+void WorkersReading::close(Reading& reading, ConnectionId node, const std::string& why) {
+    if (!why.empty()) {
+        reading.waiting += fmt::format("[{}] ddprun: {}\n", host_of(reading, node), why);
+    }
+    reading.open.erase(node);
+    reading.owed.erase(node);
+    open_next(reading);
+}
+
+std::string WorkersReading::host_of(const Reading& reading, ConnectionId node) const {
+    const Run* run = jobs_.run(reading.job);
+    if (run != nullptr) {
+        const auto found = run->nodes.by_connection().find(node);
+        if (found != run->nodes.by_connection().end()) {
+            return run->nodes.at(found->second).info.hostname;
+        }
+    }
+    return "a node";
+}
+
+void WorkersReading::ended(ConnectionId connection) {
+    bool has_news = false;
+    for (auto& [number, reading] : readings_) {
+        std::erase(reading.left, connection);
+        if (reading.open.contains(connection)) {
+            const bool follows = reading.question.follows;
+            close(reading, connection, follows ? "" : "it is gone before all was read");
+            has_news = true;
+        }
+    }
+    if (has_news) {
+        hooks_.news();
+    }
+}
+
+void WorkersReading::stepped(const JobId& job, const Run* run) {
+    for (auto& [number, reading] : readings_) {
+        if (reading.job != job || !reading.question.follows) {
+            continue;
+        }
+        if (run == nullptr || std::holds_alternative<Closed>(run->phase)) {
+            hooks_.news();
+            continue;
+        }
+        for (const ConnectionId node : nodes_of(*run, reading.question)) {
+            if (!reading.met.contains(node)) {
+                reading.left.push_back(node);
+            }
+        }
+        open_next(reading);
+    }
+}
+
+void WorkersReading::arm() {
+    Instant first = Instant::max();
+    for (const auto& [number, reading] : readings_) {
+        if (!reading.question.follows && !reading.open.empty()) {
+            first = std::min(first, reading.answer_by);
+        }
+    }
+    timer_.set(first == Instant::max() ? std::nullopt : std::optional(first));
+}
+
+/// Who does not answer in turn holds up nobody for longer. Who has, and is not taken from, waits.
+void WorkersReading::judge() {
+    const Instant now = now_here();
+    for (auto& [number, reading] : readings_) {
+        if (reading.question.follows || reading.answer_by > now || reading.open.empty()) {
+            continue;
+        }
+        if (!reading.owed.empty()) {
+            reading.answer_by = now + limits_.read_answer_timeout;
+            continue;
+        }
+        const ConnectionId node = *reading.open.begin();
+        hooks_.send(node, ReadOn{.reader = number, .stops = true});
+        close(reading, node,
+              fmt::format("it does not answer within {} s",
+                          limits_.read_answer_timeout.count() / 1000));
+    }
+    arm();
+    hooks_.news();
+}
+
+void WorkersReading::stop() {
+    readings_.clear();
+    timer_.set(std::nullopt);
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
+#include "base/result.hpp"
+#include "base/tagged.hpp"
+#include "rendezvous/server/jobs.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+namespace ddprun::rdzv {
+
+/// What the workers of jobs have written, or where they are, for who asks: has their nodes send it,
+/// by turns in the order of ranks, or all at once who are followed. Of each node at most one piece
+/// waits here until it is taken. Nothing is sent while nobody reads. On the thread of `io`; `jobs`
+/// outlives it.
+class WorkersReading {
+public:
+    struct Hooks {
+        std::function<void(ConnectionId, const RendezvousMessage&)> send;
+        std::function<void()> news;  ///< there is more to take, or it is over
+    };
+
+    WorkersReading(boost::asio::io_context& io, Jobs& jobs, const Limits& limits, Hooks hooks);
+
+    /// Names what is read from now on. NotFound: nobody of that job can be read;
+    /// Unreachable: Limits::readers_max read already.
+    [[nodiscard]] Result<std::uint64_t> begin(const JobId& job, const ReadWorkers& question);
+
+    /// What has come since the last time; empty: nothing yet. None: that was all.
+    [[nodiscard]] std::optional<std::string> take(std::uint64_t reading);
+
+    /// Nobody takes anything any more.
+    void end(std::uint64_t reading);
+
+    /// What the node on that connection has told.
+    void hear(ConnectionId connection, const WorkersRead& piece);
+    /// There is nobody on it any more.
+    void ended(ConnectionId connection);
+    /// The run of a job has changed: who follows reads new nodes, too.
+    void stepped(const JobId& job, const Run* run);
+
+    void stop();
+
+private:
+    struct Reading {
+        JobId job;
+        ReadWorkers question;
+        std::deque<ConnectionId> left;  ///< to be read in turn
+        std::set<ConnectionId> open;    ///< are read now
+        std::set<ConnectionId> owed;    ///< of these: have sent a piece that is not taken
+        std::set<ConnectionId> met;     ///< of who follows: all that were read
+        std::string waiting;            ///< to be taken
+        Instant answer_by{};            ///< in turn
+    };
+
+    void open_next(Reading& reading);
+    void close(Reading& reading, ConnectionId node, const std::string& why);
+    [[nodiscard]] std::string host_of(const Reading& reading, ConnectionId node) const;
+    void arm();
+    void judge();
+
+    Jobs& jobs_;
+    Limits limits_;
+    Hooks hooks_;
+    std::map<std::uint64_t, Reading> readings_;
+    std::uint64_t last_ = 0;
+    DeadlineTimer timer_;
+};
+
+}  // namespace ddprun::rdzv
