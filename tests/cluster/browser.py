@@ -161,7 +161,9 @@ class FakeAnswers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         url = urllib.parse.urlsplit(self.path)
-        if url.path not in ("/status", "/events"):
+        if url.path in ("/logs", "/stacks"):
+            self.answer(200, f"{url.query}\n{HOSTILE}\n".encode(), "text/plain")
+        elif url.path not in ("/status", "/events"):
             self.answer_file("index.html" if url.path == "/" else url.path[1:])
         elif self.server.token and self.headers["Authorization"] != f"Bearer {self.server.token}":
             self.answer(403, {"error": "only programs of this machine are answered"})
@@ -342,6 +344,11 @@ class MadeUpJobs(BrowserTest):
         page.locator("#find-rank").fill("1")
         page.locator("#find-rank").press("Enter")
         self.expect(page.locator("#rank-evidence")).to_contain_text(HOSTILE)
+        page.get_by_role("button", name="End of its log").click()
+        self.expect(page.locator("#rank-read")).to_contain_text("rank=1&lines=200")
+        self.expect(page.locator("#rank-read")).to_contain_text(HOSTILE)
+        page.get_by_role("button", name="Where it is now").click()
+        self.expect(page.locator("#rank-read pre")).to_contain_text(HOSTILE)
         for one in page.locator("#events summary").all():
             one.click()
         self.expect(page.locator("#events details[open] dl")).to_have_count(4)
@@ -469,6 +476,10 @@ class RealJobs(BrowserTest):
             "In generation 1 it exited with code 7, as process ")
         self.check_accessible(page)
         self.picture(page, "restarted")
+
+        # What it has written, from its node.
+        page.get_by_role("button", name="End of its log").click()
+        self.expect(page.locator("#rank-read")).to_contain_text("worker rank=3")
 
         # A spare waits, and takes the place of a node that is lost.
         page.locator("#filter-kind").select_option("")

@@ -45,6 +45,13 @@ export async function status() {
   }
 }
 
+/** What a rank has written last, or where it is: text that its node sends. */
+export async function read(job, what, rank) {
+  const lines = what === 'logs' ? '&lines=200' : '';
+  const path = `${what}?job=${encodeURIComponent(job)}&rank=${rank}${lines}`;
+  return (await ask(path, {headers: bearer(toLook())})).text();
+}
+
 /** The number of the event that records it. */
 export async function act(job, action, body) {
   const answer = await ask(`jobs/${encodeURIComponent(job)}/${action}`, {

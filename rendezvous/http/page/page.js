@@ -3,7 +3,7 @@
 import * as ask from './ask.js';
 import {Grid} from './grid.js';
 import {STATES, Story, cellOfEvents, cellsOf, factsOf, jobsOf, sentenceOf, timeOf} from './model.js';
-import {$, EventList, say, showAttention, showFacts, showJobs, showLegend, showPhase, showRank, showTime} from './views.js';
+import {$, EventList, say, showAttention, showFacts, showJobs, showLegend, showPhase, showRank, showRead, showTime} from './views.js';
 import {askForTokens, confirmAct} from './dialogs.js';
 
 const STATUS_EVERY_MS = 5000;
@@ -51,6 +51,7 @@ function showCursor(cell) {
 function showChosen() {
   const {chosen} = now;
   $('rank').hidden = !chosen;
+  $('rank-reads').hidden = !chosen || chosen.rank === null;
   if (!chosen) return;
   // A rank that is gone has left its place on a node, which may be waiting or in quarantine.
   const isThere = (one) => one.node.node === chosen.node.node && one.local === chosen.local;
@@ -96,7 +97,16 @@ function show() {
   performance.measure('ddprun-update', {start: begun, end: performance.now()});
 }
 
+/** The answer to what was asked of a rank that is not shown any more is nobody's. */
+async function readRank(what) {
+  const {chosen, job} = now;
+  showRead(what, 'Its node is asked…');
+  const text = await ask.read(job.job, what, chosen.rank).catch((failure) => failure.message);
+  if (now.job?.job === job.job && now.chosen?.rank === chosen.rank) showRead(what, text);
+}
+
 function openRank(cell) {
+  if (cell.rank !== now.chosen?.rank) $('rank-read').replaceChildren();
   now.chosen = cell;
   showChosen();
   $('rank').focus();
@@ -237,6 +247,9 @@ $('tokens').addEventListener('click', () => askForTokens('', () => {
   if (now.job) follow(now.job.job);
   look();
 }));
+for (const button of document.querySelectorAll('[data-read]')) {
+  button.addEventListener('click', () => readRank(button.dataset.read));
+}
 for (const button of document.querySelectorAll('[data-act]')) {
   button.addEventListener('click', () => confirmAct(button.dataset.act, {
     job: now.job.job, node: button.closest('#node-acts') ? now.chosen.node : null,

@@ -104,6 +104,14 @@ const logCommand = (rank, failure) =>
 const block = (name, text) => [make('h3', {}, name),
   make('pre', {tabIndex: 0, role: 'group', 'aria-label': name}, text)];
 
+/** What was read of a rank: its end is seen. */
+export function showRead(what, text) {
+  const name = what === 'logs' ? 'End of its log' : 'Where it is now';
+  $('rank-read').replaceChildren(...block(name, text || 'It has written nothing.'));
+  const shown = $('rank-read').querySelector('pre');
+  if (what === 'logs') shown.scrollTop = shown.scrollHeight;
+}
+
 export function showRank(cell, story) {
   const evidence = cell.rank === null ? [] : story.evidenceOf(cell.rank);
   const failure = evidence.find((event) => event.event === 'failure');
