@@ -190,6 +190,14 @@ struct Limits {
     /// at the end of a job, for who follows to get the last lines
     Milliseconds read_end_timeout{2000};
 
+    // Notices to people (--notify).
+    std::size_t notices_waiting_max = 64;     ///< for a slow command or URL; the oldest are dropped
+    int notice_attempts_max = 3;              ///< of each notice
+    Milliseconds notice_timeout{10000};       ///< one attempt
+    Milliseconds notice_pause{1000};          ///< before the second attempt, then doubled
+    Milliseconds notices_end_timeout{15000};  ///< ddprun's end waits so long for the last ones
+    std::size_t notice_answer_bytes_max = 65536;  ///< read of what a URL answers
+
     // Warm starts.
     /// workers run so long, and have imported nothing for so long, before standbys for the next
     /// ones are prepared: past their first steps

@@ -344,6 +344,10 @@ void Supervisor::State::hear(const rdzv::ReadWorkers& /*message*/) {
 
 void Supervisor::State::hear(const rdzv::ReadOn& /*message*/) {}
 
+void Supervisor::State::hear(const rdzv::Happened& /*message*/) {
+    // Notifier passes it on: it changes nothing.
+}
+
 void Supervisor::State::hear(const rdzv::Redirect& /*message*/) {
     // The link follows it by itself.
 }

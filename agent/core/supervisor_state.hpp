@@ -151,6 +151,7 @@ private:
     void hear(const rdzv::Watch& message);
     void hear(const rdzv::ReadWorkers& message);
     void hear(const rdzv::ReadOn& message);
+    void hear(const rdzv::Happened& message);
     void hear(const rdzv::Redirect& message);
     void hear(const rdzv::Prepare& message);
     void hear(const rdzv::Start& message);

@@ -74,7 +74,23 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
       window_signals_(io, [this](int /*signal*/) { follow_window(); }),
-      end_timer_(io, [this] { finish_end(); }) {}
+      end_timer_(io, [this] { finish_end(); }) {
+    if (options_.notify) {
+        const rdzv::Join& identity = options_.supervisor.identity;
+        notifier_.emplace(io, options_.supervisor.limits,
+                          NotifierOptions{.target = *options_.notify,
+                                          .job = identity.job.value(),
+                                          .run = options_.supervisor.tracked_run,
+                                          .host = identity.hostname},
+                          Notifier::Events{.say = [this](const std::string& line) { say(line); },
+                                           .on_child =
+                                               [this](int pid) {
+                                                   if (!has_ended_) {  // then nothing is swept
+                                                       exclude_from_sweeps(pid);
+                                                   }
+                                               }});
+    }
+}
 
 Agent::~Agent() {
     // Ends the thread first, which posts work for the rest.
@@ -135,6 +151,9 @@ void Agent::start_link() {
     events.on_message = [this](rdzv::RendezvousMessage message) {
         if (standbys_ && std::holds_alternative<rdzv::Waiting>(message)) {
             standbys_->check();  // What this node waits for has changed: it may start soon.
+        }
+        if (notifier_) {
+            notifier_->hear(message);
         }
         const bool is_last = std::holds_alternative<rdzv::Verdict>(message) ||
                              std::holds_alternative<rdzv::Released>(message);
@@ -676,7 +695,15 @@ void Agent::end(int code) {
 void Agent::finish_end() {
     end_timer_.set(std::nullopt);
     if (!std::exchange(is_finished_, true)) {
-        link_->stop([this] { events_->stop([this] { on_exit_(exit_code_); }); });
+        link_->stop([this] { events_->stop([this] { finish_notices(); }); });
+    }
+}
+
+void Agent::finish_notices() {
+    if (notifier_) {
+        notifier_->finish([this] { on_exit_(exit_code_); });
+    } else {
+        on_exit_(exit_code_);
     }
 }
 

@@ -12,6 +12,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "agent/core/notify_target.hpp"
 #include "agent/core/read_ahead_moment.hpp"
 #include "agent/core/supervisor.hpp"
 #include "agent/daemon/generation_on_node.hpp"
@@ -24,6 +25,7 @@
 #include "agent/daemon/terminal_relay.hpp"
 #include "agent/helpers/helper_programs.hpp"
 #include "agent/notices/drain_notices.hpp"
+#include "agent/notify/notifier.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "rendezvous/client/link.hpp"
@@ -42,6 +44,7 @@ struct AgentOptions {
     Milliseconds preflight_timeout{};     ///< then it is killed
     std::string prepare_command;          ///< for the shell; empty: none
     std::vector<DrainSource> drain_on;    ///< may say that this node will be taken away
+    std::optional<NotifyTarget> notify;   ///< is told what happens to the job
     WarmOptions warm;                     ///< neither modules nor learns: all start cold
     std::string program;                  ///< as the user named it, for the report
     std::string error_file;               ///< to be written if the job fails, torchrun's format
@@ -103,6 +106,7 @@ private:
     void show(const rdzv::Verdict& verdict);
     void end(int code);
     void finish_end();
+    void finish_notices();
 
     /// Null: that generation is not here, or not any more.
     [[nodiscard]] GenerationOnNode* held(Generation number);
@@ -128,7 +132,8 @@ private:
     ReadAheadMoment read_ahead_;
     PrepareOutput prepare_output_;
     DrainNotices notices_;
-    DeadlineTimer timer_;  ///< of the supervisor
+    std::optional<Notifier> notifier_;  ///< none: there is nobody to be told
+    DeadlineTimer timer_;               ///< of the supervisor
     SignalWatch signals_;
     SignalWatch workers_signals_;
     SignalWatch window_signals_;

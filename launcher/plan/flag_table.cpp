@@ -173,6 +173,8 @@ constexpr std::array kFlags = {
           "tee'd lines with one of a,b go to filtered_stdout.log too"),
     value("duplicate-stderr-filters", "TEXTS", Group::Output, "the same for stderr"),
 
+    value("notify", "CMD|URL", Group::Other,
+          "gets JSON on hang, restart, spare, quarantine and verdict"),
     value("env-per-run", "NAMES", Group::Other,
           "variables that hold this run's number: WANDB_RUN_ID,..."),
     value("containment", "LEVEL", Group::Other,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/core/drain_sources.hpp"
+#include "agent/core/notify_target.hpp"
 #include "agent/core/worker_options.hpp"
 #include "base/error.hpp"
 #include "base/instant.hpp"
@@ -94,7 +95,8 @@ struct LaunchPlan {
     bool is_watched_by_preload = false;           ///< workers load ddprun-preload.so
     std::vector<int> signals_to_handle;           ///< drain on these
     bool ignores_hup = false;
-    std::vector<agent::DrainSource> drain_on;  ///< may say that this node has to go
+    std::vector<agent::DrainSource> drain_on;   ///< may say that this node has to go
+    std::optional<agent::NotifyTarget> notify;  ///< is told what happens to the job
     int requeues = 0;       ///< so often a batch job that has left goes back into the queue
     std::string scontrol;   ///< its path, for that
     std::string slurm_job;  ///< the number of that job

@@ -135,6 +135,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     identity.prepares = plan.prepare_command.empty() ? rdzv::Prepares::Nobody
                         : plan.is_prepared_once      ? rdzv::Prepares::Job
                                                      : rdzv::Prepares::Node;
+    identity.hears_events = plan.notify.has_value();
     supervisor.tracked_run = facts.tracked_run;
     for (const std::string& name : plan.env_per_run) {
         supervisor.tracker_environment.emplace_back(name, supervisor.tracked_run);
@@ -234,6 +235,7 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     options.preflight_command = plan.preflight_command;
     options.preflight_timeout = plan.preflight_timeout;
     options.drain_on = plan.drain_on;
+    options.notify = plan.notify;
     options.program = plan.program;
     options.is_on_terminal =
         !plan.is_json && (agent::is_terminal(STDOUT_FILENO) || agent::is_terminal(STDERR_FILENO));

@@ -225,6 +225,10 @@ std::string prepare_text(const LaunchPlan& plan) {
                        plan.prepare_command);
 }
 
+std::string notify_text(const LaunchPlan& plan) {
+    return plan.notify ? fmt::format("notices  to {}\n", agent::name_of(*plan.notify)) : "";
+}
+
 std::string warm_text(const LaunchPlan& plan) {
     constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
     if (plan.warm_modules.empty() && !plan.learns_warm_modules) {
@@ -258,10 +262,10 @@ std::string dry_run_text(const LaunchPlan& plan, const agent::SavedProcessState&
     const std::vector<agent::WorkerSpec> workers = workers_of(plan, saved);
     std::string text = fmt::format(
         "nothing is started: --dry-run\n\njob      {}\nmeeting  {}\nlogs     {}\nworkers  {} on "
-        "this node, contained by {}\n{}{}{}\nenvironment of each\n",
+        "this node, contained by {}\n{}{}{}{}\nenvironment of each\n",
         plan.job.value().empty() ? kRandom : std::string_view{plan.job.value()}, meeting_text(plan),
         plan.log_dir.empty() ? "none" : plan.log_dir, plan.slots, containment_text(plan),
-        terminal_text(plan), prepare_text(plan), warm_text(plan));
+        terminal_text(plan), prepare_text(plan), notify_text(plan), warm_text(plan));
     for (const Pair& entry : workers.front().environment) {
         if (is_everywhere(workers, entry)) {
             text += fmt::format("  {}={}\n", entry.first, shown(plan, entry));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -422,6 +423,8 @@ int run_as_task(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
 int run(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
     // A console or peer that goes away is an error code, not a death.
     signal(SIGPIPE, SIG_IGN);
+    // It may hold a token, which is nothing for workers, commands and daemons.
+    ::unsetenv("PET_NOTIFY");
     signal(SIGCHLD, SIG_DFL);  // Ignored, the kernel would reap our children before us.
     if (plan.ignores_hup) {
         signal(SIGHUP, SIG_IGN);

@@ -323,7 +323,8 @@ void attach(Step& step, Node& node, ConnectionId connection) {
                       .is_lasting = step.options.is_lasting,
                       .keeps_sizes = true,
                       .compares_nodes = true,
-                      .hears_moments = true};
+                      .hears_moments = true,
+                      .tells_events = true};
     if (step.options.has_leases) {
         accepted.lease = step.options.limits.lease;
         accepted.beat_interval = beat_interval_of(step.run, step.options.limits);

@@ -1,5 +1,6 @@
 #include "rendezvous/core/publish.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -16,13 +17,48 @@ std::int64_t number(std::size_t count) {
     return static_cast<std::int64_t>(count);
 }
 
+bool hears(const Node& node) {
+    return node.connection() && node.info.hears_events;
+}
+
+/// Group rank 0, or the next one that was asked to tell somebody. Before a first generation, and
+/// when none of the last one is here, any node. Null: nobody.
+const Node* teller(const Run& run, bool is_head_only) {
+    for (const Place& place : run.current.places) {
+        const auto node = run.nodes.find(place.node);
+        if (node != run.nodes.end() && hears(node->second)) {
+            return &node->second;
+        }
+        if (is_head_only) {
+            return nullptr;
+        }
+    }
+    const auto any = std::find_if(run.nodes.begin(), run.nodes.end(),
+                                  [](const auto& one) { return hears(one.second); });
+    return any == run.nodes.end() ? nullptr : &any->second;
+}
+
+/// Has people told of what they should know at once.
+void notify(Step& step, const Event& event) {
+    if (notified_as(event).empty()) {
+        return;
+    }
+    // There may be thousands of spares: none of them is worth a look at all nodes.
+    const Node* const node = teller(step.run, event.kind == EventKind::Spare);
+    if (node != nullptr) {
+        send(step, *node, Happened{notified_text(event, step.options.limits.event_text_bytes_max)});
+    }
+}
+
 }  // namespace
 
 void publish(Step& step, EventKind kind, std::vector<EventField> fields) {
-    step.out.add(Publish{Event{.kind = kind,
-                               .at = step.now,
-                               .generation = step.run.current.number,
-                               .fields = std::move(fields)}});
+    Event event{.kind = kind,
+                .at = step.now,
+                .generation = step.run.current.number,
+                .fields = std::move(fields)};
+    notify(step, event);
+    step.out.add(Publish{std::move(event)});
 }
 
 void publish(Step& step, EventKind kind, const Join& node, std::vector<EventField> fields) {

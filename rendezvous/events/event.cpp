@@ -79,6 +79,35 @@ ordered_json json_of(const FieldValue& value, std::size_t text_bytes_max) {
     return std::get<std::int64_t>(value);
 }
 
+/// What an event says besides its kind and its place in a stream.
+void add_fields(const Event& event, std::size_t text_bytes_max, ordered_json& object) {
+    if (event.generation != Generation()) {
+        object["generation"] = event.generation.value();
+    }
+    if (event.rank) {
+        object["rank"] = event.rank->value();
+    }
+    if (event.step) {
+        object["step"] = *event.step;
+    }
+    if (event.is_estimated) {
+        object["estimated"] = true;
+    }
+    for (const EventField& field : event.fields) {
+        object[std::string(field.name)] = json_of(field.value, text_bytes_max);
+    }
+}
+
+/// The text of that field; empty: there is none.
+std::string text_in(const Event& event, std::string_view name) {
+    for (const EventField& field : event.fields) {
+        if (field.name == name) {
+            return std::get<std::string>(field.value);
+        }
+    }
+    return {};
+}
+
 }  // namespace
 
 std::string_view name_of(EventKind kind) {
@@ -116,21 +145,28 @@ std::string event_line(const Event& event, std::uint64_t sequence, Milliseconds 
         {"time", utc_text(unix_time)},
         {"mono_ns", std::chrono::duration_cast<nanoseconds>(event.at.time_since_epoch()).count()},
         {"event", name_of(event.kind)}};
-    if (event.generation != Generation()) {
-        object["generation"] = event.generation.value();
+    add_fields(event, text_bytes_max, object);
+    return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string_view notified_as(const Event& event) {
+    const bool is_hang = event.kind == EventKind::Stop && text_in(event, "cause") == "hang";
+    // Of the first generation there is nothing to say why it was formed.
+    const bool is_restart = event.kind == EventKind::Formed && !text_in(event, "text").empty();
+    if (is_hang) {
+        return "hang";
     }
-    if (event.rank) {
-        object["rank"] = event.rank->value();
+    if (is_restart) {
+        return "restart";
     }
-    if (event.step) {
-        object["step"] = *event.step;
-    }
-    if (event.is_estimated) {
-        object["estimated"] = true;
-    }
-    for (const EventField& field : event.fields) {
-        object[std::string(field.name)] = json_of(field.value, text_bytes_max);
-    }
+    const bool is_other = event.kind == EventKind::Spare || event.kind == EventKind::Quarantine ||
+                          event.kind == EventKind::Verdict;
+    return is_other ? name_of(event.kind) : std::string_view();
+}
+
+std::string notified_text(const Event& event, std::size_t text_bytes_max) {
+    ordered_json object = {{"notice", notified_as(event)}, {"event", name_of(event.kind)}};
+    add_fields(event, text_bytes_max, object);
     return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 

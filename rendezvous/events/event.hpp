@@ -90,4 +90,12 @@ struct Event {
 [[nodiscard]] std::string event_line(const Event& event, std::uint64_t sequence,
                                      Milliseconds unix_time, std::size_t text_bytes_max);
 
+/// What people are told as, if they asked to be told by --notify: "hang", "restart", "spare",
+/// "quarantine" or "verdict". Empty: `event` is none of these.
+[[nodiscard]] std::string_view notified_as(const Event& event);
+
+/// Such an event as an object in JSON: `notice` with that word, then the fields that event_line()
+/// has, but those that only a stream has (v, seq, time, mono_ns).
+[[nodiscard]] std::string notified_text(const Event& event, std::size_t text_bytes_max);
+
 }  // namespace ddprun::rdzv

@@ -301,6 +301,7 @@ struct Fields<Join> {
         visit.object("fingerprint", join.fingerprint);
         visit.flag("tells_progress", join.tells_progress);
         visit.flag("shows_workers", join.shows_workers);
+        visit.flag("hears_events", join.hears_events);
     }
 };
 
@@ -449,6 +450,7 @@ struct Fields<Accepted> {
         visit.flag("keeps_sizes", accepted.keeps_sizes);
         visit.flag("compares_nodes", accepted.compares_nodes);
         visit.flag("hears_moments", accepted.hears_moments);
+        visit.flag("tells_events", accepted.tells_events);
     }
 };
 
@@ -523,6 +525,16 @@ struct Fields<ReadOn> {
     static void visit(Message& on, Visitor& visit) {
         visit_reader(visit, on.reader);
         visit.flag("stops", on.stops);
+    }
+};
+
+template <>
+struct Fields<Happened> {
+    static constexpr std::string_view type = "happened";
+
+    template <typename Message, typename Visitor>
+    static void visit(Message& happened, Visitor& visit) {
+        visit.text("event", happened.event);
     }
 };
 

@@ -204,6 +204,7 @@ struct Join {
     Fingerprint fingerprint;
     bool tells_progress = false;  ///< it knows Watch
     bool shows_workers = false;   ///< it knows ReadWorkers
+    bool hears_events = false;    ///< it has somebody to tell (--notify), and knows Happened
 
     bool operator==(const Join&) const = default;
 };
@@ -339,6 +340,7 @@ struct Accepted {
     bool keeps_sizes = false;  ///< it knows node_unit and node_sizes, which others would overlook
     bool compares_nodes = false;  ///< it knows what is asked by Sameness, which others overlook
     bool hears_moments = false;   ///< it knows Reached
+    bool tells_events = false;    ///< it knows Join::hears_events
 
     bool operator==(const Accepted&) const = default;
 };
@@ -397,6 +399,13 @@ struct ReadOn {
     bool stops = false;  ///< nobody reads any more; there is no answer
 
     bool operator==(const ReadOn&) const = default;
+};
+
+/// Somebody is to be told of it (--notify): to one node that has joined with hears_events.
+struct Happened {
+    std::string event;  ///< an object in JSON: notified_text() of rendezvous/events
+
+    bool operator==(const Happened&) const = default;
 };
 
 /// This daemon does not lead: join at `endpoint` (HOST:PORT; empty: try any). The connection is
@@ -476,7 +485,7 @@ struct Acknowledge {
 using AgentMessage = std::variant<Join, WorkerFinished, WorkerFailed, Quiet, Reached, Progress,
                                   WorkersRead, Stopped, Leave, Unkillable, Goodbye, Unfit, Beat>;
 using RendezvousMessage =
-    std::variant<Accepted, Refused, Waiting, Notice, Watch, ReadWorkers, ReadOn, Redirect, Prepare,
-                 Start, Stop, Released, Verdict, Acknowledge>;
+    std::variant<Accepted, Refused, Waiting, Notice, Watch, Happened, ReadWorkers, ReadOn, Redirect,
+                 Prepare, Start, Stop, Released, Verdict, Acknowledge>;
 
 }  // namespace ddprun::rdzv

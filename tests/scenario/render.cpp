@@ -74,6 +74,10 @@ std::string text_of(const ReadOn& m) {
     return fmt::format("ReadOn {}", m.reader);
 }
 
+std::string text_of(const Happened& m) {
+    return "Happened " + m.event;
+}
+
 std::string text_of(const Redirect& m) {
     return "Redirect " + m.endpoint;
 }

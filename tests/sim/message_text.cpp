@@ -76,6 +76,10 @@ std::string text_of(const rdzv::ReadOn& m) {
     return fmt::format("ReadOn {}", m.reader);
 }
 
+std::string text_of(const rdzv::Happened& m) {
+    return "Happened " + m.event;
+}
+
 std::string text_of(const rdzv::Redirect& m) {
     return "Redirect " + m.endpoint;
 }

@@ -387,6 +387,51 @@ TEST_CASE("three failures alike before any step are named once; each still gets 
     CHECK(fail(9, 1).size() == 1);
 }
 
+TEST_CASE("the first by group rank that asked for it hears what people are to be told") {
+    Driver driver;
+    const auto told = [&driver](std::uint64_t connection) {
+        std::string words;
+        for (const Happened& happened : driver.sent<Happened>(connection)) {
+            const std::size_t at = happened.event.find(':') + 2;
+            words += happened.event.substr(at, happened.event.find('"', at) - at) + " ";
+        }
+        return words;
+    };
+    for (std::uint64_t i = 1; i <= 4; ++i) {
+        Join join = join_of("n" + std::to_string(i), 3);
+        join.settings.max_restarts = 1;
+        join.hears_events = i != 1;
+        driver.hear(i, join);
+    }
+    CHECK(driver.sent<Start>(1).size() == 1);
+    // Group rank 0 has not asked, and of spares nobody else is told.
+    CHECK(told(2).empty());
+    driver.hear(3, WorkerFailed{Generation(1), LocalRank(0), exit_with(1)});
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+        driver.hear(i, Stopped{Generation(1), {"n", 2}});
+    }
+    CHECK(told(2) == "restart ");
+    driver.hear(3, WorkerFailed{Generation(2), LocalRank(0), exit_with(1)});
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+        driver.hear(i, Stopped{Generation(2), {"n", 3}});
+    }
+    CHECK(told(1).empty());
+    CHECK(told(2) == "restart verdict ");
+    CHECK(told(3).empty());
+    CHECK(told(4).empty());
+}
+
+TEST_CASE("a spare is told by group rank 0") {
+    Driver driver;
+    Join join = join_of("a", 1);
+    join.hears_events = true;
+    driver.hear(1, join);
+    driver.hear(2, join_of("b", 1));
+    REQUIRE(driver.sent<Happened>(1).size() == 1);
+    CHECK(driver.sent<Happened>(1)[0].event ==
+          R"({"notice":"spare","event":"spare","generation":1,"host":"b","node":"b"})");
+}
+
 TEST_CASE("the timeline keeps its beginning and its end") {
     Limits limits;
     limits.timeline_events_max = 4;

@@ -107,9 +107,9 @@ constexpr std::array<const char*, 13> kMessageNames = {
     "Join",    "WorkerFinished", "WorkerFailed", "Quiet",   "Reached", "Progress", "WorkersRead",
     "Stopped", "Leave",          "Unkillable",   "Goodbye", "Unfit",   "Beat"};
 static_assert(std::variant_size_v<AgentMessage> == kMessageNames.size());
-constexpr std::array<const char*, 14> kAnswerNames = {
-    "Accepted", "Refused", "Waiting", "Notice", "Watch",    "ReadWorkers", "ReadOn",
-    "Redirect", "Prepare", "Start",   "Stop",   "Released", "Verdict",     "Acknowledge"};
+constexpr std::array<const char*, 15> kAnswerNames = {
+    "Accepted", "Refused", "Waiting", "Notice", "Watch",    "Happened", "ReadWorkers", "ReadOn",
+    "Redirect", "Prepare", "Start",   "Stop",   "Released", "Verdict",  "Acknowledge"};
 static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
 constexpr std::array<const char*, 6> kPhaseNames = {"Forming", "Running",  "Stopping",
                                                     "Closed",  "Adopting", "Restored"};

@@ -33,4 +33,17 @@ TEST_CASE("--env-per-run says what cannot be") {
     CHECK(plan_of("--env-per-run MLFLOW_RUN_ID").warnings.size() == 1);
 }
 
+TEST_CASE("--notify names a command or a URL, and no message shows it") {
+    CHECK_FALSE(plan_of("").notify);
+    CHECK_FALSE(plan_of("--notify=").notify);
+    CHECK(plan_of("--notify mail").notify == agent::NotifyTarget(agent::NotifyCommand{"mail"}));
+    CHECK(agent::name_of(*plan_of("", {{"PET_NOTIFY", "https://h/secret"}}).notify) == "https://h");
+    for (const std::string& line : {refusal_of("--notify http://secret@h/secret"),
+                                    refusal_of("", {{"PET_NOTIFY", "http://secret@h/secret"}})}) {
+        CHECK(line.find("NOTIFY: the URL must be") + line.find("--notify: the URL must be") !=
+              2 * std::string::npos);
+        CHECK(line.find("secret") == std::string::npos);
+    }
+}
+
 }  // namespace ddprun::launcher::test

@@ -1,0 +1,82 @@
+#include "agent/notify/command_delivery.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <optional>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+
+#include "base/os/unique_fd.hpp"
+#include "base/signal_name.hpp"
+
+namespace ddprun::agent {
+
+namespace {
+
+std::string fault_of(const siginfo_t& end) {
+    if (end.si_code != CLD_EXITED) {
+        return "it was ended by " + signal_name(end.si_status);
+    }
+    return end.si_status == 0 ? "" : fmt::format("it ended with {}", end.si_status);
+}
+
+/// A file in memory that has `line` and is read from its beginning: unlike a pipe it takes all at
+/// once, whether or not anybody reads it.
+Result<UniqueFd> file_with(const std::string& line) {
+    UniqueFd file(::memfd_create("ddprun-notice", MFD_CLOEXEC));
+    const auto size = static_cast<ssize_t>(line.size());
+    if (!file.is_open() || ::write(file.get(), line.data(), line.size()) != size ||
+        ::lseek(file.get(), 0, SEEK_SET) != 0) {
+        return ddprun::system_error(errno, "memory for a notice");
+    }
+    return file;
+}
+
+}  // namespace
+
+CommandDelivery::CommandDelivery(boost::asio::io_context& io, const Limits& limits,
+                                 std::string command, std::function<void(int pid)> on_child,
+                                 OnEnd on_end)
+    : io_(io),
+      timeout_(limits.notice_timeout),
+      command_(std::move(command)),
+      on_end_(std::move(on_end)),
+      program_(io,
+               {.on_child = std::move(on_child), .on_end = [this](std::optional<siginfo_t> end) {
+                    on_end_(end ? fault_of(*end)
+                                : fmt::format("it took longer than {} s", timeout_.count() / 1000));
+                }}) {}
+
+void CommandDelivery::begin(const std::string& line) {
+    if (const Result<void> started = start(line + "\n"); !started) {
+        boost::asio::post(io_, [this, why = started.error().what] {
+            if (!is_cancelled_) {
+                on_end_(why);
+            }
+        });
+    }
+}
+
+void CommandDelivery::cancel() {
+    is_cancelled_ = true;
+    program_.cancel();
+}
+
+Result<void> CommandDelivery::start(const std::string& line) {
+    const Result<UniqueFd> file = file_with(line);
+    if (!file) {
+        return file.error();
+    }
+    ProgramSpec spec;
+    spec.command = {"/bin/sh", "-c", command_};
+    spec.fds = {FdMapping{.from = file->get(), .to = STDIN_FILENO}};
+    spec.dies_with_us = true;
+    return program_.start(spec, timeout_);
+}
+
+}  // namespace ddprun::agent
