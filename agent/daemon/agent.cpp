@@ -77,18 +77,14 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
       end_timer_(io, [this] { finish_end(); }) {
     if (options_.notify) {
         const rdzv::Join& identity = options_.supervisor.identity;
-        notifier_.emplace(io, options_.supervisor.limits,
-                          NotifierOptions{.target = *options_.notify,
-                                          .job = identity.job.value(),
-                                          .run = options_.supervisor.tracked_run,
-                                          .host = identity.hostname},
-                          Notifier::Events{.say = [this](const std::string& line) { say(line); },
-                                           .on_child =
-                                               [this](int pid) {
-                                                   if (!has_ended_) {  // then nothing is swept
-                                                       exclude_from_sweeps(pid);
-                                                   }
-                                               }});
+        notifier_.emplace(
+            io, options_.supervisor.limits,
+            NotifierOptions{.target = *options_.notify,
+                            .job = identity.job.value(),
+                            .run = options_.supervisor.tracked_run,
+                            .host = identity.hostname},
+            Notifier::Events{.say = [this](const std::string& line) { say(line); },
+                             .on_child = [this](int pid) { exclude_from_sweeps(pid); }});
     }
 }
 
