@@ -20,7 +20,10 @@ struct WatchLimits {
     Milliseconds progress_interval{1000};  ///< of one node, between two times
     /// the interval of each node is as many times this as nodes tell: 250 messages a second in all
     Milliseconds progress_spacing{4};
-    std::size_t watch_orders_max = 64;     ///< nodes told so in one turn of the daemon's loop
+    std::size_t watch_orders_max = 64;  ///< nodes told so in one turn of the daemon's loop
+    std::size_t watch_lines_max = 64;   ///< nodes whose news are passed on in one turn of it
+    std::size_t watchers_at_once = 4;   ///< that HTTP is spoken with in one turn of it
+    std::size_t http_texts_bytes_max = std::size_t{64} << 20;  ///< of answers, until taken
     std::size_t status_ranks_max = 65536;  ///< ranks listed in one answer to /status
     /// steps/s are over at least so much, where the rank has trained so long: some dozens of steps
     Milliseconds pace_window{10000};

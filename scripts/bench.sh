@@ -10,8 +10,9 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
                         crash-1|crash-2|lose-node|death|logs|tee]...
        scripts/bench.sh runtime [--runs N] [--epochs N] [--only start|speed-1|speed-2|crash]...
        scripts/bench.sh control-plane [--runs N] [--minutes M] [--full] [--only torchrun|agents-128|
-                        agents-1000|agents-4000|signal|stall-daemon|stall-leader|stall-paused|
-                        stall-etcd|silence|false-alarms|chaos|chaos-daemons]... [--seed S]
+                        agents-1000|agents-4000|watchers|signal|stall-daemon|stall-leader|
+                        stall-paused|stall-etcd|silence|false-alarms|chaos|chaos-daemons]...
+                        [--seed S]
        scripts/bench.sh store [--runs N] [--beside BUILD] [--only connects|resolver|barrier|relay|
                         requests-1|requests-16|requests-64|memory|values|group-2|group-8|group-64|
                         relays|relay-pytorch]...
@@ -30,6 +31,7 @@ runtime  command to first step, images a second with 1 and 2 workers, crash to f
 control-plane
          128, 1,000 and 4,000 agents in one process against one daemon: the launcher's share of a
          restart, memory and CPU of the daemon; torchrun's protocol alone with 128 nodes beside it;
+         what nobody, one and 1,000 who watch 8,000 ranks cost, and how long beats wait;
          an agent killed and a cable pulled out to when the others know; how long nodes are without
          a daemon that decides after one is killed or paused, or an etcd is; false alarms in M
          minutes (2; with --full 30) on a busy machine whose network loses packets and stands still;

@@ -223,11 +223,12 @@ Result<std::shared_ptr<const rdzv::EventLog>> RunEvents::events(const std::strin
     return std::shared_ptr<const rdzv::EventLog>(log_);
 }
 
-Result<std::string> RunEvents::metrics(rdzv::FiguresOf /*extent*/, std::size_t /*watchers*/) {
+Result<rdzv::Watched::MakeText> RunEvents::metrics(rdzv::FiguresOf /*extent*/,
+                                                   std::size_t /*watchers*/) {
     return Error{ErrorCode::NotFound, "a ddprun has no /metrics: its rendezvous has them"};
 }
 
-Result<std::string> RunEvents::status(const std::string& job) {
+Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
     if (const Result<void> known = check_name(job); !known) {
         return known.error();
     }
@@ -265,9 +266,9 @@ Result<std::string> RunEvents::status(const std::string& job) {
                            {"waits_for", ask_.waits_for()},
                            {"workers", std::move(workers)},
                            {"next_event", log_->next()},
-                           {"ranks", ordered_json::parse(board.ranks_json(pids.size()))},
+                           {"ranks", ordered_json::parse(board.told().ranks_json(pids.size()))},
                            {"time", rdzv::time_use_json(log_->time_use(), now_here(), unix_now())}};
-    if (const std::string slowest = board.slowest_json(); !slowest.empty()) {
+    if (const std::string slowest = board.told().slowest_json(); !slowest.empty()) {
         status["slowest"] = ordered_json::parse(slowest);
     }
     if (told.memory) {
@@ -278,7 +279,9 @@ Result<std::string> RunEvents::status(const std::string& job) {
             status["memory_pressure"] = *told.memory->pressure_permille / kPermille;
         }
     }
-    return status.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    return MakeText([status = std::move(status)] {
+        return status.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    });
 }
 
 /// Reads one worker's part of the page; a line that is the same is not sent again.

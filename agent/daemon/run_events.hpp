@@ -72,10 +72,9 @@ public:
 
     [[nodiscard]] Result<std::shared_ptr<const rdzv::EventLog>> events(
         const std::string& job) override;
-    [[nodiscard]] Result<std::string> status(const std::string& job) override;
+    [[nodiscard]] Result<MakeText> status(const std::string& job) override;
     /// Refused: the rendezvous has them.
-    [[nodiscard]] Result<std::string> metrics(rdzv::FiguresOf extent,
-                                              std::size_t watchers) override;
+    [[nodiscard]] Result<MakeText> metrics(rdzv::FiguresOf extent, std::size_t watchers) override;
     [[nodiscard]] Result<std::uint64_t> read_workers(const std::string& job,
                                                      const rdzv::ReadWorkers& question) override;
     [[nodiscard]] std::optional<std::string> take_read(std::uint64_t reading) override;

@@ -76,6 +76,15 @@ void add_rank(std::string& text, const std::string& quoted_node, int base_rank,
     text += '}';
 }
 
+std::string json_of(const std::optional<NamedSlowest>& named) {
+    if (!named) {
+        return {};
+    }
+    return fmt::format("{{\"rank\":{},\"node\":{},\"host\":{},\"cost_share\":{:.3f}}}",
+                       named->slowest.rank.value(), quoted(named->where.node.value()),
+                       quoted(named->where.hostname), named->slowest.cost_share);
+}
+
 }  // namespace
 
 void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progress) {
@@ -86,8 +95,14 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
         clear();
         generation_ = progress.generation;
     }
-    Told told{
-        .where = node, .at = now, .text = {}, .ranks = progress.ranks, .times = {}, .pace = {}};
+    NodeTold told{.where = node,
+                  .at = now,
+                  .text = {},
+                  .ranks = progress.ranks,
+                  .times = {},
+                  .step = {},
+                  .step_ns = {},
+                  .memory = progress.memory};
     const std::string quoted_node = quoted(node.node.value());
     for (const RankProgress& rank : progress.ranks) {
         add_rank(told.text, quoted_node, node.base_rank, rank);
@@ -97,90 +112,94 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
                                   .own = static_cast<double>(*rank.own_ns)});
         }
         if (rank.step) {
-            told.pace.step = std::min(told.pace.step.value_or(*rank.step), *rank.step);
+            told.step = std::min(told.step.value_or(*rank.step), *rank.step);
         }
-        told.pace.step_ns = std::max(told.pace.step_ns, rank.step_ns);
+        told.step_ns = std::max(told.step_ns, rank.step_ns);
     }
-    told.pace.memory = progress.memory;
     base_rank_of_[node.node] = node.base_rank;
-    nodes_[node.base_rank] = std::move(told);
+    nodes_[node.base_rank] = std::make_shared<const NodeTold>(std::move(told));
 }
 
 void RankBoard::judge(Instant since) {
     std::vector<StepTime> times;
-    for (auto told = nodes_.begin(); told != nodes_.end();) {
-        if (told->second.at < since) {
-            base_rank_of_.erase(told->second.where.node);
-            told = nodes_.erase(told);
+    for (auto node = nodes_.begin(); node != nodes_.end();) {
+        const NodeTold& told = *node->second;
+        if (told.at < since) {
+            base_rank_of_.erase(told.where.node);
+            node = nodes_.erase(node);
             continue;
         }
-        times.insert(times.end(), told->second.times.begin(), told->second.times.end());
-        ++told;
+        times.insert(times.end(), told.times.begin(), told.times.end());
+        ++node;
     }
     const std::optional<Slowest> slowest = find_slowest(times);
     slowest_.reset();
     if (slowest) {
         const auto next = nodes_.upper_bound(slowest->rank.value());
-        slowest_ = Named{.slowest = *slowest, .where = std::prev(next)->second.where};
+        slowest_ = NamedSlowest{.slowest = *slowest, .where = std::prev(next)->second->where};
     }
 }
 
-std::size_t RankBoard::rank_count() const {
+RanksTold RankBoard::told() const {
+    std::vector<std::shared_ptr<const NodeTold>> nodes;
+    nodes.reserve(nodes_.size());
+    for (const auto& [base_rank, node] : nodes_) {
+        nodes.push_back(node);
+    }
+    return {std::move(nodes), slowest_};
+}
+
+std::string RankBoard::line(const NodeId& node) const {
+    const NodeTold* told_last = told(node);
+    if (told_last == nullptr) {
+        return {};
+    }
+    const std::string slowest = json_of(slowest_);
+    return fmt::format("{{\"event\":\"progress\",\"node\":{},\"ranks\":[{}]{}{}{}}}",
+                       quoted(node.value()), told_last->text, memory_fields(told_last->memory),
+                       slowest.empty() ? "" : ",\"slowest\":", slowest);
+}
+
+const NodeTold* RankBoard::told(const NodeId& node) const {
+    const auto found = base_rank_of_.find(node);
+    return found == base_rank_of_.end() ? nullptr : nodes_.at(found->second).get();
+}
+
+std::size_t RanksTold::rank_count() const {
     std::size_t count = 0;
-    for (const auto& [base_rank, told] : nodes_) {
-        count += told.ranks.size();
+    for (const std::shared_ptr<const NodeTold>& node : nodes_) {
+        count += node->ranks.size();
     }
     return count;
 }
 
-std::string RankBoard::ranks_json(std::size_t ranks_max) const {
-    std::string list;
+std::string RanksTold::ranks_json(std::size_t ranks_max) const {
+    std::string list = "[";
     std::size_t count = 0;
-    for (const auto& [base_rank, told] : nodes_) {
-        count += told.ranks.size();
+    for (const std::shared_ptr<const NodeTold>& node : nodes_) {
+        count += node->ranks.size();
         if (count > ranks_max) {
             break;
         }
-        if (!told.text.empty()) {
-            list += list.empty() ? "" : ",";
-            list += told.text;
+        if (!node->text.empty()) {
+            list += list.size() == 1 ? "" : ",";
+            list += node->text;
         }
     }
-    return "[" + list + "]";
+    list += ']';
+    return list;
 }
 
-std::string RankBoard::slowest_json() const {
-    if (!slowest_) {
-        return {};
-    }
-    return fmt::format("{{\"rank\":{},\"node\":{},\"host\":{},\"cost_share\":{:.3f}}}",
-                       slowest_->slowest.rank.value(), quoted(slowest_->where.node.value()),
-                       quoted(slowest_->where.hostname), slowest_->slowest.cost_share);
+std::string RanksTold::slowest_json() const {
+    return json_of(slowest_);
 }
 
-std::string RankBoard::line(const NodeId& node) const {
-    const auto found = base_rank_of_.find(node);
-    if (found == base_rank_of_.end()) {
-        return {};
-    }
-    const std::string slowest = slowest_json();
-    const Told& told = nodes_.at(found->second);
-    return fmt::format("{{\"event\":\"progress\",\"node\":{},\"ranks\":[{}]{}{}{}}}",
-                       quoted(node.value()), told.text, memory_fields(told.pace.memory),
-                       slowest.empty() ? "" : ",\"slowest\":", slowest);
-}
-
-void RankBoard::visit(const Visitor& visitor) const {
-    for (const auto& [base_rank, told] : nodes_) {
-        for (const RankProgress& rank : told.ranks) {
-            visitor(told.where, Rank(base_rank + rank.local_rank.value()), rank);
+void RanksTold::visit(const Visitor& visitor) const {
+    for (const std::shared_ptr<const NodeTold>& node : nodes_) {
+        for (const RankProgress& rank : node->ranks) {
+            visitor(node->where, Rank(node->where.base_rank + rank.local_rank.value()), rank);
         }
     }
-}
-
-RankBoard::NodePace RankBoard::pace(const NodeId& node) const {
-    const auto found = base_rank_of_.find(node);
-    return found == base_rank_of_.end() ? NodePace{} : nodes_.at(found->second).pace;
 }
 
 }  // namespace ddprun::rdzv

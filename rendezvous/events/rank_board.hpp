@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/instant.hpp"
@@ -22,6 +24,48 @@ struct NodeOfRanks {
     int base_rank = 0;
 };
 
+/// The rank of a generation for which the others wait most.
+struct NamedSlowest {
+    Slowest slowest;
+    NodeOfRanks where;
+};
+
+/// What a node has told last. Never changed.
+struct NodeTold {
+    NodeOfRanks where;
+    Instant at{};
+    std::string text;  ///< its ranks, without the brackets of a list
+    std::vector<RankProgress> ranks;
+    std::vector<StepTime> times;
+    std::optional<std::uint64_t> step;     ///< the least of its ranks
+    std::optional<std::uint64_t> step_ns;  ///< the longest of its ranks
+    std::optional<HostMemory> memory;
+};
+
+/// How far the ranks of a generation were at one moment; copying it copies no texts. Pure.
+class RanksTold {
+public:
+    RanksTold(std::vector<std::shared_ptr<const NodeTold>> nodes,
+              std::optional<NamedSlowest> slowest)
+        : nodes_(std::move(nodes)), slowest_(std::move(slowest)) {}
+
+    [[nodiscard]] std::size_t rank_count() const;
+
+    /// The ranks as a list in JSON, by rank, at most about `ranks_max` of them: whole nodes.
+    [[nodiscard]] std::string ranks_json(std::size_t ranks_max) const;
+
+    /// As JSON; empty: none stands out.
+    [[nodiscard]] std::string slowest_json() const;
+
+    /// What each rank has told last, in order.
+    using Visitor = std::function<void(const NodeOfRanks&, Rank, const RankProgress&)>;
+    void visit(const Visitor& visitor) const;
+
+private:
+    std::vector<std::shared_ptr<const NodeTold>> nodes_;  ///< by base rank
+    std::optional<NamedSlowest> slowest_;
+};
+
 /// What the nodes of one generation have told last of how far their ranks are. Texts are made as
 /// news come, so that an answer about thousands of ranks only puts them together. Pure.
 class RankBoard {
@@ -36,48 +80,23 @@ public:
     void clear() { *this = RankBoard(); }
 
     [[nodiscard]] Generation generation() const { return generation_; }
-    [[nodiscard]] std::size_t rank_count() const;
 
-    /// The ranks as a list in JSON, by rank, at most about `ranks_max` of them: whole nodes.
-    [[nodiscard]] std::string ranks_json(std::size_t ranks_max) const;
-
-    /// As JSON; empty: none stands out.
-    [[nodiscard]] std::string slowest_json() const;
+    /// All of it, as it is now.
+    [[nodiscard]] RanksTold told() const;
 
     /// The line that passes those who follow, about that node. Empty: it has told nothing.
     [[nodiscard]] std::string line(const NodeId& node) const;
 
-    struct NodePace {
-        std::optional<std::uint64_t> step;     ///< the least of its ranks
-        std::optional<std::uint64_t> step_ns;  ///< the longest of its ranks
-        std::optional<HostMemory> memory;
-    };
-    [[nodiscard]] NodePace pace(const NodeId& node) const;
+    /// Null: it has told nothing.
+    [[nodiscard]] const NodeTold* told(const NodeId& node) const;
 
-    /// What each rank has told last, in order.
-    using Visitor = std::function<void(const NodeOfRanks&, Rank, const RankProgress&)>;
-    void visit(const Visitor& visitor) const;
-
-    struct Named {
-        Slowest slowest;
-        NodeOfRanks where;
-    };
-    [[nodiscard]] const std::optional<Named>& slowest() const { return slowest_; }
+    [[nodiscard]] const std::optional<NamedSlowest>& slowest() const { return slowest_; }
 
 private:
-    struct Told {
-        NodeOfRanks where;
-        Instant at{};
-        std::string text;  ///< its ranks, without the brackets of a list
-        std::vector<RankProgress> ranks;
-        std::vector<StepTime> times;
-        NodePace pace;
-    };
-
     Generation generation_;
-    std::map<int, Told> nodes_;           ///< by base rank
-    std::map<NodeId, int> base_rank_of_;  ///< the key of each
-    std::optional<Named> slowest_;
+    std::map<int, std::shared_ptr<const NodeTold>> nodes_;  ///< by base rank
+    std::map<NodeId, int> base_rank_of_;                    ///< the key of each
+    std::optional<NamedSlowest> slowest_;
 };
 
 }  // namespace ddprun::rdzv

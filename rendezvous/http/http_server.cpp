@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>
@@ -119,15 +120,13 @@ HttpServer::Session::Session(asio::io_context& io, Socket connection,
                              std::optional<bool> on_this_machine)
     : socket(std::move(connection)),
       deadline(io, [this] { close(); }),
-      news(io),
-      is_on_this_machine(on_this_machine) {
-    news.expires_at(asio::steady_timer::time_point::max());
-}
+      turn(io),
+      is_on_this_machine(on_this_machine) {}
 
 void HttpServer::Session::close() {
     error_code ignored;
     socket.close(ignored);
-    news.cancel();
+    turn.has_come.cancel();
 }
 
 HttpServer::HttpServer(asio::io_context& io, const Limits& limits, Watched& watched,
@@ -137,6 +136,8 @@ HttpServer::HttpServer(asio::io_context& io, const Limits& limits, Watched& watc
       watched_(watched),
       access_(std::move(access)),
       acceptor_(io),
+      turns_(io, WatchLimits().watchers_at_once),
+      texts_(io, WatchLimits().http_texts_bytes_max),
       stop_deadline_(io, [this] {
           for (Session& session : sessions_) {
               session.close();
@@ -237,6 +238,10 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
     if (failure) {
         co_return false;
     }
+    const bool has_turn = co_await await_turn(session);
+    if (!has_turn) {
+        co_return false;
+    }
     const auto method = parser.get().method_string();
     const auto target = parser.get().target();
     if (is_order({method.data(), method.size()}, {target.data(), target.size()})) {
@@ -277,17 +282,7 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
         co_await send_read(session, *reading);
         co_return false;
     }
-    const bool is_of_metrics = request->what == WatchRequest::What::Metrics;
-    const Result<std::string> text = is_of_metrics
-                                         ? watched_.metrics(request->figures, sessions_.size())
-                                         : watched_.status(request->job);
-    if (!text) {
-        const bool is_sent = co_await send_error(session, text.error(), keeps);
-        co_return is_sent;
-    }
-    std::string body = is_of_metrics ? *text : *text + "\n";
-    std::string type = is_of_metrics ? kPrometheusText : "application/json";
-    const bool is_sent = co_await send(session, kOk, std::move(type), std::move(body), keeps);
+    const bool is_sent = co_await send_text(session, *request, keeps);
     co_return is_sent;
 }
 
@@ -317,26 +312,24 @@ asio::awaitable<bool> HttpServer::take_order(Session& session, boost::beast::fla
 }
 
 asio::awaitable<bool> HttpServer::carry_out(Session& session, OperatorOrder order, bool keeps) {
-    const auto pending = std::make_shared<PendingAnswer>(io_);
-    pending->has_come.expires_after(limits_.http_timeout);
-    watched_.obey(order, session.peer, [pending](const Result<OperatorReply>& answer) {
-        pending->answer = answer;
-        pending->has_come.cancel();
-    });
+    const auto pending = std::make_shared<Pending<OperatorReply>>(
+        io_, std::chrono::steady_clock::now() + limits_.http_timeout);
+    watched_.obey(order, session.peer,
+                  [pending](const Result<OperatorReply>& answer) { pending->take(answer); });
     session.deadline.set(std::nullopt);
-    if (!pending->answer) {
+    if (!pending->value) {
         co_await pending->has_come.async_wait(asio::as_tuple(asio::use_awaitable));
     }
-    if (!pending->answer || !*pending->answer) {
-        const Error error = pending->answer
-                                ? pending->answer->error()
+    if (!pending->value || !*pending->value) {
+        const Error error = pending->value
+                                ? pending->value->error()
                                 : Error{ErrorCode::TimedOut,
                                         "the journal does not answer: look in /events whether the "
                                         "order was taken"};
         const bool is_sent = co_await send_error(session, error, keeps);
         co_return is_sent;
     }
-    const OperatorReply& reply = **pending->answer;
+    const OperatorReply& reply = **pending->value;
     std::string body = order_answer(reply);
     const unsigned status = status_of(reply.fault);
     const bool is_sent = co_await send(session, status, "application/json", std::move(body), keeps);
@@ -367,6 +360,65 @@ asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::s
     const auto [failure, count] =
         co_await http::async_write(session.socket, answer, asio::as_tuple(asio::use_awaitable));
     co_return !failure && keeps;
+}
+
+std::shared_ptr<HttpServer::Pending<TextMaker::Text>> HttpServer::want_text(
+    const WatchRequest& request) {
+    auto pending =
+        std::make_shared<Pending<TextMaker::Text>>(io_, asio::steady_timer::time_point::max());
+    const auto take = [pending](const Result<TextMaker::Text>& text) { pending->take(text); };
+    if (request.what == WatchRequest::What::Metrics) {
+        const FiguresOf figures = request.figures;
+        texts_.want(
+            fmt::format("metrics {} {}", figures.nodes, figures.ranks),
+            [this, figures] { return watched_.metrics(figures, sessions_.size()); }, take);
+    } else {
+        const std::string job = request.job;
+        texts_.want(
+            "status " + job, [this, job] { return watched_.status(job); }, take);
+    }
+    return pending;
+}
+
+asio::awaitable<bool> HttpServer::send_text(Session& session, WatchRequest request, bool keeps) {
+    session.deadline.set(std::nullopt);
+    const std::shared_ptr<Pending<TextMaker::Text>> pending = want_text(request);
+    if (!pending->value) {
+        co_await pending->has_come.async_wait(asio::as_tuple(asio::use_awaitable));
+    }
+    if (!*pending->value) {
+        const Error error = pending->value->error();
+        const bool is_sent = co_await send_error(session, error, keeps);
+        co_return is_sent;
+    }
+    const TextMaker::Text text = **pending->value;
+    http::response<http::empty_body> head;
+    const bool is_metrics = request.what == WatchRequest::What::Metrics;
+    head.set(http::field::content_type, is_metrics ? kPrometheusText : "application/json");
+    head.set(http::field::cache_control, "no-store");
+    head.set("X-Content-Type-Options", "nosniff");
+    head.keep_alive(keeps);
+    head.content_length(text->size());
+    http::response_serializer<http::empty_body> serializer(head);
+    bool goes_on = co_await await_turn(session);
+    if (goes_on) {
+        arm(session);
+        const auto [failure, count] = co_await http::async_write_header(
+            session.socket, serializer, asio::as_tuple(asio::use_awaitable));
+        goes_on = !failure;
+    }
+    for (std::string_view left = *text; goes_on && !left.empty();) {
+        const auto piece = asio::buffer(left.substr(0, limits_.http_batch_bytes_max));
+        arm(session);
+        const auto [failure, count] =
+            co_await asio::async_write(session.socket, piece, asio::as_tuple(asio::use_awaitable));
+        left.remove_prefix(piece.size());
+        goes_on = !failure;
+        if (goes_on && !left.empty()) {
+            goes_on = co_await await_turn(session);
+        }
+    }
+    co_return goes_on&& keeps;
 }
 
 asio::awaitable<bool> HttpServer::send_page(Session& session, const PageFile& file, bool keeps) {
@@ -412,7 +464,7 @@ void HttpServer::watch_peer(Session& session) {
     session.socket.async_wait(Socket::wait_read, [&session](error_code cancelled) {
         if (!cancelled) {
             session.has_peer_spoken = true;
-            session.news.cancel();
+            session.turn.has_come.cancel();
         }
     });
 }
@@ -429,6 +481,9 @@ asio::awaitable<void> HttpServer::send_read(Session& session, std::uint64_t read
             goes_on = co_await await_news(session);
         } else {
             goes_on = co_await send_batch(session, *text);
+            if (goes_on) {
+                goes_on = co_await await_turn(session);
+            }
         }
     }
     watched_.end_reading(reading);
@@ -458,6 +513,9 @@ asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest req
         const std::string batch = next_batch(*events, request.is_sse, place);
         if (!batch.empty()) {
             goes_on = co_await send_batch(session, batch);
+            if (goes_on) {
+                goes_on = co_await await_turn(session);
+            }
         } else if (request.follows && !is_stopping_ && !events->is_closed()) {
             goes_on = co_await await_news(session);
         } else {
@@ -469,11 +527,26 @@ asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest req
     }
 }
 
-/// False: there is nobody to tell them to.
+/// Until others have had theirs. False: there is nobody to do anything for.
+asio::awaitable<bool> HttpServer::await_turn(Session& session) {
+    turns_.line_up(session.turn);
+    const bool is_there = co_await await_place(session);
+    co_return is_there;
+}
+
+/// Until there are some, and it is its turn. False: there is nobody to tell them to.
 asio::awaitable<bool> HttpServer::await_news(Session& session) {
-    if (!session.has_peer_spoken) {
-        co_await session.news.async_wait(asio::as_tuple(asio::use_awaitable));
+    session.is_awaiting_news = true;
+    const bool is_there = co_await await_place(session);
+    session.is_awaiting_news = false;
+    co_return is_there;
+}
+
+asio::awaitable<bool> HttpServer::await_place(Session& session) {
+    if (!session.has_peer_spoken && session.socket.is_open()) {
+        co_await session.turn.has_come.async_wait(asio::as_tuple(asio::use_awaitable));
     }
+    turns_.leave(session.turn);
     co_return !session.has_peer_spoken && session.socket.is_open();
 }
 
@@ -507,7 +580,9 @@ std::string HttpServer::next_batch(const EventLog& events, bool is_sse, Place& p
 
 void HttpServer::published() {
     for (Session& session : sessions_) {
-        session.news.cancel();
+        if (session.is_awaiting_news) {
+            turns_.line_up(session.turn);
+        }
     }
 }
 

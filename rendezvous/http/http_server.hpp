@@ -21,9 +21,12 @@
 #include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
+#include "base/watch_limits.hpp"
 #include "rendezvous/events/event_log.hpp"
+#include "rendezvous/http/fair_turns.hpp"
 #include "rendezvous/http/http_access.hpp"
 #include "rendezvous/http/http_request.hpp"
+#include "rendezvous/http/text_maker.hpp"
 #include "rendezvous/wire/control.hpp"
 #include "rendezvous/wire/messages.hpp"
 
@@ -39,11 +42,14 @@ public:
     [[nodiscard]] virtual Result<std::shared_ptr<const EventLog>> events(
         const std::string& job) = 0;
 
-    /// How `job` stands (empty: everything), as one JSON object. May add events.
-    [[nodiscard]] virtual Result<std::string> status(const std::string& job) = 0;
+    /// Makes a text of how things were when it was asked for: on any thread, once.
+    using MakeText = std::function<std::string()>;
+
+    /// How `job` stands (empty: everything), as one JSON object in a line. May add events.
+    [[nodiscard]] virtual Result<MakeText> status(const std::string& job) = 0;
 
     /// Figures in Prometheus' text format; `watchers` are connected.
-    [[nodiscard]] virtual Result<std::string> metrics(FiguresOf extent, std::size_t watchers) = 0;
+    [[nodiscard]] virtual Result<MakeText> metrics(FiguresOf extent, std::size_t watchers) = 0;
 
     /// Somebody follows the events of `job` as server-sent events, and has taken what there was.
     virtual void follows(const std::string& /*job*/) {}
@@ -71,8 +77,9 @@ public:
 /// `GET /` with a page that shows them (http_request.hpp). On a port an operator's `POST
 /// /jobs/JOB/ACTION` with what becomes of it (order_request.hpp). Nobody can hold it up: a watcher
 /// that does not take what it was sent within Limits::http_timeout, or falls behind the events that
-/// are kept, is dropped, and so is the next one above Limits::watchers_max. Costs nothing while
-/// nobody watches.
+/// are kept, is dropped, and so is the next one above Limits::watchers_max. However many there are,
+/// the loop does at most WatchLimits::watchers_at_once small pieces of work for them in one turn,
+/// and long texts are made on another thread. Costs nothing while nobody watches.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {
@@ -109,21 +116,29 @@ private:
         void close();
 
         Socket socket;
-        DeadlineTimer deadline;          ///< of a request or an answer: then it is dropped
-        boost::asio::steady_timer news;  ///< cancelled when there are some
-        bool is_idle = true;             ///< no request of it is answered
-        bool has_peer_spoken = false;    ///< while it follows: it has hung up, or has no business
+        DeadlineTimer deadline;         ///< of a request or an answer: then it is dropped
+        FairTurns::Place turn;          ///< to do a piece of work for it
+        bool is_awaiting_news = false;  ///< then it lines up for that
+        bool is_idle = true;            ///< no request of it is answered
+        bool has_peer_spoken = false;   ///< while it follows: it has hung up, or has no business
         std::optional<bool>
             is_on_this_machine;  ///< none: on the Unix socket, whose uid was checked
         std::string peer;        ///< for people
     };
 
-    /// An order's answer, which may come when nobody waits for it any more.
-    struct PendingAnswer {
-        explicit PendingAnswer(boost::asio::io_context& io) : has_come(io) {}
+    /// An answer that may come when nobody waits for it any more.
+    template <typename Value>
+    struct Pending {
+        explicit Pending(boost::asio::io_context& io, boost::asio::steady_timer::time_point until)
+            : has_come(io, until) {}
+
+        void take(const Result<Value>& answer) {
+            value = answer;
+            has_come.cancel();
+        }
 
         boost::asio::steady_timer has_come;  ///< cancelled when it has
-        std::optional<Result<OperatorReply>> answer;
+        std::optional<Result<Value>> value;
     };
 
     boost::asio::awaitable<void> accept();
@@ -134,6 +149,8 @@ private:
     boost::asio::awaitable<bool> carry_out(Session& session, OperatorOrder order, bool keeps);
     boost::asio::awaitable<bool> send(Session& session, unsigned status, std::string type,
                                       std::string body, bool keeps);
+    boost::asio::awaitable<bool> send_text(Session& session, WatchRequest request, bool keeps);
+    [[nodiscard]] std::shared_ptr<Pending<TextMaker::Text>> want_text(const WatchRequest& request);
     boost::asio::awaitable<bool> send_page(Session& session, const PageFile& file, bool keeps);
     boost::asio::awaitable<void> send_events(Session& session, WatchRequest request,
                                              std::shared_ptr<const EventLog> events);
@@ -141,7 +158,9 @@ private:
     boost::asio::awaitable<void> end_stream(Session& session);
     boost::asio::awaitable<void> send_read(Session& session, std::uint64_t reading);
     void watch_peer(Session& session);
+    boost::asio::awaitable<bool> await_turn(Session& session);
     boost::asio::awaitable<bool> await_news(Session& session);
+    boost::asio::awaitable<bool> await_place(Session& session);
     boost::asio::awaitable<bool> send_batch(Session& session, const std::string& batch);
     boost::asio::awaitable<bool> send_error(Session& session, const Error& error, bool keeps);
     /// What one who follows is to be told next.
@@ -158,6 +177,8 @@ private:
     Watched& watched_;
     HttpAccess access_;
     boost::asio::local::stream_protocol::acceptor acceptor_;
+    FairTurns turns_;
+    TextMaker texts_;
     std::list<Session> sessions_;
     std::function<void()> on_stopped_;  ///< while it is stopping
     DeadlineTimer stop_deadline_;

@@ -2,14 +2,15 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/instant.hpp"
-#include "rendezvous/events/event_log.hpp"
+#include "rendezvous/events/event_counts.hpp"
 #include "rendezvous/events/figures_of.hpp"
 #include "rendezvous/events/rank_board.hpp"
+#include "rendezvous/events/time_use.hpp"
 #include "rendezvous/wire/control.hpp"
 
 namespace ddprun::rdzv {
@@ -17,8 +18,9 @@ namespace ddprun::rdzv {
 /// One job for Prometheus.
 struct JobFigures {
     JobStatus status;
-    std::shared_ptr<const EventLog> events;  ///< never null
-    const RankBoard* ranks = nullptr;        ///< null: nothing is known of them
+    EventCounts counts;
+    TimeShares time;
+    std::optional<RanksTold> ranks;  ///< none: nothing is known of them
 };
 
 /// What a daemon has for Prometheus.
@@ -26,7 +28,6 @@ struct DaemonFigures {
     std::vector<JobFigures> jobs;
     std::size_t watchers = 0;  ///< over HTTP
     FiguresOf extent{};
-    Instant now{};
 };
 
 /// Makes Prometheus' text of them: metrics_text(), where there is prometheus-cpp.

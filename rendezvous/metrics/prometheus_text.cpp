@@ -143,7 +143,7 @@ void add_counters(std::vector<MetricFamily>& families, const std::vector<JobFigu
     const auto add = [&families, &jobs](std::string_view name, std::string_view help,
                                         std::uint64_t (EventCounts::*value)() const) {
         add_of_each(families, jobs, name, help, MetricType::Counter,
-                    [value](const JobFigures& job) { return (job.events->counts().*value)(); });
+                    [value](const JobFigures& job) { return (job.counts.*value)(); });
     };
     add("ddprun_job_failures_total", "Ranks that failed.", &EventCounts::failures);
     add("ddprun_job_nodes_lost_total", "Nodes that were given up.", &EventCounts::nodes_lost);
@@ -154,7 +154,7 @@ void add_counters(std::vector<MetricFamily>& families, const std::vector<JobFigu
     Family restarts("ddprun_job_restarts_total", "Generations after the first, by cause.",
                     MetricType::Counter);
     for (const JobFigures& job : jobs) {
-        for (const auto& [cause, count] : job.events->counts().restarts()) {
+        for (const auto& [cause, count] : job.counts.restarts()) {
             restarts.add({{"job_id", job.status.job.value()}, {"cause", cause}},
                          static_cast<double>(count));
         }
@@ -162,17 +162,16 @@ void add_counters(std::vector<MetricFamily>& families, const std::vector<JobFigu
     restarts.move_to(families);
 }
 
-void add_times(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs,
-               Instant now) {
+void add_times(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
     Family phases("ddprun_restart_phase_seconds", "How long each phase of a restart took.",
                   MetricType::Histogram);
     Family shares("ddprun_job_time_seconds", "Where the time of the run went.");
     for (const JobFigures& job : jobs) {
         const std::string_view name = job.status.job.value();
-        for (const auto& [phase, histogram] : job.events->counts().phases()) {
+        for (const auto& [phase, histogram] : job.counts.phases()) {
             phases.add({{"job_id", name}, {"phase", phase}}, histogram);
         }
-        const TimeShares use = job.events->time_use().shares(now);
+        const TimeShares& use = job.time;
         for (const auto& [share, took] : {std::pair{std::string_view("starting"), use.starting},
                                           {std::string_view("training"), use.training},
                                           {std::string_view("restarting"), use.restarting},
@@ -217,7 +216,7 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
     Family pace("ddprun_job_steps_per_second", "Training steps that the job makes, of late.");
     Family gpu("ddprun_job_gpu_use_ratio", "Share of the time in which its GPUs work, of late.");
     for (const JobFigures& job : jobs) {
-        if (job.ranks == nullptr) {
+        if (!job.ranks) {
             continue;
         }
         std::optional<std::uint64_t> least;
@@ -304,7 +303,7 @@ std::vector<OfRank> rank_families() {
 void add_ranks(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
     std::vector<OfRank> list = rank_families();
     for (const JobFigures& job : jobs) {
-        if (job.ranks == nullptr) {
+        if (!job.ranks) {
             continue;
         }
         job.ranks->visit([&](const NodeOfRanks& node, Rank number, const RankProgress& rank) {
@@ -336,7 +335,7 @@ std::string serialized(const DaemonFigures& daemon) {
     add_states(families, daemon.jobs);
     add_gauges(families, daemon.jobs);
     add_counters(families, daemon.jobs);
-    add_times(families, daemon.jobs, daemon.now);
+    add_times(families, daemon.jobs);
     add_progress(families, daemon.jobs);
     if (daemon.extent.nodes) {
         add_nodes(families, daemon.jobs);

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstddef>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,16 +21,19 @@ namespace {
 /// What is known of its ranks, in short.
 void add_pace(JobStatus& job, const RankBoard& board) {
     for (NodeStatus& node : job.nodes) {
-        const RankBoard::NodePace pace = board.pace(node.node);
-        node.step = pace.step;
-        node.step_ns = pace.step_ns;
-        if (pace.memory) {
-            node.memory_bytes = pace.memory->bytes;
-            node.memory_limit_bytes = pace.memory->limit_bytes;
-            node.memory_pressure_permille = pace.memory->pressure_permille;
+        const NodeTold* told = board.told(node.node);
+        if (told == nullptr) {
+            continue;
+        }
+        node.step = told->step;
+        node.step_ns = told->step_ns;
+        if (told->memory) {
+            node.memory_bytes = told->memory->bytes;
+            node.memory_limit_bytes = told->memory->limit_bytes;
+            node.memory_pressure_permille = told->memory->pressure_permille;
         }
     }
-    if (const std::optional<RankBoard::Named>& named = board.slowest()) {
+    if (const std::optional<NamedSlowest>& named = board.slowest()) {
         constexpr double kPermille = 1000;
         job.slow =
             SlowestStatus{.rank = named->slowest.rank,
@@ -85,41 +90,55 @@ std::string status_body(const JobId& wanted, const Jobs& jobs, const ProgressWat
 
 namespace {
 
-/// The text of one job, without its last brace, and what only HTTP tells.
-std::string whole_json(const JobStatus& job, const EventLog& events, const RankBoard* board,
-                       std::size_t ranks_max, Instant now, Milliseconds unix_now) {
+/// What HTTP tells of one job.
+struct WholeJob {
+    JobStatus status;
+    std::optional<RanksTold> ranks;
+    nlohmann::ordered_json time;
+};
+
+void add_text(std::string& text, const WholeJob& job, std::size_t& ranks_left) {
     using Json = nlohmann::ordered_json;
-    std::string text = encode(job);
+    text += encode(job.status);
     text.pop_back();
-    if (board != nullptr) {
-        text += ",\"ranks\":" + board->ranks_json(ranks_max);
-        if (const std::string slowest = board->slowest_json(); !slowest.empty()) {
+    if (job.ranks) {
+        text += ",\"ranks\":" + job.ranks->ranks_json(ranks_left);
+        ranks_left -= std::min(ranks_left, job.ranks->rank_count());
+        if (const std::string slowest = job.ranks->slowest_json(); !slowest.empty()) {
             text += ",\"slowest\":" + slowest;
         }
     }
-    const Json time = time_use_json(events.time_use(), now, unix_now);
-    return text + ",\"time\":" + time.dump(-1, ' ', false, Json::error_handler_t::replace) + "}";
+    text += ",\"time\":" + job.time.dump(-1, ' ', false, Json::error_handler_t::replace) + "}";
 }
 
 }  // namespace
 
-std::string status_json(const JobId& wanted, const Jobs& jobs, const ProgressWatch& progress,
-                        const Limits& limits) {
+std::function<std::string()> status_text(const JobId& wanted, const Jobs& jobs,
+                                         const ProgressWatch& progress, const Limits& limits) {
     const Instant now = std::chrono::steady_clock::now();
     const Milliseconds unix_now =
         std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
     const StatusExtent extent{.nodes_max = limits.status_nodes_max,
                               .events_max = limits.timeline_events_max};
-    const StatusReply reply = status_of_jobs(wanted, jobs, progress, now, limits.jobs_max, extent);
-    std::string text = "{\"jobs\":[";
-    std::size_t ranks_left = WatchLimits().status_ranks_max;
-    for (const JobStatus& job : reply.jobs) {
-        const RankBoard* board = progress.board(job.job);
-        text += text.back() == '[' ? "" : ",";
-        text += whole_json(job, *jobs.events(job.job), board, ranks_left, now, unix_now);
-        ranks_left -= std::min(ranks_left, board == nullptr ? 0 : board->rank_count());
+    StatusReply reply = status_of_jobs(wanted, jobs, progress, now, limits.jobs_max, extent);
+    std::vector<WholeJob> whole;
+    for (JobStatus& status : reply.jobs) {
+        const RankBoard* board = progress.board(status.job);
+        const TimeUse& time = jobs.events(status.job)->time_use();
+        whole.push_back({.status = std::move(status),
+                         .ranks = board ? std::optional(board->told()) : std::nullopt,
+                         .time = time_use_json(time, now, unix_now)});
     }
-    return fmt::format("{}],\"jobs_left_out\":{},\"type\":\"status\"}}", text, reply.jobs_left_out);
+    return [whole = std::move(whole), left_out = reply.jobs_left_out] {
+        std::string text = "{\"jobs\":[";
+        std::size_t ranks_left = WatchLimits().status_ranks_max;
+        for (const WholeJob& job : whole) {
+            text += text.back() == '[' ? "" : ",";
+            add_text(text, job, ranks_left);
+        }
+        text += fmt::format("],\"jobs_left_out\":{},\"type\":\"status\"}}\n", left_out);
+        return text;
+    };
 }
 
 Result<std::string> answer_control(const RendezvousHandshake& handshake, std::string_view question,

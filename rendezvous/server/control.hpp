@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -17,9 +18,11 @@ namespace ddprun::rdzv {
                                       const ProgressWatch& progress, const Limits& limits);
 
 /// The same for HTTP: each job also with its `ranks`, the `slowest` of them, and `time`
-/// (docs/events.md); a frame need not take it.
-[[nodiscard]] std::string status_json(const JobId& wanted, const Jobs& jobs,
-                                      const ProgressWatch& progress, const Limits& limits);
+/// (docs/events.md); a frame need not take it. What makes the line of how things stand now, on any
+/// thread.
+[[nodiscard]] std::function<std::string()> status_text(const JobId& wanted, const Jobs& jobs,
+                                                       const ProgressWatch& progress,
+                                                       const Limits& limits);
 
 /// The answer to `question` of a connection that asks (PeerRole::Control) and greeted with
 /// `handshake`, as a body that fits into one frame. Failure: it is no question, or about another

@@ -104,10 +104,8 @@ bool ProgressWatch::tell_nodes(Instant now, Watched& watched, const Run& run) {
     return true;
 }
 
-void ProgressWatch::turn() {
-    const Instant now = now_here();
-    bool is_whole = true;
-    bool has_passed = false;
+/// Forgets who is watched no longer, and judges the others.
+void ProgressWatch::begin_round(Instant now) {
     for (auto it = watched_.begin(); it != watched_.end();) {
         auto& [id, watched] = *it;
         const Run* run = jobs_.run(id);
@@ -116,21 +114,50 @@ void ProgressWatch::turn() {
             it = watched_.erase(it);
             continue;
         }
-        is_whole = tell_nodes(now, watched, *run) && is_whole;
         watched.board.judge(now - kMissedNews * interval_of(*run));
-        for (const NodeId& node : std::exchange(watched.news, {})) {
-            if (std::string line = watched.board.line(node); !line.empty()) {
-                jobs_.pass(id, node.value(), std::move(line));
-                has_passed = true;
-            }
-        }
+        watched.passing = std::exchange(watched.news, {});
         ++it;
     }
-    if (has_passed) {
+}
+
+/// True: all of this round.
+bool ProgressWatch::pass_news(const JobId& job, Watched& watched, std::size_t& lines_left) {
+    while (!watched.passing.empty() && lines_left > 0) {
+        --lines_left;
+        const NodeId node = *watched.passing.begin();
+        watched.passing.erase(watched.passing.begin());
+        if (std::string line = watched.board.line(node); !line.empty()) {
+            jobs_.pass(job, node.value(), std::move(line));
+            has_passed_ = true;
+        }
+    }
+    return watched.passing.empty();
+}
+
+/// A round has as many turns as it takes: none of them is long.
+void ProgressWatch::turn() {
+    const Instant now = now_here();
+    if (!std::exchange(is_round_begun_, true)) {
+        begin_round(now);
+    }
+    bool is_whole = true;
+    std::size_t lines_left = limits_.watch_lines_max;
+    for (auto& [id, watched] : watched_) {
+        if (const Run* run = jobs_.run(id)) {
+            is_whole = tell_nodes(now, watched, *run) && is_whole;
+        }
+        is_whole = pass_news(id, watched, lines_left) && is_whole;
+    }
+    if (!is_whole) {
+        timer_.set(now);
+        return;
+    }
+    is_round_begun_ = false;
+    if (std::exchange(has_passed_, false)) {
         hooks_.passed();
     }
     if (!watched_.empty()) {
-        timer_.set(is_whole ? now + limits_.progress_interval : now);
+        timer_.set(now + limits_.progress_interval);
     }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <set>
@@ -46,10 +47,13 @@ private:
         Instant until{};
         RankBoard board;
         std::map<ConnectionId, Instant> told;  ///< until when each node tells; those of members
-        std::set<NodeId> news;                 ///< since the last turn
+        std::set<NodeId> news;                 ///< since the last round
+        std::set<NodeId> passing;              ///< the news of this round, in pieces
     };
 
     void turn();
+    void begin_round(Instant now);
+    [[nodiscard]] bool pass_news(const JobId& job, Watched& watched, std::size_t& lines_left);
     [[nodiscard]] bool tell_nodes(Instant now, Watched& watched, const Run& run);
     [[nodiscard]] Milliseconds interval_of(const Run& run) const;
 
@@ -57,7 +61,9 @@ private:
     Hooks hooks_;
     WatchLimits limits_;
     std::map<JobId, Watched> watched_;
-    DeadlineTimer timer_;  ///< set while anything is watched
+    DeadlineTimer timer_;          ///< set while anything is watched
+    bool is_round_begun_ = false;  ///< else the next turn begins one
+    bool has_passed_ = false;      ///< something, in this round
     bool is_stopped_ = false;
 };
 

@@ -59,31 +59,33 @@ Result<std::uint64_t> WatchedJobs::read_workers(const std::string& job,
     return named ? reading_.begin(*named, question) : named.error();
 }
 
-Result<std::string> WatchedJobs::metrics(FiguresOf extent, std::size_t watchers) {
+Result<Watched::MakeText> WatchedJobs::metrics(FiguresOf extent, std::size_t watchers) {
     if (!metrics_text_) {
         return Error{ErrorCode::NotFound,
                      "this ddprun-rendezvous has no /metrics: it was built without prometheus-cpp"};
     }
-    DaemonFigures daemon{.jobs = {},
-                         .watchers = watchers,
-                         .extent = extent,
-                         .now = std::chrono::steady_clock::now()};
+    const Instant now = std::chrono::steady_clock::now();
+    DaemonFigures daemon{.jobs = {}, .watchers = watchers, .extent = extent};
     // One that does not lead knows no job, and says so.
     if (!leader_) {
         progress_.look(JobId());
         const StatusExtent all{.nodes_max = limits_.nodes_max, .events_max = 0};
-        jobs_.visit([this, &daemon, &all](const JobId& id, const Coordinator& coordinator) {
-            if (coordinator.run() != nullptr) {
-                daemon.jobs.push_back({.status = status_of(id, *coordinator.run(), daemon.now, all),
-                                       .events = jobs_.events(id),
-                                       .ranks = progress_.board(id)});
+        jobs_.visit([this, &daemon, &all, now](const JobId& id, const Coordinator& coordinator) {
+            if (coordinator.run() == nullptr) {
+                return;
             }
+            const EventLog& events = *jobs_.events(id);
+            const RankBoard* board = progress_.board(id);
+            daemon.jobs.push_back({.status = status_of(id, *coordinator.run(), now, all),
+                                   .counts = events.counts(),
+                                   .time = events.time_use().shares(now),
+                                   .ranks = board ? std::optional(board->told()) : std::nullopt});
         });
     }
-    return metrics_text_(daemon);
+    return MakeText([make = metrics_text_, daemon = std::move(daemon)] { return make(daemon); });
 }
 
-Result<std::string> WatchedJobs::status(const std::string& job) {
+Result<Watched::MakeText> WatchedJobs::status(const std::string& job) {
     if (const Result<void> leads = check_leads(); !leads) {
         return leads.error();
     }
@@ -92,7 +94,7 @@ Result<std::string> WatchedJobs::status(const std::string& job) {
                      fmt::format("there is no job {}; /status lists them", job)};
     }
     progress_.look(JobId(job));
-    return status_json(JobId(job), jobs_, progress_, limits_);
+    return status_text(JobId(job), jobs_, progress_, limits_);
 }
 
 void WatchedJobs::obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) {

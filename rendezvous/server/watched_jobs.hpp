@@ -32,8 +32,8 @@ public:
     void send_to(std::optional<std::string> leader) { leader_ = std::move(leader); }
 
     [[nodiscard]] Result<std::shared_ptr<const EventLog>> events(const std::string& job) override;
-    [[nodiscard]] Result<std::string> status(const std::string& job) override;
-    [[nodiscard]] Result<std::string> metrics(FiguresOf extent, std::size_t watchers) override;
+    [[nodiscard]] Result<MakeText> status(const std::string& job) override;
+    [[nodiscard]] Result<MakeText> metrics(FiguresOf extent, std::size_t watchers) override;
     void follows(const std::string& job) override { progress_.look(JobId(job)); }
     [[nodiscard]] Result<std::uint64_t> read_workers(const std::string& job,
                                                      const ReadWorkers& question) override;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -43,7 +44,9 @@ struct Flags {
     std::string secret_file;
     int daemon_pid = 0;
     int agents = 1000;
+    int workers = 1;
     int restarts = 0;
+    double settle_s = 2;
     double idle_s = 0;
     std::uint64_t seed = 1;
 };
@@ -98,6 +101,11 @@ public:
     [[nodiscard]] std::size_t lost_links() const { return lost_links_; }
     [[nodiscard]] int node_losses() const { return node_losses_; }
 
+    /// Of the daemon to beats, since the last call.
+    [[nodiscard]] std::vector<double> take_beat_answers_ms() {
+        return std::exchange(beat_answers_ms_, {});
+    }
+
 private:
     void await(const std::string& what, const std::function<bool()>& is_true);
 
@@ -109,6 +117,7 @@ private:
     std::size_t exited_ = 0;
     std::size_t lost_links_ = 0;
     int node_losses_ = 0;
+    std::vector<double> beat_answers_ms_;
 };
 
 Crowd::Crowd(boost::asio::io_context& io, const Flags& flags, const rdzv::Endpoint& endpoint,
@@ -121,6 +130,9 @@ Crowd::Crowd(boost::asio::io_context& io, const Flags& flags, const rdzv::Endpoi
     };
     events_.on_link_down = [this] { ++lost_links_; };
     events_.on_exit = [this](int) { ++exited_; };
+    events_.on_beat_answered = [this](Clock::duration after) {
+        beat_answers_ms_.push_back(milliseconds(after));
+    };
     for (int i = 0; i < flags.agents; ++i) {
         agent::SupervisorOptions options;
         options.identity.job = JobId(job);
@@ -129,6 +141,7 @@ Crowd::Crowd(boost::asio::io_context& io, const Flags& flags, const rdzv::Endpoi
         options.identity.settings.min_nodes = flags.agents;
         options.identity.settings.max_nodes = flags.agents;
         options.identity.settings.max_restarts = kRestartsPerJob;
+        options.identity.slots = flags.workers;
         options.command = {"worker"};
         rdzv::ClientOptions client;
         client.endpoints = {endpoint};
@@ -191,21 +204,26 @@ json summary(std::vector<double> samples) {
             {"samples", samples}};
 }
 
-/// While nothing happens but beats.
+Clock::duration seconds(double count) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
+}
+
+/// While nothing happens but beats, and what watchers want.
 json measure_idle(Crowd& crowd, const Flags& flags) {
-    crowd.run_for(std::chrono::seconds(2));  // what the forming left behind
+    crowd.run_for(seconds(flags.settle_s));  // what the forming left behind; watchers come
+    (void)crowd.take_beat_answers_ms();
     const Usage daemon = usage_of(flags.daemon_pid);
     const Usage own = usage_of(::getpid());
     const Clock::time_point from = Clock::now();
-    crowd.run_for(
-        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(flags.idle_s)));
-    const double seconds = milliseconds(Clock::now() - from) / 1000;
+    crowd.run_for(seconds(flags.idle_s));
+    const double measured_s = milliseconds(Clock::now() - from) / 1000;
     const Usage daemon_after = usage_of(flags.daemon_pid);
     const Usage own_after = usage_of(::getpid());
-    return {{"seconds", seconds},
-            {"daemon_cpu_percent", 100 * (daemon_after.cpu_s - daemon.cpu_s) / seconds},
+    return {{"seconds", measured_s},
+            {"beat_answer_ms", summary(crowd.take_beat_answers_ms())},
+            {"daemon_cpu_percent", 100 * (daemon_after.cpu_s - daemon.cpu_s) / measured_s},
             {"daemon_resident_mb", daemon_after.resident_mb},
-            {"crowd_cpu_percent", 100 * (own_after.cpu_s - own.cpu_s) / seconds},
+            {"crowd_cpu_percent", 100 * (own_after.cpu_s - own.cpu_s) / measured_s},
             {"crowd_resident_mb", own_after.resident_mb}};
 }
 
@@ -301,7 +319,9 @@ int main(int argc, char** argv) {
     app.add_option("--secret-file", flags.secret_file)->required();
     app.add_option("--daemon-pid", flags.daemon_pid)->required();
     app.add_option("--agents", flags.agents)->check(CLI::Range(2, 16384));
+    app.add_option("--workers", flags.workers, "of each agent")->check(CLI::Range(1, 64));
     app.add_option("--restarts", flags.restarts, "worker failures to measure");
+    app.add_option("--settle-s", flags.settle_s, "seconds between forming and --idle-s");
     app.add_option("--idle-s", flags.idle_s, "seconds of beats alone to measure");
     app.add_option("--seed", flags.seed);
     CLI11_PARSE(app, argc, argv);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/core/supervisor.hpp"
+#include "agent/daemon/progress_teller.hpp"
 #include "base/instant.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/tagged.hpp"
@@ -22,6 +24,8 @@ struct CrowdEvents {
     std::function<void(const rdzv::Start&)> on_start;
     std::function<void()> on_link_down;
     std::function<void(int exit_code)> on_exit;
+    /// The daemon's answer to a beat came after so long.
+    std::function<void(std::chrono::steady_clock::duration)> on_beat_answered;
 };
 
 /// One node without processes: the real supervisor and the real connection; workers and stores
@@ -41,11 +45,14 @@ public:
 private:
     void feed(agent::Input input);
     void carry_out(const agent::Effect& effect);
+    void send(const rdzv::AgentMessage& message);
+    void tell_progress();
     void end_worker(Generation generation, LocalRank local_rank, const rdzv::Evidence& evidence);
 
     agent::Supervisor supervisor_;
     rdzv::RendezvousClient link_;
     DeadlineTimer timer_;
+    agent::ProgressTeller teller_;
     const std::uint16_t store_port_;
     const CrowdEvents& events_;
     std::deque<agent::Input> inputs_;  ///< bounded: a step answers with one input per effect
@@ -53,6 +60,9 @@ private:
     bool has_ended_ = false;
     Generation generation_;
     std::set<LocalRank> living_;
+    std::chrono::steady_clock::time_point first_step_;
+    std::uint64_t beat_ = 0;  ///< the last one
+    std::chrono::steady_clock::time_point beat_at_;
 };
 
 }  // namespace ddprun::test

@@ -27,9 +27,9 @@ from report import Table
 
 MS = 1e6
 HERE = os.path.dirname(os.path.abspath(__file__))
-MEASURES = ["torchrun", "agents-128", "agents-1000", "agents-4000", "signal", "stall-daemon",
-            "stall-leader", "stall-paused", "stall-etcd", "silence", "false-alarms",
-            "chaos", "chaos-daemons"]
+MEASURES = ["torchrun", "agents-128", "agents-1000", "agents-4000", "watchers", "signal",
+            "stall-daemon", "stall-leader", "stall-paused", "stall-etcd", "silence",
+            "false-alarms", "chaos", "chaos-daemons"]
 NEED_NETWORK = ("silence", "false-alarms", "chaos", "chaos-daemons")
 NEED_ETCD = ("stall-leader", "stall-paused", "stall-etcd", "chaos-daemons")
 # Starts in a minute before ddprun pauses: 10.
@@ -125,6 +125,40 @@ class Bench:
                      [idle["daemon_cpu_percent"]])
             self.add(f"{count} idle agents: share of a core of all agents", "%", "",
                      [idle["crowd_cpu_percent"]])
+
+    def watchers(self):
+        """1,000 nodes of 8 workers, whose progress nobody, one and 1,000 follow."""
+        for count in (0, 1, 1000):
+            say(f"1000 nodes of 8 workers, {count} watchers")
+            with Daemon(self.build) as daemon:
+                crowd = subprocess.Popen(
+                    [os.path.join(self.build, "tests", "agent_crowd"), "--endpoint",
+                     daemon.endpoint, "--secret-file", daemon.secret_file, "--daemon-pid",
+                     str(daemon.process.pid), "--agents", "1000", "--workers", "8",
+                     "--settle-s", "10", "--idle-s", "20"], stdout=subprocess.PIPE)
+                daemon.lines.await_line("generation 1 started")
+                drain = subprocess.Popen(["cat"], stdin=daemon.process.stderr,
+                                         stdout=subprocess.DEVNULL)
+                watchers = subprocess.Popen(
+                    [sys.executable, os.path.join(HERE, "watchers.py"), "--endpoint",
+                     daemon.endpoint, "--job", "crowd-1", "--count", str(count)],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                watchers.stdout.readline()
+                result = json.loads(crowd.communicate()[0])
+                got = json.loads(watchers.communicate()[0])
+            drain.wait()
+            self.details[f"watchers-{count}"] = {**result, "watchers": got}
+            if result["lost_links"] or result["node_losses"] or got["dropped"]:
+                say(f"WRONG: {count} watchers: {result['lost_links']} links, "
+                    f"{result['node_losses']} nodes and {got['dropped']} watchers were lost")
+                self.alarms += 1
+            idle = result["idle"]
+            self.add(f"8,000 ranks, {count} watchers: daemon's share of a core", "%",
+                     "<= 2 more" * (count == 1), [idle["daemon_cpu_percent"]])
+            self.add(f"8,000 ranks, {count} watchers: a beat to its answer", "ms", "",
+                     idle["beat_answer_ms"]["samples"])
+            self.add(f"8,000 ranks, {count} watchers: the daemon's memory", "MB", "",
+                     [idle["daemon_resident_mb"]])
 
     def torchrun(self):
         python = os.path.abspath(self.arguments.python)

@@ -47,11 +47,15 @@ struct FakeRun final : Watched {
         }
         return std::shared_ptr<const EventLog>(log);
     }
-    [[nodiscard]] Result<std::string> status(const std::string& job) override {
-        return fmt::format(R"({{"job":"{}"}})", job.empty() ? "llama" : job);
+    [[nodiscard]] Result<MakeText> status(const std::string& job) override {
+        return MakeText([name = job.empty() ? "llama" : job] {
+            return fmt::format(R"({{"job":"{}"}})", name) + "\n";
+        });
     }
-    [[nodiscard]] Result<std::string> metrics(FiguresOf extent, std::size_t watchers) override {
-        return fmt::format("nodes {}\nwatchers {}\n", extent.nodes, watchers);
+    [[nodiscard]] Result<MakeText> metrics(FiguresOf extent, std::size_t watchers) override {
+        return MakeText([extent, watchers] {
+            return fmt::format("nodes {}\nwatchers {}\n", extent.nodes, watchers);
+        });
     }
 
     std::shared_ptr<EventLog> log;

@@ -1,11 +1,11 @@
 // Goal: what Prometheus is told of a job is what the job is. Method: a coordinator driven by hand,
 // whose events are kept as the daemon keeps them.
 
-#include <memory>
 #include <string>
 
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/status.hpp"
+#include "rendezvous/events/event_log.hpp"
 #include "rendezvous/metrics/prometheus_text.hpp"
 #include "tests/support/catch.hpp"
 
@@ -32,11 +32,11 @@ public:
         const StatusExtent all{.nodes_max = 1000, .events_max = 0};
         return prometheus_text()(
             {.jobs = {{.status = status_of(id_, *coordinator_.run(), now_, all),
-                       .events = events_,
-                       .ranks = &board_}},
+                       .counts = events_.counts(),
+                       .time = events_.time_use().shares(now_),
+                       .ranks = board_.told()}},
              .watchers = 2,
-             .extent = extent,
-             .now = now_});
+             .extent = extent});
     }
 
     /// All ranks of `node` are at `step`, and take so long for one.
@@ -68,7 +68,7 @@ private:
         coordinator_.step(now_, input, effects);
         effects.for_each([this](const Effect& effect) {
             if (const auto* publish = std::get_if<Publish>(&effect)) {
-                events_->add(publish->event, now_, Milliseconds(0));
+                events_.add(publish->event, now_, Milliseconds(0));
             }
         });
         now_ += Milliseconds(100);
@@ -76,7 +76,7 @@ private:
 
     const JobId id_{"llama \"7\"\n"};
     Coordinator coordinator_{id_, {.limits = {}}, Rng(1)};
-    std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>(Limits{}, EventsOf::Job);
+    EventLog events_{Limits{}, EventsOf::Job};
     RankBoard board_;
     Instant now_{};
 };

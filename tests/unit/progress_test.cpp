@@ -141,31 +141,31 @@ TEST_CASE("the board has each rank as it was told last, and the slowest with its
                    progress_of(0, 100'000'000, node == 2 ? 90'000'000 : 50'000'000));
     }
     board.judge(kStart);
-    const json ranks = json::parse(board.ranks_json(100));
+    const json ranks = json::parse(board.told().ranks_json(100));
     REQUIRE(ranks.size() == 4);
     CHECK(ranks[2] == json::parse(R"({"rank":2,"node":"n\"2","local_rank":0,"phase":"training",
         "step":7,"step_age_ms":12,"steps_per_s":10,"own_share":0.9,"memory_bytes":4096})"));
-    CHECK(json::parse(board.slowest_json()) ==
+    CHECK(json::parse(board.told().slowest_json()) ==
           json::parse(R"({"rank":2,"node":"n\"2","host":"h","cost_share":0.4})"));
     const json line = json::parse(board.line(NodeId("n\"1")));
     CHECK(line["event"] == "progress");
     CHECK(line["ranks"].size() == 1);
     CHECK(line["slowest"]["rank"] == 2);
-    CHECK(json::parse(board.ranks_json(2)).size() == 2);
-    CHECK(board.pace(NodeId("n\"1")).step_ns == 100'000'000u);
+    CHECK(json::parse(board.told().ranks_json(2)).size() == 2);
+    CHECK(board.told(NodeId("n\"1"))->step_ns == 100'000'000u);
 
     // Old news are forgotten, and so is the last generation.
     board.take(kStart + 9s, {.node = NodeId("n\"0"), .hostname = "h", .base_rank = 0},
                progress_of(0, 100, 100));
     board.judge(kStart + 1s);
-    CHECK(json::parse(board.ranks_json(100)).size() == 1);
-    CHECK(board.slowest_json().empty());
+    CHECK(json::parse(board.told().ranks_json(100)).size() == 1);
+    CHECK(board.told().slowest_json().empty());
     board.take(kStart, {.node = NodeId("m"), .hostname = "h", .base_rank = 5},
                progress_of(0, 100, 100, Generation(2)));
-    CHECK(json::parse(board.ranks_json(100))[0]["rank"] == 5);
+    CHECK(json::parse(board.told().ranks_json(100))[0]["rank"] == 5);
     board.take(kStart, {.node = NodeId("n"), .hostname = "h", .base_rank = 0},
                progress_of(0, 100, 100, Generation(1)));
-    CHECK(board.rank_count() == 1);
+    CHECK(board.told().rank_count() == 1);
 }
 
 TEST_CASE("a rendezvous is told each moment once, and a new one all of them") {
@@ -266,7 +266,7 @@ TEST_CASE("the board tells what GPUs and memory do") {
     CHECK(rank["gpu_memory_bytes"] == 5);
     CHECK(rank["gpu_memory_total_bytes"] == 80);
     CHECK(rank["gpu_power_w"] == 412);
-    CHECK(board.pace(NodeId("n")).memory == progress.memory);
+    CHECK(board.told(NodeId("n"))->memory == progress.memory);
 }
 
 TEST_CASE("of a whole job it waits from its first node on, and until the last one is empty") {
