@@ -367,6 +367,10 @@ RunEvents::Ask Agent::run_events_ask() {
         };
     }
     ask.on_child = [this](int pid) { exclude_from_sweeps(pid); };
+    ask.obey = [this](const rdzv::OperatorOrder& order, const std::string& from,
+                      rdzv::Link::OrderAnswer answer) {
+        link_->obey(order, from, std::move(answer));
+    };
     return ask;
 }
 

@@ -284,6 +284,24 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
     });
 }
 
+void RunEvents::obey(const rdzv::OperatorOrder& order, const std::string& from,
+                     OrderAnswer answer) {
+    if (const Result<void> known = check_name(order.job.value()); !known) {
+        answer(known.error());
+        return;
+    }
+    ask_.obey(order, from,
+              [this, answer = std::move(answer)](const rdzv::OperatorReply& reply,
+                                                 const std::optional<rdzv::Event>& record) {
+                  rdzv::OperatorReply numbered = reply;
+                  if (record) {
+                      numbered.event = log_->next();
+                      keep(now_here(), {*record});
+                  }
+                  answer(numbered);
+              });
+}
+
 /// Reads one worker's part of the page; a line that is the same is not sent again.
 void RunEvents::show_live() {
     const Instant now = now_here();

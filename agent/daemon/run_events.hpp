@@ -22,6 +22,7 @@
 #include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
+#include "rendezvous/client/link.hpp"
 #include "rendezvous/events/event_log.hpp"
 #include "rendezvous/http/http_server.hpp"
 
@@ -38,6 +39,10 @@ public:
         std::function<std::string()> waits_for;                         ///< for people
         std::function<std::vector<int>()> pids;  ///< of the workers here, by local rank; 0: none
         std::function<void(const rdzv::AgentMessage&)> send;  ///< to the rendezvous
+        /// As Link::obey() has it.
+        std::function<void(const rdzv::OperatorOrder&, const std::string& from,
+                           rdzv::Link::OrderAnswer)>
+            obey;
         /// As NodeWatch::Ask has it.
         std::function<void(Milliseconds timeout,
                            std::function<void(std::optional<std::string> answer)>)>
@@ -74,6 +79,8 @@ public:
         const std::string& job) override;
     [[nodiscard]] Result<MakeText> status(const std::string& job) override;
     /// Refused: the rendezvous has them.
+    void obey(const rdzv::OperatorOrder& order, const std::string& from,
+              OrderAnswer answer) override;
     [[nodiscard]] Result<MakeText> metrics(rdzv::FiguresOf extent, std::size_t watchers) override;
     [[nodiscard]] Result<std::uint64_t> read_workers(const std::string& job,
                                                      const rdzv::ReadWorkers& question) override;

@@ -5,13 +5,18 @@
 #include <cstdint>
 
 #include <boost/asio/ip/host_name.hpp>
+#include <boost/url/encode.hpp>
+#include <boost/url/rfc/pchars.hpp>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/limits.hpp"
 #include "base/os/own_variable.hpp"
 #include "base/printable.hpp"
 #include "base/whole_number.hpp"
+#include "launcher/ctl/local_runs.hpp"
 #include "rendezvous/client/control_client.hpp"
+#include "rendezvous/wire/control_fields.hpp"
 
 namespace ddprun::launcher {
 
@@ -68,6 +73,48 @@ Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
         return *std::move(unknown);
     }
     return *std::move(failure);
+}
+
+Result<rdzv::OperatorReply> give_to_run(const std::string& folder,
+                                        const rdzv::OperatorOrder& order) {
+    using rdzv::OrderFault;
+    constexpr unsigned kAccepted = 202;
+    constexpr unsigned kBadRequest = 400;
+    constexpr unsigned kNotFound = 404;
+    constexpr unsigned kConflict = 409;
+    const nlohmann::json asked = {{"node", order.node},
+                                  {"for_s", order.duration.count() / 1000},
+                                  {"nodes", order.nodes},
+                                  {"by", order.by}};
+    const std::string target =
+        fmt::format("/jobs/{}/{}", boost::urls::encode(order.job.value(), boost::urls::pchars),
+                    rdzv::word_of(order.action, rdzv::kOperatorActionNames));
+    const Result<HttpAnswer> answer = post_to_run(
+        folder, target, asked.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (!answer) {
+        return answer.error();
+    }
+    const nlohmann::json said = nlohmann::json::parse(answer->body, nullptr, false);
+    const bool is_taken = answer->status == kAccepted;
+    const char* const words = is_taken ? "text" : "error";
+    if (!said.is_object() || !said.contains(words) || !said.at(words).is_string()) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("its ddprun has answered {}, and not what became of the order",
+                                 answer->status)};
+    }
+    rdzv::OperatorReply reply{.text = said.at(words).get<std::string>()};
+    if (is_taken) {
+        reply.event = said.value("event", std::uint64_t{0});
+    } else if (answer->status == kBadRequest) {
+        reply.fault = OrderFault::Invalid;
+    } else if (answer->status == kNotFound) {
+        reply.fault = OrderFault::Unknown;
+    } else if (answer->status == kConflict) {
+        reply.fault = OrderFault::Conflict;
+    } else {
+        return Error{ErrorCode::Refused, reply.text};
+    }
+    return reply;
 }
 
 }  // namespace ddprun::launcher

@@ -31,4 +31,9 @@ struct OrderOptions {
 [[nodiscard]] Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
                                                              const rdzv::OperatorOrder& order);
 
+/// Gives the order to the ddprun of the run in `folder`, on this machine. Failure: it has not heard
+/// it.
+[[nodiscard]] Result<rdzv::OperatorReply> give_to_run(const std::string& folder,
+                                                      const rdzv::OperatorOrder& order);
+
 }  // namespace ddprun::launcher

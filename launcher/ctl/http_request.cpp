@@ -1,5 +1,7 @@
 #include "launcher/ctl/http_request.hpp"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -38,14 +40,37 @@ Error HttpRequest::lost(const error_code& failure) const {
             fmt::format("{} has closed the connection: {}", peer_, failure.message())};
 }
 
-Result<void> HttpRequest::send(UniqueFd connected, int family, const std::string& host,
-                               const std::string& target, const std::string& token) {
+Result<void> HttpRequest::take(UniqueFd connected, int family) {
     error_code failure;
     socket_.assign(asio::generic::stream_protocol(family, 0), connected.get(), failure);
     if (failure) {
         return Error{ErrorCode::System, fmt::format("asking {}: {}", peer_, failure.message())};
     }
     (void)connected.release();
+    return {};
+}
+
+Result<void> HttpRequest::post(UniqueFd connected, const std::string& target,
+                               const std::string& json) {
+    if (const Result<void> taken = take(std::move(connected), AF_UNIX); !taken) {
+        return taken.error();
+    }
+    http::request<http::string_body> request(http::verb::post, target, kHttpVersion, json);
+    request.set(http::field::host, "localhost");
+    request.set(http::field::content_type, "application/json");
+    request.keep_alive(false);
+    request.prepare_payload();
+    error_code failure;
+    http::write(socket_, request, failure);
+    return failure ? Result<void>(lost(failure)) : Result<void>();
+}
+
+Result<void> HttpRequest::send(UniqueFd connected, int family, const std::string& host,
+                               const std::string& target, const std::string& token) {
+    if (const Result<void> taken = take(std::move(connected), family); !taken) {
+        return taken.error();
+    }
+    error_code failure;
     http::request<http::empty_body> request(http::verb::get, target, kHttpVersion);
     request.set(http::field::host, host);
     if (!token.empty()) {
@@ -57,6 +82,18 @@ Result<void> HttpRequest::send(UniqueFd connected, int family, const std::string
 }
 
 Result<std::string> HttpRequest::read_all() {
+    Result<HttpAnswer> answer = read_answer();
+    if (!answer) {
+        return answer.error();
+    }
+    const auto status = http::int_to_status(answer->status);
+    if (status != http::status::ok) {
+        return refused(peer_, status, answer->body);
+    }
+    return std::move(answer->body);
+}
+
+Result<HttpAnswer> HttpRequest::read_answer() {
     http::response_parser<http::string_body> parser;
     parser.body_limit(limits_.run_answer_bytes_max);
     std::optional<error_code> done;
@@ -73,10 +110,7 @@ Result<std::string> HttpRequest::read_all() {
     if (*done) {
         return lost(*done);
     }
-    if (parser.get().result() != http::status::ok) {
-        return refused(peer_, parser.get().result(), parser.get().body());
-    }
-    return std::move(parser.get().body());
+    return HttpAnswer{.status = parser.get().result_int(), .body = std::move(parser.get().body())};
 }
 
 Result<void> HttpRequest::copy_to(std::FILE* out) {

@@ -13,7 +13,12 @@
 
 namespace ddprun::launcher {
 
-/// One GET of a ddprun or a rendezvous. Failure says who has not answered, and why.
+struct HttpAnswer {
+    unsigned status = 0;
+    std::string body;
+};
+
+/// One request to a ddprun or a rendezvous. Failure says who has not answered, and why.
 class HttpRequest {
 public:
     /// `peer`: who is asked, for messages to people.
@@ -24,13 +29,21 @@ public:
     [[nodiscard]] Result<void> send(UniqueFd connected, int family, const std::string& host,
                                     const std::string& target, const std::string& token = {});
 
-    /// The whole answer, within Limits::run_answer_timeout.
+    /// Sends POST `target` with `json` on `connected`, a Unix socket.
+    [[nodiscard]] Result<void> post(UniqueFd connected, const std::string& target,
+                                    const std::string& json);
+
+    /// The whole answer, whatever it says, within Limits::run_answer_timeout.
+    [[nodiscard]] Result<HttpAnswer> read_answer();
+
+    /// The same; it must be what was asked for.
     [[nodiscard]] Result<std::string> read_all();
 
     /// Writes the answer as it comes, until it ends or nobody reads `out` any more.
     [[nodiscard]] Result<void> copy_to(std::FILE* out);
 
 private:
+    [[nodiscard]] Result<void> take(UniqueFd connected, int family);
     [[nodiscard]] Error lost(const boost::system::error_code& failure) const;
 
     const Limits limits_{};

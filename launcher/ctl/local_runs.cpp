@@ -56,10 +56,14 @@ void add_held_by(const fs::path& process, std::set<std::string>& runs) {
     }
 }
 
-bool has_pid(const std::string& folder, const std::string& wanted) {
+std::optional<agent::RunNote> note_of(const std::string& folder) {
     std::ifstream file(folder + "/run.json");
     const std::string text((std::istreambuf_iterator<char>(file)), {});
-    const std::optional<agent::RunNote> note = agent::parse_run_note(text);
+    return agent::parse_run_note(text);
+}
+
+bool has_pid(const std::string& folder, const std::string& wanted) {
+    const std::optional<agent::RunNote> note = note_of(folder);
     return note && std::to_string(note->pid) == wanted;
 }
 
@@ -176,6 +180,29 @@ Result<void> show_events(const std::string& folder, std::uint64_t from, bool fol
     }
     // It has those, too, that the ddprun does not keep any more.
     return copy_file(folder, from, out);
+}
+
+Result<std::string> job_of_run(const std::string& folder) {
+    const std::optional<agent::RunNote> note = note_of(folder);
+    if (!note) {
+        return Error{ErrorCode::NotFound,
+                     fmt::format("{}/run.json does not tell whose run it is", folder)};
+    }
+    return note->job;
+}
+
+Result<HttpAnswer> post_to_run(const std::string& folder, const std::string& target,
+                               const std::string& json) {
+    Result<UniqueFd> connected = agent::connect_to_run(folder);
+    if (!connected) {
+        return connected.error();
+    }
+    HttpRequest request(kPeer);
+    const Result<void> sent = request.post(*std::move(connected), target, json);
+    if (!sent) {
+        return sent.error();
+    }
+    return request.read_answer();
 }
 
 Result<void> show_answer(const std::string& folder, const std::string& target, std::FILE* out) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "launcher/ctl/http_request.hpp"
 
 namespace ddprun::launcher {
 
@@ -30,5 +31,12 @@ namespace ddprun::launcher {
 /// Writes the answer of that run to GET `target` to `out`, as it comes.
 [[nodiscard]] Result<void> show_answer(const std::string& folder, const std::string& target,
                                        std::FILE* out);
+
+/// Whose run that is.
+[[nodiscard]] Result<std::string> job_of_run(const std::string& folder);
+
+/// What the ddprun of that run answers to POST `target` with `json`, whatever that is.
+[[nodiscard]] Result<HttpAnswer> post_to_run(const std::string& folder, const std::string& target,
+                                             const std::string& json);
 
 }  // namespace ddprun::launcher

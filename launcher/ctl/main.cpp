@@ -126,8 +126,8 @@ doctor --peers: run on every node at once, each with the same list: all try to r
 that all know and at one that the kernel chose, and each says whom it cannot reach, and who has not
 reached it. That is what a job needs: a firewall that is open one way only shows here.
 
-Orders, from whoever holds the operators' secret. Each is an event `operator` of the job, with who
-asked; none uses up --max-restarts.
+Orders, to a rendezvous from whoever holds the operators' secret; without one, to a job on this
+machine alone. Each is an event `operator` of the job, with who asked; none uses up --max-restarts.
 drain: the workers save, NODE leaves for good, and a spare takes its place; else the others go on if
 they suffice.
 restart: the workers save and start anew.
@@ -156,10 +156,12 @@ options of status:
 options of orders:
   --rdzv-endpoint LIST, --tls-ca, --tls-cert, --tls-key, --json
                         as of status
-  --rdzv-id JOB         whose. Default: $PET_RDZV_ID
+  --rdzv-id JOB         whose; on this machine also a name that jobs shows. Default: $PET_RDZV_ID,
+                        else the only one here
   --operator-secret-file FILE
                         as the rendezvous was given it; the secret of the nodes is not enough.
                         Default: $DDPRUN_OPERATOR_SECRET_FILE
+  --log-dir DIR         as of logs
   --for TIME            90, 90s, 10m or 2h; at most a day
   NODE                  its id or its host's name, as status shows them
 
@@ -232,7 +234,8 @@ examples:
   ddpctl logs --rank 3 --generation 1 -n 50     # what rank 3 said before the first restart
   ddpctl logs --all --rdzv-endpoint head:29400 --grep 'nan|inf' --follow
   ddpctl clean --keep 20
-  ddpctl drain gpu-07 --rdzv-endpoint head:29400 --rdzv-id llama
+  ddpctl drain gpu-07 --rdzv-endpoint head:29400 --rdzv-id llama --operator-secret-file ops
+  ddpctl restart                                # the only job here, of one node
   srun ddpctl doctor --peers                    # on every node of the step
   ddpctl doctor --peers gpu-01,gpu-02           # on gpu-01 and on gpu-02
 )";
@@ -286,6 +289,7 @@ void declare_orders(CLI::App& app, Flags& flags) {
         verb->add_option("--tls-ca,--tls_ca", flags.tls.ca);
         verb->add_option("--tls-cert,--tls_cert", flags.tls.cert);
         verb->add_option("--tls-key,--tls_key", flags.tls.key);
+        verb->add_option("--log-dir,--log_dir", flags.logs.log_dir);
         verb->add_flag("--json", flags.wants_json);
         const bool is_about_node =
             action == OperatorAction::Drain || action == OperatorAction::Quarantine;
@@ -632,13 +636,8 @@ int status(const Flags& flags) {
     return kExitSuccess;
 }
 
-/// What the flags ask of which job.
-Result<OperatorOrder> read_order(const Flags& flags) {
-    const std::string job = flags.job.empty() ? own_variable("PET_RDZV_ID") : flags.job;
-    if (job.empty()) {
-        return Error{ErrorCode::InvalidArgument,
-                     "which job? Name it with --rdzv-id; ddpctl status lists them"};
-    }
+/// What the flags ask of `job`.
+Result<OperatorOrder> read_order(const Flags& flags, const std::string& job) {
     OperatorOrder order{.job = ddprun::JobId(job),
                         .action = flags.action,
                         .node = flags.node,
@@ -657,39 +656,60 @@ Result<OperatorOrder> read_order(const Flags& flags) {
     return order;
 }
 
-Result<JobSecret> read_operator_secret(const Flags& flags) {
-    const std::string file = flags.operator_secret_file.empty()
-                                 ? own_variable("DDPRUN_OPERATOR_SECRET_FILE")
-                                 : flags.operator_secret_file;
+std::string operator_secret_file(const Flags& flags) {
+    return flags.operator_secret_file.empty() ? own_variable("DDPRUN_OPERATOR_SECRET_FILE")
+                                              : flags.operator_secret_file;
+}
+
+Result<OperatorReply> give_to_rendezvous(const Flags& flags, const std::string& job) {
+    if (job.empty()) {
+        return Error{ErrorCode::InvalidArgument,
+                     "which job? Name it with --rdzv-id; ddpctl status lists them"};
+    }
+    const std::string file = operator_secret_file(flags);
     if (file.empty()) {
         return Error{ErrorCode::InvalidArgument,
                      "orders need --operator-secret-file FILE, the one that the rendezvous was "
                      "started with; the secret of the nodes is not enough"};
     }
-    return load_secret(file);
+    const Result<OperatorOrder> order = read_order(flags, job);
+    const Result<std::vector<Endpoint>> endpoints = read_endpoints(flags.endpoint);
+    if (!order || !endpoints) {
+        return order ? endpoints.error() : order.error();
+    }
+    const Result<std::shared_ptr<const TlsContext>> tls = make_tls(*endpoints, flags);
+    const Result<JobSecret> secret = load_secret(file);
+    if (!tls || !secret) {
+        return tls ? secret.error() : tls.error();
+    }
+    return ddprun::launcher::give_to_rendezvous(
+        {.endpoints = *endpoints, .secret = *secret, .tls = *tls}, *order);
+}
+
+/// To a run on this machine.
+Result<OperatorReply> give_here(const Flags& flags, const std::string& wanted) {
+    const Result<std::string> run = ddprun::launcher::choose_run(log_dir_of(flags), wanted, false);
+    if (!run) {
+        return Error{run.error().code,
+                     run.error().what + "; to a rendezvous with --operator-secret-file FILE"};
+    }
+    const Result<std::string> job = ddprun::launcher::job_of_run(*run);
+    if (!job) {
+        return job.error();
+    }
+    const Result<OperatorOrder> order = read_order(flags, *job);
+    return order ? ddprun::launcher::give_to_run(*run, *order) : order.error();
 }
 
 int give_order(const Flags& flags) {
-    const Result<OperatorOrder> order = read_order(flags);
-    if (!order) {
-        return complain(order.error());
-    }
-    const Result<std::vector<Endpoint>> endpoints = read_endpoints(flags.endpoint);
-    if (!endpoints) {
-        return complain(endpoints.error());
-    }
-    const Result<std::shared_ptr<const TlsContext>> tls = make_tls(*endpoints, flags);
-    if (!tls) {
-        return complain(tls.error());
-    }
-    const Result<JobSecret> secret = read_operator_secret(flags);
-    if (!secret) {
-        return complain(secret.error());
-    }
-    const Result<OperatorReply> reply = ddprun::launcher::give_to_rendezvous(
-        {.endpoints = *endpoints, .secret = *secret, .tls = *tls}, *order);
+    const std::string job = flags.job.empty() ? own_variable("PET_RDZV_ID") : flags.job;
+    const bool is_for_rendezvous = !flags.endpoint.empty() ||
+                                   !own_variable("PET_RDZV_ENDPOINT").empty() ||
+                                   !operator_secret_file(flags).empty();
+    const Result<OperatorReply> reply =
+        is_for_rendezvous ? give_to_rendezvous(flags, job) : give_here(flags, job);
     if (!reply) {
-        return complain(reply.error());
+        return is_for_rendezvous ? complain(reply.error()) : complain_of_local(reply.error());
     }
     const bool is_taken = reply->fault == OrderFault::None;
     if (flags.wants_json) {

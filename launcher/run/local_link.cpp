@@ -1,6 +1,7 @@
 #include "launcher/run/local_link.hpp"
 
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -44,6 +45,29 @@ void LocalLink::send(const rdzv::AgentMessage& message) {
         host_.step(now(), rdzv::Received{kOnlyConnection, message}, wanted);
         carry_out(wanted);
     }
+}
+
+void LocalLink::obey(const rdzv::OperatorOrder& order, const std::string& from,
+                     OrderAnswer answer) {
+    rdzv::OperatorReply reply{.fault = rdzv::OrderFault::Conflict,
+                              .event = 0,
+                              .text = "the job has not begun yet: ask again"};
+    std::optional<rdzv::Event> record;
+    if (is_running_) {
+        rdzv::HostEffects wanted;
+        host_.step(now(), rdzv::OrderGiven{.number = 1, .order = order, .from = from}, wanted);
+        for (const rdzv::Effect& effect : wanted.now) {
+            const auto* published = std::get_if<rdzv::Publish>(&effect);
+            if (published != nullptr && published->event.kind == rdzv::EventKind::Operator) {
+                record = published->event;
+            } else if (const auto* ordered = std::get_if<rdzv::Ordered>(&effect)) {
+                reply = ordered->reply;
+            }
+        }
+        carry_out(wanted);
+    }
+    boost::asio::post(io_, [reply = std::move(reply), record = std::move(record),
+                            answer = std::move(answer)] { answer(reply, record); });
 }
 
 void LocalLink::drop(const std::string& /*why*/) {

@@ -25,6 +25,8 @@ public:
 
     void start(rdzv::LinkEvents events) override;
     void send(const rdzv::AgentMessage& message) override;
+    void obey(const rdzv::OperatorOrder& order, const std::string& from,
+              OrderAnswer answer) override;
     void drop(const std::string& why) override;
     void stop(std::function<void()> done) override;
 

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "rendezvous/events/event.hpp"
+#include "rendezvous/wire/control.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 #include "rendezvous/wire/messages.hpp"
 
@@ -31,6 +34,15 @@ public:
     /// Queues `message`; silently dropped while the link is down: after on_up the owner says again
     /// what still matters.
     virtual void send(const AgentMessage& message) = 0;
+
+    /// Hears what becomes of an order. If it is taken, `record` is the event that tells of it, and
+    /// who keeps that puts its number into the reply.
+    using OrderAnswer =
+        std::function<void(const OperatorReply& reply, const std::optional<Event>& record)>;
+
+    /// An operator asks for something; `from` is told to people. Answered once. Only where the
+    /// Coordinator is in this process anything comes of it.
+    virtual void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) = 0;
 
     /// Ends the connection, if there is one, as if it had broken, and looks for another one.
     virtual void drop(const std::string& why) = 0;

@@ -68,6 +68,17 @@ void RendezvousClient::send(const AgentMessage& message) {
     }
 }
 
+void RendezvousClient::obey(const OperatorOrder& order, const std::string& /*from*/,
+                            OrderAnswer answer) {
+    answer({.fault = OrderFault::Conflict,
+            .event = 0,
+            .text = fmt::format("orders for job {} go to its rendezvous: --rdzv-endpoint {} "
+                                "--rdzv-id {} --operator-secret-file FILE",
+                                order.job.value(), to_string(options_.endpoints.front()),
+                                order.job.value())},
+           std::nullopt);
+}
+
 void RendezvousClient::drop(const std::string& why) {
     if (Up* const up = std::get_if<Up>(&state_)) {
         choice_.fell_silent();

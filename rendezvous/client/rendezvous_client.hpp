@@ -57,6 +57,7 @@ public:
 
     void start(LinkEvents events) override;
     void send(const AgentMessage& message) override;
+    void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) override;
     void drop(const std::string& why) override;
     void stop(std::function<void()> done) override;
 

@@ -54,6 +54,17 @@ Result<void> check_origin(const HttpCaller& caller) {
     return {};
 }
 
+/// What a form of a page can send without asking first has another type.
+Result<void> check_type_of_order(const HttpCaller& caller) {
+    constexpr std::string_view kJson = "application/json";
+    if (!caller.content_type.starts_with(kJson)) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("Content-Type {}: orders are {}",
+                                 printable(caller.content_type, kHeaderColumns), kJson)};
+    }
+    return {};
+}
+
 }  // namespace
 
 std::string http_token_of(const JobSecret& token) {
@@ -93,14 +104,15 @@ Result<void> admit_operator(const HttpAccess& access, const HttpCaller& caller) 
                      "orders need the digits of this rendezvous's --operator-secret-file: "
                      "Authorization: Bearer DIGITS"};
     }
-    // What a form of a page can send without asking first has another type.
-    constexpr std::string_view kJson = "application/json";
-    if (!caller.content_type.starts_with(kJson)) {
-        return Error{ErrorCode::InvalidArgument,
-                     fmt::format("Content-Type {}: orders are {}",
-                                 printable(caller.content_type, kHeaderColumns), kJson)};
+    return check_type_of_order(caller);
+}
+
+Result<void> admit_owner(const HttpAccess& access, HttpCaller caller) {
+    caller.authorization = {};  // The kernel knows who it is.
+    if (const Result<void> admitted = admit(access, caller); !admitted) {
+        return admitted;
     }
-    return {};
+    return check_type_of_order(caller);
 }
 
 }  // namespace ddprun::rdzv

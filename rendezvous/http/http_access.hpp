@@ -39,4 +39,8 @@ struct HttpCaller {
 /// is not that token; InvalidArgument: it sends no JSON. Pure.
 [[nodiscard]] Result<void> admit_operator(const HttpAccess& access, const HttpCaller& caller);
 
+/// Whether `caller`, whose uid is the owner's of this process or root's, may give orders here: in a
+/// request that no form of another site's page can make. Failure as above. Pure.
+[[nodiscard]] Result<void> admit_owner(const HttpAccess& access, HttpCaller caller);
+
 }  // namespace ddprun::rdzv

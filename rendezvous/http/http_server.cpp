@@ -40,12 +40,16 @@ constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// This user's, or root's: who may read this process's memory anyway.
-bool is_allowed(int socket) {
+/// Who is at the other end of a Unix socket, for people; none: neither this user nor root, who may
+/// read this process's memory anyway.
+std::optional<std::string> owner_at(int socket) {
     ucred peer{};
     socklen_t size = sizeof(peer);
-    return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-           (peer.uid == ::geteuid() || peer.uid == 0);
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+        (peer.uid != ::geteuid() && peer.uid != 0)) {
+        return std::nullopt;
+    }
+    return fmt::format("uid {}, process {}", peer.uid, peer.pid);
 }
 
 unsigned status_of(ErrorCode code) {
@@ -170,10 +174,12 @@ asio::awaitable<void> HttpServer::accept() {
             acceptor_.close(failure);
             co_return;
         }
-        if (!is_allowed(accepted.native_handle()) || sessions_.size() >= limits_.watchers_max) {
+        std::optional<std::string> owner = owner_at(accepted.native_handle());
+        if (!owner || sessions_.size() >= limits_.watchers_max) {
             continue;
         }
         Session& session = sessions_.emplace_back(io_, Socket(std::move(accepted)), std::nullopt);
+        session.peer = *std::move(owner);
         asio::co_spawn(io_, serve(session), asio::detached);
     }
 }

@@ -74,12 +74,13 @@ public:
 /// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
 /// `GET /status` is answered with the state, `GET /events` with the events, `GET /logs`
 /// and `/stacks` with what workers have written and where they are, `GET /metrics` with figures,
-/// `GET /` with a page that shows them (http_request.hpp). On a port an operator's `POST
-/// /jobs/JOB/ACTION` with what becomes of it (order_request.hpp). Nobody can hold it up: a watcher
-/// that does not take what it was sent within Limits::http_timeout, or falls behind the events that
-/// are kept, is dropped, and so is the next one above Limits::watchers_max. However many there are,
-/// the loop does at most WatchLimits::watchers_at_once small pieces of work for them in one turn,
-/// and long texts are made on another thread. Costs nothing while nobody watches.
+/// `GET /` with a page that shows them (http_request.hpp), an operator's `POST /jobs/JOB/ACTION`
+/// with what becomes of it (order_request.hpp): on a port, who shows that he is one. Nobody can
+/// hold it up: a watcher that does not take what it was sent within Limits::http_timeout, or falls
+/// behind the events that are kept, is dropped, and so is the next one above Limits::watchers_max.
+/// However many there are, the loop does at most WatchLimits::watchers_at_once small pieces of work
+/// for them in one turn, and long texts are made on another thread. Costs nothing while nobody
+/// watches.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {

@@ -144,7 +144,8 @@ class ProgressTest(unittest.TestCase):
         with open(os.path.join(self.folder, "end"), "w", encoding="utf-8"):
             pass
         for node in nodes:
-            self.assertEqual(node.wait(PATIENCE_S), 0)
+            said = node.stdout.read()
+            self.assertEqual(node.wait(PATIENCE_S), 0, said)
 
     def test_the_rank_that_all_wait_for_is_named(self):
         slow = random.randrange(2 * RANKS_PER_NODE)
@@ -184,7 +185,8 @@ class ProgressTest(unittest.TestCase):
         with open(os.path.join(self.folder, "end"), "w", encoding="utf-8"):
             pass
         for node in nodes:
-            self.assertEqual(node.wait(PATIENCE_S), 0)
+            said = node.stdout.read()
+            self.assertEqual(node.wait(PATIENCE_S), 0, said)
 
 
 # Rank 1 tells two steps, rank 0 one more; then nobody tells any, and both are busy.

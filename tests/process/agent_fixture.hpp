@@ -28,6 +28,10 @@ public:
         boost::asio::post(io_, [this] { events_.on_up("127.0.0.1", {}); });
     }
     void send(const rdzv::AgentMessage& message) override { on_message_(message); }
+    void obey(const rdzv::OperatorOrder& /*order*/, const std::string& /*from*/,
+              OrderAnswer answer) override {
+        answer({.fault = rdzv::OrderFault::Conflict, .event = 0, .text = "not here"}, std::nullopt);
+    }
     void drop(const std::string& /*why*/) override {}
     void stop(std::function<void()> done) override { boost::asio::post(io_, std::move(done)); }
 
