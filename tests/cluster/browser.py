@@ -284,6 +284,30 @@ class MadeUpJobs(BrowserTest):
         self.picture(phone, "8000-phone")
         self.check_unharmed(page)
 
+    def test_memory_and_gpus_are_told(self):
+        job = made_up_job(2, 2)
+        for rank in job["ranks"]:
+            rank.update(memory_peak_bytes=70e9, gpu_memory_bytes=64e9,
+                        gpu_memory_total_bytes=80e9, gpu_power_w=612)
+        job["nodes"][1].update(memory_bytes=980e9, memory_limit_bytes=1000e9,
+                               memory_pressure_permille=120)
+        daemon = self.serve(job)
+        page = self.open(self.address(daemon))
+        self.expect(page.locator("#attention")).to_contain_text(
+            "gpu-0001: its memory gets short: 913 GiB of 931 GiB in use")
+        page.locator("#find-rank").fill("3")
+        page.locator("#find-rank").press("Enter")
+        facts = page.locator("#rank-facts")
+        for text in ("57 GiB, at most 65 GiB", "97 %", "60 GiB of 75 GiB", "612 W",
+                     "913 GiB of 931 GiB", "12 % of the time"):
+            self.expect(facts).to_contain_text(text)
+        self.check_accessible(page)
+        self.picture(page, "memory")
+        daemon.tell_progress(ranks=job["ranks"][2:], node="gpu-0001", memory_bytes=500e9,
+                             memory_limit_bytes=1000e9)
+        self.expect(page.locator("#attention")).to_be_hidden()
+        self.check_unharmed(page)
+
     def test_the_grid_is_read_and_used_by_keyboard(self):
         daemon = self.serve(made_up_job(4, 8))
         page = self.open(self.address(daemon))

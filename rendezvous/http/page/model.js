@@ -57,7 +57,9 @@ export function jobsOf(status) {
     world_size: status.world_size,
     age_ms: status.time?.whole_ms,
     nodes: [{node: host, hostname: host, standing: 'member', is_connected: true,
-             base_rank: workers[0]?.rank ?? 0, slots: workers.length}],
+             base_rank: workers[0]?.rank ?? 0, slots: workers.length,
+             memory_bytes: status.memory_bytes, memory_limit_bytes: status.memory_limit_bytes,
+             memory_pressure: status.memory_pressure}],
     ranks: status.ranks ?? workers.map((worker) => ({...worker, node: host})),
     slowest: status.slowest,
     time: status.time,
@@ -226,12 +228,21 @@ export function concernOf(node) {
   if (node.is_connected === false) concerns.push(`not connected; its lease ends in ${duration(node.lease_left_ms)}`);
   else if (node.is_suspect) concerns.push('cut off, believed alive until its lease ends');
   if (node.leaving_signal) concerns.push(`was told to leave (signal ${node.leaving_signal})`);
+  if (node.memory_limit_bytes > 0 && node.memory_bytes >= 0.9 * node.memory_limit_bytes) {
+    concerns.push(`its memory gets short: ${part(node.memory_bytes, node.memory_limit_bytes)} in use`);
+  }
   if (node.quarantined_ms > 0) concerns.push(`in quarantine for ${duration(node.quarantined_ms)}: it ${node.quarantine_why}`);
   if (node.standing === 'unready') concerns.push('still ends the workers of an earlier generation');
   if (node.standing === 'preparing') concerns.push('prepares');
   if (node.standing === 'spare') concerns.push('waits as a spare');
   return concerns.join('; ');
 }
+
+const part = (count, whole) => (whole > 0 ? `${bytes(count)} of ${bytes(whole)}` : bytes(count));
+const most = (text, peak) => (peak > 0 ? `${text}, at most ${bytes(peak)}` : text);
+
+/** The share of the last 10 s in which all processes of a node waited for memory. */
+const pressureOf = (node) => node.memory_pressure ?? (node.memory_pressure_permille ?? 0) / 1000;
 
 /** [name, text] of one rank. */
 export function rankFactsOf(cell) {
@@ -248,8 +259,12 @@ export function rankFactsOf(cell) {
   add('Steps/s', told.steps_per_s, told.steps_per_s?.toFixed(2));
   add('Last step', told.step_age_ms, `${duration(told.step_age_ms)} ago`);
   add('Own work', told.own_share, `${percent(told.own_share ?? 0)} of its step; it waits for the rest`);
-  add('Memory', told.memory_bytes, bytes(told.memory_bytes));
+  add('Memory', told.memory_bytes, most(bytes(told.memory_bytes), told.memory_peak_bytes));
   add('GPU use', told.gpu_use, percent(told.gpu_use ?? 0));
+  add('GPU memory', told.gpu_memory_bytes, part(told.gpu_memory_bytes, told.gpu_memory_total_bytes));
+  add('GPU power', told.gpu_power_w, `${told.gpu_power_w} W`);
+  add('Host memory', node.memory_bytes, part(node.memory_bytes, node.memory_limit_bytes));
+  add('Waiting for memory', pressureOf(node) || undefined, `${percent(pressureOf(node))} of the time`);
   add('Heard', node.last_heard_ms, `${duration(node.last_heard_ms)} ago`);
   return facts;
 }

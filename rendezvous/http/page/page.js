@@ -158,7 +158,12 @@ function hear(told) {
 function takeProgress(job) {
   if (now.progress.length === 0) return;
   const told = new Map((job.ranks ?? []).map((rank) => [rank.rank, rank]));
+  const nodes = new Map((job.nodes ?? []).map((node) => [node.node, node]));
   for (const event of now.progress) {
+    const {memory_bytes, memory_limit_bytes, memory_pressure} = event;
+    if (memory_bytes !== undefined && nodes.has(event.node)) {
+      Object.assign(nodes.get(event.node), {memory_bytes, memory_limit_bytes, memory_pressure});
+    }
     for (const rank of event.ranks ?? []) told.set(rank.rank, {node: event.node, ...rank});
   }
   job.ranks = [...told.values()];
