@@ -25,6 +25,8 @@ struct WorkerMoments {
     std::optional<std::uint64_t> step;          ///< the last one
     std::optional<std::uint64_t> first_number;  ///< of the first step
     std::optional<StepTold> last;               ///< the last step, with all that belongs to it
+    Duration checkpointing{};                   ///< has stood still for that, since its first step
+    std::uint64_t samples = 0;                  ///< trained on by this process
 };
 
 /// Tells as events what a Supervisor was given and has decided, and how far its workers are.

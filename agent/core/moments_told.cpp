@@ -30,6 +30,10 @@ void MomentsTold::begin(Generation generation, int base_rank) {
     generation_ = generation;
     base_rank_ = base_rank;
     reached_.clear();
+    step_.reset();
+    checkpointing_ = {};
+    told_step_.reset();
+    told_checkpointing_ = {};
 }
 
 std::optional<rdzv::Reached> MomentsTold::met(Instant now, bool hears) {
@@ -61,12 +65,21 @@ std::optional<rdzv::Reached> MomentsTold::note(Instant now,
     return is_heard_ && !fresh.empty() ? std::optional(message(now, fresh)) : std::nullopt;
 }
 
-bool MomentsTold::is_done() const {
-    return !is_heard_ || reached_.contains(rdzv::Moment::FirstStep);
+std::optional<rdzv::Reached> MomentsTold::note_told(Instant now,
+                                                    const std::optional<std::uint64_t>& step,
+                                                    Duration checkpointing, bool have_ended) {
+    step_ = std::max(step_, step);
+    checkpointing_ =
+        std::max(checkpointing_, std::chrono::duration_cast<Milliseconds>(checkpointing));
+    const bool is_new = checkpointing_ > told_checkpointing_ || (have_ended && step_ > told_step_);
+    return is_heard_ && is_new ? std::optional(message(now, {})) : std::nullopt;
 }
 
-rdzv::Reached MomentsTold::message(Instant now, const std::vector<rdzv::Moment>& which) const {
-    rdzv::Reached message{.generation = generation_, .moments = {}};
+rdzv::Reached MomentsTold::message(Instant now, const std::vector<rdzv::Moment>& which) {
+    rdzv::Reached message{
+        .generation = generation_, .moments = {}, .checkpointing = checkpointing_, .step = step_};
+    told_step_ = step_;
+    told_checkpointing_ = checkpointing_;
     for (const rdzv::Moment what : which) {
         const Reached& reached = reached_.at(what);
         message.moments.push_back(reached.moment);

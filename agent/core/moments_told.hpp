@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>
@@ -26,20 +27,30 @@ public:
     [[nodiscard]] std::optional<rdzv::Reached> note(Instant now,
                                                     const std::vector<rdzv::Event>& events);
 
-    /// Nothing is left to tell of this generation, or to nobody.
-    [[nodiscard]] bool is_done() const;
+    /// What the workers have told of the last step and of checkpoints, as TimeUse::note_told() has
+    /// it. To be told when they have spent more on these, or have ended.
+    [[nodiscard]] std::optional<rdzv::Reached> note_told(Instant now,
+                                                         const std::optional<std::uint64_t>& step,
+                                                         Duration checkpointing, bool have_ended);
+
+    /// Somebody hears it.
+    [[nodiscard]] bool is_heard() const { return is_heard_; }
 
 private:
     struct Reached {
         Instant at{};
         rdzv::ReachedMoment moment;
     };
-    [[nodiscard]] rdzv::Reached message(Instant now, const std::vector<rdzv::Moment>& which) const;
+    [[nodiscard]] rdzv::Reached message(Instant now, const std::vector<rdzv::Moment>& which);
 
     Generation generation_;
     int base_rank_ = 0;
     bool is_heard_ = false;
     std::map<rdzv::Moment, Reached> reached_;
+    std::optional<std::uint64_t> step_;
+    Milliseconds checkpointing_{0};
+    std::optional<std::uint64_t> told_step_;  ///< the rendezvous knows it, and the next
+    Milliseconds told_checkpointing_{0};
 };
 
 }  // namespace ddprun::agent

@@ -37,7 +37,7 @@ bool has_beat(const Effects& effects) {
 /// The workers end: what they have told goes into the events of that.
 bool ends_workers(const Input& input, const Effects& effects) {
     return std::holds_alternative<WorkerExited>(input) ||
-           std::holds_alternative<WorkerDying>(input) || std::holds_alternative<Looked>(input) ||
+           std::holds_alternative<WorkerDying>(input) ||
            std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
                return std::holds_alternative<SignalWorkers>(effect) ||
                       std::holds_alternative<AskWorkersToLeave>(effect) ||
@@ -77,8 +77,10 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
 }
 
 void RunEvents::observe(Instant now, const Input& input, const Effects& effects) {
-    if (ends_workers(input, effects) || (!moments_told_.is_done() && has_beat(effects))) {
-        look();
+    const bool have_ended = ends_workers(input, effects);
+    if (have_ended || std::holds_alternative<Looked>(input) ||
+        (moments_told_.is_heard() && has_beat(effects))) {
+        look(have_ended);
     }
     for (const Effect& effect : effects) {
         if (const StartWorkers* start = std::get_if<StartWorkers>(&effect)) {
@@ -129,10 +131,20 @@ void RunEvents::worker_started(Generation generation, LocalRank local_rank, int 
 }
 
 /// Workers do not call: what they have told is read when something happens, or somebody asks.
-void RunEvents::look() {
+void RunEvents::look(bool have_ended) {
     Chronicle::Events events;
-    chronicle_.look_at(generation_, ask_.moments(generation_), events);
-    keep(now_here(), events);
+    const std::vector<WorkerMoments> workers = ask_.moments(generation_);
+    chronicle_.look_at(generation_, workers, events);
+    const Instant now = now_here();
+    keep(now, events);
+    std::optional<std::uint64_t> step;
+    Duration checkpointing{};
+    for (const WorkerMoments& worker : workers) {
+        step = std::max(step, worker.step);
+        checkpointing = std::max(checkpointing, worker.checkpointing);
+    }
+    log_->note_told(generation_, step, checkpointing);
+    tell_moments(moments_told_.note_told(now, step, checkpointing, have_ended));
 }
 
 void RunEvents::keep(Instant now, const Chronicle::Events& events) {
@@ -174,7 +186,7 @@ std::vector<WorkerState> RunEvents::workers() const {
 }
 
 rdzv::Progress RunEvents::progress() {
-    look();
+    look(false);
     std::vector<WorkerState> states = workers();
     const std::vector<int> pids = ask_.pids();
     for (std::size_t i = 0; i < std::min(states.size(), pids.size()); ++i) {

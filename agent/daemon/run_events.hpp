@@ -103,7 +103,7 @@ private:
     [[nodiscard]] rdzv::Progress progress();
     [[nodiscard]] rdzv::Progress watched_progress();
     [[nodiscard]] Result<void> check_name(const std::string& job) const;
-    void look();
+    void look(bool have_ended);
     void show_live();
     void keep(Instant now, const Chronicle::Events& events);
 

@@ -94,7 +94,9 @@ std::vector<WorkerMoments> SharedPage::moments() const {
                            .first_step = told(moments.first_step),
                            .step = page_->progress(local_rank),
                            .first_number = number(moments.first_number),
-                           .last = step_told(page_->pace(local_rank))});
+                           .last = step_told(page_->pace(local_rank)),
+                           .checkpointing = page_->checkpointing(local_rank),
+                           .samples = page_->samples(local_rank)});
     }
     return workers;
 }

@@ -149,6 +149,19 @@ std::optional<WorkerPage::Pace> WorkerPage::pace(LocalRank local_rank) const {
     return std::nullopt;
 }
 
+Duration WorkerPage::checkpointing(LocalRank local_rank) const {
+    (void)slot(local_rank);
+    const WorkerPagePace& told =
+        worker_page_pace(header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()];
+    return std::chrono::nanoseconds(std::max(told.checkpointing_ns.load(), std::int64_t{0}));
+}
+
+std::uint64_t WorkerPage::samples(LocalRank local_rank) const {
+    (void)slot(local_rank);
+    return worker_page_figures(header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()]
+        .samples.load();
+}
+
 std::string WorkerPage::checkpoints(LocalRank local_rank) const {
     (void)slot(local_rank);
     const WorkerPageCheckpoints& told = worker_page_checkpoints(

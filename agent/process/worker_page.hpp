@@ -71,6 +71,12 @@ public:
     /// None: it tells no steps, or writes all the time.
     [[nodiscard]] std::optional<Pace> pace(LocalRank local_rank) const;
 
+    /// How long its training has stood still for checkpoints, as it told.
+    [[nodiscard]] Duration checkpointing(LocalRank local_rank) const;
+
+    /// Trained on by this process so far, as it told.
+    [[nodiscard]] std::uint64_t samples(LocalRank local_rank) const;
+
     /// Where this worker's checkpoints are, as it told: a path from the root. Empty: it has not.
     [[nodiscard]] std::string checkpoints(LocalRank local_rank) const;
 

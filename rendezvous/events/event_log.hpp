@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/limits.hpp"
@@ -24,6 +25,12 @@ public:
     /// Adds `event`, which was learned at `now`, when the clock on the wall showed `unix_now`.
     /// Returns its line; it is valid until the next call.
     const std::string& add(const Event& event, Instant now, Milliseconds unix_now);
+
+    /// As TimeUse::note_told(); no event.
+    void note_told(Generation generation, const std::optional<std::uint64_t>& step,
+                   Duration checkpointing) {
+        time_use_.note_told(generation, step, checkpointing);
+    }
 
     /// No event comes any more: the run is over.
     void close() { is_closed_ = true; }

@@ -96,6 +96,14 @@ void TimeUse::take(const Event& event) {
     }
 }
 
+void TimeUse::note_told(Generation generation, const std::optional<std::uint64_t>& step,
+                        Duration checkpointing) {
+    if (GenerationTimes* const times = find(generation)) {
+        times->last_step = std::max(times->last_step, step);
+        times->checkpointing = std::max(times->checkpointing, checkpointing);
+    }
+}
+
 void TimeUse::note_joined(Instant at) {
     const bool is_between = generations_.empty() || generations_.back().detected.has_value();
     if (whose_ == EventsOf::Node) {
@@ -185,6 +193,13 @@ void TimeUse::add_way(TimeShares& shares, Instant from, std::optional<Instant> r
     (shares.has_trained ? shares.restarting : shares.starting) += until - from - waited;
 }
 
+/// Of a generation that has told its first step: from then on, without its checkpoints.
+Duration TimeUse::training_in(std::size_t index, Instant now) const {
+    const GenerationTimes& times = generations_[index];
+    const Duration whole = std::max(end_of(index, now) - *times.first_step, Duration::zero());
+    return whole - std::min(times.checkpointing, whole);
+}
+
 Duration TimeUse::redone_in(std::size_t index, Instant now) const {
     if (index == 0) {
         return {};
@@ -196,15 +211,14 @@ Duration TimeUse::redone_in(std::size_t index, Instant now) const {
     if (!is_known || *again.first_number > *lost.last_step) {
         return {};
     }
-    // The first step was done when training began.
+    // The first step was done when training began; checkpoints are not redone.
     const std::uint64_t steps = *lost.last_step - std::min(*lost.first_number, *lost.last_step);
-    const double each =
-        std::chrono::duration<double>(end_of(index - 1, now) - *lost.first_step).count() /
-        static_cast<double>(std::max<std::uint64_t>(steps, 1));
+    const double each = std::chrono::duration<double>(training_in(index - 1, now)).count() /
+                        static_cast<double>(std::max<std::uint64_t>(steps, 1));
     const double seconds = each * static_cast<double>(*lost.last_step - *again.first_number);
-    const std::chrono::duration<double> most = end_of(index, now) - *again.first_step;
+    const std::chrono::duration<double> most = training_in(index, now);
     return std::chrono::duration_cast<Duration>(
-        std::clamp(std::chrono::duration<double>(seconds), most * 0, std::max(most, most * 0)));
+        std::clamp(std::chrono::duration<double>(seconds), most * 0, most));
 }
 
 void TimeUse::add_generation(TimeShares& shares, std::size_t index, Instant now) const {
@@ -213,7 +227,9 @@ void TimeUse::add_generation(TimeShares& shares, std::size_t index, Instant now)
     const Instant end = std::max(end_of(index, now), from);
     const Instant trains = std::clamp(times.trains_from().value_or(end), from, end);
     add_way(shares, from, times.ready, times.formed, trains);
-    shares.training += end - trains;
+    const Duration checkpointing = std::min(times.checkpointing, end - trains);
+    shares.checkpointing += checkpointing;
+    shares.training += end - trains - checkpointing;
     shares.redone += redone_in(index, now);
     shares.has_trained |= times.trains_from().has_value();
     shares.is_estimated |= times.spawned && !times.first_step;

@@ -30,7 +30,8 @@ struct GenerationTimes {
     std::optional<Instant> empty;               ///< no process of it is left
     std::optional<std::uint64_t> first_number;  ///< of its first step
     std::optional<std::uint64_t> last_step;
-    std::string cause;  ///< of its end
+    Duration checkpointing{};  ///< its training has stood still so long for that
+    std::string cause;         ///< of its end
 
     /// From when on it trains. Without a step that was told: since its workers were started, which
     /// is an estimate.
@@ -39,11 +40,12 @@ struct GenerationTimes {
     }
 };
 
-/// Where the time of a run went. The first four together are the whole.
+/// Where the time of a run went. The first five together are the whole.
 struct TimeShares {
-    Duration starting{};    ///< to the first step of the first generation that trained
-    Duration restarting{};  ///< from what ended a generation to the first step of the next
-    Duration waiting{};     ///< this node was ready, others were not
+    Duration starting{};       ///< to the first step of the first generation that trained
+    Duration restarting{};     ///< from what ended a generation to the first step of the next
+    Duration waiting{};        ///< this node was ready, others were not
+    Duration checkpointing{};  ///< training stood still until a checkpoint was made
     Duration training{};
     /// The part of training that did steps anew, which were done after the last checkpoint: as many
     /// as were lost, each as long as in the generation that lost them. An estimate.
@@ -52,7 +54,9 @@ struct TimeShares {
     bool has_trained = false;
     bool is_estimated = false;  ///< of a generation no step was told
 
-    [[nodiscard]] Duration whole() const { return starting + restarting + waiting + training; }
+    [[nodiscard]] Duration whole() const {
+        return starting + restarting + waiting + checkpointing + training;
+    }
 };
 
 /// One phase of a restart: what it ended with, and how long it took.
@@ -86,6 +90,11 @@ public:
 
     void take(const Event& event);
 
+    /// What the workers of one node have told so far, which are no events: the last step, and how
+    /// long one of them has stood still for checkpoints since its first step. The most counts.
+    void note_told(Generation generation, const std::optional<std::uint64_t>& step,
+                   Duration checkpointing);
+
     [[nodiscard]] TimeShares shares(Instant now) const;
 
     /// The newest, at most Limits::restarts_kept_max.
@@ -103,6 +112,7 @@ private:
     [[nodiscard]] Instant end_of(std::size_t index, Instant now) const;
     void add_way(TimeShares& shares, Instant from, std::optional<Instant> ready,
                  std::optional<Instant> formed, Instant until) const;
+    [[nodiscard]] Duration training_in(std::size_t index, Instant now) const;
     [[nodiscard]] Duration redone_in(std::size_t index, Instant now) const;
     void add_generation(TimeShares& shares, std::size_t index, Instant now) const;
 

@@ -42,6 +42,7 @@ std::string shares_text(const TimeShares& shares) {
         }
     };
     add("of that redone about", shares.redone);
+    add("checkpointing", shares.checkpointing);
     add("starting", shares.starting);
     add("restarting", shares.restarting);
     add("waiting for nodes", shares.waiting);
@@ -74,6 +75,7 @@ ordered_json time_use_json(const TimeUse& use, Instant now, Milliseconds unix_no
     ordered_json object = {{"whole_ms", milliseconds(shares.whole())},
                            {"training_ms", milliseconds(shares.training)},
                            {"redone_ms", milliseconds(shares.redone)},
+                           {"checkpointing_ms", milliseconds(shares.checkpointing)},
                            {"starting_ms", milliseconds(shares.starting)},
                            {"restarting_ms", milliseconds(shares.restarting)},
                            {"waiting_ms", milliseconds(shares.waiting)},

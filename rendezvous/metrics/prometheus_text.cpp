@@ -176,6 +176,7 @@ void add_times(std::vector<MetricFamily>& families, const std::vector<JobFigures
                                           {std::string_view("training"), use.training},
                                           {std::string_view("restarting"), use.restarting},
                                           {std::string_view("waiting"), use.waiting},
+                                          {std::string_view("checkpointing"), use.checkpointing},
                                           {std::string_view("redone"), use.redone}}) {
             shares.add({{"job_id", name}, {"share", share}}, seconds(took));
         }

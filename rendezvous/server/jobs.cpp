@@ -162,6 +162,12 @@ std::shared_ptr<const EventLog> Jobs::events(const JobId& job) const {
     return found == jobs_.end() ? nullptr : found->second->events;
 }
 
+void Jobs::note_told(const JobId& job, const Reached& reached) {
+    if (const auto found = jobs_.find(job); found != jobs_.end()) {
+        found->second->events->note_told(reached.generation, reached.step, reached.checkpointing);
+    }
+}
+
 void Jobs::pass(const JobId& job, const std::string& about, std::string line) {
     if (const auto found = jobs_.find(job); found != jobs_.end()) {
         found->second->events->pass(about, std::move(line));

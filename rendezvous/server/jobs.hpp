@@ -78,6 +78,9 @@ public:
     /// What has happened to its newest run, as far as this process saw it. Null: there is none.
     [[nodiscard]] std::shared_ptr<const EventLog> events(const JobId& job) const;
 
+    /// What a node of it has told of its workers, as EventLog::note_told().
+    void note_told(const JobId& job, const Reached& reached);
+
     /// A line for who follows its events, as EventLog::pass(), and the end of such.
     void pass(const JobId& job, const std::string& about, std::string line);
     void drop_passing(const JobId& job);

@@ -199,6 +199,8 @@ void Server::take(Session& session, std::string_view body) {
         reading_.hear(session.id, *read);
     } else if (!jobs_.step(JobId(*job), Received{session.id, *message})) {
         session.connection.fail("its run is long closed");
+    } else if (const Reached* const reached = std::get_if<Reached>(&*message)) {
+        jobs_.note_told(*job, *reached);
     }
 }
 

@@ -236,6 +236,7 @@ struct Fields<ReachedMoment> {
         visit.duration("age_ms", moment.age);
         visit.number("step", moment.step, std::uint64_t{0},
                      std::numeric_limits<std::uint64_t>::max());
+        visit.flag("is_estimated", moment.is_estimated);
     }
 };
 
@@ -257,6 +258,9 @@ struct Fields<RankProgress> {
         visit.number("gpu_memory_total_bytes", rank.gpu_memory_total_bytes, std::uint64_t{0},
                      kMost);
         visit.number("gpu_milliwatts", rank.gpu_milliwatts, std::uint64_t{0}, kMost);
+        visit.number("steps", rank.steps, std::uint64_t{0}, kMost);
+        visit.number("samples", rank.samples, std::uint64_t{0}, kMost);
+        visit.number("log_bytes", rank.log_bytes, std::uint64_t{0}, kMost);
     }
 };
 
@@ -268,6 +272,20 @@ struct Fields<HostMemory> {
         visit.number("bytes", memory.bytes, std::uint64_t{0}, kMost);
         visit.number("limit_bytes", memory.limit_bytes, std::uint64_t{0}, kMost);
         visit.number("pressure_permille", memory.pressure_permille, 0, 1000);
+    }
+};
+
+inline constexpr std::size_t kStoreOperationsMax = 32;  ///< kinds of them
+
+template <>
+struct Fields<StoreOperations> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& operations, Visitor& visit) {
+        constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+        visit.name("operation", operations.operation, true);
+        visit.number("count", operations.count, std::uint64_t{0}, kMost);
+        visit.number("timed", operations.timed, std::uint64_t{0}, kMost);
+        visit.number("time_ns", operations.time_ns, std::uint64_t{0}, kMost);
     }
 };
 
@@ -347,6 +365,9 @@ struct Fields<Reached> {
     static void visit(Message& reached, Visitor& visit) {
         visit_generation(visit, reached.generation);
         visit.objects("moments", reached.moments, kMomentNames.size());
+        visit.duration("checkpointing_ms", reached.checkpointing);
+        visit.number("step", reached.step, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
     }
 };
 
@@ -359,6 +380,7 @@ struct Fields<Progress> {
         visit_generation(visit, progress.generation);
         visit.objects("ranks", progress.ranks, static_cast<std::size_t>(visit.limits().slots_max));
         visit.object("memory", progress.memory);
+        visit.objects("store", progress.store, kStoreOperationsMax);
     }
 };
 

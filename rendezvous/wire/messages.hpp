@@ -151,6 +151,9 @@ struct ReachedMoment {
     LocalRank last;                     ///< that worker
     Milliseconds age{0};                ///< from the moment to the sending
     std::optional<std::uint64_t> step;  ///< FirstStep: its number
+    /// No worker told it: it follows from what the workers' store saw, or from output. Then it is
+    /// of all nodes, and only the one with the store tells it.
+    bool is_estimated = false;
 
     bool operator==(const ReachedMoment&) const = default;
 };
@@ -171,6 +174,9 @@ struct RankProgress {
     std::optional<std::uint64_t> gpu_memory_bytes;   ///< of its GPUs, in use by anybody
     std::optional<std::uint64_t> gpu_memory_total_bytes;  ///< that they have
     std::optional<std::uint64_t> gpu_milliwatts;          ///< that they draw
+    std::optional<std::uint64_t> steps;                   ///< that this process has done
+    std::optional<std::uint64_t> samples;                 ///< that it has trained on in these
+    std::optional<std::uint64_t> log_bytes;  ///< that it has written to stdout and stderr
 
     bool operator==(const RankProgress&) const = default;
 };
@@ -247,6 +253,8 @@ struct Quiet {
 struct Reached {
     Generation generation;
     std::vector<ReachedMoment> moments;  ///< of each at most one
+    Milliseconds checkpointing{0};       ///< one of them has spent so long in that, the others less
+    std::optional<std::uint64_t> step;   ///< the last one that any of them has told
 
     bool operator==(const Reached&) const = default;
 };
@@ -260,11 +268,22 @@ struct HostMemory {
     bool operator==(const HostMemory&) const = default;
 };
 
+/// Requests of one kind that a workers' store has answered.
+struct StoreOperations {
+    std::string operation;      ///< "get"
+    std::uint64_t count = 0;    ///< all of them
+    std::uint64_t timed = 0;    ///< of these: somebody watched
+    std::uint64_t time_ns = 0;  ///< that those took together
+
+    bool operator==(const StoreOperations&) const = default;
+};
+
 /// How far the workers of this node are. Only while Watch wants it.
 struct Progress {
     Generation generation;
     std::vector<RankProgress> ranks;
     std::optional<HostMemory> memory;
+    std::vector<StoreOperations> store;  ///< of the node that has it
 
     bool operator==(const Progress&) const = default;
 };

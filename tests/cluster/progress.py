@@ -71,6 +71,23 @@ torch.distributed.destroy_process_group()
 """
 
 
+# Its rank 0 saves for a while after each third step; the others wait for it.
+SAVING = """
+import os, sys, time
+import ddprun
+worker = ddprun.worker()
+folder = sys.argv[1]
+step = 0
+while not os.path.exists(os.path.join(folder, "end")):
+    time.sleep(0.05)
+    step += 1
+    worker.progress(step)
+    if step % 3 == 0 and worker.rank == 0:
+        with worker.checkpointing():
+            time.sleep(0.2)
+"""
+
+
 class ProgressTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -128,7 +145,7 @@ class ProgressTest(unittest.TestCase):
         connection.request("GET", "/status")
         told = json.loads(connection.getresponse().read())
         connection.close()
-        return told["jobs"][0]
+        return told["jobs"]
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "LEFT OUT: there is no torch")
     def test_it_is_named_though_the_program_does_not_tell_that_it_waits(self):
@@ -147,6 +164,24 @@ class ProgressTest(unittest.TestCase):
             said = node.stdout.read()
             self.assertEqual(node.wait(PATIENCE_S), 0, said)
 
+    def test_what_checkpoints_cost_is_told_though_nobody_watched(self):
+        if RANKS_PER_NODE > 4:
+            self.skipTest("how many ranks there are makes no difference to it")
+        nodes = self.start_job(0, SAVING)
+        time = {"checkpointing_ms": 0}
+        while time["checkpointing_ms"] < 400:  # as nodes say that they live
+            told = self.status()
+            time = told[0]["time"] if told else time
+        self.assertGreater(time["training_ms"], 0)
+        self.assertEqual(sum(time[share + "_ms"] for share in (
+            "training", "checkpointing", "restarting", "waiting", "starting")) // 10,
+            time["whole_ms"] // 10)
+        self.assertRegex(time["text"], r"training [\d.]+ % of .*, checkpointing [\d.]+ (m?s)")
+        with open(os.path.join(self.folder, "end"), "w", encoding="utf-8"):
+            pass
+        for node in nodes:
+            self.assertEqual(node.wait(PATIENCE_S), 0)
+
     def test_the_rank_that_all_wait_for_is_named(self):
         slow = random.randrange(2 * RANKS_PER_NODE)
         nodes = self.start_job(slow)
@@ -161,7 +196,7 @@ class ProgressTest(unittest.TestCase):
                 self.assertIsNone(slowest)
         self.assertGreater(slowest["cost_share"], 0.2)
 
-        job = self.status()
+        [job] = self.status()
         self.assertEqual(job["slowest"]["rank"], slow)
         self.assertEqual(job["slowest"]["node"], job["ranks"][slow]["node"])
         self.assertEqual([rank["rank"] for rank in job["ranks"]],

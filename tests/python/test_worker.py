@@ -252,6 +252,27 @@ class WithPage(unittest.TestCase):
         self.assertEqual((waited, first_waited, total, waiting),
                          (750_000_000, -1, 100, 750_000_000))
 
+    def test_checkpoints_count_from_the_first_step_on_and_however_they_end(self):
+        page = AgentPage(version=8)
+        worker, _ = worker_of(page)
+        at = 64 + 1216 * SLOTS + 64 + 56  # local rank 1's
+        with worker.checkpointing():
+            pass
+        self.assertEqual(page.number("q", at), 0)  # it was a part of the start
+        worker.progress(5)
+        with worker.checkpointing():
+            pass
+        first = page.number("q", at)
+        self.assertGreater(first, 0)
+        with self.assertRaises(OSError), worker.checkpointing():
+            raise OSError
+        self.assertGreater(page.number("q", at), first)
+        before = time.monotonic_ns()
+        with worker.checkpointing():
+            while time.monotonic_ns() - before < 1_000_000:
+                pass
+        self.assertGreaterEqual(page.number("q", at), first + 1_000_000)
+
     def test_where_checkpoints_are_is_kept_by_nobody_in_an_older_page(self):
         page = AgentPage(version=5)
         worker, said = worker_of(page)

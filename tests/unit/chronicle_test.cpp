@@ -227,4 +227,21 @@ TEST_CASE("steps that were lost with a restart are done anew: about as long as t
     CHECK(use.shares(begin + seconds(24)).redone == seconds(1));  // it has trained no longer
     CHECK(use.shares(begin + seconds(99)).redone == seconds(4));
     CHECK(use.shares(begin + seconds(99)).training == seconds(20 + 76));
+    // Ten steps in 10 s: for as long no step was done, for checkpoints.
+    use.note_told(Generation(1), 10, seconds(10));
+    use.note_told(Generation(1), 11, seconds(7));  // another node
+    use.note_told(Generation(2), std::nullopt, seconds(6));
+    use.note_told(Generation(9), 70, seconds(9));  // there is none
+    const rdzv::TimeShares shares = use.shares(begin + seconds(99));
+    CHECK(shares.checkpointing == seconds(16));
+    CHECK(shares.training == seconds(10 + 70));
+    CHECK(shares.redone == seconds(2));
+    CHECK(shares.whole() == seconds(99));
+    CHECK(rdzv::shares_text(shares).find(", checkpointing 16.0 s") != std::string::npos);
+    // It cannot have been longer than it has trained.
+    CHECK(use.shares(begin + seconds(25)).training == seconds(10));
+    CHECK(use.shares(begin + seconds(25)).checkpointing == seconds(12));
+    // Of a rank that failed without telling its last step, another one's counts.
+    use.note_told(Generation(1), 13, seconds(0));
+    CHECK(use.shares(begin + seconds(99)).redone > seconds(3));
 }

@@ -180,7 +180,6 @@ TEST_CASE("a rendezvous is told each moment once, and a new one all of them") {
     CHECK(first->moments == std::vector<rdzv::ReachedMoment>{
                                 {.what = rdzv::Moment::Main, .last = LocalRank(1), .age = 2000ms}});
     CHECK_FALSE(told.note(kStart + 3s, {main}));
-    CHECK_FALSE(told.is_done());
     rdzv::Event step{.kind = rdzv::EventKind::FirstStep,
                      .at = kStart,
                      .generation = Generation(3),
@@ -190,12 +189,36 @@ TEST_CASE("a rendezvous is told each moment once, and a new one all of them") {
     REQUIRE(second);
     CHECK(second->moments.size() == 1);
     CHECK(second->moments[0].step == 41u);
-    CHECK(told.is_done());
     told.cut_off();
     CHECK(told.met(kStart + 5s, true)->moments.size() == 2);
     CHECK_FALSE(told.met(kStart + 5s, false));  // an older rendezvous
     told.begin(Generation(4), 8);
     CHECK_FALSE(told.met(kStart + 5s, true));
+}
+
+TEST_CASE("a rendezvous is told of checkpoints as they cost more, of the last step at the end") {
+    MomentsTold told;
+    told.begin(Generation(3), 8);
+    CHECK_FALSE(told.note_told(kStart, 5u, 20ms, true));  // nobody hears it
+    CHECK_FALSE(told.met(kStart, true));                  // nor has anything begun
+    const auto first = told.note_told(kStart, 6u, 30ms, false);
+    REQUIRE(first);
+    CHECK(first->generation == Generation(3));
+    CHECK(first->moments.empty());
+    CHECK(first->checkpointing == 30ms);
+    CHECK(first->step == 6u);
+    CHECK_FALSE(told.note_told(kStart, 7u, 30ms, false));
+    const auto last = told.note_told(kStart, 8u, 30ms, true);
+    REQUIRE(last);
+    CHECK(last->step == 8u);
+    CHECK_FALSE(told.note_told(kStart, 8u, 30ms, true));
+    const auto later = told.note(kStart, {{.kind = rdzv::EventKind::Main,
+                                           .at = kStart,
+                                           .generation = Generation(3),
+                                           .rank = Rank(9)}});
+    CHECK(later->checkpointing == 30ms);
+    told.begin(Generation(4), 8);
+    CHECK_FALSE(told.note_told(kStart, std::nullopt, 0ms, true));
 }
 
 TEST_CASE("that no rank tells a step is said once a generation, of the one furthest behind") {

@@ -17,11 +17,12 @@
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
-inline constexpr std::uint32_t kWorkerPageVersion = 7;
+inline constexpr std::uint32_t kWorkerPageVersion = 8;
 inline constexpr std::uint32_t kWorkerPageVersionMin = 3;
 inline constexpr std::uint32_t kWorkerPageVersionWithFigures = 4;
 inline constexpr std::uint32_t kWorkerPageVersionWithCheckpoints = 6;
 inline constexpr std::uint32_t kWorkerPageVersionWithPace = 7;
+inline constexpr std::uint32_t kWorkerPageVersionWithCheckpointing = 8;
 inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
 inline constexpr std::size_t kCheckpointsPathBytesMax = 1020;  ///< longer ones are not told
 inline constexpr std::int64_t kPublishForEver = std::numeric_limits<std::int64_t>::max();
@@ -99,6 +100,9 @@ struct alignas(64) WorkerPagePace {
     /// How many steps the run will have; kNoProgress: not told.
     std::atomic<std::uint64_t> total_steps{kNoProgress};
     std::atomic<std::int64_t> waiting_ns{0};  ///< waited so far; added to at any time
+    /// Its training has stood still for checkpoints so long, since its first step; added to at any
+    /// time. From version 8 on; what is written there in a page of version 7 is read by nobody.
+    std::atomic<std::int64_t> checkpointing_ns{0};
 };
 
 static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128 &&

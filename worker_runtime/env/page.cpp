@@ -171,6 +171,12 @@ void Page::tell_waited(Duration time) {
     }
 }
 
+void Page::tell_checkpointing(Duration time) {
+    if (pace_ != nullptr && figures_->first_step_ns.load() != 0) {
+        pace_->checkpointing_ns.fetch_add(std::chrono::nanoseconds(time).count());
+    }
+}
+
 void Page::tell_total_steps(std::int64_t steps) {
     if (pace_ != nullptr) {
         pace_->total_steps.store(static_cast<std::uint64_t>(steps));

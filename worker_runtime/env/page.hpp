@@ -60,6 +60,10 @@ public:
     /// step is its own can be told from what it waits.
     void tell_waited(Duration time);
 
+    /// Its training has stood still so much longer for a checkpoint; any thread. Before the first
+    /// step that is not training, and is not told.
+    void tell_checkpointing(Duration time);
+
     /// How many steps the run will have in all, counted as tell_progress() does.
     void tell_total_steps(std::int64_t steps);
 

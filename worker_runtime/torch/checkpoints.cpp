@@ -1,5 +1,6 @@
 #include "worker_runtime/torch/checkpoints.hpp"
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <utility>
@@ -250,6 +251,14 @@ Result<void> Checkpoints::save(std::int64_t step, const TrainingState& state) {
                                  step)};
     }
     worker_.checkpoints_in(dir_);
+    const Instant begin = std::chrono::steady_clock::now();
+    Result<void> written = write(step, state);
+    worker_.checkpointing(std::chrono::steady_clock::now() - begin);
+    return written;
+}
+
+/// The state goes to rank 0, which writes it.
+Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state) {
     const Result<TrainingState::Snapshot> snapshot = state.take(group_);
     if (!snapshot) {
         return snapshot.error();

@@ -47,6 +47,7 @@ public:
     [[nodiscard]] Result<void> save(std::int64_t step, const TrainingState& state);
 
 private:
+    [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state);
     [[nodiscard]] bool is_first() const { return group_.rank() == 0; }
     [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,
                                                            TrainingState::Scope scope);

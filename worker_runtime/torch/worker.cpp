@@ -199,6 +199,10 @@ void Worker::resumed() const {
     state_->page.tell_resumed(std::chrono::steady_clock::now());
 }
 
+void Worker::checkpointing(Duration time) const {
+    state_->page.tell_checkpointing(time);
+}
+
 void Worker::checkpoints_in(const std::string& dir) const {
     std::error_code failure;
     const std::filesystem::path path = std::filesystem::absolute(dir, failure);

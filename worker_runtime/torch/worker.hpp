@@ -60,6 +60,9 @@ public:
     /// Notes the time at which a checkpoint was loaded. Checkpoints::resume() does.
     void resumed() const;
 
+    /// Notes that training has stood still so long for a checkpoint. Checkpoints::save() does.
+    void checkpointing(Duration time) const;
+
     /// Tells the agent that checkpoints are in the folder `dir`: when a failure is known, the
     /// newest is read ahead (docs/warm.md). Checkpoints does.
     void checkpoints_in(const std::string& dir) const;

@@ -300,6 +300,7 @@ export function textOf(event) {
 export function timeOf({time}) {
   if (!time) return {estimated: false, shares: [], restarts: []};
   const shares = [['training', time.training_ms - (time.redone_ms ?? 0)], ['redone', time.redone_ms],
-    ['restarting', time.restarting_ms], ['waiting', time.waiting_ms], ['starting', time.starting_ms]];
+    ['checkpointing', time.checkpointing_ms ?? 0], ['restarting', time.restarting_ms],
+    ['waiting', time.waiting_ms], ['starting', time.starting_ms]];
   return {estimated: time.estimated, shares, restarts: time.restarts ?? []};
 }

@@ -162,7 +162,7 @@ function keys(parts, whole) {
     make('b', {}, duration(ms)), whole > 0 ? ` (${(100 * ms / whole).toFixed(1)} %)` : '')));
 }
 
-const SHARE_COLOURS = {training: 0, redone: 1, restarting: 2, waiting: 3, starting: 4};
+const SHARE_COLOURS = {training: 0, redone: 1, restarting: 2, waiting: 3, starting: 4, checkpointing: 5};
 const PHASE_COLOURS = 9;
 
 function restartItem(restart) {
@@ -178,7 +178,7 @@ export function showTime(box, time) {
   const wanted = JSON.stringify(time, (key, value) => (typeof value === 'number' ? Math.round(value / 1000) : value));
   if (box.told === wanted) return;
   box.told = wanted;
-  const shares = time.shares.filter(([, ms]) => ms > 0).map(([name, ms]) => [name, ms, SHARE_COLOURS[name] ?? 5]);
+  const shares = time.shares.filter(([, ms]) => ms > 0).map(([name, ms]) => [name, ms, SHARE_COLOURS[name]]);
   const whole = shares.reduce((sum, [, ms]) => sum + ms, 0);
   const parts = [];
   if (whole > 0) parts.push(bar(shares, 'Shares of the time'), keys(shares, whole));

@@ -100,6 +100,10 @@ class Page:
         """This worker has waited so much longer for other ranks."""
         self._pace[6] += time_ns
 
+    def tell_checkpointing(self, time_ns: int) -> None:
+        """Its training has stood still so much longer for a checkpoint."""
+        self._pace[7] += time_ns
+
     def tell_total_steps(self, steps: int) -> None:
         """How many steps the run will have in all."""
         self._pace[5] = steps

@@ -10,7 +10,7 @@ from ddprun._page import Page, open_page
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
     from ddprun._ballot import Ballot
@@ -124,6 +124,19 @@ class Worker:
         if self._waits is not None:
             self._waits.is_wanted = False
         self._page.tell_waited(int(seconds * 1e9))
+
+    def checkpointing(self) -> Checkpointing:
+        """`with worker.checkpointing():` around what stops the training to save a checkpoint.
+
+        ddprun then knows how much of the job's time checkpoints cost. What is written while the
+        next steps are done is none of it.
+        """
+        return Checkpointing(self._tell_checkpointing)
+
+    def _tell_checkpointing(self, time_ns: int) -> None:
+        """Before the first step it is a part of the start."""
+        if self._has_first_step:
+            self._page.tell_checkpointing(time_ns)
 
     def total_steps(self, steps: int) -> None:
         """Tells how many steps the run will have in all, counted as progress() does."""
@@ -240,6 +253,20 @@ class Worker:
 
     def _warn(self, what: str) -> None:
         print(f"ddprun: rank {self.rank}: {what}", file=sys.stderr, flush=True)
+
+
+class Checkpointing:
+    """Times what is done inside of it, however that ends."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell = tell
+        self._begin_ns = 0
+
+    def __enter__(self) -> None:
+        self._begin_ns = monotonic_ns()
+
+    def __exit__(self, *error: object) -> None:
+        self._tell(monotonic_ns() - self._begin_ns)
 
 
 class _Reader:

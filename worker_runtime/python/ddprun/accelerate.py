@@ -53,7 +53,8 @@ class Steps:
 
     def _save(self, step: int) -> None:
         path = os.path.join(self._folder, f"ddprun-step={step}")
-        self._accelerator.save_state(path + ".partial")
-        self._accelerator.wait_for_everyone()
-        if self._accelerator.is_main_process:
-            os.replace(path + ".partial", path)
+        with self._worker.checkpointing():
+            self._accelerator.save_state(path + ".partial")
+            self._accelerator.wait_for_everyone()
+            if self._accelerator.is_main_process:
+                os.replace(path + ".partial", path)

@@ -52,7 +52,9 @@ class DdprunCallback(Callback):
         self._step = trainer.global_step
         self._worker.progress(self._step)
         if self._worker.stop_requested():
-            trainer.save_checkpoint(os.path.join(self._folder, f"ddprun-step={self._step}.ckpt"))
+            with self._worker.checkpointing():
+                trainer.save_checkpoint(
+                    os.path.join(self._folder, f"ddprun-step={self._step}.ckpt"))
             for logger in trainer.loggers:
                 logger.finalize("success")
             self._worker.leave()
