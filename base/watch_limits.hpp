@@ -31,6 +31,10 @@ struct WatchLimits {
     /// between two looks for the live line of a terminal, which is drawn anew if it has changed
     Milliseconds live_line_interval{500};
 
+    /// the default group of programs that tell nothing is taken to be connected when it has asked
+    /// the store for nothing for so long
+    Milliseconds group_quiet{1000};
+
     // GPUs and memory.
     Milliseconds gpu_figures_timeout{5000};  ///< for NVIDIA's driver to tell them
     Milliseconds gpu_busy_after{60000};      ///< then a line says whether all GPUs are used

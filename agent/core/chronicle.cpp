@@ -155,7 +155,8 @@ void Chronicle::carry_out(Instant now, const Effect& effect, Events& out) {
                                    .pids = std::vector<std::int64_t>(e.workers.size()),
                                    .failed = {},
                                    .worded = {},
-                                   .finished = {}};
+                                   .finished = {},
+                                   .at = now};
                 waiting_.clear();
                 out.push_back({.kind = EventKind::Formed,
                                .at = now,
@@ -302,6 +303,27 @@ rdzv::RankPhase Chronicle::phase_of(LocalRank local_rank, const WorkerMoments& t
                               : RankPhase::Spawned;
 }
 
+bool Chronicle::needs_estimates() const {
+    return started_ && !started_->tells_moments && !started_->is_told.back();
+}
+
+void Chronicle::estimate(Generation generation, const Estimates& estimates, Events& out) {
+    if (!needs_estimates() || started_->generation != generation) {
+        return;
+    }
+    const std::array<std::optional<Instant>, kMoments> moments = {
+        estimates.main, estimates.group_ready, std::nullopt, estimates.first_step};
+    for (std::size_t i = 0; i < kMoments; ++i) {
+        const bool is_of_this = moments.at(i) && *moments.at(i) >= started_->at;
+        if (is_of_this && !std::exchange(started_->is_told.at(i), true)) {
+            out.push_back({.kind = kMomentKinds.at(i),
+                           .at = *moments.at(i),
+                           .generation = generation,
+                           .is_estimated = true});
+        }
+    }
+}
+
 void Chronicle::look_at(Generation generation, const std::vector<WorkerMoments>& workers,
                         Events& out) {
     if (!started_ || started_->generation != generation || workers.empty()) {
@@ -312,6 +334,7 @@ void Chronicle::look_at(Generation generation, const std::vector<WorkerMoments>&
     for (const WorkerMoments& worker : workers) {
         step = std::max(step, worker.step);
         first_number = first_number ? first_number : worker.first_number;
+        started_->tells_moments |= worker.main || worker.group_ready || worker.first_step;
     }
     for (std::size_t i = 0; i < kMoments; ++i) {
         std::optional<Instant> last;

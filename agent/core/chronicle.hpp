@@ -29,6 +29,14 @@ struct WorkerMoments {
     std::uint64_t samples = 0;                  ///< trained on by this process
 };
 
+/// When the whole job came to it, as far as that follows from what the workers' store has seen, and
+/// from what they write.
+struct Estimates {
+    std::optional<Instant> main;
+    std::optional<Instant> group_ready;
+    std::optional<Instant> first_step;
+};
+
 /// Tells as events what a Supervisor was given and has decided, and how far its workers are.
 /// Decides nothing, and asks nobody. Pure; owned by the Supervisor's owner.
 class Chronicle {
@@ -53,6 +61,13 @@ public:
     /// end.
     void look_at(Generation generation, const std::vector<WorkerMoments>& workers, Events& out);
 
+    /// Of workers of which none tells a moment through its page, and some moments are not known.
+    [[nodiscard]] bool needs_estimates() const;
+
+    /// Each moment at most once, as of all ranks. Those before the start of `generation` are of
+    /// another one.
+    void estimate(Generation generation, const Estimates& estimates, Events& out);
+
     /// Of a worker of the newest generation that has told this.
     [[nodiscard]] rdzv::RankPhase phase_of(LocalRank local_rank, const WorkerMoments& told) const;
 
@@ -73,6 +88,8 @@ private:
         std::array<bool, kMoments> is_told{};
         std::optional<std::uint64_t> step;
         bool is_stop_told = false;
+        bool tells_moments = false;  ///< a worker does
+        Instant at{};
     };
 
     void hear(Instant now, const rdzv::RendezvousMessage& message, Events& out);

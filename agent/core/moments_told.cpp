@@ -57,7 +57,10 @@ std::optional<rdzv::Reached> MomentsTold::note(Instant now,
             continue;
         }
         const int last = event.rank ? event.rank->value() - base_rank_ : 0;
-        rdzv::ReachedMoment moment{.what = *what, .last = LocalRank(last), .step = event.step};
+        rdzv::ReachedMoment moment{.what = *what,
+                                   .last = LocalRank(last),
+                                   .step = event.step,
+                                   .is_estimated = event.is_estimated};
         if (reached_.emplace(*what, Reached{.at = event.at, .moment = moment}).second) {
             fresh.push_back(*what);
         }

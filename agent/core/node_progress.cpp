@@ -21,7 +21,7 @@ rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
         generation_ = generation;
         paces_.assign(workers.size(), RankPace(limits_));
     }
-    rdzv::Progress progress{.generation = generation, .ranks = {}, .memory = {}};
+    rdzv::Progress progress{.generation = generation, .ranks = {}, .memory = {}, .store = {}};
     for (std::size_t i = 0; i < workers.size(); ++i) {
         const WorkerState& worker = workers[i];
         const WorkerMoments& moments = worker.moments;
@@ -33,7 +33,12 @@ rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
                                 .gpu_permille = worker.gpu_permille,
                                 .gpu_memory_bytes = worker.gpu_memory_bytes,
                                 .gpu_memory_total_bytes = worker.gpu_memory_total_bytes,
-                                .gpu_milliwatts = worker.gpu_milliwatts};
+                                .gpu_milliwatts = worker.gpu_milliwatts,
+                                .log_bytes = worker.log_bytes};
+        if (moments.step && moments.first_number && *moments.step >= *moments.first_number) {
+            rank.steps = *moments.step - *moments.first_number + 1;
+            rank.samples = moments.samples > 0 ? std::optional(moments.samples) : std::nullopt;
+        }
         RankPace& pace = paces_[i];
         if (moments.last) {
             if (!pace.has_begun() && moments.first_step && moments.first_number) {

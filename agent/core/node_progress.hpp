@@ -22,6 +22,7 @@ struct WorkerState {
     std::optional<std::uint64_t> gpu_memory_bytes;
     std::optional<std::uint64_t> gpu_memory_total_bytes;
     std::optional<std::uint64_t> gpu_milliwatts;
+    std::optional<std::uint64_t> log_bytes;
 };
 
 /// How far the workers of this node are, put together when somebody looks. Pure.

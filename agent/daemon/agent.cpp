@@ -371,6 +371,9 @@ RunEvents::Ask Agent::run_events_ask() {
                       rdzv::Link::OrderAnswer answer) {
         link_->obey(order, from, std::move(answer));
     };
+    ask.store_operations = [this] { return store_.operations(); };
+    ask.estimates = [this] { return store_.estimates(); };
+    ask.end_estimates = [this] { store_.end_estimates(); };
     return ask;
 }
 

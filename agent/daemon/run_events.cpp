@@ -136,6 +136,7 @@ void RunEvents::look(bool have_ended) {
     const std::vector<WorkerMoments> workers = ask_.moments(generation_);
     chronicle_.look_at(generation_, workers, events);
     const Instant now = now_here();
+    estimate(now, have_ended, events);
     keep(now, events);
     std::optional<std::uint64_t> step;
     Duration checkpointing{};
@@ -165,6 +166,23 @@ void RunEvents::tell_moments(std::optional<rdzv::Reached> reached) {
     }
 }
 
+/// Of all ranks, on the node that has their store.
+void RunEvents::estimate(Instant now, bool have_ended, Chronicle::Events& events) {
+    if (base_rank_ != 0 || !chronicle_.needs_estimates()) {
+        ask_.end_estimates();
+        return;
+    }
+    Estimates estimates = ask_.estimates();
+    const bool is_settled = estimates.group_ready && (have_ended || now - *estimates.group_ready >=
+                                                                        WatchLimits().group_quiet);
+    if (!is_settled) {
+        estimates.group_ready.reset();
+    } else {
+        estimates.first_step = output_.first_after(*estimates.group_ready);
+    }
+    chronicle_.estimate(generation_, estimates, events);
+}
+
 NodeWatch::Ask RunEvents::node_watch_ask() {
     return {.workers = [this] { return workers(); },
             .progress = [this] { return progress(); },
@@ -179,7 +197,9 @@ std::vector<WorkerState> RunEvents::workers() const {
     std::vector<WorkerState> workers;
     for (std::size_t i = 0; i < pids.size(); ++i) {
         WorkerState worker{.moments = i < moments.size() ? moments[i] : WorkerMoments()};
-        worker.phase = chronicle_.phase_of(LocalRank(static_cast<int>(i)), worker.moments);
+        const LocalRank local_rank(static_cast<int>(i));
+        worker.phase = chronicle_.phase_of(local_rank, worker.moments);
+        worker.log_bytes = output_.bytes_of(local_rank);
         workers.push_back(std::move(worker));
     }
     return workers;
@@ -198,6 +218,9 @@ rdzv::Progress RunEvents::progress() {
     node_watch_.add_gpu_figures(states);
     rdzv::Progress progress = progress_.tell(now_here(), generation_, states);
     progress.memory = host_memory();
+    if (base_rank_ == 0) {
+        progress.store = ask_.store_operations();
+    }
     return progress;
 }
 

@@ -48,6 +48,10 @@ public:
                            std::function<void(std::optional<std::string> answer)>)>
             gpu_figures = {};
         std::function<void(int pid)> on_child;  ///< one of this process that is no worker's
+        /// Of the workers' stores that were here.
+        std::function<std::vector<rdzv::StoreOperations>()> store_operations = {};
+        std::function<Estimates()> estimates = {};  ///< of the whole job, from the store here
+        std::function<void()> end_estimates = {};
     };
 
     /// `has_live_line`: a terminal shows how far the job is.
@@ -104,6 +108,7 @@ private:
     [[nodiscard]] rdzv::Progress watched_progress();
     [[nodiscard]] Result<void> check_name(const std::string& job) const;
     void look(bool have_ended);
+    void estimate(Instant now, bool have_ended, Chronicle::Events& events);
     void show_live();
     void keep(Instant now, const Chronicle::Events& events);
 

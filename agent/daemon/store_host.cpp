@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -12,6 +13,14 @@
 #include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
+
+namespace {
+
+char ascii_lower(char letter) {
+    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
+}  // namespace
 
 StoreHost::StoreHost(const Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say)
     : limits_(limits), port_(port), say_(std::move(say)), server_(limits, say_) {}
@@ -66,6 +75,31 @@ void StoreHost::relay(StartWorkers& start) {
     }
     server_.serve_with(rdzv::make_relay(limits_, *start.relayed_store, say_),
                        std::move(socket->fd));
+}
+
+std::vector<rdzv::StoreOperations> StoreHost::operations() const {
+    std::vector<rdzv::StoreOperations> list;
+    const rdzv::StoreCounts counts = server_.counts();
+    for (std::size_t i = 0; i < counts.operations.size(); ++i) {
+        const rdzv::StoreOperationCount& told = counts.operations.at(i);
+        if (told.count > 0) {
+            std::string name(name_of(rdzv::StoreOpcode{static_cast<std::uint8_t>(i)}));
+            std::transform(name.begin(), name.end(), name.begin(), ascii_lower);
+            list.push_back({.operation = std::move(name),
+                            .count = told.count,
+                            .timed = told.timed,
+                            .time_ns = told.time_ns});
+        }
+    }
+    return list;
+}
+
+Estimates StoreHost::estimates() const {
+    const auto known = [](Instant at) {
+        return at == Instant::min() ? std::nullopt : std::optional(at);
+    };
+    const rdzv::StoreCounts counts = server_.counts();
+    return {.main = known(counts.all_here), .group_ready = known(counts.group_ready)};
 }
 
 }  // namespace ddprun::agent

@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
+#include "agent/core/chronicle.hpp"
 #include "agent/core/supervisor.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "rendezvous/store/net/store_server.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
 
@@ -32,6 +35,13 @@ public:
     void relay(StartWorkers& start);
 
     void close() { server_.close(); }
+
+    /// What its stores have answered so far.
+    [[nodiscard]] std::vector<rdzv::StoreOperations> operations() const;
+
+    /// When the store's clients were there, and the group was ready: estimates.
+    [[nodiscard]] Estimates estimates() const;
+    void end_estimates() { server_.end_init(); }
 
 private:
     /// Nothing listens for the next generation.

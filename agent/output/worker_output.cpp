@@ -217,7 +217,9 @@ Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_ra
                         .log_dir = log_dir,
                         .choice = choice,
                         .out = std::move(out.ours),
-                        .err = std::move(err.ours)};
+                        .err = std::move(err.ours),
+                        .count = std::make_shared<OutputCount>()};
+    counts_[local_rank.value()] = opened.count;
     thread_->post([thread = thread_.get(), opened = std::move(opened)]() mutable {
         thread->pump_.open(std::move(opened));
     });
@@ -267,6 +269,25 @@ void WorkerOutput::collect(Generation generation, LocalRank local_rank,
 void WorkerOutput::measure(std::function<void(const OutputMeasure&)> look) {
     thread_->post(
         [thread = thread_.get(), look = std::move(look)] { look(thread->pump_.measure()); });
+}
+
+std::uint64_t WorkerOutput::bytes_of(LocalRank local_rank) const {
+    const auto found = counts_.find(local_rank.value());
+    return found == counts_.end() ? 0 : found->second->bytes.load();
+}
+
+std::optional<Instant> WorkerOutput::first_after(Instant moment) const {
+    std::optional<Instant> first;
+    for (const auto& [local_rank, count] : counts_) {
+        for (const std::atomic<std::int64_t>& ns : count->first_ns) {
+            const Instant at{std::chrono::nanoseconds(ns.load())};
+            if (at > moment) {
+                first = std::min(first.value_or(at), at);
+                break;
+            }
+        }
+    }
+    return first;
 }
 
 void WorkerOutput::close(Generation generation) {

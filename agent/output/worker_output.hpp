@@ -1,5 +1,8 @@
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,6 +15,7 @@
 
 #include "agent/core/worker_options.hpp"
 #include "agent/output/log_file.hpp"
+#include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/os/terminal_modes.hpp"
 #include "base/os/unique_fd.hpp"
@@ -96,6 +100,15 @@ struct OutputMeasure {
     bool is_console_full = false;  ///< workers may wait for it to take what they write
 };
 
+/// What one worker has written: by the output thread for others.
+struct OutputCount {
+    static constexpr std::size_t kFirst = 32;
+
+    std::atomic<std::uint64_t> bytes{0};
+    /// When its first pieces were read, in order, nanoseconds on CLOCK_MONOTONIC; 0: none yet.
+    std::array<std::atomic<std::int64_t>, kFirst> first_ns{};
+};
+
 /// Carries the workers' output to their log files and to the console, on a thread of its own that
 /// shares nothing with the caller but posted work, so that neither a slow disk nor a stopped
 /// terminal delays a beat. Every byte reaches the log file as it was written. On the console:
@@ -153,6 +166,13 @@ public:
     /// up.
     void measure(std::function<void(const OutputMeasure&)> look);
 
+    /// What the newest worker of that place has written so far; 0 of none. Asks nobody.
+    [[nodiscard]] std::uint64_t bytes_of(LocalRank local_rank) const;
+
+    /// When the first of the newest workers has written something after that moment, as far as
+    /// their first pieces tell it.
+    [[nodiscard]] std::optional<Instant> first_after(Instant moment) const;
+
     /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
     /// a stream is never awaited, for somebody else may hold a copy.
     void close(Generation generation);
@@ -192,6 +212,7 @@ public:
 private:
     class Thread;
     std::unique_ptr<Thread> thread_;
+    std::map<int, std::shared_ptr<OutputCount>> counts_;  ///< by local rank
 };
 
 }  // namespace ddprun::agent

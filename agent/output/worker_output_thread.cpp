@@ -54,6 +54,21 @@ LineWriter own_lines(const OutputOptions& options) {
     };
 }
 
+/// The clock is asked for the first pieces only.
+void note_read(OutputCount& count, std::size_t bytes) {
+    count.bytes += bytes;
+    if (count.first_ns.back().load(std::memory_order_relaxed) != 0) {
+        return;
+    }
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    for (std::atomic<std::int64_t>& ns : count.first_ns) {
+        if (ns.load(std::memory_order_relaxed) == 0) {
+            ns = std::chrono::nanoseconds(now).count();
+            return;
+        }
+    }
+}
+
 }  // namespace
 
 std::optional<ScreenOptions> screen_options(const OutputOptions& options) {
@@ -95,6 +110,7 @@ struct OutputPump::Stream {
     std::optional<LineFilter> filter;      ///< keeps some lines apart
     bool is_ended = false;                 ///< all write ends are closed
     std::optional<AddedReturns> returns;   ///< the terminal adds them to what is written
+    std::shared_ptr<OutputCount> count;    ///< of its worker
 };
 
 struct OutputPump::Worker {
@@ -136,6 +152,7 @@ void OutputPump::open(OpenedWorker opened) {
         open_filters(*worker, origin, opened.choice);
     }
     for (const std::shared_ptr<Stream>& stream : worker->streams) {
+        stream->count = opened.count;
         wait(stream);
     }
     const bool is_new =
@@ -288,6 +305,7 @@ bool OutputPump::read_once(Stream& stream, std::size_t& count) {
     }
     count = static_cast<std::size_t>(got);
     bytes_read_ += count;
+    note_read(*stream.count, count);
     carry(stream, std::string_view(buffer_.data(), count));
     return true;
 }

@@ -46,6 +46,7 @@ struct OpenedWorker {
     OutputChoice choice;
     StreamEnd out;
     StreamEnd err;
+    std::shared_ptr<OutputCount> count;
 };
 
 /// The half of WorkerOutput that lives on the output thread: everything here is called there, by

@@ -22,11 +22,13 @@ struct MomentReached {
     Instant at{};  ///< when the last of these workers came to it
     Rank last;     ///< that worker
     std::optional<std::uint64_t> step;
+    bool is_estimated = false;  ///< by one node, of all: nobody is `there`
 };
 
 using MomentsReached = std::map<Moment, MomentReached>;
 
-/// A member says what its workers have come to. When they all have, that is published, once.
+/// A member says what its workers have come to. When they all have, that is published, once; an
+/// estimate at once, unless some worker has told it.
 void hear_reached(Step& step, const Node& node, const Reached& message);
 
 }  // namespace ddprun::rdzv

@@ -101,11 +101,13 @@ void publish_moment(Step& step, Moment what, const MomentReached& reached) {
     };
     for (const auto& [moment, kind] : kKinds) {
         if (moment == what) {
-            step.out.add(Publish{Event{.kind = kind,
-                                       .at = reached.at,
-                                       .generation = step.run.current.number,
-                                       .rank = reached.last,
-                                       .step = reached.step}});
+            step.out.add(Publish{
+                Event{.kind = kind,
+                      .at = reached.at,
+                      .generation = step.run.current.number,
+                      .rank = reached.is_estimated ? std::nullopt : std::optional(reached.last),
+                      .step = reached.step,
+                      .is_estimated = reached.is_estimated}});
         }
     }
 }

@@ -18,6 +18,18 @@ namespace {
 constexpr double kNanosecondsPerSecond = 1e9;
 constexpr double kPermille = 1000;
 
+}  // namespace
+
+std::optional<double> samples_per_second(const RankProgress& rank) {
+    if (!rank.samples || rank.steps.value_or(0) == 0 || rank.step_ns.value_or(0) == 0) {
+        return std::nullopt;
+    }
+    return static_cast<double>(*rank.samples) / static_cast<double>(*rank.steps) *
+           kNanosecondsPerSecond / static_cast<double>(*rank.step_ns);
+}
+
+namespace {
+
 /// Names are anybody's.
 std::string quoted(const std::string& text) {
     return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -63,6 +75,10 @@ void add_rank(std::string& text, const std::string& quoted_node, int base_rank,
                       std::min(static_cast<double>(*rank.own_ns) / step_ns, 1.0));
         }
     }
+    if (const std::optional<double> samples = samples_per_second(rank)) {
+        fmt::format_to(std::back_inserter(text), ",\"samples_per_s\":{:.4g}", *samples);
+    }
+    add(text, "log_bytes", rank.log_bytes);
     add(text, "memory_bytes", rank.memory_bytes);
     add(text, "memory_peak_bytes", rank.memory_peak_bytes);
     if (rank.gpu_permille) {
@@ -102,7 +118,8 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
                   .times = {},
                   .step = {},
                   .step_ns = {},
-                  .memory = progress.memory};
+                  .memory = progress.memory,
+                  .store = progress.store};
     const std::string quoted_node = quoted(node.node.value());
     for (const RankProgress& rank : progress.ranks) {
         add_rank(told.text, quoted_node, node.base_rank, rank);
@@ -200,6 +217,11 @@ void RanksTold::visit(const Visitor& visitor) const {
             visitor(node->where, Rank(node->where.base_rank + rank.local_rank.value()), rank);
         }
     }
+}
+
+std::vector<StoreOperations> RanksTold::store() const {
+    return nodes_.empty() || nodes_.front()->where.base_rank != 0 ? std::vector<StoreOperations>()
+                                                                  : nodes_.front()->store;
 }
 
 }  // namespace ddprun::rdzv

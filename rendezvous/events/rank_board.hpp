@@ -17,6 +17,9 @@
 
 namespace ddprun::rdzv {
 
+/// What it trains on in a second: of late by its steps, by the samples of all its steps so far.
+[[nodiscard]] std::optional<double> samples_per_second(const RankProgress& rank);
+
 /// Where a node stands in the generation whose progress it tells.
 struct NodeOfRanks {
     NodeId node;
@@ -40,6 +43,7 @@ struct NodeTold {
     std::optional<std::uint64_t> step;     ///< the least of its ranks
     std::optional<std::uint64_t> step_ns;  ///< the longest of its ranks
     std::optional<HostMemory> memory;
+    std::vector<StoreOperations> store;
 };
 
 /// How far the ranks of a generation were at one moment; copying it copies no texts. Pure.
@@ -60,6 +64,9 @@ public:
     /// What each rank has told last, in order.
     using Visitor = std::function<void(const NodeOfRanks&, Rank, const RankProgress&)>;
     void visit(const Visitor& visitor) const;
+
+    /// Requests that the workers' store has answered, as the node tells that has rank 0.
+    [[nodiscard]] std::vector<StoreOperations> store() const;
 
 private:
     std::vector<std::shared_ptr<const NodeTold>> nodes_;  ///< by base rank

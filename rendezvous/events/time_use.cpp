@@ -18,10 +18,11 @@ class Waterfall {
 public:
     explicit Waterfall(Restart& restart) : restart_(restart), reached_(restart.at) {}
 
-    void reach(std::string_view name, const std::optional<Instant>& at) {
+    void reach(std::string_view name, const std::optional<Instant>& at, bool is_estimated = false) {
         if (at) {
             const Instant end = std::max(*at, reached_);
-            restart_.phases.push_back({.name = name, .took = end - reached_});
+            restart_.phases.push_back(
+                {.name = name, .took = end - reached_, .is_estimated = is_estimated});
             reached_ = end;
         }
     }
@@ -148,6 +149,9 @@ GenerationTimes* TimeUse::find(Generation generation) {
 
 void TimeUse::note(const Event& event, std::optional<Instant> GenerationTimes::*moment) {
     if (GenerationTimes* const times = find(event.generation)) {
+        if (event.is_estimated && !(times->*moment)) {
+            times->estimated.insert(event.kind);
+        }
         note_first(times->*moment, event.at);
     }
 }
@@ -175,6 +179,12 @@ void TimeUse::form(const Event& event) {
     times.cause.clear();
     generations_.push_back(std::move(times));
     ready_.reset();
+}
+
+/// No worker told when its training began.
+bool TimeUse::is_estimated(const GenerationTimes& times) {
+    return times.first_step ? times.estimated.contains(EventKind::FirstStep)
+                            : times.spawned.has_value();
 }
 
 Instant TimeUse::end_of(std::size_t index, Instant now) const {
@@ -232,7 +242,7 @@ void TimeUse::add_generation(TimeShares& shares, std::size_t index, Instant now)
     shares.training += end - trains - checkpointing;
     shares.redone += redone_in(index, now);
     shares.has_trained |= times.trains_from().has_value();
-    shares.is_estimated |= times.spawned && !times.first_step;
+    shares.is_estimated |= is_estimated(times);
     ++shares.generations;
 }
 
@@ -279,10 +289,11 @@ std::vector<Restart> TimeUse::restarts(Instant now) const {
             }
             waterfall.reach("wait for nodes", to.formed);
             waterfall.reach("spawn", to.spawned);
-            waterfall.reach("start programs", to.main);
-            waterfall.reach("connect", to.group_ready);
+            const auto is_guess = [&to](EventKind kind) { return to.estimated.contains(kind); };
+            waterfall.reach("start programs", to.main, is_guess(EventKind::Main));
+            waterfall.reach("connect", to.group_ready, is_guess(EventKind::GroupReady));
             waterfall.reach("resume", to.resumed);
-            waterfall.reach("first step", to.first_step);
+            waterfall.reach("first step", to.first_step, is_guess(EventKind::FirstStep));
         } else {
             if (whose_ == EventsOf::Node) {
                 waterfall.reach("get ready", ready_);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,8 +31,9 @@ struct GenerationTimes {
     std::optional<Instant> empty;               ///< no process of it is left
     std::optional<std::uint64_t> first_number;  ///< of its first step
     std::optional<std::uint64_t> last_step;
-    Duration checkpointing{};  ///< its training has stood still so long for that
-    std::string cause;         ///< of its end
+    std::set<EventKind> estimated;  ///< of the moments above
+    Duration checkpointing{};       ///< its training has stood still so long for that
+    std::string cause;              ///< of its end
 
     /// From when on it trains. Without a step that was told: since its workers were started, which
     /// is an estimate.
@@ -63,6 +65,7 @@ struct TimeShares {
 struct RestartPhase {
     std::string_view name;
     Duration took{};
+    bool is_estimated = false;  ///< nobody told when it ended
 };
 
 /// One way from what ended a generation to the first step of the next, or as far as it has come.
@@ -101,6 +104,7 @@ public:
     [[nodiscard]] std::vector<Restart> restarts(Instant now) const;
 
 private:
+    [[nodiscard]] static bool is_estimated(const GenerationTimes& times);
     [[nodiscard]] GenerationTimes* find(Generation generation);
     void form(const Event& event);
     void note_joined(Instant at);

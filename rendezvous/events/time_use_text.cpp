@@ -61,7 +61,8 @@ std::string restart_text(const Restart& restart) {
                           took_text(whole));
     std::string_view before = ": ";
     for (const RestartPhase& phase : restart.phases) {
-        text += fmt::format("{}{} {}", before, phase.name, took_text(phase.took));
+        text += fmt::format("{}{} {}{}", before, phase.name, phase.is_estimated ? "~" : "",
+                            took_text(phase.took));
         before = ", ";
     }
     if (!restart.cause.empty()) {
@@ -87,6 +88,9 @@ ordered_json time_use_json(const TimeUse& use, Instant now, Milliseconds unix_no
         ordered_json phases = ordered_json::array();
         for (const RestartPhase& phase : restart.phases) {
             phases.push_back({{"name", phase.name}, {"ms", milliseconds(phase.took)}});
+            if (phase.is_estimated) {
+                phases.back()["estimated"] = true;
+            }
         }
         const Milliseconds ago = std::chrono::duration_cast<Milliseconds>(now - restart.at);
         ordered_json one = {{"time", utc_text(unix_now - ago)}, {"from", restart.from.value()},

@@ -63,6 +63,14 @@ public:
         family_.metric.push_back(std::move(metric));
     }
 
+    /// A sum and of how many, as a summary without quantiles.
+    void add(std::initializer_list<Label> labels, std::uint64_t count, double sum) {
+        ClientMetric metric = labelled(labels);
+        metric.summary.sample_count = count;
+        metric.summary.sample_sum = sum;
+        family_.metric.push_back(std::move(metric));
+    }
+
     /// One without a figure is left out.
     void move_to(std::vector<MetricFamily>& families) {
         if (!family_.metric.empty()) {
@@ -215,6 +223,8 @@ constexpr double kMilliwattsPerWatt = 1000;
 void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
     Family step("ddprun_job_step", "The last training step that all ranks have told.");
     Family pace("ddprun_job_steps_per_second", "Training steps that the job makes, of late.");
+    Family samples("ddprun_job_samples_per_second", "What all ranks together train on.");
+    Family logs("ddprun_job_log_bytes", "What the workers of this generation have written.");
     Family gpu("ddprun_job_gpu_use_ratio", "Share of the time in which its GPUs work, of late.");
     for (const JobFigures& job : jobs) {
         if (!job.ranks) {
@@ -224,6 +234,8 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
         std::uint64_t longest_ns = 0;
         double gpu_use = 0;
         int gpu_ranks = 0;
+        std::optional<double> rate;
+        std::optional<std::uint64_t> written;
         job.ranks->visit([&](const NodeOfRanks&, Rank, const RankProgress& rank) {
             if (rank.step) {
                 least = std::min(least.value_or(*rank.step), *rank.step);
@@ -231,6 +243,12 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
             longest_ns = std::max(longest_ns, rank.step_ns.value_or(0));
             gpu_use += rank.gpu_permille.value_or(0) / kPermille;
             gpu_ranks += rank.gpu_permille ? 1 : 0;
+            if (const std::optional<double> own = samples_per_second(rank)) {
+                rate = rate.value_or(0) + *own;
+            }
+            if (rank.log_bytes) {
+                written = written.value_or(0) + *rank.log_bytes;
+            }
         });
         const std::initializer_list<Label> labels{{"job_id", job.status.job.value()}};
         if (least) {
@@ -239,13 +257,42 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
         if (longest_ns > 0) {
             pace.add(labels, kNanosecondsPerSecond / static_cast<double>(longest_ns));
         }
+        if (rate) {
+            samples.add(labels, *rate);
+        }
+        if (written) {
+            logs.add(labels, static_cast<double>(*written));
+        }
         if (gpu_ranks > 0) {
             gpu.add(labels, gpu_use / gpu_ranks);
         }
     }
-    for (Family* family : {&step, &pace, &gpu}) {
+    for (Family* family : {&step, &pace, &samples, &logs, &gpu}) {
         family->move_to(families);
     }
+}
+
+/// Of the workers' stores on the node that has rank 0.
+void add_store(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
+    Family counts("ddprun_store_operations_total", "Requests that the workers' store has answered.",
+                  MetricType::Counter);
+    Family times("ddprun_store_operation_seconds",
+                 "How long a sample of them took, from the request's last byte to the answer.",
+                 MetricType::Summary);
+    for (const JobFigures& job : jobs) {
+        if (!job.ranks) {
+            continue;
+        }
+        for (const StoreOperations& told : job.ranks->store()) {
+            const std::initializer_list<Label> labels{{"job_id", job.status.job.value()},
+                                                      {"operation", told.operation}};
+            counts.add(labels, static_cast<double>(told.count));
+            times.add(labels, told.timed,
+                      static_cast<double>(told.time_ns) / kNanosecondsPerSecond);
+        }
+    }
+    counts.move_to(families);
+    times.move_to(families);
 }
 
 /// A figure of each rank that tells it.
@@ -284,6 +331,11 @@ std::vector<OfRank> rank_families() {
                                          1.0))
                         : Value();
          }});
+    list.push_back({Family("ddprun_rank_samples_per_second", "What it trains on, of late."),
+                    samples_per_second});
+    list.push_back({Family("ddprun_rank_log_bytes_total", "What its process has written.",
+                           MetricType::Counter),
+                    [](const RankProgress& rank) { return number(rank.log_bytes); }});
     list.push_back({Family("ddprun_rank_memory_bytes", "Memory of the machine it holds, resident."),
                     [](const RankProgress& rank) { return number(rank.memory_bytes); }});
     list.push_back({Family("ddprun_rank_memory_peak_bytes", "The most of that so far."),
@@ -338,6 +390,7 @@ std::string serialized(const DaemonFigures& daemon) {
     add_counters(families, daemon.jobs);
     add_times(families, daemon.jobs);
     add_progress(families, daemon.jobs);
+    add_store(families, daemon.jobs);
     if (daemon.extent.nodes) {
         add_nodes(families, daemon.jobs);
     }

@@ -272,7 +272,7 @@ struct HostMemory {
 struct StoreOperations {
     std::string operation;      ///< "get"
     std::uint64_t count = 0;    ///< all of them
-    std::uint64_t timed = 0;    ///< of these: somebody watched
+    std::uint64_t timed = 0;    ///< of these: a sample
     std::uint64_t time_ns = 0;  ///< that those took together
 
     bool operator==(const StoreOperations&) const = default;

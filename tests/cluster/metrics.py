@@ -22,19 +22,22 @@ import urllib.request
 PATIENCE_S = 120  # on a machine that has no time for it
 BIN = DASHBOARD = DOCUMENT = ""
 
-# Fails once, then makes steps until somebody writes to it.
-WORKER = """import os, select, sys, time
+# Fails once, then asks the store for a sign of life, and makes steps until somebody writes to it.
+WORKER = """import os, select, socket, struct, sys, time
 import ddprun
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     sys.exit(3)
 worker = ddprun.worker()
+store = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+store.sendall(struct.pack("=BIBI", 0, 0x3C85F7CE, 13, 7))
+store.recv(4)
 pipe = os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)
 print(f"rank {worker.rank} waits", flush=True)
 step = 0
 while not select.select([pipe], [], [], 0.05)[0] or os.read(pipe, 3) == b"":
     time.sleep(0.05)  # of an empty pipe that nobody has open
     step += 1
-    worker.progress(step)
+    worker.progress(step, samples=8)
 """
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../worker_runtime/python")
 
@@ -126,6 +129,13 @@ class Metrics(unittest.TestCase):
             self.assertNotIn("ddprun_node_", plain)
             self.assertNotIn("ddprun_rank_", plain)
             self.assertRegex(plain, r'ddprun_job_steps_per_second\{job_id="llama"\} [0-9.]+')
+            rates = [float(re.search(rf'ddprun_job_{what}_per_second\S+ (\S+)', plain)[1])
+                     for what in ("samples", "steps")]
+            self.assertGreater(rates[0], rates[1])
+            # One of each worker's; the workers that failed first have asked for nothing.
+            self.assertRegex(plain, r'ddprun_store_operations_total\{.*operation="ping".*\} 2')
+            self.assertRegex(plain, r'ddprun_store_operation_seconds_count\{.*\} 1')
+            self.assertRegex(plain, r'ddprun_job_log_bytes\{job_id="llama"\} [1-9]')
         done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, text=True,
                               capture_output=True, timeout=PATIENCE_S, check=False)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))

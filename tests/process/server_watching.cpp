@@ -291,6 +291,47 @@ TEST_CASE("a node is asked how far its ranks are while somebody looks, and who f
         io, [&] { return follower.answer().find(R"("event":"first_step")") != std::string::npos; });
     const std::string last = ask(io, daemon.port, "/status");
     CHECK(last.find(R"("step":41)") != std::string::npos);
+
+    // What its workers spent on checkpoints is no event, and counts at once. Their training has
+    // just begun: it cannot have been more.
+    CHECK(last.find(R"("checkpointing_ms":0,)") != std::string::npos);
+    llama.client->send(
+        Reached{.generation = Generation(1), .moments = {}, .checkpointing = Milliseconds(600000)});
+    std::string spent = last;
+    run_until(io, [&] {
+        spent = ask(io, daemon.port, "/status");
+        return spent.find(R"("checkpointing_ms":0,)") == std::string::npos;
+    });
+    CHECK(spent.find(R"("training_ms":0,)") != std::string::npos);
+}
+
+TEST_CASE("an estimate of one node is told of the whole job, marked, and never after a report") {
+    boost::asio::io_context io;
+    Daemon::Options options;
+    options.limits.lease = Milliseconds(600000);  // nobody beats here
+    const Daemon daemon(io, options);
+    Agent one(io, {.port = daemon.port, .job = "llama", .node = "a", .nodes = 2});
+    Agent two(io, {.port = daemon.port, .job = "llama", .node = "b", .nodes = 2});
+    run_until(io, [&] { return one.last<Start>() != nullptr && two.last<Start>() != nullptr; });
+    const auto estimate = [](Moment what) {
+        return ReachedMoment{.what = what, .last = LocalRank(0), .is_estimated = true};
+    };
+    two.client->send(Reached{.generation = Generation(1),
+                             .moments = {{.what = Moment::Main, .last = LocalRank(0)}}});
+    one.client->send(
+        Reached{.generation = Generation(1),
+                .moments = {estimate(Moment::GroupReady), estimate(Moment::FirstStep)}});
+    std::string events;
+    run_until(io, [&] {
+        events = ask(io, daemon.port, "/events");
+        return events.find("first_step") != std::string::npos &&
+               events.find("group_ready") != std::string::npos;
+    });
+    const std::size_t at = events.find(R"("event":"group_ready")");
+    const std::string line = events.substr(at, events.find('\n', at) - at);
+    CHECK(line.find(R"("estimated":true)") != std::string::npos);
+    CHECK(line.find(R"("rank")") == std::string::npos);
+    CHECK(events.find(R"("event":"main")") == std::string::npos);
 }
 
 TEST_CASE("a node that does not know of being watched is not asked") {

@@ -207,6 +207,68 @@ TEST_CASE("of many generations the sums stay when the oldest are forgotten") {
     CHECK(whole.whole() == now - Instant(seconds(100)));
 }
 
+TEST_CASE("moments of workers that tell none are estimates, and marked as such") {
+    Told told;
+    told.see(LinkUp{"10.0.0.1"});
+    told.see(StoreOpened{{"10.0.0.1", 4001}});
+    told.see_message(rdzv::Accepted{.run_token = "t1"});
+    CHECK_FALSE(told.chronicle.needs_estimates());
+    for (const int number : {1, 2}) {
+        told.see_message(Rig::row(number, 0));
+        told.see_started(number);
+        const Generation generation(static_cast<std::uint64_t>(number));
+        told.chronicle.look_at(generation, {{}, {}}, told.events);
+        const std::size_t from = told.events.size();
+        const Instant start = told.now;
+        told.now += seconds(9);
+        Estimates estimates{
+            .main = start + seconds(1), .group_ready = start - seconds(1), .first_step = {}};
+        told.chronicle.estimate(generation, estimates, told.events);
+        CHECK(told.names(from) == "main");  // that group was another generation's
+        estimates.group_ready = start + seconds(2);
+        told.chronicle.estimate(generation, estimates, told.events);
+        estimates.first_step = start + seconds(4);
+        told.chronicle.estimate(generation, estimates, told.events);
+        told.chronicle.estimate(generation, estimates, told.events);
+        told.chronicle.estimate(Generation(7), estimates, told.events);
+        CHECK(told.names(from) == "main group_ready first_step");
+        for (std::size_t i = from; i < told.events.size(); ++i) {
+            CHECK(told.events[i].is_estimated);
+            CHECK_FALSE(told.events[i].rank);
+        }
+        CHECK_FALSE(told.chronicle.needs_estimates());
+        if (number == 1) {
+            told.see_exit(1, 3);
+            told.see_message(Rig::stop());
+            told.see_exit(0, 143);
+            told.see(Emptied{Generation(1)});
+            told.see(StoreOpened{{"10.0.0.1", 4001}});
+        }
+    }
+    const rdzv::EventLog log = log_of(told.events);
+    CHECK(log.time_use().shares(told.now).is_estimated);
+    const std::vector<rdzv::Restart> restarts = log.time_use().restarts(told.now);
+    REQUIRE(restarts.size() == 1);
+    CHECK(rdzv::restart_text(restarts[0])
+              .find("spawn 0 ms, start programs ~1.0 s, connect ~1.0 s, first step ~2.0 s") !=
+          std::string::npos);
+    const auto json = rdzv::time_use_json(log.time_use(), told.now, Milliseconds(0));
+    const auto& phases = json["restarts"][0]["phases"];
+    CHECK(phases.back() ==
+          nlohmann::ordered_json{{"name", "first step"}, {"ms", 2000}, {"estimated", true}});
+    CHECK_FALSE(phases.front().contains("estimated"));
+}
+
+TEST_CASE("what a worker tells of its moments is not mixed with estimates") {
+    Told told;
+    told.become_trained();
+    const std::size_t from = told.events.size();
+    CHECK_FALSE(told.chronicle.needs_estimates());
+    told.chronicle.estimate(Generation(1), {.main = told.now, .group_ready = {}, .first_step = {}},
+                            told.events);
+    CHECK(told.events.size() == from);
+}
+
 TEST_CASE("steps that were lost with a restart are done anew: about as long as they took") {
     rdzv::TimeUse use{Limits{}};
     const Instant begin(seconds(100));

@@ -54,7 +54,14 @@ public:
                                       .memory_peak_bytes = 2048,
                                       .gpu_permille = i == 0 ? 900 : 500,
                                       .gpu_memory_bytes = 512,
-                                      .gpu_milliwatts = 350500});
+                                      .gpu_milliwatts = 350500,
+                                      .steps = 10,
+                                      .samples = 320,
+                                      .log_bytes = 1000});
+        }
+        if (base_rank == 0) {
+            progress.store = {
+                {.operation = "get", .count = 1600, .timed = 100, .time_ns = 50'000'000}};
         }
         board_.take(now_,
                     {.node = NodeId(node), .hostname = "host-" + node, .base_rank = base_rank},
@@ -136,6 +143,15 @@ TEST_CASE("what the ranks have told is told of the job, and of each rank to who 
     CHECK(has_line(text, "ddprun_rank_gpu_use_ratio{" + rank + "0.5"));
     CHECK(has_line(text, "ddprun_rank_gpu_memory_bytes{" + rank + "512"));
     CHECK(has_line(text, "ddprun_rank_gpu_power_watts{" + rank + "350.5"));
+    CHECK(has_line(text, "ddprun_job_samples_per_second{" + job + "} 288"));
+    CHECK(has_line(text, "ddprun_rank_samples_per_second{" + rank + "80"));
+    CHECK(has_line(text, "ddprun_job_log_bytes{" + job + "} 4000"));
+    CHECK(has_line(text, "ddprun_rank_log_bytes_total{" + rank + "1000"));
+    const std::string get = job + R"(,operation="get"} )";
+    CHECK(has_line(text, "ddprun_store_operations_total{" + get + "1600"));
+    CHECK(has_line(text, "ddprun_store_operation_seconds_count{" + get + "100"));
+    CHECK(has_line(text, "ddprun_store_operation_seconds_sum{" + get + "0.05"));
+    CHECK(text.find("quantile") == std::string::npos);
     CHECK(daemon.text({.nodes = true}).find("ddprun_rank_") == std::string::npos);
 }
 

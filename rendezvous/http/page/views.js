@@ -166,7 +166,8 @@ const SHARE_COLOURS = {training: 0, redone: 1, restarting: 2, waiting: 3, starti
 const PHASE_COLOURS = 9;
 
 function restartItem(restart) {
-  const parts = restart.phases.map(({name, ms}, index) => [name, ms, index % PHASE_COLOURS]);
+  const parts = restart.phases.map(({name, ms, estimated}, index) =>
+    [estimated ? `${name} (estimated)` : name, ms, index % PHASE_COLOURS]);
   const whole = parts.reduce((sum, [, ms]) => sum + ms, 0);
   const to = restart.to === undefined ? 'so far' : `to generation ${restart.to}`;
   return make('li', {}, make('h3', {}, `Generation ${restart.from} ${to}: ${duration(whole)}`),

@@ -5,7 +5,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -52,7 +54,7 @@ UniqueFd accept_one(int listener, sockaddr_storage& peer) {
 StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
                            SharedStoreCounts& counts, std::unique_ptr<StoreBackend> backend,
                            UniqueFd socket, const std::vector<std::string>& admitted,
-                           Admission earlier)
+                           Admission earlier, std::size_t expected_clients)
     : epoll_fd_(epoll_fd),
       limits_(limits),
       say_(say),
@@ -64,7 +66,8 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
       admission_(admitted),
       earlier_(std::move(earlier)),
       backend_(std::move(backend)),
-      stalls_(limits) {
+      stalls_(limits),
+      init_(expected_clients, counts.init) {
     backend_->attach(epoll_fd_, kBackendEvent);
     for (const std::string& text : admission_.unusable()) {
         this->say(
@@ -286,6 +289,9 @@ StoreClient StoreService::take_number() {
     free_numbers_.pop_back();
     ++counts_.admitted;
     ++counts_.connected;
+    if (init_.is_open()) {
+        init_.note_connected(std::chrono::steady_clock::now(), connected());
+    }
     return client;
 }
 
@@ -312,6 +318,30 @@ void StoreService::cut_off(StoreClient client, const Error& reason) {
         ++cut_offs_unsaid_;
     }
     drop(client);
+}
+
+/// Only this thread counts: others read.
+Result<void> StoreService::handle(StoreClient client, std::string_view request,
+                                  const std::shared_ptr<const void>& owner) {
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    const auto add = [](std::atomic<std::uint64_t>& sum, std::uint64_t more) {
+        sum.store(sum.load(kRelaxed) + more, kRelaxed);
+    };
+    auto& operation = counts_.operations.at(static_cast<std::uint8_t>(request.front()));
+    const bool is_timed = operation.count.load(kRelaxed) % kStoreTimedOf == 0;
+    add(operation.count, 1);
+    if (init_.is_open() && InitTraffic::is_of_default_group(request)) {
+        init_.note_of_default_group(std::chrono::steady_clock::now(), client);
+    }
+    if (!is_timed) {
+        return backend_->handle(client, request, replies_, owner);
+    }
+    const Instant begin = std::chrono::steady_clock::now();
+    Result<void> done = backend_->handle(client, request, replies_, owner);
+    const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - begin;
+    add(operation.timed, 1);
+    add(operation.time_ns, static_cast<std::uint64_t>(took.count()));
+    return done;
 }
 
 void StoreService::settle() {

@@ -38,7 +38,8 @@ public:
     /// on.
     StoreService(int epoll_fd, const Limits& limits, const StoreServer::Say& say,
                  SharedStoreCounts& counts, std::unique_ptr<StoreBackend> backend, UniqueFd socket,
-                 const std::vector<std::string>& admitted, Admission earlier);
+                 const std::vector<std::string>& admitted, Admission earlier,
+                 std::size_t expected_clients);
     /// Closes the socket, then disconnects everybody.
     ~StoreService();
     StoreService(const StoreService&) = delete;
@@ -59,9 +60,7 @@ public:
     // For sessions:
     /// Carries out one request. Failure: the session calls cut_off().
     [[nodiscard]] Result<void> handle(StoreClient client, std::string_view request,
-                                      const std::shared_ptr<const void>& owner) {
-        return backend_->handle(client, request, replies_, owner);
-    }
+                                      const std::shared_ptr<const void>& owner);
     /// The same for a request that begins with a list of clients of `relay`.
     [[nodiscard]] Result<void> handle_relayed(StoreSession& relay, std::string_view request,
                                               const std::shared_ptr<const void>& owner);
@@ -138,6 +137,7 @@ private:
     Instant next_cut_off_said_;                          ///< a line a second
     std::uint64_t cut_offs_unsaid_ = 0;
     StoreStalls stalls_;
+    InitTraffic init_;
     std::array<char, 65536> scratch_;
 };
 

@@ -88,10 +88,22 @@ void StoreServer::close() {
 }
 
 StoreCounts StoreServer::counts() const {
-    return {.admitted = counts_.admitted,
-            .refused = counts_.refused,
-            .cut_off = counts_.cut_off,
-            .connected = counts_.connected};
+    const auto instant = [](const std::atomic<std::int64_t>& ns) {
+        const std::int64_t told = ns.load();
+        return told == 0 ? Instant::min() : Instant(std::chrono::nanoseconds(told));
+    };
+    StoreCounts counts{.admitted = counts_.admitted,
+                       .refused = counts_.refused,
+                       .cut_off = counts_.cut_off,
+                       .connected = counts_.connected,
+                       .all_here = instant(counts_.init.all_here_ns),
+                       .group_ready = instant(counts_.init.group_ns)};
+    for (std::size_t i = 0; i < kStoreKinds; ++i) {
+        const SharedStoreCounts::Operation& told = counts_.operations.at(i);
+        counts.operations.at(i) = {
+            .count = told.count, .timed = told.timed, .time_ns = told.time_ns};
+    }
+    return counts;
 }
 
 void StoreServer::start(Serve order) {
@@ -216,7 +228,7 @@ bool StoreServer::carry_out(Order order) {
         }
         service_ = std::make_unique<StoreService>(
             epoll_.get(), limits_, say_, counts_, std::move(serve->backend),
-            std::move(serve->socket), serve->admitted, earlier_);
+            std::move(serve->socket), serve->admitted, earlier_, serve->expected_clients);
     }
     return !std::holds_alternative<End>(order);
 }

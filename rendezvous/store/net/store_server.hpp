@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,15 +17,30 @@
 #include <variant>
 #include <vector>
 
+#include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "rendezvous/store/core/admission.hpp"
 #include "rendezvous/store/core/backend.hpp"
+#include "rendezvous/store/core/init_traffic.hpp"
 #include "rendezvous/store/net/busy_poll.hpp"
 #include "rendezvous/store/net/socket.hpp"
+#include "rendezvous/store/protocol/request.hpp"
 
 namespace ddprun::rdzv {
+
+/// Requests of one kind.
+struct StoreOperationCount {
+    std::uint64_t count = 0;
+    std::uint64_t timed = 0;    ///< of these: one of kStoreTimedOf
+    std::uint64_t time_ns = 0;  ///< to carry these out
+};
+
+/// Two looks at the clock for each request would cost more than many a request does.
+inline constexpr std::uint64_t kStoreTimedOf = 16;
+
+inline constexpr std::size_t kStoreKinds = static_cast<std::size_t>(StoreOpcode::Barrier) + 1;
 
 /// What a server's stores have seen since the server was made.
 struct StoreCounts {
@@ -32,6 +48,10 @@ struct StoreCounts {
     std::uint64_t refused = 0;    ///< clients that came from elsewhere, or were too many
     std::uint64_t cut_off = 0;    ///< clients that broke the protocol or a limit
     std::uint64_t connected = 0;  ///< clients of this moment
+    std::array<StoreOperationCount, kStoreKinds> operations{};  ///< by StoreOpcode
+    /// Of the newest store; Instant::min(): not yet. As InitTraffic has them.
+    Instant all_here = Instant::min();
+    Instant group_ready = Instant::min();
 };
 
 /// The counts, written by the store's thread and read by others.
@@ -40,6 +60,13 @@ struct SharedStoreCounts {
     std::atomic<std::uint64_t> refused{0};
     std::atomic<std::uint64_t> cut_off{0};
     std::atomic<std::uint64_t> connected{0};
+    struct Operation {
+        std::atomic<std::uint64_t> count{0};
+        std::atomic<std::uint64_t> timed{0};
+        std::atomic<std::uint64_t> time_ns{0};
+    };
+    std::array<Operation, kStoreKinds> operations;
+    SharedInitTraffic init;
 };
 
 class StoreService;
@@ -90,6 +117,9 @@ public:
 
     /// May be called by any thread.
     [[nodiscard]] StoreCounts counts() const;
+
+    /// Nobody wants to know any more when the newest store's clients came and were connected.
+    void end_init() { counts_.init.is_over = true; }
 
 private:
     struct Serve {
