@@ -197,6 +197,9 @@ std::string job_text(const JobStatus& job) {
                         job.slow->rank.value(), clean(job.slow->hostname),
                         job.slow->cost_permille / kPermillePerPercent);
     }
+    if (!job.time_text.empty()) {
+        text += fmt::format("  time: {}\n", clean(job.time_text));
+    }
     if (!job.not_durable.empty()) {
         text += fmt::format("  not durable: {}\n", clean(job.not_durable));
     }

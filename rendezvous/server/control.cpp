@@ -56,6 +56,7 @@ StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, const Progress
             return;
         }
         reply.jobs.push_back(status_of(id, *coordinator.run(), now, left));
+        reply.jobs.back().time_text = shares_text(jobs.events(id)->time_use().shares(now));
         if (const RankBoard* board = progress.board(id)) {
             add_pace(reply.jobs.back(), *board);
         }

@@ -108,6 +108,7 @@ struct JobStatus {
     std::optional<int> exit_code;  ///< Closed
     std::string verdict;           ///< Closed
     std::optional<SlowestStatus> slow;
+    std::string time_text;  ///< where its time went, for people
 
     bool operator==(const JobStatus&) const = default;
 };

@@ -167,6 +167,7 @@ struct Fields<JobStatus> {
         visit.number("exit_code", job.exit_code, 0, 255);
         visit.text("verdict", job.verdict);
         visit.object("slow", job.slow);
+        visit.text("time_text", job.time_text);
     }
 };
 

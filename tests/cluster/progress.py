@@ -262,6 +262,7 @@ class ProgressTest(unittest.TestCase):
              f"127.0.0.1:{self.port}"], stdout=subprocess.PIPE, text=True, check=True).stdout
         self.assertIn(f"slowest: rank {slow} on ", text)
         self.assertRegex(text, r"step \d+, [\d.]+ steps/s")
+        self.assertRegex(text, r"\n  time: training [\d.]+ % of .*, starting ")
         with open(os.path.join(self.folder, "end"), "w", encoding="utf-8"):
             pass
         for node in nodes:
