@@ -29,10 +29,13 @@ CrowdAgent::CrowdAgent(boost::asio::io_context& io, agent::SupervisorOptions opt
 void CrowdAgent::start() {
     rdzv::LinkEvents events;
     events.on_up = [this](std::string address, rdzv::Endpoint rendezvous) {
+        is_up_ = true;
         feed(agent::LinkUp{std::move(address), std::move(rendezvous)});
     };
     events.on_down = [this](std::string why, bool is_final) {
-        events_.on_link_down();
+        if (std::exchange(is_up_, false)) {
+            events_.on_link_down();
+        }
         feed(agent::LinkDown{std::move(why), is_final});
     };
     events.on_message = [this](rdzv::RendezvousMessage message) {

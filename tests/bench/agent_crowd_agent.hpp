@@ -22,7 +22,7 @@ namespace ddprun::test {
 struct CrowdEvents {
     /// An agent has received Start, not yet acted on.
     std::function<void(const rdzv::Start&)> on_start;
-    std::function<void()> on_link_down;
+    std::function<void()> on_link_down;  ///< of one that was up
     std::function<void(int exit_code)> on_exit;
     /// The daemon's answer to a beat came after so long.
     std::function<void(std::chrono::steady_clock::duration)> on_beat_answered;
@@ -56,6 +56,7 @@ private:
     const std::uint16_t store_port_;
     const CrowdEvents& events_;
     std::deque<agent::Input> inputs_;  ///< bounded: a step answers with one input per effect
+    bool is_up_ = false;
     bool is_feeding_ = false;
     bool has_ended_ = false;
     Generation generation_;

@@ -144,8 +144,11 @@ class Bench:
                      daemon.endpoint, "--job", "crowd-1", "--count", str(count)],
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                 watchers.stdout.readline()
-                result = json.loads(crowd.communicate()[0])
+                # The crowd's end is that of the job, and of whoever watches it.
+                told = crowd.stdout.read()
                 got = json.loads(watchers.communicate()[0])
+                crowd.wait()
+                result = json.loads(told)
             drain.wait()
             self.details[f"watchers-{count}"] = {**result, "watchers": got}
             if result["lost_links"] or result["node_losses"] or got["dropped"]:

@@ -40,7 +40,10 @@ def main():
                     print(json.dumps({"bytes": got, "dropped": dropped}), flush=True)
                     return
                 continue
-            piece = key.fileobj.recv(1 << 20)
+            try:
+                piece = key.fileobj.recv(1 << 20)
+            except ConnectionError:
+                piece = b""
             got += len(piece)
             if not piece:
                 dropped += 1
