@@ -21,7 +21,8 @@ namespace {
 
 namespace http = boost::beast::http;
 
-/// What is left of the input is the body. Nobody gives an order without the operators' token.
+/// What is left of the input is the body. Nobody gives an order without the operators' token, but
+/// the owner of a run's socket; and he does not by a page of another site.
 void check_order(const http::request_header<http::fields>& head, std::string_view body) {
     const Limits limits;
     JobSecret::Bytes secret{};
@@ -29,7 +30,12 @@ void check_order(const http::request_header<http::fields>& head, std::string_vie
     const HttpAccess operators{
         .token = std::nullopt, .operator_token = JobSecret(secret, "fuzz"), .hostname = "gpu-01"};
     DDP_CHECK(!judge_order(head, true, nobody, limits), "an order without operators");
-    DDP_CHECK(!judge_order(head, std::nullopt, operators, limits), "an order on a run's socket");
+    if (judge_order(head, std::nullopt, operators, limits)) {
+        const auto origin = head[http::field::origin];
+        DDP_CHECK(head[http::field::content_type].starts_with("application/json"), "no JSON");
+        DDP_CHECK(origin.empty() || origin == "http://" + std::string(head[http::field::host]),
+                  "an order from another site");
+    }
     const Result<OperatorOrder> order = judge_order(head, true, operators, limits);
     if (order) {
         DDP_CHECK(head.find(http::field::authorization) != head.end(), "without a token");
