@@ -99,6 +99,14 @@ bool is_of_this_machine(const asio::ip::tcp::socket& socket) {
     return !failure && (peer.is_loopback() || peer == socket.local_endpoint(failure).address());
 }
 
+/// What every answer says of its body, which nobody keeps and nobody takes for something else.
+template <typename Answer>
+void describe(Answer& answer, std::string_view type) {
+    answer.set(http::field::content_type, {type.data(), type.size()});
+    answer.set(http::field::cache_control, "no-store");
+    answer.set("X-Content-Type-Options", "nosniff");
+}
+
 std::string error_body(const std::string& what) {
     const nlohmann::json object = {{"error", what}};
     return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -353,9 +361,7 @@ asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::s
                                        std::string body, bool keeps) {
     http::response<http::string_body> answer;
     answer.result(status);
-    answer.set(http::field::content_type, type);
-    answer.set(http::field::cache_control, "no-store");
-    answer.set("X-Content-Type-Options", "nosniff");
+    describe(answer, type);
     if (status == kUnauthorized) {
         answer.set(http::field::www_authenticate, "Bearer");
     }
@@ -400,9 +406,7 @@ asio::awaitable<bool> HttpServer::send_text(Session& session, WatchRequest reque
     const TextMaker::Text text = **pending->value;
     http::response<http::empty_body> head;
     const bool is_metrics = request.what == WatchRequest::What::Metrics;
-    head.set(http::field::content_type, is_metrics ? kPrometheusText : "application/json");
-    head.set(http::field::cache_control, "no-store");
-    head.set("X-Content-Type-Options", "nosniff");
+    describe(head, is_metrics ? kPrometheusText : "application/json");
     head.keep_alive(keeps);
     head.content_length(text->size());
     http::response_serializer<http::empty_body> serializer(head);
@@ -429,10 +433,8 @@ asio::awaitable<bool> HttpServer::send_text(Session& session, WatchRequest reque
 
 asio::awaitable<bool> HttpServer::send_page(Session& session, const PageFile& file, bool keeps) {
     http::response<http::span_body<const char>> answer;
-    answer.set(http::field::content_type, {file.type.data(), file.type.size()});
-    answer.set(http::field::cache_control, "no-store");
+    describe(answer, file.type);
     answer.set("Content-Security-Policy", kPagePolicy);
-    answer.set("X-Content-Type-Options", "nosniff");
     answer.set("Referrer-Policy", "no-referrer");
     answer.set("Cross-Origin-Resource-Policy", "same-origin");
     answer.keep_alive(keeps);
@@ -447,9 +449,7 @@ asio::awaitable<bool> HttpServer::send_page(Session& session, const PageFile& fi
 /// Of an answer in pieces, of which none waits for the next.
 asio::awaitable<bool> HttpServer::begin_stream(Session& session, const char* type) {
     http::response<http::empty_body> answer;
-    answer.set(http::field::content_type, type);
-    answer.set(http::field::cache_control, "no-store");
-    answer.set("X-Content-Type-Options", "nosniff");
+    describe(answer, type);
     answer.keep_alive(false);
     answer.chunked(true);
     http::response_serializer<http::empty_body> serializer(answer);
