@@ -20,7 +20,7 @@ class RanksTest(unittest.TestCase):
         self.folder = os.path.join(folder.name, "checkpoints")
         self._stores = os.path.join(folder.name, "store")
         self._starts = 0
-        self.pages = [AgentPage(slots=1), AgentPage(slots=1)]
+        self.pages = [AgentPage(version=8, slots=1) for _ in range(2)]
         self.ranks = []
 
     def start(self, script, *arguments, is_under_ddprun=True):

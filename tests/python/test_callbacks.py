@@ -39,6 +39,8 @@ class Callbacks(RanksTest):
             self.assertNotIn("evaluates", text)
         times = [self.pages[0].number("q", 192 + 8 * i) for i in range(4)]
         self.assertTrue(times[0] <= times[1] <= times[3], times)
+        saved_ns = self.pages[0].number("q", 64 + 1216 + 56)
+        self.assertTrue(0 < saved_ns < 60e9, saved_ns)
 
         # Once more, for four steps: from where it has stopped, to its end.
         for page in self.pages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import Any
 
 from transformers import TrainerCallback
@@ -21,6 +22,7 @@ class DdprunCallback(TrainerCallback):
     def __init__(self) -> None:
         self._worker = ddprun.worker()
         self._is_leaving = False
+        self._before_save_ns = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Every rank is connected and the checkpoint is loaded."""
@@ -38,18 +40,29 @@ class DdprunCallback(TrainerCallback):
             control.should_save = True
             control.should_evaluate = False
             control.should_training_stop = True
+        self._before_save_ns = monotonic_ns()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None,
                **kwargs: Any) -> None:
         """The Trainer averages the loss over `logging_steps`; this tells no other."""
         if logs and "loss" in logs:
             self._worker.progress(state.global_step, loss=float(logs["loss"]))
+        self._before_save_ns = monotonic_ns()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer saves after it."""
+        self._before_save_ns = monotonic_ns()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer has saved, and done nothing else since the last of its other events."""
+        self._worker._tell_checkpointing(monotonic_ns() - self._before_save_ns)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The checkpoint is there already, and the time until the deadline is short."""
         if self._is_leaving:
             control.should_save = False
             control.should_evaluate = False
+        self._before_save_ns = monotonic_ns()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Exit code 75 if the training ended because it was asked to."""

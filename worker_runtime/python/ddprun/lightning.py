@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from typing import Any
@@ -36,6 +37,22 @@ class DdprunCallback(Callback):
         self._folder = folder
         self._step = 0
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Lightning's own checkpoints count as such in the job's time, whoever saves them.
+
+        No hook of Lightning tells when one is written.
+        """
+        if "save_checkpoint" in vars(trainer):
+            return  # of an earlier stage
+        save = trainer.save_checkpoint
+
+        @functools.wraps(save)
+        def save_checkpoint(*args: Any, **kwargs: Any) -> None:
+            with self._worker.checkpointing():
+                save(*args, **kwargs)
+
+        trainer.save_checkpoint = save_checkpoint
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Every rank is connected and the checkpoint is loaded."""
         self._worker.group_ready()
@@ -52,9 +69,7 @@ class DdprunCallback(Callback):
         self._step = trainer.global_step
         self._worker.progress(self._step)
         if self._worker.stop_requested():
-            with self._worker.checkpointing():
-                trainer.save_checkpoint(
-                    os.path.join(self._folder, f"ddprun-step={self._step}.ckpt"))
+            trainer.save_checkpoint(os.path.join(self._folder, f"ddprun-step={self._step}.ckpt"))
             for logger in trainer.loggers:
                 logger.finalize("success")
             self._worker.leave()
