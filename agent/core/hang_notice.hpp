@@ -7,17 +7,11 @@
 #include "agent/core/node_progress.hpp"
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
 
-/// What is said of a hang that nothing is done about.
-struct HangSeen {
-    std::optional<Rank> rank;           ///< the one that all others wait for, as far as is known
-    std::optional<std::uint64_t> step;  ///< of it
-    std::string host;                   ///< its node, as the sign tells it
-    std::string collective;             ///< what it has not launched; empty: not known
-    std::string text;                   ///< one line without an end
-};
+using rdzv::HangSeen;
 
 /// Says when the workers of a node live and go nowhere, at most once a generation. Nothing is ended
 /// by it. Pure.

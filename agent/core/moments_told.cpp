@@ -34,18 +34,21 @@ void MomentsTold::begin(Generation generation, int base_rank) {
     checkpointing_ = {};
     told_step_.reset();
     told_checkpointing_ = {};
+    hang_.reset();
 }
 
 std::optional<rdzv::Reached> MomentsTold::met(Instant now, bool hears) {
     is_heard_ = hears;
-    if (!hears || reached_.empty()) {
+    if (!hears || (reached_.empty() && !hang_)) {
         return std::nullopt;
     }
     std::vector<rdzv::Moment> all;
     for (const auto& [what, reached] : reached_) {
         all.push_back(what);
     }
-    return message(now, all);
+    rdzv::Reached told = message(now, all);
+    told.hang = hang_;
+    return told;
 }
 
 std::optional<rdzv::Reached> MomentsTold::note(Instant now,
@@ -78,9 +81,22 @@ std::optional<rdzv::Reached> MomentsTold::note_told(Instant now,
     return is_heard_ && is_new ? std::optional(message(now, {})) : std::nullopt;
 }
 
+std::optional<rdzv::Reached> MomentsTold::note_hang(Instant now, const rdzv::HangSeen& seen) {
+    hang_ = seen;
+    if (!is_heard_) {
+        return std::nullopt;
+    }
+    rdzv::Reached told = message(now, {});
+    told.hang = seen;
+    return told;
+}
+
 rdzv::Reached MomentsTold::message(Instant now, const std::vector<rdzv::Moment>& which) {
-    rdzv::Reached message{
-        .generation = generation_, .moments = {}, .checkpointing = checkpointing_, .step = step_};
+    rdzv::Reached message{.generation = generation_,
+                          .moments = {},
+                          .checkpointing = checkpointing_,
+                          .step = step_,
+                          .hang = {}};
     told_step_ = step_;
     told_checkpointing_ = checkpointing_;
     for (const rdzv::Moment what : which) {

@@ -33,6 +33,9 @@ public:
                                                          const std::optional<std::uint64_t>& step,
                                                          Duration checkpointing, bool have_ended);
 
+    /// A sign of a hang, the only one of this generation.
+    [[nodiscard]] std::optional<rdzv::Reached> note_hang(Instant now, const rdzv::HangSeen& seen);
+
     /// Somebody hears it.
     [[nodiscard]] bool is_heard() const { return is_heard_; }
 
@@ -51,6 +54,7 @@ private:
     Milliseconds checkpointing_{0};
     std::optional<std::uint64_t> told_step_;  ///< the rendezvous knows it, and the next
     Milliseconds told_checkpointing_{0};
+    std::optional<rdzv::HangSeen> hang_;
 };
 
 }  // namespace ddprun::agent

@@ -109,7 +109,7 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     keeper_ = std::move(*keeper);
     options_.supervisor.identity.containment = names_of(keeper_->containment()).word;
     supervisor_.emplace(options_.supervisor);
-    events_.emplace(io_, options_.supervisor, options_.program, *output_,
+    events_.emplace(io_, options_.supervisor, options_.watch_limits, options_.program, *output_,
                     options_.output.has_live_line, run_events_ask());
     if (keeper_->containment() == ContainmentLevel::Session) {
         say("warning: containment C0 (session): what a worker starts in a session of its own "
@@ -372,6 +372,12 @@ RunEvents::Ask Agent::run_events_ask() {
         link_->obey(order, from, std::move(answer));
     };
     ask.store_operations = [this] { return store_.operations(); };
+    ask.store_requests = [this] { return store_.requests(); };
+    ask.store_waits = [this](std::function<void(const rdzv::StoreWaits&)> answer) {
+        store_.ask_who_waits([this, answer = std::move(answer)](const rdzv::StoreWaits& waits) {
+            boost::asio::post(io_, [answer, waits] { answer(waits); });
+        });
+    };
     ask.estimates = [this] { return store_.estimates(); };
     ask.end_estimates = [this] { store_.end_estimates(); };
     return ask;

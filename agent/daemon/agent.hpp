@@ -28,6 +28,7 @@
 #include "agent/notify/notifier.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/deadline_timer.hpp"
+#include "base/watch_limits.hpp"
 #include "rendezvous/client/link.hpp"
 
 namespace ddprun::agent {
@@ -46,6 +47,7 @@ struct AgentOptions {
     std::vector<DrainSource> drain_on;    ///< may say that this node will be taken away
     std::optional<NotifyTarget> notify;   ///< is told what happens to the job
     WarmOptions warm;                     ///< neither modules nor learns: all start cold
+    WatchLimits watch_limits;             ///< of what is said and told of the workers
     std::string program;                  ///< as the user named it, for the report
     std::string error_file;               ///< to be written if the job fails, torchrun's format
 };

@@ -29,7 +29,10 @@ NodeWatch::NodeWatch(boost::asio::io_context& io, std::string host, Milliseconds
       ras_client_(io, limits),
       gpu_busy_(limits),
       memory_timer_(io, [this] { look_at_memory(); }),
-      busy_timer_(io, [this] { count_busy(); }) {
+      busy_timer_(io, [this] {
+          is_busy_look_due_ = true;
+          look_at_gpus();
+      }) {
     const char* address = std::getenv("NCCL_RAS_ADDR");
     ras_endpoint_ =
         ras_endpoint(address == nullptr ? std::nullopt : std::optional<std::string>(address));
@@ -39,6 +42,7 @@ void NodeWatch::begin(Generation generation, Rank base_rank, int world_size) {
     generation_ = generation;
     base_rank_ = base_rank;
     world_size_ = world_size;
+    store_silence_.begin();
     gpu_power_.begin();
     ras_watch_.begin();
     gpus_.clear();
@@ -55,25 +59,40 @@ void NodeWatch::end() {
     hang_timer_.set(std::nullopt);
     memory_timer_.set(std::nullopt);
     busy_timer_.set(std::nullopt);
+    is_busy_look_due_ = false;
     ras_client_.cancel();
 }
 
 /// It only speaks: what is done about a hang is --hang-timeout's.
 void NodeWatch::look_for_hang() {
-    say_once(hang_notice_.look_at_steps(std::chrono::steady_clock::now(), generation_, base_rank_,
-                                        host_, ask_.workers()));
+    const Instant now = std::chrono::steady_clock::now();
+    tell_of_node(hang_notice_.look_at_steps(now, generation_, base_rank_, host_, ask_.workers()));
     if (hang_notice_.is_said(generation_)) {
         return;
     }
     hang_timer_.set(in(hang_notice_.after() / limits_.hang_notice_looks));
+    // Signs of the whole job: one node looks.
+    const bool is_first = base_rank_ == Rank(0);
+    if (is_first && store_silence_.is_silent(now, hang_notice_.after(), ask_.store_requests())) {
+        ask_.store_waits([this, generation = generation_](const rdzv::StoreWaits& waits) {
+            take_store_waits(generation, waits);
+        });
+    }
     if (!ask_.gpu_figures) {
         return;
     }
     look_at_gpus();
-    // It tells of the whole job: one node asks.
-    if (ras_endpoint_ && base_rank_ == Rank(0)) {
+    if (is_first && ras_endpoint_) {
         ras_client_.ask(*ras_endpoint_,
                         [this](std::optional<std::string> answer) { take_ras(std::move(answer)); });
+    }
+}
+
+void NodeWatch::take_store_waits(Generation generation, const rdzv::StoreWaits& waits) {
+    if (generation == generation_) {
+        tell_of_job(
+            hang_notice_.take(std::chrono::steady_clock::now(), generation_, ask_.workers(),
+                              StoreSilence::seen(hang_notice_.after(), world_size_, host_, waits)));
     }
 }
 
@@ -81,7 +100,7 @@ void NodeWatch::take_ras(std::optional<std::string> answer) {
     const auto status = answer ? ras_status_from(*answer) : std::nullopt;
     if (status) {
         const Instant now = std::chrono::steady_clock::now();
-        say_once(
+        tell_of_job(
             hang_notice_.take(now, generation_, ask_.workers(),
                               ras_watch_.look(now, hang_notice_.after(), world_size_, *status)));
     }
@@ -93,33 +112,33 @@ void NodeWatch::look_at_gpus() {
     }
     ask_.gpu_figures(limits_.gpu_figures_timeout, [this](std::optional<std::string> answer) {
         is_looking_at_gpus_ = false;
-        take_gpus(std::move(answer));
+        const auto gpus = answer ? gpu_figures_from(*answer) : std::nullopt;
+        if (std::exchange(is_busy_look_due_, false)) {
+            count_busy(gpus);
+        }
+        if (gpus) {
+            take_gpus(*gpus);
+        }
     });
 }
 
-void NodeWatch::take_gpus(std::optional<std::string> answer) {
-    const auto gpus = answer ? gpu_figures_from(*answer) : std::nullopt;
-    if (!gpus) {
-        return;
-    }
-    gpus_ = *gpus;
-    if (gpu_busy_ && busy_looks_ > 0) {
-        gpu_busy_->add(gpus_);
-    }
+void NodeWatch::take_gpus(const AllGpuFigures& gpus) {
+    gpus_ = gpus;
     const Instant now = std::chrono::steady_clock::now();
     gpu_power_.add(now, gpus_);
     if (hang_notice_.after() > Milliseconds::zero() &&
         gpu_power_.waits(now, hang_notice_.after())) {
-        say_once(hang_notice_.take(now, generation_, ask_.workers(),
-                                   gpu_power_.seen(hang_notice_.after(), base_rank_, host_)));
+        tell_of_node(hang_notice_.take(now, generation_, ask_.workers(),
+                                       gpu_power_.seen(hang_notice_.after(), base_rank_, host_)));
     }
 }
 
-/// Looks come as often as the sum of them needs; the line is said at the one after the last.
-void NodeWatch::count_busy() {
-    if (busy_looks_ < limits_.gpu_busy_looks) {
-        ++busy_looks_;
-        look_at_gpus();
+/// A driver that does not answer counts as a look: there is a line, or none, after the last one.
+void NodeWatch::count_busy(const std::optional<AllGpuFigures>& gpus) {
+    if (gpus) {
+        gpu_busy_->add(*gpus);
+    }
+    if (++busy_looks_ < limits_.gpu_busy_looks) {
         busy_timer_.set(in(limits_.gpu_busy_after / limits_.gpu_busy_looks));
         return;
     }
@@ -129,24 +148,19 @@ void NodeWatch::count_busy() {
     gpu_busy_.reset();
 }
 
-void NodeWatch::say_once(const std::optional<HangSeen>& seen) {
+/// The rendezvous waits for the other nodes' looks.
+void NodeWatch::tell_of_node(std::optional<HangSeen> seen) {
     if (seen) {
-        tell(*seen);
+        seen->looks_every = hang_notice_.after() / limits_.hang_notice_looks;
     }
+    tell_of_job(seen);
 }
 
-void NodeWatch::tell(const HangSeen& seen) {
-    ask_.say(fmt::format("ddprun: {}; ddpctl stacks shows where it is", seen.text));
-    rdzv::Event event{.kind = rdzv::EventKind::HangNotice,
-                      .at = std::chrono::steady_clock::now(),
-                      .generation = generation_,
-                      .rank = seen.rank,
-                      .step = seen.step,
-                      .fields = {{"text", seen.text}, {"host", seen.host}}};
-    if (!seen.collective.empty()) {
-        event.fields.push_back({"collective", seen.collective});
+void NodeWatch::tell_of_job(const std::optional<HangSeen>& seen) {
+    if (seen) {
+        ask_.say(fmt::format("ddprun: {}; ddpctl stacks shows where it is", seen->text));
+        ask_.on_hang(*seen);
     }
-    ask_.keep(event);
 }
 
 void NodeWatch::look_at_memory() {

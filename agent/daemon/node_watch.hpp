@@ -11,10 +11,10 @@
 #include "agent/core/host_memory_notice.hpp"
 #include "agent/core/node_progress.hpp"
 #include "agent/core/ras_status.hpp"
+#include "agent/core/store_silence.hpp"
 #include "agent/daemon/ras_client.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/watch_limits.hpp"
-#include "rendezvous/events/event.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::agent {
@@ -27,7 +27,10 @@ public:
         std::function<std::vector<WorkerState>()> workers;  ///< of the generation that began last
         std::function<rdzv::Progress()> progress;           ///< with their memory
         std::function<void(const std::string& line)> say;
-        std::function<void(const rdzv::Event& event)> keep;
+        std::function<void(const HangSeen& seen)> on_hang;  ///< it is said already
+        std::function<std::uint64_t()> store_requests;      ///< as StoreHost::requests()
+        /// Answered on this thread, or never.
+        std::function<void(std::function<void(const rdzv::StoreWaits& waits)> answer)> store_waits;
         /// What the node's GPUs do; null: workers see none whose driver tells it.
         std::function<void(Milliseconds timeout,
                            std::function<void(std::optional<std::string> answer)>)>
@@ -55,11 +58,12 @@ public:
 private:
     void look_for_hang();
     void take_ras(std::optional<std::string> answer);
+    void take_store_waits(Generation generation, const rdzv::StoreWaits& waits);
     void look_at_memory();
-    void take_gpus(std::optional<std::string> answer);
-    void count_busy();
-    void say_once(const std::optional<HangSeen>& seen);
-    void tell(const HangSeen& seen);
+    void take_gpus(const AllGpuFigures& gpus);
+    void count_busy(const std::optional<AllGpuFigures>& gpus);
+    void tell_of_node(std::optional<HangSeen> seen);
+    void tell_of_job(const std::optional<HangSeen>& seen);
 
     std::string host_;
     WatchLimits limits_;
@@ -69,6 +73,7 @@ private:
     HangNotice hang_notice_;
     HostMemoryNotice memory_notice_;
     DeadlineTimer hang_timer_;
+    StoreSilence store_silence_;
     GpuPower gpu_power_;
     RasWatch ras_watch_;
     RasClient ras_client_;
@@ -76,6 +81,7 @@ private:
     AllGpuFigures gpus_;  ///< as they were last told
     bool is_looking_at_gpus_ = false;
     int busy_looks_ = 0;  ///< in the first minute, which begins with the first workers
+    bool is_busy_look_due_ = false;
     std::optional<GpuBusy> gpu_busy_;
     int world_size_ = 0;
     DeadlineTimer memory_timer_;

@@ -12,6 +12,7 @@
 
 #include "agent/daemon/resident_memory.hpp"
 #include "agent/output/run_socket.hpp"
+#include "rendezvous/events/event_fields.hpp"
 #include "rendezvous/events/rank_board.hpp"
 
 namespace ddprun::agent {
@@ -48,20 +49,22 @@ bool ends_workers(const Input& input, const Effects& effects) {
 }  // namespace
 
 RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
-                     const std::string& program, WorkerOutput& output, bool has_live_line, Ask ask)
+                     const WatchLimits& watch_limits, const std::string& program,
+                     WorkerOutput& output, bool has_live_line, Ask ask)
     : chronicle_(options, program, ::getpid()),
-      progress_(WatchLimits()),
+      progress_(watch_limits),
       output_(output),
       ask_(std::move(ask)),
       teller_(io, [this] { ask_.send(watched_progress()); }),
-      node_watch_(io, options.identity.hostname, options.hang_notice, WatchLimits(),
+      node_watch_(io, options.identity.hostname, options.hang_notice, watch_limits,
                   node_watch_ask()),
-      live_line_(WatchLimits()),
+      live_line_(watch_limits),
       live_timer_(io, [this] { show_live(); }),
       has_live_line_(has_live_line),
       log_(std::make_shared<rdzv::EventLog>(options.limits)),
       server_(io, options.limits, *this),
       options_(options),
+      watch_limits_(watch_limits),
       program_(program),
       run_folder_(options.log_dir),
       readers_(io, options.limits, run_folder_, options.identity.hostname,
@@ -174,7 +177,7 @@ void RunEvents::estimate(Instant now, bool have_ended, Chronicle::Events& events
     }
     Estimates estimates = ask_.estimates();
     const bool is_settled = estimates.group_ready && (have_ended || now - *estimates.group_ready >=
-                                                                        WatchLimits().group_quiet);
+                                                                        watch_limits_.group_quiet);
     if (!is_settled) {
         estimates.group_ready.reset();
     } else {
@@ -187,8 +190,16 @@ NodeWatch::Ask RunEvents::node_watch_ask() {
     return {.workers = [this] { return workers(); },
             .progress = [this] { return progress(); },
             .say = [this](const std::string& line) { output_.say(line); },
-            .keep = [this](const rdzv::Event& event) { keep(event.at, {event}); },
+            .on_hang = [this](const HangSeen& seen) { keep_hang(seen); },
+            .store_requests = ask_.store_requests,
+            .store_waits = ask_.store_waits,
             .gpu_figures = ask_.gpu_figures};
+}
+
+void RunEvents::keep_hang(const HangSeen& seen) {
+    const Instant now = now_here();
+    keep(now, {rdzv::hang_event(now, generation_, seen)});
+    tell_moments(moments_told_.note_hang(now, seen));
 }
 
 std::vector<WorkerState> RunEvents::workers() const {
@@ -344,7 +355,7 @@ void RunEvents::show_live() {
     output_.show_live(live_line_.text(now, moments.empty() ? WorkerMoments() : moments.front(),
                                       log_->time_use()));
     if (live_line_.is_here()) {
-        live_timer_.set(now + WatchLimits().live_line_interval);
+        live_timer_.set(now + watch_limits_.live_line_interval);
     }
 }
 

@@ -22,6 +22,7 @@
 #include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
+#include "base/watch_limits.hpp"
 #include "rendezvous/client/link.hpp"
 #include "rendezvous/events/event_log.hpp"
 #include "rendezvous/http/http_server.hpp"
@@ -50,13 +51,18 @@ public:
         std::function<void(int pid)> on_child;  ///< one of this process that is no worker's
         /// Of the workers' stores that were here.
         std::function<std::vector<rdzv::StoreOperations>()> store_operations = {};
+        std::function<std::uint64_t()> store_requests = {};  ///< as StoreHost::requests()
+        /// As NodeWatch::Ask has it.
+        std::function<void(std::function<void(const rdzv::StoreWaits& waits)> answer)> store_waits =
+            {};
         std::function<Estimates()> estimates = {};  ///< of the whole job, from the store here
         std::function<void()> end_estimates = {};
     };
 
     /// `has_live_line`: a terminal shows how far the job is.
     RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
-              const std::string& program, WorkerOutput& output, bool has_live_line, Ask ask);
+              const WatchLimits& watch_limits, const std::string& program, WorkerOutput& output,
+              bool has_live_line, Ask ask);
     RunEvents(const RunEvents&) = delete;
     RunEvents& operator=(const RunEvents&) = delete;
 
@@ -111,6 +117,7 @@ private:
     void estimate(Instant now, bool have_ended, Chronicle::Events& events);
     void show_live();
     void keep(Instant now, const Chronicle::Events& events);
+    void keep_hang(const HangSeen& seen);
 
     Chronicle chronicle_;
     MomentsTold moments_told_;
@@ -125,6 +132,7 @@ private:
     std::shared_ptr<rdzv::EventLog> log_;
     rdzv::HttpServer server_;
     const SupervisorOptions& options_;
+    WatchLimits watch_limits_;
     std::string program_;
     Generation generation_;  ///< the newest one started here; 0: none
     int base_rank_ = 0;

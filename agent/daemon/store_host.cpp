@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <utility>
 
@@ -92,6 +93,21 @@ std::vector<rdzv::StoreOperations> StoreHost::operations() const {
         }
     }
     return list;
+}
+
+std::uint64_t StoreHost::requests() const {
+    using rdzv::StoreOpcode;
+    constexpr std::array kLooks = {StoreOpcode::Check, StoreOpcode::GetNumKeys, StoreOpcode::Ping,
+                                   StoreOpcode::QueueLen, StoreOpcode::ListKeys};
+    std::uint64_t requests = 0;
+    const rdzv::StoreCounts counts = server_.counts();
+    for (std::size_t i = 0; i < counts.operations.size(); ++i) {
+        const StoreOpcode opcode{static_cast<std::uint8_t>(i)};
+        if (std::find(kLooks.begin(), kLooks.end(), opcode) == kLooks.end()) {
+            requests += counts.operations.at(i).count;
+        }
+    }
+    return requests;
 }
 
 Estimates StoreHost::estimates() const {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -38,6 +40,15 @@ public:
 
     /// What its stores have answered so far.
     [[nodiscard]] std::vector<rdzv::StoreOperations> operations() const;
+
+    /// Of these, how many there were but those by which clients only look, as NCCL's threads do
+    /// every second.
+    [[nodiscard]] std::uint64_t requests() const;
+
+    /// As StoreServer::ask_who_waits().
+    void ask_who_waits(std::function<void(rdzv::StoreWaits)> answer) {
+        server_.ask_who_waits(std::move(answer));
+    }
 
     /// When the store's clients were there, and the group was ready: estimates.
     [[nodiscard]] Estimates estimates() const;

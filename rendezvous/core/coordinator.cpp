@@ -104,7 +104,12 @@ void reached(Step& step, ConnectionId connection, const Reached& message) {
         return;
     }
     std::visit(Overloaded{
-                   [&](const Running&) { hear_reached(step, *node, message); },
+                   [&](Running& running) {
+                       hear_reached(step, *node, message);
+                       if (message.hang) {
+                           hear_hang(step, running, *node, *message.hang);
+                       }
+                   },
                    [&](const Stopping&) { hear_reached(step, *node, message); },
                    NothingIn<Forming, Closed, Adopting, Restored>(),
                },
@@ -241,6 +246,7 @@ void judge_phase(Step& step) {
         grow_if_wanted(step, *running);
     }
     if (Running* running = std::get_if<Running>(&phase)) {
+        tell_hang(step, *running);
         stop_if_hung(step, *running);
     }
 }

@@ -112,6 +112,12 @@ void publish_moment(Step& step, Moment what, const MomentReached& reached) {
     }
 }
 
+void publish_hang(Step& step, const HangSeen& seen) {
+    Event event = hang_event(step.now, step.run.current.number, seen);
+    notify(step, event);
+    step.out.add(Publish{std::move(event)});
+}
+
 void publish_formed(Step& step, const std::string& why) {
     const Run& run = step.run;
     publish(step, EventKind::Formed,

@@ -27,6 +27,9 @@ void publish_finished(Step& step, const Node& node, LocalRank local_rank);
 /// All workers of the generation have come to it.
 void publish_moment(Step& step, Moment what, const MomentReached& reached);
 
+/// Its workers live and go nowhere, as far as their nodes see.
+void publish_hang(Step& step, const HangSeen& seen);
+
 /// All its nodes have got their places.
 void publish_formed(Step& step, const std::string& why);
 

@@ -153,6 +153,21 @@ void stop_if_hung(Step& step, Running& running) {
     enter_stopping(step, StopCause::Hang, 15, why);
 }
 
+void hear_hang(Step& step, Running& running, const Node& node, const HangSeen& seen) {
+    HangSeen believed = seen;
+    if (believed.rank && believed.rank->value() >= step.run.current.worker_count()) {
+        believed.rank.reset();
+    }
+    running.signs.add(step.now, node.info.node, step.run.current.places.size(), believed);
+}
+
+void tell_hang(Step& step, Running& running) {
+    if (const std::optional<HangSeen> seen = running.signs.take_due(step.now)) {
+        trace(step, seen->text);
+        publish_hang(step, *seen);
+    }
+}
+
 std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now) {
     const std::set<NodeId>& ready = run.nodes.ready();
     const std::optional<std::size_t> wanted = larger_size(run, run.current.places.size());
@@ -184,11 +199,13 @@ void grow_if_wanted(Step& step, const Running& running) {
 }
 
 std::optional<Instant> deadline_of(const Run& run, const Running& running, Instant now) {
-    const std::optional<Instant> grows_at = grow_time(run, running, now);
-    if (grows_at && running.hangs_at) {
-        return std::min(*grows_at, *running.hangs_at);
+    std::optional<Instant> first = grow_time(run, running, now);
+    for (const std::optional<Instant>& deadline : {running.hangs_at, running.signs.due()}) {
+        if (deadline && (!first || *deadline < *first)) {
+            first = deadline;
+        }
     }
-    return grows_at ? grows_at : running.hangs_at;
+    return first;
 }
 
 }  // namespace ddprun::rdzv

@@ -6,6 +6,7 @@
 
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
+#include "rendezvous/core/hang_signs.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
@@ -26,6 +27,7 @@ struct Running {
     std::set<NodeId> unfinished;      ///< members some of whose ranks have not exited 0
     std::set<NodeId> quiet;           ///< of those, whose workers show no sign of life, as they say
     std::optional<Instant> hangs_at;  ///< if they all stay so
+    HangSigns signs;                  ///< of a hang that is only spoken of
     std::optional<Instant> finished_at;  ///< the last rank that did
     bool has_finished_rank = false;
 };
@@ -50,11 +52,16 @@ void forget_quiet(Run& run, const NodeId& id);
 /// Stops the generation when all who have unfinished ranks have been quiet for long enough.
 void stop_if_hung(Step& step, Running& running);
 
+/// What the member has seen of a hang that is only spoken of.
+void hear_hang(Step& step, Running& running, const Node& node, const HangSeen& seen);
+/// Has people told of it when its time has come.
+void tell_hang(Step& step, Running& running);
+
 /// Drains for those who wait when their time has come.
 void grow_if_wanted(Step& step, const Running& running);
 /// When a smaller group is drained for those who wait; none: never, as things are.
 [[nodiscard]] std::optional<Instant> grow_time(const Run& run, const Running& running, Instant now);
-/// When a hang or growth wants to be judged.
+/// When a hang, a sign of one or growth wants to be judged.
 [[nodiscard]] std::optional<Instant> deadline_of(const Run& run, const Running& running,
                                                  Instant now);
 

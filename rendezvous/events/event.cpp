@@ -150,7 +150,8 @@ std::string event_line(const Event& event, std::uint64_t sequence, Milliseconds 
 }
 
 std::string_view notified_as(const Event& event) {
-    const bool is_hang = event.kind == EventKind::Stop && text_in(event, "cause") == "hang";
+    const bool is_hang = event.kind == EventKind::HangNotice ||
+                         (event.kind == EventKind::Stop && text_in(event, "cause") == "hang");
     // Of the first generation there is nothing to say why it was formed.
     const bool is_restart = event.kind == EventKind::Formed && !text_in(event, "text").empty();
     if (is_hang) {

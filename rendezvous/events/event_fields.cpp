@@ -56,4 +56,17 @@ std::vector<EventField> fields_of(const Verdict& verdict) {
             {"failures", std::int64_t{verdict.failure_count}}};
 }
 
+Event hang_event(Instant at, Generation generation, const HangSeen& seen) {
+    Event event{.kind = EventKind::HangNotice,
+                .at = at,
+                .generation = generation,
+                .rank = seen.rank,
+                .step = seen.step,
+                .fields = {{"text", seen.text}, {"host", seen.host}}};
+    if (!seen.collective.empty()) {
+        event.fields.push_back({"collective", seen.collective});
+    }
+    return event;
+}
+
 }  // namespace ddprun::rdzv

@@ -13,4 +13,7 @@ namespace ddprun::rdzv {
 [[nodiscard]] std::vector<EventField> fields_of(const Stop& stop);
 [[nodiscard]] std::vector<EventField> fields_of(const Verdict& verdict);
 
+/// What node and rendezvous tell of a hang that is only spoken of.
+[[nodiscard]] Event hang_event(Instant at, Generation generation, const HangSeen& seen);
+
 }  // namespace ddprun::rdzv

@@ -53,9 +53,7 @@ public:
     template <typename T, typename Bound>
     void number(const char* key, std::optional<T>& value, Bound least, Bound most) {
         if (const Json* field = find(key)) {
-            T read{};
-            read_number(key, *field, read, least, most);
-            value = read;
+            number(key, value.emplace(), least, most);
         }
     }
     void numbers(const char* key, std::vector<int>& values, std::size_t count_max, int least,

@@ -41,7 +41,7 @@ public:
     template <typename T, typename Bound>
     void number(const char* key, const std::optional<T>& value, Bound /*least*/, Bound /*most*/) {
         if (value) {
-            object_[key] = *value;
+            object_[key] = plain(*value);
         }
     }
     void numbers(const char* key, const std::vector<int>& values, std::size_t /*count_max*/,

@@ -358,6 +358,20 @@ struct Fields<Quiet> {
 };
 
 template <>
+struct Fields<HangSeen> {
+    template <typename Message, typename Visitor>
+    static void visit(Message& hang, Visitor& visit) {
+        visit.number("rank", hang.rank, 0, std::numeric_limits<int>::max());
+        visit.number("step", hang.step, std::uint64_t{0},
+                     std::numeric_limits<std::uint64_t>::max());
+        visit.text("host", hang.host);
+        visit.text("collective", hang.collective);
+        visit.text("text", hang.text);
+        visit.duration("looks_every_ms", hang.looks_every);
+    }
+};
+
+template <>
 struct Fields<Reached> {
     static constexpr std::string_view type = "reached";
 
@@ -368,6 +382,7 @@ struct Fields<Reached> {
         visit.duration("checkpointing_ms", reached.checkpointing);
         visit.number("step", reached.step, std::uint64_t{0},
                      std::numeric_limits<std::uint64_t>::max());
+        visit.object("hang", reached.hang);
     }
 };
 

@@ -249,12 +249,26 @@ struct Quiet {
     bool operator==(const Quiet&) const = default;
 };
 
+/// A sign that workers live and go nowhere, about which nothing is done (--hang-notice).
+struct HangSeen {
+    std::optional<Rank> rank;           ///< the one that all others wait for, as far as is known
+    std::optional<std::uint64_t> step;  ///< the last one that it has told
+    std::string host;                   ///< its node, as the sign tells it
+    std::string collective;             ///< what it has not launched; empty: not known
+    std::string text;                   ///< one line without an end, for people
+    /// Each node looks so often for this sign, at its own workers; 0: it is a sign of the whole job
+    Milliseconds looks_every{0};
+
+    bool operator==(const HangSeen&) const = default;
+};
+
 /// What the workers of this node have come to since the last time. Only to who hears_moments.
 struct Reached {
     Generation generation;
     std::vector<ReachedMoment> moments;  ///< of each at most one
     Milliseconds checkpointing{0};       ///< one of them has spent so long in that, the others less
     std::optional<std::uint64_t> step;   ///< the last one that any of them has told
+    std::optional<HangSeen> hang;        ///< at most once a generation
 
     bool operator==(const Reached&) const = default;
 };

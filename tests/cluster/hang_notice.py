@@ -1,14 +1,19 @@
-"""What is said of workers that look alive and go nowhere, by NCCL's RAS and by their GPUs' power.
+"""What is said of workers that look alive and go nowhere: by NCCL's RAS, by their GPUs' power and
+by their store.
 
-RAS is a recorded answer, served again and again; the driver is tests/unit/plan_fake_nvml.cpp.
+RAS is a recorded answer, served again and again; the driver is tests/unit/plan_fake_nvml.cpp. With
+--gpu in its place both are NVIDIA's, and PyTorch with CUDA and NCCL waits on real GPUs: one shows
+the power, two are needed for RAS. BIN_DIR is then of any build or package of ddprun.
 
-usage: hang_notice.py BIN_DIR FAKE_NVML_DIR [unittest's words]
+usage: hang_notice.py BIN_DIR FAKE_NVML_DIR|--gpu [unittest's words]
 """
 
 import glob
 import http.client
+import importlib.util
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -25,6 +30,60 @@ WAITS = """
 import os, sys, time
 while not os.path.exists(os.path.join(sys.argv[1], "end")):
     time.sleep(0.05)
+"""
+
+
+# Rank 1 has not come to what rank 0 waits for in the store; both look alive.
+WAITS_IN_STORE = """
+import os, sys, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                 timeout=timedelta(hours=1))
+if os.environ["RANK"] == "0":
+    store.get("rank 1 is there")
+else:
+    while not os.path.exists(os.path.join(sys.argv[1], "end")):
+        store.check(["looked at, as NCCL's threads do"])
+        time.sleep(0.1)
+    store.set("rank 1 is there", "")
+"""
+
+
+# On GPUs. Rank 1 does not launch what rank 0 waits for.
+WAITS_FOR_RANK = """
+import os, sys, time
+import torch
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.distributed.init_process_group("nccl")
+ones = torch.ones(1 << 20, device="cuda")
+for _ in range(10):
+    torch.distributed.all_reduce(ones)
+torch.cuda.synchronize()
+if os.environ["RANK"] == "0":
+    torch.distributed.all_reduce(ones)
+while not os.path.exists(os.path.join(sys.argv[1], "end")):
+    time.sleep(0.05)
+if os.environ["RANK"] != "0":
+    torch.distributed.all_reduce(ones)
+torch.cuda.synchronize()
+torch.distributed.destroy_process_group()
+"""
+
+# Works for some looks, then spins, as a kernel of NCCL does that waits.
+SPINS = """
+import os, sys, time
+import torch
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+factor = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+until = time.monotonic() + 10
+while time.monotonic() < until:
+    for _ in range(20):
+        factor @ factor
+    torch.cuda.synchronize()
+while not os.path.exists(os.path.join(sys.argv[1], "end")):
+    torch.cuda._sleep(100_000_000)
+    torch.cuda.synchronize()
 """
 
 
@@ -73,40 +132,14 @@ class HangNoticeTest(unittest.TestCase):
         os.rename(path + ".new", path)
         return path
 
-    def serve_ras(self):
-        """Each connection gets the recorded answer, once it has asked. Returns the address."""
-        self.asked = []
-        server = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(server.close)
-
-        def serve():
-            while True:
-                try:
-                    client, _ = server.accept()
-                except OSError:
-                    return
-                with client:
-                    question = b""
-                    while not question.endswith(b"STATUS\n"):
-                        got = client.recv(4096)
-                        if not got:
-                            break
-                        question += got
-                    else:
-                        self.asked.append(question)
-                        client.sendall(RAS_ANSWER.encode())
-
-        threading.Thread(target=serve, daemon=True).start()
-        return "127.0.0.1:%d" % server.getsockname()[1]
-
-    def start(self, ras_address):
-        script = self.write("train.py", WAITS)
+    def start(self, training, workers, seconds, **variables):
+        script = self.write("train.py", training)
         run = subprocess.Popen(
-            [os.path.join(BIN, "ddprun"), "--nproc-per-node", "2", "--hang-notice", "1",
-             "--log-dir", os.path.join(self.folder, "logs"), sys.executable, script, self.folder],
+            [os.path.join(BIN, "ddprun"), "--nproc-per-node", str(workers), "--hang-notice",
+             str(seconds), "--log-dir", os.path.join(self.folder, "logs"), sys.executable, script,
+             self.folder],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": FAKE_NVML, "NCCL_RAS_ADDR": ras_address,
-                 "DDPRUN_FAKE_GPU_USE": os.path.join(self.folder, "gpus")})
+            env={**os.environ, **variables})
         self.addCleanup(run.stdout.close)
         self.addCleanup(run.wait)
         self.addCleanup(run.kill)
@@ -139,19 +172,66 @@ class HangNoticeTest(unittest.TestCase):
         connection.close()
         return told
 
+    def check_ras(self, run):
+        """Rank 1 is one AllReduce behind."""
+        self.read_until(run, "stands still")
+        notice = self.end(run)
+        found = re.search(r"rank 1 on (\S+) has launched (\d+) AllReduce, others (\d+);", self.said)
+        self.assertTrue(found, self.said)
+        self.assertEqual(int(found[2]) + 1, int(found[3]))
+        self.assertEqual((notice["rank"], notice["host"], notice["collective"]),
+                         (1, found[1], "AllReduce"))
+        self.assertEqual(self.said.count("stands still"), 1)
+
+    def check_power(self, run):
+        """How much the GPU of rank 0 draws while it waits, and before."""
+        self.read_until(run, "only wait for")
+        self.assertEqual(self.end(run)["rank"], 0)
+        found = re.search(r"least draws GPU \d+ \(rank 0\), (\d+) W of (\d+) W before", self.said)
+        self.assertTrue(found, self.said)
+        return int(found[1]), int(found[2])
+
+
+class MadeUp(HangNoticeTest):
+    def serve_ras(self):
+        """Each connection gets the recorded answer, once it has asked. Returns the address."""
+        self.asked = []
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+
+        def serve():
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client:
+                    question = b""
+                    while not question.endswith(b"STATUS\n"):
+                        got = client.recv(4096)
+                        if not got:
+                            break
+                        question += got
+                    else:
+                        self.asked.append(question)
+                        client.sendall(RAS_ANSWER.encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        return "127.0.0.1:%d" % server.getsockname()[1]
+
+    def start_here(self, training, ras_address="nobody"):
+        return self.start(training, 2, 1, LD_LIBRARY_PATH=FAKE_NVML, NCCL_RAS_ADDR=ras_address,
+                          DDPRUN_FAKE_GPU_USE=os.path.join(self.folder, "gpus"))
+
     def test_ranks_whose_launch_counts_differ_and_stand_still_are_told(self):
         self.write("gpus", "")
-        run = self.start(self.serve_ras())
-        self.read_until(run, "rank 1 on 127.0.0.1 has launched 6649 AllReduce, others 6650")
-        notice = self.end(run)
-        self.assertEqual((notice["rank"], notice["host"], notice["collective"]),
-                         (1, "127.0.0.1", "AllReduce"))
+        self.check_ras(self.start_here(WAITS, self.serve_ras()))
+        self.assertIn("rank 1 on 127.0.0.1 has launched 6649 AllReduce", self.said)
         self.assertIn(b"SET FORMAT json\nVERBOSE STATUS\n", self.asked[0])
-        self.assertEqual(self.said.count("stands still"), 1)
 
     def test_that_gpus_draw_little_of_what_they_drew_is_told(self):
         self.write("gpus", "work 0 97 400000\nwork 1 97 400000\n")
-        run = self.start("nobody")
+        run = self.start_here(WAITS)
         while not glob.glob(os.path.join(self.folder, "logs", "*", "*.sock")):
             pass
         while self.status()["ranks"][0:1] == [] or \
@@ -162,8 +242,39 @@ class HangNoticeTest(unittest.TestCase):
         self.assertEqual(rank["gpu_memory_total_bytes"], 80 << 30)
         self.assertEqual(rank["gpu_memory_bytes"], 20 << 30)
         self.write("gpus", "work 0 100 120000\nwork 1 100 150000\n")
-        self.read_until(run, "only wait for 1 s: least draws GPU 0 (rank 0), 120 W of 400 W before")
-        self.assertEqual(self.end(run)["rank"], 0)
+        self.assertEqual(self.check_power(run), (120, 400))
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "LEFT OUT: there is no torch")
+    def test_that_somebody_waits_in_a_store_that_nobody_asks_is_told(self):
+        self.write("gpus", "")
+        run = self.start_here(WAITS_IN_STORE)
+        self.read_until(run, "in it, 1 for the key /rank 1 is there")
+        notice = self.end(run)
+        self.assertIn("and 1 of its 2 clients waits in it", notice["text"])
+        self.assertEqual(notice["host"], socket.gethostname())
+        self.assertNotIn("rank", notice)
+
+
+class OnGpu(HangNoticeTest):
+    def setUp(self):
+        super().setUp()
+        import torch
+        self.gpus = torch.cuda.device_count()
+        if self.gpus == 0 or not os.path.exists(os.path.join(BIN, "ddprun")):
+            self.skipTest(f"LEFT OUT: hang notices on GPUs: {self.gpus} GPUs, ddprun from {BIN}")
+
+    def test_ranks_whose_launch_counts_differ_and_stand_still_are_told(self):
+        if self.gpus < 2:
+            self.skipTest("LEFT OUT: RAS on GPUs needs two of them")
+        self.check_ras(self.start(WAITS_FOR_RANK, 2, 8))
+
+    def test_that_gpus_draw_little_of_what_they_drew_is_told(self):
+        waiting, working = self.check_power(self.start(SPINS, 1, 8))
+        print(f"gpu: a kernel that spins draws {waiting} W, one that works {working} W", flush=True)
+
+
+def load_tests(loader, _tests, _pattern):
+    return loader.loadTestsFromTestCase(OnGpu if FAKE_NVML == "--gpu" else MadeUp)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import unittest
 PATIENCE_S = 120  # on a machine that has no time for it
 BIN = WORKER = ""
 TOKEN = "T0-secret"
+PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../worker_runtime/python")
 
 
 class Hook(http.server.BaseHTTPRequestHandler):
@@ -125,6 +126,20 @@ class Notify(unittest.TestCase):
         text = self.run_job("--notify", "exec sleep 1000", WORKER, "--exit-code", "9", code=9)
         self.assertIn("--notify, the command: 1 notice was not delivered within 15 s of the end: "
                       "ddprun waits no longer", text)
+
+    def test_a_command_reads_that_nobody_tells_a_step(self):
+        with open(self.path("stuck.py"), "w", encoding="utf-8") as script:
+            script.write("import os, time, ddprun\n"
+                         "ddprun.worker().progress(41)\n"
+                         "while not os.path.exists('heard'):\n"
+                         "    time.sleep(0.05)\n")
+        self.run_job("--rdzv-id", "llama", "--hang-notice", "1", "--notify",
+                     "cat >> told; touch heard", sys.executable, "stuck.py",
+                     variables={"PYTHONPATH": PACKAGE})
+        [notice] = self.kept("told")[:1]
+        self.assertEqual((notice["notice"], notice["event"]), ("hang", "hang_notice"))
+        self.assertEqual((notice["rank"], notice["step"], notice["generation"]), (0, 41, 1))
+        self.assertIn("has told a step for 1 s", notice["text"])
 
     # ------------------------------------------------------------------------------------ URLs
 

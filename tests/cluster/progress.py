@@ -67,6 +67,8 @@ while not end.item():
     if step % 20 == 0:
         end.fill_(os.path.exists(os.path.join(folder, "end")))
         torch.distributed.all_reduce(end)
+# Else it outlives the group: Gloo's thread may meet the end of the interpreter (pytorch#56297).
+del model
 torch.distributed.destroy_process_group()
 """
 
@@ -199,6 +201,25 @@ class ProgressTest(unittest.TestCase):
         for node in nodes:
             self.assertEqual(node.wait(PATIENCE_S), 0)
 
+    def test_a_hang_of_all_nodes_is_told_once_of_the_rank_furthest_behind(self):
+        if RANKS_PER_NODE > 4:
+            self.skipTest("how many ranks there are makes no difference to it")
+        nodes = self.start_job(0, STANDS_STILL, "--hang-notice", "4")
+        notices = []
+        for event in self.follow():
+            if event["event"] == "hang_notice":
+                notices.append(event)
+                with open(os.path.join(self.folder, "end"), "w", encoding="utf-8"):
+                    pass
+            if event["event"] == "verdict":
+                break
+        last = 2 * RANKS_PER_NODE - 1
+        self.assertEqual([(one["rank"], one["step"]) for one in notices], [(last, 11 - last)])
+        for node in nodes:
+            said = node.stdout.read()
+            self.assertEqual(node.wait(PATIENCE_S), 0, said)
+            self.assertEqual(said.count("has told a step for 4 s"), 1, said)
+
     @unittest.skipUnless(importlib.util.find_spec("torch"), "LEFT OUT: there is no torch")
     def test_the_moments_of_a_program_that_tells_none_are_estimated(self):
         if RANKS_PER_NODE > 4:
@@ -279,6 +300,22 @@ for step in range(1, 4 - worker.rank):
     worker.progress(step)
 while not os.path.exists(os.path.join(sys.argv[1], "end")):
     pass
+"""
+
+
+# Tells as many steps as its rank lets it, when all have begun, then none.
+STANDS_STILL = """
+import glob, os, sys, time
+import ddprun
+worker = ddprun.worker()
+folder = sys.argv[1]
+open(os.path.join(folder, f"begun{worker.rank}"), "w").close()
+while len(glob.glob(os.path.join(folder, "begun*"))) < worker.world_size:
+    time.sleep(0.02)
+for step in range(1, 12 - worker.rank):
+    worker.progress(step)
+while not os.path.exists(os.path.join(sys.argv[1], "end")):
+    time.sleep(0.05)
 """
 
 

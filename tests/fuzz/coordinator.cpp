@@ -271,10 +271,13 @@ private:
             case 7:
                 return Quiet{generation, Milliseconds(choices_.word())};
             case 9:
-                return Reached{generation,
-                               {{.what = static_cast<Moment>(choices_.below(5)),
-                                 .last = local_rank,
-                                 .age = Milliseconds(choices_.word())}}};
+                return Reached{.generation = generation,
+                               .moments = {{.what = static_cast<Moment>(choices_.below(5)),
+                                            .last = local_rank,
+                                            .age = Milliseconds(choices_.word())}},
+                               .hang = HangSeen{.rank = Rank(static_cast<int>(choices_.below(16))),
+                                                .step = choices_.below(16),
+                                                .looks_every = Milliseconds(choices_.word())}};
             case 8: {
                 const Join& join =
                     agents_[choices_.below(static_cast<unsigned>(agents_.size()))].identity;

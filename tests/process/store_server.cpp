@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -147,6 +148,26 @@ TEST_CASE("close disconnects all clients and answers nobody until the store is s
     StoreClientSocket early = server.connect();
     server.serve();
     CHECK(ask(early, kHello, 4) == nonce(1));
+}
+
+TEST_CASE("a server that is asked says who waits in its store, and nothing if it never served") {
+    StoreServer idle{Limits()};
+    idle.ask_who_waits([](const StoreWaits&) { FAIL("there is no store"); });
+
+    Server server;
+    server.serve();
+    std::promise<StoreWaits> empty;
+    server->ask_who_waits([&empty](const StoreWaits& waits) { empty.set_value(waits); });
+    CHECK(empty.get_future().get() == StoreWaits());
+    StoreClientSocket one = server.connect();
+    StoreClientSocket two = server.connect();
+    CHECK(ask(one, validate() + ping(1), 4) == nonce(1));
+    // Both in one piece: who has the second answer has been heard to wait.
+    CHECK(ask(two, validate() + wait({"key"}) + ping(2), 4) == nonce(2));
+    std::promise<StoreWaits> told;
+    server->ask_who_waits([&told](const StoreWaits& waits) { told.set_value(waits); });
+    CHECK(told.get_future().get() ==
+          StoreWaits{.clients = 2, .waiting = 1, .key = "key", .for_key = 1});
 }
 
 TEST_CASE("the destructor disconnects all clients, and a server that never served has no thread") {

@@ -30,7 +30,8 @@ std::string text_of(const rdzv::Quiet& m) {
     return fmt::format("Quiet {} for {} ms", m.generation.value(), m.quiet_for.count());
 }
 std::string text_of(const rdzv::Reached& m) {
-    return fmt::format("Reached {}: {} moments", m.generation.value(), m.moments.size());
+    return fmt::format("Reached {}: {} moments{}", m.generation.value(), m.moments.size(),
+                       m.hang ? ", " + m.hang->text : "");
 }
 std::string text_of(const rdzv::Progress& m) {
     return fmt::format("Progress {}: {} ranks", m.generation.value(), m.ranks.size());

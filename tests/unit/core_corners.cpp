@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <climits>
 #include <csignal>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -38,7 +39,14 @@ struct Driver {
     explicit Driver(Limits limits = {}) : coordinator(JobId("job"), {.limits = limits}, Rng(1)) {}
 
     void hear(std::uint64_t connection, const AgentMessage& message) {
-        coordinator.step(now, Received{ConnectionId(connection), message}, effects);
+        step(Received{ConnectionId(connection), message});
+    }
+    void tick(Milliseconds later) {
+        now += later;
+        step(Tick{});
+    }
+    void step(const Input& input) {
+        coordinator.step(now, input, effects);
         for (std::vector<Effect>* const list : {&effects.now, &effects.after_record}) {
             std::erase_if(*list, [this](const Effect& effect) {
                 const Publish* const published = std::get_if<Publish>(&effect);
@@ -419,6 +427,79 @@ TEST_CASE("the first by group rank that asked for it hears what people are to be
     CHECK(told(2) == "restart verdict ");
     CHECK(told(3).empty());
     CHECK(told(4).empty());
+}
+
+/// What people were told of a hang.
+std::vector<Event> hang_notices(const Driver& driver) {
+    std::vector<Event> notices;
+    std::copy_if(driver.events.begin(), driver.events.end(), std::back_inserter(notices),
+                 [](const Event& event) { return event.kind == EventKind::HangNotice; });
+    return notices;
+}
+
+Reached hang_at(std::uint64_t generation, std::optional<std::uint64_t> step, int rank,
+                Milliseconds looks_every = Milliseconds(100)) {
+    return {.generation = Generation(generation),
+            .moments = {},
+            .step = {},
+            .hang = HangSeen{.rank = Rank(rank),
+                             .step = step,
+                             .host = "n" + std::to_string(rank),
+                             .collective = {},
+                             .text = "no rank has told a step",
+                             .looks_every = looks_every}};
+}
+
+TEST_CASE("a hang is told once, of who is furthest behind, when all nodes have looked") {
+    Driver driver;
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+        Join join = join_of(std::to_string(i), 3);
+        join.settings.max_restarts = 1;
+        join.hears_events = i == 1;
+        driver.hear(i, join);
+    }
+    const auto told = [&driver] { return driver.sent<Happened>(1).size(); };
+    driver.hear(1, hang_at(1, 41, 0));
+    driver.hear(1, hang_at(1, 3, 0));  // a node counts once
+    driver.hear(2, hang_at(1, 40, 1));
+    CHECK(hang_notices(driver).empty());
+    CHECK(driver.coordinator.next_deadline() == driver.now + Milliseconds(100));
+    SECTION("the last of them tells it") {
+        driver.hear(3, hang_at(1, 41, 2));
+        REQUIRE(hang_notices(driver).size() == 1);
+        CHECK(hang_notices(driver)[0].rank == Rank(1));
+        CHECK(hang_notices(driver)[0].step == 40);
+        CHECK(told() == 1);
+    }
+    SECTION("one that says nothing is not waited for for ever") {
+        driver.tick(Milliseconds(100));
+        REQUIRE(hang_notices(driver).size() == 1);
+        CHECK(hang_notices(driver)[0].rank == Rank(1));
+        CHECK(told() == 1);
+        driver.hear(3, hang_at(1, 4, 2));  // too late
+        driver.tick(Milliseconds(200));
+        CHECK(hang_notices(driver).size() == 1);
+    }
+    SECTION("a sign of the whole job is told at once, and a rank that is none left out") {
+        driver.hear(3, hang_at(1, std::nullopt, 3, Milliseconds(0)));
+        REQUIRE(hang_notices(driver).size() == 1);
+        CHECK(hang_notices(driver)[0].rank == std::nullopt);
+        CHECK(text_of(hang_notices(driver)[0], "host") == "n3");
+    }
+    SECTION("the next generation begins anew") {
+        driver.hear(3, WorkerFailed{Generation(1), LocalRank(0), exit_with(1)});
+        driver.tick(Milliseconds(100));
+        for (std::uint64_t i = 1; i <= 3; ++i) {
+            driver.hear(i, Stopped{Generation(1), {std::to_string(i), 2}});
+        }
+        REQUIRE(driver.sent<Start>(3).size() == 2);
+        CHECK(hang_notices(driver).empty());
+        for (std::uint64_t i = 1; i <= 3; ++i) {
+            driver.hear(i, hang_at(2, 50 + i, static_cast<int>(i) - 1));
+        }
+        REQUIRE(hang_notices(driver).size() == 1);
+        CHECK(hang_notices(driver)[0].generation == Generation(2));
+    }
 }
 
 TEST_CASE("a spare is told by group rank 0") {

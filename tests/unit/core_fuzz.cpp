@@ -332,10 +332,15 @@ private:
                              Milliseconds(static_cast<std::int64_t>(rng_.below(9000)) - 100)};
             case 8:
                 return Reached{
-                    generation,
-                    {{.what = static_cast<Moment>(rng_.below(5)),
-                      .last = local_rank,
-                      .age = Milliseconds(static_cast<std::int64_t>(rng_.below(9000)) - 100)}}};
+                    .generation = generation,
+                    .moments = {{.what = static_cast<Moment>(rng_.below(5)),
+                                 .last = local_rank,
+                                 .age = Milliseconds(static_cast<std::int64_t>(rng_.below(9000)) -
+                                                     100)}},
+                    .hang = HangSeen{
+                        .rank = Rank(static_cast<int>(rng_.below(9))),
+                        .step = rng_.below(3),
+                        .looks_every = Milliseconds(static_cast<std::int64_t>(rng_.below(900)))}};
             default:
                 return Beat{rng_.next()};
         }

@@ -67,7 +67,14 @@ Quiet sample<Quiet>() {
 }
 template <>
 Reached sample<Reached>() {
-    return {Generation(1), {{.what = Moment::Main, .last = LocalRank(1)}}};
+    return {.generation = Generation(1),
+            .moments = {{.what = Moment::Main, .last = LocalRank(1)}},
+            .hang = HangSeen{.rank = Rank(1),
+                             .step = 7,
+                             .host = "gpu-01",
+                             .collective = "AllReduce",
+                             .text = "stands still",
+                             .looks_every = Milliseconds(150000)}};
 }
 template <>
 Progress sample<Progress>() {

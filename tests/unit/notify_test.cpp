@@ -111,6 +111,7 @@ TEST_CASE("people are told of hangs, restarts, spares, quarantine and the verdic
         return std::string(rdzv::notified_as(Event{.kind = kind, .fields = std::move(fields)}));
     };
     CHECK(word(EventKind::Stop, {{"cause", std::string("hang")}}) == "hang");
+    CHECK(word(EventKind::HangNotice) == "hang");
     CHECK(word(EventKind::Stop, {{"cause", std::string("failure")}}).empty());
     CHECK(word(EventKind::Formed, {{"text", std::string()}}).empty());
     CHECK(word(EventKind::Formed, {{"text", std::string("rank 1 failed")}}) == "restart");

@@ -12,6 +12,7 @@
 #include "agent/core/live_line.hpp"
 #include "agent/core/moments_told.hpp"
 #include "agent/core/node_progress.hpp"
+#include "agent/core/store_silence.hpp"
 #include "base/rng.hpp"
 #include "rendezvous/events/rank_board.hpp"
 #include "rendezvous/events/slowest.hpp"
@@ -247,6 +248,46 @@ TEST_CASE("that no rank tells a step is said once a generation, of the one furth
     CHECK_FALSE(look(9999s, 3, {WorkerState()}));
     CHECK_FALSE(look(9999s, 3, {}));
     CHECK_FALSE(HangNotice(0s).look_at_steps(kStart + 9999s, Generation(1), Rank(0), "h", workers));
+}
+
+TEST_CASE("a store that nobody asks is a sign of a hang if somebody waits in it") {
+    StoreSilence silence;
+    CHECK_FALSE(silence.is_silent(kStart, 600s, 7));
+    CHECK_FALSE(silence.is_silent(kStart + 599s, 600s, 7));
+    CHECK(silence.is_silent(kStart + 600s, 600s, 7));
+    CHECK_FALSE(silence.is_silent(kStart + 601s, 600s, 8));
+    CHECK_FALSE(silence.is_silent(kStart + 1200s, 600s, 8));
+    CHECK(silence.is_silent(kStart + 1201s, 600s, 8));
+    silence.begin();
+    CHECK_FALSE(silence.is_silent(kStart + 1202s, 600s, 8));
+
+    CHECK_FALSE(StoreSilence::seen(600s, 8, "gpu-00", {.clients = 8}));
+    const auto seen = StoreSilence::seen(
+        600s, 8, "gpu-00", {.clients = 7, .waiting = 7, .key = "default_pg/\n5", .for_key = 6});
+    REQUIRE(seen);
+    CHECK(seen->host == "gpu-00");
+    CHECK(seen->text ==
+          "nobody has asked the workers' store on gpu-00 for 600 s, and 7 of its 7 clients wait in "
+          "it, 6 for the key default_pg/\\n5; of 8 ranks not all have come to it");
+    CHECK(StoreSilence::seen(600s, 1, "h", {.clients = 1, .waiting = 1, .key = "k", .for_key = 1})
+              ->text ==
+          "nobody has asked the workers' store on h for 600 s, and 1 of its 1 client waits in it, "
+          "1 for the key k");
+}
+
+TEST_CASE("a sign of a hang is told to who hears moments, and again to who is met anew") {
+    MomentsTold told;
+    told.begin(Generation(3), 8);
+    const rdzv::HangSeen seen{
+        .rank = Rank(9), .step = 7, .host = "h", .collective = {}, .text = "t"};
+    CHECK_FALSE(told.note_hang(kStart, seen));
+    const auto met = told.met(kStart, true);
+    REQUIRE(met);
+    CHECK(met->hang == seen);
+    CHECK(told.note_hang(kStart, seen)->hang == seen);
+    CHECK_FALSE(told.note_told(kStart, 5u, 20ms, true)->hang);
+    told.begin(Generation(4), 8);
+    CHECK_FALSE(told.met(kStart, true));
 }
 
 TEST_CASE("that a node's memory gets short is said once a generation, with who has most") {

@@ -238,6 +238,26 @@ TEST_CASE("CANCEL_WAIT forgets the wait and is answered in any case") {
     CHECK(store.take(1) == kStopWaiting);
 }
 
+TEST_CASE("who waits, and for what most wait") {
+    Store store;
+    CHECK(store.core().waits() == StoreWaits());
+    const std::string group = "default_pg/0//rank_5";
+    for (const std::uint32_t client : {1u, 2u, 3u}) {
+        CHECK(store.ask(client, wait({group, "other"})).empty());
+    }
+    CHECK(store.ask(4, wait({"a"})).empty());
+    CHECK(store.ask(5, barrier("b", 2)).empty());
+    CHECK(store.core().waits() ==
+          StoreWaits{.clients = 0, .waiting = 5, .key = group, .for_key = 3});
+    store.leave(3);
+    store.ask(6, set(group, "here"));
+    CHECK(store.core().waits() ==
+          StoreWaits{.clients = 0, .waiting = 4, .key = "other", .for_key = 2});
+    store.ask(6, barrier("b", 2));
+    store.ask(6, set("other", ""));
+    CHECK(store.core().waits() == StoreWaits{.clients = 0, .waiting = 1, .key = "a", .for_key = 1});
+}
+
 TEST_CASE("a waiting client's other requests are answered at once") {
     Store store;
     store.ask(1, wait({"k"}));

@@ -7,6 +7,7 @@
 
 #include "base/instant.hpp"
 #include "base/result.hpp"
+#include "rendezvous/store/core/store_waits.hpp"
 #include "rendezvous/store/protocol/replies.hpp"
 
 namespace ddprun::rdzv {
@@ -34,6 +35,9 @@ public:
 
     /// Clients of relays may come. A relay has none.
     [[nodiscard]] virtual bool takes_relays() const { return true; }
+
+    /// Who waits; `clients` is left to the caller. A relay does not know.
+    [[nodiscard]] virtual StoreWaits waits() const { return {}; }
 
     /// While false, no request is given to handle(); asked again after each turn and on_time().
     [[nodiscard]] virtual bool has_room() const { return true; }

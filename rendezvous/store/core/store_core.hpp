@@ -32,6 +32,8 @@ public:
     /// wait.
     void disconnected(StoreClient client, StoreReplies& replies) override;
 
+    [[nodiscard]] StoreWaits waits() const override { return waiters_.waits(); }
+
     [[nodiscard]] std::size_t key_count() const { return values_.size(); }
     [[nodiscard]] std::size_t queue_count() const { return queues_.size(); }
     [[nodiscard]] std::size_t waiter_count() const { return waiters_.size(); }

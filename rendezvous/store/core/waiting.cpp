@@ -164,6 +164,22 @@ void StoreWaiters::count_changed(std::string_view name, std::int64_t count,
     erase_if_unused(*found);
 }
 
+StoreWaits StoreWaiters::waits() const {
+    StoreWaits told;
+    told.waiting = waiters_.size();
+    for (const auto& [text, name] : names_) {
+        std::size_t count = name.counts.size();
+        for (const Place* place = name.oldest; place != nullptr; place = place->newer) {
+            ++count;
+        }
+        if (count > told.for_key || (count == told.for_key && text < told.key)) {
+            told.key = text;
+            told.for_key = count;
+        }
+    }
+    return told;
+}
+
 /// Ticks one place off, which is in its name's list no more. A waiter with nothing missing has no
 /// places in lists left, so it can go.
 void StoreWaiters::satisfy(Place& place, std::vector<StoreClient>& released) {

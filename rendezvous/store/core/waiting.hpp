@@ -12,6 +12,7 @@
 
 #include "base/limits.hpp"
 #include "base/result.hpp"
+#include "rendezvous/store/core/store_waits.hpp"
 #include "rendezvous/store/protocol/replies.hpp"
 #include "rendezvous/store/protocol/value.hpp"
 
@@ -57,6 +58,8 @@ public:
                        std::vector<StoreClient>& released);
 
     [[nodiscard]] std::size_t size() const { return waiters_.size(); }
+    /// Looks at each who waits and at all that is waited for.
+    [[nodiscard]] StoreWaits waits() const;
     /// Memory that all of them take; a name that many wait for is counted once.
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 

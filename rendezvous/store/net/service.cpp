@@ -235,6 +235,12 @@ void StoreService::on_time(Instant now) {
     closed_.clear();
 }
 
+StoreWaits StoreService::waits() const {
+    StoreWaits told = backend_->waits();
+    told.clients = connected();
+    return told;
+}
+
 void StoreService::accept_again() {
     accept_again_.reset();
     if (!spare_.is_open()) {

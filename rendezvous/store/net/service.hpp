@@ -54,6 +54,8 @@ public:
 
     [[nodiscard]] const Admission& admission() const { return admission_; }
 
+    [[nodiscard]] StoreWaits waits() const;
+
     /// Takes over a client that is connected already and from which `first_bytes` have been read.
     void adopt(UniqueFd fd, std::string_view first_bytes);
 

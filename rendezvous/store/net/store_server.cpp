@@ -106,6 +106,17 @@ StoreCounts StoreServer::counts() const {
     return counts;
 }
 
+void StoreServer::ask_who_waits(std::function<void(StoreWaits)> answer) {
+    if (!thread_.joinable()) {
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        who_waits_ = std::move(answer);
+    }
+    wake();
+}
+
 void StoreServer::start(Serve order) {
     start_thread();
     leave(std::move(order));
@@ -148,15 +159,18 @@ void StoreServer::run() {
         const std::span<epoll_event> turn = await_events(events);
         const auto is_wake = [](const epoll_event& e) { return e.data.u64 == kWakeEvent; };
         if (std::any_of(turn.begin(), turn.end(), is_wake)) {
-            auto [order, adopted] = take_orders();
-            const bool is_new = order.has_value();
-            if (is_new && !carry_out(std::move(*order))) {
+            Left left = take_left();
+            const bool is_new = left.order.has_value();
+            if (is_new && !carry_out(std::move(*left.order))) {
                 return;
             }
-            for (Adopted& client : adopted) {
+            for (Adopted& client : left.adopted) {
                 if (service_) {
                     service_->adopt(std::move(client.fd), client.first_bytes);
                 }
+            }
+            if (left.who_waits) {
+                left.who_waits(service_ ? service_->waits() : StoreWaits());
             }
             if (is_new) {
                 continue;  // What else this turn holds was meant for the store before.
@@ -205,13 +219,14 @@ int StoreServer::patience_ms() const {
     return static_cast<int>(rounded.count());
 }
 
-std::pair<std::optional<StoreServer::Order>, std::vector<StoreServer::Adopted>>
-StoreServer::take_orders() {
+StoreServer::Left StoreServer::take_left() {
     // Only resets the wake-up; that there was none is no failure.
     std::uint64_t wakes = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof wakes);
     const std::lock_guard lock(mutex_);
-    return {std::exchange(order_, std::nullopt), std::exchange(adopted_, {})};
+    return {.order = std::exchange(order_, std::nullopt),
+            .adopted = std::exchange(adopted_, {}),
+            .who_waits = std::exchange(who_waits_, {})};
 }
 
 /// False at the end.

@@ -24,6 +24,7 @@
 #include "rendezvous/store/core/admission.hpp"
 #include "rendezvous/store/core/backend.hpp"
 #include "rendezvous/store/core/init_traffic.hpp"
+#include "rendezvous/store/core/store_waits.hpp"
 #include "rendezvous/store/net/busy_poll.hpp"
 #include "rendezvous/store/net/socket.hpp"
 #include "rendezvous/store/protocol/request.hpp"
@@ -118,6 +119,11 @@ public:
     /// May be called by any thread.
     [[nodiscard]] StoreCounts counts() const;
 
+    /// `answer` is called once, on the store's thread, with who waits in the newest store; never if
+    /// none was served, if it is asked again before, or the server is gone. What it uses outlives
+    /// the server.
+    void ask_who_waits(std::function<void(StoreWaits)> answer);
+
     /// Nobody wants to know any more when the newest store's clients came and were connected.
     void end_init() { counts_.init.is_over = true; }
 
@@ -144,7 +150,12 @@ private:
     [[nodiscard]] std::span<epoll_event> await_events(std::span<epoll_event> events);
     [[nodiscard]] std::size_t look(std::span<epoll_event> events, int patience_ms);
     [[nodiscard]] int patience_ms() const;
-    [[nodiscard]] std::pair<std::optional<Order>, std::vector<Adopted>> take_orders();
+    struct Left {
+        std::optional<Order> order;
+        std::vector<Adopted> adopted;
+        std::function<void(StoreWaits)> who_waits;
+    };
+    [[nodiscard]] Left take_left();
     [[nodiscard]] bool carry_out(Order order);
 
     const Limits limits_;
@@ -156,7 +167,8 @@ private:
     /// The last one that was not carried out yet. A newer one replaces it, as carrying out the
     /// older one first would make no difference. Guarded by mutex_.
     std::optional<Order> order_;
-    std::vector<Adopted> adopted_;  ///< guarded by mutex_
+    std::vector<Adopted> adopted_;               ///< guarded by mutex_
+    std::function<void(StoreWaits)> who_waits_;  ///< the last one that asks; guarded by mutex_
     // Only the store's thread touches these. They outlive all that happens on it.
     Admission earlier_;  ///< of the stores before
     StoreBusyPoll busy_poll_{std::thread::hardware_concurrency() > 1};
