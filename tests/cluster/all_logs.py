@@ -135,9 +135,12 @@ class AllLogs(unittest.TestCase):
         refused.exception.close()
 
     def test_a_run_of_one_node(self):
-        job = self.start("ddprun", "--nproc-per-node", "2", "--log-dir", self.path("logs"),
-                         "--redirects", "3", "./worker", stderr=subprocess.STDOUT)
-        where = ("--log-dir", self.path("logs"))
+        # Runs that other tests have at work on this machine are found, too.
+        name = f"all-logs-{os.getpid()}"
+        job = self.start("ddprun", "--nproc-per-node", "2", "--rdzv-id", name, "--log-dir",
+                         self.path("logs"), "--redirects", "3", "./worker",
+                         stderr=subprocess.STDOUT)
+        where = ("--log-dir", self.path("logs"), "--rdzv-id", name)
         lines = self.lines_once_there(*where, count=4)
         self.assertEqual(len(lines), 4)
         follower = self.start("ddpctl", "logs", "--all", *where, "--follow")
