@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -15,19 +16,22 @@ namespace ddprun::agent {
 
 namespace {
 
+/// The socket has it until it listens: one that is there answers.
+constexpr const char* kUnfinishedName = "ddprun.sock.new";
+
 /// The path of a socket has at most 107 bytes: through /proc that of a folder is short.
 struct ShortPath {
     UniqueFd folder;
     sockaddr_un address{};
 };
 
-Result<ShortPath> short_path(const std::string& folder) {
+Result<ShortPath> short_path(const std::string& folder, const std::string& file) {
     ShortPath path;
     path.folder = UniqueFd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (!path.folder.is_open()) {
         return system_error(errno, "opening " + folder);
     }
-    const std::string name = fmt::format("/proc/self/fd/{}/{}", path.folder.get(), kRunSocketName);
+    const std::string name = fmt::format("/proc/self/fd/{}/{}", path.folder.get(), file);
     path.address.sun_family = AF_UNIX;
     std::memcpy(path.address.sun_path, name.c_str(), name.size() + 1);
     return path;
@@ -41,19 +45,21 @@ const sockaddr* generic(const sockaddr_un& address) {
 
 Result<UniqueFd> listen_in_run(const std::string& folder) {
     const std::string name = folder + "/" + kRunSocketName;
-    Result<ShortPath> path = short_path(folder);
+    Result<ShortPath> path = short_path(folder, kUnfinishedName);
     if (!path) {
         return path.error();
     }
+    const int there = path->folder.get();
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    ::unlinkat(path->folder.get(), kRunSocketName, 0);
+    ::unlinkat(there, kUnfinishedName, 0);
     // Nobody can connect before listen(): until then its mode does not matter.
     if (!socket.is_open() ||
         ::bind(socket.get(), generic(path->address), sizeof(path->address)) != 0 ||
-        ::fchmodat(path->folder.get(), kRunSocketName, S_IRUSR | S_IWUSR, 0) != 0 ||
-        ::listen(socket.get(), SOMAXCONN) != 0) {
+        ::fchmodat(there, kUnfinishedName, S_IRUSR | S_IWUSR, 0) != 0 ||
+        ::listen(socket.get(), SOMAXCONN) != 0 ||
+        ::renameat(there, kUnfinishedName, there, kRunSocketName) != 0) {
         const int failure = errno;
-        ::unlinkat(path->folder.get(), kRunSocketName, 0);
+        ::unlinkat(there, kUnfinishedName, 0);
         return system_error(failure, "listening on " + name);
     }
     return socket;
@@ -61,7 +67,7 @@ Result<UniqueFd> listen_in_run(const std::string& folder) {
 
 Result<UniqueFd> connect_to_run(const std::string& folder) {
     const std::string name = folder + "/" + kRunSocketName;
-    Result<ShortPath> path = short_path(folder);
+    Result<ShortPath> path = short_path(folder, kRunSocketName);
     if (!path) {
         return path.error();
     }
