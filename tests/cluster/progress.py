@@ -67,8 +67,7 @@ while not end.item():
     if step % 20 == 0:
         end.fill_(os.path.exists(os.path.join(folder, "end")))
         torch.distributed.all_reduce(end)
-# Else it outlives the group: Gloo's thread may meet the end of the interpreter (pytorch#56297).
-del model
+del model  # it holds the group
 torch.distributed.destroy_process_group()
 """
 

@@ -78,8 +78,10 @@ class Worker:
         self._writes_scalars = self.rank == 0
         self._waits: Waits | None = None
         if self.is_under_ddprun and self.world_size > 1 and "torch" in sys.modules:
+            from ddprun._group_end import hold_no_group
             from ddprun._waits import Waits
 
+            hold_no_group()
             self._waits = Waits(self._page.tell_waited)
         self._samples = 0
         self._has_first_step = False
