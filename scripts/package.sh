@@ -97,6 +97,14 @@ fetch() {
             [ -d "$folder/apt" ] || apt_get update || die "cannot fetch Debian's lists of packages"
             (cd "$into" && apt_get download "$name=$wanted")
             ;;
+        src)
+            # Upstream's bytes lie beside Debian's package of the library.
+            [ -d "$folder/apt" ] || apt_get update || die "cannot fetch Debian's lists of packages"
+            local uri
+            uri=$(apt_get --print-uris download "$name-dev=$wanted" | cut -d"'" -f2)
+            /usr/lib/apt/apt-helper -qq -o APT::Sandbox::User=root download-file \
+                "${uri%/*}/${name}_${wanted%-*}.orig.tar.gz" "$into/source" "SHA256:$sum"
+            ;;
         pip) "$tools/bin/pip" download --quiet --disable-pip-version-check --no-deps \
             --only-binary :all: --dest "$into" "$name==$wanted" ;;
     esac || die "cannot fetch $name $wanted: is it still there? See packaging/sources.txt"
@@ -112,7 +120,8 @@ lay_out() {
     local mark kind name wanted its_arch sum zig
     mark=$(sha256sum packaging/sources.txt scripts/package.sh | sha256sum)
     [ "$(cat "$folder/laid-out" 2>/dev/null)" = "$mark" ] && return
-    rm -rf "$folder/root" "$folder/runs-in" "$folder/compiler" "$folder/apt"
+    rm -rf "$folder/root" "$folder/runs-in" "$folder/compiler" "$folder/apt" \
+        "$folder/prometheus-cpp"
     mkdir -p "$folder/root" "$folder/runs-in" "$folder/compiler"
     while read -r kind name wanted its_arch sum; do
         case "$kind:$its_arch" in
@@ -120,6 +129,11 @@ lay_out() {
             deb:all | deb:"$debian_arch")
                 fetch "$kind" "$name" "$wanted" "$sum"
                 dpkg-deb --extract "$fetched" "$folder/root"
+                ;;
+            src:*)
+                fetch "$kind" "$name" "$wanted" "$sum"
+                mkdir -p "$folder/$name"
+                tar --extract --strip-components=1 --file "$fetched" --directory "$folder/$name"
                 ;;
             run:"$debian_arch")
                 fetch deb "$name" "$wanted" "$sum"
@@ -145,8 +159,23 @@ lay_out() {
     # What is linked is inside: the names of shared libraries would come first.
     find "$folder/root" -name '*.so' -delete
     cp -r "$folder/root/usr/include/$arch-linux-gnu"/* "$folder/root/usr/include/"
+    compile_prometheus
     licences "$(dirname "$zig")" >"$folder/THIRD_PARTY_LICENSES.txt"
     printf '%s\n' "$mark" >"$folder/laid-out"
+}
+
+# Puts the library that /metrics is made by, and its headers, beside the others in root/.
+compile_prometheus() {
+    local into=$folder/prometheus-cpp-build
+    rm -rf "$into"
+    DDPRUN_PACKAGE_FOLDER=$folder DDPRUN_PACKAGE_PROCESSOR=$arch \
+        cmake -S "$folder/prometheus-cpp" -B "$into" -G Ninja -Wno-dev \
+        -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" -DCMAKE_BUILD_TYPE=Release \
+        -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DBUILD_SHARED_LIBS=OFF -DENABLE_PUSH=OFF -DENABLE_PULL=OFF \
+        -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF -DCMAKE_INSTALL_LIBDIR=lib >"$into.log" ||
+        die "prometheus-cpp: $(cat "$into.log")"
+    nice ninja -C "$into" -j "$jobs" >"$into.log" || die "prometheus-cpp: $(cat "$into.log")"
+    cmake --install "$into" --prefix "$folder/root/usr" >"$into.log"
 }
 
 # licences ZIG: the licences of all that is inside the programs.
@@ -158,6 +187,8 @@ licences() {
         printf '\n==== %s (as Debian describes it) ====\n\n' "$name"
         cat "$folder/root/usr/share/doc/$name/copyright"
     done
+    printf '\n==== prometheus-cpp ====\n\n'
+    cat "$folder/prometheus-cpp/LICENSE"
     for file in libcxx/LICENSE.TXT libcxxabi/LICENSE.TXT libunwind/LICENSE.TXT; do
         [ -f "$1/lib/$file" ] || continue
         printf '\n==== %s (LLVM) ====\n\n' "$file"
