@@ -31,24 +31,12 @@ bool is_asked(const Run& run, const Node& node, const ReadWorkers& question) {
     return *question.rank >= base && *question.rank < base + node.info.slots;
 }
 
-/// In the order of ranks; who has none comes last.
-std::deque<ConnectionId> nodes_of(const Run& run, const ReadWorkers& question) {
-    std::vector<std::pair<int, ConnectionId>> found;
-    for (const auto& [connection, id] : run.nodes.by_connection()) {
-        const Node& node = run.nodes.at(id);
-        if (is_asked(run, node, question)) {
-            found.emplace_back(
-                node.is_member() ? run.current.rank_of(id, LocalRank(0)).value() : INT_MAX,
-                connection);
-        }
-    }
-    std::sort(found.begin(), found.end());
-    std::deque<ConnectionId> nodes;
-    for (const auto& [rank, connection] : found) {
-        nodes.push_back(connection);
-    }
-    return nodes;
+/// Told to who reads.
+std::string notice_of(const std::string& host, const std::string& why) {
+    return fmt::format("[{}] ddprun: {}\n", host, why);
 }
+
+constexpr const char* kGone = "it is gone before all was read";
 
 }  // namespace
 
@@ -56,14 +44,32 @@ WorkersReading::WorkersReading(boost::asio::io_context& io, Jobs& jobs, const Li
                                Hooks hooks)
     : jobs_(jobs), limits_(limits), hooks_(std::move(hooks)), timer_(io, [this] { judge(); }) {}
 
+std::deque<WorkersReading::Named> WorkersReading::nodes_of(const Run& run,
+                                                           const ReadWorkers& question) {
+    std::vector<std::pair<int, Named>> found;
+    for (const auto& [connection, id] : run.nodes.by_connection()) {
+        const Node& node = run.nodes.at(id);
+        if (is_asked(run, node, question)) {
+            found.push_back(
+                {node.is_member() ? run.current.rank_of(id, LocalRank(0)).value() : INT_MAX,
+                 {connection, node.info.hostname}});
+        }
+    }
+    std::sort(found.begin(), found.end());
+    std::deque<Named> nodes;
+    for (auto& [rank, node] : found) {
+        nodes.push_back(std::move(node));
+    }
+    return nodes;
+}
+
 Result<std::uint64_t> WorkersReading::begin(const JobId& job, const ReadWorkers& question) {
     const Run* run = jobs_.run(job);
     if (readings_.size() >= limits_.readers_max) {
         return Error{ErrorCode::Unreachable,
                      fmt::format("{} read logs here already, the limit", limits_.readers_max)};
     }
-    std::deque<ConnectionId> nodes =
-        run == nullptr ? std::deque<ConnectionId>() : nodes_of(*run, question);
+    std::deque<Named> nodes = run == nullptr ? std::deque<Named>() : nodes_of(*run, question);
     if (nodes.empty()) {
         return Error{ErrorCode::NotFound,
                      fmt::format("no node of job {} is here that has {}; its nodes keep their logs",
@@ -86,9 +92,9 @@ Result<std::uint64_t> WorkersReading::begin(const JobId& job, const ReadWorkers&
 /// One in turn, or all of who follows.
 void WorkersReading::open_next(Reading& reading) {
     while (!reading.left.empty() && (reading.open.empty() || reading.question.follows)) {
-        const ConnectionId node = reading.left.front();
+        const ConnectionId node = reading.left.front().first;
+        reading.open.insert(std::move(reading.left.front()));
         reading.left.pop_front();
-        reading.open.insert(node);
         reading.met.insert(node);
         hooks_.send(node, reading.question);
     }
@@ -103,10 +109,13 @@ std::optional<std::string> WorkersReading::take(std::uint64_t number) {
     }
     Reading& reading = found->second;
     std::string taken = std::exchange(reading.waiting, {});
+    // Who looks in vain, for the news of others, gives nobody more time.
+    if (!reading.owed.empty()) {
+        reading.answer_by = now_here() + limits_.read_answer_timeout;
+    }
     for (const ConnectionId node : std::exchange(reading.owed, {})) {
         hooks_.send(node, ReadOn{.reader = number});
     }
-    reading.answer_by = now_here() + limits_.read_answer_timeout;
     const Run* run = jobs_.run(reading.job);
     const bool may_come =
         reading.question.follows && run != nullptr && !std::holds_alternative<Closed>(run->phase);
@@ -122,7 +131,7 @@ void WorkersReading::end(std::uint64_t number) {
     if (found == readings_.end()) {
         return;
     }
-    for (const ConnectionId node : found->second.open) {
+    for (const auto& [node, host] : found->second.open) {
         hooks_.send(node, ReadOn{.reader = number, .stops = true});
     }
     readings_.erase(found);
@@ -153,31 +162,27 @@ void WorkersReading::hear(ConnectionId connection, const WorkersRead& piece) {
 /// `why` is told to who reads, if it is not empty.
 void WorkersReading::close(Reading& reading, ConnectionId node, const std::string& why) {
     if (!why.empty()) {
-        reading.waiting += fmt::format("[{}] ddprun: {}\n", host_of(reading, node), why);
+        reading.waiting += notice_of(reading.open.at(node), why);
     }
     reading.open.erase(node);
     reading.owed.erase(node);
     open_next(reading);
 }
 
-std::string WorkersReading::host_of(const Reading& reading, ConnectionId node) const {
-    const Run* run = jobs_.run(reading.job);
-    if (run != nullptr) {
-        const auto found = run->nodes.by_connection().find(node);
-        if (found != run->nodes.by_connection().end()) {
-            return run->nodes.at(found->second).info.hostname;
-        }
-    }
-    return "a node";
-}
-
 void WorkersReading::ended(ConnectionId connection) {
     bool has_news = false;
     for (auto& [number, reading] : readings_) {
-        std::erase(reading.left, connection);
+        const auto in_turn =
+            std::find_if(reading.left.begin(), reading.left.end(),
+                         [connection](const Named& node) { return node.first == connection; });
+        if (in_turn != reading.left.end()) {
+            reading.waiting += notice_of(in_turn->second, kGone);
+            reading.left.erase(in_turn);
+            has_news = true;
+        }
         if (reading.open.contains(connection)) {
             const bool follows = reading.question.follows;
-            close(reading, connection, follows ? "" : "it is gone before all was read");
+            close(reading, connection, follows ? "" : kGone);
             has_news = true;
         }
     }
@@ -195,9 +200,9 @@ void WorkersReading::stepped(const JobId& job, const Run* run) {
             hooks_.news();
             continue;
         }
-        for (const ConnectionId node : nodes_of(*run, reading.question)) {
-            if (!reading.met.contains(node)) {
-                reading.left.push_back(node);
+        for (Named& node : nodes_of(*run, reading.question)) {
+            if (!reading.met.contains(node.first)) {
+                reading.left.push_back(std::move(node));
             }
         }
         open_next(reading);
@@ -225,7 +230,7 @@ void WorkersReading::judge() {
             reading.answer_by = now + limits_.read_answer_timeout;
             continue;
         }
-        const ConnectionId node = *reading.open.begin();
+        const ConnectionId node = reading.open.begin()->first;
         hooks_.send(node, ReadOn{.reader = number, .stops = true});
         close(reading, node,
               fmt::format("it does not answer within {} s",

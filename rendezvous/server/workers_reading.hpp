@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <boost/asio/io_context.hpp>
 
@@ -53,20 +54,24 @@ public:
     void stop();
 
 private:
+    /// Kept by its host's name: the run may not know the connection any more when it ends.
+    using Named = std::pair<ConnectionId, std::string>;
+
     struct Reading {
         JobId job;
         ReadWorkers question;
-        std::deque<ConnectionId> left;  ///< to be read in turn
-        std::set<ConnectionId> open;    ///< are read now
-        std::set<ConnectionId> owed;    ///< of these: have sent a piece that is not taken
-        std::set<ConnectionId> met;     ///< of who follows: all that were read
-        std::string waiting;            ///< to be taken
-        Instant answer_by{};            ///< in turn
+        std::deque<Named> left;                    ///< to be read in turn
+        std::map<ConnectionId, std::string> open;  ///< are read now
+        std::set<ConnectionId> owed;               ///< of these: have sent a piece, not taken yet
+        std::set<ConnectionId> met;                ///< of who follows: all that were read
+        std::string waiting;                       ///< to be taken
+        Instant answer_by{};                       ///< in turn
     };
 
+    /// In the order of ranks; who has none comes last.
+    [[nodiscard]] static std::deque<Named> nodes_of(const Run& run, const ReadWorkers& question);
     void open_next(Reading& reading);
     void close(Reading& reading, ConnectionId node, const std::string& why);
-    [[nodiscard]] std::string host_of(const Reading& reading, ConnectionId node) const;
     void arm();
     void judge();
 
