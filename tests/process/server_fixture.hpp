@@ -119,6 +119,7 @@ struct Agent {
         int min_nodes = 0;  ///< 0: all
         bool store_admits_any = false;
         bool tells_progress = true;
+        bool shows_workers = false;
     };
 
     Agent(boost::asio::io_context& io, Options chosen) : options(std::move(chosen)) {
@@ -148,6 +149,9 @@ struct Agent {
         };
         events.on_message = [this](RendezvousMessage message) {
             messages.push_back(std::move(message));
+            if (hears) {
+                hears(messages.back());
+            }
         };
         client->start(std::move(events));
     }
@@ -163,6 +167,7 @@ struct Agent {
         message.addresses = {"127.0.0.1"};
         message.store = options.store;
         message.tells_progress = options.tells_progress;
+        message.shows_workers = options.shows_workers;
         message.settings.store_admits_any = options.store_admits_any;
         message.settings.min_nodes = options.min_nodes > 0 ? options.min_nodes : options.nodes;
         message.settings.max_nodes = options.nodes;
@@ -201,6 +206,7 @@ struct Agent {
     std::vector<std::string> downs;
     bool is_down_for_good = false;
     std::vector<RendezvousMessage> messages;
+    std::function<void(const RendezvousMessage&)> hears;  ///< each message, at once; may be empty
     std::unique_ptr<RendezvousClient> client;
 };
 
