@@ -44,6 +44,7 @@ void Nodes::connect(const NodeId& id, ConnectionId connection) {
     DDP_CHECK(!node.connection_, id.value());
     node.connection_ = connection;
     by_connection_[connection] = id;
+    ++connects_;
     if (node.info.node_rank) {
         node_ranks_[*node.info.node_rank] = id;
     }

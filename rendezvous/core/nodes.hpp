@@ -80,6 +80,8 @@ public:
     [[nodiscard]] const std::map<ConnectionId, NodeId>& by_connection() const {
         return by_connection_;
     }
+    /// How often one has connected: who looks for new ones need not while it is the same.
+    [[nodiscard]] std::uint64_t connects() const { return connects_; }
     [[nodiscard]] Node* speaking_on(ConnectionId connection);  ///< null: nobody who has joined
     /// Who asked for this --node-rank; null: nobody.
     [[nodiscard]] const Node* with_node_rank(int node_rank) const;
@@ -96,13 +98,18 @@ public:
     void promise_lease(const NodeId& id, Instant end);
     /// The node as it was.
     Node remove(const NodeId& id);
-    void clear() { *this = Nodes(); }
+    void clear() {
+        Nodes none;
+        none.connects_ = connects_;
+        *this = std::move(none);
+    }
 
 private:
     void index(const NodeId& id, const Node& node);
 
     Map nodes_;
     std::map<ConnectionId, NodeId> by_connection_;
+    std::uint64_t connects_ = 0;
     std::set<NodeId> ready_;
     std::set<NodeId> preparing_;
     std::set<NodeId> suspects_;

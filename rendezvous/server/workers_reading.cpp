@@ -200,6 +200,12 @@ void WorkersReading::stepped(const JobId& job, const Run* run) {
             hooks_.news();
             continue;
         }
+        // Nearly every step is a beat.
+        if (reading.connects_seen == run->nodes.connects() && reading.run_looked_at == run->token) {
+            continue;
+        }
+        reading.connects_seen = run->nodes.connects();
+        reading.run_looked_at = run->token;
         for (Named& node : nodes_of(*run, reading.question)) {
             if (!reading.met.contains(node.first)) {
                 reading.left.push_back(std::move(node));

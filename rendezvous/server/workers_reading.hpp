@@ -64,6 +64,8 @@ private:
         std::map<ConnectionId, std::string> open;  ///< are read now
         std::set<ConnectionId> owed;               ///< of these: have sent a piece, not taken yet
         std::set<ConnectionId> met;                ///< of who follows: all that were read
+        std::string run_looked_at;                 ///< by who follows: its token
+        std::uint64_t connects_seen = 0;           ///< of it, then
         std::string waiting;                       ///< to be taken
         Instant answer_by{};                       ///< in turn
     };
