@@ -401,7 +401,7 @@ void RunEvents::end_reading(std::uint64_t reading) {
 }
 
 void RunEvents::finish_reading(std::function<void()> done) {
-    readers_.finish(std::move(done));
+    readers_.finish([this, done = std::move(done)] { readers_here_.finish(done); });
 }
 
 void RunEvents::stop(std::function<void()> done) {
