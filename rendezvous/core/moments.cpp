@@ -8,6 +8,20 @@
 
 namespace ddprun::rdzv {
 
+namespace {
+
+/// Nodes say how long ago it was, and messages take their time: no moment is told to be before one
+/// that comes before it.
+void put_in_order(MomentsReached& moments, Moment what) {
+    for (const auto& [earlier, reached] : moments) {
+        if (earlier < what) {
+            moments[what].at = std::max(moments[what].at, reached.at);
+        }
+    }
+}
+
+}  // namespace
+
 void hear_reached(Step& step, const Node& node, const Reached& message) {
     CurrentGeneration& current = step.run.current;
     for (const ReachedMoment& moment : message.moments) {
@@ -23,6 +37,7 @@ void hear_reached(Step& step, const Node& node, const Reached& message) {
             if (reached.there.empty()) {
                 reached.is_estimated = true;
                 reached.at = at;
+                put_in_order(current.reached, moment.what);
                 publish_moment(step, moment.what, reached);
             }
             continue;
@@ -36,6 +51,7 @@ void hear_reached(Step& step, const Node& node, const Reached& message) {
         }
         reached.step = reached.step ? reached.step : moment.step;
         if (reached.there.size() == current.places.size()) {
+            put_in_order(current.reached, moment.what);
             publish_moment(step, moment.what, reached);
         }
     }

@@ -429,6 +429,30 @@ TEST_CASE("the first by group rank that asked for it hears what people are to be
     CHECK(told(4).empty());
 }
 
+TEST_CASE("moments are told in their order, however late a node's word comes") {
+    Driver driver;
+    driver.hear(1, join_of("1", 1));
+    driver.now += Milliseconds(5000);
+    const auto reach = [&driver](Moment what, Milliseconds age, bool is_estimated) {
+        driver.hear(1, Reached{.generation = Generation(1),
+                               .moments = {{.what = what,
+                                            .last = LocalRank(0),
+                                            .age = age,
+                                            .is_estimated = is_estimated}},
+                               .step = {},
+                               .hang = {}});
+    };
+    const bool is_estimated = GENERATE(false, true);
+    reach(Moment::Main, Milliseconds(100), is_estimated);
+    const Instant main = driver.events.back().at;
+    CHECK(main == driver.now - Milliseconds(100));
+    reach(Moment::GroupReady, Milliseconds(115), is_estimated);
+    CHECK(driver.events.back().kind == EventKind::GroupReady);
+    CHECK(driver.events.back().at == main);
+    reach(Moment::FirstStep, Milliseconds(50), is_estimated);
+    CHECK(driver.events.back().at == driver.now - Milliseconds(50));
+}
+
 /// What people were told of a hang.
 std::vector<Event> hang_notices(const Driver& driver) {
     std::vector<Event> notices;
