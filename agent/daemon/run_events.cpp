@@ -401,7 +401,24 @@ void RunEvents::end_reading(std::uint64_t reading) {
 }
 
 void RunEvents::finish_reading(std::function<void()> done) {
-    readers_.finish([this, done = std::move(done)] { readers_here_.finish(done); });
+    const std::size_t workers = ask_.pids().size();
+    const auto end = [this, done = std::move(done)] {
+        readers_.finish([this, done] { readers_here_.finish(done); });
+    };
+    if ((!readers_.has_any() && !readers_here_.has_any()) || workers == 0) {
+        end();
+        return;
+    }
+    // What the workers wrote last may be on its way to the logs.
+    const auto left = std::make_shared<std::size_t>(workers);
+    for (std::size_t i = 0; i < workers; ++i) {
+        output_.collect(generation_, LocalRank(static_cast<int>(i)),
+                        [left, end](const Collected& /*words*/) {
+                            if (--*left == 0) {
+                                end();
+                            }
+                        });
+    }
 }
 
 void RunEvents::stop(std::function<void()> done) {

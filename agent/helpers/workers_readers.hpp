@@ -38,6 +38,8 @@ public:
     void hear(const rdzv::ReadWorkers& message);
     void hear(const rdzv::ReadOn& message);
 
+    [[nodiscard]] bool has_any() const { return !readers_.empty(); }
+
     /// The workers have ended: who follows is told the rest. Calls `done` when they have it, at
     /// once if there are none, after Limits::read_end_timeout at the latest.
     void finish(std::function<void()> done);
