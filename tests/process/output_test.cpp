@@ -704,11 +704,19 @@ TEST_CASE("a descendant that goes on writing to a pseudo-terminal holds nobody u
     Fixture fixture;
     fixture.options.console_out = terminal.slave.get();
     OutputPipes pipes = fixture.open(0);
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    const UniqueFd begun(ends[0]);
+    const UniqueFd begin(ends[1]);
     Child child([&] {
+        write_all(pipes.out, "on and on\n");
+        write_all(begin, "x");
         for (;;) {
             write_all(pipes.out, "on and on\n");
         }
     });
+    char first = 0;
+    REQUIRE(::read(begun.get(), &first, 1) == 1);
     static_cast<void>(fixture.collect(0));
     fixture.output().close(kFirst);
     fixture.end();
