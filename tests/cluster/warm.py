@@ -63,16 +63,20 @@ with open(os.path.join(os.environ["OUT"], f"{worker.generation}.{rank}.json"), "
                "cgroup": open("/proc/self/cgroup").read().count("ddprun-")}, file)
 if is_warm or os.environ.get("ENDS_AT") == str(worker.generation):
     sys.exit(0)
+def comes_to_wait(pid):  # For its place, and has said so. One that is renewed is gone instead.
+    try:
+        while not open(f"/proc/{pid}/syscall").read().startswith(os.environ["RECVMSG"] + " "):
+            os.sched_yield()
+        return True
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 if rank == 0:
     standbys = []
     with open(os.environ["TOLD"]) as told:   # Both slots have theirs.
         while len(standbys) < worker.world_size:
             line = told.readline()
-            if line:
+            if line and comes_to_wait(int(line)):
                 standbys.append(int(line))
-    for pid in standbys:  # Until it waits for its place, and has said so.
-        while not open(f"/proc/{pid}/syscall").read().startswith(os.environ["RECVMSG"] + " "):
-            os.sched_yield()
     if os.environ.get("DOES") == "EDIT":
         import tells_test
         with open(tells_test.__file__, "a") as file:
