@@ -418,6 +418,7 @@ void Simulation::kill_rendezvous(Dice& dice, bool forgets) {
     daemon.is_paused = false;
     daemon.waits_for_it.clear();
     daemon.dead_connections = network_.last_connection();
+    network_.release_handshakes(daemon.index);
     if (!has_several()) {
         const Memory memory =
             loses_journal ? Memory::None : (daemon.is_behind ? Memory::Older : Memory::Whole);

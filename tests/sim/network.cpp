@@ -211,6 +211,10 @@ void Network::hold_handshakes(int daemon, Instant until) {
     held = std::max(held, until);
 }
 
+void Network::release_handshakes(int daemon) {
+    site(daemon).handshakes_held_until = Instant{};
+}
+
 void Network::block_daemon(int daemon, Instant until) {
     Instant& blocked = site(daemon).blocked_until;
     blocked = std::max(blocked, until);

@@ -58,6 +58,8 @@ public:
     void hold_up(ConnectionId connection, Instant until);
     /// The daemon completes no new connection before.
     void hold_handshakes(int daemon, Instant until);
+    /// Another process is in its place, and completes those that begin from now on.
+    void release_handshakes(int daemon);
     /// Nothing passes between a daemon and any node before.
     void block_daemon(int daemon, Instant until);
 
