@@ -103,6 +103,11 @@ struct Limits {
     Milliseconds leader_lease{2000};  ///< of etcd's leader key; etcd grants no less
     std::size_t parked_max = 16384;   ///< agents that a daemon without a leader holds
     Milliseconds etcd_timeout{1000};  ///< one request to one etcd
+    /// a leader holds back what waits for a record that etcd does not take, then goes on without:
+    /// above leader_lease, so that one which is cut off from etcd leads no more by then
+    Milliseconds etcd_record_patience{3000};
+    /// written to etcd by one leader between two compactions of its history
+    std::size_t etcd_history_bytes_max = std::size_t{512} << 10;
 
     // Evidence and output.
     std::size_t stderr_tail_bytes_max = std::size_t{64} << 10;  ///< kept per stream of a worker

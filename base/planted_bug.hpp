@@ -126,6 +126,8 @@
       "a timer that is long due is not taken for a hold-up of this process")                     \
     X(ToldBeforeWritten, "told-before-written",                                                  \
       "what follows an awaited record is told before the journal has it")                        \
+    X(RefusedRecordAwaited, "refused-record-awaited",                                            \
+      "a leader waits for ever for a record that etcd refuses while it prolongs the lease")      \
     X(FailedRecordForgotten, "failed-record-forgotten",                                          \
       "a record that could not be written is not tried again")                                   \
     X(SilentAskedForEver, "silent-asked-for-ever",                                               \

@@ -290,9 +290,13 @@ Error EtcdClient::lost(const std::string& doing, const error_code& why) const {
 
 Error EtcdClient::not_done(const Answer& answer) const {
     const std::string said = read_error(answer.body).value_or("no reason");
+    const bool is_full = said.find("space exceeded") != std::string::npos;
     return Error{
         is_final(answer.status) ? ErrorCode::Refused : ErrorCode::System,
-        fmt::format("etcd at {} did not do it: {} (HTTP status {})", peer(), said, answer.status)};
+        fmt::format("etcd at {} did not do it: {} (HTTP status {}){}", peer(), said, answer.status,
+                    is_full ? "; give it a larger --quota-backend-bytes, or compact and defragment "
+                              "it, then run: etcdctl alarm disarm"
+                            : "")};
 }
 
 }  // namespace ddprun::rdzv

@@ -222,6 +222,10 @@ EtcdRequest watch_request(std::string_view key, std::uint64_t revision) {
                                                 {"filters", Json::array({"NOPUT"})}}}});
 }
 
+EtcdRequest compaction_request(std::uint64_t revision) {
+    return request("/v3/kv/compaction", Json{{"revision", text_of(revision)}});
+}
+
 std::string end_of_prefix(std::string prefix) {
     DDP_CHECK(!prefix.empty() && prefix.back() != '\xff');
     prefix.back() = static_cast<char>(prefix.back() + 1);

@@ -81,6 +81,9 @@ struct EtcdGuard {
 /// Deletions of `key` from `revision` on, as a stream.
 [[nodiscard]] EtcdRequest watch_request(std::string_view key, std::uint64_t revision);
 
+/// Every key's states before its last one up to `revision` are forgotten.
+[[nodiscard]] EtcdRequest compaction_request(std::uint64_t revision);
+
 /// The first key after all that begin with `prefix`, whose last byte is not 0xff.
 [[nodiscard]] std::string end_of_prefix(std::string prefix);
 

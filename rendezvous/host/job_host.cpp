@@ -14,7 +14,9 @@
 namespace ddprun::rdzv {
 
 JobHost::JobHost(JobId job, HostOptions options, Rng rng)
-    : options_(std::move(options)), coordinator_(std::move(job), options_.coordinator, rng) {}
+    : options_(std::move(options)),
+      coordinator_(std::move(job), options_.coordinator, rng),
+      retry_pause_(options_.coordinator.limits.reconnect_backoff_min) {}
 
 Result<void> JobHost::restore(Instant now, const RunRecord& record, HostEffects& out) {
     Result<void> restored = coordinator_.restore(now, record);
@@ -63,7 +65,7 @@ void JobHost::run_step(Instant now, const Input& input, HostEffects& out) {
     const Run* run = coordinator_.run();
     if (!fault_.empty() && run != nullptr && run->not_durable.empty()) {
         DDP_PROBE(run_began_without_journal);
-        run_step(now, Durability{fault_}, out);
+        tell_run(now, out);
     }
 }
 
@@ -170,15 +172,17 @@ void JobHost::persist(Instant now, RecordWrite kind, HostEffects& out) {
     }
     const bool is_first = open_ >= gate_;
     gate_ = asked_;
-    if (is_strict()) {
-        return;
-    }
-    if (!fault_.empty()) {
+    if (!awaits_records()) {
         DDP_PROBE(told_without_its_record);
         open_ = gate_;  // writes are known to fail: nobody waits for this one
-    } else if (is_first) {
-        patience_at_ = now + options_.coordinator.limits.journal_timeout;
+    } else if (is_first && !(is_strict() && DDP_BUG(RefusedRecordAwaited))) {
+        patience_at_ = now + patience();
     }
+}
+
+Milliseconds JobHost::patience() const {
+    const Limits& limits = options_.coordinator.limits;
+    return is_strict() ? limits.etcd_record_patience : limits.journal_timeout;
 }
 
 void JobHost::write(Instant now, HostEffects& out) {
@@ -195,27 +199,25 @@ void JobHost::written(Instant now, std::uint64_t number, const std::string& faul
     if (!decides(now)) {
         return;
     }
-    const Limits& limits = options_.coordinator.limits;
     answered_ = std::max(answered_, number);
     tell_fault(now, fault, out);
     if (fault.empty()) {
         open_ = std::max(open_, number);
+        goes_without_ = false;
+        retry_pause_ = options_.coordinator.limits.reconnect_backoff_min;
     } else {
-        if (!is_strict()) {
+        if (!awaits_records()) {
             open_ = std::max(open_, gate_);
         }
-        // If this goes on, a strict one's lease ends first. Else the disk may have room again in an
-        // hour, and nothing else may happen to the run until then.
         if (answered_ == asked_ && !DDP_BUG(FailedRecordForgotten)) {
-            retry_at_ =
-                now + (is_strict() ? limits.reconnect_backoff_min : limits.reconnect_backoff_max);
+            try_again(now);
         }
     }
     if (open_ >= gate_) {
         patience_at_.reset();
-    } else if (!is_strict()) {
+    } else if (fault.empty()) {
         DDP_PROBE(slow_journal_awaited_anew);
-        patience_at_ = now + limits.journal_timeout;  // it works, and a later record is under way
+        patience_at_ = now + patience();  // it works, and a later record is under way
     }
     if (is_outdated_ && answered_ == asked_) {
         DDP_PROBE(record_outdated_while_written);
@@ -225,14 +227,35 @@ void JobHost::written(Instant now, std::uint64_t number, const std::string& faul
     arm(now, out);
 }
 
+/// The disk may have room again in an hour, and nothing else may happen to the run until then. A
+/// strict one is tried soon while something waits for it, but a large record in no hot loop.
+void JobHost::try_again(Instant now) {
+    const Milliseconds most = options_.coordinator.limits.reconnect_backoff_max;
+    if (is_strict() && awaits_records()) {
+        retry_at_ = now + std::exchange(retry_pause_, std::min(2 * retry_pause_, most));
+    } else {
+        retry_at_ = now + most;
+    }
+}
+
+/// A leader decides on: its lease goes on, so no other one decides, and a leader that is cut off
+/// from etcd has lost its lease before its patience ends.
 void JobHost::give_up_waiting(Instant now, HostEffects& out) {
     DDP_PROBE(journal_given_up);
     patience_at_.reset();
     open_ = std::max(open_, gate_);
-    tell_fault(now,
-               fmt::format("the journal has not answered for {} ms",
-                           options_.coordinator.limits.journal_timeout.count()),
-               out);
+    goes_without_ = true;
+    if (is_strict()) {
+        DDP_PROBE(leader_goes_on_without_etcd);
+        out.now.emplace_back(Trace{fmt::format(
+            "etcd has not taken this run's record for {} ms: the run goes on without high "
+            "availability until it does",
+            patience().count())});
+    }
+    if (fault_.empty()) {
+        tell_fault(now, fmt::format("the journal has not answered for {} ms", patience().count()),
+                   out);
+    }
     // Who joined meanwhile was not answered, and does not beat before.
     run_step(now, HeldUp{}, out);
     release(out);
@@ -246,12 +269,16 @@ void JobHost::tell_fault(Instant now, const std::string& fault, HostEffects& out
     if (!fault.empty()) {
         out.now.emplace_back(Trace{fmt::format("is not durable: {}", fault)});
     }
-    if (!fault.empty() && is_strict()) {
+    tell_run(now, out);
+}
+
+void JobHost::tell_run(Instant now, HostEffects& out) {
+    run_step(now, Durability{fault_}, out);
+    if (!fault_.empty() && is_strict()) {
         DDP_PROBE(etcd_refused_a_record);
         // Nothing goes out until it is: who joins is not answered, and does not beat before.
         run_step(now, HeldUp{}, out);
     }
-    run_step(now, Durability{fault}, out);
 }
 
 }  // namespace ddprun::rdzv

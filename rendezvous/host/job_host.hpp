@@ -21,7 +21,9 @@ namespace ddprun::rdzv {
 enum class Keeping {
     Nowhere,
     IfPossible,  ///< a record that cannot be written holds nothing up: the run goes on without it
-    Strictly,    ///< what was not written is not told: another daemon may be deciding by now
+    /// As one of several daemons: what was not written is not told while its lease could end
+    /// meanwhile. A record that is not taken for longer than that holds nothing up any more.
+    Strictly,
 };
 
 /// Looks on at every step of a coordinator, as tests do.
@@ -66,7 +68,8 @@ struct HostEffects {
 ///   looks at it first, because sockets are served before timers.
 /// * Effects go in order, those after an awaited record only when it is durable. Acknowledgements
 ///   wait for nothing: a slow disk costs no lease. A record that failed is written again, as it is
-///   by then, until one is taken.
+///   by then, until one is taken. Nothing waits for longer than patience(): then the run goes on
+///   without its record, and says so, until one is taken.
 /// * Once it was not to decide, it takes nothing any more: what it did not take in would be missed.
 ///   Its owner ends its connections, and agents say everything again to who decides then.
 class JobHost {
@@ -94,6 +97,11 @@ public:
     [[nodiscard]] const Coordinator& coordinator() const { return coordinator_; }
     /// Why records do not reach the journal; empty: they do, as far as is known.
     [[nodiscard]] const std::string& fault() const { return fault_; }
+    /// What must be durable waits for its record. False: records were given up, and none was taken
+    /// since.
+    [[nodiscard]] bool awaits_records() const {
+        return is_strict() ? !goes_without_ : fault_.empty();
+    }
     /// Effects wait for a record.
     [[nodiscard]] bool is_waiting() const { return !held_.empty(); }
 
@@ -109,8 +117,12 @@ private:
     void write(Instant now, HostEffects& out);
     void give_up_waiting(Instant now, HostEffects& out);
     void tell_fault(Instant now, const std::string& fault, HostEffects& out);
+    /// Of fault_. A run that began since then has not heard of it.
+    void tell_run(Instant now, HostEffects& out);
     void release(HostEffects& out);
+    void try_again(Instant now);
     [[nodiscard]] bool is_strict() const { return options_.keeping == Keeping::Strictly; }
+    [[nodiscard]] Milliseconds patience() const;
 
     HostOptions options_;
     Coordinator coordinator_;
@@ -123,7 +135,9 @@ private:
     std::uint64_t open_ = 0;              ///< effects held for writes up to this one may go
     bool is_outdated_ = false;            ///< the run has changed since the last write was begun
     std::optional<Instant> patience_at_;  ///< what is awaited is given up then
+    bool goes_without_ = false;           ///< they were given up, and none was taken since
     std::optional<Instant> retry_at_;     ///< the last write failed: the next try
+    Milliseconds retry_pause_;            ///< before the next one; doubled
     std::deque<std::pair<std::uint64_t, Effect>> held_;
     std::string fault_;
 };

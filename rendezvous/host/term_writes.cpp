@@ -33,4 +33,13 @@ WriteOutcome TermWrites::answered(const JobId& job, bool is_erased, const Guarde
     return WriteOutcome::Again;
 }
 
+bool EtcdHistory::is_full(std::size_t bytes) {
+    written_ += bytes;
+    if (written_ < bytes_max_) {
+        return false;
+    }
+    written_ = 0;
+    return true;
+}
+
 }  // namespace ddprun::rdzv

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -44,6 +45,23 @@ public:
 private:
     const std::uint64_t term_;
     std::map<JobId, std::uint64_t> mod_revisions_;
+};
+
+/// Etcd keeps each earlier state of a key until it is told to forget it, and what it keeps counts
+/// towards its quota. This is when the leader of one term tells it so. Pure.
+class EtcdHistory {
+public:
+    /// `bytes_max`: written between two times. Earlier terms may have left as much: the first write
+    /// of a term is one of these times.
+    explicit EtcdHistory(std::size_t bytes_max) : bytes_max_(bytes_max), written_(bytes_max) {}
+
+    /// Takes in a change of `bytes`. True: whatever was before it is to be forgotten now, and
+    /// counts as forgotten, also if etcd does not do it: it is told again in its turn.
+    [[nodiscard]] bool is_full(std::size_t bytes);
+
+private:
+    const std::size_t bytes_max_;
+    std::size_t written_;  ///< since the last time
 };
 
 }  // namespace ddprun::rdzv

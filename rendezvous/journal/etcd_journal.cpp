@@ -48,6 +48,8 @@ EtcdJournal::EtcdJournal(asio::io_context& io, std::vector<Endpoint> etcds, Etcd
 
 void EtcdJournal::begin_term(EtcdTerm term) {
     writes_.emplace(term.revision, std::move(term.mod_revisions));
+    history_.emplace(limits_.etcd_history_bytes_max);
+    compact_to_ = 0;
     term_ = std::move(term);
     ++term_number_;
 }
@@ -125,8 +127,22 @@ asio::awaitable<void> EtcdJournal::work() {
         last_job_ = job;
         const Result<void> done = co_await carry_out(job, std::move(change.record));
         answer(change.answers, done);
+        co_await forget_history();
     }
     is_working_ = false;
+}
+
+/// Best effort: if it fails, etcd keeps more, and is asked again after as much more was written.
+asio::awaitable<void> EtcdJournal::forget_history() {
+    const std::uint64_t revision = std::exchange(compact_to_, 0);
+    if (revision == 0 || !term_) {
+        co_return;
+    }
+    EtcdRequest request = compaction_request(revision);
+    const Instant until = term_->leads_until();
+    const Milliseconds each = limits_.etcd_timeout / 2;
+    const Result<std::string> done = co_await client_.call(std::move(request), each, until);
+    static_cast<void>(done);
 }
 
 asio::awaitable<Result<void>> EtcdJournal::carry_out(JobId job, std::optional<std::string> record) {
@@ -158,6 +174,9 @@ asio::awaitable<Result<void>> EtcdJournal::carry_out(JobId job, std::optional<st
         }
         const WriteOutcome outcome = writes_->answered(job, !record, guarded_answer(*answer));
         if (outcome == WriteOutcome::Done) {
+            if (history_->is_full(bytes)) {
+                compact_to_ = answer->revision;
+            }
             co_return kDone;
         }
         if (outcome == WriteOutcome::Deposed) {
@@ -187,18 +206,18 @@ void EtcdJournal::answer_later(Error problem, Written written) {
 }
 
 Error EtcdJournal::explained(const JobId& job, std::size_t bytes, const Error& problem) const {
-    if (problem.what.find("too large") != std::string::npos ||
-        problem.what.find("larger than max") != std::string::npos) {
-        return Error{ErrorCode::LimitExceeded,
-                     fmt::format("the record of run {} has {} bytes, more than etcd takes (1.5 MiB "
-                                 "unless it is told otherwise); start every etcd with "
-                                 "--max-request-bytes {}",
-                                 job.value(), bytes, 2 * bytes)};
-    }
-    return Error{problem.code,
-                 fmt::format("the record of run {} was not written: {}; see to etcd, the run goes "
-                             "on but would not survive this daemon",
-                             job.value(), problem.what)};
+    const bool is_too_large = problem.what.find("too large") != std::string::npos ||
+                              problem.what.find("larger than max") != std::string::npos;
+    const std::string why =
+        is_too_large ? fmt::format(
+                           "it has {} bytes, more than etcd takes (1.5 MiB unless it is told "
+                           "otherwise); start every etcd with --max-request-bytes {}",
+                           bytes, 2 * bytes)
+                     : problem.what + "; see to etcd";
+    return Error{is_too_large ? ErrorCode::LimitExceeded : problem.code,
+                 fmt::format("etcd has not taken the record of run {}: {}. Until it does, no other "
+                             "daemon could go on with the run",
+                             job.value(), why)};
 }
 
 }  // namespace ddprun::rdzv

@@ -27,8 +27,9 @@ struct EtcdTerm {
     std::function<void()> is_deposed;
 };
 
-/// The records of all runs in etcd, one key each, written one after the other. Outside a term
-/// everything fails at once. One thread. Outlives the loop.
+/// The records of all runs in etcd, one key each, written one after the other. What etcd keeps of
+/// earlier ones is compacted now and then. Outside a term everything fails at once. One thread.
+/// Outlives the loop.
 class EtcdJournal final : public Journal {
 public:
     EtcdJournal(boost::asio::io_context& io, std::vector<Endpoint> etcds, EtcdKeys keys,
@@ -51,6 +52,7 @@ private:
 
     boost::asio::awaitable<void> work();
     boost::asio::awaitable<Result<void>> carry_out(JobId job, std::optional<std::string> record);
+    boost::asio::awaitable<void> forget_history();
     void start_work();
     void answer(const std::vector<Written>& answers, const Result<void>& result);
     void answer_later(Error problem, Written written);
@@ -61,10 +63,12 @@ private:
     const Limits limits_;
     EtcdClient client_;
     std::optional<EtcdTerm> term_;
-    std::optional<TermWrites> writes_;  ///< of that term
-    std::uint64_t term_number_ = 0;     ///< tells terms apart, also those of one revision
-    std::map<JobId, Change> changes_;   ///< at most jobs_max
-    JobId last_job_;                    ///< the next one in order has its turn
+    std::optional<TermWrites> writes_;    ///< of that term
+    std::optional<EtcdHistory> history_;  ///< that this term has made
+    std::uint64_t compact_to_ = 0;        ///< this revision; 0: nothing is to be forgotten
+    std::uint64_t term_number_ = 0;       ///< tells terms apart, also those of one revision
+    std::map<JobId, Change> changes_;     ///< at most jobs_max
+    JobId last_job_;                      ///< the next one in order has its turn
     bool is_working_ = false;
     bool is_closed_ = false;
 };

@@ -22,10 +22,11 @@ using ddprun::rdzv::test::has_etcd;
 
 namespace {
 
-/// Three daemons, two nodes with a worker each that go on until told.
+/// Three daemons, two nodes with a worker each that go on until told; those of generation `last`
+/// end by themselves.
 class Running {
 public:
-    Running(Cluster& cluster, const Etcds& etcds) : cluster_(cluster) {
+    Running(Cluster& cluster, const Etcds& etcds, int last = 2) : cluster_(cluster) {
         std::string ha = "etcd://";
         for (const Endpoint& endpoint : etcds.endpoints()) {
             ha += (ha.back() == '/' ? "" : ",") + to_string(endpoint);
@@ -46,7 +47,8 @@ public:
         Job job;
         job.endpoint = endpoints;
         job.flags = {"--max-restarts", "3"};
-        job.script = {"--print", "--before-generation", "2", "--wait-for-file", go_};
+        job.script = {"--print", "--before-generation", std::to_string(last), "--wait-for-file",
+                      go_};
         for (const char* name : {"a", "b"}) {
             nodes_.push_back(&start_node(cluster, job, {"--node-id", name}));
         }
@@ -74,6 +76,15 @@ public:
             }
         }
         return {};
+    }
+
+    /// ddpctl asks that daemon for the status of its jobs.
+    [[nodiscard]] Process& ask(const Process& daemon) const {
+        return cluster_.start(
+            {.argv = {Cluster::program("ddpctl"), "status", "--rdzv-endpoint", endpoint_of(daemon)},
+             .env = {},
+             .cwd = {},
+             .name = "ddpctl"});
     }
 
     [[nodiscard]] const std::vector<Process*>& daemons() const { return daemons_; }
@@ -200,6 +211,53 @@ TEST_CASE("while etcd hangs nothing is decided; then once") {
     running.finish(2);
 }
 
+// Writes fail while the lease goes on: no other daemon could lead any better.
+TEST_CASE("etcd has no room: the job goes on without it, everybody is told, and it counts again") {
+    if (!has_etcd()) {
+        return;
+    }
+    Cluster cluster;
+    const Etcds etcds(1, {"--quota-backend-bytes", "2000000"});
+    Running running(cluster, etcds, 3);
+    const Process& leader = running.leader();
+    etcds.fill();
+    running.fail_a_worker();
+    for (Process* node : running.nodes()) {
+        node->wait_for_line(place_in(2));
+        node->wait_for_line("the job goes on but is no longer durable: .*alarm disarm");
+    }
+    running.leader().wait_for_line("the run goes on without high availability");
+    Process& asking = running.ask(leader);
+    CHECK(asking.wait_exit() == 0);
+    CHECK(asking.out().find("not durable: ") != std::string::npos);
+    CHECK(&running.leader() == &leader);
+    etcds.make_room();
+    for (Process* node : running.nodes()) {
+        node->wait_for_line("the rendezvous's journal works again");
+    }
+    // What was decided meanwhile is there for the next one.
+    running.leader().signal(SIGKILL);
+    running.wait_until_another_leads(leader);
+    running.finish(2);
+}
+
+TEST_CASE("a record is too large for etcd: the job goes on and ends, with its verdict") {
+    if (!has_etcd()) {
+        return;
+    }
+    Cluster cluster;
+    const Etcds etcds(1, {"--max-request-bytes", "1024"});
+    Running running(cluster, etcds, 3);
+    for (Process* node : running.nodes()) {
+        node->wait_for_line("the job goes on but is no longer durable: .*--max-request-bytes");
+    }
+    running.fail_a_worker();
+    for (Process* node : running.nodes()) {
+        node->wait_for_line(place_in(2));
+    }
+    running.finish(2);
+}
+
 TEST_CASE("ddpctl may ask any of them: it is sent to the leader, or told that none leads") {
     if (!has_etcd()) {
         return;
@@ -207,15 +265,8 @@ TEST_CASE("ddpctl may ask any of them: it is sent to the leader, or told that no
     Cluster cluster;
     Etcds etcds(1);
     Running running(cluster, etcds);
-    const auto ask = [&](const Process& daemon) -> Process& {
-        return cluster.start({.argv = {Cluster::program("ddpctl"), "status", "--rdzv-endpoint",
-                                       running.endpoint_of(daemon)},
-                              .env = {},
-                              .cwd = {},
-                              .name = "ddpctl"});
-    };
     for (const Process* daemon : running.daemons()) {
-        Process& asking = ask(*daemon);
+        Process& asking = running.ask(*daemon);
         CHECK(asking.wait_exit() == 0);
         CHECK(asking.out().find("job test: running for ") == 0);
         CHECK(asking.err().empty());
@@ -224,7 +275,7 @@ TEST_CASE("ddpctl may ask any of them: it is sent to the leader, or told that no
     Process& follower = *running.daemons()[running.daemons()[0] == &leader ? 1 : 0];
     leader.signal(SIGKILL);
     leader.wait_exit();
-    Process& early = ask(follower);
+    Process& early = running.ask(follower);
     CHECK(early.wait_exit() == 69);
     CHECK(early.err().find(
               fmt::format("ddpctl: the rendezvous at {} ", running.endpoint_of(follower))) == 0);
@@ -232,7 +283,7 @@ TEST_CASE("ddpctl may ask any of them: it is sent to the leader, or told that no
     Process& next = running.leader();
     etcds.kill(0);
     next.wait_for_line("leads no more");
-    Process& nobody = ask(next);
+    Process& nobody = running.ask(next);
     CHECK(nobody.wait_exit() == 69);
     CHECK(nobody.err() == fmt::format("ddpctl: the rendezvous at {} is one of several, and none of "
                                       "them leads at the moment; ask again\n",

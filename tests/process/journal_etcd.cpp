@@ -359,6 +359,60 @@ TEST_CASE("a record beyond etcd's limit is refused with the number and the flag 
     CHECK(leader.write(std::string(1500000, 'x')));
 }
 
+// Each change of a key is kept until it is compacted, and counts.
+TEST_CASE("records do not fill etcd with their own history") {
+    if (!has_etcd()) {
+        return;
+    }
+    const Etcds etcds(1, {"--quota-backend-bytes", "2000000"});
+    Candidate leader(etcds, "10.0.0.1:29400");
+    REQUIRE(run_all({&leader}, [&] { return leader.state() == "leads"; }));
+    Candidate follower(etcds, "10.0.0.2:29400");
+    REQUIRE(run_all({&leader, &follower},
+                    [&] { return follower.state() == "follows 10.0.0.1:29400"; }));
+    const std::string record(20000, 'x');
+    for (int number = 0; number < 500; ++number) {
+        const Result<void> written = leader.write(record);
+        INFO(number);
+        REQUIRE((written ? std::string() : written.error().what).empty());
+    }
+    CHECK(etcds.control({"alarm", "list"}).empty());
+    // Whoever watched has missed nothing.
+    leader.stop();
+    REQUIRE(run_all({&follower}, [&] { return follower.state() == "leads"; }));
+    CHECK(follower.records() == Records{{kLlama, record}});
+}
+
+TEST_CASE("an etcd without room says what to do, and its leader leads on") {
+    if (!has_etcd()) {
+        return;
+    }
+    const Etcds etcds(1, {"--quota-backend-bytes", "2000000"});
+    Candidate leader(etcds, "10.0.0.1:29400");
+    REQUIRE(run_all({&leader}, [&] { return leader.state() == "leads"; }));
+    etcds.fill();
+    const Result<void> refused = leader.write("no room");
+    REQUIRE_FALSE(refused);
+    CHECK_THAT(refused.error().what, Catch::Contains("the record of run llama"));
+    CHECK_THAT(refused.error().what, Catch::Contains("--quota-backend-bytes"));
+    CHECK_THAT(refused.error().what, Catch::Contains("etcdctl alarm disarm"));
+    const Instant end = leader.leads_until();
+    REQUIRE(run_all({&leader}, [&] { return now() > end; }));
+    CHECK(leader.is_leading());
+    CHECK(leader.losses() == 0);
+    // Another candidate could not lead either: etcd grants no lease.
+    Candidate second(etcds, "10.0.0.2:29400");
+    leader.disappear();
+    REQUIRE(run_all({&second}, [&] {
+        return !second.said().empty() &&
+               second.said().back().find("alarm disarm") != std::string::npos;
+    }));
+    CHECK_FALSE(second.is_leading());
+    etcds.make_room();
+    REQUIRE(run_all({&second}, [&] { return second.state() == "leads"; }));
+    CHECK(second.write("room"));
+}
+
 TEST_CASE("the lead and its writes outlive one of three etcds") {
     if (!has_etcd()) {
         return;

@@ -95,7 +95,7 @@ bool has_etcd() {
     return false;
 }
 
-Etcds::Etcds(std::size_t count) {
+Etcds::Etcds(std::size_t count, std::vector<std::string> flags) : flags_(std::move(flags)) {
     const std::vector<std::uint16_t> ports = free_ports(2 * count);
     for (std::size_t index = 0; index < count; ++index) {
         members_.push_back(Member{.client = {"127.0.0.1", ports[2 * index]},
@@ -121,12 +121,23 @@ void Etcds::spawn(std::size_t index) {
     Member& member = members_[index];
     const std::string log = folder_ / fmt::format("m{}.log", index);
     const UniqueFd out(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    member.pid = spawn_program(
-        {"etcd", "--name", fmt::format("m{}", index), "--data-dir",
-         folder_ / fmt::format("m{}", index), "--listen-client-urls", url(member.client),
-         "--advertise-client-urls", url(member.client), "--listen-peer-urls", url(member.peer),
-         "--initial-advertise-peer-urls", url(member.peer), "--initial-cluster", cluster},
-        out.get());
+    std::vector<std::string> words = {"etcd",
+                                      "--name",
+                                      fmt::format("m{}", index),
+                                      "--data-dir",
+                                      folder_ / fmt::format("m{}", index),
+                                      "--listen-client-urls",
+                                      url(member.client),
+                                      "--advertise-client-urls",
+                                      url(member.client),
+                                      "--listen-peer-urls",
+                                      url(member.peer),
+                                      "--initial-advertise-peer-urls",
+                                      url(member.peer),
+                                      "--initial-cluster",
+                                      cluster};
+    words.insert(words.end(), flags_.begin(), flags_.end());
+    member.pid = spawn_program(std::move(words), out.get());
 }
 
 void Etcds::wait_until_healthy() const {
@@ -192,6 +203,31 @@ std::string Etcds::control(const std::vector<std::string>& arguments) const {
     std::vector<std::string> words{"env", "ETCDCTL_API=3", "etcdctl", "--endpoints", endpoints};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return run_program(std::move(words)).first;
+}
+
+void Etcds::fill() const {
+    const std::string value(std::size_t{64} << 10, 'x');
+    std::string said;
+    for (int number = 0; number < 1000; ++number) {
+        said = control({"put", fmt::format("/filling/{}", number), value});
+        if (said.find("space exceeded") != std::string::npos) {
+            return;
+        }
+    }
+    FAIL("etcd is not full: " << said);
+}
+
+void Etcds::make_room() const {
+    // {"header":{…,"revision":7,…},…}
+    const std::string deleted = control({"--write-out=json", "del", "--prefix", "/filling/"});
+    const std::string name = "\"revision\":";
+    const std::size_t at = deleted.find(name);
+    REQUIRE(at != std::string::npos);
+    const std::string revision = deleted.substr(at + name.size(), deleted.find(',', at) - at);
+    static_cast<void>(control({"compact", "--physical", std::to_string(std::stoull(revision))}));
+    static_cast<void>(control({"defrag"}));
+    const std::string disarmed = control({"alarm", "disarm"});
+    REQUIRE(control({"alarm", "list"}).empty());
 }
 
 }  // namespace ddprun::rdzv::test

@@ -16,7 +16,8 @@ namespace ddprun::rdzv::test {
 /// with an etcd that the machine may run. They die with the test.
 class Etcds {
 public:
-    explicit Etcds(std::size_t count);
+    /// With further `flags` of etcd.
+    explicit Etcds(std::size_t count, std::vector<std::string> flags = {});
     ~Etcds();
     Etcds(const Etcds&) = delete;
     Etcds& operator=(const Etcds&) = delete;
@@ -31,6 +32,10 @@ public:
     void restart(std::size_t index);
     /// Runs etcdctl against all and returns what it prints.
     [[nodiscard]] std::string control(const std::vector<std::string>& arguments) const;
+    /// Writes keys of somebody else until etcd has no room for any more.
+    void fill() const;
+    /// Deletes them, and lets etcd take writes again.
+    void make_room() const;
 
 private:
     struct Member {
@@ -43,6 +48,7 @@ private:
     void wait_until_healthy() const;
 
     ddprun::test::TempDir folder_;
+    const std::vector<std::string> flags_;
     std::vector<Member> members_;
 };
 

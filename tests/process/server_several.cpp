@@ -65,7 +65,10 @@ TEST_CASE("who cannot reach the silent daemon again waits at a follower for the 
 
 TEST_CASE("who joins while etcd takes nothing is not lost for the answer that waits for it") {
     boost::asio::io_context io;
-    const Limits limits{.reconnect_backoff_min = Milliseconds(20), .lease = Milliseconds(100)};
+    const Limits limits{.reconnect_backoff_min = Milliseconds(20),
+                        .reconnect_backoff_max = Milliseconds(20),
+                        .lease = Milliseconds(100),
+                        .etcd_record_patience = kHour};
     const Daemon daemon(io, {.limits = limits, .is_one_of_several = true});
     SickJournal journal(io);
     daemon.server->lead(journal, {}, [](Instant) { return true; });

@@ -65,6 +65,8 @@ struct Daemon {
     bool is_writing = false;
     std::optional<JournalWrite> waiting_write;
     bool was_waiting = false;  ///< effects waited for a record
+    Instant waits_since{};     ///< for a record, or for the next one since the last was taken
+    Instant fails_since{};     ///< records fail although the journal works, as judged since then
     Instant let_out_at{};      ///< the last that had waited
 
     [[nodiscard]] const rdzv::Coordinator& coordinator() const { return host->coordinator(); }

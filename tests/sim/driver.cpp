@@ -68,6 +68,7 @@ SimResult Simulation::run() {
         events_.at(fault.at, [this, &fault] { inject(fault); });
     }
     plan_orders();
+    plan_full_etcd();
     judge_regularly();
     const Instant end = faults_end_ + kPatienceWithTheEnd;
     while (!events_.is_empty() && !checker_.violation().has_value() && !is_over() &&

@@ -126,6 +126,14 @@ private:
     void write_to_etcd(Daemon& daemon, JournalWrite wanted);
     void etcd_has_answered(Daemon& daemon, JournalWrite wanted, rdzv::WriteOutcome outcome);
     void watch_leaders_lease();
+    void plan_full_etcd();
+    /// Etcd took no writes at some moment from `since` on, until now.
+    [[nodiscard]] bool was_etcd_full(Instant since) const;
+    [[nodiscard]] bool is_etcd_full() const { return was_etcd_full(events_.now()); }
+    /// So a leader cannot be elected either.
+    [[nodiscard]] bool grants_lease() const {
+        return options_.etcd_grants_when_full || !is_etcd_full();
+    }
 
     // Agents.
     void boot(int index);
@@ -232,6 +240,12 @@ private:
     // Judging.
     void judge_regularly();
     void judge_machine(Machine& machine);
+    void judge_calm(const Daemon& daemon, Machine& machine, bool is_held_back);
+    void judge_patience(const Daemon& daemon);
+    void judge_retries(Daemon& daemon);
+    [[nodiscard]] Duration silence_max(Instant since) const;
+    /// What it says to nodes waited for a record at some moment from `since` on.
+    [[nodiscard]] static bool has_held_back(const Daemon& daemon, Instant since);
     void judge_explanations(const Daemon& daemon);
     void judge_start_is_due(const Daemon& daemon);
     void judge_leaver(Machine& machine);
@@ -300,6 +314,7 @@ private:
     bool has_last_step_acted_ = false;  ///< more than a line came of it
     bool has_forgotten_ = false;        ///< a daemon had no journal, or an old one
     bool is_record_old_ = false;        ///< a daemon had an old one
+    bool is_etcd_behind_ = false;       ///< the last leader has told what etcd does not know
 };
 
 }  // namespace ddprun::sim

@@ -17,8 +17,6 @@ namespace {
 constexpr Milliseconds kJudgeEvery{500};
 /// What is due at once may take so long, besides the time of messages.
 constexpr Milliseconds kAtOnce{2000};
-/// Without a word about what is waited for.
-constexpr Milliseconds kSilenceMax{4000};
 /// From the end of a connection to the others' signals, besides the time of messages (L2).
 constexpr Milliseconds kNoticeMax{50};
 /// From a daemon's return to that of its nodes (L5).
@@ -77,21 +75,72 @@ void Simulation::judge_regularly() {
     if (checker_.violation().has_value() || (is_over() && events_.now() > faults_end_)) {
         return;
     }
-    const Daemon* daemon = deciding();
+    Daemon* const daemon = deciding();
     if (daemon != nullptr && !daemon->is_paused) {
+        judge_patience(*daemon);
+        judge_retries(*daemon);
         judge_explanations(*daemon);
         judge_start_is_due(*daemon);
         for (Machine& machine : machines_) {
+            const Instant settled = events_.now() - kAtOnce - there_and_back(machine);
             if (is_calm(machine)) {
-                judge_leaver(machine);
-                if (const rdzv::Run* const run = daemon->coordinator().run(); run != nullptr) {
-                    judge_drained(*run, machine);
-                }
-                judge_member(*daemon, machine);
+                judge_calm(*daemon, machine, has_held_back(*daemon, settled));
             }
         }
     }
     events_.after(kJudgeEvery, [this] { judge_regularly(); });
+}
+
+/// What it is told may have been held back for a record.
+void Simulation::judge_calm(const Daemon& daemon, Machine& machine, bool is_held_back) {
+    const rdzv::Run* const run = daemon.coordinator().run();
+    if (!is_held_back || !has_several()) {
+        judge_leaver(machine);
+        if (run != nullptr) {
+            judge_drained(*run, machine);
+        }
+    }
+    if (!is_held_back) {
+        judge_member(daemon, machine);
+    }
+}
+
+/// Without a word about what is waited for: a leader may have held it back.
+Duration Simulation::silence_max(Instant since) const {
+    constexpr Milliseconds kSilenceMax{4000};
+    return kSilenceMax +
+           (was_etcd_full(since) ? options_.limits.etcd_record_patience : Milliseconds(0));
+}
+
+/// A leader that etcd keeps, and whose record it does not take, holds nothing back for ever (L3).
+void Simulation::judge_patience(const Daemon& daemon) {
+    const Duration most = options_.limits.etcd_record_patience + kAtOnce;
+    if (has_several() && daemon.host->is_waiting() && events_.now() - daemon.waits_since > most) {
+        checker_.violate(
+            "L3", fmt::format("{} leads, and holds back what waits for a record", daemon.name));
+    }
+}
+
+/// A record that failed is written again once the journal works (L3).
+void Simulation::judge_retries(Daemon& daemon) {
+    const Instant now = events_.now();
+    const bool is_etcd_well =
+        !is_etcd_full() &&
+        now >= std::max({etcd_away_until_, etcd_slow_until_, daemon.cut_off_until});
+    const bool is_well = has_several() ? is_etcd_well : is_disk_well();
+    const bool has_record = daemon.coordinator().record(now).has_value();
+    if (!is_well || daemon.host->fault().empty() || !has_record) {
+        daemon.fails_since = now;
+    }
+    const Duration most = options_.limits.reconnect_backoff_max + options_.limits.etcd_timeout +
+                          kAtOnce + options_.journal_delay_max * 8;
+    if (now - std::max(daemon.fails_since, daemon.paused_until) > most) {
+        checker_.violate("L3", fmt::format("{} does not write its record again", daemon.name));
+    }
+}
+
+bool Simulation::has_held_back(const Daemon& daemon, Instant since) {
+    return daemon.host->is_waiting() || daemon.let_out_at >= since;
 }
 
 /// Whoever waits knows for what (L3).
@@ -112,7 +161,8 @@ void Simulation::judge_explanations(const Daemon& daemon) {
             machine.silent_since.reset();
         } else if (!machine.silent_since.has_value()) {
             machine.silent_since = now;
-        } else if (now - *machine.silent_since > kSilenceMax + there_and_back(machine)) {
+        } else if (now - *machine.silent_since >
+                   silence_max(*machine.silent_since) + there_and_back(machine)) {
             checker_.violate("L3",
                              fmt::format("{} waits and nobody says for what", name_of(machine)));
         }
@@ -178,7 +228,7 @@ void Simulation::judge_leaver(Machine& machine) {
     }
 }
 
-/// Whatever a member missed while it was away is said again.
+/// Whatever a member missed while it was away is said again, if nothing was held back.
 void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
     const rdzv::Run* run = daemon.coordinator().run();
     if (run == nullptr || machine.token != run->token) {
@@ -189,9 +239,6 @@ void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
         return;
     }
     const Instant settled = events_.now() - kAtOnce - there_and_back(machine);
-    if (daemon.host->is_waiting() || daemon.let_out_at >= settled) {
-        return;  // told nobody before etcd had taken it
-    }
     const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run->phase);
     const bool hangs = stopping != nullptr && stopping->order.cause == rdzv::StopCause::Hang;
     const Duration saving = hangs ? options_.limits.stacks_timeout : Milliseconds(0);
@@ -495,8 +542,9 @@ void Simulation::expect_notice_of_death(const Machine& machine, bool is_silent) 
 
 void Simulation::judge_notice(Instant died, const std::string& digest, const NodeId& node) {
     const rdzv::Run* run = decided_run();
-    const bool is_excused = run == nullptr || calm_since_ >= died || doubt_end_ >= died ||
-                            run->current.digest != digest ||
+    const bool is_held_back = run != nullptr && has_several() && has_held_back(*deciding(), died);
+    const bool is_excused = run == nullptr || is_held_back || calm_since_ >= died ||
+                            doubt_end_ >= died || run->current.digest != digest ||
                             !std::holds_alternative<rdzv::Running>(run->phase) ||
                             !is_dead_one_missed(digest, node);
     if (is_excused) {
@@ -547,7 +595,8 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
     const rdzv::Run* run = daemon.coordinator().run();
     if (run == nullptr || !std::holds_alternative<rdzv::Running>(run->phase) ||
         journal().digest() != run->current.digest || !is_disk_well() ||
-        last_fault_at_ > died - kAtOnce || course_of(run->current.digest) != Course::Works) {
+        (has_several() && daemon.is_behind) || last_fault_at_ > died - kAtOnce ||
+        course_of(run->current.digest) != Course::Works) {
         return;
     }
     for (const rdzv::Place& place : run->current.places) {
@@ -578,8 +627,8 @@ void Simulation::expect_succession(const Daemon& daemon) {
     }
     const Duration most = leader_lease() + kSuccessionMax + options_.journal_delay_max * 8;
     events_.after(most, [this, died] {
-        const bool is_excused =
-            last_daemon_fault_at_ > died || etcd_away_until_ > died || etcd_slow_until_ > died;
+        const bool is_excused = last_daemon_fault_at_ > died || etcd_away_until_ > died ||
+                                etcd_slow_until_ > died || was_etcd_full(died);
         const Daemon* leader = deciding();  // maybe the same, awake again
         if (!is_excused && (leader == nullptr || leader->is_paused)) {
             checker_.violate("L5", "the leader is gone, and nobody has taken over");
@@ -608,7 +657,10 @@ void Simulation::judge_return(const Daemon& daemon) {
                     [died](const Daemon& one) { return one.cut_off_until > died; });
     const Duration kept =
         is_one_cut_off ? Duration(options_.limits.leader_lease) * 5 / 4 : Duration();
-    const Duration most = kReturnMax + there_and_back(machines_.back()) * 2 + kept;
+    // Answers to joins may wait for a record that etcd does not take.
+    const Duration held =
+        was_etcd_full(died) ? Duration(options_.limits.etcd_record_patience) : Duration();
+    const Duration most = kReturnMax + there_and_back(machines_.back()) * 2 + kept + held;
     events_.after(most, [this, &daemon, host_number = daemon.host_number, digest, back, died,
                          verdicts = expected_verdicts_] {
         const rdzv::Run* run = decided_run();

@@ -19,6 +19,7 @@ namespace {
 /// Etcd looks at its leases now and then.
 constexpr Milliseconds kExpiryLate{500};
 constexpr Milliseconds kSlowMost{3000};
+constexpr const char* kEtcdFull = "etcd has no room";
 
 }  // namespace
 
@@ -159,11 +160,17 @@ rdzv::TermInput Simulation::etcd_answers(const std::string& /*who*/,
 
 rdzv::TermInput Simulation::etcd_answers(const std::string& /*who*/,
                                          const rdzv::GrantLease& /*asked*/) {
+    if (!grants_lease()) {
+        return rdzv::EtcdFailed{.why = kEtcdFull};
+    }
     return etcd_.grant(events_.now());
 }
 
 rdzv::TermInput Simulation::etcd_answers(const std::string& who, const rdzv::TakeKey& asked) {
     const bool was_vacant = !etcd_.leader().has_value();
+    if (was_vacant && !grants_lease()) {
+        return rdzv::EtcdFailed{.why = kEtcdFull};
+    }
     const std::optional<rdzv::KeySeen> seen = etcd_.campaign(events_.now(), who, asked.lease);
     if (!seen.has_value()) {
         return rdzv::EtcdFailed{.why = "etcd knows no such lease", .is_refused = true};
@@ -210,7 +217,13 @@ void Simulation::begin_leading(Daemon& daemon, std::uint64_t term) {
         known[kJob] = entry.revision;
     }
     daemon.writes.emplace(term, std::move(known));
-    checker_.daemon_died(Memory::Whole);
+    bool is_old = std::exchange(is_etcd_behind_, false);
+    for (Daemon& one : daemons_) {
+        is_old |= std::exchange(one.is_behind, false);  // it is paused, and led until now
+    }
+    checker_.daemon_died(is_old ? Memory::Older : Memory::Whole);
+    is_record_old_ |= is_old;
+    has_forgotten_ |= is_old;
     disturb_all(events_.now());
     open_host(daemon, entry);
     judge_return(daemon);
@@ -323,12 +336,34 @@ void Simulation::watch_leaders_lease() {
     });
 }
 
+/// Or a record is too large for it: leases go on all the same.
+void Simulation::plan_full_etcd() {
+    if (!has_several() || options_.etcd_full_for <= Milliseconds(0)) {
+        return;
+    }
+    const Instant from(options_.etcd_full_at);
+    events_.at(from, [this] { trace("fault", "etcd takes no records, and keeps leases"); });
+    events_.at(from + options_.etcd_full_for, [this] { trace("fault", "etcd takes records"); });
+}
+
+bool Simulation::was_etcd_full(Instant since) const {
+    const Instant from(options_.etcd_full_at);
+    return has_several() && from <= events_.now() && since < from + options_.etcd_full_for;
+}
+
 void Simulation::write_to_etcd(Daemon& daemon, JournalWrite wanted) {
     const rdzv::WriteGuard guard = daemon.writes->guard(kJob);
     ask_etcd(
         daemon, options_.limits.etcd_timeout / 2,
         [this, guard, wanted, term = daemon.leads_term,
          number = daemon.leads_number]() -> EtcdReply {
+            if (wanted.record.has_value() && is_etcd_full()) {
+                return [this, wanted, number](Daemon& same) {
+                    if (same.host != nullptr && same.leads_number == number) {
+                        has_written(same, wanted, kEtcdFull);
+                    }
+                };
+            }
             const bool is_foreign = !etcd_.leader().has_value() || etcd_.leader()->term != term;
             const rdzv::GuardedAnswer answer = etcd_.put(wanted.record, guard);
             if (answer.is_done && is_foreign) {

@@ -83,6 +83,10 @@ void Simulation::judge_effect(const Daemon& daemon, const rdzv::Effect& effect) 
     }
     const rdzv::Refused* refused =
         send != nullptr ? std::get_if<rdzv::Refused>(&send->message) : nullptr;
+    // When it is let out another run may have begun, with other settings.
+    if (const rdzv::Run* run = daemon.coordinator().run(); refused != nullptr && run != nullptr) {
+        judge_refusal(*run, *send, *refused);
+    }
     const std::optional<int> node =
         refused != nullptr ? network_.node_of(send->connection) : std::nullopt;
     if (node.has_value() && machine(*node).connection == send->connection) {
@@ -121,6 +125,7 @@ void Simulation::open_host(Daemon& daemon, const JournalEntry& entry) {
     const Instant now = events_.now();
     daemon.host_number += 1;
     daemon.host = new_host(daemon);
+    daemon.fails_since = now;
     if (!entry.record.has_value()) {
         return;
     }
@@ -142,6 +147,8 @@ void Simulation::open_host(Daemon& daemon, const JournalEntry& entry) {
 
 /// Whatever it was about to do is not done.
 void Simulation::close_host(Daemon& daemon) {
+    is_etcd_behind_ |= has_several() && daemon.is_behind;
+    daemon.is_behind = daemon.is_behind && !has_several();
     daemon.host_number += 1;
     daemon.host.reset();
     daemon.timer_at.reset();
@@ -281,9 +288,12 @@ void Simulation::rendezvous_timer_fires(Daemon& daemon, Instant at) {
 // wants
 
 void Simulation::carry_out(Daemon& daemon, const rdzv::HostEffects& wanted) {
-    daemon.is_behind |= !daemon.host->fault().empty();
-    if (std::exchange(daemon.was_waiting, daemon.host->is_waiting())) {
+    daemon.is_behind |= !daemon.host->awaits_records();
+    const bool was_waiting = std::exchange(daemon.was_waiting, daemon.host->is_waiting());
+    if (was_waiting) {
         daemon.let_out_at = events_.now();
+    } else if (daemon.was_waiting) {
+        daemon.waits_since = events_.now();
     }
     for (const rdzv::Effect& effect : wanted.now) {
         if (const auto* send = std::get_if<rdzv::Send>(&effect)) {
@@ -321,8 +331,6 @@ void Simulation::let_out(Daemon& daemon, const rdzv::Send& send) {
     if (const rdzv::Run* run = daemon.coordinator().run(); run != nullptr) {
         if (const rdzv::Start* start = std::get_if<rdzv::Start>(&send.message)) {
             judge_start(*run, send, *start);
-        } else if (const rdzv::Refused* refused = std::get_if<rdzv::Refused>(&send.message)) {
-            judge_refusal(*run, send, *refused);
         }
         judge_durability(daemon, *run, send.message);
     }
@@ -379,8 +387,9 @@ void Simulation::has_written(Daemon& daemon, const JournalWrite& done, const std
         }
         rdzv::HostEffects wanted;
         daemon.host->written(events_.now(), number, fault, wanted);
-        if (fault.empty() && number == daemon.last_write) {
-            daemon.is_behind = false;
+        if (fault.empty()) {
+            daemon.waits_since = events_.now();
+            daemon.is_behind = daemon.is_behind && number != daemon.last_write;
         }
         carry_out(daemon, wanted);
     }

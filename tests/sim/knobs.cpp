@@ -141,6 +141,9 @@ const std::vector<Knob>& knobs() {
         knob<&SimOptions::quiet_percent>("quiet-percent", 0),
         knob<&SimOptions::gpu_percent>("gpu-percent", 0),
         knob<&SimOptions::order_every>("order-every-ms", 0),
+        knob<&SimOptions::etcd_full_at>("etcd-full-at-ms", 0),
+        knob<&SimOptions::etcd_full_for>("etcd-full-for-ms", 0),
+        knob<&SimOptions::etcd_grants_when_full>("etcd-grants-when-full", 0),
         knob<&SimOptions::faults_for>("faults-for-ms", 0),
     };
     return all;

@@ -163,6 +163,18 @@ void draw_orders(SimOptions& options) {
     options.order_every = has_operator ? every : Milliseconds(0);
 }
 
+/// The same with an etcd that has no room, or for which a record is too large.
+void draw_full_etcd(SimOptions& options) {
+    Dice dice(options.seed, 14);
+    const bool is_full = dice.chance(1, 3);
+    options.etcd_full_at = draw_ms(dice, 0, options.faults_for.count());
+    options.etcd_full_for = draw_ms(dice, 100, 40000);
+    options.etcd_grants_when_full = dice.chance(1, 2);
+    if (!is_full || options.daemons == 1) {
+        options.etcd_full_for = Milliseconds(0);
+    }
+}
+
 /// The bounds, the unit and the list are made to fit each other.
 void make_sizes_sound(rdzv::JobSettings& settings) {
     std::vector<int>& sizes = settings.node_sizes;
@@ -224,6 +236,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_prepare(options);
     draw_standbys(options);
     draw_orders(options);
+    draw_full_etcd(options);
     return options;
 }
 

@@ -100,7 +100,10 @@ struct SimOptions {
     int quiet_percent = 0;  ///< of generations in which all but one node only wait
     Milliseconds faults_for{10000};
     Milliseconds fault_every{1000};
-    Milliseconds order_every{0};  ///< an operator asks for something; 0: never
+    Milliseconds order_every{0};         ///< an operator asks for something; 0: never
+    Milliseconds etcd_full_at{0};        ///< etcd takes no writes from then on, and keeps leases
+    Milliseconds etcd_full_for{0};       ///< 0: never
+    bool etcd_grants_when_full = false;  ///< a record is too large: others may still lead
     FaultWeights faults{};
     std::vector<FaultKind> without;  ///< left out of the plan
     /// Of the plan that the seed draws, only these; none: all.

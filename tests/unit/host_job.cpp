@@ -190,21 +190,127 @@ TEST_CASE("a journal that hangs is given up after its timeout, and counts again 
     CHECK(all.host->fault().empty());
 }
 
-TEST_CASE("one of several daemons tells nothing that was not taken, however long that takes") {
+TEST_CASE("one of several daemons tells nothing that was not taken for longer than a lease") {
     Fixture all(Keeping::Strictly);
     all.receive(0, join_of("a"));
     all.answer_badly(5);
     CHECK(all.sent<Start>() == 0);
-    for (int ms = 25; ms < 100; ms += 20) {
+    int ms = 5;
+    for (int pause = 20; ms + pause < all.limits.leader_lease.count(); pause *= 2) {
+        all.run_until(ms + pause - 1);
+        REQUIRE(all.unanswered.empty());
+        ms += pause;
         all.run_until(ms);
         REQUIRE(all.unanswered.size() == 1);
         all.answer_badly(ms);
     }
     CHECK(all.sent<Start>() == 0);
-    all.run_until(120);
-    all.answer(120);
+    all.run_until(2600);
+    all.answer(2600);
     CHECK(all.sent<Start>() == 1);
     CHECK(all.host->fault().empty());
+}
+
+// Etcd has no room, or the record is too large for it: the lease goes on all the same.
+TEST_CASE("a leader goes on without a record that etcd does not take within its patience") {
+    Fixture all(Keeping::Strictly);
+    const int patience = static_cast<int>(all.limits.etcd_record_patience.count());
+    REQUIRE(all.limits.etcd_record_patience > all.limits.leader_lease);
+    all.receive(0, join_of("a"));
+    int ms = 5;
+    for (; ms < patience; ms += 5) {
+        all.run_until(ms);
+        while (!all.unanswered.empty()) {
+            all.answer_badly(ms);
+        }
+        if (ms % 200 == 0) {
+            all.receive(ms, Beat{1});
+        }
+    }
+    CHECK(all.sent<Start>() == 0);
+    CHECK(all.host->is_waiting());
+    CHECK(all.run().not_durable == "no space left");
+    CHECK(all.records.size() < 15);  // a large record is not tried in a hot loop
+    all.run_until(patience);
+    CHECK(all.sent<Start>() == 1);
+    CHECK_FALSE(all.host->is_waiting());
+    CHECK(all.has_noticed("no longer durable: no space left"));
+    CHECK(all.has_said("etcd has not taken this run's record for 3000 ms: the run goes on"));
+    // Whoever joined meanwhile was not answered, and does not beat before.
+    CHECK(all.run().doubt.until);
+
+    SECTION("what comes next waits for no record") {
+        WorkerFinished finished;
+        finished.generation = Generation(1);
+        all.receive(ms + 1, finished);
+        all.receive(ms + 2, Goodbye{});
+        CHECK(std::holds_alternative<Closed>(all.run().phase));
+        CHECK_FALSE(all.host->is_waiting());
+    }
+    SECTION("it is tried until it is taken, and from then on records count again") {
+        const std::size_t before = all.records.size();
+        all.receive(ms + 800, Beat{2});
+        all.run_until(ms + 1100);
+        REQUIRE(all.records.size() > before);
+        all.answer(ms + 1101);
+        CHECK(all.has_noticed("works again"));
+        CHECK(all.host->fault().empty());
+        WorkerFailed failed;
+        failed.generation = Generation(1);
+        all.receive(ms + 1110, failed);
+        all.receive(ms + 1111, Goodbye{});
+        CHECK(all.sent<Verdict>() == 0);
+        CHECK(all.host->is_waiting());
+    }
+    SECTION("another daemon may decide by now: nothing goes out") {
+        all.decides_until = at(ms + 1);
+        all.messages.clear();
+        all.receive(ms + 1, Beat{3});
+        CHECK(all.messages.empty());
+    }
+}
+
+TEST_CASE("a leader whose etcd does not answer a write goes on after the same patience") {
+    Fixture all(Keeping::Strictly);
+    all.receive(0, join_of("a"));
+    for (int ms = 200; ms < 3000; ms += 200) {
+        all.receive(ms, Beat{1});
+        all.run_until(ms);
+    }
+    CHECK(all.sent<Start>() == 0);
+    all.run_until(3000);
+    CHECK(all.sent<Start>() == 1);
+    CHECK_FALSE(all.host->fault().empty());
+    all.answer(3100);
+    CHECK(all.host->fault().empty());
+}
+
+// Its joins are not answered before the record of the last one is given up.
+TEST_CASE("nobody is silent in a run that begins while its leader waits for a record") {
+    Fixture all(Keeping::Strictly);
+    all.receive(0, join_of("a"));
+    all.answer(1);
+    WorkerFinished finished;
+    finished.generation = Generation(1);
+    all.receive(10, finished);
+    all.receive(11, Goodbye{});
+    const std::string token = all.run().token;
+    REQUIRE(std::holds_alternative<Closed>(all.run().phase));
+    all.answer_badly(12);
+    REQUIRE(all.host->is_waiting());
+    all.receive(20, join_of("a", "p2"), ConnectionId(2));
+    REQUIRE(all.run().token != token);
+    for (int ms = 25; ms < 3010; ms += 5) {
+        while (!all.unanswered.empty()) {
+            all.answer_badly(ms);
+        }
+        all.run_until(ms);
+    }
+    CHECK(all.host->is_waiting());
+    CHECK_FALSE(all.has_said("was silent"));
+    CHECK_FALSE(all.run().nodes.empty());
+    all.run_until(3010);
+    CHECK(all.sent<Start>() == 2);
 }
 
 // A disk that was full when the first run began, and still is when the second does.

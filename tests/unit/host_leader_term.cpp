@@ -324,4 +324,14 @@ TEST_CASE("who comes to a daemon that does not lead is sent to the leader, or wa
     CHECK_FALSE(lobby.is_waiting(ConnectionId(5)));
 }
 
+TEST_CASE("history is to be forgotten at the first write of a term, and then by what was written") {
+    EtcdHistory history(100);
+    CHECK(history.is_full(1));
+    CHECK_FALSE(history.is_full(60));
+    CHECK_FALSE(history.is_full(39));
+    CHECK(history.is_full(1));
+    CHECK(history.is_full(1000));  // a record may be larger than all that
+    CHECK_FALSE(history.is_full(99));
+}
+
 }  // namespace ddprun::rdzv

@@ -38,6 +38,8 @@ TEST_CASE("requests carry keys as base64 and numbers as text") {
     CHECK(Json::parse(range_request("foo").body) == Json::parse(R"({"key":"Zm9v"})"));
     CHECK(Json::parse(range_request("foo", "fop", 16).body) ==
           Json::parse(R"({"key":"Zm9v","range_end":"Zm9w","limit":"16"})"));
+    CHECK(compaction_request(8).path == "/v3/kv/compaction");
+    CHECK(Json::parse(compaction_request(8).body) == Json::parse(R"({"revision":"8"})"));
     CHECK(watch_request("foo", 8).path == "/v3/watch");
     CHECK(Json::parse(watch_request("foo", 8).body) ==
           Json::parse(R"({"create_request":{"key":"Zm9v","start_revision":"8",)"
