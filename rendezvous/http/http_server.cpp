@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/check.hpp"
 #include "rendezvous/http/request_head.hpp"
 
 namespace ddprun::rdzv {
@@ -142,11 +143,13 @@ void HttpServer::Session::close() {
 }
 
 HttpServer::HttpServer(asio::io_context& io, const Limits& limits, Watched& watched,
-                       HttpAccess access)
+                       HttpAccess access, std::function<void(ConnectionId)> on_settled)
     : io_(io),
       limits_(limits),
       watched_(watched),
       access_(std::move(access)),
+      on_settled_(std::move(on_settled)),
+      places_(limits.watchers_max, WatchLimits().watchers_per_address_max),
       acceptor_(io),
       turns_(io, WatchLimits().watchers_at_once),
       texts_(io, WatchLimits().http_texts_bytes_max),
@@ -183,7 +186,8 @@ asio::awaitable<void> HttpServer::accept() {
             co_return;
         }
         std::optional<std::string> owner = owner_at(accepted.native_handle());
-        if (!owner || sessions_.size() >= limits_.watchers_max) {
+        // Those who have a place, and as many who ask.
+        if (!owner || sessions_.size() >= 2 * limits_.watchers_max) {
             continue;
         }
         Session& session = sessions_.emplace_back(io_, Socket(std::move(accepted)), std::nullopt);
@@ -192,8 +196,8 @@ asio::awaitable<void> HttpServer::accept() {
     }
 }
 
-bool HttpServer::adopt(UniqueFd socket, std::string peer) {
-    if (is_stopping_ || sessions_.size() >= limits_.watchers_max) {
+bool HttpServer::adopt(ConnectionId id, UniqueFd socket, std::string peer) {
+    if (is_stopping_) {
         return false;
     }
     sockaddr_storage address{};
@@ -208,10 +212,46 @@ bool HttpServer::adopt(UniqueFd socket, std::string peer) {
     }
     (void)socket.release();
     const bool is_here = is_of_this_machine(taken);
+    const std::string from = taken.remote_endpoint(failure).address().to_string();
     Session& session = sessions_.emplace_back(io_, Socket(std::move(taken)), is_here);
     session.peer = std::move(peer);
+    session.address = is_here ? std::string() : from;
+    session.unsettled = id;
+    unsettled_.emplace(id, &session);
     asio::co_spawn(io_, serve(session), asio::detached);
     return true;
+}
+
+std::optional<std::string> HttpServer::evict(ConnectionId id) {
+    const auto found = unsettled_.find(id);
+    if (found == unsettled_.end()) {
+        return std::nullopt;
+    }
+    found->second->close();
+    return found->second->peer;
+}
+
+void HttpServer::settle(Session& session) {
+    if (session.unsettled) {
+        const ConnectionId id = *std::exchange(session.unsettled, std::nullopt);
+        unsettled_.erase(id);
+        on_settled_(id);
+    }
+}
+
+/// For who has been admitted. Failure: he would stay, and there is none.
+Result<void> HttpServer::take_place(Session& session, bool stays) {
+    if (!session.has_place && places_.take(session.address)) {
+        session.has_place = true;
+        settle(session);
+    }
+    if (session.has_place || !stays) {
+        return {};
+    }
+    return Error{ErrorCode::Unreachable,
+                 fmt::format("{} watch over HTTP already, as many as may: ask again later, or for "
+                             "/status",
+                             places_.size())};
 }
 
 void HttpServer::arm(Session& session) {
@@ -226,6 +266,10 @@ asio::awaitable<void> HttpServer::serve(Session& session) {
     }
     session.deadline.set(std::nullopt);
     session.close();
+    settle(session);
+    if (session.has_place) {
+        places_.leave(session.address);
+    }
     // The handlers that this has cancelled have their turn first: they look at the session.
     co_await asio::post(io_, asio::use_awaitable);
     sessions_.remove_if([&session](const Session& one) { return &one == &session; });
@@ -267,7 +311,7 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
     if (incomplete) {
         co_return false;
     }
-    const bool keeps = parser.get().keep_alive();
+    bool keeps = parser.get().keep_alive();
     const Result<WatchRequest> request = judge(parser.get(), session.is_on_this_machine, access_);
     if (!request) {
         const bool may_go_on = keeps && request.error().code != ErrorCode::PermissionDenied;
@@ -275,9 +319,17 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
         co_return is_sent;
     }
     if (request->what == WatchRequest::What::Page) {
+        // Everybody may have it, and takes no place by that.
         const bool is_sent = co_await send_page(session, *request->file, keeps);
         co_return is_sent;
     }
+    const bool stays =
+        request->what == WatchRequest::What::Events || request->what == WatchRequest::What::Workers;
+    if (const Result<void> placed = take_place(session, stays); !placed) {
+        const bool is_sent = co_await send_error(session, placed.error(), false);
+        co_return is_sent;
+    }
+    keeps = keeps && session.has_place;
     if (request->what == WatchRequest::What::Events) {
         const Result<std::shared_ptr<const EventLog>> events = watched_.events(request->job);
         if (!events) {
@@ -309,13 +361,15 @@ asio::awaitable<bool> HttpServer::take_order(Session& session, boost::beast::fla
         const bool is_sent = co_await send_error(session, order.error(), false);
         co_return is_sent;
     }
+    const Result<void> placed = take_place(session, false);
+    DDP_CHECK(placed.has_value());
     http::request_parser<http::string_body> parser(std::move(head));
     const auto [failure, count] = co_await http::async_read(session.socket, buffer, parser,
                                                             asio::as_tuple(asio::use_awaitable));
     if (failure) {
         co_return false;
     }
-    const bool keeps = parser.get().keep_alive();
+    const bool keeps = parser.get().keep_alive() && session.has_place;
     order = parse_order_body(*std::move(order), parser.get().body(), limits_);
     if (!order) {
         const bool is_sent = co_await send_error(session, order.error(), keeps);
@@ -383,7 +437,7 @@ std::shared_ptr<HttpServer::Pending<TextMaker::Text>> HttpServer::want_text(
         const FiguresOf figures = request.figures;
         texts_.want(
             fmt::format("metrics {} {}", figures.nodes, figures.ranks),
-            [this, figures] { return watched_.metrics(figures, sessions_.size()); }, take);
+            [this, figures] { return watched_.metrics(figures, places_.size()); }, take);
     } else {
         const std::string job = request.job;
         texts_.want(

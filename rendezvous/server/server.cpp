@@ -56,7 +56,7 @@ Server::Server(asio::io_context& io, ServerOptions options)
       progress_(io, jobs_, make_progress_hooks()),
       reading_(io, jobs_, options_.limits, make_reading_hooks()),
       watched_(jobs_, progress_, reading_, options_.limits, options_.metrics_text),
-      http_(io, options_.limits, watched_, options_.http) {
+      http_(io, options_.limits, watched_, options_.http, [this](ConnectionId id) { left(id); }) {
     if (options_.is_one_of_several) {
         lobby_.emplace(options_.limits);
         watched_.send_to("");

@@ -143,7 +143,7 @@ private:
     void send_to_leader(Session& session);
 
     // server_watching.cpp: HTTP on its port
-    void hand_to_http(UniqueFd watcher);
+    void hand_to_http(ConnectionId id, UniqueFd watcher);
 
     // server_store.cpp: the store on its port
     [[nodiscard]] StoreServer::Say store_say();

@@ -173,6 +173,8 @@ std::optional<Instant> Server::make_room(const HalfOpen::Room& room) {
             found->second.connection.close();
         } else if (const auto newcomer = newcomers_.extract(evict->oldest)) {
             refuse(peer_name(newcomer.mapped().fd.get()), kWhy);
+        } else if (const std::optional<std::string> watcher = http_.evict(evict->oldest)) {
+            refuse(*watcher, kWhy);
         }
     }
     return std::nullopt;
@@ -238,8 +240,7 @@ void Server::hear(ConnectionId id) {
         left(id);
         for_store_.push_back(std::move(fd));
     } else if (is_of_http(first)) {
-        left(id);
-        hand_to_http(std::move(fd));
+        hand_to_http(id, std::move(fd));
     } else {
         open_session(id, newcomer.mapped().since, std::move(fd));
     }

@@ -1,17 +1,15 @@
 // HTTP on the daemon's port: who watches its jobs.
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "rendezvous/server/server.hpp"
 
 namespace ddprun::rdzv {
 
-void Server::hand_to_http(UniqueFd watcher) {
-    const std::string peer = peer_name(watcher.get());
-    if (!http_.adopt(std::move(watcher), peer)) {
-        refuse(peer,
-               fmt::format("{} watch over HTTP already, the limit", options_.limits.watchers_max));
+/// It is half-open until HTTP has admitted something that it asks for.
+void Server::hand_to_http(ConnectionId id, UniqueFd watcher) {
+    std::string peer = peer_name(watcher.get());
+    if (!http_.adopt(id, std::move(watcher), std::move(peer))) {
+        left(id);
     }
 }
 

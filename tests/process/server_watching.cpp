@@ -1,6 +1,8 @@
 // Goal: HTTP on the daemon's port: what it answers, to whom, and that agents share the port.
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <boost/asio/connect.hpp>
 
@@ -213,7 +215,29 @@ TEST_CASE("the daemon that does not lead says who does") {
     CHECK(post(io, daemon.port, "/jobs/llama/stop", operators, "{}").starts_with("HTTP/1.1 503 "));
 }
 
-TEST_CASE("above the limit of watchers one is turned away, and agents still join") {
+TEST_CASE("strangers who say one byte each keep no watcher out") {
+    boost::asio::io_context io;
+    Daemon::Options options;
+    options.limits.watchers_max = 8;
+    options.limits.half_open_per_source_max = 8;
+    options.limits.half_open_grace = Milliseconds(0);
+    const Daemon daemon(io, options);
+    std::vector<std::unique_ptr<Stranger>> strangers;
+    // Elsewhere, and then at the address that the watcher has, too.
+    for (const char* const from : {"127.0.0.2", "127.0.0.1"}) {
+        for (std::size_t i = 0; i < options.limits.watchers_max; ++i) {
+            strangers.push_back(std::make_unique<Stranger>(io, daemon.port, from));
+            strangers.back()->say("G");
+        }
+        run_until(io, [&] { return daemon.server->connection_count() == 0; });
+        CHECK(ask(io, daemon.port, "/status").starts_with("HTTP/1.1 200 "));
+    }
+    CHECK_FALSE(strangers.front()->is_closed);
+    run_until(io, [&] { return strangers[options.limits.watchers_max]->is_closed; });
+    CHECK(daemon.has_logged("it had not proved itself when newer connections came"));
+}
+
+TEST_CASE("above the limit of watchers nobody follows, and whoever asks once is answered") {
     boost::asio::io_context io;
     Daemon::Options options;
     options.limits.watchers_max = 2;
@@ -227,8 +251,13 @@ TEST_CASE("above the limit of watchers one is turned away, and agents still join
         return one.answer().find("formed") != std::string::npos &&
                two.answer().find("formed") != std::string::npos;
     });
-    CHECK(ask(io, daemon.port, "/status").empty());
-    CHECK(daemon.has_logged("2 watch over HTTP already"));
+    const Asker three(io, daemon.port, follows);
+    run_until(io, [&] { return three.is_done(); });
+    CHECK(three.answer().starts_with("HTTP/1.1 503 "));
+    CHECK(three.answer().find("2 watch over HTTP already") != std::string::npos);
+    const Asker status(io, daemon.port, "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    run_until(io, [&] { return status.is_done(); });  // though it did not ask for the end
+    CHECK(status.answer().starts_with("HTTP/1.1 200 "));
     Agent bert(io, {.port = daemon.port, .job = "bert"});
     run_until(io, [&] { return bert.last<Start>() != nullptr; });
     CHECK_FALSE(one.is_done());
