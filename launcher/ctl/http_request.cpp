@@ -73,6 +73,7 @@ Result<void> HttpRequest::send(UniqueFd connected, int family, const std::string
     error_code failure;
     http::request<http::empty_body> request(http::verb::get, target, kHttpVersion);
     request.set(http::field::host, host);
+    request.set("Sec-Fetch-Site", "none");  // This is no page of another site.
     if (!token.empty()) {
         request.set(http::field::authorization, "Bearer " + token);
     }

@@ -30,10 +30,25 @@ bool shows(std::string_view authorization, const JobSecret& token) {
     return equal_in_constant_time(given, http_token_of(token));
 }
 
-/// Whether this Host header names this machine. It has a port, unless that is HTTP's own.
-bool is_ours(std::string_view host, const std::string& hostname) {
+/// What a Host header names. It has a port, unless that is HTTP's own.
+Result<Endpoint> read_host(std::string_view host) {
     const Result<Endpoint> given = parse_endpoint(host);
-    const Result<Endpoint> named = given ? given : parse_endpoint(fmt::format("{}:80", host));
+    return given ? given : parse_endpoint(fmt::format("{}:80", host));
+}
+
+bool is_loopback(std::string_view host) {
+    const Result<Endpoint> named = read_host(host);
+    if (!named) {
+        return false;
+    }
+    boost::system::error_code failure;
+    const auto address = boost::asio::ip::make_address(named->host, failure);
+    return failure ? named->host == "localhost" : address.is_loopback();
+}
+
+/// Whether this Host header names this machine.
+bool is_ours(std::string_view host, const std::string& hostname) {
+    const Result<Endpoint> named = read_host(host);
     if (!named) {
         return false;
     }
@@ -46,7 +61,13 @@ Error denied(std::string what) {
     return {ErrorCode::PermissionDenied, std::move(what)};
 }
 
-Result<void> check_origin(const HttpCaller& caller) {
+/// A browser loads images and scripts of other sites without an Origin, but says whose page asks.
+Result<void> check_site(const HttpCaller& caller) {
+    if (!caller.fetch_site.empty() && caller.fetch_site != "none" &&
+        caller.fetch_site != "same-origin") {
+        return denied(fmt::format("Sec-Fetch-Site {}: pages of other sites are not answered",
+                                  printable(caller.fetch_site, kHeaderColumns)));
+    }
     if (!caller.origin.empty() && caller.origin != fmt::format("http://{}", caller.host)) {
         return denied(fmt::format("Origin {}: pages of other sites are not answered",
                                   printable(caller.origin, kHeaderColumns)));
@@ -89,14 +110,24 @@ Result<void> admit(const HttpAccess& access, const HttpCaller& caller) {
         return denied(fmt::format("Host {}: ask by this machine's address, or as localhost",
                                   printable(caller.host, kHeaderColumns)));
     }
-    return check_origin(caller);
+    return check_site(caller);
+}
+
+Result<void> admit_reader(const HttpCaller& caller) {
+    if (!caller.authorization.empty() || !caller.fetch_site.empty() || is_loopback(caller.host)) {
+        return {};
+    }
+    return denied(fmt::format(
+        "Host {}: nodes are asked for logs and stacks by who asks as localhost, with a token, or "
+        "with the header Sec-Fetch-Site: none, which no page of another site can send",
+        printable(caller.host, kHeaderColumns)));
 }
 
 Result<void> admit_operator(const HttpAccess& access, const HttpCaller& caller) {
     if (!access.operator_token) {
         return denied("this rendezvous takes no orders; start it with --operator-secret-file FILE");
     }
-    if (const Result<void> checked = check_origin(caller); !checked) {
+    if (const Result<void> checked = check_site(caller); !checked) {
         return checked;
     }
     if (!shows(caller.authorization, *access.operator_token)) {

@@ -23,6 +23,7 @@ struct HttpCaller {
     std::string_view origin;
     std::string_view authorization;
     std::string_view content_type;
+    std::string_view fetch_site;  ///< Sec-Fetch-Site: whose page asks, as a browser tells
 };
 
 /// What is sent as `Authorization: Bearer ` to show it. Never write it anywhere else.
@@ -33,6 +34,11 @@ struct HttpCaller {
 /// address, "localhost" or its name (else it may be DNS that was rebound), and must not come from
 /// another site. Pure; the texts may be anybody's.
 [[nodiscard]] Result<void> admit(const HttpAccess& access, const HttpCaller& caller);
+
+/// Whether an admitted `caller` may make nodes read logs and stacks. A browser that loads an image
+/// sends no Origin, and Sec-Fetch-Site only to addresses that it trusts: loopback ones. At others
+/// the header is needed, or the token. Pure.
+[[nodiscard]] Result<void> admit_reader(const HttpCaller& caller);
 
 /// Whether `caller` may give orders: who shows the operators' token, in a request that no form of
 /// another site's page can make. PermissionDenied: nobody may, or not from that page; BadSecret: it

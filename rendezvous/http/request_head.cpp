@@ -17,7 +17,8 @@ HttpCaller caller_of(const http::request_header<http::fields>& head, bool is_on_
             .host = text_of(head[http::field::host]),
             .origin = text_of(head[http::field::origin]),
             .authorization = text_of(head[http::field::authorization]),
-            .content_type = text_of(head[http::field::content_type])};
+            .content_type = text_of(head[http::field::content_type]),
+            .fetch_site = text_of(head["Sec-Fetch-Site"])};
 }
 
 }  // namespace
@@ -32,9 +33,18 @@ Result<WatchRequest> judge(const http::request_header<http::fields>& head,
                                          (access.token || access.operator_token);
     // On the Unix socket of a run a browser is behind somebody's forwarding, and names a host.
     const bool is_no_browser = !is_on_this_machine && head.find(http::field::host) == head.end();
-    if (!is_where_token_is_typed && !is_no_browser) {
-        const HttpCaller caller = caller_of(head, is_on_this_machine.value_or(true));
-        if (const Result<void> admitted = admit(access, caller); !admitted) {
+    if (is_where_token_is_typed || is_no_browser) {
+        return request;
+    }
+    HttpCaller caller = caller_of(head, is_on_this_machine.value_or(true));
+    if (request && request->what == WatchRequest::What::Page) {
+        caller.fetch_site = {};  // Links from other sites lead here, and it has nothing of any job.
+    }
+    if (const Result<void> admitted = admit(access, caller); !admitted) {
+        return admitted.error();
+    }
+    if (request && request->what == WatchRequest::What::Workers) {
+        if (const Result<void> admitted = admit_reader(caller); !admitted) {
             return admitted.error();
         }
     }

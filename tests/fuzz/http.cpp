@@ -81,6 +81,10 @@ void ask(std::string_view bytes, std::size_t piece) {
     DDP_CHECK(!here || owner, "who has to ask for permission got more");
     if (here) {
         DDP_CHECK(head.find(http::field::host) != head.end(), "no host was named");
+        const std::string site(head["Sec-Fetch-Site"]);
+        DDP_CHECK(here->what == WatchRequest::What::Page || site.empty() || site == "none" ||
+                      site == "same-origin",
+                  "a page of another site was answered");
         DDP_CHECK(here->job == owner->job && here->from == owner->from, owner->job);
     }
 }

@@ -189,6 +189,8 @@ TEST_CASE("an order over HTTP needs the operators' token, JSON, and no page of a
     CHECK(answer(with.port, right + "Content-Type: text/plain\r\n").starts_with("HTTP/1.1 400 "));
     CHECK(answer(with.port, right + kJson + "Origin: http://evil.example\r\n")
               .starts_with("HTTP/1.1 403 "));
+    CHECK(answer(with.port, right + kJson + "Sec-Fetch-Site: cross-site\r\n")
+              .starts_with("HTTP/1.1 403 "));
     CHECK(ask(io, with.port, "/jobs/llama/restart", "Host: localhost\r\n" + right)
               .starts_with("HTTP/1.1 404 "));
     CHECK(one.last<Stop>() == nullptr);

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "rendezvous/http/http_request.hpp"
 #include "rendezvous/http/page_files.hpp"
@@ -69,6 +72,60 @@ TEST_CASE("a page of another site is not answered") {
     CHECK_FALSE(from("https://localhost:29400"));
     CHECK_FALSE(from("http://evil.example"));
     CHECK_FALSE(from("null"));
+}
+
+/// What a GET of `target` is judged to be, with these headers; nothing: it is answered.
+std::optional<ErrorCode> refusal_of(const char* target,
+                                    const std::vector<std::pair<const char*, const char*>>& headers,
+                                    std::optional<bool> is_here = true) {
+    namespace http = boost::beast::http;
+    http::request_header<http::fields> head;
+    head.method(http::verb::get);
+    head.target(target);
+    for (const auto& [name, value] : headers) {
+        head.set(name, value);
+    }
+    const Result<WatchRequest> request =
+        judge(head, is_here, {.token = std::nullopt, .hostname = "gpu-01"});
+    return request ? std::optional<ErrorCode>() : std::optional(request.error().code);
+}
+
+TEST_CASE("an image or script of another site is not answered, though it has no Origin") {
+    for (const char* const target : {"/stacks", "/logs", "/status", "/events", "/metrics"}) {
+        CAPTURE(target);
+        for (const char* const site : {"cross-site", "same-site", "", "something new"}) {
+            CAPTURE(site);
+            const bool is_answered_there = std::string_view(site).empty();
+            for (const std::optional<bool> is_here : {std::optional(true), std::optional<bool>()}) {
+                CHECK((refusal_of(target, {{"Host", "localhost:29400"}, {"Sec-Fetch-Site", site}},
+                                  is_here) == std::nullopt) == is_answered_there);
+            }
+        }
+        for (const char* const site : {"none", "same-origin"}) {
+            CHECK(refusal_of(target, {{"Host", "localhost"}, {"Sec-Fetch-Site", site}}) ==
+                  std::nullopt);
+        }
+        CHECK(refusal_of(target, {{"Host", "127.0.0.1:29400"}}) == std::nullopt);
+    }
+    // A link to the page works; it has nothing of any job.
+    CHECK(refusal_of("/", {{"Host", "localhost"}, {"Sec-Fetch-Site", "cross-site"}}) ==
+          std::nullopt);
+}
+
+TEST_CASE("where browsers do not say whose page asks, nodes are not asked") {
+    for (const char* const host : {"gpu-01:29400", "10.0.0.7:29400", "[fe80::1]:29400"}) {
+        CAPTURE(host);
+        CHECK(refusal_of("/stacks", {{"Host", host}}) == ErrorCode::PermissionDenied);
+        CHECK(refusal_of("/logs", {{"Host", host}}) == ErrorCode::PermissionDenied);
+        CHECK(refusal_of("/status", {{"Host", host}}) == std::nullopt);
+        CHECK(refusal_of("/metrics", {{"Host", host}}) == std::nullopt);
+        CHECK(refusal_of("/stacks", {{"Host", host}, {"Sec-Fetch-Site", "none"}}) == std::nullopt);
+    }
+    for (const char* const host : {"localhost:8080", "127.0.0.1", "127.0.0.2:29400", "[::1]"}) {
+        CAPTURE(host);
+        CHECK(refusal_of("/stacks", {{"Host", host}}) == std::nullopt);
+    }
+    CHECK(refusal_of("/stacks", {}, std::nullopt) == std::nullopt);
 }
 
 TEST_CASE("who shows the token is answered wherever it is") {
