@@ -11,7 +11,6 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -21,7 +20,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.hpp"
-#include "rendezvous/http/request_head.hpp"
 
 namespace ddprun::rdzv {
 
@@ -129,16 +127,16 @@ std::optional<std::string> Watched::take_read(std::uint64_t /*reading*/) {
     return std::nullopt;
 }
 
-HttpServer::Session::Session(asio::io_context& io, Socket connection,
+HttpServer::Session::Session(asio::io_context& io, HttpStream connection,
                              std::optional<bool> on_this_machine)
-    : socket(std::move(connection)),
+    : stream(std::move(connection)),
       deadline(io, [this] { close(); }),
       turn(io),
-      is_on_this_machine(on_this_machine) {}
+      way{.is_on_this_machine = on_this_machine, .is_hidden = stream.has_tls()} {}
 
 void HttpServer::Session::close() {
     error_code ignored;
-    socket.close(ignored);
+    stream.socket().close(ignored);
     turn.has_come.cancel();
 }
 
@@ -190,30 +188,23 @@ asio::awaitable<void> HttpServer::accept() {
         if (!owner || sessions_.size() >= 2 * limits_.watchers_max) {
             continue;
         }
-        Session& session = sessions_.emplace_back(io_, Socket(std::move(accepted)), std::nullopt);
+        Session& session =
+            sessions_.emplace_back(io_, HttpStream(Socket(std::move(accepted))), std::nullopt);
         session.peer = *std::move(owner);
         asio::co_spawn(io_, serve(session), asio::detached);
     }
 }
 
-bool HttpServer::adopt(ConnectionId id, UniqueFd socket, std::string peer) {
+bool HttpServer::adopt(ConnectionId id, Adopted connected, std::string peer) {
     if (is_stopping_) {
         return false;
     }
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    ::getsockname(socket.get(), static_cast<sockaddr*>(static_cast<void*>(&address)), &size);
-    asio::ip::tcp::socket taken(io_);
+    const bool is_here = is_of_this_machine(connected.socket);
     error_code failure;
-    taken.assign(address.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(),
-                 socket.get(), failure);
-    if (failure) {
-        return false;
-    }
-    (void)socket.release();
-    const bool is_here = is_of_this_machine(taken);
-    const std::string from = taken.remote_endpoint(failure).address().to_string();
-    Session& session = sessions_.emplace_back(io_, Socket(std::move(taken)), is_here);
+    const std::string from = connected.socket.remote_endpoint(failure).address().to_string();
+    HttpStream stream(Socket(std::move(connected.socket)), std::move(connected.tls),
+                      std::move(connected.seen));
+    Session& session = sessions_.emplace_back(io_, std::move(stream), is_here);
     session.peer = std::move(peer);
     session.address = is_here ? std::string() : from;
     session.unsettled = id;
@@ -264,6 +255,7 @@ asio::awaitable<void> HttpServer::serve(Session& session) {
     while (goes_on && !is_stopping_) {
         goes_on = co_await answer_one(session, buffer);
     }
+    co_await say_end(session);
     session.deadline.set(std::nullopt);
     session.close();
     settle(session);
@@ -274,6 +266,16 @@ asio::awaitable<void> HttpServer::serve(Session& session) {
     co_await asio::post(io_, asio::use_awaitable);
     sessions_.remove_if([&session](const Session& one) { return &one == &session; });
     end_if_last();
+}
+
+/// Else who asked cannot tell whether somebody on the way has cut the answer off.
+asio::awaitable<void> HttpServer::say_end(Session& session) {
+    const std::string words = session.stream.last_words();
+    if (!words.empty()) {
+        arm(session);
+        co_await asio::async_write(session.stream.socket(), asio::buffer(words),
+                                   asio::as_tuple(asio::use_awaitable));
+    }
 }
 
 void HttpServer::end_if_last() {
@@ -291,7 +293,7 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
     arm(session);
     session.is_idle = true;
     const auto [failure, count] = co_await http::async_read_header(
-        session.socket, buffer, parser, asio::as_tuple(asio::use_awaitable));
+        session.stream, buffer, parser, asio::as_tuple(asio::use_awaitable));
     session.is_idle = false;
     if (failure) {
         co_return false;
@@ -306,13 +308,13 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
         const bool goes_on = co_await take_order(session, buffer, parser);
         co_return goes_on;
     }
-    const auto [incomplete, rest] = co_await http::async_read(session.socket, buffer, parser,
+    const auto [incomplete, rest] = co_await http::async_read(session.stream, buffer, parser,
                                                               asio::as_tuple(asio::use_awaitable));
     if (incomplete) {
         co_return false;
     }
     bool keeps = parser.get().keep_alive();
-    const Result<WatchRequest> request = judge(parser.get(), session.is_on_this_machine, access_);
+    const Result<WatchRequest> request = judge(parser.get(), session.way, access_);
     if (!request) {
         const bool may_go_on = keeps && request.error().code != ErrorCode::PermissionDenied;
         const bool is_sent = co_await send_error(session, request.error(), may_go_on);
@@ -355,8 +357,7 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
 /// Who may not give one is sent away before its body is read.
 asio::awaitable<bool> HttpServer::take_order(Session& session, boost::beast::flat_buffer& buffer,
                                              HeadParser& head) {
-    Result<OperatorOrder> order =
-        judge_order(head.get(), session.is_on_this_machine, access_, limits_);
+    Result<OperatorOrder> order = judge_order(head.get(), session.way, access_, limits_);
     if (!order) {
         const bool is_sent = co_await send_error(session, order.error(), false);
         co_return is_sent;
@@ -364,7 +365,7 @@ asio::awaitable<bool> HttpServer::take_order(Session& session, boost::beast::fla
     const Result<void> placed = take_place(session, false);
     DDP_CHECK(placed.has_value());
     http::request_parser<http::string_body> parser(std::move(head));
-    const auto [failure, count] = co_await http::async_read(session.socket, buffer, parser,
+    const auto [failure, count] = co_await http::async_read(session.stream, buffer, parser,
                                                             asio::as_tuple(asio::use_awaitable));
     if (failure) {
         co_return false;
@@ -424,7 +425,7 @@ asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::s
     answer.prepare_payload();
     arm(session);
     const auto [failure, count] =
-        co_await http::async_write(session.socket, answer, asio::as_tuple(asio::use_awaitable));
+        co_await http::async_write(session.stream, answer, asio::as_tuple(asio::use_awaitable));
     co_return !failure && keeps;
 }
 
@@ -468,14 +469,14 @@ asio::awaitable<bool> HttpServer::send_text(Session& session, WatchRequest reque
     if (goes_on) {
         arm(session);
         const auto [failure, count] = co_await http::async_write_header(
-            session.socket, serializer, asio::as_tuple(asio::use_awaitable));
+            session.stream, serializer, asio::as_tuple(asio::use_awaitable));
         goes_on = !failure;
     }
     for (std::string_view left = *text; goes_on && !left.empty();) {
         const auto piece = asio::buffer(left.substr(0, limits_.http_batch_bytes_max));
         arm(session);
         const auto [failure, count] =
-            co_await asio::async_write(session.socket, piece, asio::as_tuple(asio::use_awaitable));
+            co_await asio::async_write(session.stream, piece, asio::as_tuple(asio::use_awaitable));
         left.remove_prefix(piece.size());
         goes_on = !failure;
         if (goes_on && !left.empty()) {
@@ -496,7 +497,7 @@ asio::awaitable<bool> HttpServer::send_page(Session& session, const PageFile& fi
     answer.prepare_payload();
     arm(session);
     const auto [failure, count] =
-        co_await http::async_write(session.socket, answer, asio::as_tuple(asio::use_awaitable));
+        co_await http::async_write(session.stream, answer, asio::as_tuple(asio::use_awaitable));
     co_return !failure && keeps;
 }
 
@@ -509,7 +510,7 @@ asio::awaitable<bool> HttpServer::begin_stream(Session& session, const char* typ
     http::response_serializer<http::empty_body> serializer(answer);
     arm(session);
     const auto [failure, count] = co_await http::async_write_header(
-        session.socket, serializer, asio::as_tuple(asio::use_awaitable));
+        session.stream, serializer, asio::as_tuple(asio::use_awaitable));
     session.deadline.set(std::nullopt);
     co_return !failure;
 }
@@ -517,11 +518,11 @@ asio::awaitable<bool> HttpServer::begin_stream(Session& session, const char* typ
 asio::awaitable<void> HttpServer::end_stream(Session& session) {
     const auto end = http::make_chunk_last();
     arm(session);
-    co_await asio::async_write(session.socket, end, asio::as_tuple(asio::use_awaitable));
+    co_await asio::async_write(session.stream, end, asio::as_tuple(asio::use_awaitable));
 }
 
 void HttpServer::watch_peer(Session& session) {
-    session.socket.async_wait(Socket::wait_read, [&session](error_code cancelled) {
+    session.stream.socket().async_wait(Socket::wait_read, [&session](error_code cancelled) {
         if (!cancelled) {
             session.has_peer_spoken = true;
             session.turn.has_come.cancel();
@@ -603,18 +604,18 @@ asio::awaitable<bool> HttpServer::await_news(Session& session) {
 }
 
 asio::awaitable<bool> HttpServer::await_place(Session& session) {
-    if (!session.has_peer_spoken && session.socket.is_open()) {
+    if (!session.has_peer_spoken && session.stream.socket().is_open()) {
         co_await session.turn.has_come.async_wait(asio::as_tuple(asio::use_awaitable));
     }
     turns_.leave(session.turn);
-    co_return !session.has_peer_spoken && session.socket.is_open();
+    co_return !session.has_peer_spoken && session.stream.socket().is_open();
 }
 
 asio::awaitable<bool> HttpServer::send_batch(Session& session, const std::string& batch) {
     const auto chunk = http::make_chunk(asio::buffer(batch));
     arm(session);
     const auto [failure, count] =
-        co_await asio::async_write(session.socket, chunk, asio::as_tuple(asio::use_awaitable));
+        co_await asio::async_write(session.stream, chunk, asio::as_tuple(asio::use_awaitable));
     session.deadline.set(std::nullopt);
     co_return !failure;
 }

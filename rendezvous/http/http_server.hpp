@@ -10,8 +10,8 @@
 #include <string>
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -28,6 +28,8 @@
 #include "rendezvous/http/fair_turns.hpp"
 #include "rendezvous/http/http_access.hpp"
 #include "rendezvous/http/http_request.hpp"
+#include "rendezvous/http/http_stream.hpp"
+#include "rendezvous/http/request_head.hpp"
 #include "rendezvous/http/text_maker.hpp"
 #include "rendezvous/http/watcher_places.hpp"
 #include "rendezvous/wire/control.hpp"
@@ -98,10 +100,16 @@ public:
     /// Serves who connects to `socket`, which listens. Once.
     [[nodiscard]] Result<void> start(UniqueFd socket);
 
-    /// Serves who has connected to this TCP socket and has been read nothing from, as far as
-    /// admit() lets it; `peer` names it to people. The caller bounds how many may be unsettled.
-    /// False, and it is closed: the socket cannot be used, or the server is stopping.
-    [[nodiscard]] bool adopt(ConnectionId id, UniqueFd socket, std::string peer);
+    /// What a watcher has connected to.
+    struct Adopted {
+        boost::asio::ip::tcp::socket socket;
+        std::unique_ptr<TlsChannel> tls;  ///< null: none; else its handshake is over
+        std::string seen;                 ///< with TLS: what was read of it already
+    };
+
+    /// Serves who has connected, as far as admit() lets it; `peer` names it to people. The caller
+    /// bounds how many may be unsettled. False, and it is closed: the server is stopping.
+    [[nodiscard]] bool adopt(ConnectionId id, Adopted connected, std::string peer);
 
     /// Closes `id` if it is not settled yet; its peer, if so.
     [[nodiscard]] std::optional<std::string> evict(ConnectionId id);
@@ -114,25 +122,24 @@ public:
     void stop(std::function<void()> done);
 
 private:
-    using Socket = boost::asio::generic::stream_protocol::socket;
+    using Socket = HttpStream::Socket;
     using HeadParser = boost::beast::http::request_parser<boost::beast::http::empty_body>;
 
     struct Session {
-        Session(boost::asio::io_context& io, Socket connection,
+        Session(boost::asio::io_context& io, HttpStream connection,
                 std::optional<bool> on_this_machine);
 
         /// The loop goes on: it is woken for what is pending.
         void close();
 
-        Socket socket;
+        HttpStream stream;
         DeadlineTimer deadline;         ///< of a request or an answer: then it is dropped
         FairTurns::Place turn;          ///< to do a piece of work for it
         bool is_awaiting_news = false;  ///< then it lines up for that
         bool is_idle = true;            ///< no request of it is answered
         bool has_peer_spoken = false;   ///< while it follows: it has hung up, or has no business
-        std::optional<bool>
-            is_on_this_machine;                 ///< none: on the Unix socket, whose uid was checked
-        std::string peer;                       ///< for people
+        HttpWay way;                    ///< on the Unix socket the uid was checked
+        std::string peer;               ///< for people
         std::optional<ConnectionId> unsettled;  ///< adopted, and nothing of it was admitted yet
         std::string address;                    ///< of its WatcherPlaces; empty: this machine's
         bool has_place = false;
@@ -169,6 +176,7 @@ private:
     boost::asio::awaitable<bool> begin_stream(Session& session, const char* type);
     boost::asio::awaitable<void> end_stream(Session& session);
     boost::asio::awaitable<void> send_read(Session& session, std::uint64_t reading);
+    boost::asio::awaitable<void> say_end(Session& session);
     void watch_peer(Session& session);
     boost::asio::awaitable<bool> await_turn(Session& session);
     boost::asio::awaitable<bool> await_news(Session& session);

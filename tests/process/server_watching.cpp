@@ -101,9 +101,9 @@ TEST_CASE("another site's page, a rebound name and a wrong token are refused on 
             .empty());
 }
 
-/// 64 digits: of secret_of().
+/// What an operator sends who holds secret_of().
 std::string digits_of(unsigned char byte) {
-    return http_token_of(secret_of(byte));
+    return order_token_of(secret_of(byte));
 }
 
 /// Posts an order; `headers` as they are.
@@ -183,6 +183,15 @@ TEST_CASE("an order over HTTP needs the operators' token, JSON, and no page of a
         CHECK(answer(with.port, "Authorization: Bearer " + digits_of(secret) + "\r\n" + kJson)
                   .starts_with("HTTP/1.1 401 "));
     }
+    // The secret is the key of the handshake: it does not travel.
+    const std::string secret =
+        answer(with.port, "Authorization: Bearer " + http_token_of(secret_of(9)) + "\r\n" + kJson);
+    CHECK(secret.starts_with("HTTP/1.1 401 "));
+    CHECK(secret.find("that is the operators' secret itself") != std::string::npos);
+    CHECK(secret.find("`ddpctl token ") != std::string::npos);
+    CHECK(ask(io, with.port, "/status",
+              "Host: localhost\r\nAuthorization: Bearer " + http_token_of(secret_of(9)) + "\r\n")
+              .find("that is the operators' secret itself") != std::string::npos);
     CHECK(answer(without.port, right + kJson).starts_with("HTTP/1.1 403 "));
     CHECK(answer(without.port, right + kJson).find("takes no orders") != std::string::npos);
     CHECK(answer(with.port, right).starts_with("HTTP/1.1 400 "));

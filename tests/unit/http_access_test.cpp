@@ -86,7 +86,7 @@ std::optional<ErrorCode> refusal_of(const char* target,
         head.set(name, value);
     }
     const Result<WatchRequest> request =
-        judge(head, is_here, {.token = std::nullopt, .hostname = "gpu-01"});
+        judge(head, {.is_on_this_machine = is_here}, {.token = std::nullopt, .hostname = "gpu-01"});
     return request ? std::optional<ErrorCode>() : std::optional(request.error().code);
 }
 
@@ -149,6 +149,59 @@ TEST_CASE("who shows the token is answered wherever it is") {
     CHECK_FALSE(is_answered({}, {.is_on_this_machine = false,
                                  .host = "localhost",
                                  .authorization = "Bearer " + digits("00")}));
+}
+
+TEST_CASE("an operator's token is derived from the secret, which itself is none") {
+    JobSecret::Bytes bytes{};
+    bytes.fill(0xab);
+    const JobSecret secret(bytes, "operators");
+    const HttpAccess access{.token = std::nullopt, .operator_secret = secret, .hostname = {}};
+    const std::string token = order_token_of(secret);
+    // printf 'ddprun http orders\0' | openssl dgst -sha256 -mac hmac -macopt hexkey:abab…ab
+    CHECK(token == "599b88ea98f39a26afe560fa48218e18398559e78a5aa870f6bfc7301dafa937");
+    const auto says = [&](const std::string& digits) {
+        const Result<void> admitted = admit(access, {.authorization = "Bearer " + digits});
+        return admitted ? std::string() : admitted.error().what;
+    };
+    CHECK(says(token).empty());
+    CHECK(says(digits("ab")).find("that is the operators' secret itself") == 0);
+    CHECK(says(digits("AB")).find("that is the operators' secret itself") == 0);
+    CHECK(says(digits("cd")).find("the token is not that of") == 0);
+}
+
+TEST_CASE("where TLS is spoken other machines are answered in nothing else") {
+    namespace http = boost::beast::http;
+    HttpAccess access = access_with_token();
+    access.operator_secret = access.token;
+    access.has_tls = true;
+    http::request_header<http::fields> head;
+    head.method(http::verb::get);
+    head.set(http::field::host, "head:29400");
+    const auto says = [&](const char* target, const HttpWay& way) {
+        head.target(target);
+        const Result<WatchRequest> request = judge(head, way, access);
+        return request ? std::string() : request.error().what;
+    };
+    const HttpWay in_clear{.is_on_this_machine = false};
+    const HttpWay hidden{.is_on_this_machine = false, .is_hidden = true};
+    const std::string asks_for_https = "HTTP in clear with its own machine only: ask https://head:";
+    // Nor the page, in which a token would be typed.
+    for (const char* const target : {"/", "/status", "/nothing"}) {
+        CHECK(says(target, in_clear).find(asks_for_https) != std::string::npos);
+        CHECK(says(target, in_clear).find("make another") == std::string::npos);
+    }
+    CHECK(says("/", hidden).empty());
+    CHECK_FALSE(says("/status", hidden).empty());
+    head.set(http::field::authorization, "Bearer " + digits("ab"));
+    CHECK(says("/status", hidden).empty());
+    CHECK(says("/status", in_clear).find("in clear: make another") != std::string::npos);
+    head.set(http::field::authorization, "Bearer " + order_token_of(*access.operator_secret));
+    head.set(http::field::content_type, "application/json");
+    head.method(http::verb::post);
+    head.target("/jobs/llama/stop");
+    CHECK(judge_order(head, hidden, access, Limits()));
+    const Result<OperatorOrder> order = judge_order(head, in_clear, access, Limits());
+    CHECK(order.error().what.find(asks_for_https) != std::string::npos);
 }
 
 TEST_CASE("what is asked for is a path, a job and where to begin") {
@@ -253,7 +306,7 @@ TEST_CASE("the page is for who is answered, and where a token can be typed in, f
         head.method(http::verb::get);
         head.target(target);
         head.set(http::field::host, "head.cluster.example:29400");
-        const Result<WatchRequest> request = judge(head, is_here, access);
+        const Result<WatchRequest> request = judge(head, {.is_on_this_machine = is_here}, access);
         return request ? std::optional<ErrorCode>() : std::optional(request.error().code);
     };
     const HttpAccess named{.token = std::nullopt, .hostname = "head.cluster.example"};
