@@ -173,9 +173,9 @@ struct Limits {
     std::size_t event_text_bytes_max = 4096;                   ///< of each text in an event
     std::size_t events_waiting_max = 4096;  ///< for a slow disk; then the file goes without some
     std::uint64_t events_file_bytes_max = std::uint64_t{64} << 20;  ///< of one run: years of it
-    std::size_t restarts_kept_max = 64;        ///< of one run, each with its phases; the newest
-    std::size_t restarts_shown_max = 5;        ///< of these, at the job's end; report.json has all
-    std::size_t watchers_max = 1024;           ///< HTTP connections at once
+    std::size_t restarts_kept_max = 64;  ///< of one run, each with its phases; the newest
+    std::size_t restarts_shown_max = 5;  ///< of these, at the job's end; report.json has all
+    std::size_t watchers_max = 1024;  ///< admitted over HTTP, here; of all other machines as many
     std::size_t http_header_bytes_max = 8192;  ///< of one request
     std::size_t http_body_bytes_max = 4096;    ///< of what an operator asks for; no other has one
     std::size_t http_batch_bytes_max = std::size_t{64} << 10;  ///< of events, in one write

@@ -23,6 +23,8 @@ struct WatchLimits {
     std::size_t watch_orders_max = 64;  ///< nodes told so in one turn of the daemon's loop
     std::size_t watch_lines_max = 64;   ///< nodes whose news are passed on in one turn of it
     std::size_t watchers_at_once = 4;   ///< that HTTP is spoken with in one turn of it
+    /// of one address of another machine, of Limits::watchers_max: no one takes all
+    std::size_t watchers_per_address_max = 256;
     std::size_t http_texts_bytes_max = std::size_t{64} << 20;  ///< of answers, until taken
     std::size_t status_ranks_max = 65536;  ///< ranks listed in one answer to /status
     /// steps/s are over at least so much, where the rank has trained so long: some dozens of steps

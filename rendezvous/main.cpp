@@ -86,7 +86,8 @@ options:
                         another goes on and no worker restarts
   --advertise HOST:PORT where agents reach this one of several (default: where it listens)
   --tls-cert FILE, --tls-key FILE
-                        speak TLS 1.3 only, with this certificate and its private key (PEM)
+                        speak TLS 1.3 only, with this certificate and its private key (PEM). HTTP
+                        is HTTPS then; in clear only programs of this machine are answered
   --tls-ca FILE         and let in only who shows a certificate of this authority
   --http-token-file FILE
                         answer HTTP (/status, /events) to other machines, too, if they send the 64
@@ -95,7 +96,8 @@ options:
   --operator-secret-file FILE
                         take orders (ddpctl drain, restart, hold, stop, ...) from whoever holds the
                         64 hexadecimal digits in FILE, which must not be the secret of the nodes;
-                        over HTTP as `Authorization: Bearer DIGITS`. Without it none are taken
+                        over HTTP they need what `ddpctl token` prints of it, as
+                        `Authorization: Bearer TOKEN`. Without it none are taken
   --insecure            no secret: everybody who reaches the port may join and end jobs
   --serve-tcpstore      be a store for plain torchrun on the same port, too:
                         torchrun --rdzv-backend c10d --rdzv-endpoint HOST:PORT --rdzv-conf is_host=0
@@ -318,6 +320,25 @@ Result<LeadershipOptions> parse_ha(const std::string& text) {
     return options;
 }
 
+/// It travels, so it is no secret that proves anything else.
+Result<void> read_http_token(const std::string& file, ServerOptions& options) {
+    if (file.empty()) {
+        return {};
+    }
+    Result<JobSecret> token = load_secret(file);
+    if (!token) {
+        return Error{token.error().code, "--http-token-file: " + token.error().what};
+    }
+    if (options.secret && is_same(*token, *options.secret)) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("--http-token-file {}: it is the secret of the nodes, which must "
+                                 "not travel; make another: openssl rand -hex 32",
+                                 file)};
+    }
+    options.http.token = *std::move(token);
+    return {};
+}
+
 /// Who joins a job is no operator by that.
 Result<void> read_operator_secret(const std::string& file, ServerOptions& options) {
     if (file.empty()) {
@@ -336,7 +357,7 @@ Result<void> read_operator_secret(const std::string& file, ServerOptions& option
                                  "be operators; make another: openssl rand -hex 32",
                                  file, is_it(options.secret) ? "the nodes" : "who watches")};
     }
-    options.http.operator_token = *secret;
+    options.http.operator_secret = *secret;
     options.operator_secret = *std::move(secret);
     return {};
 }
@@ -361,12 +382,8 @@ int run(const Flags& flags) {
         }
         options.secret = *std::move(secret);
     }
-    if (!flags.http_token_file.empty()) {
-        Result<JobSecret> token = load_secret(flags.http_token_file);
-        if (!token) {
-            return complain({token.error().code, "--http-token-file: " + token.error().what});
-        }
-        options.http.token = *std::move(token);
+    if (const Result<void> read = read_http_token(flags.http_token_file, options); !read) {
+        return complain(read.error());
     }
     if (const Result<void> read = read_operator_secret(flags.operator_secret_file, options);
         !read) {

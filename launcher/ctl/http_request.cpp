@@ -3,12 +3,17 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <utility>
 
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/http.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "rendezvous/transport/connection.hpp"
 
 namespace ddprun::launcher {
 
@@ -36,18 +41,66 @@ Error refused(const std::string& peer, http::status status, const std::string& b
 }  // namespace
 
 Error HttpRequest::lost(const error_code& failure) const {
-    return {ErrorCode::ConnectionLost,
-            fmt::format("{} has closed the connection: {}", peer_, failure.message())};
+    const std::string& tls = stream_->why_failed();
+    return tls.empty()
+               ? Error{ErrorCode::ConnectionLost,
+                       fmt::format("{} has closed the connection: {}", peer_, failure.message())}
+               : Error{ErrorCode::Refused, fmt::format("no TLS with {}: {}", peer_, tls)};
 }
 
 Result<void> HttpRequest::take(UniqueFd connected, int family) {
+    if (tls_) {
+        return shake_hands(std::move(connected), family);
+    }
+    rdzv::HttpStream::Socket socket(io_);
     error_code failure;
-    socket_.assign(asio::generic::stream_protocol(family, 0), connected.get(), failure);
+    socket.assign(asio::generic::stream_protocol(family, 0), connected.get(), failure);
     if (failure) {
         return Error{ErrorCode::System, fmt::format("asking {}: {}", peer_, failure.message())};
     }
     (void)connected.release();
+    stream_.emplace(std::move(socket));
     return {};
+}
+
+Result<void> HttpRequest::shake_hands(UniqueFd connected, int family) {
+    using asio::ip::tcp;
+    tcp::socket socket(io_);
+    error_code failure;
+    socket.assign(family == AF_INET6 ? tcp::v6() : tcp::v4(), connected.get(), failure);
+    if (failure) {
+        return Error{ErrorCode::System, fmt::format("asking {}: {}", peer_, failure.message())};
+    }
+    (void)connected.release();
+    rdzv::Connection connection(std::move(socket), limits_);
+    std::optional<Result<void>> shaken;
+    asio::co_spawn(
+        io_, connection.shake_tls(tls_, {}),
+        [&shaken](const std::exception_ptr&, Result<void> result) { shaken = std::move(result); });
+    io_.run_for(limits_.connect_timeout);
+    if (!shaken) {
+        connection.close();
+        io_.restart();
+        io_.run();
+        shaken = Error{ErrorCode::TimedOut, "it does not answer"};
+    }
+    if (!*shaken) {
+        return Error{shaken->error().code,
+                     fmt::format("no TLS with {}: {}", peer_, shaken->error().what)};
+    }
+    rdzv::Connection::Released released = connection.release();
+    stream_.emplace(rdzv::HttpStream::Socket(std::move(released.socket)), std::move(released.tls));
+    return {};
+}
+
+/// What becomes of what `begin` begins with a handler; blocks.
+template <typename Begin>
+error_code HttpRequest::finish(Begin begin) {
+    error_code result;
+    begin([&result](error_code failure, std::size_t) { result = failure; });
+    io_.restart();
+    io_.run();
+    return result;
 }
 
 Result<void> HttpRequest::post(UniqueFd connected, const std::string& target,
@@ -60,8 +113,8 @@ Result<void> HttpRequest::post(UniqueFd connected, const std::string& target,
     request.set(http::field::content_type, "application/json");
     request.keep_alive(false);
     request.prepare_payload();
-    error_code failure;
-    http::write(socket_, request, failure);
+    const error_code failure =
+        finish([&](auto handler) { http::async_write(*stream_, request, handler); });
     return failure ? Result<void>(lost(failure)) : Result<void>();
 }
 
@@ -70,14 +123,15 @@ Result<void> HttpRequest::send(UniqueFd connected, int family, const std::string
     if (const Result<void> taken = take(std::move(connected), family); !taken) {
         return taken.error();
     }
-    error_code failure;
     http::request<http::empty_body> request(http::verb::get, target, kHttpVersion);
     request.set(http::field::host, host);
+    request.set("Sec-Fetch-Site", "none");  // This is no page of another site.
     if (!token.empty()) {
         request.set(http::field::authorization, "Bearer " + token);
     }
     request.keep_alive(false);
-    http::write(socket_, request, failure);
+    const error_code failure =
+        finish([&](auto handler) { http::async_write(*stream_, request, handler); });
     return failure ? Result<void>(lost(failure)) : Result<void>();
 }
 
@@ -97,11 +151,12 @@ Result<HttpAnswer> HttpRequest::read_answer() {
     http::response_parser<http::string_body> parser;
     parser.body_limit(limits_.run_answer_bytes_max);
     std::optional<error_code> done;
-    http::async_read(socket_, buffer_, parser,
+    http::async_read(*stream_, buffer_, parser,
                      [&done](error_code failure, std::size_t) { done = failure; });
+    io_.restart();
     io_.run_for(limits_.run_answer_timeout);
     if (!done) {
-        socket_.close();
+        stream_->socket().close();
         io_.run();
         return Error{ErrorCode::TimedOut,
                      fmt::format("{} has not answered for {} s; is it stopped?", peer_,
@@ -116,15 +171,16 @@ Result<HttpAnswer> HttpRequest::read_answer() {
 Result<void> HttpRequest::copy_to(std::FILE* out) {
     http::response_parser<http::buffer_body> parser;
     parser.body_limit(boost::none);
-    error_code failure;
-    http::read_header(socket_, buffer_, parser, failure);
+    error_code failure =
+        finish([&](auto handler) { http::async_read_header(*stream_, buffer_, parser, handler); });
     const bool is_answer = parser.is_header_done() && parser.get().result() == http::status::ok;
     std::string piece(limits_.http_batch_bytes_max, '\0');
     std::string complaint;
     while (!failure && !parser.is_done()) {
         parser.get().body().data = piece.data();
         parser.get().body().size = piece.size();
-        http::read_some(socket_, buffer_, parser, failure);
+        failure = finish(
+            [&](auto handler) { http::async_read_some(*stream_, buffer_, parser, handler); });
         if (failure == http::error::need_buffer) {
             failure = {};
         }

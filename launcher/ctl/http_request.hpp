@@ -1,15 +1,18 @@
 #pragma once
 
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <string>
 
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
+#include "rendezvous/http/http_stream.hpp"
+#include "rendezvous/transport/tls.hpp"
 
 namespace ddprun::launcher {
 
@@ -21,8 +24,9 @@ struct HttpAnswer {
 /// One request to a ddprun or a rendezvous. Failure says who has not answered, and why.
 class HttpRequest {
 public:
-    /// `peer`: who is asked, for messages to people.
-    explicit HttpRequest(std::string peer) : peer_(std::move(peer)) {}
+    /// `peer`: who is asked, for messages to people. `tls`: null: in clear.
+    explicit HttpRequest(std::string peer, std::shared_ptr<const rdzv::TlsContext> tls = nullptr)
+        : peer_(std::move(peer)), tls_(std::move(tls)) {}
 
     /// Sends GET `target` on `connected`, a stream socket of that family. `token`: shown if it is
     /// not empty.
@@ -44,12 +48,16 @@ public:
 
 private:
     [[nodiscard]] Result<void> take(UniqueFd connected, int family);
+    [[nodiscard]] Result<void> shake_hands(UniqueFd connected, int family);
+    template <typename Begin>
+    [[nodiscard]] boost::system::error_code finish(Begin begin);
     [[nodiscard]] Error lost(const boost::system::error_code& failure) const;
 
     const Limits limits_{};
     const std::string peer_;
+    const std::shared_ptr<const rdzv::TlsContext> tls_;
     boost::asio::io_context io_{1};
-    boost::asio::generic::stream_protocol::socket socket_{io_};
+    std::optional<rdzv::HttpStream> stream_;
     boost::beast::flat_buffer buffer_;
 };
 

@@ -33,6 +33,7 @@
 #include "launcher/plan/log_place.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 #include "rendezvous/client/control_client.hpp"
+#include "rendezvous/http/http_access.hpp"
 #include "rendezvous/http/order_request.hpp"
 #include "rendezvous/transport/secret_file.hpp"
 #include "rendezvous/wire/control.hpp"
@@ -51,7 +52,7 @@ constexpr int kExitNotClean = 1;
 constexpr int kExitNotTaken = 1;
 
 /// What is asked.
-enum class Verb { Status, Jobs, Events, Stacks, Report, Doctor, Logs, Runs, Clean, Order };
+enum class Verb { Status, Jobs, Events, Stacks, Report, Doctor, Logs, Runs, Clean, Order, Token };
 
 struct Flags {
     Verb verb = Verb::Status;
@@ -102,6 +103,7 @@ usage: ddpctl status [RUN] [options]
        ddpctl grow N [options]
        ddpctl shrink N [options]
        ddpctl stop [options]
+       ddpctl token [--operator-secret-file FILE]
 
 status: asks a rendezvous how its jobs stand: what each waits for, who is in it, what is left of
 its budgets, and what happened last. With RUN, and where no rendezvous answers, asks the ddprun of
@@ -137,6 +139,8 @@ quarantine: NODE is left out for TIME (10m) while others suffice. A running node
 grow, shrink: at least, at most N nodes from now on, of those that --nnodes allows. Those that there
 are too many of wait as spares.
 stop: the workers save, and the job is over, with exit code 98 of every ddprun.
+token: prints what orders over HTTP and the page's orders need, Authorization: Bearer TOKEN. It is
+derived from the operators' secret, which itself never travels.
 
 options of status:
   --rdzv-endpoint LIST  HOST[:PORT] of the rendezvous, as ddprun was given it; of several,
@@ -175,7 +179,8 @@ options of logs:
                         default: of each rank the newest. Not with --follow
   --all                 of all nodes of a job at work, which send it through the rendezvous; lines
                         begin with [rank host], both streams are on stdout. --rank is one then.
-                        --rdzv-endpoint, --http-token-file and --rdzv-id: as of events
+                        --rdzv-endpoint, --http-token-file, --operator-secret-file, --tls-ca,
+                        --tls-cert, --tls-key and --rdzv-id: as of events
   --rdzv-id JOB         the newest run of this job; default: of any
   --log-dir DIR         as ddprun was given it. Default: $PET_LOG_DIR, else
                         ${TMPDIR:-/tmp}/ddprun-<uid>
@@ -190,6 +195,11 @@ options of jobs and events:
   --rdzv-id JOB         events: of this job; default: of the only one there
   --http-token-file FILE
                         events: the token, as ddprun-rendezvous was given it
+  --operator-secret-file FILE
+                        events: in its place; shows what token prints
+  --tls-ca, --tls-cert, --tls-key
+                        events: as of status; by https then, which a rendezvous with TLS needs from
+                        other machines
   --log-dir DIR         as above; runs at work elsewhere are found, too
   --json                jobs: one object a line
 
@@ -248,6 +258,23 @@ public:
     }
 };
 
+void declare_tls(CLI::App& verb, Flags& flags) {
+    verb.add_option("--tls-ca,--tls_ca", flags.tls.ca);
+    verb.add_option("--tls-cert,--tls_cert", flags.tls.cert);
+    verb.add_option("--tls-key,--tls_key", flags.tls.key);
+}
+
+/// Of what asks a rendezvous over HTTP.
+void declare_tokens(CLI::App& verb, Flags& flags, CLI::Option* needed) {
+    CLI::Option* const token =
+        verb.add_option("--http-token-file,--http_token_file", flags.http_token_file);
+    verb.add_option("--operator-secret-file,--operator_secret_file", flags.operator_secret_file)
+        ->needs(needed)
+        ->excludes(token);
+    token->needs(needed);
+    declare_tls(verb, flags);
+}
+
 void declare_local_flags(CLI::App& app, Flags& flags) {
     CLI::App* const jobs = app.add_subcommand("jobs");
     CLI::App* const events = app.add_subcommand("events");
@@ -266,8 +293,7 @@ void declare_local_flags(CLI::App& app, Flags& flags) {
         events->add_option("--rdzv-endpoint,--rdzv_endpoint", flags.endpoint)
             ->excludes(events->get_option("run"));
     events->add_option("--rdzv-id,--rdzv_id", flags.job)->needs(endpoint);
-    events->add_option("--http-token-file,--http_token_file", flags.http_token_file)
-        ->needs(endpoint);
+    declare_tokens(*events, flags, endpoint);
     events->callback([&flags] { flags.verb = Verb::Events; });
     stacks->add_option("run", flags.run);
     stacks->add_option("--rank", flags.logs.ranks)->delimiter(',')->check(CLI::NonNegativeNumber);
@@ -286,9 +312,7 @@ void declare_orders(CLI::App& app, Flags& flags) {
         verb->add_option("--rdzv-id,--rdzv_id", flags.job);
         verb->add_option("--operator-secret-file,--operator_secret_file",
                          flags.operator_secret_file);
-        verb->add_option("--tls-ca,--tls_ca", flags.tls.ca);
-        verb->add_option("--tls-cert,--tls_cert", flags.tls.cert);
-        verb->add_option("--tls-key,--tls_key", flags.tls.key);
+        declare_tls(*verb, flags);
         verb->add_option("--log-dir,--log_dir", flags.logs.log_dir);
         verb->add_flag("--json", flags.wants_json);
         const bool is_about_node =
@@ -340,11 +364,13 @@ void declare_flags(CLI::App& app, Flags& flags) {
     CLI::Option* const secret_file =
         status->add_option("--secret-file,--secret_file", flags.secret_file);
     status->add_flag("--insecure", flags.is_insecure)->excludes(secret_file);
-    status->add_option("--tls-ca,--tls_ca", flags.tls.ca);
-    status->add_option("--tls-cert,--tls_cert", flags.tls.cert);
-    status->add_option("--tls-key,--tls_key", flags.tls.key);
+    declare_tls(*status, flags);
     declare_local_flags(app, flags);
     declare_orders(app, flags);
+    CLI::App* const token = app.add_subcommand("token");
+    token->formatter(std::make_shared<Help>());
+    token->add_option("--operator-secret-file,--operator_secret_file", flags.operator_secret_file);
+    token->callback([&flags] { flags.verb = Verb::Token; });
     CLI::App* const doctor = app.add_subcommand("doctor");
     doctor->formatter(std::make_shared<Help>());
     doctor->add_flag("--json", flags.wants_json);
@@ -370,7 +396,7 @@ void declare_flags(CLI::App& app, Flags& flags) {
         ->excludes("--follow");
     CLI::Option* const all = logs->add_flag("--all", flags.wants_each);
     logs->add_option("--rdzv-endpoint,--rdzv_endpoint", flags.endpoint)->needs(all);
-    logs->add_option("--http-token-file,--http_token_file", flags.http_token_file)->needs(all);
+    declare_tokens(*logs, flags, all);
     logs->callback([&flags] { flags.verb = Verb::Logs; });
     declare_node_logs(app, flags);
     CLI::App* const runs = app.add_subcommand("runs");
@@ -455,15 +481,43 @@ int jobs(const Flags& flags) {
     return kExitSuccess;
 }
 
-int rendezvous_events(const Flags& flags) {
+/// Null: none is asked for.
+Result<std::shared_ptr<const TlsContext>> make_tls(const std::vector<Endpoint>& endpoints,
+                                                   const Flags& flags) {
+    if (!flags.tls.is_on()) {
+        return std::shared_ptr<const TlsContext>();
+    }
+    std::vector<std::string> hosts;
+    for (const Endpoint& endpoint : endpoints) {
+        hosts.push_back(endpoint.host);
+    }
+    return TlsContext::for_client(flags.tls, hosts);
+}
+
+/// Over HTTP.
+Result<ddprun::launcher::RendezvousAsked> read_rendezvous(const Flags& flags) {
     const Result<std::vector<Endpoint>> endpoints = read_endpoints(flags.endpoint);
     if (!endpoints) {
-        return complain(endpoints.error());
+        return endpoints.error();
+    }
+    const Result<std::shared_ptr<const TlsContext>> tls = make_tls(*endpoints, flags);
+    if (!tls) {
+        return tls.error();
+    }
+    return ddprun::launcher::RendezvousAsked{.endpoints = *endpoints,
+                                             .tls = *tls,
+                                             .token_file = flags.http_token_file,
+                                             .operator_secret_file = flags.operator_secret_file};
+}
+
+int rendezvous_events(const Flags& flags) {
+    const Result<ddprun::launcher::RendezvousAsked> asked = read_rendezvous(flags);
+    if (!asked) {
+        return complain(asked.error());
     }
     const Result<void> shown =
-        ddprun::launcher::show_rendezvous_events({.endpoints = *endpoints,
+        ddprun::launcher::show_rendezvous_events({.asked = *asked,
                                                   .job = flags.job,
-                                                  .token_file = flags.http_token_file,
                                                   .from = flags.first_event,
                                                   .follows = flags.follows_events},
                                                  stdout);
@@ -539,19 +593,6 @@ int local_status(const Flags& flags) {
     }
     fmt::print("{}", flags.wants_json ? *answer : job_text(*answer));
     return kExitSuccess;
-}
-
-/// Null: none is asked for.
-Result<std::shared_ptr<const TlsContext>> make_tls(const std::vector<Endpoint>& endpoints,
-                                                   const Flags& flags) {
-    if (!flags.tls.is_on()) {
-        return std::shared_ptr<const TlsContext>();
-    }
-    std::vector<std::string> hosts;
-    for (const Endpoint& endpoint : endpoints) {
-        hosts.push_back(endpoint.host);
-    }
-    return TlsContext::for_client(flags.tls, hosts);
 }
 
 /// The first answer with a job in it, else the first answer.
@@ -725,6 +766,21 @@ int give_order(const Flags& flags) {
     return reply->fault == OrderFault::Invalid ? int{kExitUsage} : kExitNotTaken;
 }
 
+/// What is shown to a rendezvous over HTTP by who holds the operators' secret.
+int token(const Flags& flags) {
+    const std::string file = operator_secret_file(flags);
+    if (file.empty()) {
+        return complain({ErrorCode::InvalidArgument,
+                         "token: of which secret? Name it with --operator-secret-file FILE"});
+    }
+    const Result<JobSecret> secret = load_secret(file);
+    if (!secret) {
+        return complain(secret.error());
+    }
+    fmt::print("{}\n", order_token_of(*secret));
+    return kExitSuccess;
+}
+
 /// What --peers names, or the nodes of a step of Slurm.
 Result<ddprun::launcher::PeerCheckOptions> read_peers(const Flags& flags) {
     using namespace ddprun::launcher;
@@ -815,15 +871,12 @@ int all_logs(const Flags& flags) {
     if (flags.logs.ranks.size() > 1) {
         return complain({ErrorCode::InvalidArgument, "--all takes one --rank, or none for all"});
     }
-    const Result<std::vector<Endpoint>> endpoints = read_endpoints(flags.endpoint);
-    if (!endpoints) {
-        return complain(endpoints.error());
+    const Result<RendezvousAsked> asked = read_rendezvous(flags);
+    if (!asked) {
+        return complain(asked.error());
     }
-    const Result<void> shown = show_rendezvous_logs({.endpoints = *endpoints,
-                                                     .job = flags.logs.job,
-                                                     .token_file = flags.http_token_file,
-                                                     .logs = flags.logs},
-                                                    stdout);
+    const Result<void> shown =
+        show_rendezvous_logs({.asked = *asked, .job = flags.logs.job, .logs = flags.logs}, stdout);
     if (shown || shown.error().code != ErrorCode::Unreachable || !flags.endpoint.empty()) {
         return shown ? kExitSuccess : complain_of_local(shown.error());
     }
@@ -885,6 +938,8 @@ int main(int argc, char** argv) {
             return clean(flags);
         case Verb::Order:
             return give_order(flags);
+        case Verb::Token:
+            return token(flags);
         case Verb::Status:
             break;
     }

@@ -56,31 +56,42 @@ int family_of(int socket) {
 }
 
 Result<void> show_from(const rdzv::Endpoint& endpoint, const std::string& target,
-                       const std::string& token, std::FILE* out) {
+                       const std::shared_ptr<const rdzv::TlsContext>& tls, const std::string& token,
+                       std::FILE* out) {
     Result<UniqueFd> connected = connect_to(endpoint, Limits{});
     if (!connected) {
         return connected.error();
     }
     const std::string host = rdzv::to_string(endpoint);
-    HttpRequest request("the rendezvous at " + host);
+    HttpRequest request("the rendezvous at " + host, tls);
     const int family = family_of(connected->get());
     const Result<void> sent = request.send(*std::move(connected), family, host, target, token);
     return sent ? request.copy_to(out) : sent;
 }
 
-Result<void> show_from_any(const std::vector<rdzv::Endpoint>& endpoints, const std::string& target,
-                           const std::string& token_file, std::FILE* out) {
-    std::string token;
-    if (!token_file.empty()) {
-        const Result<rdzv::JobSecret> read = rdzv::load_secret(token_file);
-        if (!read) {
-            return read.error();
-        }
-        token = rdzv::http_token_of(*read);
+/// Empty: none is shown.
+Result<std::string> token_to_show(const RendezvousAsked& asked) {
+    const bool is_operator = !asked.operator_secret_file.empty();
+    if (!is_operator && asked.token_file.empty()) {
+        return std::string();
+    }
+    const Result<rdzv::JobSecret> read =
+        rdzv::load_secret(is_operator ? asked.operator_secret_file : asked.token_file);
+    if (!read) {
+        return read.error();
+    }
+    return is_operator ? rdzv::order_token_of(*read) : rdzv::http_token_of(*read);
+}
+
+Result<void> show_from_any(const RendezvousAsked& asked, const std::string& target,
+                           std::FILE* out) {
+    const Result<std::string> token = token_to_show(asked);
+    if (!token) {
+        return token.error();
     }
     Result<void> shown;
-    for (const rdzv::Endpoint& endpoint : endpoints) {
-        shown = show_from(endpoint, target, token, out);
+    for (const rdzv::Endpoint& endpoint : asked.endpoints) {
+        shown = show_from(endpoint, target, asked.tls, *token, out);
         if (shown || shown.error().code != ErrorCode::Unreachable) {
             break;  // Else it does not decide, or is not there: another one may.
         }
@@ -98,7 +109,7 @@ Result<void> show_rendezvous_events(const RendezvousEventsOptions& options, std:
     const std::string target =
         fmt::format("/events?job={}&from={}&follow={}", in_query(options.job), options.from,
                     options.follows ? 1 : 0);
-    return show_from_any(options.endpoints, target, options.token_file, out);
+    return show_from_any(options.asked, target, out);
 }
 
 std::string logs_target(const std::string& job, const LogsQuestion& logs) {
@@ -116,8 +127,7 @@ std::string logs_target(const std::string& job, const LogsQuestion& logs) {
 }
 
 Result<void> show_rendezvous_logs(const RendezvousLogsOptions& options, std::FILE* out) {
-    return show_from_any(options.endpoints, logs_target(options.job, options.logs),
-                         options.token_file, out);
+    return show_from_any(options.asked, logs_target(options.job, options.logs), out);
 }
 
 }  // namespace ddprun::launcher

@@ -2,21 +2,30 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/result.hpp"
 #include "launcher/ctl/show_logs.hpp"
+#include "rendezvous/transport/tls.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::launcher {
 
+/// How a rendezvous is asked over HTTP.
+struct RendezvousAsked {
+    std::vector<rdzv::Endpoint> endpoints;        ///< of one; the first that decides answers
+    std::shared_ptr<const rdzv::TlsContext> tls;  ///< null: in clear
+    std::string token_file;            ///< empty, as is the next: asked from its own machine
+    std::string operator_secret_file;  ///< what is derived from it is shown
+};
+
 struct RendezvousEventsOptions {
-    std::vector<rdzv::Endpoint> endpoints;  ///< of one rendezvous; the first that decides answers
-    std::string job;                        ///< empty: the only one there
-    std::string token_file;                 ///< empty: asked from the rendezvous's own machine
-    std::uint64_t from = 1;                 ///< the first event that is wanted
-    bool follows = false;                   ///< until the run is over
+    RendezvousAsked asked;
+    std::string job;         ///< empty: the only one there
+    std::uint64_t from = 1;  ///< the first event that is wanted
+    bool follows = false;    ///< until the run is over
 };
 
 /// Writes what the rendezvous tells of a job (docs/events.md) to `out`, an event a line. Blocks.
@@ -24,9 +33,8 @@ struct RendezvousEventsOptions {
                                                   std::FILE* out);
 
 struct RendezvousLogsOptions {
-    std::vector<rdzv::Endpoint> endpoints;  ///< as above, as are the next two
-    std::string job;
-    std::string token_file;
+    RendezvousAsked asked;
+    std::string job;    ///< as above
     LogsQuestion logs;  ///< at most one of its ranks
 };
 

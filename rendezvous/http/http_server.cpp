@@ -11,7 +11,6 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -20,7 +19,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/http/request_head.hpp"
+#include "base/check.hpp"
 
 namespace ddprun::rdzv {
 
@@ -128,25 +127,27 @@ std::optional<std::string> Watched::take_read(std::uint64_t /*reading*/) {
     return std::nullopt;
 }
 
-HttpServer::Session::Session(asio::io_context& io, Socket connection,
+HttpServer::Session::Session(asio::io_context& io, HttpStream connection,
                              std::optional<bool> on_this_machine)
-    : socket(std::move(connection)),
+    : stream(std::move(connection)),
       deadline(io, [this] { close(); }),
       turn(io),
-      is_on_this_machine(on_this_machine) {}
+      way{.is_on_this_machine = on_this_machine, .is_hidden = stream.has_tls()} {}
 
 void HttpServer::Session::close() {
     error_code ignored;
-    socket.close(ignored);
+    stream.socket().close(ignored);
     turn.has_come.cancel();
 }
 
 HttpServer::HttpServer(asio::io_context& io, const Limits& limits, Watched& watched,
-                       HttpAccess access)
+                       HttpAccess access, std::function<void(ConnectionId)> on_settled)
     : io_(io),
       limits_(limits),
       watched_(watched),
       access_(std::move(access)),
+      on_settled_(std::move(on_settled)),
+      places_(limits.watchers_max, WatchLimits().watchers_per_address_max),
       acceptor_(io),
       turns_(io, WatchLimits().watchers_at_once),
       texts_(io, WatchLimits().http_texts_bytes_max),
@@ -183,35 +184,65 @@ asio::awaitable<void> HttpServer::accept() {
             co_return;
         }
         std::optional<std::string> owner = owner_at(accepted.native_handle());
-        if (!owner || sessions_.size() >= limits_.watchers_max) {
+        // Those who have a place, and as many who ask.
+        if (!owner || sessions_.size() >= 2 * limits_.watchers_max) {
             continue;
         }
-        Session& session = sessions_.emplace_back(io_, Socket(std::move(accepted)), std::nullopt);
+        Session& session =
+            sessions_.emplace_back(io_, HttpStream(Socket(std::move(accepted))), std::nullopt);
         session.peer = *std::move(owner);
         asio::co_spawn(io_, serve(session), asio::detached);
     }
 }
 
-bool HttpServer::adopt(UniqueFd socket, std::string peer) {
-    if (is_stopping_ || sessions_.size() >= limits_.watchers_max) {
+bool HttpServer::adopt(ConnectionId id, Adopted connected, std::string peer) {
+    if (is_stopping_) {
         return false;
     }
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    ::getsockname(socket.get(), static_cast<sockaddr*>(static_cast<void*>(&address)), &size);
-    asio::ip::tcp::socket taken(io_);
+    const bool is_here = is_of_this_machine(connected.socket);
     error_code failure;
-    taken.assign(address.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(),
-                 socket.get(), failure);
-    if (failure) {
-        return false;
-    }
-    (void)socket.release();
-    const bool is_here = is_of_this_machine(taken);
-    Session& session = sessions_.emplace_back(io_, Socket(std::move(taken)), is_here);
+    const std::string from = connected.socket.remote_endpoint(failure).address().to_string();
+    HttpStream stream(Socket(std::move(connected.socket)), std::move(connected.tls),
+                      std::move(connected.seen));
+    Session& session = sessions_.emplace_back(io_, std::move(stream), is_here);
     session.peer = std::move(peer);
+    session.address = is_here ? std::string() : from;
+    session.unsettled = id;
+    unsettled_.emplace(id, &session);
     asio::co_spawn(io_, serve(session), asio::detached);
     return true;
+}
+
+std::optional<std::string> HttpServer::evict(ConnectionId id) {
+    const auto found = unsettled_.find(id);
+    if (found == unsettled_.end()) {
+        return std::nullopt;
+    }
+    found->second->close();
+    return found->second->peer;
+}
+
+void HttpServer::settle(Session& session) {
+    if (session.unsettled) {
+        const ConnectionId id = *std::exchange(session.unsettled, std::nullopt);
+        unsettled_.erase(id);
+        on_settled_(id);
+    }
+}
+
+/// For who has been admitted. Failure: he would stay, and there is none.
+Result<void> HttpServer::take_place(Session& session, bool stays) {
+    if (!session.has_place && places_.take(session.address)) {
+        session.has_place = true;
+        settle(session);
+    }
+    if (session.has_place || !stays) {
+        return {};
+    }
+    return Error{ErrorCode::Unreachable,
+                 fmt::format("{} watch over HTTP already, as many as may: ask again later, or for "
+                             "/status",
+                             places_.size())};
 }
 
 void HttpServer::arm(Session& session) {
@@ -224,12 +255,27 @@ asio::awaitable<void> HttpServer::serve(Session& session) {
     while (goes_on && !is_stopping_) {
         goes_on = co_await answer_one(session, buffer);
     }
+    co_await say_end(session);
     session.deadline.set(std::nullopt);
     session.close();
+    settle(session);
+    if (session.has_place) {
+        places_.leave(session.address);
+    }
     // The handlers that this has cancelled have their turn first: they look at the session.
     co_await asio::post(io_, asio::use_awaitable);
     sessions_.remove_if([&session](const Session& one) { return &one == &session; });
     end_if_last();
+}
+
+/// Else who asked cannot tell whether somebody on the way has cut the answer off.
+asio::awaitable<void> HttpServer::say_end(Session& session) {
+    const std::string words = session.stream.last_words();
+    if (!words.empty()) {
+        arm(session);
+        co_await asio::async_write(session.stream.socket(), asio::buffer(words),
+                                   asio::as_tuple(asio::use_awaitable));
+    }
 }
 
 void HttpServer::end_if_last() {
@@ -247,7 +293,7 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
     arm(session);
     session.is_idle = true;
     const auto [failure, count] = co_await http::async_read_header(
-        session.socket, buffer, parser, asio::as_tuple(asio::use_awaitable));
+        session.stream, buffer, parser, asio::as_tuple(asio::use_awaitable));
     session.is_idle = false;
     if (failure) {
         co_return false;
@@ -262,22 +308,30 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
         const bool goes_on = co_await take_order(session, buffer, parser);
         co_return goes_on;
     }
-    const auto [incomplete, rest] = co_await http::async_read(session.socket, buffer, parser,
+    const auto [incomplete, rest] = co_await http::async_read(session.stream, buffer, parser,
                                                               asio::as_tuple(asio::use_awaitable));
     if (incomplete) {
         co_return false;
     }
-    const bool keeps = parser.get().keep_alive();
-    const Result<WatchRequest> request = judge(parser.get(), session.is_on_this_machine, access_);
+    bool keeps = parser.get().keep_alive();
+    const Result<WatchRequest> request = judge(parser.get(), session.way, access_);
     if (!request) {
         const bool may_go_on = keeps && request.error().code != ErrorCode::PermissionDenied;
         const bool is_sent = co_await send_error(session, request.error(), may_go_on);
         co_return is_sent;
     }
     if (request->what == WatchRequest::What::Page) {
+        // Everybody may have it, and takes no place by that.
         const bool is_sent = co_await send_page(session, *request->file, keeps);
         co_return is_sent;
     }
+    const bool stays =
+        request->what == WatchRequest::What::Events || request->what == WatchRequest::What::Workers;
+    if (const Result<void> placed = take_place(session, stays); !placed) {
+        const bool is_sent = co_await send_error(session, placed.error(), false);
+        co_return is_sent;
+    }
+    keeps = keeps && session.has_place;
     if (request->what == WatchRequest::What::Events) {
         const Result<std::shared_ptr<const EventLog>> events = watched_.events(request->job);
         if (!events) {
@@ -303,19 +357,20 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
 /// Who may not give one is sent away before its body is read.
 asio::awaitable<bool> HttpServer::take_order(Session& session, boost::beast::flat_buffer& buffer,
                                              HeadParser& head) {
-    Result<OperatorOrder> order =
-        judge_order(head.get(), session.is_on_this_machine, access_, limits_);
+    Result<OperatorOrder> order = judge_order(head.get(), session.way, access_, limits_);
     if (!order) {
         const bool is_sent = co_await send_error(session, order.error(), false);
         co_return is_sent;
     }
+    const Result<void> placed = take_place(session, false);
+    DDP_CHECK(placed.has_value());
     http::request_parser<http::string_body> parser(std::move(head));
-    const auto [failure, count] = co_await http::async_read(session.socket, buffer, parser,
+    const auto [failure, count] = co_await http::async_read(session.stream, buffer, parser,
                                                             asio::as_tuple(asio::use_awaitable));
     if (failure) {
         co_return false;
     }
-    const bool keeps = parser.get().keep_alive();
+    const bool keeps = parser.get().keep_alive() && session.has_place;
     order = parse_order_body(*std::move(order), parser.get().body(), limits_);
     if (!order) {
         const bool is_sent = co_await send_error(session, order.error(), keeps);
@@ -370,7 +425,7 @@ asio::awaitable<bool> HttpServer::send(Session& session, unsigned status, std::s
     answer.prepare_payload();
     arm(session);
     const auto [failure, count] =
-        co_await http::async_write(session.socket, answer, asio::as_tuple(asio::use_awaitable));
+        co_await http::async_write(session.stream, answer, asio::as_tuple(asio::use_awaitable));
     co_return !failure && keeps;
 }
 
@@ -383,7 +438,7 @@ std::shared_ptr<HttpServer::Pending<TextMaker::Text>> HttpServer::want_text(
         const FiguresOf figures = request.figures;
         texts_.want(
             fmt::format("metrics {} {}", figures.nodes, figures.ranks),
-            [this, figures] { return watched_.metrics(figures, sessions_.size()); }, take);
+            [this, figures] { return watched_.metrics(figures, places_.size()); }, take);
     } else {
         const std::string job = request.job;
         texts_.want(
@@ -414,14 +469,14 @@ asio::awaitable<bool> HttpServer::send_text(Session& session, WatchRequest reque
     if (goes_on) {
         arm(session);
         const auto [failure, count] = co_await http::async_write_header(
-            session.socket, serializer, asio::as_tuple(asio::use_awaitable));
+            session.stream, serializer, asio::as_tuple(asio::use_awaitable));
         goes_on = !failure;
     }
     for (std::string_view left = *text; goes_on && !left.empty();) {
         const auto piece = asio::buffer(left.substr(0, limits_.http_batch_bytes_max));
         arm(session);
         const auto [failure, count] =
-            co_await asio::async_write(session.socket, piece, asio::as_tuple(asio::use_awaitable));
+            co_await asio::async_write(session.stream, piece, asio::as_tuple(asio::use_awaitable));
         left.remove_prefix(piece.size());
         goes_on = !failure;
         if (goes_on && !left.empty()) {
@@ -442,7 +497,7 @@ asio::awaitable<bool> HttpServer::send_page(Session& session, const PageFile& fi
     answer.prepare_payload();
     arm(session);
     const auto [failure, count] =
-        co_await http::async_write(session.socket, answer, asio::as_tuple(asio::use_awaitable));
+        co_await http::async_write(session.stream, answer, asio::as_tuple(asio::use_awaitable));
     co_return !failure && keeps;
 }
 
@@ -455,7 +510,7 @@ asio::awaitable<bool> HttpServer::begin_stream(Session& session, const char* typ
     http::response_serializer<http::empty_body> serializer(answer);
     arm(session);
     const auto [failure, count] = co_await http::async_write_header(
-        session.socket, serializer, asio::as_tuple(asio::use_awaitable));
+        session.stream, serializer, asio::as_tuple(asio::use_awaitable));
     session.deadline.set(std::nullopt);
     co_return !failure;
 }
@@ -463,11 +518,11 @@ asio::awaitable<bool> HttpServer::begin_stream(Session& session, const char* typ
 asio::awaitable<void> HttpServer::end_stream(Session& session) {
     const auto end = http::make_chunk_last();
     arm(session);
-    co_await asio::async_write(session.socket, end, asio::as_tuple(asio::use_awaitable));
+    co_await asio::async_write(session.stream, end, asio::as_tuple(asio::use_awaitable));
 }
 
 void HttpServer::watch_peer(Session& session) {
-    session.socket.async_wait(Socket::wait_read, [&session](error_code cancelled) {
+    session.stream.socket().async_wait(Socket::wait_read, [&session](error_code cancelled) {
         if (!cancelled) {
             session.has_peer_spoken = true;
             session.turn.has_come.cancel();
@@ -549,18 +604,18 @@ asio::awaitable<bool> HttpServer::await_news(Session& session) {
 }
 
 asio::awaitable<bool> HttpServer::await_place(Session& session) {
-    if (!session.has_peer_spoken && session.socket.is_open()) {
+    if (!session.has_peer_spoken && session.stream.socket().is_open()) {
         co_await session.turn.has_come.async_wait(asio::as_tuple(asio::use_awaitable));
     }
     turns_.leave(session.turn);
-    co_return !session.has_peer_spoken && session.socket.is_open();
+    co_return !session.has_peer_spoken && session.stream.socket().is_open();
 }
 
 asio::awaitable<bool> HttpServer::send_batch(Session& session, const std::string& batch) {
     const auto chunk = http::make_chunk(asio::buffer(batch));
     arm(session);
     const auto [failure, count] =
-        co_await asio::async_write(session.socket, chunk, asio::as_tuple(asio::use_awaitable));
+        co_await asio::async_write(session.stream, chunk, asio::as_tuple(asio::use_awaitable));
     session.deadline.set(std::nullopt);
     co_return !failure;
 }

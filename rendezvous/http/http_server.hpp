@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -21,12 +22,16 @@
 #include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
+#include "base/tagged.hpp"
 #include "base/watch_limits.hpp"
 #include "rendezvous/events/event_log.hpp"
 #include "rendezvous/http/fair_turns.hpp"
 #include "rendezvous/http/http_access.hpp"
 #include "rendezvous/http/http_request.hpp"
+#include "rendezvous/http/http_stream.hpp"
+#include "rendezvous/http/request_head.hpp"
 #include "rendezvous/http/text_maker.hpp"
+#include "rendezvous/http/watcher_places.hpp"
 #include "rendezvous/wire/control.hpp"
 #include "rendezvous/wire/messages.hpp"
 
@@ -77,7 +82,8 @@ public:
 /// `GET /` with a page that shows them (http_request.hpp), an operator's `POST /jobs/JOB/ACTION`
 /// with what becomes of it (order_request.hpp): on a port, who shows that he is one. Nobody can
 /// hold it up: a watcher that does not take what it was sent within Limits::http_timeout, or falls
-/// behind the events that are kept, is dropped, and so is the next one above Limits::watchers_max.
+/// behind the events that are kept, is dropped. Only a request that was admitted takes one of the
+/// WatcherPlaces; without a free one it is answered if the answer ends, and the connection closed.
 /// However many there are, the loop does at most WatchLimits::watchers_at_once small pieces of work
 /// for them in one turn, and long texts are made on another thread. Costs nothing while nobody
 /// watches.
@@ -85,18 +91,28 @@ public:
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {
 public:
+    /// `on_settled` is told once of each that was adopted: it has a place, or is gone.
     HttpServer(boost::asio::io_context& io, const Limits& limits, Watched& watched,
-               HttpAccess access = {});
+               HttpAccess access = {}, std::function<void(ConnectionId)> on_settled = {});
     HttpServer(const HttpServer&) = delete;
     HttpServer& operator=(const HttpServer&) = delete;
 
     /// Serves who connects to `socket`, which listens. Once.
     [[nodiscard]] Result<void> start(UniqueFd socket);
 
-    /// Serves who has connected to this TCP socket and has been read nothing from, as far as
-    /// admit() lets it; `peer` names it to people. False, and it is closed: there are
-    /// Limits::watchers_max others.
-    [[nodiscard]] bool adopt(UniqueFd socket, std::string peer);
+    /// What a watcher has connected to.
+    struct Adopted {
+        boost::asio::ip::tcp::socket socket;
+        std::unique_ptr<TlsChannel> tls;  ///< null: none; else its handshake is over
+        std::string seen;                 ///< with TLS: what was read of it already
+    };
+
+    /// Serves who has connected, as far as admit() lets it; `peer` names it to people. The caller
+    /// bounds how many may be unsettled. False, and it is closed: the server is stopping.
+    [[nodiscard]] bool adopt(ConnectionId id, Adopted connected, std::string peer);
+
+    /// Closes `id` if it is not settled yet; its peer, if so.
+    [[nodiscard]] std::optional<std::string> evict(ConnectionId id);
 
     /// There are new events: who follows gets them.
     void published();
@@ -106,25 +122,27 @@ public:
     void stop(std::function<void()> done);
 
 private:
-    using Socket = boost::asio::generic::stream_protocol::socket;
+    using Socket = HttpStream::Socket;
     using HeadParser = boost::beast::http::request_parser<boost::beast::http::empty_body>;
 
     struct Session {
-        Session(boost::asio::io_context& io, Socket connection,
+        Session(boost::asio::io_context& io, HttpStream connection,
                 std::optional<bool> on_this_machine);
 
         /// The loop goes on: it is woken for what is pending.
         void close();
 
-        Socket socket;
+        HttpStream stream;
         DeadlineTimer deadline;         ///< of a request or an answer: then it is dropped
         FairTurns::Place turn;          ///< to do a piece of work for it
         bool is_awaiting_news = false;  ///< then it lines up for that
         bool is_idle = true;            ///< no request of it is answered
         bool has_peer_spoken = false;   ///< while it follows: it has hung up, or has no business
-        std::optional<bool>
-            is_on_this_machine;  ///< none: on the Unix socket, whose uid was checked
-        std::string peer;        ///< for people
+        HttpWay way;                    ///< on the Unix socket the uid was checked
+        std::string peer;               ///< for people
+        std::optional<ConnectionId> unsettled;  ///< adopted, and nothing of it was admitted yet
+        std::string address;                    ///< of its WatcherPlaces; empty: this machine's
+        bool has_place = false;
     };
 
     /// An answer that may come when nobody waits for it any more.
@@ -158,6 +176,7 @@ private:
     boost::asio::awaitable<bool> begin_stream(Session& session, const char* type);
     boost::asio::awaitable<void> end_stream(Session& session);
     boost::asio::awaitable<void> send_read(Session& session, std::uint64_t reading);
+    boost::asio::awaitable<void> say_end(Session& session);
     void watch_peer(Session& session);
     boost::asio::awaitable<bool> await_turn(Session& session);
     boost::asio::awaitable<bool> await_news(Session& session);
@@ -170,6 +189,8 @@ private:
         std::uint64_t next_passing = 1;  ///< only of server-sent events
     };
     [[nodiscard]] std::string next_batch(const EventLog& events, bool is_sse, Place& place) const;
+    [[nodiscard]] Result<void> take_place(Session& session, bool stays);
+    void settle(Session& session);
     void arm(Session& session);
     void end_if_last();
 
@@ -177,10 +198,13 @@ private:
     Limits limits_;
     Watched& watched_;
     HttpAccess access_;
+    std::function<void(ConnectionId)> on_settled_;
+    WatcherPlaces places_;
     boost::asio::local::stream_protocol::acceptor acceptor_;
     FairTurns turns_;
     TextMaker texts_;
     std::list<Session> sessions_;
+    std::map<ConnectionId, Session*> unsettled_;
     std::function<void()> on_stopped_;  ///< while it is stopping
     DeadlineTimer stop_deadline_;
     bool is_stopping_ = false;

@@ -12,18 +12,24 @@
 
 namespace ddprun::rdzv {
 
-/// What the head of a request asks for, if it may. `is_on_this_machine`: as of HttpCaller; none: it
-/// came by a Unix socket that is its user's, and may lack a Host. The page's files, in which a
+/// How a request has come. `is_on_this_machine` and `is_hidden`: as of HttpCaller. The first is
+/// none on a Unix socket that is its user's: a request there may lack a Host.
+struct HttpWay {
+    std::optional<bool> is_on_this_machine;
+    bool is_hidden = false;
+};
+
+/// What the head of a request asks for, if it may. The page's files, in which a
 /// token is typed, are for everybody where there is one. Failure is admit()'s or
 /// parse_watch_request()'s. Pure.
 [[nodiscard]] Result<WatchRequest> judge(
-    const boost::beast::http::request_header<boost::beast::http::fields>& head,
-    std::optional<bool> is_on_this_machine, const HttpAccess& access);
+    const boost::beast::http::request_header<boost::beast::http::fields>& head, const HttpWay& way,
+    const HttpAccess& access);
 
 /// The same of an order (is_order()), but for its body. Only on a port: a run's own socket takes
 /// none. Failure is admit_operator()'s or parse_order_target()'s. Pure.
 [[nodiscard]] Result<OperatorOrder> judge_order(
-    const boost::beast::http::request_header<boost::beast::http::fields>& head,
-    std::optional<bool> is_on_this_machine, const HttpAccess& access, const Limits& limits);
+    const boost::beast::http::request_header<boost::beast::http::fields>& head, const HttpWay& way,
+    const HttpAccess& access, const Limits& limits);
 
 }  // namespace ddprun::rdzv

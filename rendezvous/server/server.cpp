@@ -33,6 +33,12 @@ namespace {
 
 constexpr std::chrono::microseconds kNap{50};  ///< a shorter sleep is not worth it
 
+HttpAccess access_of(const ServerOptions& options) {
+    HttpAccess access = options.http;
+    access.has_tls = options.tls != nullptr;
+    return access;
+}
+
 bool has_other_cpus() {
     return std::thread::hardware_concurrency() > 1;  // tidy: allow thread
 }
@@ -56,7 +62,8 @@ Server::Server(asio::io_context& io, ServerOptions options)
       progress_(io, jobs_, make_progress_hooks()),
       reading_(io, jobs_, options_.limits, make_reading_hooks()),
       watched_(jobs_, progress_, reading_, options_.limits, options_.metrics_text),
-      http_(io, options_.limits, watched_, options_.http) {
+      http_(io, options_.limits, watched_, access_of(options_),
+            [this](ConnectionId id) { left(id); }) {
     if (options_.is_one_of_several) {
         lobby_.emplace(options_.limits);
         watched_.send_to("");
@@ -130,11 +137,16 @@ void Server::end_if_idle() {
 
 asio::awaitable<void> Server::serve(Session& session, Instant deadline) {
     const std::optional<Error> refused = co_await greet(session, deadline);
-    left(session.id);
+    const bool is_watcher = std::holds_alternative<Session::Watching>(session.state);
+    if (is_watcher) {
+        hand_to_http(session);
+    } else {
+        left(session.id);
+    }
     const auto* const evicted = std::get_if<Session::Evicted>(&session.state);
     if (evicted != nullptr || refused) {
         refuse(session.peer, evicted != nullptr ? evicted->why : refused->what);
-    } else if (!is_stopped_) {
+    } else if (!is_stopped_ && !is_watcher) {
         co_await carry(session);
     }
     session.deadline.cancel();

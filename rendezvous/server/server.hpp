@@ -137,13 +137,16 @@ private:
     void limit_silence();
     void hear(ConnectionId id);
     void open_session(ConnectionId id, Instant since, UniqueFd fd);
+    [[nodiscard]] std::optional<boost::asio::ip::tcp::socket> take_socket(ConnectionId id,
+                                                                          UniqueFd fd);
     void left(ConnectionId id);
 
     // server_leading.cpp: one of several daemons, deciding or sending agents on
     void send_to_leader(Session& session);
 
     // server_watching.cpp: HTTP on its port
-    void hand_to_http(UniqueFd watcher);
+    void hand_to_http(ConnectionId id, UniqueFd watcher);
+    void hand_to_http(Session& session);
 
     // server_store.cpp: the store on its port
     [[nodiscard]] StoreServer::Say store_say();

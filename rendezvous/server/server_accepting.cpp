@@ -168,7 +168,9 @@ std::optional<Instant> Server::make_room(const HalfOpen::Room& room) {
     if (const auto* const evict = std::get_if<HalfOpen::Evict>(&room)) {
         constexpr const char* kWhy = "it had not proved itself when newer connections came";
         half_open_.leave(evict->oldest);
-        if (const auto found = sessions_.find(evict->oldest); found != sessions_.end()) {
+        if (const std::optional<std::string> watcher = http_.evict(evict->oldest)) {
+            refuse(*watcher, kWhy);
+        } else if (const auto found = sessions_.find(evict->oldest); found != sessions_.end()) {
             found->second.state = Session::Evicted{kWhy};
             found->second.connection.close();
         } else if (const auto newcomer = newcomers_.extract(evict->oldest)) {
@@ -238,34 +240,42 @@ void Server::hear(ConnectionId id) {
         left(id);
         for_store_.push_back(std::move(fd));
     } else if (is_of_http(first)) {
-        left(id);
-        hand_to_http(std::move(fd));
+        hand_to_http(id, std::move(fd));
     } else {
         open_session(id, newcomer.mapped().since, std::move(fd));
     }
 }
 
 void Server::open_session(ConnectionId id, Instant since, UniqueFd fd) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    ::getsockname(fd.get(), generic(address), &size);
     std::string peer = peer_name(fd.get());
-    tcp::socket socket(io_);
-    error_code failure;
-    socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.get(), failure);
-    if (failure) {
-        left(id);
-        refuse(peer, failure.message());
+    std::optional<tcp::socket> socket = take_socket(id, std::move(fd));
+    if (!socket) {
         return;
     }
-    static_cast<void>(fd.release());
     const auto [session, is_new] = sessions_.try_emplace(
-        id, id, std::move(socket), options_.limits, std::move(peer),
+        id, id, *std::move(socket), options_.limits, std::move(peer),
         RendezvousHandshake(options_.secret, random_nonce(), options_.operator_secret),
         options_.tls);
     DDP_CHECK(is_new, id.value());
     asio::co_spawn(io_, serve(session->second, since + options_.limits.hello_timeout),
                    asio::detached);
+}
+
+/// None: it was turned away.
+std::optional<tcp::socket> Server::take_socket(ConnectionId id, UniqueFd fd) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    ::getsockname(fd.get(), generic(address), &size);
+    std::optional<tcp::socket> socket(std::in_place, io_);
+    error_code failure;
+    socket->assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.get(), failure);
+    if (failure) {
+        left(id);
+        refuse(peer_name(fd.get()), failure.message());
+        return std::nullopt;
+    }
+    static_cast<void>(fd.release());
+    return socket;
 }
 
 /// That connection is in the handshake no more.

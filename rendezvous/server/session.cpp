@@ -47,6 +47,7 @@ void arm_deadline(Session& session, Instant deadline) {
 
 asio::awaitable<std::optional<Error>> greet_agent(Session& session) {
     Connection& connection = session.connection;
+    connection.tune();
     std::optional<Error> refused = Error{ErrorCode::ConnectionLost, "it ended in the handshake"};
     std::array<char, kHelloBytes> hello{};
     kMagic.copy(hello.data(), kMagic.size());
@@ -105,7 +106,13 @@ asio::awaitable<std::optional<Error>> greet_in_tls(Session& session, std::string
         refused = Error{moved.error().code, "no TLS: " + moved.error().what};
         co_return refused;
     }
-    if (protocol_of(std::string_view(inner.data(), inner.size())) != Protocol::Agent) {
+    const std::string_view telling(inner.data(), inner.size());
+    if (is_of_http(telling.front()) && std::holds_alternative<Session::Greeting>(session.state)) {
+        session.state = Session::Watching{std::string(telling)};
+        refused.reset();
+        co_return refused;
+    }
+    if (protocol_of(telling) != Protocol::Agent) {
         refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"};
         co_return refused;
     }
@@ -170,10 +177,8 @@ asio::awaitable<std::optional<Error>> greet(Session& session, Instant deadline) 
     const std::string_view telling(first.data(), first.size());
     const Protocol protocol = heard ? protocol_of(telling) : Protocol::Unknown;
     if (protocol == Protocol::Agent) {
-        session.connection.tune();
         refused = co_await greet_agent(session);
     } else if (protocol == Protocol::Tls) {
-        session.connection.tune();
         refused = co_await greet_in_tls(session, telling);
     }
     session.deadline.cancel();

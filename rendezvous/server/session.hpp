@@ -27,7 +27,10 @@ struct Session {
     struct Evicted {
         std::string why;
     };
-    struct Secured {};  ///< it has proved itself, and joined nothing yet
+    struct Watching {
+        std::string seen;  ///< of what it said inside TLS
+    };                     ///< it speaks HTTP
+    struct Secured {};     ///< it has proved itself, and joined nothing yet
     struct OfJob {
         JobId job;
     };
@@ -50,7 +53,7 @@ struct Session {
     const std::string peer;              ///< its address, for the log
     RendezvousHandshake handshake;
     const std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here
-    std::variant<Greeting, Evicted, Secured, OfJob, Dismissed> state;
+    std::variant<Greeting, Evicted, Watching, Secured, OfJob, Dismissed> state;
 };
 
 /// That first byte is a client's of the TCPStore.
@@ -63,8 +66,9 @@ struct Session {
 [[nodiscard]] std::string peer_name(int fd);
 
 /// Finds out who speaks on a fresh connection and lets it prove itself, until `deadline`. Nothing:
-/// the connection is secured, and Connection::carry() is next. Else why it was turned away. At most
-/// kHelloBytes and kProofBytes are read, and with TLS Limits::tls_hello_bytes_max; nothing is kept.
+/// the connection is secured, and Connection::carry() is next, or its state is Watching. Else why
+/// it was turned away. At most kHelloBytes and kProofBytes are read, and with TLS
+/// Limits::tls_hello_bytes_max; nothing is kept.
 boost::asio::awaitable<std::optional<Error>> greet(Session& session, Instant deadline);
 
 /// At most one line a second about peers that got nowhere, so that they cannot fill a disk.

@@ -161,6 +161,11 @@ asio::awaitable<Result<void>> Connection::flush_tls() {
 
 // ---------------------------------------------------------------------------------------- frames
 
+Connection::Released Connection::release() {
+    DDP_CHECK(is_in_handshake());
+    return {std::move(socket_), std::move(tls_)};
+}
+
 void Connection::secure(const SessionKeys& keys) {
     frames_ = Frames{.writer = FrameWriter(keys.outgoing),
                      .reader = FrameReader(keys.incoming, limits_.frame_bytes_max)};

@@ -58,6 +58,14 @@ public:
     boost::asio::awaitable<Result<void>> read_exactly(char* to, std::size_t size);
     boost::asio::awaitable<Result<void>> write_whole(std::string_view bytes);
 
+    /// It is no connection of ours but somebody else's protocol: hands over what it is spoken on.
+    /// Then close() alone may be called.
+    struct Released {
+        Socket socket;
+        std::unique_ptr<TlsChannel> tls;  ///< null: none
+    };
+    [[nodiscard]] Released release();
+
     /// The handshake is over: frames follow. Then carry() is called, even if the connection has
     /// ended meanwhile.
     void secure(const SessionKeys& keys);

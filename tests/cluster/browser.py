@@ -8,6 +8,7 @@ With DDPRUN_PICTURES=FOLDER it leaves pictures of the page there.
 import contextlib
 import functools
 import glob
+import hmac
 import http.server
 import importlib.util
 import json
@@ -591,7 +592,8 @@ class RealJobs(BrowserTest):
         script = ("--leave-when-asked",)
         nodes = [self.start_node(endpoint, *script, nnodes="1:2") for _ in range(2)]
         self.expect(self.facts(page, "Nodes")).to_have_text("2 of 1:2")
-        self.give_operator_token(page, "cd" * 32)
+        self.give_operator_token(page, hmac.digest(
+            bytes.fromhex("cd" * 32), b"ddprun http orders\0", "sha256").hex())
         generation = int(self.facts(page, "Generation").inner_text())
         self.order(page, "Restart…")
         self.expect(self.facts(page, "Generation")).to_have_text(str(generation + 1))

@@ -21,6 +21,10 @@ namespace {
 
 namespace http = boost::beast::http;
 
+const HttpWay kHere{.is_on_this_machine = true};
+const HttpWay kStranger{.is_on_this_machine = false};
+const HttpWay kOwner{};
+
 /// What is left of the input is the body. Nobody gives an order without the operators' token, but
 /// the owner of a run's socket; and he does not by a page of another site.
 void check_order(const http::request_header<http::fields>& head, std::string_view body) {
@@ -28,15 +32,15 @@ void check_order(const http::request_header<http::fields>& head, std::string_vie
     JobSecret::Bytes secret{};
     const HttpAccess nobody{.token = std::nullopt, .hostname = "gpu-01"};
     const HttpAccess operators{
-        .token = std::nullopt, .operator_token = JobSecret(secret, "fuzz"), .hostname = "gpu-01"};
-    DDP_CHECK(!judge_order(head, true, nobody, limits), "an order without operators");
-    if (judge_order(head, std::nullopt, operators, limits)) {
+        .token = std::nullopt, .operator_secret = JobSecret(secret, "fuzz"), .hostname = "gpu-01"};
+    DDP_CHECK(!judge_order(head, kHere, nobody, limits), "an order without operators");
+    if (judge_order(head, kOwner, operators, limits)) {
         const auto origin = head[http::field::origin];
         DDP_CHECK(head[http::field::content_type].starts_with("application/json"), "no JSON");
         DDP_CHECK(origin.empty() || origin == "http://" + std::string(head[http::field::host]),
                   "an order from another site");
     }
-    const Result<OperatorOrder> order = judge_order(head, true, operators, limits);
+    const Result<OperatorOrder> order = judge_order(head, kHere, operators, limits);
     if (order) {
         DDP_CHECK(head.find(http::field::authorization) != head.end(), "without a token");
     }
@@ -75,12 +79,20 @@ void ask(std::string_view bytes, std::size_t piece) {
     // A stranger is never answered; a program of this machine only if it named the machine.
     const HttpAccess access{.token = std::nullopt, .hostname = "gpu-01"};
     const auto& head = parser.get();
-    DDP_CHECK(!judge(head, false, access), "a stranger was answered");
-    const Result<WatchRequest> here = judge(head, true, access);
-    const Result<WatchRequest> owner = judge(head, std::nullopt, access);
+    DDP_CHECK(!judge(head, kStranger, access), "a stranger was answered");
+    JobSecret::Bytes secret{};
+    const HttpAccess hidden{.token = JobSecret(secret, "fuzz"), .hostname = {}, .has_tls = true};
+    DDP_CHECK(!judge(head, kStranger, hidden) && !judge_order(head, kStranger, hidden, limits),
+              "a stranger was answered in clear");
+    const Result<WatchRequest> here = judge(head, kHere, access);
+    const Result<WatchRequest> owner = judge(head, kOwner, access);
     DDP_CHECK(!here || owner, "who has to ask for permission got more");
     if (here) {
         DDP_CHECK(head.find(http::field::host) != head.end(), "no host was named");
+        const std::string site(head["Sec-Fetch-Site"]);
+        DDP_CHECK(here->what == WatchRequest::What::Page || site.empty() || site == "none" ||
+                      site == "same-origin",
+                  "a page of another site was answered");
         DDP_CHECK(here->job == owner->job && here->from == owner->from, owner->job);
     }
 }

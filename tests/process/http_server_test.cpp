@@ -210,7 +210,7 @@ TEST_CASE("who follows gets what comes, and the end once the run is over") {
     CHECK(lines.read_to().ends_with("\r\n0\r\n\r\n"));
 }
 
-TEST_CASE("who hangs up, or comes when all places are taken, costs the others nothing") {
+TEST_CASE("who hangs up, or follows when all places are taken, costs the others nothing") {
     Limits limits;
     limits.watchers_max = 1;
     Served served(limits);
@@ -218,14 +218,15 @@ TEST_CASE("who hangs up, or comes when all places are taken, costs the others no
     {
         Watcher first("GET /events?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
         REQUIRE(has(first.read_to("one"), "one"));
-        CHECK(answer_to("GET /status HTTP/1.0\r\n\r\n").empty());
+        CHECK(has(answer_to("GET /events?follow=1 HTTP/1.0\r\n\r\n"), " 503 "));
+        CHECK(has(answer_to("GET /status HTTP/1.0\r\n\r\n"), "llama"));
     }
     // Its place is free again, as soon as it is seen to be gone.
-    std::string status;
-    while (status.empty()) {
-        status = answer_to("GET /status HTTP/1.0\r\n\r\n");
+    std::string events;
+    while (!has(events, " 200 ")) {
+        events = answer_to("GET /events HTTP/1.0\r\n\r\n");
     }
-    CHECK(has(status, "llama"));
+    CHECK(has(events, "one"));
 }
 
 TEST_CASE("a watcher that takes nothing is dropped once what it would get is not kept any more") {

@@ -11,6 +11,7 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 
+#include "rendezvous/http/page_files.hpp"
 #include "rendezvous/transport/tls.hpp"
 #include "tests/process/security_relay.hpp"
 #include "tests/process/server_fixture.hpp"
@@ -51,6 +52,141 @@ struct Pki {
     test::TempDir dir;
     test::Authority authority;
 };
+
+/// Asks over HTTPS and takes the answer up to the end of the connection.
+class HiddenAsker {
+public:
+    HiddenAsker(boost::asio::io_context& io, std::uint16_t port, const Context& context,
+                std::string request, std::size_t piece = 16384)
+        : channel_(context), stranger_(io, port), request_(std::move(request)), piece_(piece) {}
+
+    /// Does what has become possible.
+    void go_on() {
+        const std::string arrived = stranger_.heard.substr(fed_);
+        fed_ += arrived.size();
+        channel_.feed(arrived);
+        if (!is_shaken_) {
+            const Result<bool> is_over = channel_.shake_hands();
+            has_failed_ = !is_over;
+            is_shaken_ = is_over && *is_over;
+            for (std::size_t at = 0; is_shaken_ && at < request_.size(); at += piece_) {
+                REQUIRE(channel_.write(request_.substr(at, piece_)));
+            }
+        }
+        char bytes[4096];
+        while (is_shaken_ && !has_failed_) {
+            const Result<std::size_t> count = channel_.read(bytes, sizeof(bytes));
+            has_failed_ = !count;
+            if (has_failed_ || *count == 0) {
+                break;
+            }
+            answer_.append(bytes, *count);
+        }
+        if (channel_.has_output() && !stranger_.is_closed) {
+            stranger_.say(channel_.take_output());
+        }
+    }
+
+    void hang_up() { stranger_.socket.close(); }
+
+    [[nodiscard]] bool is_done() const { return stranger_.is_closed; }
+    [[nodiscard]] const std::string& answer() const { return answer_; }
+
+private:
+    TlsChannel channel_;
+    Stranger stranger_;
+    std::string request_;
+    std::size_t piece_;
+    std::size_t fed_ = 0;
+    bool is_shaken_ = false;
+    bool has_failed_ = false;
+    std::string answer_;
+};
+
+std::string ask_hidden(boost::asio::io_context& io, std::uint16_t port, const Context& context,
+                       const std::string& request, std::size_t piece = 16384) {
+    HiddenAsker asker(io, port, context, request, piece);
+    run_until(io, [&] {
+        asker.go_on();
+        return asker.is_done();
+    });
+    return asker.answer();
+}
+
+std::string get(const std::string& target, const std::string& headers = {}) {
+    return "GET " + target + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers +
+           "\r\n";
+}
+
+TEST_CASE("where agents must speak TLS the port answers HTTP inside it, too") {
+    const Pki pki;
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.tls = pki.daemon(false), .operator_secret = secret_of(9)});
+    Agent agent(io, {.port = daemon.port, .job = "llama", .tls = pki.agent()});
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    const auto ask = [&](const std::string& request, std::size_t piece = 16384) {
+        return ask_hidden(io, daemon.port, pki.agent(), request, piece);
+    };
+    const std::string status = ask(get("/status"));
+    CHECK(status.starts_with("HTTP/1.1 200 OK\r\n"));
+    CHECK(status.find(R"("job":"llama")") != std::string::npos);
+    CHECK(ask(get("/status"), 1).starts_with("HTTP/1.1 200 OK\r\n"));  // a record for each byte
+    for (const PageFile& file : page_files()) {
+        CHECK(ask(get(std::string(file.path))).ends_with(file.bytes));  // some need several records
+    }
+    CHECK(ask(get("/status", "Origin: https://localhost\r\n")).starts_with("HTTP/1.1 200 "));
+    CHECK(ask(get("/status", "Origin: http://localhost\r\n")).starts_with("HTTP/1.1 403 "));
+    CHECK(ask("no HTTP at all\r\n\r\n").empty());
+    CHECK(daemon.has_logged("it is no ddprun agent"));
+    const std::string order =
+        "POST /jobs/llama/restart HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        "Content-Type: application/json\r\nContent-Length: 2\r\nAuthorization: Bearer " +
+        order_token_of(secret_of(9)) + "\r\n\r\n{}";
+    CHECK(ask(order).starts_with("HTTP/1.1 202 "));
+    run_until(io, [&] { return agent.last<Stop>() != nullptr; });
+    // Programs of this machine may ask in clear.
+    Stranger plain(io, daemon.port);
+    plain.say(get("/status"));
+    run_until(io, [&] { return plain.is_closed; });
+    CHECK(plain.heard.starts_with("HTTP/1.1 200 "));
+}
+
+TEST_CASE("HTTP inside TLS asks for a certificate where agents are asked for one") {
+    const Pki pki;
+    boost::asio::io_context io;
+    const Daemon daemon(io, {.tls = pki.daemon(true)});
+    CHECK(ask_hidden(io, daemon.port, pki.agent(false), get("/status")).empty());
+    CHECK(daemon.has_logged("it shows no certificate, and --tls-ca asks for one"));
+    CHECK(
+        ask_hidden(io, daemon.port, pki.agent(true), get("/status")).starts_with("HTTP/1.1 200 "));
+}
+
+TEST_CASE("who follows inside TLS hears what comes, and his place is free once he has gone") {
+    const Pki pki;
+    boost::asio::io_context io;
+    Daemon::Options options{.tls = pki.daemon(false)};
+    options.limits.watchers_max = 1;
+    const Daemon daemon(io, options);
+    Agent one(io, {.port = daemon.port, .job = "llama", .nodes = 2, .tls = pki.agent()});
+    const std::string follow = "GET /events?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    run_until(io, [&] { return one.last<Accepted>() != nullptr; });
+    HiddenAsker follower(io, daemon.port, pki.agent(), follow);
+    const auto has_heard = [&](const char* what) {
+        follower.go_on();
+        return follower.answer().find(what) != std::string::npos;
+    };
+    run_until(io, [&] { return has_heard("\"joined\""); });
+    CHECK_FALSE(follower.is_done());
+    CHECK(ask_hidden(io, daemon.port, pki.agent(), follow).starts_with("HTTP/1.1 503 "));
+    Agent two(io,
+              {.port = daemon.port, .job = "llama", .node = "n1", .nodes = 2, .tls = pki.agent()});
+    run_until(io, [&] { return has_heard("\"formed\""); });
+    follower.hang_up();
+    std::string events;
+    while (!events.starts_with("HTTP/1.1 200 ")) {
+        events = ask_hidden(io, daemon.port, pki.agent(), get("/events"));
+    }
+}
 
 TEST_CASE("where agents must speak TLS the store on the port is still open to its clients") {
     const Pki pki;

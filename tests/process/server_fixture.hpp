@@ -62,7 +62,7 @@ struct Daemon {
         server_options.listener = std::move(listener->fd);
         server_options.secret = options.secret;
         server_options.operator_secret = options.operator_secret;
-        server_options.http.operator_token = options.operator_secret;
+        server_options.http.operator_secret = options.operator_secret;
         server_options.tls = options.tls;
         server_options.limits = options.limits;
         server_options.is_one_of_several = options.is_one_of_several;

@@ -1,6 +1,8 @@
 // Goal: HTTP on the daemon's port: what it answers, to whom, and that agents share the port.
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <boost/asio/connect.hpp>
 
@@ -99,9 +101,9 @@ TEST_CASE("another site's page, a rebound name and a wrong token are refused on 
             .empty());
 }
 
-/// 64 digits: of secret_of().
+/// What an operator sends who holds secret_of().
 std::string digits_of(unsigned char byte) {
-    return http_token_of(secret_of(byte));
+    return order_token_of(secret_of(byte));
 }
 
 /// Posts an order; `headers` as they are.
@@ -181,11 +183,22 @@ TEST_CASE("an order over HTTP needs the operators' token, JSON, and no page of a
         CHECK(answer(with.port, "Authorization: Bearer " + digits_of(secret) + "\r\n" + kJson)
                   .starts_with("HTTP/1.1 401 "));
     }
+    // The secret is the key of the handshake: it does not travel.
+    const std::string secret =
+        answer(with.port, "Authorization: Bearer " + http_token_of(secret_of(9)) + "\r\n" + kJson);
+    CHECK(secret.starts_with("HTTP/1.1 401 "));
+    CHECK(secret.find("that is the operators' secret itself") != std::string::npos);
+    CHECK(secret.find("`ddpctl token ") != std::string::npos);
+    CHECK(ask(io, with.port, "/status",
+              "Host: localhost\r\nAuthorization: Bearer " + http_token_of(secret_of(9)) + "\r\n")
+              .find("that is the operators' secret itself") != std::string::npos);
     CHECK(answer(without.port, right + kJson).starts_with("HTTP/1.1 403 "));
     CHECK(answer(without.port, right + kJson).find("takes no orders") != std::string::npos);
     CHECK(answer(with.port, right).starts_with("HTTP/1.1 400 "));
     CHECK(answer(with.port, right + "Content-Type: text/plain\r\n").starts_with("HTTP/1.1 400 "));
     CHECK(answer(with.port, right + kJson + "Origin: http://evil.example\r\n")
+              .starts_with("HTTP/1.1 403 "));
+    CHECK(answer(with.port, right + kJson + "Sec-Fetch-Site: cross-site\r\n")
               .starts_with("HTTP/1.1 403 "));
     CHECK(ask(io, with.port, "/jobs/llama/restart", "Host: localhost\r\n" + right)
               .starts_with("HTTP/1.1 404 "));
@@ -213,7 +226,29 @@ TEST_CASE("the daemon that does not lead says who does") {
     CHECK(post(io, daemon.port, "/jobs/llama/stop", operators, "{}").starts_with("HTTP/1.1 503 "));
 }
 
-TEST_CASE("above the limit of watchers one is turned away, and agents still join") {
+TEST_CASE("strangers who say one byte each keep no watcher out") {
+    boost::asio::io_context io;
+    Daemon::Options options;
+    options.limits.watchers_max = 8;
+    options.limits.half_open_per_source_max = 8;
+    options.limits.half_open_grace = Milliseconds(0);
+    const Daemon daemon(io, options);
+    std::vector<std::unique_ptr<Stranger>> strangers;
+    // Elsewhere, and then at the address that the watcher has, too.
+    for (const char* const from : {"127.0.0.2", "127.0.0.1"}) {
+        for (std::size_t i = 0; i < options.limits.watchers_max; ++i) {
+            strangers.push_back(std::make_unique<Stranger>(io, daemon.port, from));
+            strangers.back()->say("G");
+        }
+        run_until(io, [&] { return daemon.server->connection_count() == 0; });
+        CHECK(ask(io, daemon.port, "/status").starts_with("HTTP/1.1 200 "));
+    }
+    CHECK_FALSE(strangers.front()->is_closed);
+    run_until(io, [&] { return strangers[options.limits.watchers_max]->is_closed; });
+    CHECK(daemon.has_logged("it had not proved itself when newer connections came"));
+}
+
+TEST_CASE("above the limit of watchers nobody follows, and whoever asks once is answered") {
     boost::asio::io_context io;
     Daemon::Options options;
     options.limits.watchers_max = 2;
@@ -227,8 +262,13 @@ TEST_CASE("above the limit of watchers one is turned away, and agents still join
         return one.answer().find("formed") != std::string::npos &&
                two.answer().find("formed") != std::string::npos;
     });
-    CHECK(ask(io, daemon.port, "/status").empty());
-    CHECK(daemon.has_logged("2 watch over HTTP already"));
+    const Asker three(io, daemon.port, follows);
+    run_until(io, [&] { return three.is_done(); });
+    CHECK(three.answer().starts_with("HTTP/1.1 503 "));
+    CHECK(three.answer().find("2 watch over HTTP already") != std::string::npos);
+    const Asker status(io, daemon.port, "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    run_until(io, [&] { return status.is_done(); });  // though it did not ask for the end
+    CHECK(status.answer().starts_with("HTTP/1.1 200 "));
     Agent bert(io, {.port = daemon.port, .job = "bert"});
     run_until(io, [&] { return bert.last<Start>() != nullptr; });
     CHECK_FALSE(one.is_done());

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "rendezvous/http/http_request.hpp"
 #include "rendezvous/http/page_files.hpp"
@@ -71,6 +74,60 @@ TEST_CASE("a page of another site is not answered") {
     CHECK_FALSE(from("null"));
 }
 
+/// What a GET of `target` is judged to be, with these headers; nothing: it is answered.
+std::optional<ErrorCode> refusal_of(const char* target,
+                                    const std::vector<std::pair<const char*, const char*>>& headers,
+                                    std::optional<bool> is_here = true) {
+    namespace http = boost::beast::http;
+    http::request_header<http::fields> head;
+    head.method(http::verb::get);
+    head.target(target);
+    for (const auto& [name, value] : headers) {
+        head.set(name, value);
+    }
+    const Result<WatchRequest> request =
+        judge(head, {.is_on_this_machine = is_here}, {.token = std::nullopt, .hostname = "gpu-01"});
+    return request ? std::optional<ErrorCode>() : std::optional(request.error().code);
+}
+
+TEST_CASE("an image or script of another site is not answered, though it has no Origin") {
+    for (const char* const target : {"/stacks", "/logs", "/status", "/events", "/metrics"}) {
+        CAPTURE(target);
+        for (const char* const site : {"cross-site", "same-site", "", "something new"}) {
+            CAPTURE(site);
+            const bool is_answered_there = std::string_view(site).empty();
+            for (const std::optional<bool> is_here : {std::optional(true), std::optional<bool>()}) {
+                CHECK((refusal_of(target, {{"Host", "localhost:29400"}, {"Sec-Fetch-Site", site}},
+                                  is_here) == std::nullopt) == is_answered_there);
+            }
+        }
+        for (const char* const site : {"none", "same-origin"}) {
+            CHECK(refusal_of(target, {{"Host", "localhost"}, {"Sec-Fetch-Site", site}}) ==
+                  std::nullopt);
+        }
+        CHECK(refusal_of(target, {{"Host", "127.0.0.1:29400"}}) == std::nullopt);
+    }
+    // A link to the page works; it has nothing of any job.
+    CHECK(refusal_of("/", {{"Host", "localhost"}, {"Sec-Fetch-Site", "cross-site"}}) ==
+          std::nullopt);
+}
+
+TEST_CASE("where browsers do not say whose page asks, nodes are not asked") {
+    for (const char* const host : {"gpu-01:29400", "10.0.0.7:29400", "[fe80::1]:29400"}) {
+        CAPTURE(host);
+        CHECK(refusal_of("/stacks", {{"Host", host}}) == ErrorCode::PermissionDenied);
+        CHECK(refusal_of("/logs", {{"Host", host}}) == ErrorCode::PermissionDenied);
+        CHECK(refusal_of("/status", {{"Host", host}}) == std::nullopt);
+        CHECK(refusal_of("/metrics", {{"Host", host}}) == std::nullopt);
+        CHECK(refusal_of("/stacks", {{"Host", host}, {"Sec-Fetch-Site", "none"}}) == std::nullopt);
+    }
+    for (const char* const host : {"localhost:8080", "127.0.0.1", "127.0.0.2:29400", "[::1]"}) {
+        CAPTURE(host);
+        CHECK(refusal_of("/stacks", {{"Host", host}}) == std::nullopt);
+    }
+    CHECK(refusal_of("/stacks", {}, std::nullopt) == std::nullopt);
+}
+
 TEST_CASE("who shows the token is answered wherever it is") {
     const HttpAccess access = access_with_token();
     const auto shows = [&](const std::string& authorization) {
@@ -92,6 +149,59 @@ TEST_CASE("who shows the token is answered wherever it is") {
     CHECK_FALSE(is_answered({}, {.is_on_this_machine = false,
                                  .host = "localhost",
                                  .authorization = "Bearer " + digits("00")}));
+}
+
+TEST_CASE("an operator's token is derived from the secret, which itself is none") {
+    JobSecret::Bytes bytes{};
+    bytes.fill(0xab);
+    const JobSecret secret(bytes, "operators");
+    const HttpAccess access{.token = std::nullopt, .operator_secret = secret, .hostname = {}};
+    const std::string token = order_token_of(secret);
+    // printf 'ddprun http orders\0' | openssl dgst -sha256 -mac hmac -macopt hexkey:abab…ab
+    CHECK(token == "599b88ea98f39a26afe560fa48218e18398559e78a5aa870f6bfc7301dafa937");
+    const auto says = [&](const std::string& digits) {
+        const Result<void> admitted = admit(access, {.authorization = "Bearer " + digits});
+        return admitted ? std::string() : admitted.error().what;
+    };
+    CHECK(says(token).empty());
+    CHECK(says(digits("ab")).find("that is the operators' secret itself") == 0);
+    CHECK(says(digits("AB")).find("that is the operators' secret itself") == 0);
+    CHECK(says(digits("cd")).find("the token is not that of") == 0);
+}
+
+TEST_CASE("where TLS is spoken other machines are answered in nothing else") {
+    namespace http = boost::beast::http;
+    HttpAccess access = access_with_token();
+    access.operator_secret = access.token;
+    access.has_tls = true;
+    http::request_header<http::fields> head;
+    head.method(http::verb::get);
+    head.set(http::field::host, "head:29400");
+    const auto says = [&](const char* target, const HttpWay& way) {
+        head.target(target);
+        const Result<WatchRequest> request = judge(head, way, access);
+        return request ? std::string() : request.error().what;
+    };
+    const HttpWay in_clear{.is_on_this_machine = false};
+    const HttpWay hidden{.is_on_this_machine = false, .is_hidden = true};
+    const std::string asks_for_https = "HTTP in clear with its own machine only: ask https://head:";
+    // Nor the page, in which a token would be typed.
+    for (const char* const target : {"/", "/status", "/nothing"}) {
+        CHECK(says(target, in_clear).find(asks_for_https) != std::string::npos);
+        CHECK(says(target, in_clear).find("make another") == std::string::npos);
+    }
+    CHECK(says("/", hidden).empty());
+    CHECK_FALSE(says("/status", hidden).empty());
+    head.set(http::field::authorization, "Bearer " + digits("ab"));
+    CHECK(says("/status", hidden).empty());
+    CHECK(says("/status", in_clear).find("in clear: make another") != std::string::npos);
+    head.set(http::field::authorization, "Bearer " + order_token_of(*access.operator_secret));
+    head.set(http::field::content_type, "application/json");
+    head.method(http::verb::post);
+    head.target("/jobs/llama/stop");
+    CHECK(judge_order(head, hidden, access, Limits()));
+    const Result<OperatorOrder> order = judge_order(head, in_clear, access, Limits());
+    CHECK(order.error().what.find(asks_for_https) != std::string::npos);
 }
 
 TEST_CASE("what is asked for is a path, a job and where to begin") {
@@ -196,7 +306,7 @@ TEST_CASE("the page is for who is answered, and where a token can be typed in, f
         head.method(http::verb::get);
         head.target(target);
         head.set(http::field::host, "head.cluster.example:29400");
-        const Result<WatchRequest> request = judge(head, is_here, access);
+        const Result<WatchRequest> request = judge(head, {.is_on_this_machine = is_here}, access);
         return request ? std::optional<ErrorCode>() : std::optional(request.error().code);
     };
     const HttpAccess named{.token = std::nullopt, .hostname = "head.cluster.example"};

@@ -22,7 +22,7 @@ const ACTS = {
     what: ({job, sizes}) => `${job} takes at most so many nodes from now on (--nnodes ${sizes}). If it has more, all workers save, and the others wait as spares.`},
 };
 
-const MESSAGES = {401: 'The token is not that of the --operator-secret-file.',
+const MESSAGES = {401: 'The token is not that which ddpctl token prints of the --operator-secret-file.',
   403: 'This rendezvous takes no orders: it was started without --operator-secret-file.'};
 
 /** Closes by its cancel button, by Escape, and when `submits()` answers true. */
