@@ -2,31 +2,83 @@
 
 Needs torch and the libraries.
 
-usage: test_callbacks.py [Callbacks.test_NAME]
+usage: test_callbacks.py [Accelerate|Huggingface|Lightning[.test_NAME]]
 """
 
+import contextlib
 import importlib.util
+import io
 import os
 import re
 import signal
+import time
+import types
 import unittest
 
 from ranks import RanksTest
+from test_worker import FOR_EVER
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "callback_training.py")
 MANY = str(1 << 20)
-LIBRARIES = {"huggingface": "transformers", "lightning": "lightning", "accelerate": "accelerate"}
 
 
-class Callbacks(RanksTest):
-    def run_library(self, library):
-        missing = [name for name in ("torch", LIBRARIES[library])
+class CallbackTest(RanksTest):
+    """One library's. Of its own are `library`, how the script calls it, and `package`."""
+
+    def setUp(self):
+        super().setUp()
+        missing = [name for name in ("torch", self.package)
                    if importlib.util.find_spec(name) is None]
         if missing:
-            option = "" if library == "accelerate" else " --full"
+            option = "" if self.library == "accelerate" else " --full"
             print(f"LEFT OUT: no {', '.join(missing)} here, run scripts/setup.sh{option}")
             self.skipTest("a library is missing")
-        self.start(SCRIPT, library, self.folder, "{store}", MANY)
+
+    def train(self, steps, *options):
+        self.start(SCRIPT, self.library, self.folder, "{store}", str(steps), *options)
+
+    def ask_before_they_start(self):
+        """They leave after their second step: the first one's word is answered then."""
+        self.ask(1, signal.SIGTERM)
+
+    def ask_no_more(self):
+        for page in self.pages:
+            page.put("I", 40, 0)
+
+    def isolate(self, until_ns=1):
+        """Of rank 0's node: nothing may be published later than that."""
+        self.pages[0].put("q", 24, until_ns)
+
+    def assert_they_left(self):
+        results = self.results()
+        self.assertEqual([code for code, *_ in results], [75, 75], results)
+
+    def assert_they_went_on(self, begin, end):
+        results = self.results()
+        for code, text, said in results:
+            self.assertEqual(code, 0, said)
+            self.assertIn(f"begins at {begin}\n", text)
+            self.assertIn(f"is done at {end}\n", text)
+
+    def names(self):
+        return sorted(os.listdir(self.folder)) if os.path.isdir(self.folder) else []
+
+    def wait_until_said(self, rank, pattern):
+        said = ""
+        for line in self.ranks[rank].stderr:
+            said += line
+            if re.search(pattern, line):
+                return
+        self.fail(f"rank {rank} does not say {pattern}: {said}")
+
+    def newest(self):
+        """What the library's own function finds in the folder, and what it says on stderr."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            return self.find_newest(), said.getvalue()
+
+    def check_that_they_stop_and_go_on(self):
+        self.train(MANY)
         self.wait_until_they_train()
         self.ask(1, signal.SIGTERM)
         stopped = self.results()
@@ -43,27 +95,250 @@ class Callbacks(RanksTest):
         self.assertTrue(0 < saved_ns < 60e9, saved_ns)
 
         # Once more, for four steps: from where it has stopped, to its end.
-        for page in self.pages:
-            page.put("I", 40, 0)
-        end = steps[0] + 4
-        self.start(SCRIPT, library, self.folder, "{store}", str(end))
-        for code, text, said in self.results():
-            self.assertEqual(code, 0, said)
-            self.assertIn(f"begins at {steps[0]}\n", text)
-            self.assertIn(f"is done at {end}\n", text)
+        self.ask_no_more()
+        self.train(steps[0] + 4)
+        self.assert_they_went_on(steps[0], steps[0] + 4)
         self.assertGreater(self.pages[0].number("q", 192 + 16), 0)
 
-    def test_huggingface_trainer(self):
-        self.run_library("huggingface")
-        self.assertIn("checkpoint-", " ".join(os.listdir(self.folder)))
+    def check_that_an_isolated_node_publishes_nothing(self, *options):
+        """It trains on, and leaves once it may publish again."""
+        self.isolate()
+        self.ask_before_they_start()
+        self.train(MANY, *options)
+        self.wait_until_said(0, "is not saved: this node is isolated")
+        self.wait_until_they_train()
+        self.assertEqual(self.checkpoints(), [])
+        self.isolate(FOR_EVER)
+        self.assert_they_left()
+        self.assertNotEqual(self.checkpoints(), [])
+        self.assertEqual([name for name in self.names() if "partial" in name], [])
 
-    def test_lightning(self):
-        self.run_library("lightning")
+    def checkpoints(self):
+        """Paths of all that has the name of one, whole or not, but of partial ones."""
+        return sorted(os.path.join(where, name)
+                      for where, folders, files in os.walk(self.folder)
+                      for name in (*folders, *files)
+                      if re.fullmatch(r"ddprun-step=\d+|checkpoint[-_]\d+|.*\.ckpt", name))
 
-    def test_accelerate(self):
-        self.run_library("accelerate")
-        names = os.listdir(self.folder)
-        self.assertTrue(any(re.fullmatch(r"ddprun-step=\d+", name) for name in names), names)
+
+def later(path, seconds):
+    """Was written so much later than now."""
+    os.utime(path, (time.time() + seconds,) * 2)
+
+
+def cut(path):
+    """Only a part of it was written."""
+    os.truncate(path, os.path.getsize(path) * 2 // 3)
+
+
+class Huggingface(CallbackTest):
+    library, package = "huggingface", "transformers"
+
+    def test_they_stop_and_go_on(self):
+        self.check_that_they_stop_and_go_on()
+        self.assertIn("checkpoint-", " ".join(self.names()))
+
+    def test_an_isolated_node_publishes_nothing(self):
+        self.check_that_an_isolated_node_publishes_nothing()
+
+    def test_an_isolated_node_saves_none_of_the_trainers_own(self):
+        self.isolate()
+        self.train(4, "own")
+        self.assert_they_went_on(0, 4)
+        self.assertEqual(self.checkpoints(), [])
+
+
+class Lightning(CallbackTest):
+    library, package = "lightning", "lightning"
+
+    def find_newest(self):
+        from ddprun.lightning import newest_checkpoint
+
+        return newest_checkpoint(self.folder)
+
+    def test_they_stop_and_go_on(self):
+        self.check_that_they_stop_and_go_on()
+
+    def test_the_newest_is_lightnings_own_where_that_is_later(self):
+        self.ask_before_they_start()
+        self.train(MANY)
+        self.assert_they_left()
+        self.assertEqual(self.names(), ["ddprun-step=2.ckpt"])
+        # It ends without being asked, as in a crash: its last is ModelCheckpoint's.
+        self.ask_no_more()
+        self.train(6, "own")
+        self.assert_they_went_on(2, 6)
+        self.assertEqual(len([path for path in self.checkpoints() if "step=6" in path]), 1)
+        self.train(7)
+        self.assert_they_went_on(6, 7)
+
+    def test_a_torn_one_and_weights_alone_are_passed_over(self):
+        self.train(4, "own")
+        self.assert_they_went_on(0, 4)
+        fourth = next(path for path in self.checkpoints() if "step=4" in path)
+        self.assertEqual(self.newest(), (fourth, ""))
+        cut(fourth)
+        found, said = self.newest()
+        self.assertIn("step=3", found)
+        self.assertRegex(said, r"step=4\.ckpt is not whole; another one is looked for")
+        os.rename(fourth, fourth + ".partial")
+        self.weights_alone(os.path.join(self.folder, "weights.ckpt"))
+        found, said = self.newest()
+        self.assertIn("step=3", found)
+        self.assertEqual(said, "")
+
+    @staticmethod
+    def weights_alone(path):
+        import torch
+
+        torch.save({"global_step": 9, "state_dict": {}, "epoch": 0}, path)
+
+    def test_of_the_same_step_it_is_the_one_that_was_written_last(self):
+        self.train(3, "own")
+        self.assert_they_went_on(0, 3)
+        third = next(path for path in self.checkpoints() if "step=3" in path)
+        with open(third, "rb") as file:
+            content = file.read()
+        other = os.path.join(self.folder, "another.ckpt")
+        with open(other, "wb") as file:
+            file.write(content)
+        later(other, 60)
+        self.assertEqual(self.newest()[0], other)
+        later(third, 120)
+        self.assertEqual(self.newest()[0], third)
+
+    def test_nothing_of_a_checkpoint_is_executed(self):
+        import torch
+
+        os.mkdir(self.folder)
+        path = os.path.join(self.folder, "strange.ckpt")
+        torch.save({"global_step": 5, "optimizer_states": [Deed(self.folder + "/done")]}, path)
+        self.assertEqual(self.newest(), (path, ""))
+        self.assertEqual(self.names(), ["strange.ckpt"])
+
+    def test_an_isolated_node_publishes_nothing(self):
+        self.check_that_an_isolated_node_publishes_nothing()
+
+    def test_an_isolated_node_saves_none_of_lightnings_own(self):
+        self.isolate()
+        self.train(4, "own")
+        self.assert_they_went_on(0, 4)
+        self.assertEqual(self.checkpoints(), [])
+
+
+class Deed:
+    """Makes a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+class Accelerate(CallbackTest):
+    library, package = "accelerate", "accelerate"
+
+    def find_newest(self):
+        from ddprun.accelerate import newest_state
+
+        return newest_state(self.folder, types.SimpleNamespace(_custom_objects=[None]))
+
+    def test_they_stop_and_go_on(self):
+        self.check_that_they_stop_and_go_on()
+        self.assertTrue(any(re.fullmatch(r"ddprun-step=\d+", name) for name in self.names()))
+
+    def test_the_newest_is_accelerates_own_where_that_is_later(self):
+        self.ask_before_they_start()
+        self.train(MANY, "own")
+        self.assert_they_left()
+        # Under its own name with automatic_checkpoint_naming, too.
+        self.assertEqual(self.names(), ["checkpoints", "ddprun-step=2"])
+        self.ask_no_more()
+        self.train(6, "own", "4")
+        self.assert_they_went_on(2, 6)
+        self.train(7)
+        self.assert_they_went_on(6, 7)
+
+    def state(self, name, seconds, objects=1):
+        """A state as accelerate writes it, so much later than now."""
+        import torch
+
+        path = os.path.join(self.folder, name)
+        os.makedirs(path)
+        for file in ("optimizer.bin", "random_states_0.pkl",
+                     *(f"custom_checkpoint_{i}.pkl" for i in range(objects))):
+            torch.save({"a": torch.zeros(64)}, os.path.join(path, file))
+        from safetensors.torch import save_file
+
+        save_file({"a": torch.zeros(64)}, os.path.join(path, "model.safetensors"))
+        later(os.path.join(path, "random_states_0.pkl"), seconds)
+        return path
+
+    def test_a_torn_one_is_passed_over(self):
+        older = self.state("checkpoints/checkpoint_9", 60)
+        newer = self.state("checkpoints/checkpoint_10", 60)
+        self.state("ddprun-step=500", 0)
+        self.state("ddprun-step=900.partial", 90)
+        self.assertEqual(self.newest(), (newer, ""))
+        for file in ("model.safetensors", "optimizer.bin", "custom_checkpoint_0.pkl"):
+            with self.subTest(file):
+                path = os.path.join(newer, file)
+                with open(path, "rb") as opened:
+                    whole = opened.read()
+                cut(path)
+                found, said = self.newest()
+                self.assertEqual(found, older)
+                self.assertIn(f"checkpoint {newer} is not whole", said)
+                with open(path, "wb") as opened:
+                    opened.write(whole)
+        os.unlink(os.path.join(newer, "random_states_0.pkl"))
+        self.assertEqual(self.newest()[0], older)
+
+    def test_one_with_other_registered_objects_cannot_be_loaded(self):
+        older = self.state("checkpoints/checkpoint_0", 0)
+        newer = self.state("checkpoints/checkpoint_1", 0, objects=0)
+        found, said = self.newest()
+        self.assertEqual(found, older)
+        self.assertIn(newer, said)
+
+    def test_what_was_there_is_replaced_and_what_was_under_way_is_not_mixed_in(self):
+        for name in ("ddprun-step=2", "ddprun-step=2.partial", "ddprun-step=1.partial"):
+            os.makedirs(os.path.join(self.folder, name))
+            with open(os.path.join(self.folder, name, "stale.bin"), "w") as file:
+                file.write("stale")
+        self.ask_before_they_start()
+        self.train(MANY)
+        self.assert_they_left()
+        self.assertEqual(self.names(), ["ddprun-step=2"])
+        written = os.listdir(os.path.join(self.folder, "ddprun-step=2"))
+        self.assertNotIn("stale.bin", written)
+        self.assertIn("random_states_1.pkl", written)
+
+    def test_a_rank_that_cannot_put_it_in_place_fails_all(self):
+        self.ask_before_they_start()
+        self.train(MANY, "cannot-rename")
+        first, second = self.results()
+        self.assertEqual((first[0], second[0]), (1, 1), first[2] + second[2])
+        self.assertIn("No space left on device", first[2])
+        self.assertIn("another rank could not put it in place", second[2])
+
+    def test_it_is_on_the_disk_before_it_has_its_name(self):
+        self.ask_before_they_start()
+        self.train(MANY, "tells-syncs")
+        first, second = self.results()
+        self.assertEqual((first[0], second[0]), (75, 75), first[2] + second[2])
+        files = os.listdir(os.path.join(self.folder, "ddprun-step=2"))
+        for _, text, _ in (first, second):
+            synced = re.findall(r"syncs (\S+)", text)
+            self.assertLessEqual(set(files), set(synced))
+            self.assertIn("ddprun-step=2.partial", synced)
+        before, _, after = first[1].partition("renames ddprun-step=2.partial")
+        self.assertIn("model.safetensors", before)
+        self.assertEqual(re.findall(r"syncs (\S+)", after), ["checkpoints"])
+
+    def test_an_isolated_node_publishes_nothing(self):
+        self.check_that_an_isolated_node_publishes_nothing()
 
 
 if __name__ == "__main__":

@@ -62,6 +62,18 @@ class Ballot:
             self._let_go()
         return False
 
+    def worst(self, problem: int) -> int:
+        """The largest that any rank says, 0 to 2**31 - 1; returns once every rank has said it.
+
+        Raises RuntimeError once a peer or the group is gone.
+        """
+        if self._group is None:
+            raise RuntimeError(f"rank {self._rank} cannot agree with the others: a peer, or the "
+                               "process group, is gone")
+        word = torch.tensor([problem], dtype=torch.int32, device="cpu")
+        dist.all_reduce(word, dist.ReduceOp.MAX, self._group)
+        return int(word.item())
+
     def wait_for_all(self) -> None:
         """Returns once every rank is here, or one line on stderr said that it cannot be known.
 

@@ -205,12 +205,9 @@ class Worker:
             self._look()
             self._has_agreed = self._page.is_stop_wanted()
             return self._has_agreed
-        if self._ballot is None:
-            from ddprun._ballot import Ballot
-
-            self._ballot = Ballot(self.rank, self.world_size)
-            self._look()
-        self._has_agreed = self._ballot.exchange(self._page.is_stop_wanted())
+        ballot = self._made_ballot()
+        self._look()
+        self._has_agreed = ballot.exchange(self._page.is_stop_wanted())
         return self._has_agreed
 
     def stop_deadline(self) -> float | None:
@@ -236,6 +233,22 @@ class Worker:
         if self._ballot is not None:
             self._ballot.wait_for_all()
         sys.exit(EXIT_LEFT_WHEN_ASKED)
+
+    def _agree(self, problem: int) -> int:
+        """The largest that any rank says, on every rank; every rank calls it equally often.
+
+        Raises RuntimeError as stop_requested() does, and when a peer is gone.
+        """
+        if self.world_size == 1 or not self.is_under_ddprun:
+            return problem
+        return self._made_ballot().worst(problem)
+
+    def _made_ballot(self) -> Ballot:
+        if self._ballot is None:
+            from ddprun._ballot import Ballot
+
+            self._ballot = Ballot(self.rank, self.world_size)
+        return self._ballot
 
     def _look(self) -> None:
         if not self._looks:

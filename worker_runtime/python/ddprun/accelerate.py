@@ -7,18 +7,46 @@ import re
 from typing import Any
 
 import ddprun
+from ddprun import _checkpoints
 
-_NAME = re.compile(r"ddprun-step=(\d+)")
+_WRITTEN_BY_RANK_0 = "random_states_0.pkl"  # into each state, after all but the registered objects
+_REGISTERED = re.compile(r"custom_checkpoint_\d+\.pkl")
+_NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
-def newest_state(folder: str) -> str | None:
-    """Path of the newest state that Steps wrote into `folder`; None: there is none.
+def newest_state(folder: str, accelerator: Any = None) -> str | None:
+    """Path of the newest whole state under `folder`, which is of one training; None: there is none.
 
-    For `accelerator.load_state(...)`. Every rank must see `folder`.
+    For `accelerator.load_state(...)`. Those of Steps and of `accelerator.save_state()` itself, with
+    automatic_checkpoint_naming (`checkpoints/checkpoint_N`) or under any name. Of names that
+    differ in their number alone the highest is the newest, as load_state() has it; among the newest
+    of each kind it is the one that was written last. accelerator: a state that has more or fewer
+    registered objects than it is passed over, it cannot be loaded. Every rank must see `folder`.
     """
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    found = [(int(match[1]), match[0]) for match in map(_NAME.fullmatch, names) if match]
-    return os.path.join(folder, max(found)[1]) if found else None
+    worker = ddprun.worker()
+    kinds: dict[str, list[tuple[int, str]]] = {}
+    for path in _checkpoints.paths_under(folder):
+        where, name = os.path.split(path)
+        if name == _WRITTEN_BY_RANK_0:
+            numbered = _NUMBERED.fullmatch(where)
+            kind, number = (numbered[1], int(numbered[2])) if numbered else (where, 0)
+            kinds.setdefault(kind, []).append((number, where))
+    found = []
+    for states in kinds.values():
+        for _, path in sorted(states, reverse=True):
+            if _is_whole(path, accelerator):
+                found.append((_checkpoints.time_of(os.path.join(path, _WRITTEN_BY_RANK_0)), path))
+                break
+            _checkpoints.warn_of_torn(worker, path)
+    return max(found)[1] if found else None
+
+
+def _is_whole(state: str, accelerator: Any) -> bool:
+    if accelerator is not None:
+        registered = len(list(filter(_REGISTERED.fullmatch, os.listdir(state))))
+        if registered != len(accelerator._custom_objects):
+            return False
+    return all(map(_checkpoints.is_whole, filter(os.path.isfile, _checkpoints.paths_under(state))))
 
 
 class Steps:
@@ -31,8 +59,9 @@ class Steps:
 
     When asked, every rank saves the accelerator's state after the same step, ends its trackers
     and leaves with exit code 75. The state is a folder `ddprun-step=N` in `folder`, which has that
-    name once it is whole. Go on with `accelerator.load_state(newest_state(folder))`; register
-    what else must go on, as the step, with `accelerator.register_for_checkpointing()`.
+    name once it is whole, with automatic_checkpoint_naming, too. Go on with
+    `accelerator.load_state(newest_state(folder, accelerator))`; register what else must go on, as
+    the step, with `accelerator.register_for_checkpointing()`.
     """
 
     def __init__(self, accelerator: Any, folder: str) -> None:
@@ -44,17 +73,26 @@ class Steps:
         self._worker.checkpoints_in(folder)
 
     def done(self, step: int, *, samples: int = 0, loss: float | None = None) -> None:
-        """As Worker.progress(); does not return when the job is asked to save and leave."""
+        """As Worker.progress(); does not return when the job is asked to save and leave.
+
+        But if this node may have been replaced: then it is asked again after the next step.
+        """
         self._worker.progress(step, samples=samples, loss=loss)
-        if self._worker.stop_requested():
-            self._save(step)
+        if self._worker.stop_requested() and self._save(step):
             self._accelerator.end_training()
             self._worker.leave()
 
-    def _save(self, step: int) -> None:
-        path = os.path.join(self._folder, f"ddprun-step={step}")
+    def _save(self, step: int) -> bool:
         with self._worker.checkpointing():
-            self._accelerator.save_state(path + ".partial")
-            self._accelerator.wait_for_everyone()
-            if self._accelerator.is_main_process:
-                os.replace(path + ".partial", path)
+            return _checkpoints.save(self._worker, _checkpoints.step_path(self._folder, step),
+                                     self._write)
+
+    def _write(self, partial: str) -> None:
+        """Accelerate names it by itself otherwise, and counts it."""
+        project = self._accelerator.project_configuration
+        named, count = project.automatic_checkpoint_naming, project.iteration
+        project.automatic_checkpoint_naming = False
+        try:
+            self._accelerator.save_state(partial)
+        finally:
+            project.automatic_checkpoint_naming, project.iteration = named, count

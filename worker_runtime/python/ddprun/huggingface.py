@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from time import monotonic_ns
 from typing import Any
 
 from transformers import TrainerCallback
 
 import ddprun
+from ddprun import _checkpoints
 
 
 class DdprunCallback(TrainerCallback):
@@ -16,7 +18,8 @@ class DdprunCallback(TrainerCallback):
     When asked, every rank saves the Trainer's own checkpoint after the same step, whatever
     `save_strategy` says, ends the training without a last evaluation, and leaves with exit code
     75 from `on_train_end`. Go on from it with
-    `trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))`.
+    `trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))`. A node that may
+    have been replaced saves no checkpoint, the Trainer's own included.
     """
 
     def __init__(self) -> None:
@@ -36,10 +39,15 @@ class DdprunCallback(TrainerCallback):
         samples = args.train_batch_size * args.gradient_accumulation_steps
         self._worker.progress(state.global_step, samples=samples)
         if not control.should_training_stop and self._worker.stop_requested():
-            self._is_leaving = True
-            control.should_save = True
-            control.should_evaluate = False
-            control.should_training_stop = True
+            if self._may_save(args, state):
+                self._is_leaving = True
+                control.should_save = True
+                control.should_evaluate = False
+                control.should_training_stop = True
+            else:
+                control.should_save = False  # and asked again after the next step
+        else:
+            self._ask_before_save(args, state, control)
         self._before_save_ns = monotonic_ns()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None,
@@ -51,6 +59,7 @@ class DdprunCallback(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The Trainer saves after it."""
+        self._ask_before_save(args, state, control)
         self._before_save_ns = monotonic_ns()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -62,9 +71,19 @@ class DdprunCallback(TrainerCallback):
         if self._is_leaving:
             control.should_save = False
             control.should_evaluate = False
+        self._ask_before_save(args, state, control)
         self._before_save_ns = monotonic_ns()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Exit code 75 if the training ended because it was asked to."""
         if self._is_leaving:
             self._worker.leave()
+
+    def _ask_before_save(self, args: Any, state: Any, control: Any) -> None:
+        """Of the moments that the Trainer has a callback for, the last before it saves."""
+        if control.should_save and not control.should_evaluate:
+            control.should_save = self._may_save(args, state)
+
+    def _may_save(self, args: Any, state: Any) -> bool:
+        path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+        return _checkpoints.may_publish(self._worker, path)

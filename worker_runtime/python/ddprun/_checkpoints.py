@@ -1,0 +1,241 @@
+"""Which checkpoint is whole, and how one is put in place: whole and durable, or not at all."""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import os
+import pickle
+import shutil
+from typing import Any
+
+import torch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ddprun._worker import Worker
+
+PARTIAL = ".partial"
+_REPLACED = ".replaced"
+_TORCH_ENDINGS = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
+_SAFETENSORS_HEADER_BYTES_MAX = 100_000_000  # as the format has it
+_DONE, _ISOLATED, _FAILED = range(3)
+
+_was_isolated = False
+
+
+def step_path(folder: str, step: int, ending: str = "") -> str:
+    """The checkpoint that is saved because the job was asked to leave after `step`."""
+    return os.path.join(folder, f"ddprun-step={step}{ending}")
+
+
+def save(worker: Worker, path: str, write: Callable[[str], None]) -> bool:
+    """Has every rank write into one partial checkpoint, which then becomes `path` at once.
+
+    Every rank calls it after the same step; write(partial) makes a file or a folder. What the
+    partial one held before is removed, what `path` held is replaced. True, on every rank: it is
+    there, and stays after a loss of power. False, on every rank: this generation may have been
+    replaced, nothing was put in place. Raises on every rank what went wrong on one; an error of
+    write() itself is its rank's alone, whose death tells the others.
+    """
+    partial = path + PARTIAL
+    if not _together(worker, path, lambda: worker.rank != 0 or _make_room(worker, path)):
+        return False
+    write(partial)
+    _together(worker, path, lambda: True)  # No rank writes any more.
+    _together(worker, path, lambda: worker.local_rank != 0 or _sync(partial))
+    if _together(worker, path, lambda: worker.rank != 0 or _put_in_place(worker, partial, path)):
+        return True
+    if worker.rank == 0:
+        _remove(partial)
+    return False
+
+
+def may_publish(worker: Worker, path: str) -> bool:
+    """What rank 0's node says, on every rank: False while it may have been replaced.
+
+    Every rank calls it. To be asked right before a checkpoint is written in its place.
+    """
+    if not worker.is_under_ddprun:
+        return True
+    return _together(worker, path, lambda: worker.rank != 0 or not is_isolated(worker, path))
+
+
+def is_isolated(worker: Worker, path: str) -> bool:
+    """worker.is_isolated(); the first time that it is, after it was not, a line on stderr."""
+    global _was_isolated
+    isolated = worker.is_isolated()
+    if isolated and not _was_isolated:
+        worker._warn(f"checkpoint {path} is not saved: this node is isolated, another generation "
+                     "may be running; nothing is to be done, the job goes on from the newest one")
+    _was_isolated = isolated
+    return isolated
+
+
+def warn_of_torn(worker: Worker, path: str) -> None:
+    """One line, of one rank."""
+    if worker.rank == 0:
+        worker._warn(f"checkpoint {path} is not whole; another one is looked for")
+
+
+def paths_under(folder: str) -> Iterator[str]:
+    """All files and folders under `folder`, but checkpoints that are not done."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(PARTIAL)]
+        yield from (os.path.join(where, name) for name in (*folders, *names)
+                    if not name.endswith(PARTIAL))
+
+
+def time_of(path: str) -> int:
+    """When it was written, in nanoseconds; 0: it is gone."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def is_whole(path: str) -> bool:
+    """Whether this file has all that its own beginning, or its own end, says. Nothing is loaded.
+
+    That of a kind that tells nothing about it is taken as whole.
+    """
+    try:
+        if path.endswith(".safetensors"):
+            return _is_whole_safetensors(path)
+        if path.endswith(_TORCH_ENDINGS):
+            with open(path, "rb") as file:
+                begins = file.read(4)
+            if begins == b"PK\3\4":
+                torch._C.PyTorchFileReader(path)
+            return len(begins) == 4
+        return True
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def contents(path: str) -> dict[Any, Any]:
+    """What a file of torch.save() holds: its numbers, its texts, and what holds these.
+
+    All else in it is an empty object here: no tensor is read and nothing of it is executed. Empty:
+    it is not whole, or no dictionary.
+    """
+    try:
+        record = torch._C.PyTorchFileReader(path).get_record("data.pkl")
+        found = _Reader(record).load()
+    except Exception:  # whatever a torn or foreign file makes of itself
+        return {}
+    return found if type(found) is dict else {}
+
+
+class _Empty(dict):  # type: ignore[type-arg]
+    """Stands for an object of any class, in what a pickle does to it."""
+
+    def __new__(cls, *_: object, **__: object) -> _Empty:
+        return super().__new__(cls)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+
+    def __call__(self, *_: object, **__: object) -> _Empty:
+        return _Empty()
+
+    def ignore(self, _: object) -> None:
+        pass
+
+    __setstate__ = append = extend = add = ignore
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class _Reader(pickle.Unpickler):
+    """Makes no object but Python's own plain ones, and calls nothing."""
+
+    def __init__(self, record: bytes) -> None:
+        super().__init__(io.BytesIO(record))
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _Empty
+
+    def persistent_load(self, pid: object) -> Any:
+        return None
+
+
+def _is_whole_safetensors(path: str) -> bool:
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= _SAFETENSORS_HEADER_BYTES_MAX:
+            return False
+        header = json.loads(file.read(length))
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    return os.path.getsize(path) == 8 + length + max(ends, default=0)
+
+
+def _together(worker: Worker, path: str, act: Callable[[], bool]) -> bool:
+    """act() on this rank; whether it is True on all. Raises on all if it does on one."""
+    error: Exception | None = None
+    try:
+        said = _DONE if act() else _ISOLATED
+    except OSError as caught:
+        error, said = caught, _FAILED
+    worst = worker._agree(said)
+    if error is not None:
+        raise error
+    if worst == _FAILED:
+        raise RuntimeError(f"checkpoint {path} is not saved: another rank could not put it in "
+                           "place, and says why")
+    return worst == _DONE
+
+
+def _make_room(worker: Worker, path: str) -> bool:
+    if is_isolated(worker, path):
+        return False
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    # All of those that were under way in an earlier generation: nobody goes on with one.
+    for left in glob.glob(os.path.join(glob.escape(folder), "ddprun-step=*" + PARTIAL)):
+        _remove(left)
+    return True
+
+
+def _sync(path: str) -> bool:
+    """All of it is on the disk. Another node's file may not be seen yet: that node syncs it."""
+    if os.path.isdir(path):
+        for where, _, names in os.walk(path, topdown=False):
+            for name in names:
+                _sync_one(os.path.join(where, name))
+            _sync_one(where)
+    elif os.path.exists(path):
+        _sync_one(path)
+    return True
+
+
+def _sync_one(path: str) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _put_in_place(worker: Worker, partial: str, path: str) -> bool:
+    if is_isolated(worker, path):
+        return False
+    replaced = path + _REPLACED
+    if os.path.lexists(path) and (os.path.isdir(path) or os.path.isdir(partial)):
+        # A folder cannot be replaced at once everywhere. The old one is whole all the time, and
+        # is found under that name, too.
+        _remove(replaced)
+        os.rename(path, replaced)
+    os.replace(partial, path)
+    _sync_one(os.path.dirname(path) or ".")
+    _remove(replaced)
+    return True
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
