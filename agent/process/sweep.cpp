@@ -29,15 +29,20 @@ Sweep::Sweep(boost::asio::io_context& io, Containment& containment, Events event
 void Sweep::begin(Milliseconds allowed) {
     if (!is_running_) {
         is_running_ = true;
+        is_stuck_ = false;
         deadline_.expires_after(allowed);
         deadline_.async_wait([this](const boost::system::error_code& error) {
             if (!error && is_running_) {
+                is_stuck_ = true;
                 events_.on_stuck(describe_rest());
             }
         });
         wait_for_cgroup();
     }
     step();
+    if (is_running_ && is_stuck_) {
+        events_.on_stuck(describe_rest());
+    }
 }
 
 void Sweep::await_other(int pid) {

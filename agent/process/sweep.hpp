@@ -36,8 +36,8 @@ public:
     /// without pidfd: it does not.
     void await_other(int pid);
 
-    /// Starts, or goes on with the first deadline when it runs already. May call any event before
-    /// it returns.
+    /// Starts, or goes on with the first deadline when it runs already; if that has passed on_stuck
+    /// comes again, at once. May call any event before it returns.
     void begin(Milliseconds allowed);
 
     /// Forgets the deadline; no event comes any more.
@@ -62,6 +62,7 @@ private:
     std::map<int, boost::asio::posix::stream_descriptor> others_;
     boost::asio::posix::stream_descriptor cgroup_events_;  ///< open where there is a cgroup
     bool is_running_ = false;
+    bool is_stuck_ = false;  ///< the deadline has passed
 };
 
 }  // namespace ddprun::agent

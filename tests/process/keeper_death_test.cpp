@@ -186,6 +186,14 @@ TEST_CASE("what cannot be removed is named after the time allowed, and waited fo
         CHECK(fixture.order ==
               std::vector<std::string>{"started 0", "not emptied", "lost", "emptied"});
     }
+    SECTION("by the keeper, but not after its agent has stopped") {
+        fixture.keeper->empty_generation(Generation(1));
+        fixture.run_until([&] { return !fixture.not_emptied.empty(); });
+        if (wanted_containment() == ContainmentLevel::PidNamespace) {
+            debugger.let_go();  // The kernel ends the first process after all others.
+        }
+        // The fixture's end waits until the keeper has ended.
+    }
     SECTION("but not by an agent that stops") {
         is_seen_from_here = true;
         REQUIRE(kill(keeper, SIGKILL) == 0);
