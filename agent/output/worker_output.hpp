@@ -123,7 +123,7 @@ struct OutputCount {
 ///
 /// A console that takes its time loses nothing: its backlog is bounded, after that the workers'
 /// pipes fill up and the workers wait. A console that is gone (EPIPE, EIO) is forgotten. A log
-/// file that cannot be written is said once; the rest goes on.
+/// file that cannot be written is said, each reason at intervals (LogErrors); the rest goes on.
 ///
 /// All functions are to be called from one thread and none blocks, except the destructor.
 class WorkerOutput {

@@ -31,17 +31,23 @@
 #include <boost/asio/io_context.hpp>
 #include <nlohmann/json.hpp>
 
+#include "agent/output/log_errors.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/rng.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 
+using ddprun::Error;
+using ddprun::ErrorCode;
 using ddprun::Generation;
+using ddprun::Instant;
 using ddprun::LocalRank;
+using ddprun::Milliseconds;
 using ddprun::Rank;
 using ddprun::Rng;
 using ddprun::UniqueFd;
 using ddprun::agent::Collected;
+using ddprun::agent::LogErrors;
 using ddprun::agent::OutputChoice;
 using ddprun::agent::OutputOptions;
 using ddprun::agent::OutputPipes;
@@ -603,6 +609,44 @@ TEST_CASE("logs that cannot be written are said once, and the console goes on") 
     const std::string err = fixture.err();
     CHECK(err.find("ddprun: making the log folder") == 0);
     CHECK(err.find('\n') == err.size() - 1);
+}
+
+TEST_CASE("an early failure of the logs does not hide a later one of another reason") {
+    Fixture fixture;
+    std::filesystem::create_directories(fixture.options.log_root + "/attempt_0");
+    write_all(create(fixture.log_dir(0)), "in the way");
+    std::filesystem::create_directories(fixture.log_dir(0, Generation(2)) + "/stdout.log");
+    std::filesystem::create_directories(fixture.log_dir(1, Generation(2)) + "/stdout.log");
+    (void)fixture.open(0);
+    (void)fixture.open(0, Generation(2));
+    (void)fixture.open(1, Generation(2));
+    fixture.wait_ready();
+    fixture.end();
+    const std::string err = fixture.err();
+    CAPTURE(err);
+    CHECK(err.find("ddprun: making the log folder") == 0);
+    CHECK(err.find("\nddprun: opening the log file") != std::string::npos);
+    CHECK(std::count(err.begin(), err.end(), '\n') == 2);
+}
+
+TEST_CASE("a failure of the logs that lasts is said again at intervals, with how many there were") {
+    LogErrors errors({.log_error_every = Milliseconds(1000), .log_error_reasons_max = 2});
+    const auto line = [&](int ms, const std::string& what) {
+        return errors
+            .take(Instant(Milliseconds(ms)), Error{.code = ErrorCode::System, .what = what})
+            .value_or("");
+    };
+    const std::string end =
+        "; the job goes on without what cannot be written; free space, or choose another --log-dir";
+    CHECK(line(1, "writing a: No space left on device") ==
+          "ddprun: writing a: No space left on device" + end);
+    CHECK(line(2, "writing b: No space left on device").empty());
+    CHECK(line(3, "opening c: Is a directory") == "ddprun: opening c: Is a directory" + end);
+    CHECK(line(1000, "writing a: No space left on device").empty());
+    CHECK(line(1001, "writing d: No space left on device") ==
+          "ddprun: writing d: No space left on device (2 more failures since this was said)" + end);
+    // More reasons than are remembered are all said.
+    CHECK_FALSE(line(1002, "opening c: Permission denied").empty());
 }
 
 TEST_CASE("without a log folder there are no files") {
