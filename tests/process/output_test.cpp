@@ -5,6 +5,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/output/log_errors.hpp"
+#include "agent/output/log_file.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/rng.hpp"
 #include "tests/support/catch.hpp"
@@ -44,10 +46,12 @@ using ddprun::Instant;
 using ddprun::LocalRank;
 using ddprun::Milliseconds;
 using ddprun::Rank;
+using ddprun::Result;
 using ddprun::Rng;
 using ddprun::UniqueFd;
 using ddprun::agent::Collected;
 using ddprun::agent::LogErrors;
+using ddprun::agent::LogFile;
 using ddprun::agent::OutputChoice;
 using ddprun::agent::OutputOptions;
 using ddprun::agent::OutputPipes;
@@ -58,6 +62,22 @@ using ddprun::test::TempDir;
 namespace {
 
 const Generation kFirst(1);
+
+/// As long as it lives this process can open no file.
+class NoMoreFiles {
+public:
+    NoMoreFiles() {
+        REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+        const rlimit none{0, before_.rlim_max};
+        REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+    }
+    ~NoMoreFiles() { CHECK(::setrlimit(RLIMIT_NOFILE, &before_) == 0); }
+    NoMoreFiles(const NoMoreFiles&) = delete;
+    NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+
+private:
+    rlimit before_{};
+};
 
 UniqueFd create(const std::string& path) {
     UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
@@ -445,6 +465,35 @@ TEST_CASE("of the full logs the newest stay, also where an earlier process had s
     CHECK(fixture.log(0, "stdout.log.10") == "second\n");
     CHECK(fixture.log(0, "stdout.log") == "third\n");
     CHECK(fixture.log(0, "stdout.log.old") == "before\n");
+}
+
+TEST_CASE("a log that could not begin anew does so as soon as it can") {
+    const TempDir dir;
+    const std::string path = dir / "log";
+    Result<LogFile> log = LogFile::open(path, {.file_bytes_max = 10});
+    REQUIRE(log.has_value());
+    CHECK(log->append("first one\n").has_value());
+    {
+        const NoMoreFiles none;
+        CHECK(log->append("second\n").has_error());
+        CHECK(log->append("third\n").has_error());
+    }
+    CHECK(log->append("fourth\n").has_value());
+    CHECK(log->append("fifth\n").has_value());
+    CHECK(read_file(path + ".1") == "first one\nsecond\nthird\n");
+    CHECK(read_file(path + ".2") == "fourth\n");
+    CHECK(read_file(path) == "fifth\n");
+}
+
+TEST_CASE("a log that somebody has removed begins anew when it is full") {
+    const TempDir dir;
+    const std::string path = dir / "log";
+    Result<LogFile> log = LogFile::open(path, {.file_bytes_max = 10});
+    REQUIRE(log.has_value());
+    CHECK(log->append("first one\n").has_value());
+    REQUIRE(::unlink(path.c_str()) == 0);
+    CHECK(log->append("second\n").has_value());
+    CHECK(read_file(path) == "second\n");
 }
 
 TEST_CASE("as JSON every console line is an object, and the log is as it was written") {
