@@ -760,6 +760,35 @@ TEST_CASE("a disk that hangs costs the last words, not the report of the death")
     CHECK(fixture.log(0, "stderr.log") == "lost\n");
 }
 
+TEST_CASE("what is asked again and again of a disk that hangs is done once, when it answers") {
+    Fixture fixture;
+    fixture.options.limits.slots_max = 2;
+    std::filesystem::create_directories(fixture.log_dir(0));
+    const std::string fifo = fixture.log_dir(0) + "/stdout.log";
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    (void)fixture.open(0);
+    std::atomic<int> looks = 0;
+    int windows = 0;
+    for (int i = 0; i < 100; ++i) {
+        fixture.output().measure([&](const auto& /*measure*/) { ++looks; });
+        fixture.output().follow_window([&] { ++windows; });
+        fixture.output().show_live("line");
+    }
+    (void)fixture.open(1);
+    const auto beyond = fixture.output().open(kFirst, LocalRank(2), Rank(2), 4, fixture.log_dir(2));
+    CHECK((beyond ? "" : beyond.error().what) ==
+          "the log disk does not answer: the logs of 2 workers wait to be opened");
+    const UniqueFd release(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    REQUIRE(release.is_open());
+    fixture.wait_ready();
+    CHECK(looks == 1);
+    CHECK(windows == 1);
+    fixture.output().measure([&](const auto& /*measure*/) { ++looks; });
+    (void)fixture.open(3);
+    fixture.wait_ready();
+    CHECK(looks == 2);
+}
+
 // A pseudo-terminal's last bytes are still in a queue of the kernel when its writer is gone. Each
 // child writes a random number of bytes, up to more than the kernel holds, and ends at once, half
 // of them by SIGKILL.
