@@ -1,13 +1,12 @@
 #include "agent/process/sweep.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 
-#include <cerrno>
 #include <utility>
 
+#include <boost/system/error_code.hpp>
+
 #include "agent/process/children.hpp"
-#include "base/check.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 
@@ -20,9 +19,15 @@ Sweep::Sweep(boost::asio::io_context& io, Containment& containment, Events event
       deadline_(io),
       cgroup_events_(io) {
     if (containment.events() >= 0) {
-        const int copy = fcntl(containment.events(), F_DUPFD_CLOEXEC, 0);
-        DDP_CHECK(copy >= 0, errno);
-        cgroup_events_.assign(copy);
+        // Where the kernel has no memory to watch it, the ends of children tell, or the deadline.
+        boost::system::error_code ignored;
+        cgroup_events_.assign(containment.events(), ignored);
+    }
+}
+
+Sweep::~Sweep() {
+    if (cgroup_events_.is_open()) {
+        (void)cgroup_events_.release();
     }
 }
 
