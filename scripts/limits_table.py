@@ -13,15 +13,16 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 # What a training program links has its own.
 SOURCES = ("base/limits.hpp", "base/watch_limits.hpp", "base/read_ahead_limits.hpp",
-           "worker_runtime/torch/limits.hpp")
+           "base/log_limits.hpp", "worker_runtime/torch/limits.hpp")
 DOCUMENT = "docs/limits.md"
 INTRODUCTION = f"""# Limits
 
 Every queue, message, loop and wait has a bound. Each is a field of `Limits`
 ([{SOURCES[0]}](../{SOURCES[0]})), of who asks and is told of a run of `WatchLimits`
 ([{SOURCES[1]}](../{SOURCES[1]})), of reading checkpoints ahead of `ReadAheadLimits`
-([{SOURCES[2]}](../{SOURCES[2]})), of the worker runtime of `RuntimeLimits`
-([{SOURCES[3]}](../{SOURCES[3]})); this table is made from them by
+([{SOURCES[2]}](../{SOURCES[2]})), of logs that cannot be written of `LogLimits`
+([{SOURCES[3]}](../{SOURCES[3]})), of the worker runtime of `RuntimeLimits`
+([{SOURCES[4]}](../{SOURCES[4]})); this table is made from them by
 `scripts/limits_table.py --write`.
 """
 FIELD = re.compile(r"\s*(?P<type>[\w:]+) (?P<name>\w+)\s*(?:=\s*(?P<value>[^;]+)|"
@@ -55,7 +56,7 @@ def text_of(kind, name, what, number):
 
 def read_limits(header):
     """[(section, [(name, value, what)])] in the order of the header."""
-    body = re.search(r"^struct (?:Runtime|Watch|ReadAhead)?Limits \{\n(.*?)^\};", header,
+    body = re.search(r"^struct (?:Runtime|Watch|ReadAhead|Log)?Limits \{\n(.*?)^\};", header,
                      re.DOTALL | re.MULTILINE)
     if not body:
         raise Unreadable("no struct of limits")

@@ -273,7 +273,8 @@ def check_documented(source):
     limits = (r"struct \w*Limits\s*\{", r"^\s*[\w:]+ (\w+)\s*(?:=|\{)")
     wanted = {"base/error.hpp": (r"enum class ErrorCode\s*\{", r"^\s*(\w+)\s*[,=]"),
               "base/limits.hpp": limits, "base/watch_limits.hpp": limits,
-              "base/read_ahead_limits.hpp": limits, "worker_runtime/torch/limits.hpp": limits}
+              "base/read_ahead_limits.hpp": limits, "base/log_limits.hpp": limits,
+              "worker_runtime/torch/limits.hpp": limits}
     if source.path not in wanted:
         return
     opening, field = wanted[source.path]

@@ -64,13 +64,6 @@ Result<void> KeeperHandle::launch() {
     return {};
 }
 
-void KeeperHandle::catch_child_signals() {
-    leave_child_signals();
-    boost::system::error_code ignored;  // It fails only where it is caught already.
-    child_signals_.add(SIGCHLD, ignored);
-    wait_for_child_signal();
-}
-
 void KeeperHandle::leave_child_signals() {
     boost::system::error_code ignored;
     child_signals_.cancel(ignored);  // The wait, which holds us; clear() does not end it.
@@ -83,7 +76,11 @@ void KeeperHandle::wait_for_child_signal() {
             return;
         }
         wait_for_child_signal();
-        sweep_.on_child_died();
+        if (sweep_.is_running()) {
+            sweep_.on_child_died();
+        } else {
+            reap_orphans();
+        }
     });
 }
 
@@ -196,7 +193,6 @@ void KeeperHandle::sweep_what_it_left() {
         kill_groups_of_workers();
     }
     // What it held are our children now, those that a stopping keeper had to give up too.
-    catch_child_signals();
     sweep_.begin(options_.limits.unkillable_after);
 }
 
@@ -210,16 +206,18 @@ void KeeperHandle::kill_groups_of_workers() {
     }
 }
 
+/// What others have left to this process. The keeper itself is reaped by its watch.
 void KeeperHandle::reap_orphans() {
     for (const int child : containment_.children()) {
-        siginfo_t info{};
-        (void)waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG);
+        if (child != process_.pid()) {
+            siginfo_t info{};
+            (void)waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG);
+        }
     }
 }
 
 /// Nobody is left, by the kernel's word: only now may another keeper answer for the generation.
 void KeeperHandle::on_swept() {
-    leave_child_signals();
     containment_.end_generation();
     if (is_stopping_) {
         finish_stop();
@@ -274,6 +272,12 @@ Result<std::unique_ptr<KeeperHandle>> KeeperHandle::start(boost::asio::io_contex
     if (started.has_error()) {
         return started.error();
     }
+    boost::system::error_code failure;
+    handle->child_signals_.add(SIGCHLD, failure);
+    if (failure) {
+        return system_error(failure.value(), "cannot be told of the ends of child processes");
+    }
+    handle->wait_for_child_signal();
     return handle;
 }
 

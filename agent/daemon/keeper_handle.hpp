@@ -42,7 +42,8 @@ struct KeeperOptions {
 /// one.
 ///
 /// Children that this process has when start() is called, and those given to exclude(), are not the
-/// keeper's and are never swept.
+/// keeper's and are never swept. Every other child of this process is an orphan that it has adopted
+/// as a subreaper, from a helper that has ended: it is reaped when it has ended, too.
 class KeeperHandle {
 public:
     struct Events {
@@ -133,7 +134,6 @@ private:
     [[nodiscard]] Result<void> launch();
     void ask_for_worker(KeeperSpawn spawn, std::vector<UniqueFd> fds);
     void request(const KeeperRequest& message, std::vector<UniqueFd> fds = {});
-    void catch_child_signals();
     void leave_child_signals();
     void wait_for_child_signal();
     void on_frame(std::string_view body);
@@ -173,7 +173,7 @@ private:
     Events events_;
     Containment containment_;
     Sweep sweep_;
-    boost::asio::signal_set child_signals_;  ///< only while sweeping
+    boost::asio::signal_set child_signals_;  ///< until it has stopped
     KeeperProcess process_;
     std::shared_ptr<FrameChannel> channel_;
     Generation held_;  ///< whose workers may live

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <ctime>
 #include <utility>
 
 #include "base/check.hpp"
@@ -20,6 +21,12 @@ namespace {
 /// Until a word of them differs from its value, or somebody is woken there.
 long wait_for_any(const std::vector<futex_waitv>& words) {
     return syscall(SYS_futex_waitv, words.data(), words.size(), 0, nullptr, 0);
+}
+
+/// For want of memory, which this needs none of: until the bell rings or it is time to try again.
+void wait_at_bell(std::atomic<std::uint32_t>& bell, std::uint32_t value) {
+    constexpr timespec kTryAgainAfter{.tv_sec = 1, .tv_nsec = 0};
+    syscall(SYS_futex, &bell, FUTEX_WAIT, value, &kTryAgainAfter, nullptr, 0);
 }
 
 futex_waitv waiter(std::atomic<std::uint32_t>& word, std::uint32_t value) {
@@ -68,7 +75,12 @@ void LifeWatch::run() {
             words.push_back(waiter(page_.life_word(LocalRank(static_cast<int>(i))), old_value));
         }
         const long woken = wait_for_any(words);
-        DDP_CHECK(woken >= 0 || errno == EAGAIN || errno == EINTR, errno);
+        if (woken < 0 && errno == ENOMEM) {
+            // Signs may be late: whoever is the parent of a worker learns of its end anyway.
+            wait_at_bell(page_.bell(), static_cast<std::uint32_t>(words.front().val));
+        } else {
+            DDP_CHECK(woken >= 0 || errno == EAGAIN || errno == EINTR, errno);
+        }
     }
 }
 

@@ -69,10 +69,12 @@ std::size_t LogFile::room_for(std::string_view bytes) const {
 
 Result<void> LogFile::rotate() {
     const std::string full = fmt::format("{}.{}", path_, last_number_ + 1);
-    if (std::rename(path_.c_str(), full.c_str()) != 0) {
+    if (std::rename(path_.c_str(), full.c_str()) == 0) {
+        ++last_number_;
+    } else if (errno != ENOENT) {
+        // Not there: an earlier attempt has set it aside, or somebody else has; a new one is due.
         return system_error(errno, "giving the full log file the name " + full);
     }
-    ++last_number_;
     Result<UniqueFd> next = open_log(path_);
     if (!next) {
         return next.error();

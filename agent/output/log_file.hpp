@@ -28,7 +28,8 @@ public:
     [[nodiscard]] static Result<LogFile> open(const std::string& path, const LogRotation& rotation);
 
     /// Writes all of `bytes`; on failure some of them may be written. If the full file cannot be
-    /// given another name, it grows on, and this fails after having written everything.
+    /// given another name, or no new one can be made, it grows on, and this fails after having
+    /// written everything; the next call tries again.
     [[nodiscard]] Result<void> append(std::string_view bytes);
 
 private:

@@ -7,6 +7,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -62,6 +65,24 @@ Result<Ends> second_of(const Ends& stream) {
     }
     return Ends{.ours = {}, .workers = std::move(workers)};
 }
+
+/// A line on its way to the output thread: of those that wait only the newest is of use.
+class NewestLine {
+public:
+    /// True if the thread is to be told: no line waited.
+    [[nodiscard]] bool put(std::string line) {
+        const std::lock_guard lock(mutex_);
+        return !std::exchange(line_, std::move(line)).has_value();
+    }
+    [[nodiscard]] std::string take() {
+        const std::lock_guard lock(mutex_);
+        return std::exchange(line_, std::nullopt).value_or("");
+    }
+
+private:
+    std::mutex mutex_;
+    std::optional<std::string> line_;
+};
 
 /// A collect() under way: answered by the output thread or, if that is held up, by the timer;
 /// both on the callbacks' executor.
@@ -158,6 +179,10 @@ public:
     OutputPump pump_;
     std::atomic<std::size_t> lines_waiting_ = 0;  ///< said, and not yet taken by the thread
     std::atomic<std::size_t> events_waiting_ = 0;
+    std::atomic<int> opens_waiting_ = 0;  ///< the one that is being opened too
+    std::atomic<bool> is_measure_asked_ = false;
+    std::atomic<bool> is_window_asked_ = false;
+    NewestLine live_line_;
     std::size_t lines_dropped_ = 0;  ///< of the caller's thread
 
 private:
@@ -205,6 +230,12 @@ WorkerOutput::~WorkerOutput() = default;
 
 Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_rank, Rank rank,
                                        int world_size, const std::string& log_dir) {
+    if (thread_->opens_waiting_ >= thread_->options_.limits.slots_max) {
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("the log disk does not answer: the logs of {} workers wait to be "
+                                 "opened",
+                                 thread_->opens_waiting_.load())};
+    }
     const OutputChoice choice = thread_->choice_of(local_rank, rank, world_size);
     Result<Streams> streams = thread_->make_streams(choice, rank);
     if (!streams) {
@@ -220,8 +251,10 @@ Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_ra
                         .err = std::move(err.ours),
                         .count = std::make_shared<OutputCount>()};
     counts_[local_rank.value()] = opened.count;
+    ++thread_->opens_waiting_;
     thread_->post([thread = thread_.get(), opened = std::move(opened)]() mutable {
         thread->pump_.open(std::move(opened));
+        --thread->opens_waiting_;
     });
     return OutputPipes{std::move(out.workers), std::move(err.workers), std::move(out.keyboard)};
 }
@@ -267,8 +300,13 @@ void WorkerOutput::collect(Generation generation, LocalRank local_rank,
 }
 
 void WorkerOutput::measure(std::function<void(const OutputMeasure&)> look) {
-    thread_->post(
-        [thread = thread_.get(), look = std::move(look)] { look(thread->pump_.measure()); });
+    if (thread_->is_measure_asked_.exchange(true)) {
+        return;
+    }
+    thread_->post([thread = thread_.get(), look = std::move(look)] {
+        thread->is_measure_asked_ = false;
+        look(thread->pump_.measure());
+    });
 }
 
 std::uint64_t WorkerOutput::bytes_of(LocalRank local_rank) const {
@@ -295,7 +333,11 @@ void WorkerOutput::close(Generation generation) {
 }
 
 void WorkerOutput::follow_window(std::function<void()> done) {
+    if (thread_->is_window_asked_.exchange(true)) {
+        return;
+    }
     thread_->post([thread = thread_.get(), done = std::move(done)]() mutable {
+        thread->is_window_asked_ = false;
         thread->pump_.follow_window();
         asio::post(thread->callbacks_, std::move(done));
     });
@@ -358,9 +400,10 @@ void WorkerOutput::say(std::string line) {
 }
 
 void WorkerOutput::show_live(std::string line) {
-    thread_->post([thread = thread_.get(), line = std::move(line)]() mutable {
-        thread->pump_.show_live(std::move(line));
-    });
+    if (thread_->live_line_.put(std::move(line))) {
+        thread_->post(
+            [thread = thread_.get()] { thread->pump_.show_live(thread->live_line_.take()); });
+    }
 }
 
 }  // namespace ddprun::agent

@@ -123,7 +123,10 @@ struct OutputCount {
 ///
 /// A console that takes its time loses nothing: its backlog is bounded, after that the workers'
 /// pipes fill up and the workers wait. A console that is gone (EPIPE, EIO) is forgotten. A log
-/// file that cannot be written is said once; the rest goes on.
+/// file that cannot be written is said, each reason at intervals (LogErrors); the rest goes on.
+///
+/// Nothing is waiting without bound for a log disk that hangs: what is asked again and again waits
+/// once, and open() fails when Limits::slots_max workers wait for their logs.
 ///
 /// All functions are to be called from one thread and none blocks, except the destructor.
 class WorkerOutput {
@@ -163,7 +166,7 @@ public:
 
     /// `look` gets what all workers together have written so far. It is called on the output
     /// thread, where it may look at more that takes time. A disk that holds the thread up holds it
-    /// up.
+    /// up; until then further ones are not called.
     void measure(std::function<void(const OutputMeasure&)> look);
 
     /// What the newest worker of that place has written so far; 0 of none. Asks nobody.
@@ -178,7 +181,7 @@ public:
     void close(Generation generation);
 
     /// The window of a console has another size: pseudo-terminals get it, and after that `done` is
-    /// called.
+    /// called: once for all calls that waited for the disk together.
     void follow_window(std::function<void()> done);
 
     /// The ddprun exits: run.json says so, if the run has a folder. `text` is its verdict's,
@@ -206,7 +209,7 @@ public:
     void say(std::string line);
 
     /// Keeps `line` below all other lines of stderr, if that is a terminal that is drawn on; empty:
-    /// no such line any more.
+    /// no such line any more. Of several that wait for the disk the newest is shown.
     void show_live(std::string line);
 
 private:

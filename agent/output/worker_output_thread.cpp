@@ -547,12 +547,8 @@ void OutputPump::show_live(std::string line) {
 }
 
 void OutputPump::say_error(const Error& error) {
-    // One disk is full or one folder is forbidden for all workers alike.
-    if (!std::exchange(has_said_error_, true)) {
-        say(
-            fmt::format("ddprun: {}; the job goes on without what cannot be written; free space, "
-                        "or choose another --log-dir",
-                        error.what));
+    if (const auto line = errors_.take(std::chrono::steady_clock::now(), error)) {
+        say(*line);
     }
 }
 

@@ -18,6 +18,7 @@
 #include "agent/output/json_line.hpp"
 #include "agent/output/line_splitter.hpp"
 #include "agent/output/line_tail.hpp"
+#include "agent/output/log_errors.hpp"
 #include "agent/output/run_folder.hpp"
 #include "agent/output/worker_output.hpp"
 
@@ -117,7 +118,7 @@ private:
     std::string written_;                                 ///< of one read, as the worker wrote it
     std::uint64_t bytes_read_ = 0;                        ///< of all streams there ever were
     std::size_t dropped_lines_ = 0;                       ///< own lines the console did not take
-    bool has_said_error_ = false;
+    LogErrors errors_;
 };
 
 }  // namespace ddprun::agent

@@ -1,13 +1,12 @@
 #include "agent/process/sweep.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 
-#include <cerrno>
 #include <utility>
 
+#include <boost/system/error_code.hpp>
+
 #include "agent/process/children.hpp"
-#include "base/check.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 
@@ -20,24 +19,35 @@ Sweep::Sweep(boost::asio::io_context& io, Containment& containment, Events event
       deadline_(io),
       cgroup_events_(io) {
     if (containment.events() >= 0) {
-        const int copy = fcntl(containment.events(), F_DUPFD_CLOEXEC, 0);
-        DDP_CHECK(copy >= 0, errno);
-        cgroup_events_.assign(copy);
+        // Where the kernel has no memory to watch it, the ends of children tell, or the deadline.
+        boost::system::error_code ignored;
+        cgroup_events_.assign(containment.events(), ignored);
+    }
+}
+
+Sweep::~Sweep() {
+    if (cgroup_events_.is_open()) {
+        (void)cgroup_events_.release();
     }
 }
 
 void Sweep::begin(Milliseconds allowed) {
     if (!is_running_) {
         is_running_ = true;
+        is_stuck_ = false;
         deadline_.expires_after(allowed);
         deadline_.async_wait([this](const boost::system::error_code& error) {
             if (!error && is_running_) {
+                is_stuck_ = true;
                 events_.on_stuck(describe_rest());
             }
         });
         wait_for_cgroup();
     }
     step();
+    if (is_running_ && is_stuck_) {
+        events_.on_stuck(describe_rest());
+    }
 }
 
 void Sweep::await_other(int pid) {

@@ -27,7 +27,9 @@ public:
         std::function<void(std::string rest)> on_stuck;
     };
 
+    /// `containment` outlives it.
     Sweep(boost::asio::io_context& io, Containment& containment, Events events);
+    ~Sweep();
     Sweep(const Sweep&) = delete;
     Sweep& operator=(const Sweep&) = delete;
 
@@ -36,8 +38,8 @@ public:
     /// without pidfd: it does not.
     void await_other(int pid);
 
-    /// Starts, or goes on with the first deadline when it runs already. May call any event before
-    /// it returns.
+    /// Starts, or goes on with the first deadline when it runs already; if that has passed on_stuck
+    /// comes again, at once. May call any event before it returns.
     void begin(Milliseconds allowed);
 
     /// Forgets the deadline; no event comes any more.
@@ -60,8 +62,10 @@ private:
     boost::asio::steady_timer deadline_;
     /// By number: those that await_other() was told of and that live.
     std::map<int, boost::asio::posix::stream_descriptor> others_;
-    boost::asio::posix::stream_descriptor cgroup_events_;  ///< open where there is a cgroup
+    /// Open where there is a cgroup, whose descriptor it is.
+    boost::asio::posix::stream_descriptor cgroup_events_;
     bool is_running_ = false;
+    bool is_stuck_ = false;  ///< the deadline has passed
 };
 
 }  // namespace ddprun::agent

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,11 +13,19 @@
 #include <fstream>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "agent/process/cgroup.hpp"
+#include "agent/process/children.hpp"
+#include "agent/process/containment.hpp"
 #include "agent/process/frame_channel.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
+#include "agent/process/sweep.hpp"
 #include "base/os/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
@@ -136,6 +145,37 @@ TEST_CASE("a keeper that finds the cgroup of its agent removed says so, if anybo
     int status = 0;
     REQUIRE(waitpid(keeper->pid, &status, 0) == keeper->pid);
     CHECK(WEXITSTATUS(status) == expected);
+}
+
+TEST_CASE("a sweep can begin though no descriptor is left") {
+    if (!has_cgroup()) {
+        return;
+    }
+    Result<Cgroup> cgroup = Cgroup::make();
+    REQUIRE(cgroup.has_value());
+    boost::asio::io_context io(1);
+    // The loop has its own descriptors.
+    const boost::asio::steady_timer timer(io);
+    const boost::asio::posix::stream_descriptor descriptor(io);
+    const std::vector<int> before = own_children();
+    Containment containment({before.begin(), before.end()}, std::move(*cgroup),
+                            ContainmentLevel::Cgroup);
+    rlimit files{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &files) == 0);
+    const rlimit none{0, files.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    bool is_over = false;
+    {
+        Sweep sweep(io, containment,
+                    {.reap = [] {},
+                     .on_empty = [&] { is_over = true; },
+                     .on_stuck = [&](const std::string& /*rest*/) { is_over = true; }});
+        REQUIRE(setrlimit(RLIMIT_NOFILE, &files) == 0);
+        sweep.begin(kPatience);
+        while (!is_over && io.run_one_for(kPatience) != 0) {}
+    }
+    CHECK(is_over);
+    containment.release();
 }
 
 TEST_CASE("of each cgroup that was left behind it is said that it was cleared") {

@@ -6,11 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "agent/process/children.hpp"
 #include "base/os/start_program.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
@@ -186,6 +189,14 @@ TEST_CASE("what cannot be removed is named after the time allowed, and waited fo
         CHECK(fixture.order ==
               std::vector<std::string>{"started 0", "not emptied", "lost", "emptied"});
     }
+    SECTION("by the keeper, but not after its agent has stopped") {
+        fixture.keeper->empty_generation(Generation(1));
+        fixture.run_until([&] { return !fixture.not_emptied.empty(); });
+        if (wanted_containment() == ContainmentLevel::PidNamespace) {
+            debugger.let_go();  // The kernel ends the first process after all others.
+        }
+        // The fixture's end waits until the keeper has ended.
+    }
     SECTION("but not by an agent that stops") {
         is_seen_from_here = true;
         REQUIRE(kill(keeper, SIGKILL) == 0);
@@ -198,6 +209,36 @@ TEST_CASE("what cannot be removed is named after the time allowed, and waited fo
     const int pid = is_seen_from_here && is_namespace ? keeper : worker;
     CHECK(fixture.not_emptied[0].find(fmt::format("process {} (", pid)) == 0);
     CHECK(fixture.not_emptied[0].find("20 ms after SIGKILL") != std::string::npos);
+}
+
+TEST_CASE("what helpers leave to the agent is reaped when it ends, and no helper itself") {
+    KeeperFixture fixture;
+    std::vector<int> known = own_children();  // What earlier tests have left is nobody's.
+    TestPipe lifeline;
+    ProgramSpec spec;
+    spec.command = {"/bin/sh", "-c", "cat <&0 & exit 7"};
+    spec.fds = {FdMapping{.from = lifeline.read_end.get(), .to = STDIN_FILENO}};
+    const Result<StartedProgram> leaver = start_program(spec);
+    REQUIRE(!leaver.has_error());
+    fixture.keeper->exclude(leaver->pid);
+    CHECK(WEXITSTATUS(wait_for(leaver->pid)) == 7);
+    spec.command = {"/bin/sh", "-c", "exit 8"};
+    const Result<StartedProgram> helper = start_program(spec);
+    REQUIRE(!helper.has_error());
+    fixture.keeper->exclude(helper->pid);
+    known.push_back(helper->pid);
+    const auto has_adopted = [&known] {
+        const std::vector<int> children = own_children();
+        return std::any_of(children.begin(), children.end(), [&known](int child) {
+            return std::find(known.begin(), known.end(), child) == known.end();
+        });
+    };
+    CHECK(has_adopted());
+    lifeline.write_end.reset();
+    fixture.run_until([&] { return !has_adopted(); });
+    // Who waits for a helper still learns how it ended.
+    CHECK(WEXITSTATUS(wait_for(helper->pid)) == 8);
+    CHECK(fixture.run({"exit", "7"}).exit_code == 7);
 }
 
 TEST_CASE("a keeper whose agent closes the socket ends with all it holds") {

@@ -2,7 +2,10 @@
 // exactly as it will be, and nothing else is taken for it. Method: forked processes, with the lock
 // taken by the function that the worker runtime calls or by ddprun-preload.so.
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -24,6 +27,7 @@
 #include "agent/process/worker_page.hpp"
 #include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/old_kernel.hpp"
 #include "tests/support/places.hpp"
 #include "worker_runtime/env/life_lock.hpp"
 
@@ -160,6 +164,19 @@ private:
 [[gnu::no_sanitize("undefined", "address", "thread")]] void write_nowhere() {
     volatile int* volatile nowhere = nullptr;
     *nowhere = 1;
+}
+
+/// For this process and what it starts, from now on, futex_waitv() fails so.
+bool deny_waiting_for_several(unsigned int error) {
+    std::array<sock_filter, 4> program{{
+        {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_futex_waitv},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | error},
+        {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+    }};
+    const sock_fprog filter{program.size(), program.data()};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0;
 }
 
 bool is_left_out() {
@@ -359,6 +376,30 @@ TEST_CASE("who says that it dies and is not the worker is not believed") {
     CHECK_FALSE(abnormal_end_of(getpid(), {.pid = getpid() + 1, .signal = SIGSEGV}));
     CHECK_FALSE(abnormal_end_of(0, {.pid = getpid(), .signal = SIGSEGV}));
     CHECK_FALSE(abnormal_end_of(getpid(), {}));
+}
+
+TEST_CASE("a watch for which the kernel has no memory sees a death later") {
+    if (is_left_out()) {
+        return;
+    }
+    const pid_t watcher = fork();
+    REQUIRE(watcher >= 0);
+    if (watcher == 0) {
+        if (!deny_waiting_for_several(ENOMEM)) {
+            _exit(test::kNoFilter);
+        }
+        Life life;
+        life.start([] { kill(getpid(), SIGKILL); });
+        const std::optional<WorkerEnd> end = life.abnormal_end();
+        _exit(end && end->signal == SIGKILL ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(watcher, &status, 0) == watcher);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == test::kNoFilter) {
+        WARN("LEFT OUT: this machine allows no seccomp filter");
+        return;
+    }
+    CHECK(status == 0);
 }
 
 TEST_CASE("a program without a page runs as if the library were not there") {

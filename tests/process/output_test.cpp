@@ -5,6 +5,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,17 +32,26 @@
 #include <boost/asio/io_context.hpp>
 #include <nlohmann/json.hpp>
 
+#include "agent/output/log_errors.hpp"
+#include "agent/output/log_file.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/rng.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 
+using ddprun::Error;
+using ddprun::ErrorCode;
 using ddprun::Generation;
+using ddprun::Instant;
 using ddprun::LocalRank;
+using ddprun::Milliseconds;
 using ddprun::Rank;
+using ddprun::Result;
 using ddprun::Rng;
 using ddprun::UniqueFd;
 using ddprun::agent::Collected;
+using ddprun::agent::LogErrors;
+using ddprun::agent::LogFile;
 using ddprun::agent::OutputChoice;
 using ddprun::agent::OutputOptions;
 using ddprun::agent::OutputPipes;
@@ -52,6 +62,22 @@ using ddprun::test::TempDir;
 namespace {
 
 const Generation kFirst(1);
+
+/// As long as it lives this process can open no file.
+class NoMoreFiles {
+public:
+    NoMoreFiles() {
+        REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+        const rlimit none{0, before_.rlim_max};
+        REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+    }
+    ~NoMoreFiles() { CHECK(::setrlimit(RLIMIT_NOFILE, &before_) == 0); }
+    NoMoreFiles(const NoMoreFiles&) = delete;
+    NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+
+private:
+    rlimit before_{};
+};
 
 UniqueFd create(const std::string& path) {
     UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
@@ -441,6 +467,35 @@ TEST_CASE("of the full logs the newest stay, also where an earlier process had s
     CHECK(fixture.log(0, "stdout.log.old") == "before\n");
 }
 
+TEST_CASE("a log that could not begin anew does so as soon as it can") {
+    const TempDir dir;
+    const std::string path = dir / "log";
+    Result<LogFile> log = LogFile::open(path, {.file_bytes_max = 10});
+    REQUIRE(log.has_value());
+    CHECK(log->append("first one\n").has_value());
+    {
+        const NoMoreFiles none;
+        CHECK(log->append("second\n").has_error());
+        CHECK(log->append("third\n").has_error());
+    }
+    CHECK(log->append("fourth\n").has_value());
+    CHECK(log->append("fifth\n").has_value());
+    CHECK(read_file(path + ".1") == "first one\nsecond\nthird\n");
+    CHECK(read_file(path + ".2") == "fourth\n");
+    CHECK(read_file(path) == "fifth\n");
+}
+
+TEST_CASE("a log that somebody has removed begins anew when it is full") {
+    const TempDir dir;
+    const std::string path = dir / "log";
+    Result<LogFile> log = LogFile::open(path, {.file_bytes_max = 10});
+    REQUIRE(log.has_value());
+    CHECK(log->append("first one\n").has_value());
+    REQUIRE(::unlink(path.c_str()) == 0);
+    CHECK(log->append("second\n").has_value());
+    CHECK(read_file(path) == "second\n");
+}
+
 TEST_CASE("as JSON every console line is an object, and the log is as it was written") {
     Fixture fixture;
     fixture.options.is_json = true;
@@ -605,6 +660,44 @@ TEST_CASE("logs that cannot be written are said once, and the console goes on") 
     CHECK(err.find('\n') == err.size() - 1);
 }
 
+TEST_CASE("an early failure of the logs does not hide a later one of another reason") {
+    Fixture fixture;
+    std::filesystem::create_directories(fixture.options.log_root + "/attempt_0");
+    write_all(create(fixture.log_dir(0)), "in the way");
+    std::filesystem::create_directories(fixture.log_dir(0, Generation(2)) + "/stdout.log");
+    std::filesystem::create_directories(fixture.log_dir(1, Generation(2)) + "/stdout.log");
+    (void)fixture.open(0);
+    (void)fixture.open(0, Generation(2));
+    (void)fixture.open(1, Generation(2));
+    fixture.wait_ready();
+    fixture.end();
+    const std::string err = fixture.err();
+    CAPTURE(err);
+    CHECK(err.find("ddprun: making the log folder") == 0);
+    CHECK(err.find("\nddprun: opening the log file") != std::string::npos);
+    CHECK(std::count(err.begin(), err.end(), '\n') == 2);
+}
+
+TEST_CASE("a failure of the logs that lasts is said again at intervals, with how many there were") {
+    LogErrors errors({.log_error_every = Milliseconds(1000), .log_error_reasons_max = 2});
+    const auto line = [&](int ms, const std::string& what) {
+        return errors
+            .take(Instant(Milliseconds(ms)), Error{.code = ErrorCode::System, .what = what})
+            .value_or("");
+    };
+    const std::string end =
+        "; the job goes on without what cannot be written; free space, or choose another --log-dir";
+    CHECK(line(1, "writing a: No space left on device") ==
+          "ddprun: writing a: No space left on device" + end);
+    CHECK(line(2, "writing b: No space left on device").empty());
+    CHECK(line(3, "opening c: Is a directory") == "ddprun: opening c: Is a directory" + end);
+    CHECK(line(1000, "writing a: No space left on device").empty());
+    CHECK(line(1001, "writing d: No space left on device") ==
+          "ddprun: writing d: No space left on device (2 more failures since this was said)" + end);
+    // More reasons than are remembered are all said.
+    CHECK_FALSE(line(1002, "opening c: Permission denied").empty());
+}
+
 TEST_CASE("without a log folder there are no files") {
     Fixture fixture;
     auto pipes = fixture.output().open(kFirst, LocalRank(0), Rank(0), 1, "");
@@ -665,6 +758,35 @@ TEST_CASE("a disk that hangs costs the last words, not the report of the death")
     REQUIRE(release.is_open());
     fixture.end();
     CHECK(fixture.log(0, "stderr.log") == "lost\n");
+}
+
+TEST_CASE("what is asked again and again of a disk that hangs is done once, when it answers") {
+    Fixture fixture;
+    fixture.options.limits.slots_max = 2;
+    std::filesystem::create_directories(fixture.log_dir(0));
+    const std::string fifo = fixture.log_dir(0) + "/stdout.log";
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    (void)fixture.open(0);
+    std::atomic<int> looks = 0;
+    int windows = 0;
+    for (int i = 0; i < 100; ++i) {
+        fixture.output().measure([&](const auto& /*measure*/) { ++looks; });
+        fixture.output().follow_window([&] { ++windows; });
+        fixture.output().show_live("line");
+    }
+    (void)fixture.open(1);
+    const auto beyond = fixture.output().open(kFirst, LocalRank(2), Rank(2), 4, fixture.log_dir(2));
+    CHECK((beyond ? "" : beyond.error().what) ==
+          "the log disk does not answer: the logs of 2 workers wait to be opened");
+    const UniqueFd release(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    REQUIRE(release.is_open());
+    fixture.wait_ready();
+    CHECK(looks == 1);
+    CHECK(windows == 1);
+    fixture.output().measure([&](const auto& /*measure*/) { ++looks; });
+    (void)fixture.open(3);
+    fixture.wait_ready();
+    CHECK(looks == 2);
 }
 
 // A pseudo-terminal's last bytes are still in a queue of the kernel when its writer is gone. Each

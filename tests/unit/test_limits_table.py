@@ -80,6 +80,9 @@ class Document(unittest.TestCase):
             ahead = os.path.join(root, "base", "read_ahead_limits.hpp")
             with open(ahead, "w", encoding="utf-8") as file:
                 file.write("struct ReadAheadLimits {\n    // D.\n    int d = 1;  ///< d\n};\n")
+            logs = os.path.join(root, "base", "log_limits.hpp")
+            with open(logs, "w", encoding="utf-8") as file:
+                file.write("struct LogLimits {\n    // E.\n    int e = 1;  ///< e\n};\n")
             shutil.copy(os.path.join(ROOT, "scripts", "limits_table.py"),
                         os.path.join(root, "scripts"))
             header = os.path.join(root, "base", "limits.hpp")

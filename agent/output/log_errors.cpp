@@ -1,0 +1,42 @@
+#include "agent/output/log_errors.hpp"
+
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace ddprun::agent {
+
+namespace {
+
+/// system_error() ends a text with it.
+std::string_view reason_of(std::string_view what) {
+    const std::size_t colon = what.rfind(": ");
+    return colon == std::string_view::npos ? what : what.substr(colon + 2);
+}
+
+}  // namespace
+
+std::optional<std::string> LogErrors::take(Instant now, const Error& error) {
+    const std::string_view reason = reason_of(error.what);
+    auto found = said_.find(reason);
+    if (found != said_.end() && now < found->second.again_at) {
+        ++found->second.unsaid;
+        return std::nullopt;
+    }
+    if (found == said_.end()) {
+        if (said_.size() >= limits_.log_error_reasons_max) {
+            said_.clear();
+        }
+        found = said_.emplace(reason, Said{}).first;
+    }
+    const std::size_t unsaid = found->second.unsaid;
+    found->second = {.again_at = now + limits_.log_error_every};
+    const std::string more =
+        unsaid == 0 ? "" : fmt::format(" ({} more failures since this was said)", unsaid);
+    return fmt::format(
+        "ddprun: {}{}; the job goes on without what cannot be written; free space, or choose "
+        "another --log-dir",
+        error.what, more);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/error.hpp"
+#include "base/instant.hpp"
+#include "base/log_limits.hpp"
+
+namespace ddprun::agent {
+
+/// Decides which failures to write logs are said. Pure. One disk is full and one folder is
+/// forbidden for all workers alike: a reason (the last words of an error, the system's) is said
+/// when it comes up, and while it lasts again every LogLimits::log_error_every. No reason hides
+/// another one.
+class LogErrors {
+public:
+    explicit LogErrors(LogLimits limits = {}) : limits_(limits) {}
+
+    /// The line for people; none: that reason was said a moment ago. `now` never goes back.
+    [[nodiscard]] std::optional<std::string> take(Instant now, const Error& error);
+
+private:
+    struct Said {
+        Instant again_at;
+        std::size_t unsaid = 0;  ///< failures since the last line
+    };
+
+    LogLimits limits_;
+    std::map<std::string, Said, std::less<>> said_;  ///< by reason
+};
+
+}  // namespace ddprun::agent

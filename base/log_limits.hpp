@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+
+#include "base/instant.hpp"
+
+namespace ddprun {
+
+/// Bounds of what is said when logs cannot be written. Not with the others: what decides about jobs
+/// does not depend on them.
+struct LogLimits {
+    // Logs that cannot be written.
+    /// between two lines of one reason: a full disk stays full, for all workers alike
+    Milliseconds log_error_every{60000};
+    std::size_t log_error_reasons_max = 128;  ///< remembered; there are about as many error numbers
+};
+
+}  // namespace ddprun
