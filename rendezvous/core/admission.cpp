@@ -233,7 +233,9 @@ void park(Step& step, ConnectionId connection, const Join& message) {
         return one.second.node == message.node;
     });
     if (earlier != parked.end()) {
-        step.out.add(CloseConnection{earlier->first, "this node reconnected"});
+        // g++ 12 takes parts of other effects for uninitialised in a temporary one.
+        Effect close = CloseConnection{earlier->first, "this node reconnected"};
+        step.out.add(std::move(close));
         parked.erase(earlier);
     }
     parked.emplace(connection, message);
