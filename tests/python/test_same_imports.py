@@ -1,0 +1,282 @@
+"""An import beforehand finds what the program's own import finds, or it is not used.
+
+Method: installed modules record what an import can look at, when they are imported. Each program
+runs in a plain Python, in a cold worker that tells its imports, and in the standby that was
+prepared with what was told. All three say the same. How far the standby came is compared, too: a
+program that changes something a standby cannot take on is cold from there on, and only then.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+from test_standby import PACKAGE, PLACE, Standby, WithEnvironment
+
+START = os.path.abspath(os.path.join(PACKAGE, "start"))
+
+
+def started(variables, **others):
+    """As a Python is started that is to run START first."""
+    own = variables.get("PYTHONPATH")
+    path = START if own is None else START + (":" + own if own else "/")
+    return {**variables, "PYTHONPATH": path, **others}
+
+
+class Started:
+    """For Standby: the same environment, with START."""
+
+    def __init__(self, environment):
+        self.python, self.folder = environment.python, environment.folder
+        self.variables = started(environment.variables)
+
+RECORDER = """
+import os, sys
+
+def seen():
+    import warnings
+    with open("/proc/self/maps", "rb") as maps:
+        # ddprun itself has three mapped, for the lock by which a death is noticed and its socket.
+        mapped = sorted({line.split()[5].decode() for line in maps if b".so" in line and
+                         not any(one in line for one in (b"/_ctypes.", b"/_socket.", b"/libffi."))})
+    with open("/proc/self/limits") as file:
+        limits = file.read()
+    folder = os.path.dirname(os.__file__)
+    return {
+        "path": sys.path[:],
+        "environment": {key: value for key, value in os.environ.items() if key not in PLACED},
+        "order": [key for key in os.environ if key not in PLACED],
+        "finders": [getattr(one, "__name__", type(one).__name__) for one in sys.meta_path],
+        "hooks": [getattr(one, "__name__", type(one).__name__) for one in sys.path_hooks],
+        "filters": [str(one) for one in warnings.filters],
+        "cpus": sorted(os.sched_getaffinity(0)), "dlopen": sys.getdlopenflags(),
+        "threads": len(os.listdir("/proc/self/task")), "limits": limits, "mapped": mapped,
+        "folder": os.getcwd(), "flags": str(sys.flags), "recursion": sys.getrecursionlimit(),
+        "argv": sys.argv[1:], "sleep": __import__("time").sleep.__name__,
+        "modules": sorted(name for name, one in sys.modules.items()
+                          if (getattr(getattr(one, "__spec__", None), "origin", None)
+                              or "").startswith((folder, "built-in"))),
+        "caches": sorted(path for path in sys.path_importer_cache
+                         if not any(one in path for one in ("third", "own_", ".py"))),
+    }
+PLACED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+"""
+RECORDS = "import recorder, sys\nSEEN = recorder.seen()\n"
+INSTALLED = {
+    "recorder": RECORDER,
+    "alpha": RECORDS, "beta": RECORDS, "gamma": RECORDS,
+    "vend": RECORDS + "WHOSE = 'installed'",
+    "warns": "import warnings\nwarnings.filterwarnings('ignore', 'of warns')\n" + RECORDS,
+    "sets": "import os\nos.environ['SET_BY_IMPORT'] = '1'\n" + RECORDS,
+    "finds": "import sys\nclass Finder:\n    @classmethod\n    def find_spec(cls, *_):\n"
+             "        return None\nsys.meta_path.append(Finder)\n"
+             "sys.path.append('/added/by/finds')\n" + RECORDS,
+    "patches": "import time\ndef slept(s):\n    pass\ntime.sleep = slept\n" + RECORDS,
+    "draws": "import random\nDRAWN = random.random()\n" + RECORDS,
+    "lazy": RECORDS + "def later():\n    import beta\n    return beta\n",
+    "chdirs": "import os\nos.chdir('/')\n" + RECORDS,
+    "logs": "import logging\nlogging.getLogger('logs').setLevel(10)\n" + RECORDS,
+    "half": "import gamma\nraise ImportError('half')\n",
+}
+ENDING = """
+import json, sys
+import recorder
+print(json.dumps({"end": recorder.seen(), "seen": {
+    name: one.SEEN for name, one in sys.modules.items() if hasattr(one, "SEEN")},
+    "said": getattr(sys.modules["__main__"], "SAID", None)}, sort_keys=True))
+"""
+
+OWN = {
+    "third_party/vend": RECORDS + "WHOSE = 'own'",
+    "own": "import os\nos.environ['SET_BY_OWN'] = 'yes'\nimport beta\n",
+    "ending": ENDING, "own_package/__init__": "", "own_package/part": "import alpha\n",
+    "own_package/__main__": "import own_package.part, gamma\nimport ending\n",
+}
+
+# Name: the program, what its standby has imported of INSTALLED, and what ended that.
+PROGRAMS = {
+    "nothing": ("import alpha, beta", "alpha beta", ""),
+    "another copy": ("import sys\nsys.path.insert(0, 'third_party')\nimport vend\n"
+                     "SAID = vend.WHOSE\nimport alpha", "recorder alpha", ""),
+    "a variable": ("import os\nos.environ['PYTORCH_JIT'] = '0'\nimport alpha", "alpha", ""),
+    "a secret": ("import os\nos.environ['HF_TOKEN'] = 'a b\\n\\u00e4'\nimport alpha", "alpha", ""),
+    "variables between": ("import alpha, os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport beta\n"
+                          "os.environ['OMP_NUM_THREADS'] = '2'\nimport gamma",
+                          "alpha beta gamma", ""),
+    "a variable less": ("import os\ndel os.environ['LAST']\nimport alpha", "alpha", ""),
+    "CPUs": ("import os\nos.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\nimport alpha",
+             "alpha", ""),
+    "who is there": ("import sys\nSAID = [one for one in ('alpha', 'json', 'warnings', 'ddprun')\n"
+                     "        if one in sys.modules]\nimport alpha", "alpha", ""),
+    "a finder": ("import sys\nclass Finder:\n    @classmethod\n    def find_spec(cls, *_):\n"
+                 "        return None\nsys.meta_path.insert(0, Finder)\nimport alpha", "",
+                 "sys.meta_path"),
+    "a path hook": ("import sys\ndef hook(path):\n    raise ImportError\n"
+                    "sys.path_hooks.append(hook)\nimport alpha", "", "sys.path_hooks"),
+    "filters": ("import warnings\nwarnings.filterwarnings('ignore')\nimport alpha\n"
+                "warnings.filterwarnings('error', message='a|b, c:d', module='x')\n"
+                "warnings.simplefilter('once', DeprecationWarning)\nimport beta",
+                "alpha beta", ""),
+    "an own warning": ("import warnings\nclass Own(Warning):\n    pass\n"
+                       "warnings.simplefilter('ignore', Own)\nimport alpha", "",
+                       "a filter of warnings of a class of the program"),
+    "dlopen": ("import sys, os\nsys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)\nimport alpha",
+               "alpha", ""),
+    "a seed": ("import random\nrandom.seed(1)\nimport alpha\nSAID = random.random()", "alpha", ""),
+    "a seed, and one who draws": ("import random\nrandom.seed(1)\nimport alpha, draws\n"
+                                  "SAID = random.random(), draws.DRAWN", "alpha",
+                                  "draws random numbers"),
+    "a function": ("import time\ndef slept(s):\n    pass\ntime.sleep = slept\nimport alpha", "",
+                   "time.sleep"),
+    "open": ("import builtins\nown = builtins.open\n"
+             "builtins.open = lambda *a, **k: own(*a, **k)\nimport alpha", "", "builtins.open"),
+    "a folder": ("import os\nos.chdir('third_party')\nimport alpha", "", "the working folder"),
+    "a umask": ("import os\nos.umask(0o077)\nimport alpha", "", "the umask"),
+    "logging": ("import logging\nlogging.basicConfig(level=10)\nimport alpha", "", "logging"),
+    "a locale": ("import locale\nlocale.setlocale(locale.LC_ALL, 'C')\nimport alpha", "",
+                 "the locale"),
+    "arguments": ("import sys\nsys.argv.append('more')\nimport alpha", "", "sys.argv"),
+    "stdout": ("import sys, io\nown = sys.stdout\nsys.stdout = io.StringIO()\nimport alpha\n"
+               "sys.stdout = own", "", "sys.stdout"),
+    "recursion": ("import sys\nsys.setrecursionlimit(5000)\nimport alpha", "",
+                  "the recursion limit"),
+    "a longer path": ("import sys\nsys.path += ['third_party', '']\nimport alpha\n"
+                      "sys.path.remove('third_party')\nimport beta", "alpha beta", ""),
+    "own modules": ("import own, own_package.part, gamma", "beta alpha gamma", ""),
+    "what is missing": ("try:\n    import missing\nexcept ImportError:\n    pass\nimport alpha",
+                        "alpha", ""),
+    "what fails half-way": ("try:\n    import half\nexcept ImportError:\n    pass\nimport alpha",
+                            "", "it cannot be imported"),
+    "what imports change": ("import alpha, warns, sets, finds, patches, beta",
+                            "alpha warns sets finds patches beta", ""),
+    "in another order": ("import finds\nimport os\nos.environ['A'] = 'b'\n"
+                         "import sets, warns, patches",
+                         "finds sets warns patches", ""),
+    "what changes folders": ("import alpha, chdirs, beta", "alpha", "the working folder"),
+    "who sets a level": ("import alpha, logs, beta", "alpha logs beta", ""),
+    "lazily": ("import lazy, logging\nlogging.basicConfig(level=10)\n"
+               "import os\nos.environ['A'] = 'b'\nlazy.later()\nimport gamma", "lazy beta",
+               "logging"),
+    "in a thread": ("import threading\nimport alpha\n"
+                    "one = threading.Thread(target=__import__, args=('beta',))\n"
+                    "one.start()\none.join()\nimport os\n"
+                    "while len(os.listdir('/proc/self/task')) > 1:\n    pass\nimport gamma",
+                    "alpha gamma", ""),
+    "from within": ("from concurrent.futures import ThreadPoolExecutor\nimport xml.dom.minidom\n"
+                    "SAID = hasattr(sys.modules['xml'], 'sax') if 'sys' in globals() else None\n"
+                    "import xml.sax, alpha", "alpha", ""),
+}
+
+
+class SameImports(WithEnvironment):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        for name in ("ddprun", "zz_ddprun.pth"):
+            os.unlink(os.path.join(cls.packages, name))
+        for name, text in INSTALLED.items():
+            cls.write(os.path.join(cls.packages, name + ".py"), text)
+        for name, text in OWN.items():
+            path = os.path.join(cls.folder, name + ".py")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            cls.write(path, text)
+
+    def run_cold(self, *arguments, **variables):
+        done = subprocess.run([self.python, *arguments], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL,
+                              env={**self.variables, **PLACE, **variables})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def tell(self, *arguments):
+        """What a cold worker says, and the lines that it tells."""
+        pipe = os.path.join(self.folder, "told")
+        os.mkfifo(pipe)
+        self.addCleanup(lambda: os.path.exists(pipe) and os.unlink(pipe))
+        read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        said = self.run_cold(*arguments, **{
+            key: value for key, value in started(self.variables, DDPRUN_IMPORTS=pipe).items()
+            if key not in PLACE})
+        os.unlink(pipe)
+        with os.fdopen(read) as file:
+            return said, file.read().splitlines()
+
+    def prepare(self, lines, *arguments):
+        """A standby that has imported what was told, or what kept it from being one."""
+        standby = Standby(Started(self), *arguments)
+        self.assertEqual(standby.says(), ["here"])
+        standby.socket.send("\n".join(
+            ["placed RANK", "placed WORLD_SIZE", "placed MASTER_PORT"] +
+            ["learned " + line for line in lines if not line.startswith("stops ")]).encode())
+        imported, said = [], standby.says()
+        while said[0] == "imports":
+            imported, said = [*imported, said[1]], standby.says()
+        return standby, imported, said
+
+    def assert_same(self, one, other):
+        """With what differs alone in the message."""
+        def flat(tree, path=""):
+            if not isinstance(tree, dict):
+                return {path: tree}
+            return {key: value for name in tree for key, value in flat(
+                tree[name], f"{path}/{name}").items()}
+        ours, theirs = flat(one), flat(other)
+        self.assertEqual({key: value for key, value in ours.items() if theirs.get(key) != value},
+                         {key: value for key, value in theirs.items() if ours.get(key) != value})
+
+    def compare(self, reached, ended, *arguments):
+        plain = self.run_cold(*arguments)
+        cold, lines = self.tell(*arguments)
+        self.assert_same(cold, plain)
+        standby, imported, said = self.prepare(lines, *arguments)
+        while said[0] == "unfit":  # As the agent: what comes before it is imported next.
+            standby.end()
+            lines = lines[:[line.split()[0] for line in lines].index(said[1])]
+            lines.append("stops {} {}".format(*said[1:]))
+            standby, imported, said = self.prepare(lines, *arguments)
+        self.assertEqual(said[0], "ready")
+        self.assertEqual(" ".join(one for one in imported if one in INSTALLED), reached)
+        stops = [line for line in lines if line.startswith("stops ")]
+        self.assertEqual(len(stops), 1 if ended else 0, stops)
+        self.assertIn(ended, (stops + [""])[0])
+        written, last = standby.release(PLACE)
+        self.assertEqual(last, ["gone"])
+        self.assertTrue(written.startswith("{"), written)
+        warm = json.loads(written)
+        for said in (warm, plain):
+            for name in said["seen"].keys() - imported:
+                # It finds the libraries mapped of all that was imported beforehand.
+                del said["seen"][name]["mapped"]
+        self.assert_same(warm, plain)
+        self.assertEqual(standby.end(), (0, ""))
+
+    def test_a_program_that_does_something_else_after_a_restart_begins_anew(self):
+        self.write(os.path.join(self.folder, "program.py"),
+                   "import os\nif os.environ['RANK'] == '5':\n    os.environ['NEW'] = '1'\n"
+                   "import alpha, ending\n")
+        _, lines = self.tell("-u", "program.py", "x")
+        standby, imported, said = self.prepare(lines, "-u", "program.py", "x")
+        self.assertEqual((imported[-1], said[0]), ("json", "ready"))
+        again = {**PLACE, "RANK": "5"}
+        written, last = standby.release({**again, "PYTHONPATH": started({})["PYTHONPATH"]})
+        line, _, rest = written.partition("\n")
+        self.assertRegex(line, "^ddprun: this worker begins anew and cold: when it imports alpha, "
+                               r"os.environ\['NEW'\] is not as it was")
+        self.assert_same(json.loads(rest), self.run_cold("-u", "program.py", "x", **again))
+        self.assertEqual(standby.end(), (0, ""))
+
+
+def add_program(name, program, reached, ended):
+    def test(self):
+        self.write(os.path.join(self.folder, "program.py"), program + "\nimport ending\n")
+        self.compare(reached, ended, "-u", "program.py", "--lr", "0.1")
+    setattr(SameImports, "test_" + name.replace(" ", "_").replace(",", ""), test)
+
+
+for _name, _row in PROGRAMS.items():
+    add_program(_name, *_row)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,98 @@
+"""OpenBLAS starts its threads when the worker has its place, not while numpy is imported.
+
+OpenBLAS, which numpy and scipy bring, makes a pool of threads when it is loaded: as many as
+OPENBLAS_NUM_THREADS, GOTO_NUM_THREADS or OMP_NUM_THREADS says, at most one per CPU. A standby must
+have one thread only. So it tells OpenBLAS to make none, and in the worker asks for as many as a
+cold one has: openblas_set_num_threads(), https://github.com/OpenMathLib/OpenBLAS.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_VARIABLE = "OPENBLAS_NUM_THREADS"
+# What the builds of distributions and of numpy's and scipy's wheels call them.
+_NAMES = tuple((f"{prefix}openblas_get_num_procs{suffix}",
+                f"{prefix}openblas_set_num_threads{suffix}")
+               for prefix in ("", "scipy_") for suffix in ("", "64_"))
+
+
+def hold_back() -> None:
+    """From now on OpenBLAS starts no threads when it is loaded. os.environ does not show it."""
+    os.putenv(_VARIABLE, "1")
+
+
+def end_hold() -> None:
+    """What is loaded from now on starts its threads."""
+    if _VARIABLE in os.environ:
+        os.putenv(_VARIABLE, os.environ[_VARIABLE])
+    else:
+        os.unsetenv(_VARIABLE)
+
+
+def starter(libraries: set[str]) -> Callable[[], None]:
+    """Of these libraries, which are mapped: what starts the threads of an OpenBLAS among them.
+
+    As many as it would have started by itself, in the environment at the time of the call.
+    """
+    paths = {path for path in libraries if "openblas" in path}
+    if not paths:
+        return lambda: None
+    had_ctypes = "_ctypes" in sys.modules
+    try:
+        found = _functions(paths)
+    finally:
+        if not had_ctypes:
+            sys.modules.pop("_ctypes", None)
+
+    def start() -> None:
+        for procs, set_threads in found:
+            set_threads(_wanted(procs()))
+
+    return start
+
+
+def _functions(paths: set[str]) -> list[tuple[Any, Any]]:
+    # The package ctypes would take longer, and stay.
+    import _ctypes
+
+    class Number(_ctypes._SimpleCData):  # type: ignore
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):
+        _flags_ = _ctypes.FUNCFLAG_CDECL
+        _restype_ = Number
+
+    found = []
+    for path in sorted(paths):
+        try:
+            library = _ctypes.dlopen(path, 0)
+        except OSError:
+            continue
+        for get, put in _NAMES:
+            try:
+                procs = Function(_ctypes.dlsym(library, get))
+                threads = Function(_ctypes.dlsym(library, put))
+            except OSError:
+                continue
+            found.append((procs, lambda count, call=threads: call(Number(count))))
+            break
+    return found
+
+
+def _wanted(procs: int) -> int:
+    for variable in (_VARIABLE, "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
+        digits = ""
+        for character in os.environ.get(variable, "").lstrip():
+            if not ("0" <= character <= "9"):
+                break
+            digits += character
+        if digits and int(digits) > 0:
+            return min(int(digits), procs)
+    return procs

@@ -1,0 +1,507 @@
+"""A worker before its time: what it will import is imported, then it waits for its place.
+
+sitecustomize.py has wait() called while `site` runs, in a process that the agent has started so.
+The interpreter goes on from there by itself, so that the program finds what it would find cold.
+What is said on the socket is in worker_runtime/python/README.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ddprun_start import life, openblas
+from ddprun_start.hidden import Group, HiddenModules
+from ddprun_start.imports import (digest_of, import_own, installed_folders, is_of,
+                                  mapped_libraries, own_modules)
+from ddprun_start.state import Conditions, State, drawn_numbers, drawn_since, has_variables
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket as _Agent
+    from typing import Any, NoReturn
+
+_VARIABLE = "DDPRUN_STANDBY"
+_MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
+_KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
+_KEPT_HEADER = "ddprun imports 2"
+_KEPT_FILES_MAX = 64  # of as many programs; the oldest go
+_CHECKED_S = 1.0  # what was looked at is not looked at again for so long
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
+# What a rehearsal ends before, by Python's audit events; of threads there is none.
+_DEEDS = {
+    "socket.connect": "it connects to {1}",
+    "socket.sendto": "it sends to {1}",
+    "socket.sendmsg": "it sends to {1}",
+    "subprocess.Popen": "it starts a process: {0}",
+    "os.exec": "it starts a process: {0}",
+    "os.fork": "it starts a process",
+    "os.forkpty": "it starts a process",
+    "os.posix_spawn": "it starts a process: {0}",
+    "os.spawn": "it starts a process: {1}",
+    "os.system": "it starts a process: {0}",
+    "os.remove": "it removes {0}",
+    "os.rename": "it renames {0}",
+    "os.rmdir": "it removes {0}",
+    "os.truncate": "it changes {0}",
+}
+
+
+class _Unfit(Exception):
+    """A module cannot be imported before the worker has its place: its name, and why."""
+
+
+class _Dropped(Exception):
+    """A module of those that are only guessed cannot be imported: its name."""
+
+
+class _Guard:
+    """An audit hook: ends a rehearsal before its module does what must wait for the place.
+
+    It sees what is undone when the import is over: a thread that was joined, a file that was
+    closed, a message that was sent. It cannot be taken out, each later event of the process would
+    pass through it; so only a rehearsal has one, which never becomes a worker. What C code does
+    by itself it does not see; _judge() looks at what is left of that.
+    """
+
+    def __init__(self, agent: _Agent, lines: list[str]) -> None:
+        self.agent = agent
+        self.lines = lines
+        self.module = ""  # whose import it is; empty: nothing is judged
+
+    def begin(self) -> None:
+        sys.addaudithook(self)
+        import _thread
+
+        for module, name in ((_thread, "start_new"), (_thread, "start_new_thread"),
+                             (_thread, "start_joinable_thread"),
+                             (sys.modules.get("threading"), "_start_new_thread"),
+                             (sys.modules.get("threading"), "_start_joinable_thread")):
+            if hasattr(module, name):
+                setattr(module, name, self.start_thread)
+
+    def start_thread(self, *_: object, **__: object) -> None:
+        self.end("it starts a thread")
+
+    def end(self, deed: str) -> NoReturn:
+        name, self.module = self.module, ""
+        _keep(self.lines, before=name)
+        _end(self.agent, "unfit", name, deed)
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.module or event != "open" and event not in _DEEDS:
+            return
+        if event == "open":
+            path, flags = args[0], args[-1]
+            if not isinstance(flags, int) or path == os.devnull or not flags & (
+                    os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                return
+            deed = f"it opens {path} for writing"
+        else:
+            deed = _DEEDS[event].format(*args)
+        code = sys._getframe(1).f_code
+        if code.co_filename.startswith("<frozen importlib") or (
+                code.co_name == "_get_default_tempdir"):
+            return  # Bytecode; a file in each folder for such files, to see whether it can be.
+        self.end(deed)
+
+
+class _Watched(dict):  # type: ignore[type-arg]
+    """The data of os.environ, which notes the first of `placed` that somebody asks for."""
+
+    def __init__(self, data: dict[bytes, bytes], placed: set[bytes]) -> None:
+        super().__init__(data)
+        self.placed = placed
+        self.asked: bytes | None = None
+
+    def __getitem__(self, key: bytes) -> bytes:
+        if self.asked is None and key in self.placed:
+            self.asked = key
+        value: bytes = super().__getitem__(key)
+        return value
+
+
+def wait() -> None:
+    """Returns once this process is a worker. Else it ends: nothing here may let the program run.
+
+    Then raises what importing the installed sitecustomize has raised, for `site`.
+    """
+    try:
+        failure = _wait()
+    except BaseException:
+        os._exit(1)
+    if failure is not None:
+        raise failure
+
+
+def _wait() -> BaseException | None:
+    import_own()
+    modules = set(sys.modules)
+    import _socket
+    import gc
+    import time
+
+    for name in sys.modules.keys() - modules:
+        del sys.modules[name]
+    agent = _socket.socket(fileno=int(os.environ.pop(_VARIABLE)))
+    os.set_inheritable(agent.fileno(), False)
+    killed_as = _exchange_oom_score(_KILLED_FIRST)
+    agent.send(b"here")
+    order = agent.recv(_MESSAGE_BYTES_MAX)
+    begun_ns = time.time_ns()
+    if not order:
+        os._exit(0)  # A question whether this file runs, or the agent has gone.
+    order_lines = order.decode().split("\n")
+    rehearsal = None
+    if "rehearse" in order_lines:
+        order_lines.remove("rehearse")
+        rehearsal = _Guard(agent, order_lines)
+    placed = frozenset(line[7:].encode() for line in order_lines if line.startswith("placed "))
+    failure = _customize()
+    start = State(placed)
+    hidden = HiddenModules(start, placed)
+    try:
+        groups = _import(order_lines, agent, rehearsal, start, placed)
+    except _Unfit as unfit:
+        if rehearsal is not None:
+            _keep(order_lines, before=unfit.args[0])
+        _end(agent, "unfit", *unfit.args)
+    except _Dropped as dropped:
+        _end(agent, "drops", *dropped.args)
+    if rehearsal is not None:
+        _keep(order_lines)
+        _end(agent, "fit", _memory_kib())
+    files_before = _used_files()
+    for path in files_before:
+        if os.path.exists(path) and os.stat(path).st_ctime_ns > begun_ns:
+            # Nobody knows which of the two was imported.
+            _end(agent, "unfit", path, "has changed")
+    hidden.hide(groups)
+    # Else the first allocations of the program have all that was imported looked at.
+    gc.collect()
+    agent.send("ready\0{}".format(_memory_kib()).encode())
+    place, files = _await_place(agent, files_before, _socket.CMSG_SPACE(2 * 4))
+    if killed_as and not _exchange_oom_score(killed_as):
+        os._exit(1)
+    for stream, file in enumerate(files, 1):
+        os.dup2(file, stream)
+        os.close(file)
+    cold = dict(os.environb)
+    for variable in place.split(b"\0")[1:]:
+        key, _, value = variable.partition(b"=")
+        # In the order of a worker that is started with them.
+        for environment in (os.environb, cold):
+            if key != b"PYTHONPATH":
+                environment.pop(key, None)
+                environment[key] = value
+            elif environment is cold:
+                cold[key] = value  # It begins as any cold one; of ours this is no variable.
+    agent.send(b"gone")
+    agent.close()
+    life.hold()
+    hidden.program_begins(cold)
+    return failure
+
+
+def _await_place(agent: _Agent, files_before: dict[str, Any], space: int) -> tuple[bytes, Any]:
+    """The message, and its two descriptors."""
+    checked_at = None
+    while True:
+        place, ancillary, _, _ = agent.recvmsg(_MESSAGE_BYTES_MAX, space)
+        if not place:
+            os._exit(0)
+        if checked_at is None or os.times().elapsed - checked_at > _CHECKED_S:
+            _compare(files_before, agent)
+            checked_at = os.times().elapsed
+        if place != b"check":
+            return place, memoryview(b"".join(data for _, _, data in ancillary)).cast("i").tolist()
+
+
+def _customize() -> BaseException | None:
+    """What `site` imports before the program; what importing sitecustomize has raised."""
+    failure = None
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        failure = error
+    if sys.modules["site"].ENABLE_USER_SITE:
+        try:
+            import usercustomize  # noqa: F401
+        except ImportError as error:
+            if error.name != "usercustomize":
+                raise
+    return failure
+
+
+def _keep(lines: list[str], before: str = "") -> None:
+    """For later runs: what a worker of this one has imported, as far as it is fit.
+
+    Nobody misses it if it cannot be kept.
+    """
+    path = next((line[5:] for line in lines if line.startswith("keep ")), "")
+    names: list[str] = []
+    for how, name, _, text in _wanted(lines):
+        if name == before or has_variables(text):
+            break  # The values of variables may be secrets.
+        if how == "learned":
+            names.append(f"{name} - {text}" if text else name)
+    text = "".join(name + "\n" for name in (_KEPT_HEADER, *names)).encode()
+    if not path or not names:
+        return
+    folder = os.path.dirname(path)
+    new = f"{path}.{os.urandom(8).hex()}"
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                       0o600)
+        try:
+            is_whole = os.write(file, text) == len(text)
+        finally:
+            os.close(file)
+        os.replace(new, path) if is_whole else os.unlink(new)
+        by_age = sorted(os.scandir(folder), key=lambda entry: -entry.stat().st_mtime_ns)
+        for entry in by_age[_KEPT_FILES_MAX:]:
+            os.unlink(entry.path)
+    except OSError:
+        pass
+
+
+def _compare(files_before: dict[str, tuple[int, int, int] | None], agent: _Agent) -> None:
+    for path, before in files_before.items():
+        if _fingerprint(path) != before:
+            # Its worker starts cold, with what is there now.
+            _end(agent, "unfit", path, "has changed")
+
+
+def _end(agent: _Agent, *words: object) -> NoReturn:
+    agent.send("\0".join(map(str, words)).encode("utf-8", "replace")[:_MESSAGE_BYTES_MAX])
+    os._exit(0)
+
+
+def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: State,
+            placed: frozenset[bytes]) -> list[Group]:
+    """What the lines say, in their order; what each import has brought.
+
+    `import NAME`. `guess NAME [DIGEST [STATE]]` and `learned …`: if it is there and no part of the
+    program, in that State; it must find what the worker that told it has found.
+    """
+    if guard is not None:
+        guard.begin()
+    openblas.hold_back()
+    beside = _beside_program()
+    installed = installed_folders()
+    # Whoever copies the whole environment asks for no variable, and is to find no other job's.
+    inherited = {key: os.environb.pop(key) for key in placed if key in os.environb}
+    data = os.environ._data  # type: ignore[attr-defined]
+    watched = _Watched(dict(data), placed)
+    _set_data(watched)
+    groups = []
+    for how, name, digest, text in _wanted(order_lines):
+        is_guess = how != "import"
+        top = name.partition(".")[0]
+        if text:
+            try:
+                start.set_text(text, placed)
+            except Exception as error:
+                raise _Unfit(name, f"what it is to find cannot be set: {error}") from None
+            openblas.hold_back()
+        if name in sys.modules or is_guess and not is_of(_spec(top), installed):
+            continue
+        agent.send(b"imports\0" + name.encode())
+        if not is_guess and top in beside:
+            raise _Unfit(name, "it is beside the program")
+        groups.append(_import_one(name, None if not is_guess else digest, guard, beside, installed,
+                                  watched, placed))
+    data.clear()
+    data.update(watched)
+    _set_data(data)
+    os.environb.update(inherited)
+    openblas.end_hold()
+    return groups
+
+
+def _wanted(order_lines: list[str]) -> list[tuple[str, str, str, str]]:
+    found = []
+    for line in order_lines:
+        how, name, *rest = line.split(" ")
+        if how in ("import", "guess", "learned"):
+            found.append((how, name, rest[0] if rest else "-", rest[1] if rest[1:] else ""))
+    return found
+
+
+def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set[str],
+                installed: tuple[str, ...], watched: _Watched,
+                placed: frozenset[bytes]) -> Group:
+    """`digest`: what the worker has found, "-": not known, None: the user has named it."""
+    files = _descriptors()
+    libraries = mapped_libraries()
+    numbers, before = drawn_numbers(), Conditions({})
+    group = Group(name, digest is None, placed)
+    if guard is not None:
+        guard.module = name
+    try:
+        __import__(name)
+    except Exception as error:
+        if digest is None:
+            raise _Unfit(name, f"{type(error).__name__}: {error}") from None
+        if not isinstance(error, ModuleNotFoundError) or error.name != name:
+            raise _Dropped(name) from None
+    finally:
+        if guard is not None:
+            guard.module = ""
+    new_libraries = mapped_libraries() - libraries
+    group.hold(placed, openblas.starter(new_libraries))
+    if digest is None:
+        own = beside.intersection(one.partition(".")[0] for one in group.modules)
+        if own:
+            raise _Unfit(name, f"it imports {min(own)}, which is beside the program")
+    else:
+        own = own_modules(group.modules, installed)
+        if own:
+            raise _Unfit(name, f"it imports {min(own)}, which is not in site-packages")
+        if digest not in ("-", digest_of(set(group.modules), new_libraries)):
+            raise _Unfit(name, "it finds other files than the worker that imported it")
+    _judge(name, files, watched)
+    drawn = drawn_since(numbers)
+    now = Conditions({}).values
+    changed = [f"random numbers of {drawn}"] if drawn else [
+        name for name, value in before.values.items() if now.get(name, value) != value]
+    if changed:
+        raise _Unfit(name, f"it changes {changed[0]}")
+    return group
+
+
+def _spec(name: str) -> Any:
+    """Of a module without a dot, whether it is imported or not; None: there is none."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__spec__", None)
+    try:
+        return sys.modules["_frozen_importlib"]._find_spec(name, None)
+    except Exception:
+        return None
+
+
+def _judge(name: str, files: set[int], watched: _Watched) -> None:
+    """After `name` was imported: is anything left that must wait for the worker's place?
+
+    What else a module changes in its process (signals, folder, umask, limits, variables) it changes
+    in the worker, as if that had imported it.
+    """
+    if watched.asked is not None:
+        raise _Unfit(name, f"it asks for {os.fsdecode(watched.asked)}")
+    threads = len(os.listdir("/proc/self/task")) - 1
+    if threads:
+        raise _Unfit(name, f"it starts {threads} thread{'s' if threads > 1 else ''}")
+    if _has_children():
+        raise _Unfit(name, "it starts a process")
+    for file in sorted(_descriptors() - files):
+        what = _held_by(file)
+        if what:
+            raise _Unfit(name, f"it opens {what}")
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()  # The agent sees what comes.
+
+
+def _used_files() -> dict[str, tuple[int, int, int] | None]:
+    """The interpreter, the file of each module that was imported, and all that is mapped."""
+    paths = {sys.executable}
+    for module in list(sys.modules.values()):
+        path = getattr(getattr(module, "__spec__", None), "origin", None)
+        if isinstance(path, str) and path.startswith("/"):
+            paths.add(path)
+    return {path: _fingerprint(path) for path in paths | mapped_libraries()}
+
+
+def _exchange_oom_score(score: str) -> str:
+    """What it was; empty: it cannot be changed."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            before = file.read().strip()
+            file.seek(0)
+            file.write(score)
+        return before
+    except OSError:
+        return ""
+
+
+def _memory_kib() -> int:
+    """What this process adds to the memory in use, what is shared by others as its share."""
+    try:
+        with open("/proc/self/smaps_rollup", "rb") as file:
+            return int(next(line for line in file if line.startswith(b"Pss:")).split()[1])
+    except (OSError, StopIteration):
+        return 0
+
+
+def _fingerprint(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _beside_program() -> set[str]:
+    """The names of modules that the program finds in sys.path[0], which is not there yet."""
+    program = sys.argv[0] if sys.argv else ""
+    folder = os.getcwd() if program in ("", "-c", "-m") else os.path.dirname(
+        os.path.realpath(program))
+    found = set()
+    for entry in os.scandir(folder):
+        stem, _, ending = entry.name.partition(".")
+        if ending in ("py", "pyc") or ending.endswith("so"):
+            found.add(stem)
+        elif not ending and os.path.exists(os.path.join(entry.path, "__init__.py")):
+            found.add(stem)
+    return found
+
+
+def _descriptors() -> set[int]:
+    folder = os.open("/proc/self/fd", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return {int(name) for name in os.listdir(folder)} - {folder}
+    finally:
+        os.close(folder)
+
+
+def _has_children() -> bool:
+    try:
+        with open("/proc/thread-self/children", "rb") as file:
+            return file.read() != b""
+    except OSError:
+        return False  # A kernel that does not tell.
+
+
+def _held_by(file: int) -> str:
+    """What a worker without its place may not have open; empty: it may."""
+    try:
+        target = os.readlink(f"/proc/self/fd/{file}")
+        with open(f"/proc/self/fdinfo/{file}") as info:
+            flags = int(next(line for line in info if line.startswith("flags:")).split()[1], 8)
+    except OSError:
+        return ""  # It was the listing's own.
+    if target.startswith("socket:"):
+        return "a socket"
+    if target.startswith(_DEVICES):
+        return target
+    if flags & os.O_ACCMODE == os.O_RDONLY or target == "/dev/null":
+        return ""
+    for stream, name in ((1, "stdout"), (2, "stderr")):
+        if _is_same_file(file, stream):
+            return f"{name} a second time"  # The worker's will be another.
+    return f"{target} for writing" if target.startswith("/") else ""
+
+
+def _is_same_file(one: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:
+        return False
+
+
+def _set_data(data: dict[bytes, bytes]) -> None:
+    """os.environ and os.environb are two views of one dictionary."""
+    os.environ._data = os.environb._data = data  # type: ignore[attr-defined]

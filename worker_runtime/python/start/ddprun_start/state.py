@@ -1,0 +1,305 @@
+"""What an import can look at: read, compared, set, and written as text.
+
+Two imports of one module do the same if both find the same State and the same Conditions. A State
+can be set by a standby, Conditions can only be compared.
+"""
+
+from __future__ import annotations
+
+import _warnings
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_FILTERS: list[Any] = _warnings.filters
+# Modules whose functions and classes programs replace, for all who import them later.
+_PATCHED = (
+    "builtins", "os", "posix", "sys", "io", "time", "signal", "socket", "select", "selectors",
+    "ssl", "_thread", "threading", "queue", "subprocess", "multiprocessing",
+    "multiprocessing.context", "asyncio", "concurrent.futures", "importlib", "importlib.util",
+    "importlib.metadata", "json", "pickle", "copyreg", "random", "logging", "warnings", "tempfile",
+    "shutil", "glob", "pathlib", "datetime", "inspect", "functools", "ctypes", "typing",
+    "dataclasses", "urllib.request", "http.client", "sqlite3",
+)
+# An import that a program's call of a library causes comes after these were set, as a rule.
+_OF_PROGRAM = frozenset(("sys.argv", "sys.stdout", "sys.stderr", "logging", "the recursion limit",
+                         "sys.settrace()", "sys.setprofile()"))
+_GENERATORS: tuple[Any, ...] = (
+    ("random", "random", lambda module: module.getstate()),
+    ("numpy.random", "numpy.random.mtrand",
+     lambda module: str(module._rand._bit_generator.state["state"])),
+    ("torch", "torch._C", lambda module: module.default_generator.get_state().tolist()),
+)
+
+
+class NoText(Exception):
+    """A State cannot be written as text: why."""
+
+
+class State:
+    """What an import can look at and a standby can set."""
+
+    def __init__(self, hidden: frozenset[bytes]) -> None:
+        """As it is now; `hidden` are variables that no import may ask for."""
+        data = os.environ._data  # type: ignore[attr-defined]
+        self.path = list(sys.path)
+        self.environment = {key: data[key] for key in data if key not in hidden}
+        self.filters = list(_FILTERS)
+        self.cpus = frozenset(os.sched_getaffinity(os.getpid()))
+        self.dlopen_flags = sys.getdlopenflags()
+        self.finders = list(sys.meta_path)
+        self.path_hooks = list(sys.path_hooks)
+
+    def difference(self, other: State) -> str:
+        """The first thing that differs, for people; empty: nothing."""
+        if self.path != other.path:
+            return "sys.path"
+        if self.environment != other.environment:
+            return "os.environ['{}']".format(
+                os.fsdecode(min(key for key, _ in self.environment.items() ^
+                                other.environment.items())))
+        if _plain_filters(self.filters) != _plain_filters(other.filters):
+            return "a filter of warnings"
+        if self.cpus != other.cpus:
+            return "the set of CPUs (sched_setaffinity)"
+        if self.dlopen_flags != other.dlopen_flags:
+            return "sys.setdlopenflags()"
+        if not _are_same(self.finders, other.finders):
+            return "sys.meta_path"
+        if not _are_same(self.path_hooks, other.path_hooks):
+            return "sys.path_hooks"
+        return ""
+
+    def set(self, hidden: frozenset[bytes]) -> None:
+        """Makes it so; variables of `hidden` stay as they are."""
+        if sys.path != self.path:
+            sys.path[:] = self.path
+        now = os.environb
+        for key in [key for key in now if key not in hidden and key not in self.environment]:
+            del now[key]
+        for key, value in self.environment.items():
+            if now.get(key) != value:
+                now[key] = value
+        if len(_FILTERS) != len(self.filters) or not _are_same(_FILTERS, self.filters):
+            _FILTERS[:] = self.filters
+            _filters_mutated()
+        if os.sched_getaffinity(0) != self.cpus:
+            os.sched_setaffinity(0, self.cpus)
+        if sys.getdlopenflags() != self.dlopen_flags:
+            sys.setdlopenflags(self.dlopen_flags)
+        sys.meta_path[:] = self.finders
+        sys.path_hooks[:] = self.path_hooks
+
+    def add(self, before: State, after: State, hidden: frozenset[bytes]) -> None:
+        """Sets it with what one import has changed between `before` and `after`."""
+        for name in ("path", "filters", "finders", "path_hooks"):
+            was, became, own = (getattr(one, name) for one in (before, after, self))
+            own[:0] = [one for one in became if one not in was and one not in own]
+        for key in before.environment.keys() | after.environment.keys():
+            value = after.environment.get(key)
+            if value is None:
+                self.environment.pop(key, None)
+            elif value != before.environment.get(key):
+                self.environment[key] = value
+        self.set(hidden)
+
+    def text(self, start: State) -> str:
+        """Without blanks, and without finders and hooks of imports; relative to `start`, the state
+        in which the program began."""
+        parts = ["path=" + ":".join(_path_text(self.path, start.path))]
+        for key in sorted(self.environment.keys() | start.environment.keys()):
+            value = self.environment.get(key)
+            if value is None:
+                parts.append("unset=" + key.hex())
+            elif value != start.environment.get(key):
+                parts.append("set={}:{}".format(key.hex(), value.hex()))
+        if _plain_filters(self.filters) != _plain_filters(start.filters):
+            parts.append("filters=" + ":".join(map(_filter_text, self.filters)))
+        if self.cpus != start.cpus:
+            parts.append("cpus=" + ":".join(map(str, sorted(self.cpus))))
+        if self.dlopen_flags != start.dlopen_flags:
+            parts.append("dlopen={}".format(self.dlopen_flags))
+        return "|".join(parts)
+
+    def set_text(self, text: str, hidden: frozenset[bytes]) -> None:
+        """Sets what text() has written, relative to this state, as which the program begins.
+
+        What `text` does not name is as in this state, but for finders and hooks of imports, which
+        stay. Raises ValueError or LookupError for a text that cannot be set here.
+        """
+        wanted = State(hidden)
+        wanted.environment = dict(self.environment)
+        wanted.filters = list(self.filters)
+        wanted.cpus, wanted.dlopen_flags = self.cpus, self.dlopen_flags
+        for part in text.split("|"):
+            what, _, rest = part.partition("=")
+            words = rest.split(":") if rest else []
+            if what == "path":
+                wanted.path = [one for word in words
+                               for one in (self.path if word == "*" else [_from_hex(word)])]
+            elif what == "unset":
+                wanted.environment.pop(bytes.fromhex(rest), None)
+            elif what == "set":
+                key, value = map(bytes.fromhex, rest.split(":"))
+                wanted.environment[key] = value
+            elif what == "filters":
+                wanted.filters = [_filter_of(word) for word in words]
+            elif what == "cpus":
+                wanted.cpus = frozenset(map(int, words))
+            elif what == "dlopen":
+                wanted.dlopen_flags = int(rest)
+            else:
+                raise ValueError(part)
+        wanted.set(hidden)
+
+
+def has_variables(text: str) -> bool:
+    """Whether a text of a State holds values of variables, which may be secrets."""
+    return any(part.startswith("set=") for part in text.split("|"))
+
+
+def _are_same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others))
+
+
+def _plain_filters(filters: list[Any]) -> list[Any]:
+    """Two patterns of the same text are the same object, as `re` keeps them, or may be."""
+    return [(action, _pattern(message), category, _pattern(module), line)
+            for action, message, category, module, line in filters]
+
+
+def _pattern(one: Any) -> Any:
+    return (one.pattern, one.flags) if hasattr(one, "pattern") else one
+
+
+def _filters_mutated() -> None:
+    for name in ("_filters_mutated", "_filters_mutated_lock_held"):
+        if hasattr(_warnings, name):
+            getattr(_warnings, name)()
+            return
+
+
+def _path_text(path: list[Any], start: list[str]) -> list[str]:
+    for first in range(len(path) - len(start) + 1):
+        if start and path[first:first + len(start)] == start:
+            return (_path_text(path[:first], []) + ["*"] +
+                    _path_text(path[first + len(start):], []))
+    if not all(isinstance(one, str) for one in path):
+        raise NoText("an entry of sys.path that is no string")
+    return [os.fsencode(one).hex() or "-" for one in path]
+
+
+def _from_hex(word: str) -> str:
+    return "" if word == "-" else os.fsdecode(bytes.fromhex(word))
+
+
+def _filter_text(one: Any) -> str:
+    action, message, category, module, line = one
+    if category.__module__ == "__main__" or getattr(
+            sys.modules.get(category.__module__), category.__qualname__, None) is not category:
+        raise NoText("a filter of warnings of a class of the program")
+    words = [action, "{}.{}".format(category.__module__, category.__qualname__), str(line)]
+    for pattern in (message, module):
+        if pattern is None:
+            words += ["", ""]
+        elif isinstance(pattern, str):
+            words += [pattern.encode().hex(), "s"]
+        else:
+            words += [pattern.pattern.encode().hex(), str(int(pattern.flags))]
+    return ",".join(words)
+
+
+def _filter_of(text: str) -> Any:
+    action, category, line, *patterns = text.split(",")
+    module, _, name = category.rpartition(".")
+    found: list[Any] = []
+    for word, flags in zip(patterns[::2], patterns[1::2]):
+        pattern = bytes.fromhex(word).decode()
+        found.append(None if not flags else pattern if flags == "s" else
+                     sys.modules["re"].compile(pattern, int(flags)))
+    return action, found[0], getattr(sys.modules[module], name), found[1], int(line)
+
+
+def functions(hidden: dict[str, Any]) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """The functions and classes that programs replace in modules: by module and name, the module
+    and what is there now. `hidden` are modules that are not in sys.modules."""
+    return {(name, key): (module, value)
+            for name in _PATCHED
+            for module in (sys.modules.get(name) or hidden.get(name),) if module is not None
+            for key, value in list(module.__dict__.items()) if callable(value)}
+
+
+def replaced(before: dict[tuple[str, str], tuple[Any, Any]],
+             after: dict[tuple[str, str], tuple[Any, Any]]) -> list[tuple[Any, str, Any, Any]]:
+    """Module, name, what was there and what is there instead."""
+    return [(module, key[1], was, after[key][1]) for key, (module, was) in before.items()
+            if key in after and after[key][1] is not was]
+
+
+class Conditions:
+    """What an import can look at and nobody can set for it."""
+
+    def __init__(self, hidden: dict[str, Any]) -> None:
+        """As they are now; `hidden` are modules that are not in sys.modules."""
+        with open("/proc/self/status", "rb") as file:
+            umask = [line for line in file if line.startswith(b"Umask:")]
+        self.values = {
+            "the working folder": os.getcwd(),
+            "the umask": umask,
+            "sys.argv": sys.argv[1:],
+            "sys.stdout": id(sys.stdout),
+            "sys.stderr": id(sys.stderr),
+            "sys.settrace()": sys.gettrace() is None,
+            "sys.setprofile()": sys.getprofile() is None,
+            "the recursion limit": sys.getrecursionlimit(),
+        }
+        locale = sys.modules.get("_locale") or hidden.get("_locale")
+        if locale is not None:
+            self.values["the locale"] = locale.setlocale(locale.LC_ALL, None)
+        logging = sys.modules.get("logging") or hidden.get("logging")
+        if hasattr(logging, "root"):
+            self.values["logging"] = _of_logging(logging)
+        self.functions = functions(hidden)
+
+    def change_since(self, before: Conditions, is_of_library: bool) -> str:
+        """What differs of what both have, for people; empty: nothing.
+
+        `is_of_library`: it is to lead to an import by a library, which a call of the program has
+        caused: then what programs set up in their beginning does not count.
+        """
+        for name, value in before.values.items():
+            if self.values.get(name, value) != value and not (
+                    is_of_library and name in _OF_PROGRAM):
+                return name
+        for module, name, _, _ in replaced(before.functions, self.functions):
+            if not (is_of_library and module is sys and name == "excepthook"):
+                return "{}.{}".format(module.__name__, name)
+        return ""
+
+
+def _of_logging(logging: Any) -> Any:
+    loggers = [("", logging.root), *logging.root.manager.loggerDict.items()]
+    return logging.root.manager.disable, sorted(
+        (name, one.level, len(one.handlers), one.propagate, one.disabled) for name, one in loggers
+        if not name or hasattr(one, "handlers") and (one.level or one.handlers or one.disabled))
+
+
+def drawn_numbers() -> dict[str, Any]:
+    """The positions of the generators of random numbers that are there."""
+    found: dict[str, Any] = {}
+    for name, module, read in _GENERATORS:
+        if module in sys.modules:
+            try:
+                found[name] = read(sys.modules[module])
+            except Exception:
+                pass  # It is being imported, or of another version: it is as if it were not there.
+    return found
+
+
+def drawn_since(before: dict[str, Any]) -> str:
+    """The first generator that has another position; empty: none has."""
+    now = drawn_numbers()
+    return next((name for name in before if now.get(name, before[name]) != before[name]), "")
