@@ -206,7 +206,7 @@ void KeeperHandle::kill_groups_of_workers() {
     }
 }
 
-/// What others have left to this process. The keeper itself is reaped by its watch.
+/// Reaps processes that other ones have left to this one. The keeper's own watch reaps the keeper.
 void KeeperHandle::reap_orphans() {
     for (const int child : containment_.children()) {
         if (child != process_.pid()) {

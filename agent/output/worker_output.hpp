@@ -209,7 +209,7 @@ public:
     void say(std::string line);
 
     /// Keeps `line` below all other lines of stderr, if that is a terminal that is drawn on; empty:
-    /// no such line any more. Of several that wait for the disk the newest is shown.
+    /// no such line any more. While the disk hangs only the newest line is kept.
     void show_live(std::string line);
 
 private:

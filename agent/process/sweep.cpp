@@ -19,7 +19,7 @@ Sweep::Sweep(boost::asio::io_context& io, Containment& containment, Events event
       deadline_(io),
       cgroup_events_(io) {
     if (containment.events() >= 0) {
-        // Where the kernel has no memory to watch it, the ends of children tell, or the deadline.
+        // If the kernel has no memory to watch it, the ends of children or the deadline wake us.
         boost::system::error_code ignored;
         cgroup_events_.assign(containment.events(), ignored);
     }

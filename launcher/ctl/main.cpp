@@ -264,7 +264,7 @@ void declare_tls(CLI::App& verb, Flags& flags) {
     verb.add_option("--tls-key,--tls_key", flags.tls.key);
 }
 
-/// Of what asks a rendezvous over HTTP.
+/// Options of each verb that asks a rendezvous over HTTP.
 void declare_tokens(CLI::App& verb, Flags& flags, CLI::Option* needed) {
     CLI::Option* const token =
         verb.add_option("--http-token-file,--http_token_file", flags.http_token_file);
@@ -766,7 +766,7 @@ int give_order(const Flags& flags) {
     return reply->fault == OrderFault::Invalid ? int{kExitUsage} : kExitNotTaken;
 }
 
-/// What is shown to a rendezvous over HTTP by who holds the operators' secret.
+/// Prints the bearer token for orders over HTTP, which follows from the operators' secret.
 int token(const Flags& flags) {
     const std::string file = operator_secret_file(flags);
     if (file.empty()) {

@@ -97,8 +97,8 @@ public:
     [[nodiscard]] const Coordinator& coordinator() const { return coordinator_; }
     /// Why records do not reach the journal; empty: they do, as far as is known.
     [[nodiscard]] const std::string& fault() const { return fault_; }
-    /// What must be durable waits for its record. False: records were given up, and none was taken
-    /// since.
+    /// Messages that must be durable wait for their record. False: the journal has refused records,
+    /// and has taken none since.
     [[nodiscard]] bool awaits_records() const {
         return is_strict() ? !goes_without_ : fault_.empty();
     }
@@ -117,7 +117,7 @@ private:
     void write(Instant now, HostEffects& out);
     void give_up_waiting(Instant now, HostEffects& out);
     void tell_fault(Instant now, const std::string& fault, HostEffects& out);
-    /// Of fault_. A run that began since then has not heard of it.
+    /// Reports fault_ to the run: one that began after the fault has not heard of it.
     void tell_run(Instant now, HostEffects& out);
     void release(HostEffects& out);
     void try_again(Instant now);

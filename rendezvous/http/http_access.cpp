@@ -39,7 +39,7 @@ std::string digits_of(std::span<const unsigned char> bytes) {
     return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
-/// What a Host header names. It has a port, unless that is HTTP's own.
+/// The endpoint that a Host header names. It has a port, unless that is HTTP's own.
 Result<Endpoint> read_host(std::string_view host) {
     const Result<Endpoint> given = parse_endpoint(host);
     return given ? given : parse_endpoint(fmt::format("{}:80", host));

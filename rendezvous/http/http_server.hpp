@@ -100,7 +100,7 @@ public:
     /// Serves who connects to `socket`, which listens. Once.
     [[nodiscard]] Result<void> start(UniqueFd socket);
 
-    /// What a watcher has connected to.
+    /// A watcher's connection, handed over.
     struct Adopted {
         boost::asio::ip::tcp::socket socket;
         std::unique_ptr<TlsChannel> tls;  ///< null: none; else its handshake is over

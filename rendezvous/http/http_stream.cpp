@@ -13,7 +13,7 @@ void HttpStream::arrived(const error_code& failure, std::size_t read) {
     if (!failure) {
         tls_->feed(std::string_view(hidden_.data(), read));
     }
-    hidden_ = {};  // Who follows reads nothing for hours.
+    hidden_ = {};  // A follower may read nothing for hours.
 }
 
 error_code HttpStream::reveal(boost::asio::mutable_buffer to, std::size_t& count) {

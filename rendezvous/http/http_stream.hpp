@@ -35,7 +35,7 @@ public:
     [[nodiscard]] Socket& socket() { return socket_; }
     [[nodiscard]] bool has_tls() const { return tls_ != nullptr; }
 
-    /// What TLS says last, to be sent on socket(); empty: there is none.
+    /// TLS's closing bytes, to be sent on socket(); empty: there is none.
     [[nodiscard]] std::string last_words();
 
     /// Why TLS has failed, for people; empty: it has not.
@@ -56,7 +56,7 @@ public:
 private:
     static constexpr std::size_t kPieceBytes = 16384;  ///< of one record of TLS
 
-    /// What both do: never complete before the caller has returned.
+    /// Base of both operations: never completes before the caller has returned.
     class Operation {
     public:
         explicit Operation(HttpStream& stream) : stream_(stream) {}
@@ -148,7 +148,7 @@ private:
             HttpStream& stream = this->stream_;
             this->has_waited_ = std::exchange(this->has_begun_, true);
             if (this->has_waited_) {
-                // Of a record that was sent in part nobody gets anything.
+                // The peer cannot read a record that was sent in part.
                 const std::size_t count = stream.tls_ ? (failure ? 0 : this->count_) : sent;
                 self.complete(failure, count);
                 return;
@@ -175,7 +175,7 @@ private:
 
     /// `read` bytes of hidden_, unless that failed.
     void arrived(const boost::system::error_code& failure, std::size_t read);
-    /// What has arrived, as far as it is whole, decrypted; none: nothing is.
+    /// Decrypts whole records that have arrived into `to`; `count` 0: there is none.
     [[nodiscard]] boost::system::error_code reveal(boost::asio::mutable_buffer to,
                                                    std::size_t& count);
     /// To sending_.

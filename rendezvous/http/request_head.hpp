@@ -19,7 +19,7 @@ struct HttpWay {
     bool is_hidden = false;
 };
 
-/// What the head of a request asks for, if it may. The page's files, in which a
+/// Parses and judges the head of a request. The page's files, in which a
 /// token is typed, are for everybody where there is one. Failure is admit()'s or
 /// parse_watch_request()'s. Pure.
 [[nodiscard]] Result<WatchRequest> judge(

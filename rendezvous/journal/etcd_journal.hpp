@@ -27,9 +27,9 @@ struct EtcdTerm {
     std::function<void()> is_deposed;
 };
 
-/// The records of all runs in etcd, one key each, written one after the other. What etcd keeps of
-/// earlier ones is compacted now and then. Outside a term everything fails at once. One thread.
-/// Outlives the loop.
+/// The records of all runs in etcd, one key each, written one after the other. It compacts
+/// etcd's history of earlier records now and then. Outside a term everything fails at once. One
+/// thread. Outlives the loop.
 class EtcdJournal final : public Journal {
 public:
     EtcdJournal(boost::asio::io_context& io, std::vector<Endpoint> etcds, EtcdKeys keys,
