@@ -48,6 +48,7 @@ struct SupervisorOptions {
     bool has_preflight_command = false;   ///< is run before this node says that it is ready
     bool awaits_gpu_memory = false;       ///< workers may see GPUs whose driver tells of it
     bool is_store_at_rendezvous = false;  ///< it serves the workers' store, this node never
+    bool is_store_of_rank_0 = false;      ///< its worker serves it, on a port kept free for it
     bool relays_store = false;            ///< workers reach another node's store through a relay
     Milliseconds rendezvous_lost_timeout{60000};
     Milliseconds lasting_rendezvous_lost_timeout{600000};  ///< of a daemon that is kept running
@@ -215,12 +216,13 @@ struct RunPrepare {
     std::vector<std::pair<std::string, std::string>> environment;  ///< as WorkerSpec's
 };
 
-/// Have a store socket bound and listening on `host`; answered by StoreOpened or StoreFailed.
+/// Have a store socket bound and listening on `host`, or a port kept for rank 0's own; answered by
+/// StoreOpened or StoreFailed.
 struct OpenStore {
     std::string host;
 };
 
-/// Serve a fresh store on that socket. It is used up by this.
+/// Serve a fresh store on that socket, or go on to keep its port. It is used up by this.
 struct ServeStore {
     Generation generation;
     std::vector<std::string> admitted;

@@ -150,6 +150,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .role_world_size = row.role_world_size,
         .role = options.identity.role,
         .store = store,
+        .is_store_of_rank_0 = options.is_store_of_rank_0,
         .local_address = local_address,
         .start_reason = row.why,
         .page = {},

@@ -50,7 +50,10 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<
       options_(std::move(options)),
       link_(std::move(link)),
       output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
-      store_(options_.supervisor.limits, options_.store_port,
+      store_(options_.supervisor.limits,
+             options_.supervisor.is_store_of_rank_0 ? StoreHost::Server::Rank0
+                                                    : StoreHost::Server::Agent,
+             options_.store_port,
              [this](const std::string& line) {
                  // On the store's thread.
                  boost::asio::post(io_, [this, line] { say(line); });

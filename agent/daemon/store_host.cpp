@@ -23,14 +23,17 @@ char ascii_lower(char letter) {
 
 }  // namespace
 
-StoreHost::StoreHost(const Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say)
-    : limits_(limits), port_(port), say_(std::move(say)), server_(limits, say_) {}
+StoreHost::StoreHost(const Limits& limits, Server server, std::uint16_t port,
+                     rdzv::StoreServer::Say say)
+    : limits_(limits), kind_(server), port_(port), say_(std::move(say)), server_(limits, say_) {}
 
 Result<StoreAddress> StoreHost::open(const std::string& host) {
     if (std::holds_alternative<OpenForAll>(readiness_)) {
         return StoreAddress{host, port_};
     }
-    Result<rdzv::StoreSocket> opened = rdzv::listen_for_store(host, port_);
+    Result<rdzv::StoreSocket> opened = kind_ == Server::Rank0
+                                           ? rdzv::keep_port_for_store(host, port_)
+                                           : rdzv::listen_for_store(host, port_);
     if (!opened) {
         return opened.error();
     }
@@ -52,8 +55,17 @@ void StoreHost::serve(ServeStore order) {
         readiness_ = NotOpen{};
     }
     DDP_CHECK(socket.is_open(), port_);
+    if (kind_ == Server::Rank0) {
+        kept_ = std::move(socket);
+        return;
+    }
     server_.serve(std::move(socket), std::move(order.admitted),
                   static_cast<std::size_t>(order.clients));
+}
+
+void StoreHost::close() {
+    server_.close();
+    kept_.reset();
 }
 
 void StoreHost::relay(StartWorkers& start) {

@@ -18,17 +18,22 @@
 namespace ddprun::agent {
 
 /// The workers' store on this node, or the relay to another node's, and the socket that waits for
-/// the next generation's store. Owned and called by the agent's thread; `say` is called on the
-/// store's, too.
+/// the next generation's store. Where rank 0 serves the store, the port that is kept for it. Owned
+/// and called by the agent's thread; `say` is called on the store's, too.
 class StoreHost {
 public:
-    /// `port`: 0, the kernel chooses one anew for each generation.
-    StoreHost(const Limits& limits, std::uint16_t port, rdzv::StoreServer::Say say);
+    /// Whose store it is. Rank 0's is made by PyTorch in its worker, as often as that likes.
+    enum class Server { Agent, Rank0 };
 
-    /// Answers OpenStore: where it listens. The error says address, port and reason.
+    /// `port`: 0, the kernel chooses one anew for each generation.
+    StoreHost(const Limits& limits, Server server, std::uint16_t port, rdzv::StoreServer::Say say);
+
+    /// Answers OpenStore: where it listens, or rank 0 will. The error says address, port and
+    /// reason.
     [[nodiscard]] Result<StoreAddress> open(const std::string& host);
 
-    /// On the socket that open() made; one on a port that is not fixed is used up by this.
+    /// On the socket that open() made; one on a port that is not fixed is used up by this. For
+    /// rank 0 that port is kept until close().
     void serve(ServeStore order);
 
     /// Serves a relay to the store of `start` (its relayed_store) on a port of the kernel's choice
@@ -36,7 +41,7 @@ public:
     /// none, a line says so, nothing has changed, and they dial the store itself.
     void relay(StartWorkers& start);
 
-    void close() { server_.close(); }
+    void close();
 
     /// What its stores have answered so far.
     [[nodiscard]] std::vector<rdzv::StoreOperations> operations() const;
@@ -67,9 +72,11 @@ private:
     };
 
     const Limits limits_;
+    const Server kind_;
     const std::uint16_t port_;  ///< 0: not fixed
     const rdzv::StoreServer::Say say_;
     std::variant<NotOpen, OpenOnce, OpenForAll> readiness_;
+    UniqueFd kept_;  ///< rank 0's port, while its generation runs
     rdzv::StoreServer server_;
 };
 

@@ -40,7 +40,8 @@ struct LaunchPlan {
     std::string local_addr;               ///< empty: derived
     std::uint16_t master_port = 0;        ///< of an agent's store; 0: the kernel chooses
     bool is_store_at_rendezvous = false;  ///< on its port, not on one of an agent's
-    bool relays_store = false;            ///< this node's workers share one connection to it
+    bool is_store_of_rank_0 = false;  ///< its worker serves it, as PyTorch does without torchrun
+    bool relays_store = false;        ///< this node's workers share one connection to it
     std::string role = "default";
     /// argv of a worker; command[0] is a path that can be executed.
     std::vector<std::string> command;

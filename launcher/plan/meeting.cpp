@@ -201,6 +201,44 @@ Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
                                  kRendezvousPort));
 }
 
+/// Where torchrun would take its static way, on which workers always share the launcher's store.
+bool is_static(const CommandLine& line, const LaunchPlan& plan) {
+    const std::optional<Given> backend = line.value("rdzv-backend");
+    if (line.is_on("standalone") || plan.takes_place || (backend && backend->value != "static")) {
+        return false;
+    }
+    if (value_if_any(line, "rdzv-endpoint")) {
+        return backend.has_value();
+    }
+    return plan.settings.max_nodes > 1 || value_if_any(line, "master-port").has_value();
+}
+
+/// Whether rank 0's worker serves the store: a new one each time that it makes its process group.
+void leave_store_to_rank_0(const CommandLine& line, const Surroundings& surroundings,
+                           LaunchPlan& plan) {
+    constexpr const char* kVariable = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
+    if (surroundings.variable(kVariable).value_or("") != "1") {
+        return;
+    }
+    const auto without_effect = [&](std::string_view why) {
+        plan.warnings.push_back(fmt::format("{}=1 has no effect: {}", kVariable, why));
+    };
+    if (const std::optional<Given> store = value_if_any(line, "store")) {
+        without_effect(store->shown() + " says who serves the workers' store");
+    } else if (is_static(line, plan)) {
+        without_effect(
+            "static nodes share the launcher's store, under torchrun too; give --rdzv-backend "
+            "c10d and --rdzv-endpoint");
+    } else {
+        plan.is_store_of_rank_0 = true;
+        if (std::exchange(plan.relays_store, false)) {
+            plan.warnings.push_back(
+                fmt::format("{} has no effect: with {}=1 rank 0 serves the workers' store",
+                            line.value("store-relay")->shown(), kVariable));
+        }
+    }
+}
+
 /// Whose port the workers' store is on, and whom it answers.
 Result<void> choose_store(const CommandLine& line, LaunchPlan& plan) {
     if (const std::optional<Given> given = value_if_any(line, "store-admit")) {
@@ -378,6 +416,7 @@ Result<void> take_meeting(const CommandLine& line, const Surroundings& surroundi
     if (Result<void> taken = choose_store(line, plan); !taken) {
         return taken;
     }
+    leave_store_to_rank_0(line, surroundings, plan);
     take_topology(line, plan);
     if (Result<void> taken = name_job(line, plan); !taken) {
         return taken;

@@ -44,8 +44,6 @@ constexpr std::array kUnusedVariables = {
     UnusedVariable{"TORCHELASTIC_ENABLE_FILE_TIMER", "1", "ddprun serves no file timers"},
     UnusedVariable{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "",
                    "ddprun does not look for workers in uninterruptible sleep"},
-    UnusedVariable{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1",
-                   "the workers' store is always ddprun's"},
 };
 
 }  // namespace

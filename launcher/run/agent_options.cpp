@@ -150,6 +150,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     supervisor.has_preflight_command = !plan.preflight_command.empty();
     supervisor.awaits_gpu_memory = plan.may_see_gpus;
     supervisor.is_store_at_rendezvous = plan.is_store_at_rendezvous;
+    supervisor.is_store_of_rank_0 = plan.is_store_of_rank_0;
     supervisor.relays_store = plan.relays_store;
     if (plan.rendezvous_lost_timeout) {
         supervisor.rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;

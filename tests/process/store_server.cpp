@@ -368,6 +368,26 @@ TEST_CASE("the store listens on numeric addresses only and says why it cannot") 
     CHECK((::fcntl(first->fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
+TEST_CASE("a port that is kept is for whoever listens on it by its number, again and again") {
+    const Result<StoreSocket> kept = keep_port_for_store(kLoopback, 0);
+    REQUIRE(kept.has_value());
+    for (const std::string& host : {std::string(kLoopback), std::string("0.0.0.0")}) {
+        INFO(host);
+        const Result<StoreSocket> listening = listen_for_store(host, kept->port);
+        REQUIRE(listening.has_value());
+        const StoreClientSocket client(kLoopback, kept->port);
+        const UniqueFd accepted(::accept(listening->fd.get(), nullptr, nullptr));
+        CHECK(accepted.is_open());
+    }
+    const Result<StoreSocket> other = listen_for_store(kLoopback, 0);
+    REQUIRE(other.has_value());
+    const Result<StoreSocket> refused = keep_port_for_store(kLoopback, other->port);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().what == "no port of 127.0.0.1 can be kept for rank 0's store, " +
+                                      std::to_string(other->port) +
+                                      " was asked for: Address already in use");
+}
+
 TEST_CASE("a store for this machine alone controls no congestion; others do as the site wants") {
     const Result<StoreSocket> socket = listen_for_store(kLoopback, 0);
     REQUIRE(socket.has_value());

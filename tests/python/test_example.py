@@ -3,9 +3,11 @@
 import ast
 import difflib
 import os
+import subprocess
+import sys
 import unittest
 
-from test_worker import ROOT
+from test_worker import PACKAGE, ROOT
 
 
 class Example(unittest.TestCase):
@@ -28,6 +30,17 @@ class Example(unittest.TestCase):
         steps = [loop for loop in loops if "optimizer.step()" in loop]
         self.assertEqual(len(steps), 1)
         self.assertIn("worker.stop_requested()", steps[0])
+
+    def test_it_finds_the_package_of_its_checkout(self):
+        # As a script's own folder is: before what is installed.
+        look = "import sys; sys.path.insert(0, sys.argv[1]); import ddprun; print(ddprun.__file__)"
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        told = subprocess.run(
+            [sys.executable, "-B", "-c", look, os.path.join(ROOT, "examples", "python_ddp")],
+            cwd="/", env=environment, capture_output=True, text=True)
+        self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertEqual(os.path.realpath(told.stdout.strip()),
+                         os.path.realpath(os.path.join(PACKAGE, "ddprun", "__init__.py")))
 
 
 if __name__ == "__main__":

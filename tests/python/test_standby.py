@@ -395,6 +395,19 @@ class Waits(WithEnvironment):
             self.assertEqual(standby.end(), (0, ""))
             self.assertFalse(self.has_run())
 
+    def test_a_place_without_its_descriptors_is_none(self):
+        for count in (0, 1):
+            standby = Standby(self, "leaves.py")
+            self.assertEqual(standby.says(), ["here"])
+            standby.order("quiet_module")
+            self.assertEqual(standby.says(), ["imports", "quiet_module"])
+            standby.says_ready()
+            with open(os.devnull, "w") as nowhere:
+                socket.send_fds(standby.socket, [b"place\0RANK=1"], [nowhere.fileno()] * count)
+            self.assertEqual(standby.says(), [""])  # the end of the connection, and not "gone"
+            self.assertEqual(standby.end(), (1, ""))
+            self.assertFalse(self.has_run())
+
     def test_the_kernel_takes_its_memory_first(self):
         standby = Standby(self, "leaves.py")
         self.assertEqual(standby.says(), ["here"])

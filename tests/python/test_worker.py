@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -162,6 +163,54 @@ class WithoutPage(unittest.TestCase):
         self.assertIn("/nonexistent/page", said)
 
 
+class Interrupted:
+    """Words of a page at which a Ctrl-C comes."""
+
+    def __setitem__(self, index, value):
+        raise KeyboardInterrupt
+
+
+class Turns:
+    """The words of a page's pace, whose counter two threads read and write in turns.
+
+    A thread that has gone on without its turn is not waited for.
+    """
+
+    ORDER = ("this", "other", "this", "other", "this", "this", "other", "other")
+
+    def __init__(self, words):
+        self.words = words
+        self.done = 0
+        self.is_over = False
+        self.threads = {"this": threading.current_thread()}
+
+    def wait_for_turn(self):
+        while not self.is_over:
+            whose = self.threads[self.ORDER[self.done]]
+            if whose is threading.current_thread():
+                return
+            self.is_over = self.is_over or not whose.is_alive()
+            os.sched_yield()
+
+    def __getitem__(self, index):
+        if index == 0:
+            self.wait_for_turn()
+        value = self.words[index]
+        self.take_turn(index)
+        return value
+
+    def __setitem__(self, index, value):
+        if index == 0:
+            self.wait_for_turn()
+        self.words[index] = value
+        self.take_turn(index)
+
+    def take_turn(self, index):
+        if index == 0:
+            self.done += 1
+            self.is_over = self.is_over or self.done == len(self.ORDER)
+
+
 class WithPage(unittest.TestCase):
     SLOT = 64 + 128
     FIGURES = 64 + 128 * SLOTS + 64
@@ -251,6 +300,37 @@ class WithPage(unittest.TestCase):
         self.assertGreaterEqual(last_ns, first_ns)
         self.assertEqual((waited, first_waited, total, waiting),
                          (750_000_000, -1, 100, 750_000_000))
+
+    def test_two_threads_that_tell_progress_leave_the_counter_even(self):
+        page = AgentPage(version=8)
+        worker, _ = worker_of(page)
+        turns = Turns(worker._page._pace)
+        worker._page._pace = turns
+        other = threading.Thread(target=worker.progress, args=(2,), name="other")
+        turns.threads["other"] = other
+        other.start()
+        worker.progress(1)
+        turns.is_over = True
+        other.join()
+        at = 64 + 1216 * SLOTS + 64
+        writes, step = page.number("Q", at), page.number("Q", at + 8)
+        self.assertIn(writes, (2, 4))
+        self.assertIn(step, (1, 2))
+        worker.progress(3)
+        self.assertEqual((page.number("Q", at), page.number("Q", at + 8)), (writes + 2, 3))
+
+    def test_progress_that_is_interrupted_leaves_the_counter_even(self):
+        page = AgentPage(version=8)
+        worker, _ = worker_of(page)
+        words = worker._page._pace_i64
+        worker._page._pace_i64 = Interrupted()
+        with self.assertRaises(KeyboardInterrupt):
+            worker.progress(1)
+        at = 64 + 1216 * SLOTS + 64
+        self.assertEqual(page.number("Q", at), 2)
+        worker._page._pace_i64 = words
+        worker.progress(2)
+        self.assertEqual((page.number("Q", at), page.number("Q", at + 8)), (4, 2))
 
     def test_checkpoints_count_from_the_first_step_on_and_however_they_end(self):
         page = AgentPage(version=8)

@@ -173,9 +173,6 @@ TEST_CASE("torchrun's choices that choose nothing here are accepted, and no othe
                        {"TORCHELASTIC_ENABLE_FILE_TIMER", "true"},
                        {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", ""}})
               .warnings.empty());
-    CHECK(plan_of("", {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}}).warnings ==
-          std::vector<std::string>{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect: the "
-                                   "workers' store is always ddprun's"});
     CHECK(refusal_of("--event-log-handler mine") ==
           "--event-log-handler mine: ddprun has no event handlers; leave it out");
     CHECK(refusal_of("--logs-specs mine") ==

@@ -233,6 +233,43 @@ TEST_CASE("a node's workers share a connection to the store where that is asked 
           Arguments{"--store-relay on has no effect: a single node's store is its own"});
 }
 
+TEST_CASE("rank 0 serves the workers' store where torchrun would have it do so") {
+    const Variables asked = {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}};
+    const std::string two = "--nnodes 2 --rdzv-id j ";
+    const std::string at_head = two + "--rdzv-endpoint head ";
+    for (const std::string& flags :
+         {std::string(), std::string("--standalone --master-port 6000"),
+          std::string("--rdzv-backend static"), at_head, at_head + "--rdzv-backend c10d"}) {
+        INFO(flags);
+        CHECK(plan_of(flags, asked).is_store_of_rank_0);
+        CHECK(plan_of(flags, asked).warnings.empty());
+        CHECK_FALSE(plan_of(flags).is_store_of_rank_0);
+        CHECK_FALSE(
+            plan_of(flags, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"}}).is_store_of_rank_0);
+    }
+    const std::string without = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect: ";
+    for (const std::string& flags :
+         {std::string("--master-port 6000"), two + "--master-addr head --master-port 6000",
+          at_head + "--rdzv-backend static"}) {
+        INFO(flags);
+        CHECK_FALSE(plan_of(flags, asked).is_store_of_rank_0);
+        CHECK(plan_of(flags, asked).warnings ==
+              Arguments{without + "static nodes share the launcher's store, under torchrun too; "
+                                  "give --rdzv-backend c10d and --rdzv-endpoint"});
+    }
+    const LaunchPlan told = plan_of(at_head + "--store daemon", asked);
+    CHECK_FALSE(told.is_store_of_rank_0);
+    CHECK(told.is_store_at_rendezvous);
+    CHECK(told.warnings ==
+          Arguments{without + "--store daemon says who serves the workers' store"});
+    const LaunchPlan relays = plan_of(at_head + "--store-relay on", asked);
+    CHECK(relays.is_store_of_rank_0);
+    CHECK_FALSE(relays.relays_store);
+    CHECK(relays.warnings ==
+          Arguments{"--store-relay on has no effect: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
+                    "rank 0 serves the workers' store"});
+}
+
 TEST_CASE("ports outside of their range are refused") {
     for (const std::string port : {"65536", "-1", "x", "29500x"}) {
         CHECK(refusal_of("--master-port " + port) ==

@@ -131,6 +131,22 @@ TEST_CASE("torchrun's contract is enough") {
     CHECK(place->page.empty());
 }
 
+TEST_CASE("rank 0 serves the store if it is told that no agent does") {
+    Variables variables = told_by_torchrun();
+    const auto serves = [&] { return read_environment(lookup_in(variables))->serves_store; };
+    for (const char* rank : {"0", "5"}) {
+        variables["RANK"] = rank;
+        variables["LOCAL_RANK"] = rank == std::string("0") ? "0" : "1";
+        for (const char* told : {"True", "False", ""}) {
+            INFO(rank << " " << told);
+            variables["TORCHELASTIC_USE_AGENT_STORE"] = told;
+            CHECK(serves() == (rank == std::string("0") && told == std::string("False")));
+        }
+        variables.erase("TORCHELASTIC_USE_AGENT_STORE");
+        CHECK_FALSE(serves());
+    }
+}
+
 TEST_CASE("each variable that ddprun writes and a worker needs is missed by name") {
     const std::vector<std::string> unread = {"ROLE_RANK",
                                              "ROLE_WORLD_SIZE",

@@ -82,6 +82,15 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
     CHECK(worker_environment(fifth_of_eight()) == expected);
 }
 
+TEST_CASE("PyTorch is told that rank 0 serves the store in its own spelling") {
+    WorkerPlace place = fifth_of_eight();
+    place.is_store_of_rank_0 = true;
+    const Environment environment = worker_environment(place);
+    CHECK(std::find(environment.begin(), environment.end(),
+                    std::pair<std::string, std::string>("TORCHELASTIC_USE_AGENT_STORE", "False")) !=
+          environment.end());
+}
+
 TEST_CASE("what the user set is not overwritten") {
     WorkerPlace place = fifth_of_eight();
     place.sets_nccl_async_error_handling = false;

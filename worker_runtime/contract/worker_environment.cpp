@@ -40,7 +40,7 @@ Environment worker_environment(const WorkerPlace& place) {
     env.add(var::kMaxRestarts, place.max_restarts);
     env.add(var::kRunId, place.job.value());
     // Compared with exactly this spelling by PyTorch's clients.
-    env.add(var::kUseAgentStore, "True");
+    env.add(var::kUseAgentStore, place.is_store_of_rank_0 ? "False" : "True");
     env.add(var::kErrorFile, place.error_file);
     if (place.sets_nccl_async_error_handling) {
         env.add(var::kNcclAsyncErrorHandling, 1);

@@ -38,7 +38,8 @@ inline constexpr WorkerVariable kMaxRestarts{"TORCHELASTIC_MAX_RESTARTS",
                                              "worker restarts the run may use"};
 inline constexpr WorkerVariable kRunId{"TORCHELASTIC_RUN_ID", "the job id (--rdzv-id)"};
 inline constexpr WorkerVariable kUseAgentStore{"TORCHELASTIC_USE_AGENT_STORE",
-                                               "True: an agent serves the store"};
+                                               "True: an agent serves the store; False: "
+                                               "rank 0 does"};
 inline constexpr WorkerVariable kErrorFile{"TORCHELASTIC_ERROR_FILE",
                                            "where a worker may write its error; empty: nowhere"};
 inline constexpr WorkerVariable kNcclAsyncErrorHandling{
@@ -127,6 +128,7 @@ struct WorkerPlace {
     int role_world_size = 1;
     std::string role = "default";
     StoreAddress store;
+    bool is_store_of_rank_0 = false;  ///< its worker serves it, no agent
     std::string local_address;
     std::string start_reason;  ///< empty: the first generation
     std::string page;          ///< empty: none could be made

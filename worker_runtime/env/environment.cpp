@@ -143,6 +143,8 @@ Result<WorkerEnvironment> read_environment(const Lookup& lookup) {
     store.port = read.number<std::uint16_t>(var::kMasterPort, 1, 65535);
     read.require(!store.host.empty(), "MASTER_ADDR is empty (host of the generation's store)");
     place.store = std::move(store);
+    place.serves_store =
+        place.rank == Rank(0) && lookup(std::string(var::kUseAgentStore.key)) == "False";
     place.generation = Generation(read.own_number<std::uint64_t>(
         var::kGeneration, 1, UINT64_MAX, static_cast<std::uint64_t>(place.restart_count) + 1));
     place.job = JobId(read.own_text(var::kRunId));

@@ -21,6 +21,7 @@ struct WorkerEnvironment {
     int restart_count = 0;
     int max_restarts = 0;
     std::optional<StoreAddress> store;  ///< none: a world of one that nobody launched
+    bool serves_store = false;          ///< rank 0, which is told that no agent does
 
     // Only ddprun tells these.
     Generation generation{1};   ///< from torchrun: one more than the restarts

@@ -36,12 +36,13 @@ c10::intrusive_ptr<c10d::Store> make_store(const worker::WorkerEnvironment& plac
     if (!place.store.has_value()) {
         return c10::make_intrusive<c10d::HashStore>();
     }
-    c10d::TCPStoreOptions client;
-    client.port = place.store->port;
-    client.isServer = false;
-    client.waitWorkers = false;
-    client.timeout = options.join_timeout;
-    auto store = c10::make_intrusive<c10d::TCPStore>(place.store->host, client);
+    c10d::TCPStoreOptions at;
+    at.port = place.store->port;
+    at.isServer = place.serves_store;
+    at.multiTenant = true;  // A group that is made before the last one is gone shares its store.
+    at.waitWorkers = false;
+    at.timeout = options.join_timeout;
+    auto store = c10::make_intrusive<c10d::TCPStore>(place.store->host, at);
     // A fresh store per generation is ddprun's promise, not every launcher's.
     return c10::make_intrusive<c10d::PrefixStore>(
         fmt::format("ddprun/{}", place.generation.value()), std::move(store));

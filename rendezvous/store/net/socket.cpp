@@ -40,9 +40,9 @@ Result<std::uint16_t> port_of(int fd) {
     return ntohs(v6.sin6_port);
 }
 
-}  // namespace
-
-Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port) {
+/// The socket, and what failed if it cannot be used.
+Result<StoreSocket> bind_for_store(const std::string& host, std::uint16_t port,
+                                   const std::string& what) {
     sockaddr_storage address{};
     socklen_t size = 0;
     if (!parse_address(host, port, address, size)) {
@@ -51,7 +51,6 @@ Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port
                                  "an address of this machine, 0.0.0.0 or ::",
                                  host)};
     }
-    const std::string what = fmt::format("the store cannot listen on {} port {}", host, port);
     UniqueFd fd(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.is_open()) {
         return system_error(errno, what);
@@ -63,17 +62,38 @@ Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port
     if (address.ss_family == AF_INET6) {
         ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     }
-    // The kernel cuts the backlog down to its own limit.
-    if (::bind(fd.get(), generic(address), size) != 0 ||
-        ::listen(fd.get(), std::numeric_limits<int>::max()) != 0) {
+    if (::bind(fd.get(), generic(address), size) != 0) {
         return system_error(errno, what);
     }
-    set_inherited_options(fd.get());
     const Result<std::uint16_t> bound = port_of(fd.get());
     if (!bound) {
         return bound.error();
     }
     return StoreSocket{std::move(fd), *bound};
+}
+
+}  // namespace
+
+Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port) {
+    const std::string what = fmt::format("the store cannot listen on {} port {}", host, port);
+    Result<StoreSocket> bound = bind_for_store(host, port, what);
+    if (!bound) {
+        return bound;
+    }
+    // The kernel cuts the backlog down to its own limit.
+    if (::listen(bound->fd.get(), std::numeric_limits<int>::max()) != 0) {
+        return system_error(errno, what);
+    }
+    set_inherited_options(bound->fd.get());
+    return bound;
+}
+
+Result<StoreSocket> keep_port_for_store(const std::string& host, std::uint16_t port) {
+    // Of several sockets with SO_REUSEADDR on a port, as PyTorch's has it, one may listen.
+    return bind_for_store(host, port,
+                          fmt::format("no port of {} can be kept for rank 0's store, {} was asked "
+                                      "for",
+                                      host, port == 0 ? "any" : std::to_string(port)));
 }
 
 std::vector<std::string> store_capacity_warnings(std::size_t clients) {

@@ -13,7 +13,7 @@
 
 namespace ddprun::rdzv {
 
-/// A bound and listening TCP socket and the port the kernel gave it.
+/// A bound TCP socket and the port the kernel gave it.
 struct StoreSocket {
     UniqueFd fd;
     std::uint16_t port = 0;
@@ -22,6 +22,11 @@ struct StoreSocket {
 /// Binds and listens on the numeric address `host` (never a name: no look-ups) with the kernel's
 /// largest backlog. Port 0 lets the kernel choose. Failure names host, port and reason.
 [[nodiscard]] Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port);
+
+/// Keeps a port for the store of another process, which may listen on it while this socket lives,
+/// as often as it likes; the kernel gives the port to nobody who asks for any. Otherwise as
+/// listen_for_store().
+[[nodiscard]] Result<StoreSocket> keep_port_for_store(const std::string& host, std::uint16_t port);
 
 /// One line for each limit of this machine or process that `clients` connections would meet.
 [[nodiscard]] std::vector<std::string> store_capacity_warnings(std::size_t clients);

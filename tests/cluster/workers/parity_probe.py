@@ -1,7 +1,8 @@
 """A worker that writes down all it can see, for tests/cluster/parity.py.
 
 It leaves $PARITY_OUT/<rank>.json, says a line on stdout and one on stderr, and exits with
-$PARITY_EXIT, or by an exception where that is "raise".
+$PARITY_EXIT, or by an exception where that is "raise". With $PARITY_GROUPS it makes its process
+group, and destroys it, so often.
 """
 
 import ctypes
@@ -107,9 +108,32 @@ def look():
     }
 
 
+def sums_of_groups(count):
+    """What each group of torch.distributed computed, one after the other."""
+    import torch
+    import torch.distributed as dist
+
+    sums = []
+    for group in range(count):
+        dist.init_process_group("gloo")
+        word = torch.tensor([dist.get_rank() + 1])
+        dist.all_reduce(word)
+        sums.append(word.item())
+        dist.barrier()
+        dist.destroy_process_group()
+        over = os.path.join(os.environ["TMPDIR"], f"group-{group}-is-over")
+        if os.environ["RANK"] == "0":
+            open(over, "x").close()
+        while not os.path.exists(over):  # Else it may meet rank 0's last store, which goes.
+            os.sched_yield()
+    return sums
+
+
 def main():
     seen = look()
     rank = seen["environment"]["RANK"]
+    if "PARITY_GROUPS" in os.environ:
+        seen["sums of groups"] = sums_of_groups(int(os.environ["PARITY_GROUPS"]))
     with open(os.path.join(os.environ["PARITY_OUT"], f"{rank}.json"), "w",
               encoding="utf-8") as file:
         json.dump(seen, file)

@@ -23,7 +23,7 @@ class Page:
     """
 
     __slots__ = ("_checkpoints", "_figures", "_header_i64", "_header_u32", "_loss", "_pace",
-                 "_pace_i64", "_slot_u32", "_slot_u64")
+                 "_pace_i64", "_slot_u32", "_slot_u64", "_teller")
 
     def __init__(self, header: memoryview | None = None, slot: memoryview | None = None,
                  figures: memoryview | None = None,
@@ -44,6 +44,7 @@ class Page:
         pace = memoryview(bytearray(_PACE_BYTES)) if pace is None else pace
         self._pace = pace.cast("Q")
         self._pace_i64 = pace.cast("q")
+        self._teller: dict[int, object] = {}  # whoever writes the pace
         self._checkpoints = checkpoints
 
     def publish_until_ns(self) -> int:
@@ -85,16 +86,27 @@ class Page:
         self._stamp(3, now_ns)
 
     def tell_pace(self, step: int, now_ns: int, is_first: bool) -> None:
-        """`step` was done at now_ns; what has been waited until then belongs to it."""
+        """`step` was done at now_ns; what has been waited until then belongs to it.
+
+        Not told if another thread tells one just now, or if this is a signal's handler and has
+        interrupted that: the next one is.
+        """
         pace = self._pace
-        waited = pace[6] or -1
-        pace[0] += 1  # odd: being written
-        pace[1] = step
-        pace[2] = now_ns
-        self._pace_i64[3] = waited
-        if is_first:
-            self._pace_i64[4] = waited
-        pace[0] += 1
+        me = object()
+        try:
+            if self._teller.setdefault(0, me) is not me:
+                return
+            waited = pace[6] or -1
+            pace[0] |= 1  # odd: being written
+            pace[1] = step
+            pace[2] = now_ns
+            self._pace_i64[3] = waited
+            if is_first:
+                self._pace_i64[4] = waited
+        finally:  # however it ends, as by a handler that raises
+            if self._teller.get(0) is me:
+                pace[0] += pace[0] & 1
+                del self._teller[0]
 
     def tell_waited(self, time_ns: int) -> None:
         """This worker has waited so much longer for other ranks."""

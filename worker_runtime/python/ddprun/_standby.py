@@ -185,6 +185,8 @@ def _wait() -> None:
     if killed_as and not _exchange_oom_score(killed_as):
         os._exit(1)
     files = memoryview(b"".join(data for _, _, data in ancillary)).cast("i").tolist()
+    if len(files) != 2:
+        os._exit(1)  # There was no room for them: a cold worker takes this place.
     for stream, file in enumerate(files, 1):
         os.dup2(file, stream)
         os.close(file)
