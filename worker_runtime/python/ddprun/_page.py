@@ -88,13 +88,16 @@ class Page:
         """`step` was done at now_ns; what has been waited until then belongs to it."""
         pace = self._pace
         waited = pace[6] or -1
-        pace[0] += 1  # odd: being written
+        # Odd while it is being written, and even afterwards whatever came between: another thread
+        # that tells a step, or an earlier process of this slot that was killed right here.
+        writing = pace[0] | 1
+        pace[0] = writing
         pace[1] = step
         pace[2] = now_ns
         self._pace_i64[3] = waited
         if is_first:
             self._pace_i64[4] = waited
-        pace[0] += 1
+        pace[0] = writing + 1
 
     def tell_waited(self, time_ns: int) -> None:
         """This worker has waited so much longer for other ranks."""
