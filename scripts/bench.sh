@@ -8,7 +8,8 @@ usage() {
     cat <<'TEXT'
 usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--only start|idle|
                         crash-1|crash-2|lose-node|death|logs|tee]...
-       scripts/bench.sh runtime [--runs N] [--epochs N] [--only start|speed-1|speed-2|crash]...
+       scripts/bench.sh runtime [--runs N] [--epochs N] [--only start|speed-1|speed-2|crash|
+                        crash-cold]...
        scripts/bench.sh control-plane [--runs N] [--minutes M] [--full] [--only torchrun|agents-128|
                         agents-1000|agents-4000|watchers|signal|stall-daemon|stall-leader|
                         stall-paused|stall-etcd|silence|false-alarms|chaos|chaos-daemons]...
@@ -26,8 +27,9 @@ launch   starting 8 workers, memory and wake-ups beside them, restart after a cr
          ddprun and the torchrun of .venv in turn. Prints a table and writes
          build/bench/launch.json.
 runtime  command to first step, images a second with 1 and 2 workers, crash to first step after
-         resume: the training in C++ (examples/train_digits) and the one in Python
-         (examples/python_ddp) in turn, both under ddprun. Writes build/bench/runtime.json.
+         resume, with the standbys that there are by default and without (--warm off): the training
+         in C++ (examples/train_digits) and the one in Python (examples/python_ddp) in turn, both
+         under ddprun. Writes build/bench/runtime.json.
 control-plane
          128, 1,000 and 4,000 agents in one process against one daemon: the launcher's share of a
          restart, memory and CPU of the daemon; torchrun's protocol alone with 128 nodes beside it;
@@ -47,11 +49,12 @@ store    the worker store and PyTorch's own server in turn: 10,000 connects, als
 srun     what ddprun adds to a start under Slurm: srun to a worker on each of two nodes, through
          ddprun and without it in turn, in the Slurm of the tests (scripts/setup.sh --peers).
          Writes build/bench/srun.json.
-warm     ddprun with standbys, ddprun without and torchrun in turn, unmodified programs: a worker in
-         Python and one in C++ killed to the first step after resume, the same with a node that a
-         spare replaces; images a second with standbys that wait; a standby's place told to the
-         program's first line; a Python worker killed to its neighbour told, with the package and
-         without; a standby's memory. Writes build/bench/warm.json.
+warm     ddprun with standbys, without (--warm off) and torchrun in turn, unmodified programs: a
+         worker in Python and one in C++ killed to the first step after resume, once a standby waits
+         for each, the same with a node that a spare replaces; images a second with standbys that
+         wait; a standby's place told to the program's first line; a Python worker killed to its
+         neighbour told, with the package and without; a standby's memory. Writes
+         build/bench/warm.json.
 resume   a checkpoint of 1 GiB of which nothing is in memory, loaded after a failure: read ahead
          because a worker has told where it is, and not. Writes build/bench/resume.json.
 

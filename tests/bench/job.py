@@ -1,6 +1,7 @@
 """One job under a launcher: starts it, hears its workers, kills, measures, cleans up."""
 
 import os
+import platform
 import pty
 import re
 import resource
@@ -14,6 +15,10 @@ import tempfile
 import threading
 import time
 from typing import NamedTuple
+
+
+PATIENCE_S = 300
+RECVMSG = {"x86_64": 47, "aarch64": 212}[platform.machine()]
 
 
 class Stamp(NamedTuple):
@@ -292,3 +297,41 @@ def wake_ups(pids):
                 total += sum(int(line.split()[1]) for line in file
                              if line.startswith("voluntary_ctxt_switches"))
     return total
+
+
+def environment_of(pid):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def is_waiting(pid):
+    """A standby that waits for its place: it is in recvmsg()."""
+    try:
+        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+            return file.read().split()[0] == str(RECVMSG) and any(
+                variable.startswith(b"DDPRUN_STANDBY=") for variable in environment_of(pid))
+    except OSError:
+        return False
+
+
+def workers_of(job, launcher):
+    """The pids of this node's workers by local rank; standbys are none."""
+    found = {}
+    for pid in job.descendants(lambda pid: True, [launcher]):
+        for variable in environment_of(pid):
+            if variable.startswith(b"LOCAL_RANK=") and not is_waiting(pid):
+                found[int(variable[11:])] = pid
+    return [found[local_rank] for local_rank in sorted(found)]
+
+
+def await_standbys(job, launcher, count):
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = [pid for pid in job.descendants(lambda pid: True, [launcher]) if is_waiting(pid)]
+        if len(found) == count:
+            return found
+        time.sleep(0.1)  # Nobody outside is told.
+    raise RuntimeError(f"{job.peer.name}: not {count} standbys within {PATIENCE_S} s")

@@ -3,8 +3,9 @@
 
 The C++ example (examples/train_digits, the worker runtime) beside the Python one
 (examples/python_ddp, PyTorch's DistributedDataParallel): one thread per worker, the same batch size
-and learning rate. Nothing is asserted: the table says what was measured in this run on this
-machine.
+and learning rate. A worker is killed twice: when a standby waits for each slot, as by default a few
+seconds after the start, and with --warm off. Nothing is asserted: the table says what was measured
+in this run on this machine.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import statistics
 import sys
 import time
 
-from job import Job, Peer, alternate, say
+from job import Job, Peer, alternate, await_standbys, say, workers_of
 from report import Table
 
 MS = 1e6
@@ -37,13 +38,13 @@ class Bench:
     def job(self, peer):
         return Job(peer, None, self.log)
 
-    def train(self, job, workers, epochs, restarts=0):
+    def train(self, job, workers, epochs, restarts=0, flags=()):
         """Starts a training that ends after `epochs`; returns the launcher and when."""
         program = [*job.peer.command, "--epochs", str(epochs), "--batch-size", "32", "--lr",
                    "0.002", "--seed", "1", "--checkpoint-dir",
                    os.path.join(job.folder, "checkpoints")]
-        return job.launch(self.ddprun, program, workers, restarts=restarts, hears_lines=True,
-                          variables=self.variables)
+        return job.launch([*self.ddprun, *flags], program, workers, restarts=restarts,
+                          hears_lines=True, variables=self.variables, folder=job.folder)
 
     def finish(self, job, launcher):
         """Waits for a good end."""
@@ -77,21 +78,27 @@ class Bench:
                        "ratio >= 1.0", peer.name, [statistics.median(rates[1:])],
                        more_is_better=True)
 
-    def crash(self, peer):
+    def crash(self, peer, is_warm):
         """A worker is killed after an epoch; to the first step of the resumed training."""
         samples = []
         with self.job(peer) as job:
-            self.train(job, 2, 100000, restarts=CRASHES_PER_JOB)
+            launcher, _ = self.train(job, 2, 100000, restarts=CRASHES_PER_JOB,
+                                     flags=[] if is_warm else ["--warm", "off"])
             job.lines.await_line(FIRST_STEP)
             for _ in range(CRASHES_PER_JOB):
+                if is_warm:
+                    await_standbys(job, launcher, 2)
+                job.lines.drop()
                 job.lines.await_line(EPOCH)
+                victim = workers_of(job, launcher)[1]
                 before = time.monotonic_ns()
-                os.kill(worker_of_rank(job, 1), signal.SIGKILL)
+                os.kill(victim, signal.SIGKILL)
                 job.lines.await_line(r"^resumed from ")
                 first_ns, _ = job.lines.await_line(FIRST_STEP)
                 samples.append((first_ns - before) / MS)
-        self.table.add("worker killed to first step after resume, 2 workers", "ms", "", peer.name,
-                       samples)
+        how = "a standby waits for each (the default)" if is_warm else "--warm off"
+        self.table.add(f"worker killed to first step after resume, 2 workers; {how}", "ms", "",
+                       peer.name, samples)
 
     def all(self, wanted):
         alternate("warming up", self.peers, lambda peer: self.start(peer, is_counted=False), 1,
@@ -100,21 +107,14 @@ class Bench:
             "start": self.start,
             "speed-1": lambda peer: self.speed(peer, 1),
             "speed-2": lambda peer: self.speed(peer, 2),
-            "crash": self.crash,
+            "crash": lambda peer: self.crash(peer, is_warm=True),
+            "crash-cold": lambda peer: self.crash(peer, is_warm=False),
         }
         for name, measure in measures.items():
             if not wanted or name in wanted:
-                runs = -(-self.runs // CRASHES_PER_JOB) if name == "crash" else self.runs
+                is_crash = name.startswith("crash")
+                runs = -(-self.runs // CRASHES_PER_JOB) if is_crash else self.runs
                 alternate(name, self.peers, measure, runs, self.log)
-
-
-def worker_of_rank(job, rank):
-    """The pid of the worker whose environment says so."""
-    for pid in job.descendants(lambda pid: True):
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            if f"RANK={rank}".encode() in file.read().split(b"\0"):
-                return pid
-    raise RuntimeError(f"{job.peer.name}: no worker has rank {rank}")
 
 
 def main():
@@ -125,7 +125,7 @@ def main():
     parser.add_argument("--python", default=".venv/bin/python", help="one that has PyTorch")
     parser.add_argument("--json", default="build/bench/runtime.json")
     parser.add_argument("--only", action="append", metavar="MEASURE",
-                        choices=["start", "speed-1", "speed-2", "crash"])
+                        choices=["start", "speed-1", "speed-2", "crash", "crash-cold"])
     parser.add_argument("--peers", default="C++,Python", help="which languages to run")
     arguments = parser.parse_args()
     arguments.build = os.path.abspath(arguments.build)

@@ -9,7 +9,6 @@ what was measured in this run on this machine.
 
 import argparse
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -17,7 +16,8 @@ import sys
 import tempfile
 import time
 
-from job import Job, Peer, alternate, memory_kib, say
+from job import (PATIENCE_S, Job, Peer, alternate, await_standbys, memory_kib, say,
+                 workers_of)
 from report import Table
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -26,11 +26,9 @@ import test_standby  # noqa: E402  (the agent's side of one standby)
 
 MS = 1e6
 KILLS_PER_JOB = 3  # below the number of restarts a minute that makes ddprun pause
-PATIENCE_S = 300
 NEVER_S = 60
 FIRST_STEP = r"^first step: loss "
 EPOCH = r"^epoch (\d+)/\d+: .* (\d+) images/s"
-RECVMSG = {"x86_64": 47, "aarch64": 212}[platform.machine()]
 MODULES = ("numpy,torch,torch.distributed,torch.nn.parallel,torch._dynamo,sklearn.datasets,"
            "sklearn.model_selection")
 STANDBYS_MANY = 8
@@ -121,10 +119,11 @@ class Bench:
 
     def kill_cpp(self, peer):
         is_warm = peer.name == "warm"
-        if is_warm:  # Modules are Python's.
-            peer = peer._replace(command=[peer.command[0], "--warm", "on"])
+        if is_warm:  # Modules are Python's; and this is what ddprun does unasked.
+            peer = peer._replace(command=peer.command[:1])
         self.kill(peer, self.cpp_program,
-                  "C++ worker killed to first step after resume, 2 workers", "<= 100", is_warm)
+                  "C++ worker killed to first step after resume, 2 workers; warm: by default, with "
+                  "a standby waiting for each", "<= 100", is_warm)
 
     def replace(self, peer):
         """Two nodes and a spare: one of the two is lost with all its processes."""
@@ -248,44 +247,6 @@ class Bench:
                         "kill-cpp": -(-self.runs // KILLS_PER_JOB), "memory": 1}.get(
                             name, self.runs)
                 alternate(name, self.peers, measure, runs, self.log)
-
-
-def environment_of(pid):
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
-
-
-def is_waiting(pid):
-    """A standby that waits for its place: it is in recvmsg()."""
-    try:
-        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
-            return file.read().split()[0] == str(RECVMSG) and any(
-                variable.startswith(b"DDPRUN_STANDBY=") for variable in environment_of(pid))
-    except OSError:
-        return False
-
-
-def workers_of(job, launcher):
-    """The pids of this node's workers by local rank; standbys are none."""
-    found = {}
-    for pid in job.descendants(lambda pid: True, [launcher]):
-        for variable in environment_of(pid):
-            if variable.startswith(b"LOCAL_RANK=") and not is_waiting(pid):
-                found[int(variable[11:])] = pid
-    return [found[local_rank] for local_rank in sorted(found)]
-
-
-def await_standbys(job, launcher, count):
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        found = [pid for pid in job.descendants(lambda pid: True, [launcher]) if is_waiting(pid)]
-        if len(found) == count:
-            return found
-        time.sleep(0.1)  # Nobody outside is told.
-    raise RuntimeError(f"{job.peer.name}: not {count} standbys within {PATIENCE_S} s")
 
 
 def kill_if_there(pid):

@@ -2,26 +2,44 @@
 // `ddp_peer SCENARIO [arguments]`. Exits 1 with a line that starts with "wrong:" when something is
 // not as it must be.
 
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
 
+#include "base/os/unique_fd.hpp"
 #include "tests/support/rank.hpp"
+#include "worker_runtime/torch/backends.hpp"
+#include "worker_runtime/torch/peer_watch.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -173,6 +191,16 @@ int subgroups(Worker& worker, const Arguments& /*arguments*/) {
         }
         require(sum_over(mine) == expected, "the sum over a sub-group");
         require(sum_over(group) == world * (world - 1) / 2, "the sum over all");
+    }
+    const c10::intrusive_ptr<c10d::Backend> gloo = group.c10d()->getBackend(torch::kCPU);
+    const c10::intrusive_ptr<c10d::Backend> split =
+        gloo->split(c10::make_intrusive<c10d::PrefixStore>("split", group.c10d()->getStore()),
+                    {0, 1}, gloo->getBackendOptions());
+    require((split != nullptr) == (rank < 2), "who is in what c10d has split off");
+    if (split) {
+        std::vector<Tensor> sums{torch::full({1}, rank + 1, torch::kInt64)};
+        split->allreduce(sums)->wait();
+        require(sums.front().item<int>() == 3, "the sum over what c10d has split off");
     }
     std::optional<ProcessGroup> alone = must(mine.subgroup({0}));
     require(alone.has_value() == (rank < 2), "who is in the part of a part");
@@ -546,6 +574,318 @@ int told(Worker& worker, const Arguments& /*arguments*/) {
     return worker.finish();
 }
 
+/// An engine that ends nothing by itself: as one for GPUs whose peer is gone. After abort() it says
+/// that all is done.
+class StuckEngine final : public c10d::Backend {
+public:
+    /// `is_asynchronous`: its work is done as soon as it is begun, as far as it says, and read()
+    /// waits for the numbers, as the copy from a GPU does.
+    StuckEngine(int rank, int size, bool is_asynchronous)
+        : Backend(rank, size), is_asynchronous_(is_asynchronous) {}
+
+    const std::string getBackendName() const override { return "stuck"; }
+
+    c10::intrusive_ptr<c10d::Work> allreduce(std::vector<Tensor>& tensors,
+                                             const c10d::AllreduceOptions& /*options*/) override {
+        return begin(tensors);
+    }
+    c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+        std::vector<Tensor>& tensors, const c10d::AllreduceCoalescedOptions& /*options*/) override {
+        return begin(tensors);
+    }
+
+    void abort() override {
+        const std::lock_guard lock(mutex_);
+        is_aborted_ = true;
+        for (const auto& [future, tensors] : begun_) {
+            future->markCompleted(c10::IValue(tensors));
+        }
+        begun_.clear();
+        changed_.notify_all();
+    }
+
+    void read() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return is_aborted_; });
+    }
+
+private:
+    using Future = c10::ivalue::Future;
+
+    class StuckWork final : public c10d::Work {
+    public:
+        explicit StuckWork(c10::intrusive_ptr<Future> future) : future_(std::move(future)) {}
+        bool wait(std::chrono::milliseconds /*timeout*/) override {
+            future_->waitAndThrow();
+            return true;
+        }
+        c10::intrusive_ptr<Future> getFuture() override { return future_; }
+
+    private:
+        c10::intrusive_ptr<Future> future_;
+    };
+
+    c10::intrusive_ptr<c10d::Work> begin(const std::vector<Tensor>& tensors) {
+        const auto future =
+            c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
+        const std::lock_guard lock(mutex_);
+        if (is_asynchronous_ || is_aborted_) {
+            future->markCompleted(c10::IValue(tensors));
+        } else {
+            begun_.emplace_back(future, tensors);
+        }
+        return c10::make_intrusive<StuckWork>(future);
+    }
+
+    const bool is_asynchronous_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool is_aborted_ = false;
+    std::vector<std::pair<c10::intrusive_ptr<Future>, std::vector<Tensor>>> begun_;
+};
+
+/// stuck_engine wait|training|read DIR: until a peer's death is known, nothing ends; then nothing
+/// is used that the engine says to be done.
+int stuck_engine(Worker& worker, const Arguments& arguments) {
+    const std::string& how = arguments.at(0);
+    ProcessGroup group = must(worker.process_group());
+    auto network = make_network(torch::kFloat64);
+    ddprun::DistributedDataParallel model(network, group);
+    torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.5));
+    ddprun::TrainingState state(network.ptr(), optimizer);
+    ddprun::Checkpoints checkpoints(arguments.at(1), worker, group);
+    const auto engine =
+        c10::make_intrusive<StuckEngine>(worker.rank(), worker.world_size(), how == "read");
+    ddprun::worker::use_engine(*group.c10d(), *group.loss(), torch::kCPU,
+                               c10d::ProcessGroup::BackendType::CUSTOM, engine);
+    const auto train = [&] {
+        loss_of(model.forward(inputs_of(0, worker.rank(), torch::kFloat64))).backward();
+    };
+    const auto fails = [](const std::function<void()>& action, const std::string& what) {
+        try {
+            action();
+        } catch (const std::exception& failure) {
+            say(fmt::format("error: {}", failure.what()));
+            return;
+        }
+        wrong(what);
+    };
+    Tensor sum = torch::ones({2});
+    if (how == "read") {
+        must(group.all_reduce(sum));
+        train();
+        worker.progress(5);
+    }
+    say("waits");
+    if (worker.rank() == 1) {
+        hang();
+    }
+    if (how == "wait") {
+        fails([&] { checked(group.all_reduce(sum)); }, "a result was used");
+    } else if (how == "training") {
+        fails(train, "gradients were used");
+    } else {
+        engine->read();
+        worker.progress(6, 0, 1e9);
+        worker.scalar("loss", 1e9, 6);
+        require(!checkpoints.save(6, state), "the state was saved");
+        require(!group.check("read"), "the sum was taken for right");
+        fails(train, "the training has gone on");
+    }
+    hang();
+}
+
+/// Connections of this process to itself.
+class Loopback {
+public:
+    Loopback() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        address_.sin_family = AF_INET;
+        address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t size = sizeof(address_);
+        require(::bind(listener_.get(), generic(), size) == 0 &&
+                    ::listen(listener_.get(), SOMAXCONN) == 0 &&
+                    ::getsockname(listener_.get(), generic(), &size) == 0,
+                "no listener");
+    }
+    std::pair<ddprun::UniqueFd, ddprun::UniqueFd> connect() {
+        ddprun::UniqueFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        const linger none{.l_onoff = 1, .l_linger = 0};  // no port is left waiting
+        require(::connect(one.get(), generic(), sizeof(address_)) == 0 &&
+                    ::setsockopt(one.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none)) == 0,
+                "no connection");
+        return {std::move(one),
+                ddprun::UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC))};
+    }
+
+private:
+    sockaddr* generic() { return reinterpret_cast<sockaddr*>(&address_); }
+
+    ddprun::UniqueFd listener_;
+    sockaddr_in address_{};
+};
+
+/// One weight under two names, as embeddings and the last layer often have it.
+struct Tied : torch::nn::Module {
+    Tied() {
+        first = register_module("first", torch::nn::Linear(6, 6));
+        other = register_module("other", torch::nn::Linear(6, 6));
+        set_numbers(*this, torch::kFloat64);
+        last = register_parameter("last", first->weight);
+    }
+    Tensor forward(const Tensor& input, bool uses_tied) {
+        const Tensor hidden = torch::tanh(other->forward(input));
+        return uses_tied ? torch::matmul(first->forward(hidden), last) : hidden;
+    }
+    torch::nn::Linear first{nullptr}, other{nullptr};
+    Tensor last;
+};
+
+/// The gradients of a network with a tied weight are the mean of the ranks' own, also after a pass
+/// that did without that weight.
+int tied(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    const auto network = std::make_shared<Tied>();
+    const auto alone = std::make_shared<Tied>();
+    require(network->named_parameters().size() == 5, "the weight has one name");
+    ddprun::DistributedDataParallelOptions options;
+    options.find_unused_parameters = true;
+    ddprun::DistributedDataParallel model(network, group, options);
+    for (const bool uses_tied : {false, true, false, true}) {
+        const Tensor inputs = inputs_of(0, worker.rank(), torch::kFloat64);
+        loss_of(model.forward(inputs, uses_tied)).backward();
+        loss_of(alone->forward(inputs, uses_tied)).backward();
+    }
+    Tensor mean = alone->last.grad().clone();
+    must(group.all_reduce(mean, Reduction::Mean));
+    require(torch::allclose(network->last.grad(), mean, 1e-12, 1e-14), "the mean of a tied weight");
+    say("right");
+    return worker.finish();
+}
+
+/// How many connections to other ranks are watched while others come and go.
+int other_sockets(Worker& worker, const Arguments& /*arguments*/) {
+    Loopback loopback;
+    std::atomic<bool> has_joined = false;
+    std::deque<std::pair<ddprun::UniqueFd, ddprun::UniqueFd>> sockets;
+    std::thread others([&] {
+        while (!has_joined || sockets.empty()) {
+            sockets.push_back(loopback.connect());
+            if (sockets.size() > 50) {
+                sockets.pop_front();
+            }
+        }
+    });
+    ProcessGroup group = must(worker.process_group());
+    has_joined = true;
+    others.join();
+    require(group.watched_connections() == static_cast<std::size_t>(worker.world_size() - 1),
+            fmt::format("{} connections are watched", group.watched_connections()));
+    const std::optional<ProcessGroup> part = must(group.subgroup({0, 1}));
+    const std::size_t of_part = part ? part->watched_connections() : 1;
+    require(of_part == 1, fmt::format("{} connections of the part are watched", of_part));
+    sockets.clear();
+    must(group.barrier());
+    say("right");
+    return worker.finish();
+}
+
+std::size_t open_files() {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return static_cast<std::size_t>(std::distance(begin(files), end(files)));
+}
+
+void set_limit_of_files(rlim_t soft, rlim_t hard) {
+    const rlimit limit{.rlim_cur = soft, .rlim_max = hard};
+    require(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "the limit of open files cannot be set");
+}
+
+/// A watch of more connections than the limit of open files has room for.
+int few_files(Worker& /*worker*/, const Arguments& /*arguments*/) {
+    constexpr std::size_t kConnections = 40;
+    Loopback loopback;
+    std::vector<std::pair<ddprun::UniqueFd, ddprun::UniqueFd>> connections;
+    while (connections.size() < kConnections) {
+        connections.push_back(loopback.connect());
+    }
+    const auto own_end = [](const ddprun::UniqueFd& fd) {
+        sockaddr_storage address{};
+        socklen_t size = sizeof(address);
+        require(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0,
+                "a socket without an address");
+        return ddprun::worker::address_text(address).value();
+    };
+    ddprun::worker::GroupConnections group;
+    for (const auto& [ours, theirs] : connections) {
+        group.emplace(std::pair(own_end(ours), own_end(theirs)), 1);
+    }
+    ddprun::worker::RuntimeLimits limits;
+    limits.loss_grace = ddprun::Milliseconds(1);
+    limits.descriptors_left = 100;
+    rlimit before{};
+    require(::getrlimit(RLIMIT_NOFILE, &before) == 0, "no limit of open files");
+    const auto can_open = [&] {
+        std::vector<ddprun::UniqueFd> more;
+        while (more.size() < limits.descriptors_left) {
+            more.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+            require(more.back().is_open(),
+                    fmt::format("only {} more files can be opened", more.size() - 1));
+        }
+    };
+    {
+        set_limit_of_files(open_files() + 10, before.rlim_max);
+        const auto loss = std::make_shared<ddprun::worker::Loss>();
+        const ddprun::worker::PeerWatch watch(group, loss, limits);
+        require(watch.watched() == kConnections,
+                fmt::format("{} connections are watched", watch.watched()));
+        can_open();
+        std::promise<void> lost;
+        const ddprun::worker::Loss::Guard guard(*loss, [&lost] { lost.set_value(); });
+        connections.back().second.reset();
+        lost.get_future().wait();
+    }
+    // The hard limit has room for some; the program's share comes first.
+    const std::size_t all = open_files() + limits.descriptors_left + 10;
+    set_limit_of_files(all, all);
+    const ddprun::worker::PeerWatch watch(group, std::make_shared<ddprun::worker::Loss>(), limits);
+    require(watch.watched() > 0 && watch.watched() <= 10,
+            fmt::format("{} connections are watched", watch.watched()));
+    can_open();
+    say("right");
+    return 0;
+}
+
+/// device_failure HOW: rank 0's GPU or memory fails as it begins, and its process lives on.
+int device_failure(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    const std::string& how = arguments.at(0);
+    if (worker.rank() == 1) {
+        const Result<void> done = group.barrier();
+        require(!done, "the barrier is done");
+        say("error: " + done.error().what);
+        hang();
+    }
+    const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+    const Result<void> done =
+        group.collective("all_reduce", [&]() -> c10::intrusive_ptr<c10d::Work> {
+            if (how == "kernel") {
+                throw c10::AcceleratorError(here, 710, "CUDA error: device-side assert triggered");
+            }
+            if (how == "GPU memory") {
+                throw c10::OutOfMemoryError(here, "CUDA out of memory. Tried to allocate 2 GiB");
+            }
+            if (how == "memory") {
+                throw std::bad_alloc();
+            }
+            throw c10::Error(here, "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED");
+        });
+    require(!done && done.error().code == ddprun::ErrorCode::System,
+            "not a device's failure: " + (done ? "done" : done.error().what));
+    const Result<void> later = group.barrier();
+    require(!later && later.error().what == done.error().what, "a later call's error");
+    say("error: " + done.error().what);
+    hang();
+}
+
 /// spawn HOW: without a launcher. The first call is there to be skipped by the second's workers.
 int spawn_workers(const std::string& how) {
     say("main");
@@ -583,7 +923,12 @@ int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
         {"beside_python", beside_python},
         {"collectives", collectives},
+        {"device_failure", device_failure},
+        {"few_files", few_files},
+        {"other_sockets", other_sockets},
+        {"stuck_engine", stuck_engine},
         {"subgroups", subgroups},
+        {"tied", tied},
         {"told", told},
         {"until_a_peer_dies", until_a_peer_dies},
         {"written_to_a_stopped_peer", written_to_a_stopped_peer},

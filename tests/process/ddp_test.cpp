@@ -102,6 +102,48 @@ TEST_CASE("what is written to a peer that dies fails also for those who use c10d
     kill_all(peers);
 }
 
+// As on GPUs: only an abort ends what waits, and then the engine says that all is done.
+TEST_CASE("when a peer dies a stuck engine is aborted, and nothing of it is used") {
+    const std::string how = GENERATE("wait", "training", "read");
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    Peers peers = peers_of(cluster, 3, {"stuck_engine", how, dir});
+    (void)peers.lines("^waits$");
+    peers.ranks[1]->signal(SIGKILL);
+    for (const std::size_t rank : {0, 2}) {
+        (void)peers.ranks[rank]->wait_for_line("^error: ");
+        if (how == "read") {
+            CHECK(peers.pages[rank]->progress(LocalRank(0)).value_or(0) == 5);
+        }
+    }
+    CHECK_FALSE(std::filesystem::exists(dir));
+    kill_all(peers);
+}
+
+TEST_CASE("connections that are not to other ranks are not watched") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 3, {"other_sockets"});
+    peers.require_exits(0);
+    (void)peers.lines("^right$");
+}
+
+TEST_CASE("the watch leaves the program as many files as it needs, also where it has few") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 1, {"few_files"});
+    peers.require_exits(0);
+    (void)peers.lines("^right$");
+}
+
+TEST_CASE("a rank whose device or memory fails cuts the group, and the others do not wait for it") {
+    const std::string how = GENERATE("kernel", "GPU memory", "memory", "library");
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 2, {"device_failure", how});
+    CHECK_THAT(peers.ranks[0]->wait_for_line("^error: "),
+               Catch::Contains("the other ranks do not wait") && !Catch::Contains("a peer died"));
+    (void)peers.ranks[1]->wait_for_line("^error: ");
+    kill_all(peers);
+}
+
 // Python's ranks run the same trainings meanwhile; both write gradients, parameters and buffers.
 TEST_CASE("gradients, parameters and statistics are those that Python's ranks have") {
     if (!is_torch_python_there()) {
@@ -142,6 +184,13 @@ TEST_CASE("what cannot be converted or shared out is told") {
                Catch::Contains("this rank has run out of inputs"));
     CHECK_THAT(peers.ranks[1]->wait_for_line("^early: "),
                Catch::Contains("another rank has run out of inputs"));
+}
+
+TEST_CASE("a weight that a network has under two names gets the mean over the ranks") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 2, {"tied"});
+    peers.require_exits(0);
+    (void)peers.lines("^right$");
 }
 
 TEST_CASE("a program that nobody launched spawns its workers, and is told which one failed") {

@@ -78,11 +78,15 @@ public:
     static std::string runtime_peer() { return DDPRUN_TESTS_DIR "/runtime_peer"; }
 
     void require_exits(int code) {
+        // Any of them may tell the first failure.
+        std::string said;
+        bool is_right = true;
         for (Process* rank : ranks) {
-            const int exit_code = rank->wait_exit();
-            INFO(rank->text());
-            REQUIRE(exit_code == code);
+            is_right = rank->wait_exit() == code && is_right;
+            said += rank->text();
         }
+        INFO(said);
+        REQUIRE(is_right);
     }
 
     /// The first line of each rank with `pattern`.

@@ -433,6 +433,18 @@ int resume(Worker& worker, const std::string& folder) {
     Training second(worker, group);
     require(must(checkpoints.resume(second.state)).has_value(), "nothing to resume");
     require(second.schedule.position() == 5, "the schedule's position");
+    const double resumed_rate = second.optimizer->param_groups()[1].options().get_lr();
+    try {
+        const ddprun::LearningRateSchedule late(*second.optimizer,
+                                                [](std::int64_t) { return 0.1; });
+        wrong("a schedule took rates that another one has set for its own");
+    } catch (const std::exception& failure) {
+        require(
+            std::string(failure.what()).find("before Checkpoints::resume()") != std::string::npos,
+            failure.what());
+    }
+    require(second.optimizer->param_groups()[1].options().get_lr() == resumed_rate,
+            "a refused schedule has set a rate");
     second.train(12);
     require(torch::equal(second.values(), undisturbed), "the resumed training differs");
     return worker.finish();

@@ -332,6 +332,16 @@ class WithPage(unittest.TestCase):
         worker.progress(2)
         self.assertEqual((page.number("Q", at), page.number("Q", at + 8)), (4, 2))
 
+    def test_a_step_is_told_whole_after_another_teller_has_got_stuck(self):
+        page = AgentPage(version=7)
+        worker, _ = worker_of(page)
+        at = 64 + 1216 * SLOTS + 64  # local rank 1's
+        struct.pack_into("=Q", page.memory, at, 3)  # by a thread in between, or a process killed
+        worker.progress(5)
+        self.assertEqual(struct.unpack_from("=QQ", page.memory, at), (4, 5))
+        worker.progress(6)
+        self.assertEqual(struct.unpack_from("=QQ", page.memory, at), (6, 6))
+
     def test_checkpoints_count_from_the_first_step_on_and_however_they_end(self):
         page = AgentPage(version=8)
         worker, _ = worker_of(page)

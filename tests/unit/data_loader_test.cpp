@@ -6,10 +6,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <torch/torch.h>
@@ -177,4 +180,44 @@ TEST_CASE("a loader's options have bounds") {
         REQUIRE_THROWS_WITH(DataLoader<Numbers>(Numbers(), sampler, bad),
                             Catch::Contains("a data loader"));
     }
+}
+
+namespace {
+
+/// Tensors in every kind of nest.
+struct Nested {
+    torch::Tensor image;
+    std::pair<torch::Tensor, std::vector<torch::Tensor>> boxes;
+    std::map<std::string, torch::Tensor> by_name;
+    std::optional<torch::Tensor> mask;
+    std::tuple<int, torch::Tensor> label;
+    std::string path;
+    torch::data::Example<> example;
+    torch::Tensor undefined;
+};
+
+}  // namespace
+
+TEST_CASE("every tensor of a batch is pinned, however deep it lies") {
+    const auto zero = [] { return torch::zeros({}); };
+    Nested batch{.image = zero(),
+                 .boxes = {zero(), {zero(), zero()}},
+                 .by_name = {{"left", zero()}, {"right", zero()}},
+                 .mask = zero(),
+                 .label = {7, zero()},
+                 .path = "a",
+                 .example = {zero(), zero()},
+                 .undefined = {}};
+    int count = 0;
+    ddprun::worker::change_tensors(batch, [&count](const torch::Tensor& tensor) {
+        ++count;
+        return tensor + 1;
+    });
+    REQUIRE(count == 10);
+    const auto sum = batch.image + batch.boxes.first + batch.boxes.second[1] +
+                     batch.by_name.at("right") + *batch.mask + std::get<1>(batch.label) +
+                     batch.example.target;
+    REQUIRE(sum.item<int>() == 7);
+    REQUIRE(std::get<0>(batch.label) == 7);
+    REQUIRE_FALSE(batch.undefined.defined());
 }

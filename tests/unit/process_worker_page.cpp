@@ -65,6 +65,23 @@ TEST_CASE("what workers tell through the page is known to their agent, each for 
     CHECK_FALSE(page->progress(LocalRank(2)).has_value());
 }
 
+TEST_CASE("a step is told whole after a process of this slot was killed while it told one") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    const std::size_t bytes = worker_page_bytes(kSlots);
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page->file(), 0);
+    REQUIRE(memory != MAP_FAILED);
+    worker_page_pace(static_cast<WorkerPageHeader*>(memory), kSlots)[1].writes = 3;
+    REQUIRE(munmap(memory, bytes) == 0);
+    CHECK_FALSE(page->pace(LocalRank(1)).has_value());
+    Result<worker::Page> next =
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(1), kSlots);
+    REQUIRE(next);
+    next->tell_progress(4812);
+    const std::optional<WorkerPage::Pace> told = page->pace(LocalRank(1));
+    REQUIRE(told);
+    CHECK(told->step == 4812);
+}
+
 TEST_CASE("times, samples and loss that a worker tells are on the page") {
     const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
     const Instant before = std::chrono::steady_clock::now();

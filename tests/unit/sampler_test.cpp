@@ -213,6 +213,50 @@ TEST_CASE("a position survives being written down") {
     }
 }
 
+TEST_CASE("a position tells what its order comes of, and one that does not is taken as well") {
+    const SamplerPosition position =
+        DistributedSampler(10, 0, 2, {.shuffle = false, .seed = 18446744073709551615U}).position();
+    REQUIRE(position.text() == "0 0 0 2 10 18446744073709551615 0 0");
+    REQUIRE(SamplerPosition::parse(position.text()).value() == position);
+    for (const char* bad : {"0 0 0 2 10", "0 0 0 2 10 5", "0 0 0 2 10 5 1", "0 0 0 2 10 5 2 0",
+                            "0 0 0 2 10 5 1 0 ", "0 0 0 2 10 -5 1 0", "0 0 0 2 10 5 1 0 1"}) {
+        CAPTURE(bad);
+        REQUIRE_FALSE(SamplerPosition::parse(bad).has_value());
+    }
+    REQUIRE(DistributedSampler(10, 0, 2).resume({.consumed = 4, .world_size = 2}).has_value());
+}
+
+TEST_CASE("a position in another order of samples is refused, and both are named") {
+    DistributedSampler written(100, 0, 2, {.seed = 5});
+    (void)written.next_batch(3);
+    const SamplerPosition position = SamplerPosition::parse(written.position().text()).value();
+    struct Other {
+        std::int64_t size;
+        DistributedSamplerOptions options;
+        std::string text;
+    };
+    for (const Other& other : {
+             Other{101, {.seed = 5}, "101 samples, shuffled with seed 5, drop_last false"},
+             Other{100, {.seed = 6}, "100 samples, shuffled with seed 6, drop_last false"},
+             Other{100, {.shuffle = false, .seed = 5}, "100 samples, not shuffled, drop_last fal"},
+             Other{100, {.seed = 5, .drop_last = true}, "shuffled with seed 5, drop_last true"},
+         }) {
+        DistributedSampler sampler(other.size, 0, 2, other.options);
+        const SamplerPosition before = sampler.position();
+        const auto resumed = sampler.resume(position);
+        REQUIRE(resumed.has_error());
+        CAPTURE(resumed.error().what);
+        REQUIRE(resumed.error().what.find("one in 100 samples, shuffled with seed 5, drop_last "
+                                          "false") != std::string::npos);
+        REQUIRE(resumed.error().what.find(other.text) != std::string::npos);
+        REQUIRE(sampler.position() == before);
+    }
+    // A seed that shuffles nothing is no difference.
+    const SamplerPosition plain =
+        DistributedSampler(10, 0, 2, {.shuffle = false, .seed = 1}).position();
+    REQUIRE(DistributedSampler(10, 0, 2, {.shuffle = false, .seed = 2}).resume(plain).has_value());
+}
+
 TEST_CASE("a position that no run over this data can have is refused and changes nothing") {
     DistributedSampler sampler(10, 0, 2, {.seed = 5});
     (void)sampler.next_batch(2);

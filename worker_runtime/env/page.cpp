@@ -149,14 +149,17 @@ void Page::tell_progress(std::int64_t step, std::int64_t samples, std::optional<
 void Page::tell_pace(std::uint64_t step, Instant now, bool is_first) {
     const std::int64_t waited = pace_->waiting_ns.load();
     const std::int64_t told = waited == 0 ? -1 : waited;
-    pace_->writes.fetch_add(1);
+    // Even afterwards, whatever came between: another thread that tells a step at the same time, or
+    // an earlier process of this slot that was killed right here.
+    const std::uint64_t writing = pace_->writes.load() | 1;
+    pace_->writes.store(writing);
     pace_->step.store(step);
     pace_->step_ns.store(std::chrono::nanoseconds(now.time_since_epoch()).count());
     pace_->waited_ns.store(told);
     if (is_first) {
         pace_->first_waited_ns.store(told);
     }
-    pace_->writes.fetch_add(1);
+    pace_->writes.store(writing + 1);
 }
 
 void Page::tell_loss(double loss) {

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/result.hpp"
+#include "worker_runtime/torch/peer_watch.hpp"
 
 /// The engines behind a ProcessGroup. They throw what c10d throws.
 namespace ddprun::worker {
@@ -23,9 +24,15 @@ struct BackendPlace {
     std::chrono::milliseconds timeout{};
 };
 
-/// Connects to all others. Its abort() cuts the connections, which c10d's own does not.
-[[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_gloo(
-    const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
+struct Gloo {
+    /// Its abort() cuts the connections, which c10d's own does not.
+    c10::intrusive_ptr<c10d::Backend> backend;
+    GroupConnections connections;
+};
+
+/// Connects to all others; the ranks tell each other the addresses of their ends.
+[[nodiscard]] Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                             const BackendPlace& place);
 
 /// The GPU of the worker with this local rank: the only one it sees (each worker has its own
 /// CUDA_VISIBLE_DEVICES), else that of the same number. None where this program was built without
@@ -44,9 +51,14 @@ struct BackendPlace {
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_nccl(
     const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
 
+/// Has `engine` carry the tensors on `device`, until `loss` aborts it.
+void use_engine(c10d::ProcessGroup& group, Loss& loss, torch::DeviceType device,
+                c10d::ProcessGroup::BackendType type,
+                const c10::intrusive_ptr<c10d::Backend>& engine);
+
 /// Binds `group`, whose Gloo is connected, to `place.gpu` and connects all ranks for tensors there.
 /// The default from then on, unless that is Gloo.
-void connect_gpu(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Store>& store,
-                 const BackendPlace& place);
+void connect_gpu(c10d::ProcessGroup& group, Loss& loss,
+                 const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
 
 }  // namespace ddprun::worker

@@ -5,6 +5,8 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 
 #include "worker_runtime/torch/distributed_sampler.hpp"
 #include "worker_runtime/torch/limits.hpp"
+#include "worker_runtime/torch/output_tensors.hpp"
 
 namespace ddprun {
 
@@ -33,21 +36,54 @@ struct DataLoaderOptions {
 
 namespace worker {
 
-/// Every tensor of a batch: tensors, torch's examples and containers of them.
-template <typename Batch>
-void pin(Batch& batch) {
+/// Has `change` replace every tensor of a batch: in tensors, torch's examples, and any nest of
+/// optionals, pointers, pairs, tuples, containers, maps (their values) and structs without
+/// constructors (up to 8 fields).
+template <typename Batch, typename Change>
+void change_tensors(Batch& batch, const Change& change) {
     if constexpr (std::is_same_v<Batch, torch::Tensor>) {
-        batch = batch.defined() ? batch.pin_memory() : batch;
-    } else if constexpr (requires { batch.data; }) {
-        pin(batch.data);
-        if constexpr (requires { batch.target; }) {
-            pin(batch.target);
+        batch = batch.defined() ? change(batch) : batch;
+    } else if constexpr (std::is_const_v<Batch> || std::is_arithmetic_v<Batch> ||
+                         std::is_enum_v<Batch> ||
+                         std::is_convertible_v<const Batch&, std::string_view>) {
+        // No tensor in it that could be replaced.
+    } else if constexpr (requires { std::tuple_size<Batch>::value; }) {
+        std::apply([&change](auto&... part) { (change_tensors(part, change), ...); }, batch);
+    } else if constexpr (requires {
+                             *batch;
+                             static_cast<bool>(batch);
+                         }) {
+        if (batch) {
+            change_tensors(*batch, change);
         }
-    } else if constexpr (requires { batch.begin(); }) {
-        for (auto& element : batch) {
-            pin(element);
+    } else if constexpr (requires { batch.begin() != batch.end(); }) {
+        for (auto&& element : batch) {
+            change_tensors(element, change);
+        }
+    } else if constexpr (requires {
+                             batch.key();
+                             batch.value();
+                         }) {
+        change_tensors(batch.value(), change);  // of torch::OrderedDict
+    } else if constexpr (std::is_aggregate_v<Batch>) {
+        std::apply(
+            [&change](const auto&... field) {
+                // The batch is not const: fields_of() only shows it so.
+                (change_tensors(const_cast<std::remove_cvref_t<decltype(field)>&>(field), change),
+                 ...);
+            },
+            fields_of(batch));
+    } else if constexpr (requires { batch.data; }) {  // torch::data::Example
+        change_tensors(batch.data, change);
+        if constexpr (requires { batch.target; }) {
+            change_tensors(batch.target, change);
         }
     }
+}
+
+template <typename Batch>
+void pin(Batch& batch) {
+    change_tensors(batch, [](const torch::Tensor& tensor) { return tensor.pin_memory(); });
 }
 
 /// A data set whose batches are in pinned memory if they will go to a GPU.

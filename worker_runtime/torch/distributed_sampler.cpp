@@ -35,12 +35,33 @@ torch::Tensor epoch_order(std::int64_t size, std::int64_t epoch,
 
 }  // namespace
 
+bool SampleOrder::operator==(const SampleOrder& other) const {
+    return size == other.size && options.shuffle == other.options.shuffle &&
+           options.drop_last == other.options.drop_last &&
+           (!options.shuffle || options.seed == other.options.seed);
+}
+
+std::string SampleOrder::text() const {
+    return fmt::format("{} samples, {}, drop_last {}", size,
+                       options.shuffle ? fmt::format("shuffled with seed {}", options.seed)
+                                       : std::string("not shuffled"),
+                       options.drop_last);
+}
+
 std::string SamplerPosition::text() const {
-    return fmt::format("{} {} {} {}", epoch, consumed, split_start, world_size);
+    std::string place = fmt::format("{} {} {} {}", epoch, consumed, split_start, world_size);
+    if (order.has_value()) {
+        place += fmt::format(" {} {} {:d} {:d}", order->size, order->options.seed,
+                             order->options.shuffle, order->options.drop_last);
+    }
+    return place;
 }
 
 Result<SamplerPosition> SamplerPosition::parse(std::string_view text) {
     SamplerPosition position;
+    SampleOrder order;
+    int shuffle = 0;
+    int drop_last = 0;
     const char* at = text.data();
     const char* const end = at + text.size();
     bool is_fine = true;
@@ -60,11 +81,26 @@ Result<SamplerPosition> SamplerPosition::parse(std::string_view text) {
     read(position.split_start);
     skip_space();
     read(position.world_size);
+    if (at != end) {
+        skip_space();
+        read(order.size);
+        skip_space();
+        read(order.options.seed);
+        skip_space();
+        read(shuffle);
+        skip_space();
+        read(drop_last);
+        is_fine = is_fine && (shuffle | 1) == 1 && (drop_last | 1) == 1;
+        order.options.shuffle = shuffle == 1;
+        order.options.drop_last = drop_last == 1;
+        position.order = order;
+    }
     if (!is_fine || at != end || position.epoch < 0) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("sampler position '{}' is not four numbers (epoch, consumed, "
-                                 "split start, world size); resume from another checkpoint",
-                                 text.substr(0, 80))};
+                                 "split start, world size) or eight (with size, seed, shuffle, "
+                                 "drop_last); resume from another checkpoint",
+                                 text.substr(0, 160))};
     }
     return position;
 }
@@ -146,10 +182,18 @@ SamplerPosition DistributedSampler::position() const {
     return {.epoch = epoch_,
             .consumed = consumed(),
             .split_start = split_start_,
-            .world_size = world_size_};
+            .world_size = world_size_,
+            .order = SampleOrder{.size = size_, .options = options_}};
 }
 
 Result<void> DistributedSampler::resume(const SamplerPosition& position) {
+    const SampleOrder own{.size = size_, .options = options_};
+    if (position.order.has_value() && *position.order != own) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("cannot resume: the position is one in {}; this sampler has {}; "
+                                 "resume with the data and options of that run, or start anew",
+                                 position.order->text(), own.text())};
+    }
     const bool has_split = position.epoch >= 0 && position.world_size >= 1 &&
                            position.split_start >= 0 && position.split_start <= size_ &&
                            position.consumed >= position.split_start;

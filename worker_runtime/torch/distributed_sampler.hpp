@@ -21,6 +21,17 @@ struct DistributedSamplerOptions {
         false;  ///< leave the rest out that does not fill every rank, instead of padding
 };
 
+/// The origin of an epoch's order of samples: a position means something in the same order only.
+struct SampleOrder {
+    std::int64_t size = 0;
+    DistributedSamplerOptions options;
+
+    /// Seeds that differ make no difference where nothing is shuffled.
+    bool operator==(const SampleOrder& other) const;
+    /// For people.
+    [[nodiscard]] std::string text() const;
+};
+
 /// Where in its epochs a training stands: a small value for checkpoints, the same on every rank.
 struct SamplerPosition {
     std::int64_t epoch = 0;
@@ -30,10 +41,13 @@ struct SamplerPosition {
     /// of them stopped.
     std::int64_t split_start = 0;
     int world_size = 1;
+    /// Absent from a position that an earlier version wrote down.
+    std::optional<SampleOrder> order;
 
     bool operator==(const SamplerPosition&) const = default;
 
-    /// Four numbers, in the order above.
+    /// Four numbers, in the order above; then size, seed, shuffle and drop_last, the last two as 0
+    /// or 1, if they are told.
     [[nodiscard]] std::string text() const;
     [[nodiscard]] static Result<SamplerPosition> parse(std::string_view text);
 };
@@ -75,8 +89,8 @@ public:
     /// Goes on at a position(): with as many workers as there, exactly as if never interrupted;
     /// with another number, what is left of the epoch is shared anew, so that no sample of the
     /// consumed part comes again and each of the others comes at least once (unless `drop_last`).
-    /// An epoch that was over stays over. Data set, seed and options must be those of the position.
-    /// Refused, changing nothing, when no run over `size` samples can stand there.
+    /// An epoch that was over stays over. Refused, changing nothing, when size, seed or options are
+    /// not those of the position, and when no run over `size` samples can stand there.
     [[nodiscard]] Result<void> resume(const SamplerPosition& position);
 
     /// How many samples this rank gets from the whole epoch or, after resume() with another number

@@ -56,9 +56,7 @@ Result<torch::Tensor> evaluate(ProcessGroup& group, std::int64_t size, std::int6
         sums = judge_share(group, size, batch_size, judge);
     } catch (const std::exception& failure) {
         // It may have thrown because a collective of its own has broken the group.
-        const Result<void> whole =
-            group.collective("evaluation", [] { return c10::intrusive_ptr<c10d::Work>(); });
-        if (!whole) {
+        if (const Result<void> whole = group.check("evaluation"); !whole) {
             return whole.error();
         }
         return Error{ErrorCode::InvalidArgument,
@@ -68,7 +66,11 @@ Result<torch::Tensor> evaluate(ProcessGroup& group, std::int64_t size, std::int6
     if (const Result<void> summed = group.all_reduce(sums); !summed) {
         return summed.error();
     }
-    return sums.cpu();
+    const torch::Tensor read = sums.cpu();
+    if (const Result<void> whole = group.check("evaluation"); !whole) {
+        return whole.error();
+    }
+    return read;
 }
 
 namespace worker {

@@ -1,7 +1,15 @@
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -21,6 +29,49 @@ public:
         for (const std::shared_ptr<gloo::Context>& context : contexts_) {
             context->closeConnections();
         }
+    }
+
+    /// Each rank tells each other one the address of its own end of their connection.
+    GroupConnections exchange_ends() {
+        GroupConnections connections;
+        const int world_size = getSize();
+        if (world_size == 1) {
+            return connections;
+        }
+        std::vector<std::string> own(static_cast<std::size_t>(world_size));
+        at::Tensor told = at::zeros({world_size, kAddressBytes}, at::kChar);
+        for (int other = 0; other < world_size; ++other) {
+            if (other != getRank()) {
+                std::string& end = own[static_cast<std::size_t>(other)];
+                end = own_end(other);
+                char* const row = static_cast<char*>(told.data_ptr()) + other * kAddressBytes;
+                std::copy_n(end.data(), std::min<std::size_t>(end.size(), kAddressBytes), row);
+            }
+        }
+        at::Tensor heard = at::empty_like(told);
+        std::vector<std::int64_t> one_row_each;  // none given: all alike
+        alltoall_base(heard, told, one_row_each, one_row_each)->wait();
+        for (int other = 0; other < world_size; ++other) {
+            const char* const row =
+                static_cast<const char*>(heard.const_data_ptr()) + other * kAddressBytes;
+            const std::string theirs(row, std::find(row, row + kAddressBytes, '\0'));
+            const std::string& mine = own[static_cast<std::size_t>(other)];
+            if (!mine.empty() && !theirs.empty()) {
+                connections.emplace(std::pair(mine, theirs), other);
+            }
+        }
+        return connections;
+    }
+
+private:
+    static constexpr std::ptrdiff_t kAddressBytes = 64;
+
+    /// The start of what Gloo's TCP says of a connection's own end; empty: of no known family.
+    [[nodiscard]] std::string own_end(int other) const {
+        const std::vector<char> bytes = contexts_.front()->getPair(other)->address().bytes();
+        sockaddr_storage address{};
+        std::memcpy(&address, bytes.data(), std::min(bytes.size(), sizeof(address)));
+        return address_text(address).value_or("");
     }
 };
 
@@ -51,8 +102,7 @@ private:
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                                            const BackendPlace& place) {
+Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place) {
     const SigpipeBlocked blocked;
     auto options = c10d::ProcessGroupGloo::Options::create(place.join_timeout);
     options->devices.push_back(
@@ -61,8 +111,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
             : c10d::ProcessGroupGloo::createDeviceForHostname(place.local_address));
     auto backend =
         c10::make_intrusive<BreakableGloo>(store, place.rank, place.world_size, std::move(options));
+    GroupConnections connections = backend->exchange_ends();
     backend->setTimeout(place.timeout);
-    return backend;
+    return {.backend = std::move(backend), .connections = std::move(connections)};
 }
 
 }  // namespace ddprun::worker

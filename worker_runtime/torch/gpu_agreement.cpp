@@ -48,8 +48,15 @@ Result<bool> agree_on_gpus(ProcessGroup group, const RankGpu& mine, bool is_shar
     return is_shared;
 }
 
-void connect_gpu(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Store>& store,
-                 const BackendPlace& place) {
+void use_engine(c10d::ProcessGroup& group, Loss& loss, torch::DeviceType device,
+                c10d::ProcessGroup::BackendType type,
+                const c10::intrusive_ptr<c10d::Backend>& engine) {
+    group.setBackend(device, type, engine);
+    loss.abort_when_lost(engine);
+}
+
+void connect_gpu(c10d::ProcessGroup& group, Loss& loss,
+                 const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place) {
     using BackendType = c10d::ProcessGroup::BackendType;
     const torch::Device gpu(torch::kCUDA, static_cast<c10::DeviceIndex>(place.gpu));
     if (place.is_gpu_shared) {
@@ -61,7 +68,7 @@ void connect_gpu(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Store
     try {
         const c10::intrusive_ptr<c10d::Backend> nccl =
             make_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store), place);
-        group.setBackend(torch::kCUDA, BackendType::NCCL, nccl);
+        use_engine(group, loss, torch::kCUDA, BackendType::NCCL, nccl);
         group.setDefaultBackend(BackendType::NCCL);
         nccl->eagerConnectSingleDevice(gpu);
     } catch (const std::exception& failure) {

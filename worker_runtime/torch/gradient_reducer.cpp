@@ -13,6 +13,8 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/nn/module.h>
 
+#include "worker_runtime/torch/peer_watch.hpp"
+
 namespace ddprun::worker {
 
 namespace {
@@ -122,6 +124,7 @@ public:
 
     c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
         state_.pass->is_adding_up = false;
+        state_.group.loss()->check();
         const torch::Tensor& buffer = bucket.getBufferRef();
         if (state_.group.world_size() == 1) {
             auto done = c10::make_intrusive<c10::ivalue::Future>(
@@ -132,7 +135,11 @@ public:
             return done;
         }
         const torch::Tensor sent = compressed(buffer, state_.compression);
-        const auto average = average_over_all(sent, bucket.getIndex() == state_.carrier);
+        auto average = average_over_all(sent, bucket.getIndex() == state_.carrier);
+        if (!average->completed()) {
+            // An engine that is aborted may say that it is done.
+            average = state_.group.loss()->unless_lost(average);
+        }
         if (sent.is_cpu() && bucket.isLast()) {
             // This rank has nothing left to compute: from here on it waits for the others.
             average->addCallback([begun = std::chrono::steady_clock::now(),
@@ -242,6 +249,7 @@ GradientReducer::~GradientReducer() {
 }
 
 void GradientReducer::before_forward() {
+    engine_->group.loss()->check();
     const bool is_reducing = is_synchronising && torch::GradMode::is_enabled();
     const bool is_giving =
         is_reducing && engine_->network.is_training() && !engine_->buffers.empty();

@@ -119,7 +119,11 @@ Result<bool> GradientScaler::step(torch::optim::Optimizer& optimizer) {
                      "next step"};
     }
     seen->second.stage = Stage::Stepped;
-    if (seen->second.found_inf.item<float>() != 0) {
+    const bool is_finite = seen->second.found_inf.item<float>() == 0;
+    if (const Result<void> whole = group_.check("agreeing on finite gradients"); !whole) {
+        return whole.error();
+    }
+    if (!is_finite) {
         return false;
     }
     (void)optimizer.step();

@@ -17,8 +17,10 @@ using TensorLists = std::vector<std::vector<at::Tensor>>;
 /// A collective: its future tells the loss, and whoever waits for it waits for the future.
 class GuardedWork final : public Work {
 public:
-    GuardedWork(c10::intrusive_ptr<Work> inner, Loss& loss)
-        : inner_(std::move(inner)), future_(loss.unless_lost(inner_->getFuture())) {}
+    GuardedWork(c10::intrusive_ptr<Work> inner, std::shared_ptr<Loss> loss)
+        : inner_(std::move(inner)),
+          loss_(std::move(loss)),
+          future_(loss_->unless_lost(inner_->getFuture())) {}
 
     bool isCompleted() override { return future_->completed(); }
     bool isSuccess() const override { return future_->completed() && !future_->hasError(); }
@@ -31,7 +33,9 @@ public:
         if (timeout == kNoTimeout) {
             future_->waitAndThrow();
         }
-        return inner_->wait(timeout);
+        const bool is_done = inner_->wait(timeout);
+        loss_->check();  // an operation that was cut off may say that it is done
+        return is_done;
     }
     void abort() override { inner_->abort(); }
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
@@ -39,6 +43,7 @@ public:
 
 private:
     c10::intrusive_ptr<Work> inner_;
+    std::shared_ptr<Loss> loss_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
@@ -55,9 +60,7 @@ public:
     bool wait(std::chrono::milliseconds timeout) override {
         const Loss::Guard guard(*loss_, [this] { inner_->abort(); });
         const bool is_done = inner_->wait(timeout);
-        if (!is_done) {
-            loss_->check();
-        }
+        loss_->check();
         return is_done;
     }
     void abort() override { inner_->abort(); }
@@ -76,6 +79,16 @@ public:
           loss_(std::move(loss)) {}
 
     bool supportsSplitting() const override { return inner_->supportsSplitting(); }
+    c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                      const std::vector<int>& ranks,
+                                      const c10::intrusive_ptr<Options>& options) override {
+        return guarded(inner_->split(store, ranks, options));
+    }
+    c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                      const c10::intrusive_ptr<Options>& options, const int& rank,
+                                      const int& size) override {
+        return guarded(inner_->merge(store, options, rank, size));
+    }
     const std::string getBackendName() const override { return inner_->getBackendName(); }
     c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
     void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
@@ -186,7 +199,15 @@ private:
     template <typename Begin>
     c10::intrusive_ptr<Work> begin(const Begin& begin) {
         loss_->check();
-        return c10::make_intrusive<GuardedWork>(begin(), *loss_);
+        return c10::make_intrusive<GuardedWork>(begin(), loss_);
+    }
+
+    /// A part of this group: its collectives fail with this group's loss.
+    c10::intrusive_ptr<Backend> guarded(c10::intrusive_ptr<Backend> part) {
+        if (part) {
+            part = c10::make_intrusive<GuardedBackend>(std::move(part), loss_);
+        }
+        return part;
     }
 
     c10::intrusive_ptr<c10d::Backend> inner_;

@@ -30,11 +30,29 @@ double WarmupCosine::operator()(std::int64_t step) const {
                : cosine_decay(step - warmup_steps, total_steps - warmup_steps, end_factor);
 }
 
-LearningRateSchedule::LearningRateSchedule(torch::optim::Optimizer& optimizer, Factor factor)
-    : optimizer_(optimizer), factor_(std::move(factor)) {
+namespace {
+
+/// Those that the optimizer has, unless a schedule may have set them already.
+std::vector<double> rates_before_the_first_step(torch::optim::Optimizer& optimizer) {
+    TORCH_CHECK(optimizer.state().empty(),
+                "LearningRateSchedule: the optimizer has stepped or was resumed, so that its "
+                "learning rates may be a schedule's already; make the schedule before the first "
+                "step and before Checkpoints::resume(), or give it the base rates");
+    std::vector<double> rates;
     for (const auto& group : optimizer.param_groups()) {
-        base_rates_.push_back(group.options().get_lr());
+        rates.push_back(group.options().get_lr());
     }
+    return rates;
+}
+
+}  // namespace
+
+LearningRateSchedule::LearningRateSchedule(torch::optim::Optimizer& optimizer, Factor factor)
+    : LearningRateSchedule(optimizer, std::move(factor), rates_before_the_first_step(optimizer)) {}
+
+LearningRateSchedule::LearningRateSchedule(torch::optim::Optimizer& optimizer, Factor factor,
+                                           std::vector<double> base_rates)
+    : optimizer_(optimizer), factor_(std::move(factor)), base_rates_(std::move(base_rates)) {
     set_rates();
 }
 
@@ -50,8 +68,8 @@ void LearningRateSchedule::add_to(TrainingState& state, const std::string& name)
 void LearningRateSchedule::set_rates() {
     auto& groups = optimizer_.param_groups();
     TORCH_CHECK(groups.size() == base_rates_.size(), "LearningRateSchedule: the optimizer has ",
-                groups.size(), " groups, it had ", base_rates_.size(),
-                " when the schedule was made; make it after the last add_param_group()");
+                groups.size(), " groups, the schedule was made for ", base_rates_.size(),
+                "; make it after the last add_param_group()");
     const double factor = factor_(position_);
     for (std::size_t i = 0; i < groups.size(); ++i) {
         groups[i].options().set_lr(base_rates_[i] * factor);

@@ -29,15 +29,21 @@ struct WarmupCosine {
     [[nodiscard]] double operator()(std::int64_t step) const;
 };
 
-/// Sets the learning rate of each of an optimizer's groups to what it was at construction times a
-/// function of the step: that of step 0 at once, the next one's by every step(). The optimizer
-/// outlives it. One thread.
+/// Sets the learning rate of each of an optimizer's groups to a base rate times a function of the
+/// step: that of step 0 at once, the next one's by every step(). The optimizer outlives it. One
+/// thread.
 class LearningRateSchedule {
 public:
     using Factor = std::function<double(std::int64_t)>;
 
-    /// To be made before Checkpoints::resume(), which puts the rates of that moment back.
+    /// The base rates are those that the optimizer has now. So it is to be made before
+    /// Checkpoints::resume(), which puts rates back that a schedule has set. Throws if the
+    /// optimizer has stepped or was resumed, as far as its state tells (SGD without momentum has
+    /// none).
     LearningRateSchedule(torch::optim::Optimizer& optimizer, Factor factor);
+    /// With the base rate of each group, whatever the optimizer has done.
+    LearningRateSchedule(torch::optim::Optimizer& optimizer, Factor factor,
+                         std::vector<double> base_rates);
     LearningRateSchedule(const LearningRateSchedule&) = delete;
     LearningRateSchedule& operator=(const LearningRateSchedule&) = delete;
 

@@ -39,8 +39,9 @@ constexpr std::size_t count_fields() {
 template <typename Struct>
 auto fields_of(const Struct& value) {
     constexpr std::size_t kCount = count_fields<Struct>();
-    static_assert(kCount <= 8,
-                  "an output of a network has at most 8 fields; nest structs for more");
+    static_assert(
+        kCount <= 8,
+        "an output of a network, or a batch, has at most 8 fields; nest structs for more");
     if constexpr (kCount == 1) {
         const auto& [a] = value;
         return std::tie(a);

@@ -2,22 +2,25 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
+#include <future>
+#include <iterator>
 #include <utility>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/check.hpp"
 #include "base/os/signals_blocked.hpp"
@@ -28,22 +31,60 @@ namespace {
 
 constexpr std::uint64_t kWake = ~std::uint64_t{0};
 
-/// "address:port" of the other end; none if `fd` is no connected socket of the internet.
-std::optional<std::string> peer_of(int fd) {
+using EndOf = int (*)(int, sockaddr*, socklen_t*);
+
+/// The address of one end of `fd`, by getpeername() or getsockname(); none if `fd` is no connected
+/// socket of the internet.
+std::optional<std::string> end_of(int fd, EndOf end) {
     sockaddr_storage address{};
     socklen_t size = sizeof(address);
-    auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    if (::getpeername(fd, generic, &size) != 0 ||
-        (address.ss_family != AF_INET && address.ss_family != AF_INET6)) {
+    if (end(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
         return std::nullopt;
     }
-    std::array<char, NI_MAXHOST> host{};
-    std::array<char, NI_MAXSERV> port{};
-    if (::getnameinfo(generic, size, host.data(), host.size(), port.data(), port.size(),
-                      NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-        return "an unknown address";
+    return address_text(address);
+}
+
+/// A name of the peer if `fd` is a connection of `group`.
+std::optional<std::string> peer_of(int fd, const GroupConnections& group) {
+    const std::optional<std::string> remote = end_of(fd, getpeername);
+    const std::optional<std::string> local = end_of(fd, getsockname);
+    if (!remote || !local) {
+        return std::nullopt;
     }
-    return fmt::format("{}:{}", host.data(), port.data());
+    const auto found = group.find({*local, *remote});
+    return found == group.end()
+               ? std::nullopt
+               : std::optional(fmt::format("rank {} at {}", found->second, *remote));
+}
+
+/// The descriptors that this process has open.
+std::vector<int> open_descriptors() {
+    std::vector<int> found;
+    std::error_code unreadable;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unreadable)) {
+        const std::string name = entry.path().filename();
+        int fd = -1;
+        std::from_chars(name.data(), name.data() + name.size(), fd);
+        found.push_back(fd);
+    }
+    return found;
+}
+
+/// Raises the limit of open files so that `left` can be opened after `wanted` more than `open`. How
+/// many of the wanted there is room for.
+std::size_t make_room(std::size_t open, std::size_t wanted, std::size_t left) {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return wanted;  // the duplication will say
+    }
+    const rlim_t needed = open + wanted + left;
+    if (limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
+        (void)::setrlimit(RLIMIT_NOFILE, &limit);  // what is in force is read below
+        (void)::getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    const rlim_t taken = open + left;
+    return limit.rlim_cur <= taken ? 0 : std::min<std::size_t>(wanted, limit.rlim_cur - taken);
 }
 
 }  // namespace
@@ -87,10 +128,24 @@ Loss::Guard::~Guard() {
 }
 
 void Loss::check() const {
+    if (!is_lost_) {
+        return;
+    }
     const std::lock_guard lock(mutex_);
     if (error_) {
         std::rethrow_exception(error_);
     }
+}
+
+void Loss::abort_when_lost(c10::intrusive_ptr<c10d::Backend> engine) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!error_) {
+            engines_.push_back(std::move(engine));
+            return;
+        }
+    }
+    engine->abort();
 }
 
 void Loss::carry_on_to(const std::shared_ptr<PeerWatch>& part) {
@@ -108,14 +163,17 @@ void Loss::carry_on_to(const std::shared_ptr<PeerWatch>& part) {
 void Loss::lose(const std::string& what) {
     std::map<const Future*, c10::intrusive_ptr<Future>> waiting;
     std::vector<std::weak_ptr<PeerWatch>> parts;
+    std::vector<c10::intrusive_ptr<c10d::Backend>> engines;
     {
         const std::lock_guard lock(mutex_);
         if (error_) {
             return;
         }
         error_ = std::make_exception_ptr(c10::DistBackendError(what, nullptr));
+        is_lost_ = true;
         waiting.swap(pending_);
         parts.swap(parts_);
+        engines.swap(engines_);
         for (const auto& [guard, interrupt] : interrupts_) {
             interrupt();
         }
@@ -123,9 +181,25 @@ void Loss::lose(const std::string& what) {
     for (const auto& [key, future] : waiting) {
         future->setError(error_);
     }
+    // Side by side: an engine's abort may wait for what another group has on the same GPU. One
+    // after the other where no thread can be made.
+    constexpr std::launch kAsideIfPossible = std::launch::async | std::launch::deferred;
+    std::vector<std::future<void>> aborts;
+    const SignalsBlocked blocked;
     for (const std::weak_ptr<PeerWatch>& part : parts) {
-        if (const std::shared_ptr<PeerWatch> watch = part.lock()) {
-            watch->cut(what);
+        if (std::shared_ptr<PeerWatch> watch = part.lock()) {
+            aborts.push_back(std::async(kAsideIfPossible,
+                                        [watch = std::move(watch), &what] { watch->cut(what); }));
+        }
+    }
+    for (const c10::intrusive_ptr<c10d::Backend>& engine : engines) {
+        aborts.push_back(std::async(kAsideIfPossible, [&engine] { engine->abort(); }));
+    }
+    for (std::future<void>& abort : aborts) {
+        try {
+            abort.get();
+        } catch (const std::exception&) {
+            // A broken group cannot be broken further.
         }
     }
 }
@@ -136,34 +210,45 @@ c10::intrusive_ptr<Loss::Future> Loss::take(const Future* key) {
     return node ? node.mapped() : c10::intrusive_ptr<Future>();
 }
 
-std::set<int> open_descriptors() {
-    std::set<int> found;
-    std::error_code unreadable;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unreadable)) {
-        const std::string name = entry.path().filename();
-        int fd = -1;
-        std::from_chars(name.data(), name.data() + name.size(), fd);
-        found.insert(fd);
+std::optional<std::string> address_text(const sockaddr_storage& address) {
+    std::array<char, INET6_ADDRSTRLEN> host{};
+    if (address.ss_family == AF_INET) {
+        const auto& in = reinterpret_cast<const sockaddr_in&>(address);
+        (void)::inet_ntop(AF_INET, &in.sin_addr, host.data(), host.size());
+        return fmt::format("{}:{}", host.data(), ntohs(in.sin_port));
     }
-    return found;
+    if (address.ss_family == AF_INET6) {
+        const auto& in = reinterpret_cast<const sockaddr_in6&>(address);
+        (void)::inet_ntop(AF_INET6, &in.sin6_addr, host.data(), host.size());
+        return fmt::format("[{}]:{}", host.data(), ntohs(in.sin6_port));
+    }
+    return std::nullopt;
 }
 
-PeerWatch::PeerWatch(const std::set<int>& before, std::shared_ptr<Loss> loss,
+void PeerWatch::find_connections(const GroupConnections& group) {
+    const std::vector<int> open = open_descriptors();
+    std::vector<int> found;
+    std::copy_if(open.begin(), open.end(), std::back_inserter(found),
+                 [&](int fd) { return peer_of(fd, group).has_value(); });
+    found.resize(make_room(open.size(), found.size(), limits_.descriptors_left));
+    for (const int fd : found) {
+        UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+        // Asked again: another thread may have closed it meanwhile, and opened something else.
+        std::optional<std::string> peer = peer_of(own.get(), group);
+        if (peer) {
+            connections_.push_back({.fd = std::move(own), .peer = std::move(*peer)});
+        }
+    }
+}
+
+PeerWatch::PeerWatch(const GroupConnections& group, std::shared_ptr<Loss> loss,
                      const RuntimeLimits& limits)
     : loss_(std::move(loss)),
       limits_(limits),
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     DDP_CHECK(events_.is_open() && wake_.is_open(), errno);
-    for (const int fd : open_descriptors()) {
-        std::optional<std::string> peer = before.contains(fd) ? std::nullopt : peer_of(fd);
-        if (peer) {
-            UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-            if (own.is_open()) {
-                connections_.push_back({.fd = std::move(own), .peer = std::move(*peer)});
-            }
-        }
-    }
+    find_connections(group);
     const auto add = [this](int fd, std::uint32_t events, std::uint64_t number) {
         epoll_event event{};
         event.events = events;

@@ -5,12 +5,15 @@
 
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <exception>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,6 +72,30 @@ c10d::ReduceOp reduce_op(Reduction reduction) {
     return c10d::ReduceOp::SUM;
 }
 
+/// True for a failure of this rank's device or memory, say of a kernel that ran before: no argument
+/// is at fault, and the others wait for this rank.
+bool is_device_failure(const std::exception& failure) {
+    return dynamic_cast<const c10::AcceleratorError*>(&failure) != nullptr ||
+           dynamic_cast<const c10::OutOfMemoryError*>(&failure) != nullptr ||
+           dynamic_cast<const std::bad_alloc*>(&failure) != nullptr ||
+           // As cuBLAS, cuDNN and others say it, by a plain c10::Error.
+           std::string_view(failure.what()).starts_with("CUDA error");
+}
+
+/// Says on stderr that a connection could not be watched, if one could not.
+void tell_unwatched(const worker::BackendPlace& at, std::size_t watched) {
+    const auto all = static_cast<std::size_t>(at.world_size - 1);
+    if (watched < all) {
+        fmt::print(stderr,
+                   "worker: rank {} of {}: {} of its {} connections to other ranks are watched; a "
+                   "death at another one may be known by the collective's time-out only; those "
+                   "ranks have ended already, or the hard limit of open files (ulimit -Hn) is too "
+                   "low\n",
+                   at.rank, at.world_size, watched, all);
+        (void)std::fflush(stderr);
+    }
+}
+
 /// A store there is for workers of this machine alone.
 bool is_loopback(const std::string& host) {
     return host == "localhost" || host == "::1" || host.starts_with("127.");
@@ -85,6 +112,7 @@ struct ProcessGroup::State {
     c10::intrusive_ptr<c10d::Store> store;
     worker::BackendPlace at;
     c10::intrusive_ptr<c10d::ProcessGroup> group;
+    c10::intrusive_ptr<c10d::Backend> gloo;
     std::shared_ptr<worker::Loss> loss = std::make_shared<worker::Loss>();
     std::shared_ptr<worker::PeerWatch> watch;
     torch::Device device = torch::kCPU;
@@ -102,15 +130,15 @@ struct ProcessGroup::State {
         auto state = std::make_shared<State>();
         state->store = store;
         state->at = at;
-        const std::set<int> before = worker::open_descriptors();
         state->group = c10::make_intrusive<c10d::ProcessGroup>(store, at.rank, at.world_size);
-        state->group->setBackend(
-            c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-            worker::make_guarded(
-                worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at),
-                state->loss));
+        worker::Gloo gloo =
+            worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at);
+        state->gloo = worker::make_guarded(std::move(gloo.backend), state->loss);
+        state->group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                                 state->gloo);
         state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-        state->watch = std::make_shared<worker::PeerWatch>(before, state->loss);
+        state->watch = std::make_shared<worker::PeerWatch>(gloo.connections, state->loss);
+        tell_unwatched(at, state->watch->watched());
         state->group->setGroupName(name);
         return state;
     }
@@ -118,7 +146,7 @@ struct ProcessGroup::State {
     /// Connects for tensors on this rank's GPU, if it has one; throws what c10d throws.
     void use_gpu() {
         if (at.gpu >= 0) {
-            worker::connect_gpu(*group, store, at);
+            worker::connect_gpu(*group, *loss, store, at);
             device = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(at.gpu));
         }
         // Everybody is here. What waits for the store from now on is part of a collective.
@@ -139,14 +167,24 @@ struct ProcessGroup::State {
             ErrorCode::ConnectionLost,
             fmt::format("{} failed on rank {} of {}: {}; a peer died, was late, or called another "
                         "collective",
-                        what, group->getRank(), group->getSize(), worker::first_line(failure))};
+                        what, at.rank, at.world_size, worker::first_line(failure))};
         cut(worker::first_line(failure));
         return *broken;
     }
 
+    Error broken_by_device(const std::string& what, const std::exception& failure) {
+        broken = Error{ErrorCode::System,
+                       fmt::format("{} failed on rank {} of {}: {}; the group is cut, so that the "
+                                   "other ranks do not wait for this one; end the process",
+                                   what, at.rank, at.world_size, worker::first_line(failure))};
+        cut(worker::first_line(failure));
+        return *broken;
+    }
+
+    /// The GPU's engine is aborted by `loss`.
     void cut(const std::string& why) {
         try {
-            group->abort();
+            gloo->abort();
         } catch (const std::exception&) {
             // What breaks a broken group further is no news.
         }
@@ -262,10 +300,14 @@ Result<void> ProcessGroup::collective(
     }
     c10::intrusive_ptr<c10d::Work> work;
     try {
+        state_->loss->check();
         work = begin();
     } catch (const c10::DistError& failure) {
         return state_->broken_by(what, failure);
     } catch (const std::exception& failure) {
+        if (is_device_failure(failure)) {
+            return state_->broken_by_device(what, failure);
+        }
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("{} was refused on rank {} of {}: {}", what, rank(), world_size(),
                                  worker::first_line(failure))};
@@ -280,10 +322,31 @@ Result<void> ProcessGroup::collective(
                     std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count());
             }
         }
+    } catch (const std::exception& failure) {
+        return is_device_failure(failure) ? state_->broken_by_device(what, failure)
+                                          : state_->broken_by(what, failure);
+    }
+    return check(what);
+}
+
+Result<void> ProcessGroup::check(const std::string& what) {
+    if (state_->broken.has_value()) {
+        return *state_->broken;
+    }
+    try {
+        state_->loss->check();
         return {};
     } catch (const std::exception& failure) {
         return state_->broken_by(what, failure);
     }
+}
+
+const std::shared_ptr<worker::Loss>& ProcessGroup::loss() const {
+    return state_->loss;
+}
+
+std::size_t ProcessGroup::watched_connections() const {
+    return state_->watch->watched();
 }
 
 const std::shared_ptr<std::atomic<std::int64_t>>& ProcessGroup::waited_ns() const {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,10 @@ struct ReduceOp;
 }  // namespace c10d
 
 namespace ddprun {
+
+namespace worker {
+class Loss;
+}  // namespace worker
 
 enum class Backend {
     Auto,  ///< NCCL where this program was built with it and sees a GPU, else Gloo
@@ -70,7 +75,8 @@ public:
     // input. Done when it returns; on GPUs, as with everything there, when the current stream comes
     // to it. InvalidArgument: this rank's own mistake, nothing was sent, the group is as it was,
     // and those who have called it rightly wait for this rank. ConnectionLost: a peer died or was
-    // late, the group is broken, and what was to be written holds anything.
+    // late, the group is broken, and what was to be written holds anything. System: this rank's
+    // device or memory has failed, and the group is broken for all.
 
     /// In place. `tensor`: any shape, the same on every rank, contiguous.
     [[nodiscard]] Result<void> all_reduce(torch::Tensor& tensor,
@@ -122,13 +128,23 @@ public:
 
     /// A collective of c10d's own. `begin` starts it and returns its handle, which is waited for;
     /// with none nothing is. What the wait throws breaks the group, and so does what c10d says of
-    /// its connections when it begins. Whatever else `begin` throws is the caller's mistake: an
-    /// Error that starts with `what`, and the group is as it was.
+    /// its connections when it begins, and a device or memory that fails: the others wait for what
+    /// this rank has not begun. Whatever else `begin` throws is the caller's mistake: an Error that
+    /// starts with `what`, and the group is as it was.
     [[nodiscard]] Result<void> collective(
         const std::string& what, const std::function<c10::intrusive_ptr<c10d::Work>()>& begin);
 
+    /// An Error, which names `what`, once the group is broken. On GPUs a collective returns before
+    /// it is done, and when a rank is lost meanwhile its result may be anything: what was read to
+    /// the CPU is good if this finds nothing afterwards.
+    [[nodiscard]] Result<void> check(const std::string& what);
+
     /// For the runtime itself: the engine for tensors on `device` knows Reduction::Mean.
     [[nodiscard]] bool has_mean(torch::Device device) const;
+    /// For the runtime itself: whether a rank of this group is lost; any thread.
+    [[nodiscard]] const std::shared_ptr<worker::Loss>& loss() const;
+    /// For the runtime itself: how many connections to other ranks are watched.
+    [[nodiscard]] std::size_t watched_connections() const;
 
     /// A group of some of these ranks, numbered from 0 in ascending order. Every rank of this group
     /// calls it, with the same `ranks`; those that are not among them get none. Its collectives and

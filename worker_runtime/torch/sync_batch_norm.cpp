@@ -75,6 +75,8 @@ Statistics statistics_of(ProcessGroup& group, const Tensor& input) {
     const Tensor count = counts.sum();
     Statistics found;
     found.count = count.item<double>();
+    const Result<void> whole = group.check("SyncBatchNorm");
+    TORCH_CHECK_WITH(DistBackendError, whole.has_value(), whole.error().what);
     found.mean = (means * counts).sum(0) / count;
     const Tensor all_squares =
         (all->narrow(1, channels, channels) + counts * (means - found.mean).square()).sum(0);

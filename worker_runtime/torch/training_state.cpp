@@ -290,6 +290,10 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
     for (auto& [name, tensor] : snapshot.tensors) {
         tensor = tensor.detach().to(torch::kCPU).contiguous();
     }
+    // A GPU's results since a rank was lost may be anything.
+    if (const Result<void> whole = group.check("saving the state"); !whole) {
+        return whole.error();
+    }
     for (const auto& [name, value] : values_) {
         snapshot.values[name] = value.write();
     }

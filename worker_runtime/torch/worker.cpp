@@ -16,6 +16,7 @@
 #include "worker_runtime/env/page.hpp"
 #include "worker_runtime/env/standby.hpp"
 #include "worker_runtime/scalars/scalars.hpp"
+#include "worker_runtime/torch/peer_watch.hpp"
 #include "worker_runtime/torch/run.hpp"
 
 namespace ddprun {
@@ -49,6 +50,9 @@ struct Worker::State {
             group->stop_ballot().is_stop_wanted = [] { return false; };
         }
     }
+
+    /// The training's numbers may then come of a GPU's memory that holds anything.
+    [[nodiscard]] bool is_lost() const { return group.has_value() && group->loss()->is_lost(); }
 
     [[nodiscard]] bool is_stop_wanted() const { return page.stop_request().has_value(); }
 
@@ -172,6 +176,9 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
 }
 
 void Worker::progress(std::int64_t step, std::int64_t samples, std::optional<double> loss) {
+    if (state_->is_lost()) {
+        return;
+    }
     if (const std::int64_t waited = state_->waited_ns->exchange(0); waited > 0) {
         state_->page.tell_waited(std::chrono::nanoseconds(waited));
     }
@@ -179,6 +186,9 @@ void Worker::progress(std::int64_t step, std::int64_t samples, std::optional<dou
 }
 
 void Worker::scalar(const std::string& name, double value, std::int64_t step) {
+    if (state_->is_lost()) {
+        return;
+    }
     if (name == "loss") {
         state_->page.tell_loss(value);
     }

@@ -97,7 +97,7 @@ class Page:
             if self._teller.setdefault(0, me) is not me:
                 return
             waited = pace[6] or -1
-            pace[0] |= 1  # odd: being written
+            pace[0] |= 1  # odd: being written, or left so by a process of this slot that was killed
             pace[1] = step
             pace[2] = now_ns
             self._pace_i64[3] = waited
