@@ -124,9 +124,9 @@ private:
         const auto kept = static_cast<std::size_t>(plan_.log_runs_kept - 1);
         const agent::RunsRemoved result =
             agent::remove_runs(plan_.log_dir, agent::runs_in(plan_.log_dir), kept, false);
-        if (result.failed) {
+        if (!result.failed.empty()) {
             notes_.push_back(fmt::format("warning: --log-keep could not remove every run: {}",
-                                         result.left.front()));
+                                         result.failed.front()));
         }
     }
 
