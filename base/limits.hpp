@@ -56,6 +56,7 @@ struct Limits {
     std::size_t text_bytes_max = std::size_t{1} << 20;  ///< read of a script or a list of hosts
     /// of several ddprun of a node for the first, and at its end for late ones: a slow home folder
     Milliseconds task_patience{30000};
+    Milliseconds clean_end_timeout{5000};  ///< ddprun's end waits so long for --log-keep
 
     // Nodes beside each other.
     /// hashed of a program's file at its beginning, and as much at its end: 3 ms of a cold disk

@@ -20,6 +20,7 @@
 #include "agent/output/run_socket.hpp"
 #include "agent/output/worker_output_files.hpp"
 #include "base/limits.hpp"
+#include "base/os/shared_file_system.hpp"
 #include "rendezvous/wire/json_text.hpp"
 
 namespace ddprun::agent {
@@ -58,31 +59,54 @@ std::optional<Milliseconds> last_start(const std::string& run) {
         std::chrono::nanoseconds(status.st_mtim.tv_nsec));
 }
 
-/// A shared lock for a moment: two who look do not see each other. A run has its note, by which it
-/// is known, only once its ddprun has the lock.
-RunState state_of(int folder, const RunNote& note) {
+/// Of a run whose lock is free here. That tells nothing where another machine may have made it: a
+/// lock of a folder is not seen through NFS. `note`: none, for it has not been written yet, or
+/// cannot be read.
+RunState state_of_unlocked(const std::string& run, const std::optional<RunNote>& note,
+                           const MachineIdentity& here) {
+    if (!note) {
+        return RunState::Unclear;
+    }
+    if (note->exit_code) {
+        return RunState::Over;
+    }
+    const bool is_of_here =
+        is_same_boot(here, note->machine) ||
+        (may_be_earlier_boot(here, note->machine) && !is_on_shared_file_system(run));
+    return is_of_here ? RunState::Dead : RunState::Elsewhere;
+}
+
+/// A shared lock for a moment: two who look do not see each other. A run has its note only once
+/// its ddprun has the lock.
+RunState state_of(int folder, const std::string& run, const std::optional<RunNote>& note,
+                  const MachineIdentity& here) {
     if (::flock(folder, LOCK_SH | LOCK_NB) != 0) {
         return errno == EWOULDBLOCK ? RunState::Held : RunState::Unclear;
     }
     ::flock(folder, LOCK_UN);
-    return note.exit_code ? RunState::Over : RunState::Dead;
+    return state_of_unlocked(run, note, here);
 }
 
-std::optional<FoundRun> run_at(const std::string& path, const std::string& name) {
+std::optional<RunNote> read_note(const std::string& run) {
+    return parse_run_note(read_error_file(note_path(run), Limits{}.error_file_bytes_max));
+}
+
+std::optional<FoundRun> run_at(const std::string& path, const std::string& name,
+                               const MachineIdentity& here) {
     const UniqueFd folder = open_own_folder(path);
     if (!folder.is_open()) {
         return std::nullopt;
     }
     FoundRun run{.path = path, .name = name, .note = {}};
-    const std::string note = read_error_file(note_path(path), Limits{}.error_file_bytes_max);
-    if (std::optional<RunNote> parsed = parse_run_note(note)) {
-        run.note = *std::move(parsed);
+    const std::optional<RunNote> note = read_note(path);
+    if (note) {
+        run.note = *note;
     } else if (const std::optional<Milliseconds> started = last_start(path)) {
         run.note.started = *started;
     } else {
         return std::nullopt;
     }
-    run.state = state_of(folder.get(), run.note);
+    run.state = state_of(folder.get(), path, note, here);
     return run;
 }
 
@@ -95,37 +119,70 @@ void for_each_name(const std::string& folder, Use use) {
     }
 }
 
-/// Why `path` cannot go; empty: it is gone, or could be.
-std::string remove_folder(const std::string& path, bool only_says, RunsRemoved& result) {
-    const UniqueFd folder = open_own_folder(path);
-    if (!folder.is_open()) {
-        result.failed = true;
-        return "it is no folder of this user's any more";
+/// Why a run whose lock is free here may be one that is written all the same; empty: it is none.
+std::string why_perhaps_written(const std::string& run, const MachineIdentity& here) {
+    const std::optional<RunNote> note = read_note(run);
+    switch (state_of_unlocked(run, note, here)) {
+        case RunState::Held:
+        case RunState::Over:
+        case RunState::Dead:
+            break;
+        case RunState::Elsewhere:
+            return fmt::format(
+                "a ddprun on {} made it, and whether that runs cannot be seen from here ({}); use "
+                "ddpctl clean there, or remove it by hand if it is over",
+                note->machine.name.empty() ? "another machine" : note->machine.name, here.name);
+        case RunState::Unclear:
+            return "it has no run.json to tell which machine made it; remove it by hand if it is "
+                   "over";
     }
-    if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK) {
-            return "its ddprun runs";
-        }
-        result.failed = true;
-        return system_error(errno, "locking it").what;
-    }
-    if (only_says) {
-        return {};
-    }
-    const bool is_aside = path.ends_with(kRemoved);
+    return {};
+}
+
+/// `path` goes, and is called otherwise while it does. Why not; empty: it is gone.
+std::string remove_locked(const std::string& path, bool is_aside) {
     const std::string aside = is_aside ? path : path + std::string(kRemoved);
     if (!is_aside && std::rename(path.c_str(), aside.c_str()) != 0) {
-        result.failed = true;
         return system_error(errno, "renaming it").what;
     }
     std::error_code failure;
     fs::remove_all(aside, failure);  // removes links, follows none
-    result.failed |= static_cast<bool>(failure);
     return failure ? fmt::format("removing {}: {}", aside, failure.message()) : std::string();
 }
 
+/// Removes the folder `name`, and says in `result` why not. True: it is gone, or could be.
+bool remove_folder(const std::string& log_dir, const std::string& name, bool only_says,
+                   const MachineIdentity& here, RunsRemoved& result) {
+    const std::string path = log_dir + "/" + name;
+    const auto say = [&name](std::vector<std::string>& list, const std::string& why) {
+        list.push_back(fmt::format("{}: {}", name, why));
+        return false;
+    };
+    const UniqueFd folder = open_own_folder(path);
+    if (!folder.is_open()) {
+        return say(result.failed, "it is no folder of this user's any more");
+    }
+    if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+        return errno == EWOULDBLOCK ? say(result.left, "its ddprun runs")
+                                    : say(result.failed, system_error(errno, "locking it").what);
+    }
+    // One on its way out was found to be over before, and may have lost its note.
+    const bool is_aside = name.ends_with(kRemoved);
+    if (!is_aside) {
+        if (const std::string why = why_perhaps_written(path, here); !why.empty()) {
+            return say(result.left, why);
+        }
+    }
+    if (only_says) {
+        return true;
+    }
+    const std::string why = remove_locked(path, is_aside);
+    return why.empty() || say(result.failed, why);
+}
+
 /// What an earlier remove_folder() could not finish.
-void remove_leftovers(const std::string& log_dir, RunsRemoved& result) {
+void remove_leftovers(const std::string& log_dir, const MachineIdentity& here,
+                      RunsRemoved& result) {
     std::vector<std::string> leftovers;
     for_each_name(log_dir, [&](const std::string& name) {
         if (name.ends_with(kRemoved) &&
@@ -134,10 +191,7 @@ void remove_leftovers(const std::string& log_dir, RunsRemoved& result) {
         }
     });
     for (const std::string& name : leftovers) {
-        if (const std::string why = remove_folder(log_dir + "/" + name, false, result);
-            !why.empty()) {
-            result.left.push_back(fmt::format("{}: {}", name, why));
-        }
+        remove_folder(log_dir, name, false, here, result);
     }
 }
 
@@ -181,6 +235,11 @@ nlohmann::ordered_json run_note_json(const RunNote& note) {
     if (note.saving) {
         object["saving_ms"] = note.saving->count();
     }
+    if (!note.machine.boot_id.empty() || !note.machine.machine_id.empty()) {
+        object["machine"] = {{"name", note.machine.name},
+                             {"boot_id", note.machine.boot_id},
+                             {"machine_id", note.machine.machine_id}};
+    }
     return object;
 }
 
@@ -190,10 +249,12 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
         !object.contains("started_ms")) {
         return std::nullopt;
     }
-    const auto string_of = [&object](const char* key) {
-        return object.contains(key) && object[key].is_string() ? object[key].get<std::string>()
-                                                               : std::string();
+    const auto string_in = [](const nlohmann::json& of, const char* key) {
+        return of.is_object() && of.contains(key) && of[key].is_string()
+                   ? of[key].get<std::string>()
+                   : std::string();
     };
+    const auto string_of = [&](const char* key) { return string_in(object, key); };
     const auto number_of = [&object](const char* key) -> std::optional<std::int64_t> {
         return object.contains(key) && object[key].is_number_integer()
                    ? std::optional(object[key].get<std::int64_t>())
@@ -213,6 +274,14 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
     note.text = string_of("text");
     if (const auto saving = number_of("saving_ms"); saving && *saving >= 0) {
         note.saving = Milliseconds(*saving);
+    }
+    if (const auto machine = object.find("machine"); machine != object.end()) {
+        note.machine = {.name = string_in(*machine, "name"),
+                        .boot_id = string_in(*machine, "boot_id"),
+                        .machine_id = string_in(*machine, "machine_id")};
+    } else {
+        // Of several ddpruns of a node, all but the first have a number behind its name.
+        note.machine.name = note.hostname.substr(0, note.hostname.find('#'));
     }
     return note;
 }
@@ -280,11 +349,12 @@ Result<void> RunFolder::write_note() const {
 
 std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job) {
     std::vector<FoundRun> runs;
+    const MachineIdentity here = read_machine_identity();
     for_each_name(log_dir, [&](const std::string& name) {
         if (!is_run_name(name, job)) {
             return;
         }
-        if (std::optional<FoundRun> run = run_at(log_dir + "/" + name, name)) {
+        if (std::optional<FoundRun> run = run_at(log_dir + "/" + name, name, here)) {
             runs.push_back(*std::move(run));
         }
     });
@@ -297,16 +367,14 @@ std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job
 RunsRemoved remove_runs(const std::string& log_dir, const std::vector<FoundRun>& runs,
                         std::size_t kept, bool only_says) {
     RunsRemoved result;
+    const MachineIdentity here = read_machine_identity();
     for (std::size_t i = kept; i < runs.size(); ++i) {
-        const std::string why = remove_folder(runs[i].path, only_says, result);
-        if (why.empty()) {
+        if (remove_folder(log_dir, runs[i].name, only_says, here, result)) {
             result.removed.push_back(runs[i].name);
-        } else {
-            result.left.push_back(fmt::format("{}: {}", runs[i].name, why));
         }
     }
     if (!only_says) {
-        remove_leftovers(log_dir, result);
+        remove_leftovers(log_dir, here, result);
         remove_dead_link(log_dir);
     }
     return result;

@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/instant.hpp"
+#include "base/os/machine_identity.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 
@@ -26,6 +27,7 @@ struct RunNote {
     std::optional<int> exit_code = {};        ///< of its ddprun
     std::string text = {};                    ///< of its verdict; empty: there was none
     std::optional<Milliseconds> saving = {};  ///< how long its workers took to leave when asked
+    MachineIdentity machine = {};  ///< of its ddprun; of an older one only the name is known
 
     bool operator==(const RunNote&) const = default;
 };
@@ -37,7 +39,7 @@ struct RunNote {
 [[nodiscard]] bool is_run_name(std::string_view name, std::string_view job = {});
 
 /// The folder of the run that this process writes. It is locked for as long as this object lives:
-/// who finds it unlocked knows that nothing more is written there.
+/// who finds it unlocked on the same machine knows that nothing more is written there.
 class RunFolder {
 public:
     /// Touches nothing. `path` may be empty: then nothing is ever kept.
@@ -64,10 +66,13 @@ private:
 };
 
 enum class RunState {
-    Held,     ///< its ddprun writes it
-    Over,     ///< and says how it ended
-    Dead,     ///< its ddprun is gone and has not said how: it was killed
-    Unclear,  ///< whether somebody holds it cannot be known here
+    Held,  ///< its ddprun writes it
+    Over,  ///< and says how it ended
+    Dead,  ///< its ddprun is gone and has not said how: it was killed
+    /// Another machine made it, and it does not say that it is over. On a network's file system
+    /// that machine's lock cannot be seen here.
+    Elsewhere,
+    Unclear,  ///< whether somebody holds it cannot be known here, nor on which machine
 };
 
 /// One run in a log folder.
@@ -91,13 +96,14 @@ struct FoundRun {
 /// What remove_runs() did.
 struct RunsRemoved {
     std::vector<std::string> removed;  ///< names
-    std::vector<std::string> left;     ///< "NAME: why", of those that had to go
-    bool failed = false;               ///< one of these for another reason than that it is held
+    std::vector<std::string> left;     ///< "NAME: why", which run, or may
+    std::vector<std::string> failed;   ///< "NAME: why", of the others that had to go
 };
 
-/// Removes `runs` (of runs_in(), the newest first) but for the newest `kept`, what somebody holds,
-/// and what is not this user's. Looks at each again, follows no link, and leaves no link `latest`
-/// that leads nowhere. `only_says`: removes nothing, and tells what it would.
+/// Removes `runs` (of runs_in(), the newest first) but for the newest `kept`, what somebody holds
+/// or may hold on another machine, and what is not this user's. Looks at each again, follows no
+/// link, and leaves no link `latest` that leads nowhere. `only_says`: removes nothing, and tells
+/// what it would.
 [[nodiscard]] RunsRemoved remove_runs(const std::string& log_dir, const std::vector<FoundRun>& runs,
                                       std::size_t kept, bool only_says);
 

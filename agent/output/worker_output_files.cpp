@@ -76,13 +76,18 @@ Result<void> replace_file(const std::string& path, std::string_view content) {
             return made.error();
         }
     }
+    return put_file(path, content, 0644);
+}
+
+Result<void> put_file(const std::string& path, std::string_view content, mode_t mode) {
     const std::string aside = fmt::format("{}.{}", path, ::getpid());
     ::unlink(aside.c_str());
-    const Result<UniqueFd> file = open_log(aside);
-    if (!file) {
-        return file.error();
+    const UniqueFd file(
+        ::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+    if (!file.is_open()) {
+        return system_error(errno, "opening the file " + aside);
     }
-    const Result<void> written = append_to_log(file->get(), content, aside);
+    const Result<void> written = append_to_log(file.get(), content, aside);
     if (written && std::rename(aside.c_str(), path.c_str()) == 0) {
         return {};
     }

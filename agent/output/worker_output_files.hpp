@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -27,6 +29,10 @@ namespace ddprun::agent {
 /// Writes `content` beside `path` and gives it that name: others see all of it or what was there
 /// before. Missing folders are made.
 [[nodiscard]] Result<void> replace_file(const std::string& path, std::string_view content);
+
+/// The same in a folder that is there, for a file that whoever `mode` leaves out shall never read,
+/// whatever has that name now.
+[[nodiscard]] Result<void> put_file(const std::string& path, std::string_view content, mode_t mode);
 
 /// Makes `link` a symbolic link to `target`, in place of an older link.
 [[nodiscard]] Result<void> replace_link(const std::string& link, const std::string& target);

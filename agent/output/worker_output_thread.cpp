@@ -126,7 +126,8 @@ OutputPump::OutputPump(boost::asio::io_context& io, const OutputOptions& options
       run_(options.log_root, {.program = options.program,
                               .job = options.job,
                               .hostname = options.hostname,
-                              .pid = ::getpid()}),
+                              .pid = ::getpid(),
+                              .machine = read_machine_identity()}),
       events_(options.log_root, options.limits),
       buffer_(kReadBytes) {
     if (!is_same_file(options.console_out, options.console_err)) {

@@ -1,6 +1,7 @@
 #include "launcher/ctl/bundle.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/output/event_file.hpp"
+#include "agent/output/worker_output_files.hpp"
 #include "base/limits.hpp"
 #include "base/os/own_variable.hpp"
 #include "base/os/read_files.hpp"
@@ -205,19 +207,17 @@ Result<std::string> bundle_of(const std::string& folder) {
 }
 
 Result<void> write_bundle(const std::string& path, const std::string& bundle) {
-    const UniqueFd file(
-        ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file.is_open()) {
-        return system_error(errno, "writing " + path);
+    struct stat status {};
+    const bool is_there = ::lstat(path.c_str(), &status) == 0;
+    if (is_there && S_ISLNK(status.st_mode)) {
+        return system_error(ELOOP, "writing " + path);
     }
-    for (std::string_view left = bundle; !left.empty();) {
-        const ssize_t count = ::write(file.get(), left.data(), left.size());
-        if (count < 0 && errno != EINTR) {
-            return system_error(errno, "writing " + path);
-        }
-        left.remove_prefix(count > 0 ? static_cast<std::size_t>(count) : 0);
+    if (!is_there || S_ISREG(status.st_mode)) {
+        return agent::put_file(path, bundle, 0600);
     }
-    return {};
+    const UniqueFd device(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+    return device.is_open() ? agent::append_to_log(device.get(), bundle, path)
+                            : Result<void>(system_error(errno, "writing " + path));
 }
 
 }  // namespace ddprun::launcher

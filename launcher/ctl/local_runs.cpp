@@ -151,7 +151,9 @@ Result<std::string> choose_run(const std::string& log_dir, const std::string& wa
                 fitting.push_back(run.path);  // the newest come first
             }
         }
-        if (fitting.empty() && !wanted.empty() && fs::is_directory(wanted)) {
+        // A path that cannot be looked at is no run's, as one that is not there.
+        std::error_code failure;
+        if (fitting.empty() && !wanted.empty() && fs::is_directory(wanted, failure)) {
             fitting.push_back(wanted);
         }
     }

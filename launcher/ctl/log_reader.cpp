@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,42 +33,61 @@ bool is_same_file(int fd, const std::string& path) {
            open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
 }
 
-/// Where the last `count` lines of the file begin.
-off_t start_of_last(int fd, std::size_t count) {
-    struct stat status {};
-    if (::fstat(fd, &status) != 0) {
-        return 0;
-    }
-    std::vector<char> piece(kPieceBytes);
-    off_t begin = status.st_size;
-    std::size_t lines = 0;
-    while (begin > 0) {
-        const auto size = static_cast<std::size_t>(std::min<off_t>(begin, kPieceBytes));
-        begin -= static_cast<off_t>(size);
-        if (::pread(fd, piece.data(), size, begin) != static_cast<ssize_t>(size)) {
-            return begin;
+/// Looks for the beginning of the last lines from the end on, through file after file.
+class LastLines {
+public:
+    explicit LastLines(std::size_t count) : left_(count) {}
+
+    /// Where they begin in that file, which comes before those that were looked at; none: before
+    /// it.
+    [[nodiscard]] std::optional<off_t> begin_in(int fd) {
+        struct stat status {};
+        if (::fstat(fd, &status) != 0) {
+            return 0;
         }
-        for (std::size_t at = size; at > 0; --at) {
-            const off_t after = begin + static_cast<off_t>(at);
-            // The end of the last line begins no further one.
-            if (piece[at - 1] == '\n' && after != status.st_size && ++lines == count) {
-                return after;
+        if (left_ == 0) {
+            return status.st_size;
+        }
+        std::vector<char> piece(kPieceBytes);
+        off_t begin = status.st_size;
+        while (begin > 0) {
+            const auto size = static_cast<std::size_t>(std::min<off_t>(begin, kPieceBytes));
+            begin -= static_cast<off_t>(size);
+            if (::pread(fd, piece.data(), size, begin) != static_cast<ssize_t>(size)) {
+                return begin;
+            }
+            for (std::size_t at = size; at > 0; --at) {
+                // The end of the last line begins no further one.
+                if (!std::exchange(is_at_end_, false) && piece[at - 1] == '\n' && --left_ == 0) {
+                    return begin + static_cast<off_t>(at);
+                }
             }
         }
+        return std::nullopt;
     }
-    return 0;
-}
+
+private:
+    std::size_t left_;  ///< lines
+    bool is_at_end_ = true;
+};
 
 }  // namespace
 
 LogReader::LogReader(std::string path) : path_(std::move(path)) {}
 
 void LogReader::skip_to_last(std::size_t count) {
+    LastLines last(count);
+    std::optional<std::uint64_t> number;
     file_ = open_to_read(path_);
-    if (file_.is_open()) {
-        ::lseek(file_.get(), count == 0 ? 0 : start_of_last(file_.get(), count),
-                count == 0 ? SEEK_END : SEEK_SET);
+    // Between being full and beginning anew it is not there.
+    if (!file_.is_open() && !open_previous(number)) {
+        return;
     }
+    std::optional<off_t> begin = last.begin_in(file_.get());
+    while (!begin && open_previous(number)) {
+        begin = last.begin_in(file_.get());
+    }
+    ::lseek(file_.get(), begin.value_or(0), SEEK_SET);
 }
 
 void LogReader::read(const std::function<void(std::string_view)>& take) {
@@ -95,13 +115,44 @@ void LogReader::read(const std::function<void(std::string_view)>& take) {
     }
 }
 
+bool LogReader::open_previous(std::optional<std::uint64_t>& number) {
+    for (;;) {
+        const std::vector<std::uint64_t> full = agent::full_logs_of(path_);
+        std::optional<std::uint64_t> before;
+        for (const std::uint64_t one : full) {
+            // The log that was opened may have been set aside since.
+            const bool is_ours =
+                number ? one >= *number
+                       : file_.is_open() && is_same_file(file_.get(), name_of_full(one));
+            if (is_ours) {
+                break;
+            }
+            before = one;
+        }
+        UniqueFd opened = before ? open_to_read(name_of_full(*before)) : UniqueFd();
+        if (agent::full_logs_of(path_) != full) {
+            continue;
+        }
+        if (!opened.is_open()) {
+            return false;
+        }
+        file_ = std::move(opened);
+        number = before;
+        return true;
+    }
+}
+
+std::string LogReader::name_of_full(std::uint64_t number) const {
+    return fmt::format("{}.{}", path_, number);
+}
+
 bool LogReader::open_next() {
     for (;;) {
         const std::vector<std::uint64_t> full = agent::full_logs_of(path_);
         std::string next = path_;
         // Newest first: the file after ours, or of all if ours is gone, the oldest.
         for (auto number = full.rbegin(); number != full.rend(); ++number) {
-            const std::string name = fmt::format("{}.{}", path_, *number);
+            const std::string name = name_of_full(*number);
             if (file_.is_open() && is_same_file(file_.get(), name)) {
                 break;
             }

@@ -64,6 +64,7 @@ struct Flags {
     bool wants_json = false;
     ddprun::launcher::LogsQuestion logs;
     std::size_t kept_runs = 0;
+    std::string kept_run;
     bool only_says = false;
     std::string run;     ///< of status, events, stacks, report: which one here; empty: not given
     std::string bundle;  ///< of report: the file to write
@@ -217,6 +218,7 @@ options of runs and clean:
   --log-dir DIR         as above
   --json                runs: one object a line
   --keep N              clean: leave the newest N, whatever became of them; default: 0
+  --besides RUN         clean: leave this one too, which is none of those N
   --dry-run             clean: only say what would be removed
 
 options of doctor --peers:
@@ -409,6 +411,7 @@ void declare_flags(CLI::App& app, Flags& flags) {
     runs->add_flag("--json", flags.wants_json);
     runs->callback([&flags] { flags.verb = Verb::Runs; });
     clean->add_option("--keep", flags.kept_runs);
+    clean->add_option("--besides", flags.kept_run);
     clean->add_flag("--dry-run,--dry_run", flags.only_says);
     clean->callback([&flags] { flags.verb = Verb::Clean; });
 }
@@ -854,15 +857,22 @@ int runs(const Flags& flags) {
 
 int clean(const Flags& flags) {
     const std::string log_dir = log_dir_of(flags);
-    const agent::RunsRemoved result = agent::remove_runs(
-        log_dir, agent::runs_in(log_dir, flags.logs.job), flags.kept_runs, flags.only_says);
+    std::vector<agent::FoundRun> found = agent::runs_in(log_dir, flags.logs.job);
+    std::erase_if(found,
+                  [&flags](const agent::FoundRun& run) { return run.name == flags.kept_run; });
+    const agent::RunsRemoved result =
+        agent::remove_runs(log_dir, found, flags.kept_runs, flags.only_says);
     for (const std::string& name : result.removed) {
         fmt::print("{} {}/{}\n", flags.only_says ? "would remove" : "removed", log_dir, name);
+    }
+    // ddprun --log-keep shows the first line if something has failed.
+    for (const std::string& failed : result.failed) {
+        fmt::print(stderr, "ddpctl: left {}/{}\n", log_dir, failed);
     }
     for (const std::string& left : result.left) {
         fmt::print(stderr, "ddpctl: left {}/{}\n", log_dir, left);
     }
-    return result.failed ? kExitNotClean : kExitSuccess;
+    return result.failed.empty() ? kExitSuccess : kExitNotClean;
 }
 
 /// Where no rendezvous answers, and none was named, the run of this machine is the job.

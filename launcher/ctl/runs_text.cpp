@@ -22,6 +22,7 @@ using agent::RunState;
 constexpr std::size_t kRunColumns = 6;
 constexpr std::size_t kProgramColumns = 24;
 constexpr std::size_t kTextColumns = 60;
+constexpr std::size_t kHostColumns = 24;
 using RunRow = std::array<std::string, kRunColumns>;
 
 std::string run_time_text(std::optional<Milliseconds> time) {
@@ -40,10 +41,27 @@ std::string_view run_state_text(RunState state) {
             return "over";
         case RunState::Dead:
             return "killed";
+        case RunState::Elsewhere:
+            return "elsewhere";
         case RunState::Unclear:
             return "unclear";
     }
     return "?";
+}
+
+/// Of one that only its own machine knows of: which one that is.
+std::string ended_text(const FoundRun& run) {
+    switch (run.state) {
+        case RunState::Over:
+            return run_time_text(run.note.ended);
+        case RunState::Elsewhere:
+            return "? on " + printable(run.note.hostname, kHostColumns);
+        case RunState::Held:
+        case RunState::Dead:
+        case RunState::Unclear:
+            break;
+    }
+    return std::string(run_state_text(run.state));
 }
 
 RunRow row_of_run(const FoundRun& run) {
@@ -52,8 +70,7 @@ RunRow row_of_run(const FoundRun& run) {
     return {printable(run.name, std::string::npos),
             program.empty() ? "-" : printable(program, kProgramColumns),
             run_time_text(run.note.started),
-            run.state == RunState::Over ? run_time_text(run.note.ended)
-                                        : std::string(run_state_text(run.state)),
+            ended_text(run),
             run.note.exit_code ? std::to_string(*run.note.exit_code) : "-",
             printable(run.note.text, kTextColumns)};
 }

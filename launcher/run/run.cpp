@@ -14,7 +14,6 @@
 
 #include "agent/daemon/agent.hpp"
 #include "agent/daemon/life_watch.hpp"
-#include "agent/output/run_folder.hpp"
 #include "base/os/open_files.hpp"
 #include "base/os/own_folder.hpp"
 #include "base/os/own_variable.hpp"
@@ -30,6 +29,7 @@
 #include "launcher/run/local_link.hpp"
 #include "launcher/run/node_identity.hpp"
 #include "launcher/run/node_tasks.hpp"
+#include "launcher/run/old_runs.hpp"
 #include "launcher/run/slurm_requeue.hpp"
 #include "launcher/run/state_folder.hpp"
 #include "rendezvous/client/rendezvous_client.hpp"
@@ -99,7 +99,6 @@ public:
                 "warning: --watch preload needs futex_waitv (Linux 5.16, and a sandbox that allows "
                 "it): deaths are noticed when the process is gone");
         }
-        remove_old_runs();
         agent_ = std::make_unique<agent::Agent>(io_, agent_options(), std::move(*link));
         for (const std::string& note : notes_) {
             agent_->say(note);
@@ -110,6 +109,7 @@ public:
             return exit_code_for(started.error());
         }
         prepare_requeue();
+        remove_old_runs();
         io_.run();
         agent_.reset();  // the last lines are written before the exit code is known
         return exit_code_;
@@ -118,16 +118,15 @@ public:
 private:
     /// As --log-keep says. This run, which has no folder yet, is one of those that stay.
     void remove_old_runs() {
-        if (plan_.log_runs_kept == 0 || plan_.log_dir.empty()) {
+        if (plan_.log_runs_kept == 0 || log_root_.empty()) {
             return;
         }
-        const auto kept = static_cast<std::size_t>(plan_.log_runs_kept - 1);
-        const agent::RunsRemoved result =
-            agent::remove_runs(plan_.log_dir, agent::runs_in(plan_.log_dir), kept, false);
-        if (result.failed) {
-            notes_.push_back(fmt::format("warning: --log-keep could not remove every run: {}",
-                                         result.left.front()));
-        }
+        old_runs_ = std::make_unique<OldRuns>(
+            io_, limits_,
+            OldRuns::Events{.say = [this](const std::string& line) { agent_->say(line); },
+                            .on_child = [this](int pid) { agent_->exclude_from_sweeps(pid); }});
+        const std::string run = log_root_.substr(log_root_.rfind('/') + 1);
+        old_runs_->begin(plan_.log_dir, run, static_cast<std::size_t>(plan_.log_runs_kept - 1));
     }
 
     Result<std::unique_ptr<rdzv::Link>> local_link() {
@@ -268,7 +267,8 @@ private:
         facts.tracked_run = tracked_run_of(plan_, job_);
         facts.node = identity_.id;
         facts.process = fmt::format("{:016x}", rng_.next());
-        facts.log_dir = log_dir_of(plan_, job_, rng_.next());
+        log_root_ = log_dir_of(plan_, job_, rng_.next());
+        facts.log_dir = log_root_;
         facts.keeper_path = keeper_path_;
         facts.preload_path = preload_path_;
         if (!plan_.is_single_node) {
@@ -333,6 +333,14 @@ private:
 
     void ended(int code) {
         exit_code_ = code;
+        if (old_runs_) {
+            old_runs_->finish([this] { requeue_or_end(); });
+        } else {
+            requeue_or_end();
+        }
+    }
+
+    void requeue_or_end() {
         const RequeueChoice choice = requeue_ ? choose_to_requeue() : RequeueChoice::No;
         if (choice == RequeueChoice::Yes) {
             requeue_->carry_out([this] { await_daemon(); });
@@ -364,6 +372,7 @@ private:
     std::string keeper_path_;
     std::string preload_path_;
     std::string state_folder_;
+    std::string log_root_;          ///< of this run; empty: there are no logs
     std::string secret_to_remove_;  ///< at the end; empty: none
     std::vector<std::string> notes_;
     std::vector<std::string> said_;  ///< about the endpoint: a handful
@@ -371,6 +380,7 @@ private:
     std::unique_ptr<DaemonStarter> daemon_;
     std::unique_ptr<agent::Agent> agent_;
     std::unique_ptr<SlurmRequeue> requeue_;  ///< after the agent, whose lines it says
+    std::unique_ptr<OldRuns> old_runs_;      ///< the same
     int exit_code_ = kExitInternal;
 };
 

@@ -37,11 +37,11 @@ void enter_closed(Step& step, Verdict verdict) {
     become(run, Closed{.verdict = std::move(verdict), .at = step.now});
 }
 
-Verdict failure_verdict(const Stopping& stopping) {
+/// Last words that came after the stop are in its text: a member is empty only once they are sent.
+Verdict failure_verdict(const Step& step, const Stopping& stopping) {
     const FailureReport& first = first_of(stopping.failures).report;
     return Verdict{.kind = VerdictKind::Failed,
-                   .text = fmt::format("rank {} on {} {}", first.rank.value(), first.hostname,
-                                       describe_end(first.evidence)),
+                   .text = describe_rank_and_cause(first, step.options.limits),
                    .first_failure = first,
                    .failure_count = stopping.failure_count};
 }
@@ -55,13 +55,13 @@ void close_succeeded(Step& step) {
 }
 
 void close_failed(Step& step, const Stopping& stopping) {
-    Verdict verdict = failure_verdict(stopping);
+    Verdict verdict = failure_verdict(step, stopping);
     verdict.exit_code = exit_code_of(first_of(stopping.failures).report.evidence);
     enter_closed(step, std::move(verdict));
 }
 
 void close_without_progress(Step& step, const Stopping& stopping) {
-    Verdict verdict = failure_verdict(stopping);
+    Verdict verdict = failure_verdict(step, stopping);
     verdict.exit_code = kExitNoProgress;
     verdict.text =
         fmt::format("no progress: {} failures in a row at step {}, the last: {}",

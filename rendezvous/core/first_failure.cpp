@@ -106,10 +106,14 @@ std::string describe_end_and_cause(const Evidence& evidence, const Limits& limit
     return text + ": " + line;
 }
 
+std::string describe_rank_and_cause(const FailureReport& failure, const Limits& limits) {
+    return fmt::format("rank {} on {} {}", failure.rank.value(), failure.hostname,
+                       describe_end_and_cause(failure.evidence, limits));
+}
+
 std::string describe_failure(const FailureReport& failure, const Limits& limits) {
     const Evidence& evidence = failure.evidence;
-    std::string text = fmt::format("rank {} on {} {}", failure.rank.value(), failure.hostname,
-                                   describe_end_and_cause(evidence, limits));
+    std::string text = describe_rank_and_cause(failure, limits);
     if (!evidence.stacks.empty()) {
         text += "; stacks in " + printable(evidence.stacks, std::string::npos);
     }

@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/os/machine_identity.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 
@@ -23,7 +24,25 @@ using ddprun::Milliseconds;
 using ddprun::test::TempDir;
 
 RunNote note_of(const std::string& program) {
-    return {.program = program, .job = "job", .hostname = "here", .pid = 7};
+    return {.program = program,
+            .job = "job",
+            .hostname = "here",
+            .pid = 7,
+            .machine = ddprun::read_machine_identity()};
+}
+
+/// Of a run that another machine made: its lock is not seen here, as through NFS.
+RunNote note_of_elsewhere() {
+    RunNote note = note_of("train.py");
+    note.hostname = "gpu-07";
+    note.machine = {.name = "gpu-07", .boot_id = "another", .machine_id = "another"};
+    return note;
+}
+
+/// A run that was not ended; its ddprun holds the lock no more, or nobody sees that it does.
+void make_begun(const std::string& path, std::int64_t started, const RunNote& note) {
+    RunFolder run(path, note);
+    REQUIRE(run.begin(Milliseconds(started)).has_value());
 }
 
 /// A run that began at `started` and exited with 0.
@@ -91,19 +110,16 @@ TEST_CASE("a run's folder is called after its job") {
 TEST_CASE("runs are listed newest first with what became of them, and latest leads to the newest") {
     const TempDir dir;
     make_over(dir / "job_00000001", 1000);
-    {
-        RunFolder killed(dir / "job_00000002", note_of("train.py"));
-        REQUIRE(killed.begin(Milliseconds(2000)).has_value());
-    }
+    make_begun(dir / "job_00000002", 2000, note_of("train.py"));
     RunFolder held(dir / "other_00000003", note_of("train.py"));
     REQUIRE(held.begin(Milliseconds(3000)).has_value());
-    fs::create_directories(dir / "job_00000004/by-rank");  // of an older ddprun
+    fs::create_directories(dir / "job_00000004/by-rank");  // its note is not written yet
     fs::create_directories(dir / "data_0000beef");         // somebody's own
     fs::create_directory_symlink(dir / "job_00000001", dir / "job_00000005");
     const std::vector<FoundRun> runs = runs_in(dir.path());
     REQUIRE(names_of(runs) == std::vector<std::string>{"job_00000004", "other_00000003",
                                                        "job_00000002", "job_00000001"});
-    CHECK(runs[0].state == RunState::Dead);
+    CHECK(runs[0].state == RunState::Unclear);
     CHECK(runs[1].state == RunState::Held);
     CHECK(runs[2].state == RunState::Dead);
     CHECK(runs[3].state == RunState::Over);
@@ -147,7 +163,7 @@ TEST_CASE("removing runs leaves the newest, the held, and whatever links lead to
     const RunsRemoved done = remove_runs(dir.path(), runs, 2, false);
     CHECK(done.removed == said.removed);
     CHECK(done.left == std::vector<std::string>{"job_00000005: its ddprun runs"});
-    CHECK_FALSE(done.failed);
+    CHECK(done.failed.empty());
     CHECK(names_of(runs_in(dir.path())) ==
           std::vector<std::string>{"job_00000004", "job_00000003", "job_00000005"});
     CHECK(fs::exists(elsewhere / "precious"));
@@ -155,6 +171,63 @@ TEST_CASE("removing runs leaves the newest, the held, and whatever links lead to
     CHECK(fs::exists(dir / "data_0000beef"));
     CHECK_FALSE(fs::exists(dir / "job_00000007.removed"));
     CHECK(fs::is_symlink(dir / "latest"));
+}
+
+TEST_CASE("a run that another machine made is left alone unless it says that it is over") {
+    const TempDir dir;
+    make_begun(dir / "job_00000001", 1000, note_of_elsewhere());
+    {
+        RunFolder over(dir / "job_00000002", note_of_elsewhere());
+        REQUIRE(over.begin(Milliseconds(2000)).has_value());
+        REQUIRE(over.end(Milliseconds(2001), 0, "every rank exited 0").has_value());
+    }
+    make_begun(dir / "job_00000003", 3000, note_of("train.py"));
+    const std::vector<FoundRun> runs = runs_in(dir.path());
+    REQUIRE(runs.size() == 3);
+    CHECK(runs[0].state == RunState::Dead);
+    CHECK(runs[1].state == RunState::Over);
+    CHECK(runs[2].state == RunState::Elsewhere);
+    const RunsRemoved done = remove_runs(dir.path(), runs, 0, false);
+    CHECK(done.removed == std::vector<std::string>{"job_00000003", "job_00000002"});
+    REQUIRE(done.left.size() == 1);
+    CHECK(done.left[0].starts_with("job_00000001: a ddprun on gpu-07 made it, "));
+    CHECK(done.failed.empty());
+    CHECK(fs::exists(dir / "job_00000001/run.json"));
+}
+
+TEST_CASE("a run is looked at again before it is removed: its machine may just have begun it") {
+    const TempDir dir;
+    make_begun(dir / "job_00000001", 1000, note_of("train.py"));
+    const std::vector<FoundRun> runs = runs_in(dir.path());
+    REQUIRE(runs[0].state == RunState::Dead);
+    make_begun(dir / "job_00000001", 2000, note_of_elsewhere());
+    fs::create_directories(dir / "job_00000002/by-rank");  // no note yet
+    CHECK(remove_runs(dir.path(), runs, 0, false).left.size() == 1);
+    CHECK(remove_runs(dir.path(), runs_in(dir.path()), 0, false).removed.empty());
+    CHECK(runs_in(dir.path()).size() == 2);
+}
+
+TEST_CASE("machines are the same by name and boot, a container on the same kernel is another") {
+    const ddprun::MachineIdentity here{.name = "a", .boot_id = "1", .machine_id = "x"};
+    CHECK(ddprun::is_same_boot(here, here));
+    CHECK_FALSE(ddprun::is_same_boot(here, {.name = "b", .boot_id = "1", .machine_id = "x"}));
+    CHECK_FALSE(ddprun::is_same_boot(here, {.name = "a", .boot_id = "2", .machine_id = "x"}));
+    CHECK_FALSE(ddprun::is_same_boot({.name = "a"}, {.name = "a"}));
+    CHECK(ddprun::may_be_earlier_boot(here, {.name = "a", .boot_id = "2", .machine_id = "x"}));
+    CHECK(ddprun::may_be_earlier_boot(here, {.name = "a"}));  // all that an older ddprun wrote
+    CHECK_FALSE(
+        ddprun::may_be_earlier_boot(here, {.name = "a", .boot_id = "2", .machine_id = "y"}));
+    CHECK_FALSE(ddprun::may_be_earlier_boot(here, {.name = "a", .boot_id = "2"}));
+    CHECK_FALSE(
+        ddprun::may_be_earlier_boot(here, {.name = "b", .boot_id = "2", .machine_id = "x"}));
+    CHECK_FALSE(ddprun::read_machine_identity().name.empty());
+}
+
+TEST_CASE("the note of an older ddprun names its machine by its node's name") {
+    const auto note =
+        parse_run_note(R"({"program": "x", "hostname": "gpu-07#1", "started_ms": 1})");
+    REQUIRE(note);
+    CHECK(note->machine == ddprun::MachineIdentity{.name = "gpu-07"});
 }
 
 TEST_CASE("a link to the latest run that leads nowhere goes with the run") {
@@ -175,6 +248,6 @@ TEST_CASE("another user's run is neither listed nor removed") {
     REQUIRE(::chown((dir / "job_00000001").c_str(), 64123, 64123) == 0);
     CHECK(runs_in(dir.path()).empty());
     const RunsRemoved done = remove_runs(dir.path(), runs, 0, false);
-    CHECK(done.failed);
+    CHECK(done.failed.size() == 1);
     CHECK(fs::exists(dir / "job_00000001/run.json"));
 }

@@ -1,0 +1,40 @@
+#include "base/os/machine_identity.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+
+#include "base/os/read_files.hpp"
+
+namespace ddprun {
+
+namespace {
+
+std::string first_line_in(const char* path) {
+    const std::string text = read_whole(path).value_or(std::string());
+    return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+MachineIdentity read_machine_identity() {
+    std::array<char, HOST_NAME_MAX + 1> name{};
+    const bool has_name = ::gethostname(name.data(), name.size() - 1) == 0;
+    return {.name = has_name ? name.data() : "",
+            .boot_id = first_line_in("/proc/sys/kernel/random/boot_id"),
+            .machine_id = first_line_in("/etc/machine-id")};
+}
+
+bool is_same_boot(const MachineIdentity& here, const MachineIdentity& there) {
+    return !here.name.empty() && here.name == there.name && !here.boot_id.empty() &&
+           here.boot_id == there.boot_id;
+}
+
+bool may_be_earlier_boot(const MachineIdentity& here, const MachineIdentity& there) {
+    const bool is_installation_equal =
+        there.machine_id.empty() ? there.boot_id.empty() : here.machine_id == there.machine_id;
+    return !here.name.empty() && here.name == there.name && is_installation_equal;
+}
+
+}  // namespace ddprun

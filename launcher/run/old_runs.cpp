@@ -1,0 +1,92 @@
+#include "launcher/run/old_runs.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/printable.hpp"
+
+namespace ddprun::launcher {
+
+OldRuns::OldRuns(boost::asio::io_context& io, const Limits& limits, Events events)
+    : limits_(limits),
+      events_(std::move(events)),
+      program_(io, {.on_child = [this](int pid) { events_.on_child(pid); },
+                    .on_end = [this](const std::optional<siginfo_t>& end) { ended(end); }}),
+      deadline_(io) {}
+
+void OldRuns::begin(const std::string& log_dir, const std::string& run, std::size_t kept) {
+    if (const Result<void> started = start(log_dir, run, kept); !started) {
+        warn(started.error().what);
+        return;
+    }
+    is_under_way_ = true;
+}
+
+Result<void> OldRuns::start(const std::string& log_dir, const std::string& run, std::size_t kept) {
+    Result<std::string> ddpctl = program_beside_us("ddpctl");
+    if (!ddpctl) {
+        return ddpctl.error();
+    }
+    said_ = UniqueFd(::memfd_create("ddpctl clean", MFD_CLOEXEC));
+    const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (!said_.is_open() || !nothing.is_open()) {
+        return system_error(errno, "descriptors for ddpctl clean");
+    }
+    ProgramSpec spec;
+    spec.command = {*std::move(ddpctl),   "clean",     "--log-dir", log_dir, "--keep",
+                    std::to_string(kept), "--besides", run};
+    spec.fds = {FdMapping{.from = nothing.get(), .to = STDIN_FILENO},
+                FdMapping{.from = nothing.get(), .to = STDOUT_FILENO},
+                FdMapping{.from = said_.get(), .to = STDERR_FILENO}};
+    spec.dies_with_us = true;
+    return program_.start(spec, std::nullopt);
+}
+
+void OldRuns::finish(std::function<void()> on_done) {
+    if (!is_under_way_) {
+        on_done();
+        return;
+    }
+    on_done_ = std::move(on_done);
+    deadline_.expires_after(limits_.clean_end_timeout);
+    deadline_.async_wait([this](boost::system::error_code cancelled) {
+        if (!cancelled && is_under_way_) {
+            is_under_way_ = false;
+            program_.cancel();
+            std::exchange(on_done_, {})();
+        }
+    });
+}
+
+void OldRuns::ended(const std::optional<siginfo_t>& end) {
+    is_under_way_ = false;
+    if (end && (end->si_code != CLD_EXITED || end->si_status != 0)) {
+        warn(end->si_code == CLD_EXITED
+                 ? first_line()
+                 : fmt::format("ddpctl was killed by signal {}", end->si_status));
+    }
+    deadline_.cancel();
+    if (on_done_) {
+        std::exchange(on_done_, {})();
+    }
+}
+
+std::string OldRuns::first_line() const {
+    std::string text(limits_.event_text_bytes_max, '\0');
+    const ssize_t count = ::pread(said_.get(), text.data(), text.size(), 0);
+    text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+    return printable(text.substr(0, text.find('\n')), std::string::npos);
+}
+
+void OldRuns::warn(const std::string& why) {
+    events_.say(fmt::format("warning: --log-keep could not remove every run: {}", why));
+}
+
+}  // namespace ddprun::launcher

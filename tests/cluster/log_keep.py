@@ -1,0 +1,89 @@
+"""ddprun --log-keep beside the job: what takes for ever to remove delays neither its start nor, for
+long, its end.
+
+usage: log_keep.py BIN_DIR [unittest's words]
+
+Method: a copy of ddprun with a ddpctl beside it that does what a test wants. Fifos order all.
+"""
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PATIENCE_S = 120  # on a machine that has no time for it
+BIN = ""
+
+
+class LogKeep(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ddprun-keep-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        os.mkdir(self.path("bin"))
+        for program in ("ddprun", "ddprun-keeper"):
+            shutil.copy(os.path.join(BIN, program), self.path("bin"))
+        self.environment = {
+            key: value for key, value in os.environ.items()
+            if not re.match("SLURM|PET_|DDPRUN_|TORCH|KUBERNETES_", key)}
+        self.environment.update(HOME=self.folder)
+        for fifo in ("begun", "held"):
+            os.mkfifo(self.path(fifo))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def ddpctl(self, script):
+        """What ddprun finds beside itself. It says how it was called to who reads `begun`."""
+        with open(self.path("bin/ddpctl"), "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nprintf "%s\\n" "$@" > {self.path("begun")}\n{script}\n')
+        os.chmod(self.path("bin/ddpctl"), 0o755)
+
+    def run_job(self):
+        """Its worker ends only once ddpctl has begun: each waits for the other."""
+        done = subprocess.run(
+            [self.path("bin/ddprun"), "--log-dir", self.path("logs"), "--log-keep", "3",
+             "--rdzv-id", "llama", "--warm", "off", "sh", "-c", f"cat {self.path('begun')}"],
+            env=self.environment, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        words = ["clean", "--log-dir", self.path("logs"), "--keep", "2", "--besides"]
+        found = re.search("\n".join(map(re.escape, words)) + r"\n(llama_[0-9a-f]{8})\n",
+                          done.stdout)
+        self.assertTrue(found, done.stdout)
+        self.assertEqual(os.readlink(self.path("logs/latest")), found[1])
+        return done.stdout
+
+    def test_workers_start_while_it_removes_and_its_complaint_is_told(self):
+        self.ddpctl('echo "ddpctl: left /logs/llama_00000001: renaming it: no" >&2; exit 1')
+        self.assertIn("ddprun: warning: --log-keep could not remove every run: ddpctl: left "
+                      "/logs/llama_00000001: renaming it: no\n", self.run_job())
+
+    def test_what_removes_for_ever_ends_with_ddprun(self):
+        # Nothing ever writes to `held`.
+        self.ddpctl(f"exec cat {self.path('held')}")
+        self.assertNotIn("warning", self.run_job())
+        with self.assertRaises(OSError) as refused:
+            os.open(self.path("held"), os.O_WRONLY | os.O_NONBLOCK)
+        self.assertEqual(refused.exception.errno, errno.ENXIO, "it still reads")
+
+    def test_without_it_nothing_is_removed_and_no_more_is_said_than_that(self):
+        os.unlink(self.path("begun"))
+        with open(self.path("begun"), "w", encoding="utf-8"):
+            pass
+        done = subprocess.run(
+            [self.path("bin/ddprun"), "--log-dir", self.path("logs"), "--log-keep", "3",
+             "--warm", "off", "true"],
+            env=self.environment, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("warning: --log-keep could not remove every run: ", done.stdout)
+
+
+if __name__ == "__main__":
+    BIN = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,118 @@
+// Files that ddpctl reads and writes: logs that have been rotated, the bundle of a report, paths
+// that cannot be looked at.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "launcher/ctl/bundle.hpp"
+#include "launcher/ctl/local_runs.hpp"
+#include "launcher/ctl/log_reader.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace ddprun::launcher;
+using ddprun::test::TempDir;
+
+void write(const std::string& path, const std::string& text) {
+    std::ofstream(path) << text;
+}
+
+std::string read(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string last_lines(const std::string& path, std::size_t count) {
+    LogReader reader(path);
+    reader.skip_to_last(count);
+    std::string text;
+    reader.read([&text](std::string_view bytes) { text += bytes; });
+    return text;
+}
+
+unsigned mode_of(const std::string& path) {
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    return status.st_mode & 0777U;
+}
+
+}  // namespace
+
+TEST_CASE("the last lines of a log are in its full files where the newest has too few") {
+    const TempDir dir;
+    const std::string log = dir / "stdout.log";
+    write(log + ".1", "1\n2\n");
+    write(log + ".2", "3\n4\n");
+    write(log, "5\n6\n");
+    CHECK(last_lines(log, 0).empty());
+    CHECK(last_lines(log, 1) == "6\n");
+    CHECK(last_lines(log, 2) == "5\n6\n");
+    CHECK(last_lines(log, 3) == "4\n5\n6\n");
+    CHECK(last_lines(log, 4) == "3\n4\n5\n6\n");
+    CHECK(last_lines(log, 5) == "2\n3\n4\n5\n6\n");
+    CHECK(last_lines(log, 60) == "1\n2\n3\n4\n5\n6\n");
+}
+
+TEST_CASE("a log that has just begun anew, or is about to, has its last lines before") {
+    const TempDir dir;
+    const std::string log = dir / "stdout.log";
+    write(log + ".7", "1\n2\n3\n");
+    SECTION("anew") {
+        write(log, "");
+    }
+    SECTION("about to") {}
+    CHECK(last_lines(log, 0).empty());
+    CHECK(last_lines(log, 1) == "3\n");
+    CHECK(last_lines(log, 2) == "2\n3\n");
+}
+
+TEST_CASE("a last line without an end is one, and so is one that was cut by a rotation") {
+    const TempDir dir;
+    const std::string log = dir / "stdout.log";
+    write(log + ".1", "1\n2 and");
+    write(log, " on\n3");
+    CHECK(last_lines(log, 1) == "3");
+    CHECK(last_lines(log, 2) == "2 and on\n3");
+    CHECK(last_lines(log, 3) == "1\n2 and on\n3");
+}
+
+TEST_CASE("a bundle is for its user's eyes only, whatever had its name") {
+    const TempDir dir;
+    const std::string path = dir / "bundle.json";
+    write(path, "old and longer");
+    fs::permissions(path, fs::perms(0644));
+    std::ifstream opened_before(path);
+    REQUIRE(write_bundle(path, "new").has_value());
+    CHECK(mode_of(path) == 0600);
+    CHECK(read(path) == "new");
+    // Who had it open reads what was there.
+    CHECK(std::string(std::istreambuf_iterator<char>(opened_before), {}) == "old and longer");
+    REQUIRE(write_bundle(dir / "other.json", "x").has_value());
+    CHECK(mode_of(dir / "other.json") == 0600);
+    CHECK(write_bundle("/dev/null", "x").has_value());
+    CHECK(fs::is_character_file("/dev/null"));
+    fs::create_symlink(path, dir / "link");
+    CHECK_FALSE(write_bundle(dir / "link", "x").has_value());
+    CHECK_FALSE(write_bundle(dir.path(), "x").has_value());
+    CHECK_FALSE(write_bundle(dir / "nowhere/bundle.json", "x").has_value());
+    CHECK(read(path) == "new");
+    CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 3);
+}
+
+TEST_CASE("a path that cannot be looked at is no run, and nothing ends over it") {
+    const TempDir dir;
+    fs::create_symlink("circle", dir / "circle");
+    for (const std::string& path : {dir / "circle", std::string(300, 'x')}) {
+        const auto chosen = choose_run(dir.path(), path, true);
+        REQUIRE_FALSE(chosen.has_value());
+        CHECK(chosen.error().code == ddprun::ErrorCode::NotFound);
+    }
+}
