@@ -14,9 +14,13 @@ struct Limits {
     std::size_t frame_bytes_max = std::size_t{1} << 20;       ///< body of one frame
     std::size_t json_depth_max = 16;                          ///< nesting of a message
     std::size_t send_queue_bytes_max = std::size_t{8} << 20;  ///< unsent bytes per connection
-    std::size_t hello_bytes_max = 256;           ///< read from a peer that has not proved itself
-    Milliseconds hello_timeout{3000};            ///< for the whole handshake
-    std::size_t half_open_max = 2048;            ///< connections in the handshake at once
+    std::size_t hello_bytes_max = 256;  ///< read from a peer that has not proved itself
+    Milliseconds hello_timeout{3000};   ///< for the whole handshake
+    /// from the handshake to the join: two checks of a machine; who takes longer connects again
+    Milliseconds join_deadline{120000};
+    Milliseconds keepalive_after{15000};    ///< nothing heard: whether the other machine is there
+    Milliseconds keepalive_interval{5000};  ///< between these questions
+    std::size_t half_open_max = 2048;       ///< connections in the handshake at once
     std::size_t half_open_per_source_max = 512;  ///< of these, from one address
     Milliseconds half_open_grace{250};  ///< no younger one is closed to make room for another
     /// with TLS, read from a peer that has not proved itself: certificates and all
@@ -146,8 +150,10 @@ struct Limits {
     std::size_t store_wait_bytes_max = std::size_t{64} << 20;
     /// What all clients' WAITs take: 4,000 clients that each wait for 4,000 names.
     std::uint64_t store_waits_bytes_max = std::uint64_t{512} << 20;
-    std::uint64_t store_bytes_max = std::uint64_t{16} << 30;     ///< keys, values, queues together
-    std::size_t store_clients_max = 65536;                       ///< connections at once
+    std::uint64_t store_bytes_max = std::uint64_t{16} << 30;  ///< keys, values, queues together
+    std::size_t store_clients_max = 65536;                    ///< connections at once
+    /// clients behind relays, which need no connection: 16,384 nodes of 64 workers
+    std::size_t store_relayed_max = std::size_t{1} << 20;
     std::size_t store_reply_bytes_max = std::size_t{256} << 20;  ///< queued for one slow reader
     /// Copies of replies that all slow readers together leave unread; big values are not copied.
     std::uint64_t store_unread_bytes_max = std::uint64_t{2} << 30;

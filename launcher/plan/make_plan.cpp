@@ -23,8 +23,8 @@ UsageError as_usage_error(const Error& error) {
 Result<void> fill(const CommandLine& line, const Surroundings& surroundings, LaunchPlan& plan) {
     for (const auto take :
          {take_without_effect, take_place, take_settings, take_leaving, take_meeting, take_tls,
-          take_interface, take_slots, take_place_slots, take_placement, take_output, take_debugging,
-          take_watching, take_program}) {
+          take_interface, take_slots, take_place_slots, check_store_room, take_placement,
+          take_output, take_debugging, take_watching, take_program}) {
         if (Result<void> taken = take(line, surroundings, plan); !taken) {
             return taken;
         }

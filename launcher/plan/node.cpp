@@ -3,6 +3,7 @@
 #include <cctype>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -348,6 +349,28 @@ Result<void> take_slots(const CommandLine& line, const Surroundings& surrounding
     }
     plan.slots = slots;
     return {};
+}
+
+Result<void> check_store_room(const CommandLine& /*line*/, const Surroundings& /*surroundings*/,
+                              LaunchPlan& plan) {
+    const auto workers = static_cast<std::uint64_t>(plan.settings.max_nodes) *
+                         static_cast<std::uint64_t>(plan.slots);
+    const Limits limits;
+    const std::size_t most =
+        plan.relays_store ? limits.store_relayed_max : limits.store_clients_max;
+    if (workers <= most) {
+        return {};
+    }
+    return Error{
+        ErrorCode::InvalidArgument,
+        fmt::format(
+            "--nnodes {} with --nproc-per-node {}: {} workers are more than the {} that the "
+            "workers' store serves {}",
+            plan.settings.max_nodes, plan.slots, workers, most,
+            plan.relays_store
+                ? "behind relays; start fewer"
+                : "directly; add --store-relay on, on every node: then a node's workers "
+                  "share one connection")};
 }
 
 Result<void> take_output(const CommandLine& line, const Surroundings& surroundings,

@@ -47,6 +47,12 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> take_place_slots(const CommandLine& line,
                                             const Surroundings& surroundings, LaunchPlan& plan);
 
+/// Each worker has a connection to the workers' store. Beyond its limit the last ones would never
+/// finish init_process_group(). Of nodes that start another number of workers nothing is known
+/// here.
+[[nodiscard]] Result<void> check_store_room(const CommandLine& line,
+                                            const Surroundings& surroundings, LaunchPlan& plan);
+
 /// What each worker of this node has of it: device, CPUs, threads.
 [[nodiscard]] Result<void> take_placement(const CommandLine& line, const Surroundings& surroundings,
                                           LaunchPlan& plan);

@@ -162,13 +162,29 @@ asio::awaitable<void> Server::carry(Session& session) {
     session.state = Session::Secured{};
     const bool is_agent = session.handshake.role() == PeerRole::Agent;
     std::function<void(std::string_view)> on_body = listener_of(session);
-    if (!is_agent) {
+    if (is_agent) {
+        expect_join(session);
+    } else {
         session.limit(options_.limits.hello_timeout);
     }
     const ConnectionEnd how = co_await session.connection.carry(std::move(on_body));
     if (is_agent) {
         ended(session, how);
     }
+}
+
+// Who has proved itself and joins nothing would keep a daemon that ends when idle for ever. One
+// whose machine is still being checked comes again.
+void Server::expect_join(Session& session) {
+    session.deadline.expires_after(options_.limits.join_deadline);
+    session.deadline.async_wait([this, &session](error_code cancelled) {
+        const bool has_joined = !std::holds_alternative<Session::Secured>(session.state) ||
+                                (lobby_ && lobby_->is_waiting(session.id));
+        if (!cancelled && !has_joined) {
+            session.connection.fail(fmt::format("it joined no job within {} s of its handshake",
+                                                options_.limits.join_deadline.count() / 1000));
+        }
+    });
 }
 
 // ---------------------------------------------------------------------------------------- messages

@@ -106,6 +106,7 @@ private:
     // server.cpp: starting, messages, the end
     boost::asio::awaitable<void> serve(Session& session, Instant deadline);
     boost::asio::awaitable<void> carry(Session& session);
+    void expect_join(Session& session);
     [[nodiscard]] JobHooks make_hooks();
     [[nodiscard]] ProgressWatch::Hooks make_progress_hooks();
     [[nodiscard]] WorkersReading::Hooks make_reading_hooks();

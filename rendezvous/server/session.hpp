@@ -49,7 +49,7 @@ struct Session {
 
     const ConnectionId id;
     Connection connection;
-    boost::asio::steady_timer deadline;  ///< of the handshake
+    boost::asio::steady_timer deadline;  ///< of the handshake, then of its first words
     const std::string peer;              ///< its address, for the log
     RendezvousHandshake handshake;
     const std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here

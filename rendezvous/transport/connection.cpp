@@ -55,6 +55,14 @@ void Connection::tune() {
     // Beats are always under way, so unanswered bytes mean a dead machine or network.
     const auto timeout = static_cast<unsigned int>((3 * limits_.lease).count());
     ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
+    // Who waits for a leader to be known neither beats nor is told anything: the kernel asks for
+    // it.
+    const auto seconds_of = [](Milliseconds time) { return static_cast<int>(time.count() / 1000); };
+    const int idle = seconds_of(limits_.keepalive_after);
+    const int interval = seconds_of(limits_.keepalive_interval);
+    ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
     socket_.non_blocking(true, ignored);
 }
 

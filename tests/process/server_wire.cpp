@@ -2,8 +2,10 @@
 // and what both sides make of a connection that ends.
 
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/write.hpp>
 
+#include "rendezvous/transport/connection.hpp"
 #include "rendezvous/wire/handshake.hpp"
 #include "tests/process/server_fixture.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
@@ -423,6 +426,49 @@ TEST_CASE("an idle daemon ends when nobody joined in time") {
     Stranger stranger(io, visited.port);
     run_until(io, [&] { return visited.has_ended; });
     REQUIRE(visited.has_logged("nobody came"));
+}
+
+TEST_CASE("an agent that proves itself and joins nothing is reset, and a daemon ends without it") {
+    boost::asio::io_context io;
+    Daemon daemon(io, {.limits = {.join_deadline = Milliseconds(50)},
+                       .exits_when_idle = true,
+                       .idle_start_timeout = Milliseconds(10)});
+    Agent silent(io, {.port = daemon.port, .joins = false});
+    run_until(io, [&] { return silent.downs.size() == 1; });
+    REQUIRE(silent.ups == 1);
+    REQUIRE(daemon.has_logged("it joined no job within"));
+    silent.client->stop([] {});
+    run_until(io, [&] { return daemon.has_ended; });
+}
+
+TEST_CASE("who has joined, or waits for a leader to join, is not reset for not having joined") {
+    boost::asio::io_context io;
+    const Limits hasty{.join_deadline = Milliseconds(50), .lease = Milliseconds(3600000)};
+    const bool waits = GENERATE(false, true);
+    const Daemon daemon(io, {.limits = hasty, .is_one_of_several = waits});
+    const Agent agent(io, {.port = daemon.port, .nodes = 2, .limits = hasty});
+    run_until(io, [&] { return agent.ups == 1; });
+    // Its time begins later, and so ends later.
+    const Agent silent(io, {.port = daemon.port, .node = "silent", .joins = false});
+    run_until(io, [&] { return !silent.downs.empty(); });
+    REQUIRE(daemon.has_logged("it joined no job within"));
+    REQUIRE(agent.downs.empty());
+}
+
+TEST_CASE("a connection asks for its peer when that says nothing for long") {
+    boost::asio::io_context io;
+    boost::asio::ip::tcp::acceptor acceptor(io, {boost::asio::ip::address_v4::loopback(), 0});
+    boost::asio::ip::tcp::socket socket(io);
+    socket.connect(acceptor.local_endpoint());
+    Connection connection(std::move(socket), Limits{.keepalive_after = Milliseconds(7000)});
+    connection.tune();
+    int value = 0;
+    socklen_t size = sizeof(value);
+    const int fd = connection.socket().native_handle();
+    REQUIRE(::getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &value, &size) == 0);
+    REQUIRE(value == 1);
+    REQUIRE(::getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &value, &size) == 0);
+    REQUIRE(value == 7);
 }
 
 TEST_CASE("the death of an agent's process is noticed long before its lease ends") {

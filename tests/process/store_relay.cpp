@@ -120,6 +120,31 @@ TEST_CASE("clients of a relay share one connection to the store") {
     CHECK(ask(direct, get("k"), 9) == text("v"));
 }
 
+TEST_CASE("clients of a relay take no connection of those that the store has") {
+    Limits limits;
+    limits.store_clients_max = 2;
+    limits.store_relayed_max = 3;
+    Server server(kLoopback, limits);
+    server.serve();
+    StoreClientSocket relay = enter_as_relay(server);
+    REQUIRE(relay.send(clients({1, 2, 3}) + kEnter + clients({1, 2, 3}) +
+                       of_number(StoreOpcode::Add, "n", 1)));
+    const std::string counted =
+        replied({1}, number(1)) + replied({2}, number(2)) + replied({3}, number(3));
+    CHECK(receive_like(relay, counted) == counted);
+    StoreClientSocket direct = server.enter();
+    CHECK(ask(direct, ping(3), 4) == nonce(3));
+    // One of each more is too many, until another one has gone.
+    StoreClientSocket refused = server.connect();
+    CHECK(refused.receive_all().empty());
+    REQUIRE(relay.send(clients({4}) + kEnter));
+    CHECK(receive_like(relay, replied({4}, "")) == replied({4}, ""));
+    REQUIRE(relay.send(clients({2}) + kLeave));
+    CHECK(receive_like(relay, replied({2}, "")) == replied({2}, ""));
+    REQUIRE(relay.send(clients({5}) + kEnter + clients({5}) + ping(9)));
+    CHECK(receive_like(relay, replied({5}, nonce(9))) == replied({5}, nonce(9)));
+}
+
 TEST_CASE("each client of a relay waits on its own") {
     RelayedStore stores;
     stores.store().serve();

@@ -363,3 +363,17 @@ TEST_CASE("the secret's file is checked where a secret is needed") {
           "--secret-file /etc/secret: contradicts --insecure; leave one out");
     CHECK(plan_of("--secret-file /nope").is_single_node);
 }
+
+TEST_CASE("more workers than the store serves are refused, and a relay is named") {
+    const std::string at = " --rdzv-id j --rdzv-endpoint head";
+    const std::string many = "--nnodes 10000 --nproc-per-node 8" + at;
+    CHECK(refusal_of(many) ==
+          "--nnodes 10000 with --nproc-per-node 8: 80000 workers are more than the 65536 that the "
+          "workers' store serves directly; add --store-relay on, on every node: then a node's "
+          "workers share one connection");
+    CHECK(plan_of(many + " --store-relay on").relays_store);
+    CHECK(plan_of("--nnodes 8192 --nproc-per-node 8" + at).slots == 8);
+    CHECK(refusal_of("--nnodes 1:8193 --nproc-per-node 8" + at).find("65544") != std::string::npos);
+    CHECK(refusal_of("--nnodes 16384 --nproc-per-node 65 --store-relay on" + at)
+              .find("behind relays; start fewer") != std::string::npos);
+}

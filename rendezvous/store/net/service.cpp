@@ -273,8 +273,10 @@ StoreSession* StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
                            "the job (NAT, a sidecar), start with --store-admit any");
         return nullptr;
     }
-    if (connected() >= limits_.store_clients_max) {
-        refuse(peer, fmt::format("{} clients are connected, and that is the limit", connected()));
+    if (const std::size_t direct = connected() - relayed_; direct >= limits_.store_clients_max) {
+        refuse(peer, fmt::format("{} clients are connected, and that is the limit; with "
+                                 "--store-relay on a node needs one connection",
+                                 direct));
         return nullptr;
     }
     const StoreClient client = take_number();
@@ -393,6 +395,7 @@ void StoreService::disconnect_dropped() {
         --counts_.connected;
         backend_->disconnected(number, replies_);
         if (client.relay != nullptr) {
+            --relayed_;
             forget_relayed(client);
         } else {
             client.session->close();
@@ -450,11 +453,12 @@ Result<void> StoreService::enter(StoreSession& relay, std::uint32_t number) {
     const StoreClient client = take_number();
     static_cast<void>(relay.relayed().enter(number, client));
     clients_[client.value()] = {.session = nullptr, .relay = &relay, .number = number};
-    if (connected() > limits_.store_clients_max) {
+    if (++relayed_ > limits_.store_relayed_max) {
         relay.relayed().leave(number);
-        cut_off(client, Error{ErrorCode::LimitExceeded,
-                              fmt::format("{} clients are connected, and that is the limit",
-                                          limits_.store_clients_max)});
+        cut_off(client,
+                Error{ErrorCode::LimitExceeded,
+                      fmt::format("{} clients of relays are connected, and that is the limit",
+                                  limits_.store_relayed_max)});
     }
     return {};
 }

@@ -132,6 +132,7 @@ private:
     StoreReplies replies_;
     std::vector<Client> clients_;  ///< by client number
     std::vector<StoreClient> free_numbers_;
+    std::size_t relayed_ = 0;  ///< of these clients, those of relays, which have no connection
     std::vector<StoreClient> dropped_;
     std::vector<StoreSession*> owed_frames_;             ///< relays that are to be sent some
     std::vector<std::unique_ptr<StoreSession>> closed_;  ///< until the event is over
