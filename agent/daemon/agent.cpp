@@ -142,10 +142,10 @@ void Agent::start_link() {
         if (options_.supervisor.interface && options_.supervisor.interface->follows_link) {
             up.interface = interface_with(network_interfaces(), up.local_address);
         }
-        feed(std::move(up));
+        hear_of_link(std::move(up));
     };
     events.on_down = [this](std::string why, bool is_final) {
-        feed(LinkDown{std::move(why), is_final});
+        hear_of_link(LinkDown{std::move(why), is_final});
     };
     events.on_message = [this](rdzv::RendezvousMessage message) {
         if (standbys_ && std::holds_alternative<rdzv::Waiting>(message)) {
@@ -157,14 +157,33 @@ void Agent::start_link() {
         const bool is_last = std::holds_alternative<rdzv::Verdict>(message) ||
                              std::holds_alternative<rdzv::Released>(message);
         if (is_last) {
-            // This node goes then: who follows its logs has the last lines before.
-            events_->finish_reading(
-                [this, message] { feed(FromRendezvous{rdzv::RendezvousMessage(message)}); });
-            return;
+            hear_last(FromRendezvous{std::move(message)});
+        } else {
+            feed(FromRendezvous{std::move(message)});
         }
-        feed(FromRendezvous{std::move(message)});
     };
     link_->start(std::move(events));
+}
+
+/// This node goes when it has taken `last`: readers of its logs get the last lines before that.
+void Agent::hear_last(Input last) {
+    held_back_.push_back(std::move(last));
+    if (held_back_.size() == 1) {
+        events_->finish_reading([this] {
+            for (Input& input : std::exchange(held_back_, {})) {
+                feed(std::move(input));
+            }
+        });
+    }
+}
+
+/// A link that goes while a verdict is held back goes after it: the verdict has come.
+void Agent::hear_of_link(Input change) {
+    if (held_back_.empty()) {
+        feed(std::move(change));
+    } else {
+        held_back_.push_back(std::move(change));
+    }
 }
 
 /// The keepers are told apart by the order in which they were started.
@@ -540,6 +559,9 @@ void Agent::start_workers(StartWorkers start) {
         const Rank rank(base_rank.value() + spec.local_rank.value());
         Result<OutputPipes> opened =
             output_->open(number, spec.local_rank, rank, world_size, spec.log_dir);
+        if (!opened) {
+            say(fmt::format("rank {} cannot be started: {}", rank.value(), opened.error().what));
+        }
         pipes.push_back(opened ? std::move(*opened) : OutputPipes{});
     }
     generation_->await_folders(std::move(pipes));

@@ -83,6 +83,8 @@ public:
 
 private:
     void start_link();
+    void hear_last(Input last);
+    void hear_of_link(Input change);
     [[nodiscard]] KeeperHandle::Events keeper_events(int keeper);
     void start_standbys();
     [[nodiscard]] Result<void> open_spare();
@@ -143,6 +145,9 @@ private:
     std::function<void(int)> on_exit_;
 
     std::deque<Input> inputs_;  ///< bounded: one step answers with at most one input per effect
+    /// The verdict or release that waits for readers of the logs, and what the link did since;
+    /// bounded by the time they have and by the pauses between attempts to connect.
+    std::deque<Input> held_back_;
     bool is_feeding_ = false;
     bool has_ended_ = false;
     bool is_finished_ = false;  ///< nothing of this node's processes is waited for

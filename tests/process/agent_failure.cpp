@@ -1,6 +1,7 @@
 // A failure is reported when it is known, whatever the disk does; what the worker left behind
-// follows. Method: an agent with real processes, and a rendezvous that is this test. The log of the
-// worker's stderr is a FIFO that nobody reads: the output thread stands still in a write to it.
+// follows. A verdict counts, whatever the link does after it. Method: an agent with real processes,
+// and a rendezvous that is this test. The log of the worker's stderr is a FIFO that nobody reads:
+// the output thread stands still in a write to it.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -98,4 +99,47 @@ TEST_CASE("a failure is reported while the disk holds up the last words, which f
     CHECK(reports[0].evidence.stderr_tail.empty());
     CHECK(reports[1].evidence.exit_code == 3);
     CHECK(reports[1].evidence.stderr_tail.ends_with("xdone\n"));
+}
+
+TEST_CASE("a verdict that waits for readers of the logs counts though the link goes meanwhile") {
+    const test::TempDir dir;
+    const UniqueFd console(::open((dir / "console").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    REQUIRE(console.is_open());
+    AgentOptions options = options_for(dir, "echo words; exit 3", console.get());
+    options.supervisor.rendezvous_lost_timeout = Milliseconds(50);
+    int exit_code = -1;
+    std::string read;
+    boost::asio::io_context io(1);
+    TestLink* link = nullptr;
+    const auto on_message = [&](const rdzv::AgentMessage& message) {
+        if (std::holds_alternative<rdzv::Join>(message)) {
+            link->tell(rdzv::Accepted{.run_token = "run"});
+            rdzv::Start start{.generation = Generation(1), .digest = "d"};
+            start.store = {"127.0.0.1", 0};
+            link->tell(start);
+        } else if (std::holds_alternative<rdzv::WorkerFailed>(message)) {
+            link->tell(rdzv::ReadWorkers{.reader = 1, .follows = true});
+        } else if (const auto* piece = std::get_if<rdzv::WorkersRead>(&message)) {
+            read += piece->bytes + piece->error;
+            link->tell(rdzv::Stop{.generation = Generation(1)});
+        } else if (std::holds_alternative<rdzv::Stopped>(message)) {
+            link->tell(rdzv::Verdict{.kind = rdzv::VerdictKind::Failed, .exit_code = 3});
+            link->go_down("reset");
+            // The reader may send its last piece only now: the verdict has waited until here.
+            link->tell(rdzv::ReadOn{.reader = 1});
+        }
+    };
+    auto owned = std::make_unique<TestLink>(io, on_message);
+    link = owned.get();
+    Agent agent(io, std::move(options), std::move(owned));
+    REQUIRE(agent
+                .start([&](int code) {
+                    exit_code = code;
+                    io.stop();
+                })
+                .has_value());
+    io.run();
+    INFO(test::read_file(dir / "console"));
+    CHECK(read.find("words") != std::string::npos);
+    CHECK(exit_code == 3);
 }

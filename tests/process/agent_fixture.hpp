@@ -39,6 +39,9 @@ public:
         boost::asio::post(io_,
                           [this, message = std::move(message)] { events_.on_message(message); });
     }
+    void go_down(std::string why) {
+        boost::asio::post(io_, [this, why = std::move(why)] { events_.on_down(why, false); });
+    }
 
 private:
     boost::asio::io_context& io_;
