@@ -25,7 +25,8 @@ PURE = ("base/", "worker_runtime/contract/", "rendezvous/wire/", "rendezvous/cor
 TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_journal.cpp",
                 "rendezvous/server/log_writer", "agent/output/worker_output",
-                "agent/daemon/life_watch", "worker_runtime/torch/peer_watch", "tests/")
+                "agent/daemon/life_watch", "worker_runtime/torch/peer_watch", "tests/",
+                "base/os/file_look.")
 
 # (rule, pattern on code without comments and strings, what to do, where it applies)
 BANNED = [
@@ -45,7 +46,8 @@ BANNED = [
     ("sleep", r"\b(sleep_for|sleep_until|usleep|nanosleep|(?<![.\w])sleep)\s*\(",
      "wait for the event itself, with a deadline", lambda path: True),
     ("thread", r"\bstd::(thread|jthread|async)\b|\bpthread_create\b",
-     "threads are only the store's, the journal's, the logs', the life and the peer watch's",
+     "threads are only the store's, the journal's, the logs', the life and the peer watch's, and "
+     "FileLook's",
      lambda path: not path.startswith(THREAD_FILES)),
     ("detach", r"\bdetach\s*\(", "own it and wait for it; only where workers are spawned",
      # Tensors have a detach(), too.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <utility>
 
@@ -28,28 +29,32 @@ StoreHost::StoreHost(const Limits& limits, Server server, std::uint16_t port,
     : limits_(limits), kind_(server), port_(port), say_(std::move(say)), server_(limits, say_) {}
 
 Result<StoreAddress> StoreHost::open(const std::string& host) {
-    if (std::holds_alternative<OpenForAll>(readiness_)) {
-        return StoreAddress{host, port_};
+    if (!std::holds_alternative<OpenForAll>(readiness_)) {
+        Result<rdzv::StoreSocket> opened = kind_ == Server::Rank0
+                                               ? rdzv::keep_port_for_store(host, port_)
+                                               : rdzv::listen_for_store(host, port_);
+        if (!opened) {
+            return opened.error();
+        }
+        if (port_ == 0) {
+            readiness_ = OpenOnce{.socket = std::move(opened->fd)};
+            return StoreAddress{host, opened->port};
+        }
+        readiness_ = OpenForAll{.socket = std::move(opened->fd), .next = {}};
     }
-    Result<rdzv::StoreSocket> opened = kind_ == Server::Rank0
-                                           ? rdzv::keep_port_for_store(host, port_)
-                                           : rdzv::listen_for_store(host, port_);
-    if (!opened) {
-        return opened.error();
+    OpenForAll& fixed = std::get<OpenForAll>(readiness_);
+    fixed.next.reset(fcntl(fixed.socket.get(), F_DUPFD_CLOEXEC, 0));
+    if (!fixed.next.is_open()) {
+        return system_error(
+            errno, fmt::format("no descriptor for a store on {}:{} (ulimit -n)", host, port_));
     }
-    if (port_ != 0) {
-        readiness_ = OpenForAll{.socket = std::move(opened->fd)};
-    } else {
-        readiness_ = OpenOnce{.socket = std::move(opened->fd)};
-    }
-    return StoreAddress{host, opened->port};
+    return StoreAddress{host, port_};
 }
 
 void StoreHost::serve(ServeStore order) {
     UniqueFd socket;
-    if (const OpenForAll* fixed = std::get_if<OpenForAll>(&readiness_)) {
-        // The port outlives the generation, its store does not.
-        socket.reset(fcntl(fixed->socket.get(), F_DUPFD_CLOEXEC, 0));
+    if (OpenForAll* fixed = std::get_if<OpenForAll>(&readiness_)) {
+        socket = std::move(fixed->next);
     } else if (OpenOnce* once = std::get_if<OpenOnce>(&readiness_)) {
         socket = std::move(once->socket);
         readiness_ = NotOpen{};

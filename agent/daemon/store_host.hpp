@@ -28,8 +28,8 @@ public:
     /// `port`: 0, the kernel chooses one anew for each generation.
     StoreHost(const Limits& limits, Server server, std::uint16_t port, rdzv::StoreServer::Say say);
 
-    /// Answers OpenStore: where it listens, or rank 0 will. The error says address, port and
-    /// reason.
+    /// Answers OpenStore, before each generation: where it listens, or rank 0 will. The error says
+    /// address, port and reason.
     [[nodiscard]] Result<StoreAddress> open(const std::string& host);
 
     /// On the socket that open() made; one on a port that is not fixed is used up by this. For
@@ -66,9 +66,10 @@ private:
     struct OpenOnce {
         UniqueFd socket;
     };
-    /// On the fixed port, for all generations.
+    /// On the fixed port, for all generations: the port outlives a generation, its store does not.
     struct OpenForAll {
         UniqueFd socket;
+        UniqueFd next;  ///< a copy, for the next generation's store
     };
 
     const Limits limits_;

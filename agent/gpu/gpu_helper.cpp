@@ -50,7 +50,7 @@ void GpuHelper::ask(const std::string& question, Milliseconds timeout, Answer on
 }
 
 Result<void> GpuHelper::start() {
-    Result<std::string> program = program_beside_us("ddprun-gpu-use");
+    Result<std::string> program = path_beside_us("ddprun-gpu-use");
     if (!program) {
         return program.error();
     }
@@ -65,6 +65,7 @@ Result<void> GpuHelper::start() {
     const UniqueFd its(fds[1]);
     ProgramSpec spec;
     spec.command = {std::move(*program)};
+    spec.may_be_slow = true;
     spec.fds = {FdMapping{.from = its.get(), .to = STDIN_FILENO},
                 FdMapping{.from = its.get(), .to = STDOUT_FILENO}};
     const Result<void> started = program_.start(spec, std::nullopt);

@@ -13,8 +13,15 @@ namespace ddprun::agent {
 
 CheckpointReader::CheckpointReader(boost::asio::io_context& io, Events events)
     : program_(
-          io, {.on_child = [this](int pid) { events_.on_child(pid); },
-               .on_end = [this](const std::optional<siginfo_t>& /*end*/) { is_reading_ = false; }}),
+          io,
+          {.on_child = [this](int pid) { events_.on_child(pid); },
+           .on_end =
+               [this](const std::optional<siginfo_t>& end) {
+                   is_reading_ = false;
+                   if (end && was_not_executed(*end)) {
+                       say_failure("ddprun-readahead cannot be executed; install it beside ddprun");
+                   }
+               }}),
       timer_(io, [this] { begin(); }),
       events_(std::move(events)) {}
 
@@ -49,14 +56,19 @@ void CheckpointReader::begin() {
     }
     const Result<void> started = start();
     is_reading_ = started.has_value();
-    if (!started && !std::exchange(has_failed_, true)) {
-        events_.say(
-            fmt::format("no checkpoint is read ahead of the workers: {}", started.error().what));
+    if (!started) {
+        say_failure(started.error().what);
+    }
+}
+
+void CheckpointReader::say_failure(const std::string& why) {
+    if (!std::exchange(has_failed_, true)) {
+        events_.say(fmt::format("no checkpoint is read ahead of the workers: {}", why));
     }
 }
 
 Result<void> CheckpointReader::start() {
-    Result<std::string> program = program_beside_us("ddprun-readahead");
+    Result<std::string> program = path_beside_us("ddprun-readahead");
     if (!program) {
         return program.error();
     }
@@ -64,6 +76,7 @@ Result<void> CheckpointReader::start() {
     spec.command = {*std::move(program)};
     spec.command.insert(spec.command.end(), places_.begin(), places_.end());
     spec.dies_with_us = true;
+    spec.may_be_slow = true;
     return program_.start(spec, ReadAheadLimits().read_ahead_timeout);
 }
 

@@ -38,6 +38,7 @@ public:
 private:
     void begin();
     [[nodiscard]] Result<void> start();
+    void say_failure(const std::string& why);
 
     TimedProgram program_;
     DeadlineTimer timer_;

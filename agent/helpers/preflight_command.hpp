@@ -7,13 +7,14 @@
 
 #include "agent/process/timed_program.hpp"
 #include "base/instant.hpp"
+#include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 
 namespace ddprun::agent {
 
 /// Runs the site's own check of this machine (--preflight-command) by the shell, as a child of this
-/// process with its environment, stdout and stderr. It is killed when its time is up. Owned and
-/// called by the agent's thread.
+/// process with its environment, stdout and stderr. It is killed with its process group when its
+/// time is up, or when this process dies. Owned and called by the agent's thread.
 class PreflightCommand {
 public:
     struct Events {
@@ -30,13 +31,15 @@ public:
     void run();
 
     /// Kills what runs; there is no on_done any more.
-    void cancel() { program_.cancel(); }
+    void cancel();
 
 private:
     [[nodiscard]] Result<void> start();
+    void release();
 
     boost::asio::io_context& io_;
     TimedProgram program_;
+    UniqueFd lifeline_;  ///< closed without a word: this process has died, and so does its group
     std::string command_;
     Milliseconds timeout_;
     Events events_;

@@ -39,6 +39,10 @@ void StackSaver::say_how_it_ended(const std::optional<siginfo_t>& end) {
         events_.say("saving the workers' stacks took too long; what is there is kept");
     } else if (end->si_code == CLD_EXITED && end->si_status == kStacksWithoutPySpy) {
         events_.say(no_py_spy_text(worker_program_));
+    } else if (was_not_executed(*end)) {
+        events_.say(
+            fmt::format("no stacks are saved: {} cannot be executed; install it beside ddprun",
+                        kStacksProgram));
     }
 }
 
@@ -59,6 +63,7 @@ Result<void> StackSaver::start(const SaveStacks& order, const std::map<LocalRank
     }
     ProgramSpec spec;
     spec.command = *std::move(command);
+    spec.may_be_slow = true;
     return program_.start(spec, limits_.stacks_timeout);
 }
 

@@ -121,7 +121,7 @@ void WorkersReaders::hear(const rdzv::ReadWorkers& message) {
 }
 
 Result<void> WorkersReaders::start(Reader& reader, const rdzv::ReadWorkers& message) {
-    Result<std::string> ddpctl = program_beside_us("ddpctl");
+    Result<std::string> ddpctl = path_beside_us("ddpctl");
     if (!ddpctl) {
         return ddpctl.error();
     }
@@ -137,6 +137,7 @@ Result<void> WorkersReaders::start(Reader& reader, const rdzv::ReadWorkers& mess
                 FdMapping{.from = out->second.get(), .to = STDOUT_FILENO},
                 FdMapping{.from = out->second.get(), .to = STDERR_FILENO}};
     spec.dies_with_us = true;
+    spec.may_be_slow = true;
     if (Result<void> started = reader.child->start(spec); !started) {
         return started;
     }

@@ -3,60 +3,108 @@
 #include <sys/inotify.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
 #include <fmt/format.h>
 
 #include "base/os/shared_file_system.hpp"
-#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
+
+namespace {
+
+std::string folder_of(const std::string& path) {
+    return path.substr(0, path.rfind('/') + 1);
+}
+
+}  // namespace
 
 FileNotice::FileNotice(boost::asio::io_context& io, const Limits& limits, std::string path,
                        NoticeEvents events)
     : limits_(limits),
       path_(std::move(path)),
-      folder_(path_.substr(0, path_.rfind('/') + 1)),
+      folder_(folder_of(path_)),
       name_(path_.substr(path_.rfind('/') + 1)),
       events_(std::move(events)),
       watch_(io),
-      pause_(io) {}
+      pause_(io),
+      patience_(io),
+      look_(io) {}
 
 void FileNotice::start() {
-    const std::string why = begin_to_watch();
-    if (!why.empty()) {
-        watch_by_looking(why);
-    }
-    // It may have been there before anybody watched.
-    look();
+    look_.ask<Begun>(
+        [path = path_, bytes_max = limits_.drain_text_bytes_max] {
+            return begin_to_watch(path, bytes_max);
+        },
+        [this](std::optional<Begun> begun) { has_begun(std::move(begun)); });
+    await_answer();
 }
 
 void FileNotice::stop() {
+    is_stopped_ = true;
     boost::system::error_code ignored;
     watch_.close(ignored);
     pause_.cancel();
+    patience_.cancel();
 }
 
-/// Empty, or why nothing will be told.
-std::string FileNotice::begin_to_watch() {
-    if (is_on_shared_file_system(folder_)) {
-        return "inotify does not see what other machines write there";
+/// On the thread of the look.
+FileNotice::Begun FileNotice::begin_to_watch(const std::string& path, std::size_t bytes_max) {
+    Begun begun;
+    const std::string folder = folder_of(path);
+    if (is_on_shared_file_system(folder)) {
+        begun.why = "inotify does not see what other machines write there";
+    } else {
+        begun.watch.reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+        constexpr std::uint32_t kComing = IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE;
+        if (!begun.watch.is_open() ||
+            ::inotify_add_watch(begun.watch.get(), folder.c_str(),
+                                kComing | IN_DELETE_SELF | IN_MOVE_SELF) < 0) {
+            begun.why = fmt::format("inotify cannot watch {}: {}", folder,
+                                    std::generic_category().message(errno));
+            begun.watch.reset();
+        }
     }
-    UniqueFd made(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-    constexpr std::uint32_t kComing = IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE;
-    if (!made.is_open() || ::inotify_add_watch(made.get(), folder_.c_str(),
-                                               kComing | IN_DELETE_SELF | IN_MOVE_SELF) < 0) {
-        return fmt::format("inotify cannot watch {}: {}", folder_,
-                           std::generic_category().message(errno));
+    begun.seen = see(path, bytes_max);
+    return begun;
+}
+
+/// On the thread of the look.
+FileNotice::Seen FileNotice::see(const std::string& path, std::size_t bytes_max) {
+    Seen seen;
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+        return seen;
     }
-    watch_.assign(made.release());
-    await_events();
-    return {};
+    seen.is_there = true;
+    if (S_ISREG(status.st_mode)) {
+        std::ifstream file(path);
+        seen.line.resize(bytes_max);
+        file.read(seen.line.data(), static_cast<std::streamsize>(seen.line.size()));
+        seen.line.resize(static_cast<std::size_t>(file.gcount()));
+        seen.line.resize(std::min(seen.line.find('\n'), seen.line.size()));
+    }
+    return seen;
+}
+
+void FileNotice::has_begun(std::optional<Begun> begun) {
+    if (is_stopped_) {
+        return;
+    }
+    if (begun && begun->watch.is_open()) {
+        watch_.assign(begun->watch.release());
+        await_events();
+    } else {
+        watch_by_looking(begun ? begun->why : "no thread can be had to watch it");
+    }
+    take(begun ? std::optional(std::move(begun->seen)) : std::nullopt);
 }
 
 void FileNotice::await_events() {
@@ -108,20 +156,41 @@ void FileNotice::look_again_later() {
 }
 
 void FileNotice::look() {
-    struct stat status {};
-    if (::stat(path_.c_str(), &status) != 0) {
+    if (look_.is_asked()) {
+        is_look_due_ = true;
         return;
     }
-    std::string line;
-    if (S_ISREG(status.st_mode)) {
-        std::ifstream file(path_);
-        line.resize(limits_.drain_text_bytes_max);
-        file.read(line.data(), static_cast<std::streamsize>(line.size()));
-        line.resize(static_cast<std::size_t>(file.gcount()));
-        line.resize(std::min(line.find('\n'), line.size()));
+    is_look_due_ = false;
+    look_.ask<Seen>(
+        [path = path_, bytes_max = limits_.drain_text_bytes_max] { return see(path, bytes_max); },
+        [this](std::optional<Seen> seen) { take(std::move(seen)); });
+    await_answer();
+}
+
+void FileNotice::take(std::optional<Seen> seen) {
+    patience_.cancel();
+    if (is_stopped_) {
+        return;
     }
-    events_.on_notice(
-        LeaveNotice{.why = path_ + " is there", .gone_at = deadline_in(line, read_clocks())});
+    if (seen && seen->is_there) {
+        events_.on_notice(LeaveNotice{.why = path_ + " is there",
+                                      .gone_at = deadline_in(seen->line, read_clocks())});
+    }
+    if (is_look_due_) {
+        look();
+    }
+}
+
+void FileNotice::await_answer() {
+    patience_.expires_after(limits_.drain_look_every);
+    patience_.async_wait([this](boost::system::error_code cancelled) {
+        if (!cancelled && look_.is_asked()) {
+            events_.say(fmt::format(
+                "--drain-on file:{}: its file system has not answered for {} s: a notice there "
+                "is heard when it does; look at the mount",
+                path_, limits_.drain_look_every.count() / 1000));
+        }
+    });
 }
 
 }  // namespace ddprun::agent

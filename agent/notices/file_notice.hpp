@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -10,13 +11,16 @@
 
 #include "agent/notices/notice_events.hpp"
 #include "base/limits.hpp"
+#include "base/os/file_look.hpp"
+#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 
 /// Waits for a file to be there, which means that this node must go; its first line may tell the
 /// deadline. The kernel tells of it, or, where others may write it unseen (a network's file system,
 /// a folder that is not there yet), it is looked at every Limits::drain_look_every, which is said.
-/// Owned and called by the agent's thread; outlives the run of `io`.
+/// A file system that does not answer as long is said, and holds up nothing else. Owned and called
+/// by the agent's thread; outlives the run of `io`.
 class FileNotice final : public DrainNotice {
 public:
     FileNotice(boost::asio::io_context& io, const Limits& limits, std::string path,
@@ -26,8 +30,23 @@ public:
     void stop() override;
 
 private:
-    [[nodiscard]] std::string begin_to_watch();
+    /// The file, at some moment.
+    struct Seen {
+        bool is_there = false;
+        std::string line;  ///< its first one
+    };
+    struct Begun {
+        UniqueFd watch;   ///< inotify; not open: nothing will be told
+        std::string why;  ///< there is no watch
+        Seen seen;        ///< it may have been there before anybody watched
+    };
+
+    [[nodiscard]] static Begun begin_to_watch(const std::string& path, std::size_t bytes_max);
+    [[nodiscard]] static Seen see(const std::string& path, std::size_t bytes_max);
+    void has_begun(std::optional<Begun> begun);
     void look();
+    void take(std::optional<Seen> seen);
+    void await_answer();
     void await_events();
     void take_events(std::size_t count);
     void look_again_later();
@@ -40,6 +59,10 @@ private:
     NoticeEvents events_;
     boost::asio::posix::stream_descriptor watch_;
     boost::asio::steady_timer pause_;
+    boost::asio::steady_timer patience_;  ///< with the look that has no answer yet
+    FileLook look_;
+    bool is_look_due_ = false;  ///< something has happened since that one began
+    bool is_stopped_ = false;
     alignas(8) std::array<char, 4096> buffer_{};
 };
 

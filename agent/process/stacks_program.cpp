@@ -7,7 +7,7 @@
 namespace ddprun::agent {
 
 Result<std::vector<std::string>> stacks_command(const StacksOrder& order) {
-    Result<std::string> path = program_beside_us(std::string{kStacksProgram});
+    Result<std::string> path = path_beside_us(std::string{kStacksProgram});
     if (!path) {
         return path.error();
     }

@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -7,14 +6,17 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <memory>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
 
-#include "base/os/read_files.hpp"
 #include "base/os/start_program.hpp"
+#include "base/os/unique_fd.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun {
@@ -22,6 +24,33 @@ namespace ddprun {
 namespace {
 
 constexpr unsigned int kCloseRangeCloexec = 4;  // CLOSE_RANGE_CLOEXEC, unknown to old headers
+
+Result<std::string> own_path() {
+    std::array<char, PATH_MAX> buffer;
+    const ssize_t length = readlink("/proc/self/exe", buffer.data(), buffer.size());
+    if (length <= 0) {
+        return system_error(errno, "cannot read /proc/self/exe");
+    }
+    return std::string(buffer.data(), static_cast<std::size_t>(length));
+}
+
+/// One entry of a folder as the kernel lists it; its name follows, zero-terminated.
+struct ListedEntry {
+    std::uint64_t inode;
+    std::int64_t offset;
+    std::uint16_t length;
+    std::uint8_t type;
+};
+constexpr std::size_t kNameAt = offsetof(ListedEntry, type) + 1;
+
+/// `entry` is one that getdents64() has written.
+void close_on_exec(const char* entry, int first) {
+    const std::string_view name(entry + kNameAt);
+    const std::optional<int> fd = whole_number<int>(name);
+    if (fd && *fd >= first) {
+        (void)fcntl(*fd, F_SETFD, FD_CLOEXEC);
+    }
+}
 
 }  // namespace
 
@@ -39,26 +68,32 @@ void close_on_exec_from(int first) {
     if (syscall(SYS_close_range, static_cast<unsigned int>(first), ~0U, kCloseRangeCloexec) == 0) {
         return;
     }
-    const Directory directory(opendir("/proc/self/fd"));
-    while (const dirent* entry = directory ? readdir(directory.get()) : nullptr) {
-        const std::optional<int> fd = whole_number<int>(entry->d_name);
-        if (fd && *fd >= first) {
-            (void)fcntl(*fd, F_SETFD, FD_CLOEXEC);
+    // Not opendir(), which allocates: another thread may have been in there when this was forked.
+    const UniqueFd folder(open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    alignas(ListedEntry) std::array<char, 4096> listed{};
+    long size = 0;
+    while ((size = syscall(SYS_getdents64, folder.get(), listed.data(), listed.size())) > 0) {
+        for (long at = 0; at < size;) {
+            const char* entry = listed.data() + at;
+            close_on_exec(entry, first);
+            std::uint16_t length = 0;
+            std::memcpy(&length, entry + offsetof(ListedEntry, length), sizeof length);
+            at += length;
         }
     }
 }
 
+Result<std::string> path_beside_us(const std::string& name) {
+    const Result<std::string> self = own_path();
+    return self ? fmt::format("{}/{}", self->substr(0, self->rfind('/')), name)
+                : Result<std::string>(self.error());
+}
+
 Result<std::string> program_beside_us(const std::string& name) {
-    std::array<char, PATH_MAX> buffer;
-    const ssize_t length = readlink("/proc/self/exe", buffer.data(), buffer.size());
-    if (length <= 0) {
-        return system_error(errno, "cannot read /proc/self/exe");
-    }
-    const std::string_view self(buffer.data(), static_cast<std::size_t>(length));
-    std::string path = fmt::format("{}/{}", self.substr(0, self.rfind('/')), name);
-    if (access(path.c_str(), X_OK) != 0) {
-        return system_error(
-            errno, fmt::format("{} is needed beside {}; install both in one folder", path, self));
+    Result<std::string> path = path_beside_us(name);
+    if (path && access(path->c_str(), X_OK) != 0) {
+        return system_error(errno, fmt::format("{} is needed beside {}; install both in one folder",
+                                               *path, *own_path()));
     }
     return path;
 }

@@ -104,6 +104,17 @@ private:
     pid_t parent_ = getpid();
 };
 
+/// Where there is no shell it executes the program itself, and waits as long as that takes.
+std::vector<std::string> command_of(const ProgramSpec& spec) {
+    constexpr const char* kShell = "/bin/sh";
+    if (!spec.may_be_slow || access(kShell, X_OK) != 0) {
+        return spec.command;
+    }
+    std::vector<std::string> command = {kShell, "-c", R"(exec "$0" "$@")"};
+    command.insert(command.end(), spec.command.begin(), spec.command.end());
+    return command;
+}
+
 /// Copies of what is mapped, above every target; and every number below is taken, so that the
 /// launcher's pipe gets none of them.
 struct Copies {
@@ -141,14 +152,15 @@ Result<StartedProgram> start_program(const ProgramSpec& spec) {
     if (copies.has_error()) {
         return copies.error();
     }
-    const std::vector<std::string> arguments(spec.command.begin() + 1, spec.command.end());
+    const std::vector<std::string> command = command_of(spec);
+    const std::vector<std::string> arguments(command.begin() + 1, command.end());
     Launcher launcher;
     error_code failure;
     try {
         // Of its own: the child may touch nothing of a loop that runs.
         boost::asio::io_context nobodys(1);
         const SignalsBlocked blocked;
-        auto started = launcher(nobodys.get_executor(), failure, Path(spec.command[0]), arguments,
+        auto started = launcher(nobodys.get_executor(), failure, Path(command[0]), arguments,
                                 Hook(spec, copies->fds, highest));
         started.detach();  // The caller owns it now. tidy: allow detach
     } catch (const boost::system::system_error& error) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct ProgramSpec {
     std::vector<FdMapping> fds;        ///< 0, 1 and 2 are inherited where this does not name them
     bool has_own_session = true;
     bool dies_with_us = false;  ///< killed when the thread that starts it ends
+    /// Its file may be on a network's file system, that stalls: /bin/sh executes it, so that
+    /// start_program() does not wait for that. What cannot be executed ends with 126 or 127.
+    bool may_be_slow = false;
 };
 
 struct StartedProgram {
@@ -33,8 +37,19 @@ struct StartedProgram {
 /// no child. In the library base_child.
 [[nodiscard]] Result<StartedProgram> start_program(const ProgramSpec& spec);
 
-/// The program `name` in the folder of the running executable, where all of ours are installed;
-/// the error says where it should be.
+/// Of a program that may_be_slow: it is not there, or is no program.
+[[nodiscard]] inline bool was_not_executed(const siginfo_t& end) {
+    constexpr int kNotExecutable = 126;
+    constexpr int kNotFound = 127;
+    return end.si_code == CLD_EXITED &&
+           (end.si_status == kNotExecutable || end.si_status == kNotFound);
+}
+
+/// Where the program `name` should be: in the folder of the running executable, where all of ours
+/// are installed. Looks at no file.
+[[nodiscard]] Result<std::string> path_beside_us(const std::string& name);
+
+/// The same, of a program that is there; the error says where it should be.
 [[nodiscard]] Result<std::string> program_beside_us(const std::string& name);
 
 /// A close-on-exec pidfd of a child that has not been reaped; not open where the kernel has none.
@@ -44,7 +59,8 @@ struct StartedProgram {
 /// what its tables had at that place before.
 [[nodiscard]] bool has_ended(const UniqueFd& pidfd);
 
-/// Descriptors from `first` on are closed by exec. Only system calls, but before Linux 5.11.
+/// Descriptors from `first` on are closed by exec. Only system calls: for a child between fork and
+/// exec.
 void close_on_exec_from(int first);
 
 }  // namespace ddprun
