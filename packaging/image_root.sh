@@ -9,9 +9,10 @@ root=$2
 system=${3:-}
 mkdir -p "$root"/{etc,tmp,usr/libexec/ddprun,usr/share/doc}
 chmod 1777 "$root/tmp"
-tar -xzf "$tarball" -C "$root" --strip-components 1 --wildcards '*/bin/*' '*/share/doc/*'
+tar -xzf "$tarball" -C "$root" --strip-components 1 --wildcards '*/bin/*' '*/share/d*'
 cp -a "$root"/bin/* "$root/usr/libexec/ddprun/"
 cp -a "$root/share/doc/ddprun" "$root/usr/share/doc/"
+cp -a "$root/share/ddprun" "$root/usr/share/"
 gzip -9n "$root/usr/share/doc/ddprun/THIRD_PARTY_LICENSES.txt"
 rm -rf "${root:?}/bin" "${root:?}/share"
 # The loader at the path that is written into the programs, and beside it what they and it load.

@@ -59,8 +59,12 @@ def main():
     for module in sorted(os.listdir(PACKAGE)):
         if module.endswith((".py", ".typed")):
             wheel.add("ddprun/" + module, read(os.path.join(PACKAGE, module)))
-    # At the top: that is where `site` looks for it.
-    wheel.add("zz_ddprun.pth", read(os.path.join(PACKAGE, "..", "zz_ddprun.pth")))
+    # What a Python of a worker runs first; ddprun looks for it in ../share from where it is.
+    start = os.path.join(options.installed, "share", "ddprun", "python")
+    for folder, _, files in sorted(os.walk(start)):
+        for file in sorted(files):
+            path_in = os.path.relpath(os.path.join(folder, file), options.installed)
+            wheel.add(f"{name}.data/data/{path_in}", read(os.path.join(folder, file)))
     programs = os.path.join(options.installed, "bin")
     for program in sorted(os.listdir(programs)):
         # A wheel holds no links: ddprun-launch is an entry point.

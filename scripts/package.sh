@@ -308,7 +308,7 @@ make_deb() {
         ln -s "../libexec/ddprun/$program" "$tree/usr/bin/$program"
     done
     ln -s ../libexec/ddprun/ddprun "$tree/usr/bin/ddprun-launch"
-    cp -r "$folder"/installed/share/{man,bash-completion,fish,zsh} "$tree/usr/share/"
+    cp -r "$folder"/installed/share/{man,bash-completion,fish,zsh,ddprun} "$tree/usr/share/"
     mv "$tree/usr/share/zsh/site-functions" "$tree/usr/share/zsh/vendor-completions"
     gzip -9n "$tree"/usr/share/man/man1/*
     cp -r "$folder/installed/lib/systemd" "$tree/usr/lib/"

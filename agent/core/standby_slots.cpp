@@ -42,6 +42,17 @@ constexpr std::array kOfGeneration{
 /// `learned ` and a line end, at most.
 constexpr std::size_t kOrderLineBytes = 9;
 
+constexpr std::string_view kStopsWord = "stops ";
+/// The worker of another slot may be ahead of the first one's by so many modules.
+constexpr std::size_t kAheadMax = 1000;
+
+/// The third word; empty: there is none.
+std::string state_in(std::string_view line) {
+    const std::size_t first = line.find(' ');
+    const std::size_t second = first == std::string_view::npos ? first : line.find(' ', first + 1);
+    return second == std::string_view::npos ? std::string() : std::string(line.substr(second + 1));
+}
+
 std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
     std::map<std::string, std::string> variables(worker.environment.begin(),
                                                  worker.environment.end());
@@ -77,22 +88,87 @@ void StandbySlots::begin(Instant now) {
     }
 }
 
-void StandbySlots::learn(Instant now, const std::vector<std::string>& modules) {
+void StandbySlots::learn(Instant now, LocalRank slot, const std::vector<std::string>& lines) {
     if (!program_.empty()) {
         return;  // A Python that it has started tells them.
     }
-    for (const std::string& module : modules) {
+    for (const std::string& line : lines) {
         is_tried_ = true;  // It is the hook that tells.
-        if (!learns_ || !is_module_name(module)) {
+        if (line.starts_with(kStopsWord)) {
+            stop_learning(slot, std::string_view(line).substr(kStopsWord.size()));
+        } else if (!learns_ || !is_told_line(line)) {
             continue;
-        }
-        add(module);
-        const bool is_imported =
-            std::find(modules_.begin(), modules_.end(), module) != modules_.end();
-        if (is_imported && told_.insert(module).second && prepare_at_) {
-            prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
+        } else if (slot != LocalRank(0)) {
+            Told& told = of_slot_[slot];
+            if (told.lines.size() <= modules_.size() + kAheadMax) {
+                told.lines.try_emplace(name_in(line), line);
+            }
+        } else {
+            forget_known();
+            add(line);
+            const std::string name = name_in(line);
+            if (find(name) != modules_.end() && told_.insert(name).second && prepare_at_) {
+                prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
+            }
         }
     }
+}
+
+void StandbySlots::stop_learning(LocalRank slot, std::string_view why) {
+    const std::size_t end = why.find(' ');
+    if (slot != LocalRank(0)) {
+        of_slot_[slot].has_stopped = true;
+    } else if (learns_ && end != std::string_view::npos) {
+        forget_known();
+        learns_ = false;
+        is_off_ = modules_.empty();
+        lines_.push_back(
+            fmt::format("--warm: {} and what follows it is not imported beforehand: {}",
+                        why.substr(0, end), why.substr(end + 1)));
+    }
+}
+
+/// It is for the same program, but perhaps not for the same arguments. Standbys that are ready with
+/// it are replaced.
+void StandbySlots::forget_known() {
+    if (!told_.empty() || !learns_) {
+        return;
+    }
+    modules_.clear();
+    names_bytes_ = 0;
+    rehearsed_ = 0;
+    for (Slot& slot : slots_) {
+        if (auto* ready = std::get_if<Ready>(&slot.state)) {
+            ready->modules = 0;
+        } else if (auto* preparing = std::get_if<Preparing>(&slot.state)) {
+            preparing->modules = 0;
+        }
+    }
+}
+
+std::vector<std::string>::iterator StandbySlots::find(std::string_view module) {
+    return std::find_if(modules_.begin(), modules_.end(),
+                        [module](const std::string& line) { return name_in(line) == module; });
+}
+
+std::vector<std::string> StandbySlots::modules_for(LocalRank slot, std::size_t count) const {
+    std::vector<std::string> lines(modules_.begin(),
+                                   modules_.begin() + static_cast<std::ptrdiff_t>(count));
+    const auto found = of_slot_.find(slot);
+    if (found == of_slot_.end()) {
+        return lines;
+    }
+    const Told& told = found->second;
+    if (told.has_stopped) {
+        std::erase_if(lines, [&told](const std::string& line) {
+            return !told.lines.contains(name_in(line));
+        });
+    }
+    for (std::string& line : lines) {
+        const auto own = told.lines.find(name_in(line));
+        line = own == told.lines.end() ? line : own->second;
+    }
+    return lines;
 }
 
 void StandbySlots::can_wait(Instant now) {
@@ -125,17 +201,17 @@ bool StandbySlots::is_untold() const {
 }
 
 /// Behind those that are known, unless it is one of them.
-void StandbySlots::add(const std::string& module) {
-    if (!learns_ || left_out_.contains(module) ||
-        std::find(modules_.begin(), modules_.end(), module) != modules_.end()) {
+void StandbySlots::add(const std::string& line) {
+    const std::string name = name_in(line);
+    if (!learns_ || left_out_.contains(name) || find(name) != modules_.end()) {
         return;
     }
-    names_bytes_ += module.size() + kOrderLineBytes;
+    names_bytes_ += line.size() + kOrderLineBytes;
     if (names_bytes_ > limits_.standby_imports_bytes_max) {
         learns_ = false;
         return;
     }
-    modules_.push_back(module);
+    modules_.push_back(line);
 }
 
 void StandbySlots::is_here(LocalRank slot) {
@@ -170,7 +246,7 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
                                      slot.value(), module, why));
         return;
     }
-    const auto found = std::find(modules_.begin(), modules_.end(), module);
+    const auto found = find(module);
     const auto* preparing = std::get_if<Preparing>(&at(slot).state);
     if (preparing == nullptr || found == modules_.end()) {
         return;  // Its end says the rest.
@@ -190,10 +266,15 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
 }
 
 void StandbySlots::cannot_import(LocalRank slot, const std::string& module) {
-    const auto found = std::find(modules_.begin(), modules_.end(), module);
+    const auto found = find(module);
     if (std::holds_alternative<Preparing>(at(slot).state) && found != modules_.end()) {
         at(slot).state = Ending{};
         left_out_.insert(module);
+        // The state in which it began is that of the next one, too.
+        if (const auto next = found + 1; next != modules_.end()) {
+            const std::string state = state_in(*found);
+            *next += state_in(*next).empty() && !state.empty() ? " " + state : "";
+        }
         take_out(found, found + 1);
     }
 }
@@ -218,9 +299,9 @@ void StandbySlots::has_ended(LocalRank slot) {
     const auto* preparing = std::get_if<Preparing>(&at(slot).state);
     if (preparing != nullptr && preparing->is_trial) {
         lines_.push_back(
-            fmt::format("--warm: {} has no ddprun package, so that workers start "
-                        "cold, with all their imports; {} -m pip install ddprun",
-                        python_, python_));
+            fmt::format("--warm: workers start cold: {} does not run what ddprun puts before "
+                        "PYTHONPATH, as with -I, -E or -S",
+                        python_));
         is_off_ = true;
     } else if (preparing != nullptr) {
         fail(slot, "it ended while it was prepared");
@@ -424,12 +505,11 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
         const std::size_t count = modules_wanted();
         rehearsals_ += is_rehearsal ? 1 : 0;
         missing->state = Preparing{.until = until, .modules = count, .is_rehearsal = is_rehearsal};
-        out.emplace_back(PrepareStandby{
-            .slot = number_of(*missing),
-            .modules = {modules_.begin(), modules_.begin() + static_cast<std::ptrdiff_t>(count)},
-            .is_guess = is_guess_,
-            .is_rehearsal = is_rehearsal,
-            .told = is_rehearsal ? told_ : std::set<std::string>()});
+        out.emplace_back(PrepareStandby{.slot = number_of(*missing),
+                                        .modules = modules_for(number_of(*missing), count),
+                                        .is_guess = is_guess_,
+                                        .is_rehearsal = is_rehearsal,
+                                        .told = is_rehearsal ? told_ : std::set<std::string>()});
     } else if (Slot* old = next_to_renew()) {
         ++old->renewals;
         discard(*old, out);
@@ -448,6 +528,16 @@ std::optional<Instant> StandbySlots::next_deadline() {
     const bool is_any_missing =
         is_untold() || !is_tried_ || next_to_prepare() != nullptr || next_to_renew() != nullptr;
     return is_any_missing ? prepare_at_ : std::nullopt;
+}
+
+std::string name_in(std::string_view line) {
+    return std::string(line.substr(0, line.find(' ')));
+}
+
+bool is_told_line(std::string_view line) {
+    return is_module_name(name_in(line)) && std::count(line.begin(), line.end(), ' ') <= 2 &&
+           std::all_of(line.begin(), line.end(),
+                       [](unsigned char c) { return std::isgraph(c) != 0 || c == ' '; });
 }
 
 bool is_module_name(std::string_view name) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -28,7 +29,7 @@ struct WarmOptions {
     std::string program;
     std::vector<std::string> modules;  ///< to be imported beforehand
     bool learns = false;               ///< those that a worker imports, in their place
-    std::vector<std::string> known;    ///< learned in an earlier run of the program
+    std::vector<std::string> known;    ///< learned in an earlier run of the program, as told
     std::string keep_file;    ///< for later runs, what is learned in this one; empty: nowhere
     bool needs_room = false;  ///< standbys are prepared only where memory has room
     std::optional<std::uint64_t> memory_max;  ///< bytes, of all standbys of this node
@@ -41,8 +42,9 @@ struct WarmOptions {
 /// Start the trial as the standby of the first slot; answered by is_here() or has_ended().
 struct TryStandby {};
 
-/// Start the standby of this slot, which is to import these modules; if `is_guess`, those that are
-/// there and no part of the program. If `is_rehearsal`, it ends then, and no worker comes of it.
+/// Start the standby of this slot, which is to import these modules, each as a worker has told it
+/// or by its name; if `is_guess`, those that are there and no part of the program. If
+/// `is_rehearsal`, it ends then, and no worker comes of it.
 struct PrepareStandby {
     LocalRank slot;
     std::vector<std::string> modules;
@@ -76,10 +78,11 @@ public:
     /// Workers are being stopped, or this node goes: nothing is prepared until begin().
     void pause() { prepare_at_.reset(); }
 
-    /// A worker imports these, in this order. What is new is imported by the next standbys, once
-    /// it has imported nothing more for Limits::standby_after; those that are ready without it are
-    /// replaced.
-    void learn(Instant now, const std::vector<std::string>& modules);
+    /// The worker of `slot` tells these lines of what it imports, in this order. What the first
+    /// slot's imports is what all standbys import, each as its own slot's worker has told it, once
+    /// that has told nothing more for Limits::standby_after; those that are ready without it are
+    /// replaced. What an earlier run has learned counts until then.
+    void learn(Instant now, LocalRank slot, const std::vector<std::string>& lines);
     [[nodiscard]] bool learns() const { return learns_; }
 
     /// A worker tells that its program, which is not Python's, waits for its place by itself.
@@ -143,6 +146,10 @@ private:
     };
     /// It ends by itself, or was killed; its end has not been told.
     struct Ending {};
+    struct Told {
+        std::map<std::string, std::string> lines;  ///< by name
+        bool has_stopped = false;                  ///< what it imports besides is not known
+    };
     struct Slot {
         std::variant<None, Preparing, Ready, Ending> state;
         int failures = 0;  ///< since one was taken
@@ -174,22 +181,30 @@ private:
     [[nodiscard]] std::size_t modules_wanted() const {
         return is_rehearsal_due() ? modules_.size() : rehearsed_;
     }
-    void add(const std::string& module);
+    void add(const std::string& line);
+    /// A line that is no module: nothing that a worker imports from now on is told.
+    void stop_learning(LocalRank slot, std::string_view why);
+    void forget_known();
+    [[nodiscard]] std::vector<std::string>::iterator find(std::string_view module);
+    /// The first `count` modules, for the standby of `slot`.
+    [[nodiscard]] std::vector<std::string> modules_for(LocalRank slot, std::size_t count) const;
     void take_out(std::vector<std::string>::iterator first,
                   std::vector<std::string>::iterator last);
 
     [[nodiscard]] bool is_untold() const;
 
     Limits limits_;
-    std::string program_;               ///< empty: Python's
-    std::vector<std::string> modules_;  ///< a program of its own is its only one, once it can wait
-    std::size_t rehearsed_ = 0;         ///< the first of them, which standbys may import
-    int rehearsals_ = 0;                ///< since begin()
-    std::set<std::string> told_;        ///< those that a worker of this run imports
-    std::set<std::string> left_out_;    ///< learned, but they cannot be imported
-    std::size_t names_bytes_ = 0;       ///< of what was learned
-    bool learns_;                       ///< further ones
-    bool is_guess_;                     ///< they were learned
+    std::string program_;  ///< empty: Python's
+    /// As they were told, or their names. A program of its own is its only one, once it can wait.
+    std::vector<std::string> modules_;
+    std::size_t rehearsed_ = 0;          ///< the first of them, which standbys may import
+    int rehearsals_ = 0;                 ///< since begin()
+    std::set<std::string> told_;         ///< those that a worker of this run imports, by name
+    std::map<LocalRank, Told> of_slot_;  ///< what workers of other slots than the first have told
+    std::set<std::string> left_out_;     ///< learned, but they cannot be imported
+    std::size_t names_bytes_ = 0;        ///< of what was learned
+    bool learns_;                        ///< further ones
+    bool is_guess_;                      ///< they were learned
     bool is_off_;
     bool needs_room_;
     std::optional<std::uint64_t> memory_max_;
@@ -207,6 +222,13 @@ private:
     Instant first_step_until_{};      ///< it is awaited no longer
     std::vector<std::string> lines_;  ///< to be said by the next settle()
 };
+
+/// The name in what a worker has told of a module; the line is of no other form.
+[[nodiscard]] std::string name_in(std::string_view line);
+
+/// Whether a worker may have told this line of a module: a name, then perhaps what its import has
+/// found, and in what state it began (worker_runtime/python/README.md).
+[[nodiscard]] bool is_told_line(std::string_view line);
 
 /// Whether Python could have a module of this name.
 [[nodiscard]] bool is_module_name(std::string_view name);

@@ -57,7 +57,8 @@ struct SupervisorOptions {
     bool sets_nccl_async_error_handling = true;            ///< unset in our environment
     /// Told to the workers.
     std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
-    std::string preload;  ///< LD_PRELOAD of the workers, whole; empty: as inherited
+    std::string preload;      ///< LD_PRELOAD of the workers, whole; empty: as inherited
+    std::string python_path;  ///< PYTHONPATH of the workers, whole; empty: as inherited
     std::optional<Debugging> debugging;
     /// By local rank; those beyond its end have none.
     std::vector<WorkerPlacement> placement;

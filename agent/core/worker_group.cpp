@@ -162,6 +162,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .omp_num_threads = options.omp_num_threads,
         .only_device = {},
         .preload = options.preload,
+        .python_path = options.python_path,
     };
     for (int i = 0; i < slots; ++i) {
         const LocalRank local_rank(i);

@@ -95,9 +95,9 @@ std::string order_of(const PrepareStandby& effect, const std::string& keep_file)
         order += fmt::format("placed {}\n", variable);
     }
     for (const std::string& module : effect.modules) {
-        const std::string_view how = !effect.is_guess               ? "import"
-                                     : effect.told.contains(module) ? "learned"
-                                                                    : "guess";
+        const std::string_view how = !effect.is_guess                        ? "import"
+                                     : effect.told.contains(name_in(module)) ? "learned"
+                                                                             : "guess";
         order += fmt::format("{} {}\n", how, module);
     }
     order.pop_back();
@@ -136,7 +136,7 @@ StandbyPool::StandbyPool(boost::asio::io_context& io, const SupervisorOptions& o
                              events_.on_hung(slot);
                          }
                      }),
-      imports_(io),
+      program_look_(io),
       memory_watch_(io, options.limits, [this] {
           slots_.memory_is_short();
           settle();
@@ -162,70 +162,95 @@ void StandbyPool::check() {
     }
 }
 
-/// One worker's are those of all.
+/// All workers of a program that waits by itself do, so that one of them tells it.
 UniqueFd StandbyPool::imports_pipe(LocalRank local_rank) {
     std::array<int, 2> ends{};
-    if (local_rank != LocalRank(0) || !slots_.learns() ||
+    if ((!warm_.program.empty() && local_rank != LocalRank(0)) || !slots_.learns() ||
         pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
         return {};
     }
-    boost::system::error_code ignored;
-    imports_.close(ignored);
-    imports_.assign(ends[0], ignored);
-    unfinished_import_.clear();
-    hear_imports();
+    imports_.erase(local_rank);
+    imports_.emplace(local_rank,
+                     ToldImports{boost::asio::posix::stream_descriptor(io_, ends[0]), {}});
+    hear_imports(local_rank);
     return UniqueFd(ends[1]);
 }
 
-/// Its end is that of the keeper's generation.
-void StandbyPool::hear_imports() {
-    imports_.async_wait(boost::asio::posix::descriptor_base::wait_read,
-                        [this](const boost::system::error_code& error) {
-                            if (error) {
-                                return;
-                            }
-                            std::array<char, kImportsReadBytes> bytes{};
-                            const ssize_t got =
-                                read(imports_.native_handle(), bytes.data(), bytes.size());
-                            if (got > 0) {
-                                learn({bytes.data(), static_cast<std::size_t>(got)});
-                            } else if (got == 0 || errno != EAGAIN) {
-                                return;
-                            }
-                            hear_imports();
-                        });
+/// The keeper holds the other end for as long as its generation lives.
+void StandbyPool::hear_imports(LocalRank local_rank) {
+    boost::asio::posix::stream_descriptor& pipe = imports_.at(local_rank).pipe;
+    pipe.async_wait(boost::asio::posix::descriptor_base::wait_read,
+                    [this, local_rank](const boost::system::error_code& error) {
+                        if (error) {
+                            return;
+                        }
+                        std::array<char, kImportsReadBytes> bytes{};
+                        const ssize_t got = read(imports_.at(local_rank).pipe.native_handle(),
+                                                 bytes.data(), bytes.size());
+                        if (got > 0) {
+                            learn(local_rank, {bytes.data(), static_cast<std::size_t>(got)});
+                        } else if (got == 0 || errno != EAGAIN) {
+                            return;
+                        }
+                        hear_imports(local_rank);
+                    });
 }
 
-void StandbyPool::learn(std::string_view bytes) {
-    std::vector<std::string> modules;
+void StandbyPool::learn(LocalRank local_rank, std::string_view bytes) {
+    std::vector<std::string> lines;
+    std::string& unfinished = imports_.at(local_rank).unfinished;
     for (const char c : bytes) {
         if (c == '\n') {
-            std::string line = std::exchange(unfinished_import_, {});
+            std::string line = std::exchange(unfinished, {});
             if (line.starts_with(kWaitsLine)) {
                 hear_waits(line.substr(kWaitsLine.size()));
             } else {
-                modules.push_back(std::move(line));
+                lines.push_back(std::move(line));
             }
-        } else if (unfinished_import_.size() < kImportsReadBytes) {
-            unfinished_import_ += c;
+        } else if (unfinished.size() < kImportsReadBytes) {
+            unfinished += c;
         }
     }
-    slots_.learn(clock_now(), modules);
+    slots_.learn(clock_now(), local_rank, lines);
     settle();
 }
 
 /// A script that has started the program is another file, and must not be started as a standby: it
 /// would do what it does without a place.
 void StandbyPool::hear_waits(const std::string& identity) {
-    if (identity == program_file()) {
-        waiting_program_ = identity;
-        slots_.can_wait(clock_now());
+    told_program_ = identity;
+    look_at_program();
+}
+
+/// Which file a worker's program is now.
+void StandbyPool::look_at_program() {
+    is_look_old_ = program_look_.is_asked();
+    if (!is_look_old_) {
+        program_look_.ask<std::string>(
+            [path = specs_.front().command.front()] { return file_identity(path); },
+            [this](const std::optional<std::string>& identity) {
+                if (is_look_old_) {
+                    look_at_program();
+                } else {
+                    take_program(identity.value_or(""));
+                }
+            });
     }
 }
 
-/// What a worker's program is now.
-std::string StandbyPool::program_file() const {
-    return file_identity(specs_.front().command.front());
+void StandbyPool::take_program(const std::string& identity) {
+    if (!told_program_.empty() && std::exchange(told_program_, {}) == identity) {
+        waiting_program_ = identity;
+        slots_.can_wait(clock_now());
+    }
+    for (const auto& [slot, effect] : std::exchange(unchecked_, {})) {
+        if (identity == waiting_program_) {
+            prepare(effect);
+        } else {
+            slots_.is_another_program(slot);
+        }
+    }
+    settle();
 }
 
 void StandbyPool::settle() {
@@ -246,17 +271,25 @@ void StandbyPool::carry_out(const TryStandby& /*effect*/) {
 }
 
 void StandbyPool::carry_out(const PrepareStandby& effect) {
-    if (!warm_.program.empty() && program_file() != waiting_program_) {
-        slots_.is_another_program(effect.slot);
-        boost::asio::post(io_, [this] { settle(); });
-        return;
+    if (warm_.program.empty()) {
+        prepare(effect);
+    } else {
+        unchecked_.insert_or_assign(effect.slot, effect);
+        look_at_program();
     }
+}
+
+void StandbyPool::prepare(const PrepareStandby& effect) {
     const auto slot = static_cast<std::size_t>(effect.slot.value());
     start(effect.slot, specs_.at(slot).command, order_of(effect, warm_.keep_file));
 }
 
 void StandbyPool::carry_out(const DiscardStandby& effect) {
-    kill(effect.slot);
+    if (unchecked_.erase(effect.slot) > 0) {
+        boost::asio::post(io_, [this, slot = effect.slot] { has_ended(slot); });
+    } else {
+        kill(effect.slot);
+    }
 }
 
 void StandbyPool::kill(LocalRank slot) {
@@ -405,6 +438,7 @@ void StandbyPool::has_ended(LocalRank slot) {
 
 void StandbyPool::are_lost() {
     standbys_.clear();
+    unchecked_.clear();
     slots_.are_lost();
     settle();
 }
@@ -440,6 +474,7 @@ std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers) {
     if (ready.empty()) {
         return taken;
     }
+    unchecked_.clear();
     std::map<LocalRank, Standby> before = std::exchange(standbys_, {});
     for (auto& [slot, standby] : before) {
         if (taken.contains(slot)) {

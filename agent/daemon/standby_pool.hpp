@@ -17,6 +17,7 @@
 #include "agent/daemon/memory_watch.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/os/deadline_timer.hpp"
+#include "base/os/file_look.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/tagged.hpp"
 
@@ -95,6 +96,11 @@ private:
         std::string order;      ///< what it imports; empty: the trial
         std::string importing;  ///< the module; empty: none yet
     };
+    /// The end of a pipe that is read.
+    struct ToldImports {
+        boost::asio::posix::stream_descriptor pipe;
+        std::string unfinished;  ///< a line without its end
+    };
     struct Leaving {
         Standby standby;
         WorkerSpec worker;
@@ -106,14 +112,16 @@ private:
     void carry_out(const TryStandby& effect);
     void carry_out(const PrepareStandby& effect);
     void carry_out(const DiscardStandby& effect);
+    void prepare(const PrepareStandby& effect);
     void carry_out(const Say& effect) { events_.say(effect.text); }
     void start(LocalRank slot, const std::vector<std::string>& command, std::string order);
     [[nodiscard]] bool start_in_keeper(LocalRank slot, const std::vector<std::string>& command,
                                        std::string order);
-    void hear_imports();
-    void learn(std::string_view bytes);
+    void hear_imports(LocalRank local_rank);
+    void learn(LocalRank local_rank, std::string_view bytes);
     void hear_waits(const std::string& identity);
-    [[nodiscard]] std::string program_file() const;
+    void look_at_program();
+    void take_program(const std::string& identity);
     void listen(LocalRank slot, Standby& standby);
     void read_standby(LocalRank slot);
     void read_leaving(LocalRank slot);
@@ -133,10 +141,14 @@ private:
     std::map<LocalRank, Standby> standbys_;
     std::map<LocalRank, Leaving> leaving_;
     std::uint64_t last_number_ = 0;
-    bool has_started_ = false;                       ///< a generation
-    boost::asio::posix::stream_descriptor imports_;  ///< the end of the pipe that is read
-    std::string unfinished_import_;                  ///< a name without its line end
+    bool has_started_ = false;                  ///< a generation
+    std::map<LocalRank, ToldImports> imports_;  ///< of workers that started cold
     std::string waiting_program_;  ///< which file has told that it can wait; empty: none
+    // Until it is known which file the program is: its file system may stall.
+    FileLook program_look_;
+    bool is_look_old_ = false;                       ///< more was asked since that look began
+    std::string told_program_;                       ///< has told that it can wait; empty: none
+    std::map<LocalRank, PrepareStandby> unchecked_;  ///< those that are to be started then
     MemoryWatch memory_watch_;
 };
 

@@ -47,6 +47,7 @@ struct LaunchPlan {
     std::vector<std::string> command;
     std::string program_file;         ///< what is run, on whatever; empty: nobody can tell
     std::string python;               ///< the interpreter that runs it; empty: none does
+    bool takes_python_path = false;   ///< workers are Pythons that run what PYTHONPATH brings
     std::string program;              ///< as the user named it, for titles and reports
     std::string log_dir;              ///< root; empty: no files (--log-dir /dev/null)
     bool is_log_dir_default = false;  ///< its name can be guessed: it must be this user's own

@@ -259,14 +259,20 @@ Result<void> take_warm(const CommandLine& line, const Program& program, LaunchPl
     if (is_auto && !may_restart) {
         return {};
     }
-    if (!program.is_python && !learns) {
+    if (!program.python.empty() && !program.takes_python_path) {
+        plan.warnings.push_back(
+            "--warm: workers start cold: a Python with -I, -E or -S does not run what ddprun puts "
+            "before PYTHONPATH");
+        return {};
+    }
+    if (program.python.empty() && !learns) {
         plan.warnings.push_back(
             fmt::format("{} has no effect: {} is no script or module that ddprun runs with Python; "
                         "for a program that uses ddprun::run() write --warm on",
                         given->shown(), line.program().front()));
         return {};
     }
-    if (!program.is_python) {
+    if (program.python.empty()) {
         const std::string& path = program.command.front();
         plan.warm_program = path.substr(path.find_last_of('/') + 1);
     }
@@ -473,6 +479,7 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
     plan.command = std::move(program->command);
     plan.program_file = std::move(program->file);
     plan.python = std::move(program->python);
+    plan.takes_python_path = program->takes_python_path;
     if (!program->note.empty()) {
         plan.notes.push_back(std::move(program->note));
     }

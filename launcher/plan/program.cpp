@@ -38,6 +38,26 @@ std::string script_in(const std::vector<std::string>& typed) {
     return script != typed.end() && is_python_file(*script) ? *script : std::string();
 }
 
+/// Whether this Python reads PYTHONPATH and imports `site`: that -I, -E and -S are not among its
+/// options, which end at the first word that is none, at -c or -m.
+bool takes_python_path(const std::vector<std::string>& typed) {
+    for (std::size_t i = 1; i < typed.size() && typed[i].starts_with('-'); ++i) {
+        for (const char option : std::string_view(typed[i]).substr(1)) {
+            if (option == 'I' || option == 'E' || option == 'S') {
+                return false;
+            }
+            if (option == 'c' || option == 'm') {
+                return true;
+            }
+            if (option == 'W' || option == 'X' || option == '-') {  // The rest is its value.
+                i += typed[i].ends_with(option) && option != '-' ? 1 : 0;
+                break;
+            }
+        }
+    }
+    return true;
+}
+
 /// Where the working folder has it; one that is installed is told apart by versions.
 std::string file_of_module(std::string name, const Surroundings& surroundings) {
     std::replace(name.begin(), name.end(), '.', '/');
@@ -143,7 +163,7 @@ Result<Program> resolve_program(ProgramMode mode, const std::vector<std::string>
             return python.error();
         }
         program.note = python->note;
-        program.is_python = true;
+        program.takes_python_path = true;
         program.python = python->path;
         program.file = mode == ProgramMode::Module ? file_of_module(name, surroundings) : name;
         command = {python->path, "-u"};
@@ -163,6 +183,7 @@ Result<Program> resolve_program(ProgramMode mode, const std::vector<std::string>
         if (is_python(*executable)) {
             program.python = *executable;
             program.file = script_in(typed);
+            program.takes_python_path = takes_python_path(typed);
         } else {
             program.file = *executable;
         }

@@ -21,7 +21,8 @@ struct Program {
     std::string file;    ///< what is run, on whatever; empty: nobody can tell without running it
     std::string python;  ///< the interpreter that runs it; empty: none does
     std::string note;    ///< what was chosen in the user's place; empty: nothing
-    bool is_python = false;  ///< the first element is a Python interpreter that was found for it
+    /// `python` is the first element, reads PYTHONPATH and imports `site`: not with -I, -E or -S.
+    bool takes_python_path = false;
 };
 
 /// The program for what the user typed, which is not empty. Fails with NotFound or PermissionDenied

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -113,6 +114,15 @@ std::optional<agent::LeaveNotice> known_end(const LaunchPlan& plan) {
         .is_planned = true};
 }
 
+/// PYTHONPATH of the workers. A "/" at the end says that ours is set, and empty.
+std::string python_path_from(const std::string& start) {
+    const char* own = std::getenv("PYTHONPATH");
+    if (start.empty() || own == nullptr) {
+        return start;
+    }
+    return *own == '\0' ? start + "/" : fmt::format("{}:{}", start, own);
+}
+
 agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFacts& facts,
                                             const Limits& limits) {
     agent::SupervisorOptions supervisor;
@@ -164,6 +174,7 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
         const std::string others = own_variable("LD_PRELOAD");
         supervisor.preload = facts.preload_path + (others.empty() ? "" : ":" + others);
     }
+    supervisor.python_path = python_path_from(facts.python_start);
     supervisor.signals_to_handle = signal_names(plan.signals_to_handle);
     supervisor.placement = plan.placement;
     supervisor.interface = plan.interface;
@@ -207,6 +218,26 @@ Result<std::string> preload_path_of(const LaunchPlan& plan) {
                      fmt::format("--watch preload: the dynamic linker cannot load {}: a blank, ':' "
                                  "or '$' is in the path; install ddprun elsewhere",
                                  *path)};
+    }
+    return path;
+}
+
+Result<std::string> python_start_of(const LaunchPlan& plan) {
+    if (!plan.takes_python_path) {
+        return std::string();
+    }
+    Result<std::string> path = program_beside_us("../share/ddprun/python");
+    if (!path) {  // In a package of Debian the programs lie in libexec/ddprun.
+        path = program_beside_us("../../share/ddprun/python");
+    }
+    if (path && path->find(':') != std::string::npos) {
+        return Error{ErrorCode::NotFound,
+                     fmt::format("{} cannot be named in PYTHONPATH: ':' is in the path; install "
+                                 "ddprun elsewhere",
+                                 *path)};
+    }
+    if (path) {
+        return std::filesystem::path(*path).lexically_normal().string();
     }
     return path;
 }

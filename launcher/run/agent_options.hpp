@@ -26,6 +26,7 @@ struct NodeFacts {
     LearnedImports learned;
     std::string keeper_path;
     std::string preload_path;  ///< of ddprun-preload.so; empty unless the plan wants it
+    std::string python_start;  ///< python_start_of() or empty
 };
 
 /// `<root>/<job>_<8 hex>`; empty where the plan wants no files.
@@ -39,6 +40,10 @@ struct NodeFacts {
 
 /// For NodeFacts: empty unless the plan wants it. The error says where it was looked for.
 [[nodiscard]] Result<std::string> preload_path_of(const LaunchPlan& plan);
+
+/// For NodeFacts: the folder that Pythons among the workers find before PYTHONPATH; empty unless
+/// the plan has such. The error says where it was looked for.
+[[nodiscard]] Result<std::string> python_start_of(const LaunchPlan& plan);
 
 /// All that the agent of this node is told. Looks at this process's environment and console.
 [[nodiscard]] agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,

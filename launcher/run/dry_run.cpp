@@ -182,6 +182,8 @@ std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
     }
     const Result<std::string> preload = preload_path_of(plan);
     facts.preload_path = preload ? *preload : "(" + preload.error().what + ")";
+    const Result<std::string> start = python_start_of(plan);
+    facts.python_start = start ? *start : "(" + start.error().what + ")";
     agent::SupervisorOptions options = options_of_agent(plan, facts, saved, Limits{}).supervisor;
     if (options.interface && options.interface->follows_link) {
         options.interface->name = plan.is_single_node ? "lo" : kWayToEndpoint;

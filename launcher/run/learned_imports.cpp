@@ -22,7 +22,7 @@ namespace ddprun::launcher {
 namespace {
 
 /// The first line, without its end.
-constexpr std::string_view kHeader = "ddprun imports 1";
+constexpr std::string_view kHeader = "ddprun imports 2";
 
 std::string file_of(const LearnedImportsPlaces& places, const Limits& limits) {
     const std::string cache = places.cache.starts_with('/')  ? places.cache
@@ -72,7 +72,7 @@ std::string take_names(std::string_view text, std::vector<std::string>& names) {
         const std::size_t end = text.find('\n');
         const std::string_view line = text.substr(0, end);
         if (end == std::string_view::npos ||
-            (number == 1 ? line != kHeader : !agent::is_module_name(line))) {
+            (number == 1 ? line != kHeader : !agent::is_told_line(line))) {
             return fmt::format("line {} is no name of a module", number);
         }
         if (number > 1) {

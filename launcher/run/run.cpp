@@ -271,6 +271,11 @@ private:
         facts.log_dir = log_root_;
         facts.keeper_path = keeper_path_;
         facts.preload_path = preload_path_;
+        if (Result<std::string> start = python_start_of(plan_)) {
+            facts.python_start = *std::move(start);
+        } else {
+            notes_.push_back(start.error().what);
+        }
         if (!plan_.is_single_node) {
             facts.addresses = interface_addresses();
             facts.fingerprint = fingerprint();

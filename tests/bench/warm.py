@@ -269,9 +269,8 @@ class Environment(test_standby.WithEnvironment):
         packages, theirs = (subprocess.run([one, "-c", ask], check=True, text=True,
                                            capture_output=True).stdout.strip()
                             for one in (cls.python, python))
-        for name in ("ddprun", "zz_ddprun.pth"):
-            os.symlink(os.path.join(ROOT, "worker_runtime/python", name),
-                       os.path.join(packages, name))
+        os.symlink(os.path.join(ROOT, "worker_runtime/python/ddprun"),
+                   os.path.join(packages, "ddprun"))
         cls.write(os.path.join(packages, "pytorch.pth"), theirs + "\n")
         cls.variables = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "HOME": folder}
         return cls

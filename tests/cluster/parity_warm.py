@@ -147,8 +147,7 @@ def make_environment(folder):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
     packages = os.path.join(prefix, "lib", "python{}.{}".format(*sys.version_info),
                             "site-packages")
-    for name in ("ddprun", "zz_ddprun.pth"):
-        os.symlink(os.path.join(PACKAGE, name), os.path.join(packages, name))
+    os.symlink(os.path.join(PACKAGE, "ddprun"), os.path.join(packages, "ddprun"))
     with open(os.path.join(packages, "tells_test.py"), "w", encoding="utf-8") as file:
         file.write(MODULE)
     return os.path.join(prefix, "bin", "python")

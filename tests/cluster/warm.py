@@ -1,6 +1,6 @@
 """Jobs of real ddprun with --warm: the next generation starts from standbys.
 
-Method: an environment of its own whose site-packages has the package, its .pth file and a module
+Method: an environment of its own whose site-packages has the package and a module
 that tells this test which process has imported it. A worker that started cold fails when both slots
 have their standby; one that started warm ends the job. Needs no torch.
 
@@ -121,8 +121,7 @@ class Jobs(unittest.TestCase):
         self.python = os.path.join(prefix, "bin", "python")
         self.packages = os.path.join(prefix, "lib", "python{}.{}".format(*sys.version_info),
                                      "site-packages")
-        for name in ("ddprun", "zz_ddprun.pth"):
-            os.symlink(os.path.join(PACKAGE, name), os.path.join(self.packages, name))
+        os.symlink(os.path.join(PACKAGE, "ddprun"), os.path.join(self.packages, "ddprun"))
         self.write(os.path.join(self.packages, "tells_test.py"), MODULE)
         self.write(self.path("train.py"), WORKER)
         os.mkdir(self.path("out"))
@@ -258,15 +257,17 @@ class WarmJobs(Jobs):
             os.close(pidfd)
         process.communicate()
 
-    def test_a_python_without_the_package_is_named(self):
-        os.unlink(os.path.join(self.packages, "zz_ddprun.pth"))
+    def test_a_python_that_reads_no_variables_is_named(self):
+        python, self.python = self.python, self.path("python-without-variables")
+        self.write(self.python, f"#!/bin/sh\nexec {python} -E \"$@\"\n")
+        os.chmod(self.python, 0o755)
         self.write(self.path("train.py"), "import threading\nthreading.Event().wait()\n")
         process = self.start()
         line = ""
         while "--warm" not in line:
             line = process.stdout.readline()
             self.assertTrue(line)
-        self.assertIn(f"{self.python} has no ddprun package", line)
+        self.assertIn(f"{self.python} does not run what ddprun puts before PYTHONPATH", line)
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
 

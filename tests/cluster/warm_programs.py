@@ -4,8 +4,9 @@ Method: each is run with `--warm off`, with modules that are named, and with `--
 with two workers and writes checkpoints; after the third step one of them is killed by SIGKILL, in
 the warm runs once each slot has its standby. Then the second generation's workers must have been
 standbys, or none of them, and what every worker of both generations wrote is compared, the hash of
-the parameters among it. The Python is an environment of its own: the package, and all that is
-installed where this runs. Needs torch.
+the parameters among it. So is what the second generation's workers find after their first step, and
+what each of their imports could look at (tests/python/recorder.py). The Python is an environment of
+its own: the package, and all that is installed where this runs. Needs torch.
 
 usage: warm_programs.py BIN_DIR [unittest's words]
 """
@@ -13,6 +14,7 @@ usage: warm_programs.py BIN_DIR [unittest's words]
 import concurrent.futures
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import select
@@ -35,6 +37,11 @@ NAMED = "torch,torch.distributed,torch._dynamo"
 THREAD = """
 import threading
 threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+NOTES = """
+import recorder
+recorder.note_imports(recorder.OF_GENERATION)
 """
 
 VARYING = [
@@ -157,6 +164,11 @@ class Run:
             text = re.sub(pattern, instead, text)
         return text.replace(self.folder, "FOLDER")
 
+    def found(self, rank):
+        """What this rank of the second generation has found."""
+        with open(os.path.join(self.folder, "out", f"1.{rank}.json"), encoding="utf-8") as file:
+            return json.loads(self.same_of_every_run(file.read()))
+
     def were_warm(self):
         with_place = {}
         for place in ("1.0", "1.1"):
@@ -174,6 +186,8 @@ class Programs(warm.Jobs):
         shutil.copytree(os.path.join(HERE, "workers", "warm"), self.folder, dirs_exist_ok=True)
         shutil.copy(os.path.join(HERE, "workers", "resnet.py"), self.folder)
         self.write(os.path.join(self.packages, "thread_test.py"), THREAD)
+        shutil.copy(os.path.join(warm.ROOT, "tests", "python", "recorder.py"), self.packages)
+        self.write(os.path.join(self.packages, "sitecustomize.py"), NOTES)
 
     def needs(self, *modules):
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
@@ -202,7 +216,19 @@ class Programs(warm.Jobs):
         for other in others:
             with self.subTest(warm=other.mode):
                 self.assertEqual(other.written(), cold.written(), other.said.decode())
+                for rank in range(2):
+                    self.assert_found_the_same(other.found(rank), cold.found(rank))
+                print(f"{self.id()}, --warm {other.mode}: {other.said.decode()}")
         return cold, others
+
+    def assert_found_the_same(self, other, cold):
+        """With what differs alone in the message."""
+        for what, ours in other["step"].items():
+            with self.subTest(what):
+                self.assertEqual(ours, cold["step"][what])
+        for name, states in cold["imports"].items():
+            with self.subTest(imported=name):
+                self.assertEqual(other["imports"].get(name), states)
 
     def check_parameters(self, *program, **options):
         cold, others = self.check(*program, **options)

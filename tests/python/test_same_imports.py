@@ -12,57 +12,13 @@ import subprocess
 import sys
 import unittest
 
-from test_standby import PACKAGE, PLACE, Standby, WithEnvironment
+from test_standby import PLACE, Standby, WithEnvironment, started
 
-START = os.path.abspath(os.path.join(PACKAGE, "start"))
-
-
-def started(variables, **others):
-    """As a Python is started that is to run START first."""
-    own = variables.get("PYTHONPATH")
-    path = START if own is None else START + (":" + own if own else "/")
-    return {**variables, "PYTHONPATH": path, **others}
-
-
-class Started:
-    """For Standby: the same environment, with START."""
-
-    def __init__(self, environment):
-        self.python, self.folder = environment.python, environment.folder
-        self.variables = started(environment.variables)
-
-RECORDER = """
-import os, sys
-
-def seen():
-    import warnings
-    with open("/proc/self/maps", "rb") as maps:
-        # ddprun itself has three mapped, for the lock by which a death is noticed and its socket.
-        mapped = sorted({line.split()[5].decode() for line in maps if b".so" in line and
-                         not any(one in line for one in (b"/_ctypes.", b"/_socket.", b"/libffi."))})
-    with open("/proc/self/limits") as file:
-        limits = file.read()
-    folder = os.path.dirname(os.__file__)
-    return {
-        "path": sys.path[:],
-        "environment": {key: value for key, value in os.environ.items() if key not in PLACED},
-        "order": [key for key in os.environ if key not in PLACED],
-        "finders": [getattr(one, "__name__", type(one).__name__) for one in sys.meta_path],
-        "hooks": [getattr(one, "__name__", type(one).__name__) for one in sys.path_hooks],
-        "filters": [str(one) for one in warnings.filters],
-        "cpus": sorted(os.sched_getaffinity(0)), "dlopen": sys.getdlopenflags(),
-        "threads": len(os.listdir("/proc/self/task")), "limits": limits, "mapped": mapped,
-        "folder": os.getcwd(), "flags": str(sys.flags), "recursion": sys.getrecursionlimit(),
-        "argv": sys.argv[1:], "sleep": __import__("time").sleep.__name__,
-        "modules": sorted(name for name, one in sys.modules.items()
-                          if (getattr(getattr(one, "__spec__", None), "origin", None)
-                              or "").startswith((folder, "built-in"))),
-        "caches": sorted(path for path in sys.path_importer_cache
-                         if not any(one in path for one in ("third", "own_", ".py"))),
-    }
-PLACED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
-"""
-RECORDS = "import recorder, sys\nSEEN = recorder.seen()\n"
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorder.py"),
+          encoding="utf-8") as _file:
+    RECORDER = _file.read()
+HIDDEN = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+RECORDS = f"import recorder, sys\nSEEN = recorder.seen({HIDDEN})\n"
 INSTALLED = {
     "recorder": RECORDER,
     "alpha": RECORDS, "beta": RECORDS, "gamma": RECORDS,
@@ -79,12 +35,12 @@ INSTALLED = {
     "logs": "import logging\nlogging.getLogger('logs').setLevel(10)\n" + RECORDS,
     "half": "import gamma\nraise ImportError('half')\n",
 }
-ENDING = """
+ENDING = f"""
 import json, sys
 import recorder
-print(json.dumps({"end": recorder.seen(), "seen": {
-    name: one.SEEN for name, one in sys.modules.items() if hasattr(one, "SEEN")},
-    "said": getattr(sys.modules["__main__"], "SAID", None)}, sort_keys=True))
+print(json.dumps({{"end": recorder.seen({HIDDEN}), "seen": {{
+    name: one.SEEN for name, one in sys.modules.items() if hasattr(one, "SEEN")}},
+    "said": getattr(sys.modules["__main__"], "SAID", None)}}, sort_keys=True))
 """
 
 OWN = {
@@ -173,8 +129,7 @@ class SameImports(WithEnvironment):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        for name in ("ddprun", "zz_ddprun.pth"):
-            os.unlink(os.path.join(cls.packages, name))
+        cls.of_python = ("built-in", "frozen", os.path.dirname(os.__file__))
         for name, text in INSTALLED.items():
             cls.write(os.path.join(cls.packages, name + ".py"), text)
         for name, text in OWN.items():
@@ -204,7 +159,7 @@ class SameImports(WithEnvironment):
 
     def prepare(self, lines, *arguments):
         """A standby that has imported what was told, or what kept it from being one."""
-        standby = Standby(Started(self), *arguments)
+        standby = Standby(self, *arguments)
         self.assertEqual(standby.says(), ["here"])
         standby.socket.send("\n".join(
             ["placed RANK", "placed WORLD_SIZE", "placed MASTER_PORT"] +
@@ -245,9 +200,15 @@ class SameImports(WithEnvironment):
         self.assertTrue(written.startswith("{"), written)
         warm = json.loads(written)
         for said in (warm, plain):
-            for name in said["seen"].keys() - imported:
-                # It finds the libraries mapped of all that was imported beforehand.
-                del said["seen"][name]["mapped"]
+            for name, seen in said["seen"].items():
+                if name not in imported:
+                    # It finds the libraries mapped of all that was imported beforehand.
+                    del seen["mapped"]
+                # An import beforehand finds no modules of the program, nor of its threads.
+                seen["modules"] = {one: origin for one, origin in seen["modules"].items()
+                                   if origin.startswith(self.of_python)}
+                seen["caches"] = [path for path in seen["caches"]
+                                  if path.startswith(self.of_python)]
         self.assert_same(warm, plain)
         self.assertEqual(standby.end(), (0, ""))
 

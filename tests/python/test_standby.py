@@ -1,8 +1,8 @@
 """A standby is a worker: what a program finds in a process that waited is what it finds cold.
 
-Method: an environment of its own whose site-packages has the package, its .pth file, and modules
-that do what a standby may not. This test is the agent. Every program runs cold and warm, and what
-the two say is compared. Needs no torch.
+Method: an environment of its own whose site-packages has modules that do what a standby may not,
+and nothing of ddprun. This test is the agent. Every program runs in a Python that nobody has
+prepared and in one that has waited, and what the two say is compared. Needs no torch.
 """
 
 import json
@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-PACKAGE = os.path.join(ROOT, "worker_runtime", "python")
+START = os.path.abspath(os.path.join(ROOT, "worker_runtime", "python", "start"))
 MESSAGE_BYTES_MAX = 64 << 10
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29400"}
 
@@ -73,7 +73,8 @@ if __name__ == "__main__":
 """
 
 MODULES = {
-    "quiet_module": "VALUE = 1",
+    "quiet_module": "import sys\nVALUE = 1\n"
+                    "IS_BEFOREHAND = not hasattr(sys.modules['__main__'], '__file__')",
     "asks_module": "import os\nRANK = os.environ.get('RANK', '0')",
     "asks_whether": "import os\nHAS = 'WORLD_SIZE' in os.environ",
     "thread_module": "import threading\nthreading.Thread(target=threading.Event().wait, "
@@ -99,8 +100,16 @@ MODULES = {
     "tests_module": "import socket, tempfile\nwith socket.socket() as one:\n"
                     "    one.bind(('127.0.0.1', 0))\nFOLDER = tempfile.gettempdir()\n"
                     "with open('/dev/null', 'w') as file:\n    file.write('nothing')",
-    "sets_module": "import os\nos.environ['SET_BY_MODULE'] = 'yes'",
+    "sets_module": "import os, quiet_module\nos.environ['SET_BY_MODULE'] = 'yes'\n"
+                   "IS_BEFOREHAND = quiet_module.IS_BEFOREHAND",
 }
+
+
+def started(variables, **others):
+    """As ddprun starts a Python."""
+    own = variables.get("PYTHONPATH")
+    path = START if own is None else START + (":" + own if own else "/")
+    return {**variables, "PYTHONPATH": path, **others}
 
 
 class Standby:
@@ -114,7 +123,7 @@ class Standby:
         self.process = subprocess.Popen(
             [environment.python, *arguments], cwd=environment.folder, stdout=out, stderr=out,
             stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-            env={**environment.variables, "DDPRUN_STANDBY": str(theirs.fileno())})
+            env=started(environment.variables, DDPRUN_STANDBY=str(theirs.fileno())))
         theirs.close()
         os.close(out)
 
@@ -126,7 +135,7 @@ class Standby:
         return self.socket.recv(MESSAGE_BYTES_MAX).decode().split("\0")
 
     def order(self, *modules, how="import", first=()):
-        self.socket.send("\n".join([*first, "placed RANK", "placed WORLD_SIZE"] +
+        self.socket.send("\n".join([*first, "placed RANK", "placed WORLD_SIZE", "placed MASTER_PORT"] +
                                    [f"{how} {name}" for name in modules]).encode())
 
     def release(self, place):
@@ -158,9 +167,6 @@ class WithEnvironment(unittest.TestCase):
         cls.python = os.path.join(prefix, "bin", "python")
         cls.packages = os.path.join(prefix, "lib", "python{}.{}".format(*sys.version_info),
                                     "site-packages")
-        os.symlink(os.path.join(PACKAGE, "ddprun"), os.path.join(cls.packages, "ddprun"))
-        os.symlink(os.path.join(PACKAGE, "zz_ddprun.pth"),
-                   os.path.join(cls.packages, "zz_ddprun.pth"))
         for name, text in MODULES.items():
             cls.write(os.path.join(cls.packages, name + ".py"), text)
         cls.write(os.path.join(cls.folder, "script.py"), SCRIPT)
@@ -285,12 +291,20 @@ class Guesses(WithEnvironment):
         self.write(os.path.join(self.packages, "editable.pth"),
                    os.path.join(self.folder, "elsewhere") + "\n" + of_cluster + "\n")
         self.write(os.path.join(self.folder, "shows.py"),
-                   "import sys\nprint([one for one in sys.argv[1:] if one in sys.modules])\n")
+                   "import importlib, sys\n"
+                   "print([one for one in sys.argv[1:] if one in sys.modules])\n"
+                   "for one in sys.argv[1:]:\n"
+                   "    try:\n        importlib.import_module(one)\n"
+                   "    except ImportError:\n        pass\n"
+                   "print([one for one in sys.argv[1:]\n"
+                   "       if getattr(sys.modules.get(one), 'IS_BEFOREHAND', False)])\n")
 
     def imports(self, *names):
         standby = Standby(self, "shows.py", *names)
         self.assertEqual(standby.says(), ["here"])
-        standby.order(*names, how="guess")
+        # As a worker tells it, which finds its own folder in sys.path.
+        first = f"{names[0]} - path={os.fsencode(self.folder).hex()}:*"
+        standby.order(first, *names[1:], how="guess")
         imported, said = [], standby.says()
         while said[0] == "imports":
             imported, said = [*imported, said[1]], standby.says()
@@ -307,7 +321,7 @@ class Guesses(WithEnvironment):
                  "json.missing", "cluster_module", "sets_module")
         self.assertEqual(self.imports(*names), (
             ["quiet_module", "json.decoder", "json.missing", "cluster_module", "sets_module"],
-            "['quiet_module', 'json.decoder', 'cluster_module', 'sets_module']\n"))
+            "[]\n['quiet_module', 'sets_module']\n"))
 
     def test_what_cannot_be_imported_is_left_out_of_the_next(self):
         self.assertEqual(self.imports("quiet_module", "broken_module", "sets_module"), (
@@ -332,7 +346,7 @@ class Tells(WithEnvironment):
         read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         done = subprocess.run([self.python, "imports.py", *arguments], cwd=self.folder, text=True,
                               capture_output=True, stdin=subprocess.DEVNULL,
-                              env={**self.variables, "DDPRUN_IMPORTS": pipe})
+                              env=started(self.variables, DDPRUN_IMPORTS=pipe))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         with os.fdopen(read) as file:
             return file.read().split(), done.stdout
@@ -345,11 +359,10 @@ class Tells(WithEnvironment):
             "importlib.util.find_spec('sets_module')\n"
             "try:\n    import missing_module\nexcept ImportError:\n    pass\n"
             "import lazy_module\nlazy_module.run()\n")
-        for name in ("json", "json.decoder", "sets_module"):
+        for name in ("json", "json.decoder", "sets_module", "of_program", "missing_module"):
             self.assertNotIn(name, names)
         self.assertEqual([name for name in names if name.endswith(("program", "module"))],
-                         ["of_program", "asks_module", "lazy_module", "missing_module",
-                          "quiet_module"])
+                         ["asks_module", "lazy_module", "quiet_module"])
 
     def test_a_forked_child_tells_nothing(self):
         names, _ = self.told("import os\nif os.fork() == 0:\n    import quiet_module\n"
@@ -371,15 +384,16 @@ class Tells(WithEnvironment):
         for path in ("", "/nowhere/at/all", "/dev/null"):
             done = subprocess.run([self.python, "leaves.py"], cwd=self.folder, text=True,
                                   capture_output=True, stdin=subprocess.DEVNULL,
-                                  env={**self.variables, "DDPRUN_IMPORTS": path})
+                                  env=started(self.variables, DDPRUN_IMPORTS=path))
             self.assertEqual((done.stdout, done.stderr), ("done\n", ""))
 
 
 class Waits(WithEnvironment):
     def setUp(self):
         self.write(os.path.join(self.folder, "leaves.py"),
-                   "import os\nopen('has_run', 'w').close()\nprint(os.environ.get("
-                   "'SET_BY_MODULE'))\n")
+                   "import os\nopen('has_run', 'w').close()\nbefore = os.environ.get("
+                   "'SET_BY_MODULE')\nimport sets_module\n"
+                   "print(before, os.environ.get('SET_BY_MODULE'))\n")
 
     def has_run(self):
         return os.path.exists(os.path.join(self.folder, "has_run"))
@@ -417,18 +431,18 @@ class Waits(WithEnvironment):
 
     def test_a_descriptor_that_is_no_socket_starts_nothing(self):
         done = subprocess.run([self.python, "leaves.py"], cwd=self.folder, capture_output=True,
-                              stdin=subprocess.DEVNULL, env={**self.variables,
-                                                             "DDPRUN_STANDBY": "0"})
+                              stdin=subprocess.DEVNULL,
+                              env=started(self.variables, DDPRUN_STANDBY="0"))
         self.assertEqual((done.returncode, done.stdout), (1, b""))
         self.assertFalse(self.has_run())
 
-    def test_what_a_module_sets_stays(self):
+    def test_what_a_module_sets_is_set_once_it_is_imported(self):
         standby = Standby(self, "leaves.py")
         self.assertEqual(standby.says(), ["here"])
         standby.order("sets_module")
         self.assertEqual(standby.says(), ["imports", "sets_module"])
         standby.says_ready()
-        self.assertEqual(standby.release(PLACE), ("yes\n", ["gone"]))
+        self.assertEqual(standby.release(PLACE), ("None yes\n", ["gone"]))
         standby.end()
         os.unlink(os.path.join(self.folder, "has_run"))
 
@@ -539,7 +553,7 @@ class Rehearsals(WithEnvironment):
         for names in (["json"], ["json.decoder", "sets_module", "beside_it"]):
             self.assertEqual(self.rehearse(*names, how="learned", first=first)[0], "fit")
             with open(path, encoding="utf-8") as file:
-                self.assertEqual(file.read().split("\n"), ["ddprun imports 1", *names, ""])
+                self.assertEqual(file.read().split("\n"), ["ddprun imports 2", *names, ""])
         self.assertEqual([os.stat(one).st_mode & 0o777 for one in (path, folder)], [0o600, 0o700])
         for number in range(70):
             self.write(os.path.join(folder, str(number)), "")
@@ -547,7 +561,7 @@ class Rehearsals(WithEnvironment):
         self.assertEqual(self.rehearse("json", how="learned", first=first)[0], "fit")
         self.assertEqual(sorted(os.listdir(folder)), sorted(["0123", *map(str, range(7, 70))]))
         with open(path, encoding="utf-8") as file:
-            self.assertEqual(file.read(), "ddprun imports 1\njson\n")
+            self.assertEqual(file.read(), "ddprun imports 2\njson\n")
 
     def test_what_comes_before_a_module_that_is_not_fit_is_kept(self):
         for name in ("asks_module", "writes_module", "joins_module"):
@@ -556,7 +570,7 @@ class Rehearsals(WithEnvironment):
                                  first=[f"keep {path}"])
             self.assertEqual(said[:2], ["unfit", name])
             with open(path, encoding="utf-8") as file:
-                self.assertEqual(file.read(), "ddprun imports 1\njson\n")
+                self.assertEqual(file.read(), "ddprun imports 2\njson\n")
 
     def test_what_was_learned_before_or_cannot_be_written_is_not_kept(self):
         path = os.path.join(self.folder, "never", "kept")

@@ -97,7 +97,7 @@ void FakeStandbys::learn(const std::string& module) {
         if (peace == peace_) {
             has_learned_ = true;
             if (options_.program.empty()) {
-                slots_.learn(shell_.now(), {module});
+                slots_.learn(shell_.now(), LocalRank(0), {module});
             } else {
                 slots_.can_wait(shell_.now());
             }

@@ -54,6 +54,9 @@ Environment worker_environment(const WorkerPlace& place) {
     if (!place.preload.empty()) {
         env.add(var::kPreload, place.preload);
     }
+    if (!place.python_path.empty()) {
+        env.add(var::kPythonPath, place.python_path);
+    }
     env.add(var::kSignalsToHandle, place.signals_to_handle);
     env.add(var::kTrackedRun, place.tracked_run);
     env.add(var::kGeneration, std::to_string(place.generation.value()));

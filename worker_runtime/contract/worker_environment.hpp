@@ -51,6 +51,10 @@ inline constexpr WorkerVariable kCudaVisibleDevices{
     "CUDA_VISIBLE_DEVICES", "the worker's one device, with --virtual-local-rank"};
 inline constexpr WorkerVariable kPreload{
     "LD_PRELOAD", "ddprun-preload.so before what it was, with --watch preload"};
+inline constexpr WorkerVariable kPythonPath{
+    "PYTHONPATH",
+    "ddprun's own Python part before what it was, for a Python that ddprun starts; that part takes "
+    "itself out again before the program runs"};
 inline constexpr WorkerVariable kSignalsToHandle{"TORCHELASTIC_SIGNALS_TO_HANDLE",
                                                  "signals on which ddprun drains"};
 inline constexpr WorkerVariable kTrackedRun{
@@ -71,8 +75,7 @@ inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
                                       "path of the page shared with the agent; empty: none"};
 /// No worker finds it: a standby takes it away before its program runs.
 inline constexpr WorkerVariable kStandby{"DDPRUN_STANDBY", "descriptor of the socket of a standby"};
-/// No program finds it where Python has the ddprun package, whose hook takes it away, or where a
-/// program has the worker runtime, which does so, too.
+/// No program finds it: ddprun's part of a Python and the worker runtime take it away.
 inline constexpr WorkerVariable kImports{
     "DDPRUN_IMPORTS", "path of the pipe for what a worker imports, or that it waits by itself"};
 
@@ -100,6 +103,7 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kOmpNumThreads,
     worker_variable::kCudaVisibleDevices,
     worker_variable::kPreload,
+    worker_variable::kPythonPath,
     worker_variable::kSignalsToHandle,
     worker_variable::kTrackedRun,
     worker_variable::kGeneration,
@@ -140,7 +144,8 @@ struct WorkerPlace {
     int omp_num_threads = 0;                     ///< 0: inherited, or left unset
     /// The one device that it sees; then it is told to be local rank 0. None: as inherited.
     std::optional<std::string> only_device;
-    std::string preload;  ///< LD_PRELOAD, whole; empty: as inherited
+    std::string preload;      ///< LD_PRELOAD, whole; empty: as inherited
+    std::string python_path;  ///< PYTHONPATH, whole; empty: as inherited
 };
 
 using Environment = std::vector<std::pair<std::string, std::string>>;

@@ -1,12 +1,16 @@
 """What programs of warm_programs.py tell that test, beside what they do.
 
 Each tells whether its process was a standby. In the first generation the ranks wait after the step
-at which the test kills one of them.
+at which the test kills one of them. In the second one they tell what they find after their first
+step, and what each of their imports has found.
 """
 
 import contextlib
+import json
 import os
 import signal
+
+import recorder
 
 HELD_AT = 3  # in steps, or what a program counts
 
@@ -19,8 +23,17 @@ with contextlib.suppress(FileExistsError), open(
     _file.write("warm" if _was_standby else "cold")
 
 
+def _tell_found():
+    # In one piece, once: a process that multiprocessing has forked comes here, too.
+    path = os.path.join(os.environ["OUT"], f"{_restarts}.{_rank}.json")
+    with contextlib.suppress(FileExistsError), open(path, "x", encoding="utf-8") as file:
+        json.dump({"step": recorder.seen(recorder.OF_GENERATION), "imports": recorder.noted}, file)
+
+
 def after(step):
     """All of this step is done, on this rank: its checkpoint is written."""
+    if _restarts == "1":
+        _tell_found()
     if step == HELD_AT and _restarts == "0":
         with open(os.environ["TOLD"], "w", encoding="ascii") as told:
             told.write(f"{_rank} {os.getpid()}\n")

@@ -181,6 +181,8 @@ def _wait() -> BaseException | None:
     gc.collect()
     agent.send("ready\0{}".format(_memory_kib()).encode())
     place, files = _await_place(agent, files_before, _socket.CMSG_SPACE(2 * 4))
+    if len(files) != 2:
+        os._exit(1)  # There was no room for them: a cold worker takes this place.
     if killed_as and not _exchange_oom_score(killed_as):
         os._exit(1)
     for stream, file in enumerate(files, 1):
