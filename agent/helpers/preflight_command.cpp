@@ -59,10 +59,11 @@ void PreflightCommand::cancel() {
 }
 
 /// The signal of its parent's death reaches the shell alone. A process beside the command kills the
-/// group of both when the lifeline ends without a word.
+/// group of both when the lifeline ends without a word. Its own parent ends at once: a command that
+/// waits for all of its children finds none that is not its own.
 Result<void> PreflightCommand::start() {
     constexpr const char* kGuarded =
-        R"((read -r word <&3 || kill -KILL 0) & exec 3<&-; exec /bin/sh -c "$0")";
+        R"(( (read -r word <&3 || kill -KILL 0) & ); exec 3<&-; exec /bin/sh -c "$0")";
     std::array<int, 2> ends{};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
         return system_error(errno, "cannot make a socketpair to the preflight command");

@@ -222,3 +222,23 @@ TEST_CASE("what a preflight command leaves running on purpose goes on after it")
     CHECK(::read(alive.read_end.get(), text.data(), text.size()) == 0);
     CHECK(::kill(pid, SIGKILL) == 0);
 }
+
+TEST_CASE("a preflight command finds no child but its own, and ends as it ends") {
+    boost::asio::io_context io(1);
+    std::optional<std::string> done;
+    const auto check = [&](const std::string& command) {
+        PreflightCommand preflight(io, command, Milliseconds(30000),
+                                   {.on_child = [](int /*pid*/) {},
+                                    .on_done = [&](const std::string& why) { done = why; }});
+        done.reset();
+        preflight.run();
+        run_until(io, [&] { return done.has_value(); });
+        return *done;
+    };
+    // os.wait() fails once there is no child left.
+    const std::string waits = "try:\n while True: os.wait()\nexcept ChildProcessError: pass\n";
+    CHECK(check("exec python3 -c 'import os\nif os.fork() == 0: os._exit(0)\n" + waits + "'")
+              .empty());
+    CHECK(check("exit 137") == "exited with code 137");
+    CHECK(check("kill -KILL $$") == "was ended by SIGKILL");
+}
