@@ -54,7 +54,7 @@ Server::Server(asio::io_context& io, ServerOptions options)
       arrivals_(io),
       silence_(io),
       room_(io),
-      start_timer_(io),
+      agents_timer_(io),
       half_open_(options_.limits),
       patience_(has_other_cpus() ? Duration(kNap) : Duration::zero()),
       store_(options_.limits, store_say()),
@@ -76,15 +76,6 @@ void Server::start(std::function<void()> on_ended) {
     arrivals_.assign(::epoll_create1(EPOLL_CLOEXEC), failure);
     DDP_CHECK(!failure, failure.message());
     watch_listener(EPOLL_CTL_ADD, EPOLLIN);
-    if (options_.exits_when_idle) {
-        start_timer_.expires_after(options_.idle_start_timeout);
-        start_timer_.async_wait([this](error_code cancelled) {
-            has_waited_for_start_ = true;
-            if (!cancelled) {
-                end_if_idle();
-            }
-        });
-    }
     if (options_.serves_tcpstore) {
         store_.serve_everybody();
         expect_store_clients();
@@ -92,6 +83,9 @@ void Server::start(std::function<void()> on_ended) {
     jobs_.begin(
         Durable{.journal = options_.journal.get()}, [](Instant) { return true; }, options_.records);
     options_.records.clear();
+    if (!jobs_.has_had_any()) {
+        await_agents();
+    }
     asio::co_spawn(io_, attend_newcomers(), asio::detached);
 }
 
@@ -106,7 +100,7 @@ void Server::stop() {
     silence_.cancel();
     newcomers_.clear();
     room_.cancel();
-    start_timer_.cancel();
+    agents_timer_.cancel();
     jobs_.stop();
     progress_.stop();
     reading_.stop();
@@ -118,10 +112,24 @@ void Server::stop() {
     }
 }
 
+void Server::await_agents() {
+    if (!options_.exits_when_idle || is_stopped_) {
+        return;
+    }
+    awaits_agents_ = true;
+    agents_timer_.expires_after(options_.idle_start_timeout);
+    agents_timer_.async_wait([this](error_code cancelled) {
+        if (!cancelled) {
+            awaits_agents_ = false;
+            end_if_idle();
+        }
+    });
+}
+
 // The agents of a run go on their own when it is closed; a half-open connection may be the first
 // agent of the next one.
 void Server::end_if_idle() {
-    const bool is_over = jobs_.has_had_any() ? jobs_.are_all_done() : has_waited_for_start_;
+    const bool is_over = !awaits_agents_ && jobs_.are_all_done();
     if (!options_.exits_when_idle || is_stopped_ || !is_over || connection_count() > 0) {
         return;
     }
@@ -174,7 +182,7 @@ asio::awaitable<void> Server::carry(Session& session) {
 }
 
 // Who has proved itself and joins nothing would keep a daemon that ends when idle for ever. One
-// whose machine is still being checked comes again.
+// whose machine is still being checked comes again, and finds the daemon: see ended().
 void Server::expect_join(Session& session) {
     session.deadline.expires_after(options_.limits.join_deadline);
     session.deadline.async_wait([this, &session](error_code cancelled) {
@@ -307,6 +315,7 @@ void Server::join(Session& session, const Join& message) {
         return;
     }
     session.state = Session::OfJob{message.job};
+    awaits_agents_ = false;
     static_cast<void>(jobs_.step(message.job, Received{session.id, message}));
     if (message.store.port == 0 && has_joined(jobs_.run(message.job), session.id)) {
         store_.claim(message.job);
@@ -341,6 +350,10 @@ void Server::ended(const Session& session, ConnectionEnd how) {
         lobby_->ended(session.id);
     }
     reading_.ended(session.id);
+    const bool may_come_again = how == ConnectionEnd::Lost || how == ConnectionEnd::Failed;
+    if (may_come_again && std::holds_alternative<Session::Secured>(session.state)) {
+        await_agents();
+    }
     if (const JobId* const job = session.job(); job != nullptr && !is_stopped_) {
         const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
         // A run that is forgotten already does not care.

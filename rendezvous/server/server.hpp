@@ -54,7 +54,7 @@ struct ServerOptions {
     HttpAccess http;                         ///< who may watch beside programs of this machine
     MetricsText metrics_text;                ///< empty: there is no /metrics
     bool exits_when_idle = false;            ///< ends by itself, see Server
-    Milliseconds idle_start_timeout{30000};  ///< exits_when_idle: nobody ever joined
+    Milliseconds idle_start_timeout{30000};  ///< exits_when_idle: nobody comes who may join
     Rng rng{0};
     std::function<void(const std::string&)> log;  ///< one line; may be empty
 };
@@ -62,7 +62,8 @@ struct ServerOptions {
 /// The rendezvous daemon without its process: accepts agents, lets each prove the secret, and feeds
 /// one Coordinator per job. Decides nothing about jobs itself. Lives on the one thread of `io`.
 /// With exits_when_idle it ends once a run has existed, every run is done and nobody is connected,
-/// or when nobody has joined in time.
+/// or when nobody has joined in time. That time begins again when an agent is lost, and not gone,
+/// before it has joined.
 ///
 /// Outlives the loop, as its coroutines and handlers refer to it: it is destroyed when the loop
 /// does not run any more, and before the loop. Who destroys it earlier calls stop() first and then
@@ -123,6 +124,7 @@ private:
     void read_ready(const JobId& job);
     void refuse(const std::string& peer, const std::string& why);
     void log(const std::string& line) const;
+    void await_agents();
     void end_if_idle();
 
     // server_accepting.cpp: connections until they have spoken, and who makes room
@@ -160,8 +162,8 @@ private:
     UniqueFd listener_;
     boost::asio::posix::stream_descriptor arrivals_;  ///< epoll set of listener and newcomers
     boost::asio::steady_timer silence_;               ///< of the oldest newcomer
-    boost::asio::steady_timer room_;         ///< cancelled when there is room for another handshake
-    boost::asio::steady_timer start_timer_;  ///< exits_when_idle: nobody came
+    boost::asio::steady_timer room_;  ///< cancelled when there is room for another handshake
+    boost::asio::steady_timer agents_timer_;  ///< of awaits_agents_
     std::function<void()> on_ended_;
     HalfOpen half_open_;
     const Duration patience_;  ///< looking on for another newcomer, before the next wait
@@ -177,7 +179,8 @@ private:
     std::optional<Lobby> lobby_;                ///< while another one leads, or none
     std::uint64_t last_id_ = 0;
     RefusalLog refusals_;
-    bool has_waited_for_start_ = false;
+    /// exits_when_idle: the first agent may still come, or one that was lost before it joined again
+    bool awaits_agents_ = false;
     bool is_full_ = false;  ///< the listener is not watched until room_
     bool is_stopped_ = false;
 };

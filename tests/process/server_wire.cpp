@@ -441,6 +441,23 @@ TEST_CASE("an agent that proves itself and joins nothing is reset, and a daemon 
     run_until(io, [&] { return daemon.has_ended; });
 }
 
+TEST_CASE("a daemon waits for an agent that it has reset for not having joined") {
+    boost::asio::io_context io;
+    Daemon daemon(io, {.limits = {.join_deadline = Milliseconds(1100)},
+                       .exits_when_idle = true,
+                       .idle_start_timeout = Milliseconds(1000)});
+    // Its machine is still being checked.
+    Agent agent(io, {.port = daemon.port, .joins = false});
+    run_until(io, [&] { return agent.ups == 2; });
+    REQUIRE(daemon.has_logged("it joined no job within"));
+    agent.client->send(agent.join());
+    run_until(io, [&] { return agent.last<Start>() != nullptr; });
+    agent.client->send(Goodbye{});
+    agent.client->stop([] {});
+    run_until(io, [&] { return daemon.has_ended; });
+    REQUIRE(daemon.has_logged("all runs are closed"));
+}
+
 TEST_CASE("who has joined, or waits for a leader to join, is not reset for not having joined") {
     boost::asio::io_context io;
     const Limits hasty{.join_deadline = Milliseconds(50), .lease = Milliseconds(3600000)};
