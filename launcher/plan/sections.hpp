@@ -48,8 +48,9 @@ namespace ddprun::launcher {
                                             const Surroundings& surroundings, LaunchPlan& plan);
 
 /// Each worker has a connection to the workers' store. Beyond its limit the last ones would never
-/// finish init_process_group(). Of nodes that start another number of workers nothing is known
-/// here.
+/// finish init_process_group(): a job that cannot be smaller is refused, one that can grow there is
+/// warned. Of nodes that start another number of workers nothing is known here, and nothing of the
+/// limit of a store that rank 0 serves.
 [[nodiscard]] Result<void> check_store_room(const CommandLine& line,
                                             const Surroundings& surroundings, LaunchPlan& plan);
 

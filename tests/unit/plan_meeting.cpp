@@ -373,7 +373,21 @@ TEST_CASE("more workers than the store serves are refused, and a relay is named"
           "workers share one connection");
     CHECK(plan_of(many + " --store-relay on").relays_store);
     CHECK(plan_of("--nnodes 8192 --nproc-per-node 8" + at).slots == 8);
-    CHECK(refusal_of("--nnodes 1:8193 --nproc-per-node 8" + at).find("65544") != std::string::npos);
     CHECK(refusal_of("--nnodes 16384 --nproc-per-node 65 --store-relay on" + at)
               .find("behind relays; start fewer") != std::string::npos);
+    CHECK(refusal_of("--nnodes 8193:9000 --nproc-per-node 8" + at).find("65544") !=
+          std::string::npos);
+    CHECK(plan_of(many, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}}).is_store_of_rank_0);
+}
+
+TEST_CASE("a job that may grow beyond what the store serves is warned") {
+    const std::string at = " --nproc-per-node 8 --rdzv-id j --rdzv-endpoint head";
+    CHECK(plan_of("--nnodes 1:10000" + at).warnings ==
+          Arguments{"--nnodes 1:10000 with --nproc-per-node 8: up to 80000 workers, and the "
+                    "workers' store serves 65536 directly; for more add --store-relay on, on every "
+                    "node"});
+    CHECK(plan_of("--nnodes 1:8192" + at).warnings.empty());
+    CHECK(plan_of("--nnodes 1:10000 --store-relay on" + at).warnings.empty());
+    CHECK(plan_of("--nnodes 1:10000" + at, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}})
+              .warnings.empty());
 }
