@@ -193,6 +193,7 @@ void RendezvousClient::take(std::string_view body) {
     }
     if (const Accepted* accepted = std::get_if<Accepted>(&*message)) {
         is_daemon_lasting_ = accepted->is_lasting;
+        up->connection.expect_beats();
     }
     up->awaited = 0;
     answer_wait_.cancel();

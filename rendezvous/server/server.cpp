@@ -395,9 +395,14 @@ WorkersReading::Hooks Server::make_reading_hooks() {
 }
 
 void Server::send(ConnectionId id, const RendezvousMessage& message) {
-    if (const auto found = sessions_.find(id); found != sessions_.end()) {
-        found->second.connection.send(encode(message));
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) {
+        return;
     }
+    if (std::holds_alternative<Accepted>(message)) {
+        found->second.connection.expect_beats();
+    }
+    found->second.connection.send(encode(message));
 }
 
 void Server::close_for_job(ConnectionId id) {

@@ -29,6 +29,8 @@ constexpr std::size_t kReadBytes = 16384;
 constexpr std::size_t kUnprovedReadBytes = 4096;
 // After so many full reads the others get their turn.
 constexpr int kReadsPerTurn = 64;
+// A peer that answers none of so many is gone.
+constexpr int kQuestions = 3;
 
 Error lost(const error_code& failure) {
     return {ErrorCode::ConnectionLost,
@@ -52,11 +54,10 @@ void Connection::tune() {
     // over. For streams as thin as ours the kernel can leave the time between tries as it is.
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
-    // Beats are always under way, so unanswered bytes mean a dead machine or network.
-    const auto timeout = static_cast<unsigned int>((3 * limits_.lease).count());
-    ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
-    // Who waits for a leader to be known neither beats nor is told anything: the kernel asks for
-    // it.
+    // Who waits for a leader to be known, or whose machine is being checked, neither beats nor is
+    // told anything: the kernel asks for it. With a time that is over before the first question it
+    // would ask only once.
+    limit_silence(limits_.keepalive_after + kQuestions * limits_.keepalive_interval);
     const auto seconds_of = [](Milliseconds time) { return static_cast<int>(time.count() / 1000); };
     const int idle = seconds_of(limits_.keepalive_after);
     const int interval = seconds_of(limits_.keepalive_interval);
@@ -64,6 +65,15 @@ void Connection::tune() {
     ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
     ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
     socket_.non_blocking(true, ignored);
+}
+
+void Connection::expect_beats() {
+    limit_silence(3 * limits_.lease);
+}
+
+void Connection::limit_silence(Milliseconds most) {
+    const auto timeout = static_cast<unsigned int>(most.count());
+    ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
 }
 
 // --------------------------------------------------------------------------------- the handshake

@@ -48,6 +48,10 @@ public:
     /// other machine is gone. Once connected.
     void tune();
 
+    /// Beats are under way from now on, so that bytes which stay unanswered for three leases mean a
+    /// dead machine or network.
+    void expect_beats();
+
     // Before secure(). Failure is ConnectionLost if the connection has ended, else as TlsChannel's.
     // With TLS at most Limits::tls_hello_bytes_max are read.
 
@@ -115,6 +119,7 @@ private:
 
     [[nodiscard]] bool is_open() const { return std::holds_alternative<Open>(state_); }
     [[nodiscard]] bool is_writing() const { return !in_flight_.empty(); }
+    void limit_silence(Milliseconds most);
     boost::asio::awaitable<Result<void>> feed_tls();
     boost::asio::awaitable<Result<void>> flush_tls();
     void end(ConnectionEnd how, const std::string& why);

@@ -488,6 +488,41 @@ TEST_CASE("a connection asks for its peer when that says nothing for long") {
     REQUIRE(value == 7);
 }
 
+namespace {
+
+/// How many sockets of this process end when bytes stay unanswered for that long.
+int sockets_with_timeout(Milliseconds timeout) {
+    int count = 0;
+    for (int fd = 3; fd < 1024; ++fd) {
+        unsigned int value = 0;
+        socklen_t size = sizeof(value);
+        if (::getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &size) == 0 &&
+            value == timeout.count()) {
+            ++count;
+        }
+    }
+    return count;
+}
+
+}  // namespace
+
+// Linux ends an idle connection at the second question if that time is over by then.
+TEST_CASE("TCP ends a connection after three leases once there are beats, and not before") {
+    boost::asio::io_context io;
+    const Limits limits{.keepalive_after = Milliseconds(7000),
+                        .keepalive_interval = Milliseconds(2000),
+                        .lease = Milliseconds(4321)};
+    const Daemon daemon(io, {.limits = limits});
+    const Agent agent(io, {.port = daemon.port, .joins = false, .limits = limits});
+    run_until(io, [&] { return agent.ups == 1; });
+    CHECK(sockets_with_timeout(Milliseconds(13000)) == 2);
+    CHECK(sockets_with_timeout(3 * limits.lease) == 0);
+    agent.client->send(agent.join());
+    run_until(io, [&] { return agent.last<Accepted>() != nullptr; });
+    CHECK(sockets_with_timeout(Milliseconds(13000)) == 0);
+    CHECK(sockets_with_timeout(3 * limits.lease) == 2);
+}
+
 TEST_CASE("the death of an agent's process is noticed long before its lease ends") {
     boost::asio::io_context io;
     const Limits patient{.lease = Milliseconds(3600000)};
