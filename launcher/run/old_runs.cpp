@@ -30,7 +30,7 @@ void OldRuns::begin(const std::string& log_dir, const std::string& run, std::siz
 }
 
 Result<void> OldRuns::start(const std::string& log_dir, const std::string& run, std::size_t kept) {
-    Result<std::string> ddpctl = program_beside_us("ddpctl");
+    Result<std::string> ddpctl = path_beside_us("ddpctl");
     if (!ddpctl) {
         return ddpctl.error();
     }
@@ -46,6 +46,7 @@ Result<void> OldRuns::start(const std::string& log_dir, const std::string& run, 
                 FdMapping{.from = nothing.get(), .to = STDOUT_FILENO},
                 FdMapping{.from = said_.get(), .to = STDERR_FILENO}};
     spec.dies_with_us = true;
+    spec.may_be_slow = true;
     return program_.start(spec, std::nullopt);
 }
 
@@ -67,10 +68,12 @@ void OldRuns::finish(std::function<void()> on_done) {
 
 void OldRuns::ended(const std::optional<siginfo_t>& end) {
     is_under_way_ = false;
-    if (end && (end->si_code != CLD_EXITED || end->si_status != 0)) {
-        warn(end->si_code == CLD_EXITED
-                 ? first_line()
-                 : fmt::format("ddpctl was killed by signal {}", end->si_status));
+    if (end && was_not_executed(*end)) {
+        warn("ddpctl cannot be executed; install it beside ddprun");
+    } else if (end && end->si_code != CLD_EXITED) {
+        warn(fmt::format("ddpctl was killed by signal {}", end->si_status));
+    } else if (end && end->si_status != 0) {
+        warn(first_line());
     }
     deadline_.cancel();
     if (on_done_) {

@@ -7,9 +7,11 @@ Method: a copy of ddprun with a ddpctl beside it that does what a test wants. Fi
 """
 
 import errno
+import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,6 +73,44 @@ class LogKeep(unittest.TestCase):
             os.open(self.path("held"), os.O_WRONLY | os.O_NONBLOCK)
         self.assertEqual(refused.exception.errno, errno.ENXIO, "it still reads")
 
+    def test_a_file_system_that_stalls_holds_up_no_worker(self):
+        """A lease on a file stands for it: who executes that file waits until it is given back."""
+        self.ddpctl("exit 0")
+        os.mkfifo(self.path("go"))
+        signal.signal(signal.SIGIO, signal.SIG_IGN)  # By it the kernel asks for the lease.
+        with open(self.path("bin/ddpctl"), encoding="utf-8") as stalled:
+            try:
+                fcntl.fcntl(stalled, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            except OSError as failure:
+                self.skipTest(f"LEFT OUT: no lease can be had here: {failure}")
+            with subprocess.Popen(
+                    [self.path("bin/ddprun"), "--log-dir", self.path("logs"), "--log-keep", "3",
+                     "--warm", "off", "sh", "-c",
+                     f"echo here > {self.path('held')}; "
+                     f"cat {self.path('go')} {self.path('begun')}"],
+                    env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL) as job:
+                with open(self.path("held"), encoding="utf-8") as held:
+                    self.assertEqual(held.read(), "here\n")
+                # It would wait for a reader of `begun`.
+                is_executed = self.is_executed(self.path("bin/ddpctl"))
+                fcntl.fcntl(stalled, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+                with open(self.path("go"), "w", encoding="utf-8"):
+                    pass
+                self.assertEqual(job.wait(PATIENCE_S), 0)
+        self.assertFalse(is_executed, "its worker waited for ddpctl")
+
+    def is_executed(self, script):
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{process}/cmdline", encoding="utf-8") as file:
+                    words = file.read().split("\0")
+            except OSError:
+                continue
+            if words[1:2] == [script]:
+                return True
+        return False
+
     def test_without_it_nothing_is_removed_and_no_more_is_said_than_that(self):
         os.unlink(self.path("begun"))
         with open(self.path("begun"), "w", encoding="utf-8"):
@@ -81,7 +121,8 @@ class LogKeep(unittest.TestCase):
             env=self.environment, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False)
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("warning: --log-keep could not remove every run: ", done.stdout)
+        self.assertIn("warning: --log-keep could not remove every run: ddpctl cannot be executed; "
+                      "install it beside ddprun", done.stdout)
 
 
 if __name__ == "__main__":
