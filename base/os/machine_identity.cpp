@@ -32,9 +32,9 @@ bool is_same_boot(const MachineIdentity& here, const MachineIdentity& there) {
 }
 
 bool may_be_earlier_boot(const MachineIdentity& here, const MachineIdentity& there) {
-    const bool is_installation_equal =
-        there.machine_id.empty() ? there.boot_id.empty() : here.machine_id == there.machine_id;
-    return !here.name.empty() && here.name == there.name && is_installation_equal;
+    const bool is_of_older_ddprun = there.machine_id.empty() && there.boot_id.empty();
+    return !here.name.empty() && here.name == there.name &&
+           (here.machine_id == there.machine_id || is_of_older_ddprun);
 }
 
 }  // namespace ddprun

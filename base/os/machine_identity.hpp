@@ -21,7 +21,7 @@ struct MachineIdentity {
 [[nodiscard]] bool is_same_boot(const MachineIdentity& here, const MachineIdentity& there);
 
 /// `there` may be this machine before its last boot, or what an older ddprun wrote. No proof:
-/// copies of a disk or an image have one machine_id.
+/// copies of a disk or an image have one machine_id, or none.
 [[nodiscard]] bool may_be_earlier_boot(const MachineIdentity& here, const MachineIdentity& there);
 
 }  // namespace ddprun

@@ -220,6 +220,12 @@ TEST_CASE("machines are the same by name and boot, a container on the same kerne
     CHECK_FALSE(ddprun::may_be_earlier_boot(here, {.name = "a", .boot_id = "2"}));
     CHECK_FALSE(
         ddprun::may_be_earlier_boot(here, {.name = "b", .boot_id = "2", .machine_id = "x"}));
+    // An image may come with an empty /etc/machine-id.
+    const ddprun::MachineIdentity image{.name = "a", .boot_id = "1"};
+    CHECK(ddprun::may_be_earlier_boot(image, {.name = "a", .boot_id = "2"}));
+    CHECK_FALSE(ddprun::may_be_earlier_boot(image, {.name = "b", .boot_id = "2"}));
+    CHECK_FALSE(
+        ddprun::may_be_earlier_boot(image, {.name = "a", .boot_id = "2", .machine_id = "x"}));
     CHECK_FALSE(ddprun::read_machine_identity().name.empty());
 }
 
