@@ -179,6 +179,26 @@ ordered_json fingerprint_json(const ordered_json& status) {
             {"driver", made_of.driver}};
 }
 
+bool may_write_beside(const std::string& path) {
+    const std::string folder = fs::path(path).parent_path().string();
+    return ::faccessat(AT_FDCWD, folder.empty() ? "." : folder.c_str(), W_OK | X_OK, AT_EACCESS) ==
+           0;
+}
+
+/// Into what has that name: a device, or a file that is for this user's eyes only from then on.
+Result<void> write_into(const std::string& path, const std::string& bundle) {
+    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
+        return system_error(errno, "writing " + path);
+    }
+    if (S_ISREG(status.st_mode) &&
+        (::fchmod(file.get(), 0600) != 0 || ::ftruncate(file.get(), 0) != 0)) {
+        return system_error(errno, "making " + path + " empty and this user's alone");
+    }
+    return agent::append_to_log(file.get(), bundle, path);
+}
+
 }  // namespace
 
 Result<std::string> bundle_of(const std::string& folder) {
@@ -212,12 +232,10 @@ Result<void> write_bundle(const std::string& path, const std::string& bundle) {
     if (is_there && S_ISLNK(status.st_mode)) {
         return system_error(ELOOP, "writing " + path);
     }
-    if (!is_there || S_ISREG(status.st_mode)) {
+    if (!is_there || (S_ISREG(status.st_mode) && may_write_beside(path))) {
         return agent::put_file(path, bundle, 0600);
     }
-    const UniqueFd device(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-    return device.is_open() ? agent::append_to_log(device.get(), bundle, path)
-                            : Result<void>(system_error(errno, "writing " + path));
+    return write_into(path, bundle);
 }
 
 }  // namespace ddprun::launcher

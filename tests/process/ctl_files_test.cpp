@@ -107,6 +107,34 @@ TEST_CASE("a bundle is for its user's eyes only, whatever had its name") {
     CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 3);
 }
 
+TEST_CASE("a bundle goes into a file that is there where its folder may not be written to") {
+    constexpr uid_t kNobody = 64123;
+    const TempDir dir;
+    const std::string path = dir / "bundle.json";
+    write(path, "old and longer");
+    fs::permissions(path, fs::perms(0644));
+    fs::permissions(dir.path(), fs::perms(0555));
+    const bool is_root = ::geteuid() == 0;
+    if (is_root) {  // Root may write to any folder.
+        REQUIRE(::chown(path.c_str(), kNobody, kNobody) == 0);
+        REQUIRE(::seteuid(kNobody) == 0);
+    }
+    const auto written = write_bundle(path, "new");
+    const unsigned mode = mode_of(path);
+    const auto in_vain = write_bundle(dir / "other.json", "x");
+    fs::permissions(path, fs::perms(0400));
+    const auto refused = write_bundle(path, "newer");
+    if (is_root) {
+        REQUIRE(::seteuid(0) == 0);
+    }
+    CHECK(written.has_value());
+    CHECK(mode == 0600);
+    CHECK_FALSE(in_vain.has_value());
+    CHECK_FALSE(refused.has_value());
+    CHECK(read(path) == "new");
+    fs::permissions(dir.path(), fs::perms(0700));
+}
+
 TEST_CASE("a path that cannot be looked at is no run, and nothing ends over it") {
     const TempDir dir;
     fs::create_symlink("circle", dir / "circle");
