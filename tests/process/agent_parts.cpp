@@ -163,7 +163,7 @@ TEST_CASE("a fixed store port without a descriptor left is a failure that is tol
     store.serve({});
     rlimit before{};
     REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-    const rlimit none{0, before.rlim_max};
+    const rlimit none{1, before.rlim_max};  // With 0 a duplicate is an invalid argument.
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
     const Result<StoreAddress> again = store.open("127.0.0.1");
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
