@@ -43,14 +43,15 @@ constexpr std::array kOfGeneration{
 constexpr std::size_t kOrderLineBytes = 9;
 
 constexpr std::string_view kStopsWord = "stops ";
+constexpr std::string_view kNotKnown = "-";
 /// The worker of another slot may be ahead of the first one's by so many modules.
 constexpr std::size_t kAheadMax = 1000;
 
-/// The third word; empty: there is none.
-std::string state_in(std::string_view line) {
-    const std::size_t first = line.find(' ');
-    const std::size_t second = first == std::string_view::npos ? first : line.find(' ', first + 1);
-    return second == std::string_view::npos ? std::string() : std::string(line.substr(second + 1));
+/// The next word of `line`, which loses it.
+std::string_view take_word(std::string_view& line) {
+    const std::string_view word = line.substr(0, line.find(' '));
+    line.remove_prefix(std::min(line.size(), word.size() + 1));
+    return word;
 }
 
 std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
@@ -65,18 +66,30 @@ std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
 StandbySlots::StandbySlots(const Limits& limits, int slots, WarmOptions options)
     : limits_(limits),
       program_(std::move(options.program)),
-      modules_(std::move(options.modules)),
       learns_(options.learns),
       is_guess_(options.learns && program_.empty()),
-      is_off_(modules_.empty() && !options.learns),
+      is_off_(options.modules.empty() && !options.learns),
       needs_room_(options.needs_room),
       memory_max_(options.memory_max),
       python_(options.trial.empty() ? std::string() : options.trial.front()),
       is_tried_(!program_.empty()),
       slots_(static_cast<std::size_t>(slots)) {
-    for (const std::string& module : options.known) {
-        add(module);
+    for (std::string& module : options.modules) {
+        modules_.push_back(Import{std::move(module)});
     }
+    Told earlier;
+    for (const std::string& line : options.known) {
+        add(earlier.take(line));
+    }
+}
+
+StandbySlots::Import StandbySlots::Told::take(std::string_view line) {
+    Import import{.name = std::string(take_word(line)), .found = std::string(take_word(line))};
+    if (!line.empty()) {
+        state = line;
+    }
+    import.state = state;
+    return import;
 }
 
 void StandbySlots::begin(Instant now) {
@@ -96,35 +109,43 @@ void StandbySlots::learn(Instant now, LocalRank slot, const std::vector<std::str
         is_tried_ = true;  // It is the hook that tells.
         if (line.starts_with(kStopsWord)) {
             stop_learning(slot, std::string_view(line).substr(kStopsWord.size()));
-        } else if (!learns_ || !is_told_line(line)) {
-            continue;
-        } else if (slot != LocalRank(0)) {
-            Told& told = of_slot_[slot];
-            if (told.lines.size() <= modules_.size() + kAheadMax) {
-                told.lines.try_emplace(name_in(line), line);
-            }
-        } else {
-            forget_known();
-            add(line);
-            const std::string name = name_in(line);
-            if (find(name) != modules_.end() && told_.insert(name).second && prepare_at_) {
-                prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
-            }
+        } else if (learns_ && is_told_line(line)) {
+            hear(now, slot, line);
         }
     }
 }
 
-void StandbySlots::stop_learning(LocalRank slot, std::string_view why) {
-    const std::size_t end = why.find(' ');
+void StandbySlots::hear(Instant now, LocalRank slot, std::string_view line) {
+    Told& told = of_slot_[slot];
+    Import import = told.take(line);
+    const std::string name = import.name;
+    if (slot == LocalRank(0)) {
+        forget_known();
+        add(import);
+        told_.insert(name);
+    } else if (told.imports.size() > modules_.size() + kAheadMax) {
+        return;
+    }
+    const bool is_new = told.imports.try_emplace(name, std::move(import)).second;
+    if (!is_new || find(name) == modules_.end()) {
+        return;
+    }
     if (slot != LocalRank(0)) {
-        of_slot_[slot].has_stopped = true;
-    } else if (learns_ && end != std::string_view::npos) {
+        forget_modules_of(at(slot));
+    }
+    if (prepare_at_) {
+        prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
+    }
+}
+
+void StandbySlots::stop_learning(LocalRank slot, std::string_view why) {
+    const std::string module(take_word(why));
+    if (slot == LocalRank(0) && learns_ && !why.empty()) {
         forget_known();
         learns_ = false;
         is_off_ = modules_.empty();
-        lines_.push_back(
-            fmt::format("--warm: {} and what follows it is not imported beforehand: {}",
-                        why.substr(0, end), why.substr(end + 1)));
+        lines_.push_back(fmt::format(
+            "--warm: {} and what follows it is not imported beforehand: {}", module, why));
     }
 }
 
@@ -135,38 +156,52 @@ void StandbySlots::forget_known() {
         return;
     }
     modules_.clear();
-    names_bytes_ = 0;
+    learned_bytes_ = 0;
     rehearsed_ = 0;
-    for (Slot& slot : slots_) {
-        if (auto* ready = std::get_if<Ready>(&slot.state)) {
-            ready->modules = 0;
-        } else if (auto* preparing = std::get_if<Preparing>(&slot.state)) {
-            preparing->modules = 0;
-        }
+    std::for_each(slots_.begin(), slots_.end(), forget_modules_of);
+}
+
+void StandbySlots::forget_modules_of(Slot& slot) {
+    if (auto* ready = std::get_if<Ready>(&slot.state)) {
+        ready->modules = 0;
+    } else if (auto* preparing = std::get_if<Preparing>(&slot.state)) {
+        preparing->modules = 0;
     }
 }
 
-std::vector<std::string>::iterator StandbySlots::find(std::string_view module) {
+std::vector<StandbySlots::Import>::iterator StandbySlots::find(std::string_view module) {
     return std::find_if(modules_.begin(), modules_.end(),
-                        [module](const std::string& line) { return name_in(line) == module; });
+                        [module](const Import& one) { return one.name == module; });
 }
 
+/// One that its own worker has not imported would be there without being asked for. The order is
+/// bounded: the rest is imported cold.
 std::vector<std::string> StandbySlots::modules_for(LocalRank slot, std::size_t count) const {
-    std::vector<std::string> lines(modules_.begin(),
-                                   modules_.begin() + static_cast<std::ptrdiff_t>(count));
-    const auto found = of_slot_.find(slot);
-    if (found == of_slot_.end()) {
-        return lines;
-    }
-    const Told& told = found->second;
-    if (told.has_stopped) {
-        std::erase_if(lines, [&told](const std::string& line) {
-            return !told.lines.contains(name_in(line));
-        });
-    }
-    for (std::string& line : lines) {
-        const auto own = told.lines.find(name_in(line));
-        line = own == told.lines.end() ? line : own->second;
+    const auto told = of_slot_.find(slot);
+    std::vector<std::string> lines;
+    std::string state;
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const Import* import = &modules_.at(i);
+        if (told != of_slot_.end()) {
+            const auto own = told->second.imports.find(import->name);
+            if (own == told->second.imports.end()) {
+                continue;
+            }
+            import = &own->second;
+        }
+        std::string line = import->name;
+        if (import->state != state) {
+            state = import->state;
+            line += fmt::format(" {} {}", import->found.empty() ? kNotKnown : import->found, state);
+        } else if (!import->found.empty()) {
+            line += " " + import->found;
+        }
+        bytes += line.size() + kOrderLineBytes;
+        if (bytes > limits_.standby_imports_bytes_max) {
+            break;
+        }
+        lines.push_back(std::move(line));
     }
     return lines;
 }
@@ -175,7 +210,7 @@ void StandbySlots::can_wait(Instant now) {
     if (program_.empty() || is_off() || !modules_.empty()) {
         return;
     }
-    modules_ = {program_};
+    modules_ = {Import{program_}};
     rehearsed_ = modules_.size();  // Nothing of it runs before it has its place.
     if (prepare_at_) {
         prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
@@ -201,17 +236,16 @@ bool StandbySlots::is_untold() const {
 }
 
 /// Behind those that are known, unless it is one of them.
-void StandbySlots::add(const std::string& line) {
-    const std::string name = name_in(line);
-    if (!learns_ || left_out_.contains(name) || find(name) != modules_.end()) {
+void StandbySlots::add(Import import) {
+    if (!learns_ || left_out_.contains(import.name) || find(import.name) != modules_.end()) {
         return;
     }
-    names_bytes_ += line.size() + kOrderLineBytes;
-    if (names_bytes_ > limits_.standby_imports_bytes_max) {
+    learned_bytes_ += import.name.size() + import.found.size() + kOrderLineBytes;
+    if (learned_bytes_ > limits_.standby_imports_bytes_max) {
         learns_ = false;
         return;
     }
-    modules_.push_back(line);
+    modules_.push_back(std::move(import));
 }
 
 void StandbySlots::is_here(LocalRank slot) {
@@ -248,8 +282,12 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
     }
     const auto found = find(module);
     const auto* preparing = std::get_if<Preparing>(&at(slot).state);
-    if (preparing == nullptr || found == modules_.end()) {
+    if (preparing == nullptr || (found == modules_.end() && preparing->modules > 0)) {
         return;  // Its end says the rest.
+    }
+    if (preparing->modules == 0) {
+        at(slot).state = Ending{};  // Something else has been told since.
+        return;
     }
     if (preparing->is_rehearsal) {
         rehearsed_ = modules_.size();  // What comes before it is fit.
@@ -270,18 +308,13 @@ void StandbySlots::cannot_import(LocalRank slot, const std::string& module) {
     if (std::holds_alternative<Preparing>(at(slot).state) && found != modules_.end()) {
         at(slot).state = Ending{};
         left_out_.insert(module);
-        // The state in which it began is that of the next one, too.
-        if (const auto next = found + 1; next != modules_.end()) {
-            const std::string state = state_in(*found);
-            *next += state_in(*next).empty() && !state.empty() ? " " + state : "";
-        }
         take_out(found, found + 1);
     }
 }
 
 /// Those that were rehearsed stay so.
-void StandbySlots::take_out(std::vector<std::string>::iterator first,
-                            std::vector<std::string>::iterator last) {
+void StandbySlots::take_out(std::vector<Import>::iterator first,
+                            std::vector<Import>::iterator last) {
     const auto end_of_rehearsed = modules_.begin() + static_cast<std::ptrdiff_t>(rehearsed_);
     if (first < end_of_rehearsed) {
         rehearsed_ -= static_cast<std::size_t>(std::min(last, end_of_rehearsed) - first);

@@ -146,9 +146,19 @@ private:
     };
     /// It ends by itself, or was killed; its end has not been told.
     struct Ending {};
+    /// What an import beforehand is to find.
+    struct Import {
+        std::string name;
+        std::string found = {};  ///< a digest of its files; empty: not known
+        std::string state = {};  ///< in which it began; empty: that of the start
+    };
+    /// What the worker of one slot has told.
     struct Told {
-        std::map<std::string, std::string> lines;  ///< by name
-        bool has_stopped = false;                  ///< what it imports besides is not known
+        /// A line names only what is not as in the one before.
+        [[nodiscard]] Import take(std::string_view line);
+
+        std::map<std::string, Import> imports;  ///< by name
+        std::string state;                      ///< of the last line that named one
     };
     struct Slot {
         std::variant<None, Preparing, Ready, Ending> state;
@@ -181,30 +191,32 @@ private:
     [[nodiscard]] std::size_t modules_wanted() const {
         return is_rehearsal_due() ? modules_.size() : rehearsed_;
     }
-    void add(const std::string& line);
+    void hear(Instant now, LocalRank slot, std::string_view line);
+    void add(Import import);
     /// A line that is no module: nothing that a worker imports from now on is told.
     void stop_learning(LocalRank slot, std::string_view why);
     void forget_known();
-    [[nodiscard]] std::vector<std::string>::iterator find(std::string_view module);
-    /// The first `count` modules, for the standby of `slot`.
+    /// Its standby is replaced, if there is one.
+    static void forget_modules_of(Slot& slot);
+    [[nodiscard]] std::vector<Import>::iterator find(std::string_view module);
+    /// The first `count` modules, for the standby of `slot`: as its own worker has told them.
     [[nodiscard]] std::vector<std::string> modules_for(LocalRank slot, std::size_t count) const;
-    void take_out(std::vector<std::string>::iterator first,
-                  std::vector<std::string>::iterator last);
+    void take_out(std::vector<Import>::iterator first, std::vector<Import>::iterator last);
 
     [[nodiscard]] bool is_untold() const;
 
     Limits limits_;
     std::string program_;  ///< empty: Python's
-    /// As they were told, or their names. A program of its own is its only one, once it can wait.
-    std::vector<std::string> modules_;
+    /// A program of its own is its only one, once it can wait.
+    std::vector<Import> modules_;
     std::size_t rehearsed_ = 0;          ///< the first of them, which standbys may import
     int rehearsals_ = 0;                 ///< since begin()
     std::set<std::string> told_;         ///< those that a worker of this run imports, by name
-    std::map<LocalRank, Told> of_slot_;  ///< what workers of other slots than the first have told
+    std::map<LocalRank, Told> of_slot_;  ///< what workers of this run have told
     std::set<std::string> left_out_;     ///< learned, but they cannot be imported
-    std::size_t names_bytes_ = 0;        ///< of what was learned
-    bool learns_;                        ///< further ones
-    bool is_guess_;                      ///< they were learned
+    std::size_t learned_bytes_ = 0;
+    bool learns_;    ///< further ones
+    bool is_guess_;  ///< they were learned
     bool is_off_;
     bool needs_room_;
     std::optional<std::uint64_t> memory_max_;

@@ -114,8 +114,9 @@ void Keeper::handle(KeeperSpawn spawn) {
                                        hold_page(spawn.generation, std::move(page)));
     }
     if (imports.is_open()) {
-        imports_ = std::move(imports);
-        spawn.environment.emplace_back(spawn.imports_variable, path_of(imports_));
+        UniqueFd& held = imports_[spawn.local_rank];
+        held = std::move(imports);
+        spawn.environment.emplace_back(spawn.imports_variable, path_of(held));
     }
     if (standby.is_open()) {
         spawn.environment.emplace_back(spawn.standby_variable, std::to_string(kStandbySocket));
@@ -319,7 +320,7 @@ void Keeper::wait_for_orphans() {
 void Keeper::on_empty() {
     held_ = Generation();
     page_.reset();
-    imports_.reset();
+    imports_.clear();
     containment_.end_generation();
     if (is_ending_) {
         containment_.release();

@@ -79,8 +79,8 @@ private:
     Milliseconds unkillable_after_;
     Generation held_;  ///< 0: nothing lives
     Workers workers_;  ///< of `held_`, and standbys; not reaped
-    UniqueFd page_;    ///< of `held_`, for workers to open, as is the next
-    UniqueFd imports_;
+    UniqueFd page_;    ///< of `held_`, for workers to open, as are the next
+    std::map<LocalRank, UniqueFd> imports_;
     std::optional<Generation> emptying_;  ///< to be answered
     KeeperTerminal terminal_;             ///< ddprun's own, as it is to be left; empty: as it is
     bool is_ending_ = false;

@@ -64,12 +64,10 @@ MORE = """    seen = look()
             entry.partition("=")[0] for entry in file.read().decode().split(chr(0))[:-1])
     seen["order of variables"] = list(os.environ)
     seen["modules"] = sorted(sys.modules)
-    seen["is warm"] = "tells_test" in sys.modules
+    seen["is warm"] = "DDPRUN_STANDBY" in seen["variables at exec"]
 """
 
 ALLOWED = [
-    parity.Allowed("`sys.modules`", "modules", lambda cold, warm: set(cold) < set(warm) and
-                   "tells_test" in warm and not any("ddprun" in name for name in warm)),
     parity.Allowed("`/proc/self/environ`", "variables at exec", lambda cold, warm:
                    "RANK" in cold and "DDPRUN_STANDBY" in warm),
     parity.Allowed("order of `os.environ`", "order of variables", lambda cold, warm:

@@ -35,15 +35,21 @@ if not is_rehearsal and not hasattr(sys.modules["__main__"], "__file__"):
         told.write(f"{os.getpid()}\\n")
 """
 
+BEFOREHAND = """
+import sys
+IS_BEFOREHAND = not hasattr(sys.modules["__main__"], "__file__")
+"""
+
 WORKER = """
 import json, os, signal, sys
-is_warm = "tells_test" in sys.modules
-has_more = "more_test" in sys.modules
+with open("/proc/self/environ", "rb") as file:
+    is_warm = any(one.startswith(b"DDPRUN_STANDBY=") for one in file.read().split(b"\\0"))
 import ddprun
 worker = ddprun.worker()
 worker.progress(7)
-for name in os.environ.get("IMPORTS", "").split():
+for name in os.environ.get("IMPORTS", "tells_test").split():
     __import__(name)
+has_more = getattr(sys.modules.get("more_test"), "IS_BEFOREHAND", None)
 rank = worker.rank
 with open("/proc/self/cmdline", "rb") as file:
     command = file.read().decode().split("\\0")[:-1]
@@ -196,7 +202,7 @@ class WarmJobs(Jobs):
         self.assertIn("tells_test.py has changed", said)
 
     def test_what_the_first_worker_imports_is_learned(self):
-        self.write(os.path.join(self.packages, "more_test.py"), "")
+        self.write(os.path.join(self.packages, "more_test.py"), BEFOREHAND)
         self.write(os.path.join(self.packages, "thread_test.py"),
                    "import threading\nthreading.Thread(target=threading.Event().wait, "
                    "daemon=True).start()\n")
@@ -258,16 +264,16 @@ class WarmJobs(Jobs):
         process.communicate()
 
     def test_a_python_that_reads_no_variables_is_named(self):
-        python, self.python = self.python, self.path("python-without-variables")
-        self.write(self.python, f"#!/bin/sh\nexec {python} -E \"$@\"\n")
-        os.chmod(self.python, 0o755)
+        python = self.path("python-without-variables")
+        self.write(python, f"#!/bin/sh\nexec {self.python} -E \"$@\"\n")
+        os.chmod(python, 0o755)
         self.write(self.path("train.py"), "import threading\nthreading.Event().wait()\n")
-        process = self.start()
+        process = self.start(PYTHON_EXEC=python)
         line = ""
         while "--warm" not in line:
             line = process.stdout.readline()
             self.assertTrue(line)
-        self.assertIn(f"{self.python} does not run what ddprun puts before PYTHONPATH", line)
+        self.assertIn(f"{python} does not run what ddprun puts before PYTHONPATH", line)
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
 

@@ -4,10 +4,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -141,6 +145,28 @@ TEST_CASE("a worker reads what it is to read: a terminal that controls it, or no
     CHECK(says(asks, UniqueFd(slave), WorkerStdin::Terminal) == "it controls\n");
     CHECK(says("cat >&2; echo end >&2", UniqueFd(open("/dev/null", O_WRONLY | O_CLOEXEC)),
                WorkerStdin::Nothing) == "end\n");
+}
+
+TEST_CASE("each worker tells what it imports to a pipe of its own, however many there are") {
+    KeeperFixture fixture;
+    std::array<TestPipe, 3> pipes;
+    const TestPipe gate;  // None of them looks before the last one was started.
+    const std::string gate_path = fmt::format("/proc/{}/fd/{}", getpid(), gate.read_end.get());
+    for (int slot = 0; slot < 3; ++slot) {
+        const std::string script = fmt::format(
+            R"(read -r line < {}; echo "imports of {}" > "$DDPRUN_IMPORTS")", gate_path, slot);
+        fixture.keeper->start_worker(Generation(1), LocalRank(slot), {"/bin/sh", "-c", script}, {},
+                                     fixture.pipe.writer(), fixture.pipe.writer(), {}, {},
+                                     WorkerStdin::Nothing,
+                                     std::exchange(pipes.at(slot).write_end, {}));
+    }
+    fixture.run_until([&] { return fixture.started.size() == 3; });
+    REQUIRE(write(gate.write_end.get(), "1\n2\n3\n", 6) == 6);
+    fixture.run_until([&] { return fixture.ended.size() == 3; });
+    for (int slot = 0; slot < 3; ++slot) {
+        const std::string wanted = fmt::format("imports of {}\n", slot);
+        CHECK(read_exactly(pipes.at(slot).read_end, wanted.size()) == wanted);
+    }
 }
 
 TEST_CASE("arguments and environment of any bytes and size arrive") {

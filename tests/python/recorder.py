@@ -38,8 +38,13 @@ def seen(hidden):
         mapped = {line.rstrip(b"\n").split(None, 5)[5].decode() for line in maps if b".so" in line}
     with open("/proc/self/limits", encoding="utf-8") as file:
         limits = file.read()
+    with open("/proc/self/status", encoding="utf-8") as file:
+        fields = dict(line.split(":\t", 1) for line in file)
     return {
-        **state(hidden), "flags": str(sys.flags), "limits": limits,
+        **state(hidden), "flags": str(sys.flags), "limits": limits, "umask": fields["Umask"],
+        # Two of them are the C library's own, once there has been a thread.
+        "signals": [hex(int(fields[name], 16) & ~(3 << 31))
+                    for name in ("SigPnd", "SigBlk", "SigIgn", "SigCgt")],
         "threads": len(os.listdir("/proc/self/task")),
         "mapped": sorted(path for path in mapped if not any(one in path for one in OF_DDPRUN)),
         "sleep": __import__("time").sleep.__name__,

@@ -33,7 +33,15 @@ INSTALLED = {
     "lazy": RECORDS + "def later():\n    import beta\n    return beta\n",
     "chdirs": "import os\nos.chdir('/')\n" + RECORDS,
     "logs": "import logging\nlogging.getLogger('logs').setLevel(10)\n" + RECORDS,
-    "half": "import gamma\nraise ImportError('half')\n",
+    "half": "import gamma\nraise ImportError('SECRET')\n",
+    "lends": RECORDS + "def lend():\n    return 'as installed'\n",
+    "borrows": RECORDS + "from lends import lend\nLENT = lend()\n",
+    "changes": RECORDS + "import lends\nlends.lend = lambda: 'as changed'\n",
+    "asks": RECORDS + "try:\n    import stub\n    HAS = True\nexcept ImportError:\n"
+            "    HAS = False\n",
+    "old": RECORDS + "import warnings\nwarnings.filterwarnings('ignore', 'of old')\ntry:\n"
+           "    warnings.warn('it is old', DeprecationWarning)\n    HOW = 'warned'\n"
+           "except Warning:\n    HOW = 'raised'\n",
 }
 ENDING = f"""
 import json, sys
@@ -85,6 +93,15 @@ PROGRAMS = {
                                   "draws random numbers"),
     "a function": ("import time\ndef slept(s):\n    pass\ntime.sleep = slept\nimport alpha", "",
                    "time.sleep"),
+    "a function of a library": ("import lends\nlends.lend = lambda: 'own'\nimport borrows\n"
+                                "SAID = borrows.LENT", "lends", "lends.lend"),
+    "what an import changes in another": ("import lends\nSAID = [lends.lend()]\nimport changes\n"
+                                          "SAID.append(lends.lend())", "lends changes", ""),
+    "a stub": ("import sys, types\nsys.modules['stub'] = types.ModuleType('stub')\n"
+               "import asks\nSAID = asks.HAS", "", "sys.modules['stub']"),
+    "filters for one import": ("import warnings\nwith warnings.catch_warnings():\n"
+                               "    warnings.simplefilter('error')\n    import old\n"
+                               "SAID = old.HOW\nimport alpha", "old alpha", ""),
     "open": ("import builtins\nown = builtins.open\n"
              "builtins.open = lambda *a, **k: own(*a, **k)\nimport alpha", "", "builtins.open"),
     "a folder": ("import os\nos.chdir('third_party')\nimport alpha", "", "the working folder"),
@@ -100,6 +117,7 @@ PROGRAMS = {
     "a longer path": ("import sys\nsys.path += ['third_party', '']\nimport alpha\n"
                       "sys.path.remove('third_party')\nimport beta", "alpha beta", ""),
     "own modules": ("import own, own_package.part, gamma", "beta alpha gamma", ""),
+    "what ddprun imports, too": ("import _ctypes, _socket, gc, alpha", "alpha", ""),
     "what is missing": ("try:\n    import missing\nexcept ImportError:\n    pass\nimport alpha",
                         "alpha", ""),
     "what fails half-way": ("try:\n    import half\nexcept ImportError:\n    pass\nimport alpha",
@@ -140,6 +158,7 @@ class SameImports(WithEnvironment):
     def run_cold(self, *arguments, **variables):
         done = subprocess.run([self.python, *arguments], cwd=self.folder, text=True,
                               capture_output=True, stdin=subprocess.DEVNULL,
+                              start_new_session=True,
                               env={**self.variables, **PLACE, **variables})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return json.loads(done.stdout)
@@ -184,6 +203,7 @@ class SameImports(WithEnvironment):
         plain = self.run_cold(*arguments)
         cold, lines = self.tell(*arguments)
         self.assert_same(cold, plain)
+        self.assertNotIn("SECRET", str(lines))
         standby, imported, said = self.prepare(lines, *arguments)
         while said[0] == "unfit":  # As the agent: what comes before it is imported next.
             standby.end()
@@ -212,20 +232,57 @@ class SameImports(WithEnvironment):
         self.assert_same(warm, plain)
         self.assertEqual(standby.end(), (0, ""))
 
-    def test_a_program_that_does_something_else_after_a_restart_begins_anew(self):
-        self.write(os.path.join(self.folder, "program.py"),
-                   "import os\nif os.environ['RANK'] == '5':\n    os.environ['NEW'] = '1'\n"
-                   "import alpha, ending\n")
+    def begin_anew(self, program, changed):
+        """The standby of a worker of rank 0 takes the place of rank 5."""
+        self.write(os.path.join(self.folder, "program.py"), program + "import ending\n")
         _, lines = self.tell("-u", "program.py", "x")
         standby, imported, said = self.prepare(lines, "-u", "program.py", "x")
         self.assertEqual((imported[-1], said[0]), ("json", "ready"))
         again = {**PLACE, "RANK": "5"}
         written, last = standby.release({**again, "PYTHONPATH": started({})["PYTHONPATH"]})
         line, _, rest = written.partition("\n")
-        self.assertRegex(line, "^ddprun: this worker begins anew and cold: when it imports alpha, "
-                               r"os.environ\['NEW'\] is not as it was")
+        self.assertIn(f", {changed} is not as it was", line)
+        self.assertRegex(line, "^ddprun: this worker begins anew and cold: when it imports ")
         self.assert_same(json.loads(rest), self.run_cold("-u", "program.py", "x", **again))
         self.assertEqual(standby.end(), (0, ""))
+
+    def test_a_program_that_does_something_else_after_a_restart_begins_anew(self):
+        self.begin_anew("import os\nif os.environ['RANK'] == '5':\n    os.environ['NEW'] = '1'\n"
+                        "import alpha\n", "os.environ['NEW']")
+
+    def test_who_imports_less_after_a_restart_begins_anew(self):
+        self.begin_anew("import os\nif os.environ['RANK'] != '5':\n    import alpha\n"
+                        "import beta, gamma\n", "sys.modules['alpha']")
+
+    def test_what_begins_anew_finds_what_it_began_with(self):
+        self.addCleanup(os.unlink, os.path.join(self.folder, "again"))
+        self.begin_anew("""
+import os, signal
+if os.environ["RANK"] == "5" and not os.path.exists("again"):
+    open("again", "x").close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    signal.setitimer(signal.ITIMER_REAL, 60)
+    os.umask(0o077)
+    os.environ["NEW"] = "1"
+import alpha
+SAID = signal.getitimer(signal.ITIMER_REAL)
+""", "os.environ['NEW']")
+
+    def test_a_wrapper_may_put_its_own_folders_before_ours(self):
+        program = ("import json, os, sys\n"
+                   "print(json.dumps([os.environ.get('PYTHONPATH'), sys.path]))")
+        ours = started({})["PYTHONPATH"]
+        for path, plain in ((f"/a:{ours}:/b", "/a:/b"), (f"/a:{ours}", "/a"), (f"{ours}/", ""),
+                            (f"{ours}:/b:/c", "/b:/c"), (f"{ours}::/b", ":/b")):
+            with self.subTest(path):
+                self.assertEqual(self.run_cold("-c", program, PYTHONPATH=path),
+                                 self.run_cold("-c", program, PYTHONPATH=plain))
+
+    def test_a_standby_that_is_not_the_worker_itself_runs_nothing(self):
+        done = subprocess.run([self.python, "-c", "print(1)"], cwd=self.folder, text=True,
+                              capture_output=True, env=started(self.variables, DDPRUN_STANDBY="0"))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", ""))
 
 
 def add_program(name, program, reached, ended):

@@ -122,7 +122,7 @@ class Standby:
         os.set_inheritable(theirs.fileno(), True)
         self.process = subprocess.Popen(
             [environment.python, *arguments], cwd=environment.folder, stdout=out, stderr=out,
-            stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
             env=started(environment.variables, DDPRUN_STANDBY=str(theirs.fileno())))
         theirs.close()
         os.close(out)
@@ -135,8 +135,9 @@ class Standby:
         return self.socket.recv(MESSAGE_BYTES_MAX).decode().split("\0")
 
     def order(self, *modules, how="import", first=()):
-        self.socket.send("\n".join([*first, "placed RANK", "placed WORLD_SIZE", "placed MASTER_PORT"] +
-                                   [f"{how} {name}" for name in modules]).encode())
+        self.socket.send("\n".join(
+            [*first, "placed RANK", "placed WORLD_SIZE", "placed MASTER_PORT"] +
+            [f"{how} {name}" for name in modules]).encode())
 
     def release(self, place):
         """What the program writes, and what the standby said last."""
@@ -187,7 +188,8 @@ class Same(WithEnvironment):
         # As the keeper: what ddprun inherited, then what a worker is given.
         inherited = {key: value for key, value in self.variables.items() if key not in PLACE}
         cold = subprocess.run([self.python, *arguments], cwd=self.folder, capture_output=True,
-                              stdin=subprocess.DEVNULL, text=True, env={**inherited, **PLACE})
+                              stdin=subprocess.DEVNULL, text=True, start_new_session=True,
+                              env={**inherited, **PLACE})
         self.assertEqual(cold.returncode, 0, cold.stderr)
         standby = Standby(self, *arguments)
         self.assertEqual(standby.says(), ["here"])
@@ -248,6 +250,7 @@ class Threads(WithEnvironment):
         environment = {**self.variables, **variables}
         cold = subprocess.run([self.python, "-u", "multiplies.py"], cwd=self.folder, text=True,
                               capture_output=True, stdin=subprocess.DEVNULL,
+                              start_new_session=True,
                               env={**environment, **PLACE})
         self.assertEqual(cold.returncode, 0, cold.stderr)
         type(self).variables, kept = environment, self.variables
@@ -346,6 +349,7 @@ class Tells(WithEnvironment):
         read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         done = subprocess.run([self.python, "imports.py", *arguments], cwd=self.folder, text=True,
                               capture_output=True, stdin=subprocess.DEVNULL,
+                              start_new_session=True,
                               env=started(self.variables, DDPRUN_IMPORTS=pipe))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         with os.fdopen(read) as file:
@@ -375,7 +379,8 @@ class Tells(WithEnvironment):
                           "if 'ddprun' not in one]\nprint(json.dumps(seen))")
         _, written = self.told(program)
         cold = subprocess.run([self.python, "imports.py"], cwd=self.folder, text=True,
-                              capture_output=True, stdin=subprocess.DEVNULL, env=self.variables)
+                              capture_output=True, stdin=subprocess.DEVNULL,
+                              start_new_session=True, env=self.variables)
         self.maxDiff = None
         self.assertEqual(json.loads(written), json.loads(cold.stdout))
 
@@ -384,6 +389,7 @@ class Tells(WithEnvironment):
         for path in ("", "/nowhere/at/all", "/dev/null"):
             done = subprocess.run([self.python, "leaves.py"], cwd=self.folder, text=True,
                                   capture_output=True, stdin=subprocess.DEVNULL,
+                              start_new_session=True,
                                   env=started(self.variables, DDPRUN_IMPORTS=path))
             self.assertEqual((done.stdout, done.stderr), ("done\n", ""))
 
@@ -555,13 +561,27 @@ class Rehearsals(WithEnvironment):
             with open(path, encoding="utf-8") as file:
                 self.assertEqual(file.read().split("\n"), ["ddprun imports 2", *names, ""])
         self.assertEqual([os.stat(one).st_mode & 0o777 for one in (path, folder)], [0o600, 0o700])
-        for number in range(70):
-            self.write(os.path.join(folder, str(number)), "")
-            os.utime(os.path.join(folder, str(number)), (number, number))
+        others = [f"{number:04x}" for number in range(70)]
+        for age, name in enumerate([*others, "theirs", "0123.0a"]):
+            self.write(os.path.join(folder, name), "")
+            os.utime(os.path.join(folder, name), (age, age))
         self.assertEqual(self.rehearse("json", how="learned", first=first)[0], "fit")
-        self.assertEqual(sorted(os.listdir(folder)), sorted(["0123", *map(str, range(7, 70))]))
+        self.assertEqual(sorted(os.listdir(folder)),
+                         sorted(["0123", "0123.0a", "theirs", *others[7:]]))
         with open(path, encoding="utf-8") as file:
             self.assertEqual(file.read(), "ddprun imports 2\njson\n")
+
+    def test_nothing_is_kept_in_a_folder_that_others_may_write_to(self):
+        folder = os.path.join(self.folder, "shared", "imports")
+        os.makedirs(folder)
+        os.symlink(folder, os.path.join(self.folder, "link"))
+        keeps = {"mode": folder, "link": os.path.join(self.folder, "link")}
+        for how, path in keeps.items():
+            with self.subTest(how):
+                os.chmod(folder, 0o770 if how == "mode" else 0o700)
+                self.assertEqual(self.rehearse("json", how="learned",
+                                               first=[f"keep {path}/0123"])[0], "fit")
+                self.assertEqual(os.listdir(folder), [])
 
     def test_what_comes_before_a_module_that_is_not_fit_is_kept(self):
         for name in ("asks_module", "writes_module", "joins_module"):

@@ -34,6 +34,7 @@ struct TwoSlots {
                                             prepare->slot.value(), prepare->modules.size(),
                                             prepare->is_guess ? " guessed" : ""));
                 told = prepare->told;
+                imports = prepare->modules;
             } else if (const auto* discard = std::get_if<DiscardStandby>(&effect)) {
                 words.push_back(fmt::format("discard {}", discard->slot.value()));
             } else {
@@ -73,7 +74,8 @@ struct TwoSlots {
     static inline const LocalRank kFirst{0};
     static inline const LocalRank kSecond{1};
     Instant now{};
-    std::set<std::string> told;  ///< of the last that was prepared
+    std::set<std::string> told;  ///< of the last that was prepared, as are the next
+    std::vector<std::string> imports;
     StandbySlots slots;
 };
 
@@ -134,14 +136,14 @@ TEST_CASE("a late standby goes on being prepared when no other is ready") {
     CHECK(two.slots.take() == std::vector{TwoSlots::kFirst});
 }
 
-TEST_CASE("a Python without the package is named once, and nothing is tried again") {
+TEST_CASE("a Python that reads no variables is named once, and nothing is tried again") {
     TwoSlots two;
     two.slots.begin(two.now);
     two.pass();
     CHECK(two.settle() == Decisions{"try"});
     two.slots.has_ended(TwoSlots::kFirst);
-    CHECK(two.settle() == Decisions{"--warm: python3 has no ddprun package, so that workers start "
-                                    "cold, with all their imports; python3 -m pip install ddprun"});
+    CHECK(two.settle() == Decisions{"--warm: workers start cold: python3 does not run what ddprun "
+                                    "puts before PYTHONPATH, as with -I, -E or -S"});
     CHECK(two.slots.is_off());
     two.slots.begin(two.now);
     CHECK(!two.slots.next_deadline());
@@ -202,7 +204,7 @@ TEST_CASE("standbys wait for what a worker imports, until it has imported nothin
     CHECK_FALSE(two.slots.is_off());
     two.slots.begin(two.now);
     two.now += Milliseconds(3000);
-    two.slots.learn(two.now, TwoSlots::kFirst, {"torch", "a b", "", "json"});
+    two.slots.learn(two.now, TwoSlots::kFirst, {"torch", "a/b", "", "json", "x 1 2 3"});
     CHECK(two.slots.why_not(TwoSlots::kFirst) == "it had none yet");
     two.slots.learn(two.now, TwoSlots::kFirst, {"torch"});
     CHECK(two.settle().empty());
@@ -320,11 +322,56 @@ TEST_CASE("what a worker imports is awaited, known or not, and only that is kept
     two.pass();
     const Instant due = two.now;
     two.now -= Milliseconds(1);
-    two.slots.learn(two.now, TwoSlots::kFirst, {"torch", "no name"});
+    two.slots.learn(two.now, TwoSlots::kFirst, {"torch", "no/name"});
     CHECK(two.slots.next_deadline() == due);  // It was told before.
     two.now = due;
     CHECK(two.settle() == Decisions{"rehearse 0 of 2 guessed"});  // "stale" is of another run.
     CHECK(two.told == std::set<std::string>{"json", "torch"});
+}
+
+TEST_CASE("a standby imports what its own worker has, each in the state that this one told") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .trial = kTrial});
+    two.slots.begin(two.now);
+    two.slots.learn(two.now, TwoSlots::kSecond, {"ahead 1 cpus=1", "json 3", "torch 4 path=*"});
+    two.slots.learn(two.now, TwoSlots::kFirst,
+                    {"os 1 path=*", "json 2", "logger 5", "torch 4 path=*|unset=41"});
+    two.pass();
+    CHECK(two.settle() == Decisions{"rehearse 0 of 4 guessed"});
+    CHECK(two.imports == Decisions{"os 1 path=*", "json 2", "logger 5", "torch 4 path=*|unset=41"});
+    two.slots.cannot_import(TwoSlots::kFirst, "os");
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"rehearse 0 of 3 guessed"});
+    CHECK(two.imports.front() == "json 2 path=*");
+    two.pass_rehearsal();
+    CHECK(two.settle() == Decisions{"prepare 0 of 3 guessed"});
+    two.slots.is_ready(TwoSlots::kFirst);
+    CHECK(two.settle() == Decisions{"prepare 1 of 2 guessed"});
+    CHECK(two.imports == Decisions{"json 3 cpus=1", "torch 4 path=*"});
+    two.slots.is_ready(TwoSlots::kSecond);
+    CHECK(two.settle().empty());
+    // Its own worker comes to one that the first slot's has imported long ago.
+    two.slots.learn(two.now, TwoSlots::kSecond, {"other 6", "logger 5"});
+    two.pass();
+    CHECK(two.settle() == Decisions{"discard 1"});
+    two.slots.has_ended(TwoSlots::kSecond);
+    CHECK(two.settle() == Decisions{"prepare 1 of 3 guessed"});
+}
+
+TEST_CASE("a standby that was started with another list than is known now ends no list") {
+    TwoSlots two;
+    two.slots = StandbySlots({}, 2, {.learns = true, .known = {"torch", "stale"}, .trial = kTrial});
+    two.slots.begin(two.now);
+    two.slots.learn(two.now, TwoSlots::kSecond, {"unknown"});  // The hook is there.
+    two.pass();
+    CHECK(two.settle() == Decisions{"rehearse 0 of 2 guessed"});
+    two.slots.learn(two.now, TwoSlots::kFirst, {"json", "torch"});
+    two.slots.is_unfit(TwoSlots::kFirst, "torch", "it is another one");
+    two.slots.has_ended(TwoSlots::kFirst);
+    CHECK(two.slots.learns());
+    two.pass();
+    CHECK(two.settle() == Decisions{"rehearse 0 of 2 guessed"});
+    CHECK(two.imports == Decisions{"json", "torch"});
 }
 
 TEST_CASE("names are learned until a message to a standby is full") {

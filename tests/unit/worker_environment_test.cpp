@@ -37,6 +37,7 @@ WorkerPlace fifth_of_eight() {
     place.omp_num_threads = 6;
     place.only_device = "GPU-7";
     place.preload = "/opt/ddprun/ddprun-preload.so:/opt/libjemalloc.so";
+    place.python_path = "/opt/ddprun/share/ddprun/python:/home/user/own";
     return place;
 }
 
@@ -69,6 +70,7 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
         {"OMP_NUM_THREADS", "6"},
         {"CUDA_VISIBLE_DEVICES", "GPU-7"},
         {"LD_PRELOAD", "/opt/ddprun/ddprun-preload.so:/opt/libjemalloc.so"},
+        {"PYTHONPATH", "/opt/ddprun/share/ddprun/python:/home/user/own"},
         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
         {"DDPRUN_RUN_ID", "0123456789abcdef0123456789abcdef"},
         {"DDPRUN_GENERATION", "3"},

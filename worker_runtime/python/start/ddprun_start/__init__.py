@@ -24,31 +24,22 @@ def begin(folder: str, modules: set[str]) -> None:
 
     Raises what `import sitecustomize` raises without this folder, mostly that there is none.
     """
-    _take_out(folder)
     for name in sys.modules.keys() - modules:
         del sys.modules[name]
     for path in [path for path in sys.path_importer_cache if path.startswith(folder)]:
         del sys.path_importer_cache[path]
+    # A worker leads a session. Its children do, too, but have none of these variables.
+    is_worker = os.getsid(0) == os.getpid()
     if "DDPRUN_STANDBY" in os.environ:
+        if not is_worker:
+            os._exit(1)  # A wrapper's own program, and nobody can tell it from the wrapped one.
         standby.wait()
         return
-    # Its own children lead a session, too, but have none of these variables.
-    if os.environ.get("DDPRUN_PAGE") and os.getsid(0) == os.getpid():
+    if os.environ.get("DDPRUN_PAGE") and is_worker:
         life.hold()
     learner = imports.prepare() if "DDPRUN_IMPORTS" in os.environ else None
     try:
         import sitecustomize  # noqa: F401
     finally:
-        if learner is not None:
+        if learner is not None and is_worker:
             learner.begin()
-
-
-def _take_out(folder: str) -> None:
-    """As if the agent had not put `folder` before PYTHONPATH; "/" at its end: that was empty."""
-    sys.path[:] = [one for one in sys.path if one.rstrip("/") != folder]
-    sys.modules.pop("sitecustomize", None)
-    own, colon, others = os.environ["PYTHONPATH"].partition(":")
-    if colon or own.endswith("/"):
-        os.environ["PYTHONPATH"] = others
-    else:
-        del os.environ["PYTHONPATH"]

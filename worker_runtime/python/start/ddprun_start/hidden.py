@@ -12,10 +12,11 @@ import sys
 
 import _frozen_importlib
 import _imp
+import _signal
 from _io import open as io_open
 
 from ddprun_start.imports import installed_folders, is_by_library, leave_out_of_tracebacks
-from ddprun_start.state import Conditions, State, functions, replaced
+from ddprun_start.state import Conditions, Modules, State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,16 +34,17 @@ class Group:
         self.before = State(hidden)
         self.modules = dict.fromkeys(sys.modules)
         self.finders = dict.fromkeys(sys.path_importer_cache)
-        self.functions = functions({})
 
-    def hold(self, hidden: frozenset[bytes], when_given: Callable[[], None]) -> None:
-        """After the import."""
+    def hold(self, hidden: frozenset[bytes], of_others: Modules,
+             when_given: Callable[[], None]) -> None:
+        """After the import. `of_others`: as it was before."""
         self.after = State(hidden)
         self.modules = {name: module for name, module in sys.modules.items()
                         if name not in self.modules}
         self.finders = {path: finder for path, finder in sys.path_importer_cache.items()
                         if path not in self.finders}
-        self.replaced = replaced(self.functions, functions({}))
+        self.replaced = of_others.replaced()
+        of_others.update({})
         self.when_given = when_given
         self.children = []
         for name, module in self.modules.items():
@@ -86,7 +88,7 @@ class HiddenModules:
         self.stand_in = self._find_and_load
 
     def hide(self, groups: list[Group]) -> None:
-        """All that these imports have brought, and changed. The program comes next."""
+        """All that these imports have brought, and changed. They stay so until the program comes."""
         self.groups = groups
         self.everything: dict[str, Any] = {}
         for position, group in enumerate(groups):
@@ -97,16 +99,18 @@ class HiddenModules:
             group.hide()
         self.start.set(self.variables)
         self.installed = installed_folders()
-        self.pid = os.getpid()
+        self.of_others = Modules(self.installed)
+        self.of_others.update(self.everything)
+        self.begun_as = _Begun()
         self.given = 0
-        if self.position:
-            _frozen_importlib._find_and_load = self.stand_in
 
     def program_begins(self, anew: dict[bytes, bytes]) -> None:
         """It has its place: what it changes from now on counts. With `anew` as its environment this
         process begins anew."""
-        self.anew = anew
+        self.begun_as.environment = anew
         self.conditions = Conditions(self.everything)
+        if self.position:
+            _frozen_importlib._find_and_load = self.stand_in
 
     def _find_and_load(self, name: str, import_: Any) -> Any:
         if name in self.position:
@@ -122,8 +126,8 @@ class HiddenModules:
             if last is None:
                 return  # Another thread has just given it.
             groups = self.groups[self.given:last + 1]
-            changed = self._changed(groups, is_by_library(self.installed))
-            if changed and not groups[-1].is_chosen and os.getpid() == self.pid:
+            changed = self._changed(name, groups, is_by_library(self.installed))
+            if changed and not groups[-1].is_chosen and os.getpid() == self.begun_as.pid:
                 self._begin_anew(name, changed)
             now = State(self.variables)
             for group in groups:
@@ -136,22 +140,26 @@ class HiddenModules:
             else:
                 groups[-1].after.set(self.variables)
             self.given = last + 1
-            self.conditions.functions = functions(self.everything)
+            self.of_others.update(self.everything)
             if not self.position and _frozen_importlib._find_and_load is self.stand_in:
                 _frozen_importlib._find_and_load = self.find_and_load
         finally:
             _imp.release_lock()
 
-    def _changed(self, groups: list[Group], is_of_library: bool) -> str:
-        """What these imports would find otherwise, for people; empty: nothing."""
+    def _changed(self, name: str, groups: list[Group], is_of_library: bool) -> str:
+        """What the import of `name` would find otherwise, for people; empty: nothing."""
         changed = State(self.variables).difference(groups[-1].before)
         if changed:
             return changed
-        taken = [name for group in groups for name, module in group.modules.items()
-                 if sys.modules.get(name, module) is not module]
-        if taken:
-            return "sys.modules['{}']".format(taken[0])
-        return Conditions(self.everything).change_since(self.conditions, is_of_library)
+        # Cold, nothing has imported these.
+        unasked = [group.name for group in groups
+                   if group.modules and not f"{name}.".startswith(f"{group.name}.")]
+        taken = [one for group in groups for one, module in group.modules.items()
+                 if sys.modules.get(one, module) is not module]
+        if unasked or taken:
+            return "sys.modules['{}']".format([*unasked, *taken][0])
+        return (Conditions(self.everything).change_since(self.conditions, is_of_library) or
+                self.of_others.change(is_of_library))
 
     def _begin_anew(self, name: str, changed: str) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -163,10 +171,46 @@ class HiddenModules:
                 "when that was imported beforehand; --warm off has no standbys\n")
         os.write(2, text.format(name, changed).encode("utf-8", "replace"))
         self.start.set(frozenset())
-        os.chdir(self.conditions.values["the working folder"])
+        self.begun_as.begin_anew()
+
+
+class _Begun:
+    """As what the program of this process has begun. Beginning anew with it leaves its limits and
+    its children as they are."""
+
+    def __init__(self) -> None:
         with io_open("/proc/self/cmdline", "rb") as file:
-            command = file.read().split(b"\0")[:-1]
-        os.execvpe(command[0], command, self.anew)
+            self.command = file.read().split(b"\0")[:-1]
+        self.environment: dict[bytes, bytes] = {}
+        self.pid = os.getpid()
+        self.folder = os.getcwd()
+        self.umask = os.umask(0)
+        os.umask(self.umask)
+        self.blocked = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+        self.ignored = self._ignored()
+
+    @staticmethod
+    def _ignored() -> set[int]:
+        return {number for number in _signal.valid_signals()
+                if _signal.getsignal(number) == _signal.SIG_IGN}
+
+    def begin_anew(self) -> None:
+        for timer in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF):
+            _signal.setitimer(timer, 0)
+        for handler, numbers in ((_signal.SIG_DFL, self._ignored() - self.ignored),
+                                 (_signal.SIG_IGN, self.ignored - self._ignored())):
+            for number in numbers:
+                try:
+                    _signal.signal(number, handler)
+                except ValueError:
+                    pass  # Only the main thread may.
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self.blocked)
+        os.umask(self.umask)
+        try:
+            os.chdir(self.folder)
+        except OSError:
+            pass  # It is gone, and the program lives in one that is there.
+        os.execvpe(self.command[0], self.command, self.environment)
 
 
 leave_out_of_tracebacks(HiddenModules._find_and_load)

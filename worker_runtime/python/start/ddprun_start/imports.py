@@ -19,14 +19,15 @@ import _imp
 import _thread
 from _io import open as io_open
 
-from ddprun_start.state import Conditions, NoText, State, drawn_numbers, drawn_since
+from ddprun_start.state import (Conditions, Modules, NoText, State, drawn_numbers, drawn_since,
+                                is_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 _VARIABLE = "DDPRUN_IMPORTS"
-_LINE_BYTES_MAX = 4096  # PIPE_BUF: a line comes in one piece. Limits::standby_told_line_max
+_LINE_BYTES_MAX = 4096  # PIPE_BUF: a line comes in one piece
 _HIDDEN: frozenset[bytes] = frozenset()
 _HASH_KEY = 1
 _REASON_MAX = 400
@@ -39,7 +40,10 @@ class _Stop(Exception):
 def prepare() -> Learner | None:
     """Takes the variable out of the environment. None: nothing can be told."""
     path = os.environ.pop(_VARIABLE)
-    import_own()
+    try:
+        import_own()
+    except ImportError:
+        return None  # Such a Python can be no standby.
     return Learner(path) if path else None
 
 
@@ -69,6 +73,7 @@ class Learner:
         self.installed = installed_folders()
         self.start = self.last = State(_HIDDEN)
         self.conditions = Conditions({})
+        self.modules = Modules(self.installed)
         self.ignored = ""
 
     def end(self, why: str = "") -> None:
@@ -109,12 +114,13 @@ class Learner:
             except _Stop as stop:
                 self.end("{} {}".format(name, stop))
             except Exception as error:
-                self.end("{} {}: {}".format(name, type(error).__name__, error))
+                self.end("{} {}".format(name, type(error).__name__))
             module = self.find_and_load(name, import_)
         except BaseException as error:
             # Else nothing is left of it, as of a library that a program can do without.
             if look is not None and sys.modules.keys() - look.modules:
-                self.end("{} it cannot be imported: {}".format(name, error))
+                # The text of an error may hold a secret.
+                self.end("{} it cannot be imported: {}".format(name, type(error).__name__))
             raise
         finally:
             self.within = False
@@ -124,7 +130,7 @@ class Learner:
             except _Stop as stop:
                 self.end("{} {}".format(name, stop))
             except Exception as error:
-                self.end("{} {}: {}".format(name, type(error).__name__, error))
+                self.end("{} {}".format(name, type(error).__name__))
         return module
 
     def _write(self, line: str) -> None:
@@ -163,12 +169,14 @@ class _Look:
 
     def _judge_conditions(self, is_of_library: bool) -> None:
         learner, now = self.learner, Conditions({})
-        changed = now.change_since(learner.conditions, is_of_library)
+        changed = now.change_since(learner.conditions, is_of_library) or (
+            learner.modules.change(is_of_library))
         if not is_of_library:
             changed = changed or learner.ignored
         if changed:
             raise _Stop("the program has changed {}".format(changed))
-        learner.ignored = learner.ignored or now.change_since(learner.conditions, False)
+        learner.ignored = (learner.ignored or now.change_since(learner.conditions, False) or
+                           learner.modules.change(False))
         self.conditions = now
 
     @staticmethod
@@ -195,6 +203,7 @@ class _Look:
         found = digest_of(new, mapped_libraries() - self.libraries)
         learner.last = State(_HIDDEN)
         learner.conditions = now
+        learner.modules.update({})
         return "{} {}".format(self.name, found) + (" " + self.text if self.text else "")
 
 
@@ -210,14 +219,6 @@ def is_by_library(installed: tuple[str, ...]) -> bool:
             return name != "__main__" and spec is not None and is_of(spec, installed)
         frame = frame.f_back
     return False
-
-
-def is_of(spec: Any, folders: tuple[str, ...]) -> bool:
-    """Whether it is of the standard library or site-packages. What has no file is no program's."""
-    if spec is None:
-        return False
-    places = [spec.origin] if spec.has_location else spec.submodule_search_locations or ()
-    return all(str(place).startswith(folders) for place in places)
 
 
 def own_modules(names: Any, installed: tuple[str, ...]) -> set[str]:

@@ -12,9 +12,10 @@ import sys
 
 from ddprun_start import life, openblas
 from ddprun_start.hidden import Group, HiddenModules
-from ddprun_start.imports import (digest_of, import_own, installed_folders, is_of,
-                                  mapped_libraries, own_modules)
-from ddprun_start.state import Conditions, State, drawn_numbers, drawn_since, has_variables
+from ddprun_start.imports import (digest_of, import_own, installed_folders, mapped_libraries,
+                                  own_modules)
+from ddprun_start.state import (Conditions, Modules, State, drawn_numbers, drawn_since,
+                                has_variables, is_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def wait() -> None:
         raise failure
 
 
-def _wait() -> BaseException | None:
+def _wait() -> Exception | None:
     import_own()
     modules = set(sys.modules)
     import _socket
@@ -219,14 +220,12 @@ def _await_place(agent: _Agent, files_before: dict[str, Any], space: int) -> tup
             return place, memoryview(b"".join(data for _, _, data in ancillary)).cast("i").tolist()
 
 
-def _customize() -> BaseException | None:
+def _customize() -> Exception | None:
     """What `site` imports before the program; what importing sitecustomize has raised."""
     failure = None
     try:
         import sitecustomize  # noqa: F401
-    except ImportError as error:
-        if error.name != "sitecustomize":
-            raise
+    except Exception as error:
         failure = error
     if sys.modules["site"].ENABLE_USER_SITE:
         try:
@@ -246,28 +245,44 @@ def _keep(lines: list[str], before: str = "") -> None:
     names: list[str] = []
     for how, name, _, text in _wanted(lines):
         if name == before or has_variables(text):
-            break  # The values of variables may be secrets.
+            break
         if how == "learned":
             names.append(f"{name} - {text}" if text else name)
     text = "".join(name + "\n" for name in (_KEPT_HEADER, *names)).encode()
     if not path or not names:
         return
-    folder = os.path.dirname(path)
-    new = f"{path}.{os.urandom(8).hex()}"
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-                       0o600)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        folder = os.open(os.path.dirname(path), os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            is_whole = os.write(file, text) == len(text)
+            _keep_in(folder, os.path.basename(path), text)
         finally:
-            os.close(file)
-        os.replace(new, path) if is_whole else os.unlink(new)
-        by_age = sorted(os.scandir(folder), key=lambda entry: -entry.stat().st_mtime_ns)
-        for entry in by_age[_KEPT_FILES_MAX:]:
-            os.unlink(entry.path)
+            os.close(folder)
     except OSError:
         pass
+
+
+def _keep_in(folder: int, name: str, text: bytes) -> None:
+    """`folder` may be another user's, or lead to one."""
+    found = os.fstat(folder)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        return
+    new = "{}.{}".format(name, os.urandom(8).hex())
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600,
+                   dir_fd=folder)
+    try:
+        is_whole = os.write(file, text) == len(text)
+    finally:
+        os.close(file)
+    if is_whole:
+        os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    else:
+        os.unlink(new, dir_fd=folder)
+    kept = [entry for entry in os.scandir(folder) if len(entry.name) == len(name) and
+            not entry.name.strip("0123456789abcdef")]
+    kept.sort(key=lambda entry: -entry.stat(follow_symlinks=False).st_mtime_ns)
+    for entry in kept[_KEPT_FILES_MAX:]:
+        os.unlink(entry.name, dir_fd=folder)
 
 
 def _compare(files_before: dict[str, tuple[int, int, int] | None], agent: _Agent) -> None:
@@ -299,6 +314,7 @@ def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: 
     data = os.environ._data  # type: ignore[attr-defined]
     watched = _Watched(dict(data), placed)
     _set_data(watched)
+    of_others = Modules(installed)
     groups = []
     for how, name, digest, text in _wanted(order_lines):
         is_guess = how != "import"
@@ -314,7 +330,7 @@ def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: 
         agent.send(b"imports\0" + name.encode())
         if not is_guess and top in beside:
             raise _Unfit(name, "it is beside the program")
-        groups.append(_import_one(name, None if not is_guess else digest, guard, beside, installed,
+        groups.append(_import_one(name, None if not is_guess else digest, guard, beside, of_others,
                                   watched, placed))
     data.clear()
     data.update(watched)
@@ -334,8 +350,7 @@ def _wanted(order_lines: list[str]) -> list[tuple[str, str, str, str]]:
 
 
 def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set[str],
-                installed: tuple[str, ...], watched: _Watched,
-                placed: frozenset[bytes]) -> Group:
+                of_others: Modules, watched: _Watched, placed: frozenset[bytes]) -> Group:
     """`digest`: what the worker has found, "-": not known, None: the user has named it."""
     files = _descriptors()
     libraries = mapped_libraries()
@@ -354,13 +369,13 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
         if guard is not None:
             guard.module = ""
     new_libraries = mapped_libraries() - libraries
-    group.hold(placed, openblas.starter(new_libraries))
+    group.hold(placed, of_others, openblas.starter(new_libraries))
     if digest is None:
         own = beside.intersection(one.partition(".")[0] for one in group.modules)
         if own:
             raise _Unfit(name, f"it imports {min(own)}, which is beside the program")
     else:
-        own = own_modules(group.modules, installed)
+        own = own_modules(group.modules, of_others.installed)
         if own:
             raise _Unfit(name, f"it imports {min(own)}, which is not in site-packages")
         if digest not in ("-", digest_of(set(group.modules), new_libraries)):

@@ -9,24 +9,17 @@ from __future__ import annotations
 import _warnings
 import os
 import sys
+from _operator import is_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_FILTERS: list[Any] = _warnings.filters
-# Modules whose functions and classes programs replace, for all who import them later.
-_PATCHED = (
-    "builtins", "os", "posix", "sys", "io", "time", "signal", "socket", "select", "selectors",
-    "ssl", "_thread", "threading", "queue", "subprocess", "multiprocessing",
-    "multiprocessing.context", "asyncio", "concurrent.futures", "importlib", "importlib.util",
-    "importlib.metadata", "json", "pickle", "copyreg", "random", "logging", "warnings", "tempfile",
-    "shutil", "glob", "pathlib", "datetime", "inspect", "functools", "ctypes", "typing",
-    "dataclasses", "urllib.request", "http.client", "sqlite3",
-)
 # An import that a program's call of a library causes comes after these were set, as a rule.
 _OF_PROGRAM = frozenset(("sys.argv", "sys.stdout", "sys.stderr", "logging", "the recursion limit",
                          "sys.settrace()", "sys.setprofile()"))
+# The program itself, and what ddprun replaces.
+_UNCOUNTED = frozenset(("__main__", "__mp_main__", "_frozen_importlib", "importlib._bootstrap"))
 _GENERATORS: tuple[Any, ...] = (
     ("random", "random", lambda module: module.getstate()),
     ("numpy.random", "numpy.random.mtrand",
@@ -47,7 +40,7 @@ class State:
         data = os.environ._data  # type: ignore[attr-defined]
         self.path = list(sys.path)
         self.environment = {key: data[key] for key in data if key not in hidden}
-        self.filters = list(_FILTERS)
+        self.filters = list(_filters())
         self.cpus = frozenset(os.sched_getaffinity(os.getpid()))
         self.dlopen_flags = sys.getdlopenflags()
         self.finders = list(sys.meta_path)
@@ -83,9 +76,9 @@ class State:
         for key, value in self.environment.items():
             if now.get(key) != value:
                 now[key] = value
-        if len(_FILTERS) != len(self.filters) or not _are_same(_FILTERS, self.filters):
-            _FILTERS[:] = self.filters
-            _filters_mutated()
+        filters = _filters()
+        if not _are_same(filters, self.filters):
+            _set_filters(filters, self.filters)
         if os.sched_getaffinity(0) != self.cpus:
             os.sched_setaffinity(0, self.cpus)
         if sys.getdlopenflags() != self.dlopen_flags:
@@ -157,8 +150,9 @@ class State:
 
 
 def has_variables(text: str) -> bool:
-    """Whether a text of a State holds values of variables, which may be secrets."""
-    return any(part.startswith("set=") for part in text.split("|"))
+    """Whether a text of a State holds values of variables, which may be secrets, or CPUs, which
+    are one worker's."""
+    return any(part.startswith(("set=", "cpus=")) for part in text.split("|"))
 
 
 def _are_same(some: list[Any], others: list[Any]) -> bool:
@@ -175,11 +169,24 @@ def _pattern(one: Any) -> Any:
     return (one.pattern, one.flags) if hasattr(one, "pattern") else one
 
 
-def _filters_mutated() -> None:
-    for name in ("_filters_mutated", "_filters_mutated_lock_held"):
-        if hasattr(_warnings, name):
-            getattr(_warnings, name)()
-            return
+def _filters() -> list[Any]:
+    """Those that count now: within warnings.catch_warnings() it is another list."""
+    module: Any = sys.modules.get("warnings", _warnings)
+    found: list[Any] = module._get_filters() if hasattr(module, "_get_filters") else module.filters
+    return found
+
+
+def _set_filters(filters: list[Any], wanted: list[Any]) -> None:
+    if not hasattr(_warnings, "_filters_mutated_lock_held"):
+        filters[:] = wanted
+        _warnings._filters_mutated()  # type: ignore[attr-defined]
+        return
+    _warnings._acquire_lock()
+    try:
+        filters[:] = wanted
+        _warnings._filters_mutated_lock_held()
+    finally:
+        _warnings._release_lock()
 
 
 def _path_text(path: list[Any], start: list[str]) -> list[str]:
@@ -223,20 +230,69 @@ def _filter_of(text: str) -> Any:
     return action, found[0], getattr(sys.modules[module], name), found[1], int(line)
 
 
-def functions(hidden: dict[str, Any]) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """The functions and classes that programs replace in modules: by module and name, the module
-    and what is there now. `hidden` are modules that are not in sys.modules."""
-    return {(name, key): (module, value)
-            for name in _PATCHED
-            for module in (sys.modules.get(name) or hidden.get(name),) if module is not None
-            for key, value in list(module.__dict__.items()) if callable(value)}
+class Modules:
+    """What programs put into sys.modules and into installed modules, for all who import later.
+
+    Functions and classes of modules count, by identity; what is within a class or a table does not.
+    """
+
+    def __init__(self, installed: tuple[str, ...]) -> None:
+        """As it is now; `installed` are folders, as is_of() has them."""
+        self.installed = installed
+        self.members: dict[int, tuple[Any, list[str], list[Any]]] = {}  # by id of the module
+        self.update({})
+
+    def update(self, hidden: dict[str, Any]) -> None:
+        """From now on it counts what changes from now on; `hidden` are modules that are not in
+        sys.modules."""
+        for module in {id(one): one for one in [*sys.modules.values(), *hidden.values()]}.values():
+            known = self.members.get(id(module))
+            if known is None and self._is_installed(module) or known and not _has_all(known):
+                self.members[id(module)] = (module, list(module.__dict__),
+                                            list(module.__dict__.values()))
+        self.without_file = _without_file()
+
+    def _is_installed(self, module: Any) -> bool:
+        spec = getattr(module, "__spec__", None)
+        return isinstance(module, type(sys)) and is_of(spec, self.installed) and (
+            spec.name not in _UNCOUNTED)
+
+    def replaced(self) -> list[tuple[Any, str, Any, Any]]:
+        """Module, name, what was there and what is there instead."""
+        return [(module, key, was, module.__dict__[key])
+                for module, keys, values in list(self.members.values())
+                if not _has_all((module, keys, values)) for key, was in zip(keys, values)
+                if callable(was) and module.__dict__.get(key, was) is not was]
+
+    def change(self, is_of_library: bool) -> str:
+        """As Conditions.change_since()."""
+        new = _without_file() - self.without_file
+        if new:
+            return "sys.modules['{}']".format(min(new))
+        for module, name, _, _ in self.replaced():
+            if not (is_of_library and module is sys and name == "excepthook"):
+                return "{}.{}".format(module.__name__, name)
+        return ""
 
 
-def replaced(before: dict[tuple[str, str], tuple[Any, Any]],
-             after: dict[tuple[str, str], tuple[Any, Any]]) -> list[tuple[Any, str, Any, Any]]:
-    """Module, name, what was there and what is there instead."""
-    return [(module, key[1], was, after[key][1]) for key, (module, was) in before.items()
-            if key in after and after[key][1] is not was]
+def _has_all(known: tuple[Any, list[str], list[Any]]) -> bool:
+    module, _, values = known
+    now = module.__dict__.values()
+    return len(now) == len(values) and all(map(is_, values, now))
+
+
+def _without_file() -> set[str]:
+    """Modules that nobody has found: made by hand, or None, which hides one."""
+    return {name for name, module in list(sys.modules.items())
+            if getattr(module, "__spec__", None) is None and name not in _UNCOUNTED}
+
+
+def is_of(spec: Any, folders: tuple[str, ...]) -> bool:
+    """Whether it is of the standard library or site-packages. What has no file is no program's."""
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.has_location else spec.submodule_search_locations or ()
+    return all(str(place).startswith(folders) for place in places)
 
 
 class Conditions:
@@ -262,7 +318,9 @@ class Conditions:
         logging = sys.modules.get("logging") or hidden.get("logging")
         if hasattr(logging, "root"):
             self.values["logging"] = _of_logging(logging)
-        self.functions = functions(hidden)
+        torch = sys.modules.get("torch") or hidden.get("torch")
+        if hasattr(torch, "get_default_dtype"):
+            self.values["torch.set_default_dtype()"] = torch.get_default_dtype()
 
     def change_since(self, before: Conditions, is_of_library: bool) -> str:
         """What differs of what both have, for people; empty: nothing.
@@ -274,9 +332,6 @@ class Conditions:
             if self.values.get(name, value) != value and not (
                     is_of_library and name in _OF_PROGRAM):
                 return name
-        for module, name, _, _ in replaced(before.functions, self.functions):
-            if not (is_of_library and module is sys and name == "excepthook"):
-                return "{}.{}".format(module.__name__, name)
         return ""
 
 
