@@ -124,22 +124,23 @@ struct ProcessGroup::State {
     std::vector<std::shared_ptr<State>> parts;  ///< sub-groups that may not have ended
     int parts_made = 0;
 
-    /// Connects to all others over Gloo; throws what c10d throws.
+    /// Connects to all others over Gloo; throws what c10d throws, with nothing left to cut: `group`
+    /// is there once all that cut() and end() need is.
     static std::shared_ptr<State> connect(const c10::intrusive_ptr<c10d::Store>& store,
                                           const worker::BackendPlace& at, const std::string& name) {
         auto state = std::make_shared<State>();
         state->store = store;
         state->at = at;
-        state->group = c10::make_intrusive<c10d::ProcessGroup>(store, at.rank, at.world_size);
         worker::Gloo gloo =
             worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at);
         state->gloo = worker::make_guarded(std::move(gloo.backend), state->loss);
-        state->group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-                                 state->gloo);
-        state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
         state->watch = std::make_shared<worker::PeerWatch>(gloo.connections, state->loss);
         tell_unwatched(at, state->watch->watched());
-        state->group->setGroupName(name);
+        const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, at.rank, at.world_size);
+        group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, state->gloo);
+        group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+        group->setGroupName(name);
+        state->group = group;
         return state;
     }
 
@@ -188,9 +189,7 @@ struct ProcessGroup::State {
         } catch (const std::exception&) {
             // What breaks a broken group further is no news.
         }
-        if (watch) {
-            watch->cut(why);
-        }
+        watch->cut(why);
     }
 
     /// Nobody closes a connection before everybody expects it.
