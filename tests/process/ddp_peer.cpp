@@ -865,8 +865,13 @@ int device_failure(Worker& worker, const Arguments& arguments) {
         hang();
     }
     const c10::SourceLocation here{__func__, __FILE__, __LINE__};
-    const Result<void> done =
-        group.collective("all_reduce", [&]() -> c10::intrusive_ptr<c10d::Work> {
+    const auto fails = [&]() -> Result<void> {
+        if (how == "tensor memory") {
+            // More rows than any address space holds.
+            return fate_of(
+                group.all_to_all(torch::ones({2, 1}), {1, 1}, {1, std::int64_t{1} << 46}));
+        }
+        return group.collective("all_reduce", [&]() -> c10::intrusive_ptr<c10d::Work> {
             if (how == "kernel") {
                 throw c10::AcceleratorError(here, 710, "CUDA error: device-side assert triggered");
             }
@@ -878,6 +883,8 @@ int device_failure(Worker& worker, const Arguments& arguments) {
             }
             throw c10::Error(here, "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED");
         });
+    };
+    const Result<void> done = fails();
     require(!done && done.error().code == ddprun::ErrorCode::System,
             "not a device's failure: " + (done ? "done" : done.error().what));
     const Result<void> later = group.barrier();

@@ -75,11 +75,13 @@ c10d::ReduceOp reduce_op(Reduction reduction) {
 /// True for a failure of this rank's device or memory, say of a kernel that ran before: no argument
 /// is at fault, and the others wait for this rank.
 bool is_device_failure(const std::exception& failure) {
+    const std::string_view text(failure.what());
     return dynamic_cast<const c10::AcceleratorError*>(&failure) != nullptr ||
            dynamic_cast<const c10::OutOfMemoryError*>(&failure) != nullptr ||
            dynamic_cast<const std::bad_alloc*>(&failure) != nullptr ||
-           // As cuBLAS, cuDNN and others say it, by a plain c10::Error.
-           std::string_view(failure.what()).starts_with("CUDA error");
+           // By a plain c10::Error: cuBLAS, cuDNN and others, and LibTorch's memory on CPUs.
+           text.starts_with("CUDA error") ||
+           text.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos;
 }
 
 /// Says on stderr that a connection could not be watched, if one could not.
