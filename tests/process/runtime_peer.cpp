@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -138,6 +140,30 @@ int joins_in_vain(Worker& worker, const Arguments& arguments) {
     const Result<std::optional<ProcessGroup>> part = group.subgroup({0, 1});
     require(!part, "a part was joined");
     say("error: " + part.error().what);
+    return worker.finish();
+}
+
+/// Another thread tells steps before, while and after the group is joined.
+int progress_beside(Worker& worker, const Arguments& /*arguments*/) {
+    std::atomic<std::int64_t> told = 0;
+    std::atomic<bool> is_over = false;
+    std::thread teller([&] {
+        while (!is_over) {
+            worker.progress(told + 1);
+            ++told;
+        }
+    });
+    const auto tell_more = [&told](std::int64_t than) {
+        while (told <= than) {
+            std::this_thread::yield();
+        }
+    };
+    tell_more(0);
+    ProcessGroup group = must(worker.process_group());
+    must(group.barrier());
+    tell_more(told);
+    is_over = true;
+    teller.join();
     return worker.finish();
 }
 
@@ -669,6 +695,7 @@ int main(int argc, char** argv) {
         {"other_shapes", other_shapes},
         {"own_mistakes", own_mistakes},
         {"place", place},
+        {"progress_beside", progress_beside},
         {"resume_memory", resume_memory},
         {"take_state", take_state},
         {"until_a_peer_dies", until_a_peer_dies},
