@@ -134,6 +134,13 @@ TEST_CASE("the watch leaves the program as many files as it needs, also where it
     (void)peers.lines("^right$");
 }
 
+TEST_CASE("a loss that two threads find is told to both once all engines are aborted") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 1, {"lost_twice"});
+    peers.require_exits(0);
+    (void)peers.lines("^right$");
+}
+
 TEST_CASE("a rank whose device or memory fails cuts the group, and the others do not wait for it") {
     const std::string how = GENERATE("kernel", "GPU memory", "memory", "tensor memory", "library");
     Cluster cluster;
