@@ -854,6 +854,63 @@ int few_files(Worker& /*worker*/, const Arguments& /*arguments*/) {
     return 0;
 }
 
+/// An engine whose abort ends when it is let go.
+class SlowEngine final : public c10d::Backend {
+public:
+    SlowEngine() : Backend(0, 1) {}
+    const std::string getBackendName() const override { return "slow"; }
+    void abort() override {
+        begun.set_value();
+        let_go.get_future().wait();
+        for (int i = 0; i < 10'000; ++i) {
+            std::this_thread::yield();
+        }
+        is_aborted = true;
+    }
+
+    std::promise<void> begun;
+    std::promise<void> let_go;
+    std::atomic<bool> is_aborted = false;
+};
+
+/// A loss that two threads find at once, and one that a thread finds again while it tells it.
+int lost_twice(Worker& /*worker*/, const Arguments& /*arguments*/) {
+    using ddprun::worker::Loss;
+    const auto find_twice = [](Loss& loss, const std::function<void(SlowEngine&)>& second) {
+        const auto engine = c10::make_intrusive<SlowEngine>();
+        loss.abort_when_lost(engine);
+        std::thread first([&loss] { loss.lose("a rank is lost"); });
+        engine->begun.get_future().wait();
+        second(*engine);
+        first.join();
+        require(engine->is_aborted, "the first has not waited for the engine");
+    };
+    const auto loss = std::make_shared<Loss>();
+    const auto future = c10::make_intrusive<Loss::Future>(c10::NoneType::get());
+    bool is_told = false;
+    loss->unless_lost(future)->addCallback([&](Loss::Future& /*done*/) {
+        loss->lose("found again");
+        is_told = true;
+    });
+    find_twice(*loss, [&loss](SlowEngine& engine) {
+        engine.let_go.set_value();
+        loss->lose("found as well");
+        require(engine.is_aborted, "the engine was still being aborted");
+    });
+    require(is_told, "who waits was not told");
+    loss->lose("known for long");
+
+    ddprun::worker::RuntimeLimits limits;
+    limits.abort_wait = ddprun::Milliseconds(1);
+    Loss hasty(limits);
+    find_twice(hasty, [&hasty](SlowEngine& engine) {
+        hasty.lose("found as well");
+        engine.let_go.set_value();
+    });
+    say("right");
+    return 0;
+}
+
 /// device_failure HOW: rank 0's GPU or memory fails as it begins, and its process lives on.
 int device_failure(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = must(worker.process_group());
@@ -865,8 +922,13 @@ int device_failure(Worker& worker, const Arguments& arguments) {
         hang();
     }
     const c10::SourceLocation here{__func__, __FILE__, __LINE__};
-    const Result<void> done =
-        group.collective("all_reduce", [&]() -> c10::intrusive_ptr<c10d::Work> {
+    const auto fails = [&]() -> Result<void> {
+        if (how == "tensor memory") {
+            // More rows than any address space holds.
+            return fate_of(
+                group.all_to_all(torch::ones({2, 1}), {1, 1}, {1, std::int64_t{1} << 46}));
+        }
+        return group.collective("all_reduce", [&]() -> c10::intrusive_ptr<c10d::Work> {
             if (how == "kernel") {
                 throw c10::AcceleratorError(here, 710, "CUDA error: device-side assert triggered");
             }
@@ -878,6 +940,8 @@ int device_failure(Worker& worker, const Arguments& arguments) {
             }
             throw c10::Error(here, "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED");
         });
+    };
+    const Result<void> done = fails();
     require(!done && done.error().code == ddprun::ErrorCode::System,
             "not a device's failure: " + (done ? "done" : done.error().what));
     const Result<void> later = group.barrier();
@@ -925,6 +989,7 @@ int main(int argc, char** argv) {
         {"collectives", collectives},
         {"device_failure", device_failure},
         {"few_files", few_files},
+        {"lost_twice", lost_twice},
         {"other_sockets", other_sockets},
         {"stuck_engine", stuck_engine},
         {"subgroups", subgroups},

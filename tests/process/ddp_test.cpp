@@ -134,8 +134,15 @@ TEST_CASE("the watch leaves the program as many files as it needs, also where it
     (void)peers.lines("^right$");
 }
 
+TEST_CASE("a loss that two threads find is told to both once all engines are aborted") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 1, {"lost_twice"});
+    peers.require_exits(0);
+    (void)peers.lines("^right$");
+}
+
 TEST_CASE("a rank whose device or memory fails cuts the group, and the others do not wait for it") {
-    const std::string how = GENERATE("kernel", "GPU memory", "memory", "library");
+    const std::string how = GENERATE("kernel", "GPU memory", "memory", "tensor memory", "library");
     Cluster cluster;
     Peers peers = peers_of(cluster, 2, {"device_failure", how});
     CHECK_THAT(peers.ranks[0]->wait_for_line("^error: "),

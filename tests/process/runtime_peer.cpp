@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -103,6 +105,65 @@ int own_mistakes(Worker& worker, const Arguments& /*arguments*/) {
     must(group.all_reduce(sum));
     require(sum.item<int>() == worker.world_size(), "the sum afterwards");
     say("goes on");
+    return worker.finish();
+}
+
+/// joins_in_vain alone|address|part: rank 1 does not come, or there is no such address here.
+int joins_in_vain(Worker& worker, const Arguments& arguments) {
+    const std::string& how = arguments.at(0);
+    ddprun::worker::WorkerEnvironment place = worker.environment();
+    ddprun::ProcessGroupOptions options;
+    options.join_timeout = std::chrono::seconds(2);
+    if (how == "alone" && worker.rank() == 1) {
+        return 0;
+    }
+    if (how == "address") {
+        place.local_address = "192.0.2.1";
+    }
+    if (how != "part") {
+        const Result<ProcessGroup> group =
+            ProcessGroup::join(place, ddprun::Backend::Gloo, options);
+        require(!group, "a group was joined");
+        say("error: " + group.error().what);
+        return 0;
+    }
+    // By another group, so that both ranks come to the short one at the same time.
+    must(must(worker.process_group()).barrier());
+    place.generation = ddprun::Generation(place.generation.value() + 1);
+    ProcessGroup group = must(ProcessGroup::join(place, ddprun::Backend::Gloo, options));
+    if (worker.rank() == 1) {
+        // Asks for the part as rank 0 does, and does not come.
+        must(group.all_gather(torch::ones({2}, torch::kInt64)));
+        require(!group.barrier(), "the group goes on");
+        return worker.finish();
+    }
+    const Result<std::optional<ProcessGroup>> part = group.subgroup({0, 1});
+    require(!part, "a part was joined");
+    say("error: " + part.error().what);
+    return worker.finish();
+}
+
+/// Another thread tells steps before, while and after the group is joined.
+int progress_beside(Worker& worker, const Arguments& /*arguments*/) {
+    std::atomic<std::int64_t> told = 0;
+    std::atomic<bool> is_over = false;
+    std::thread teller([&] {
+        while (!is_over) {
+            worker.progress(told + 1);
+            ++told;
+        }
+    });
+    const auto tell_more = [&told](std::int64_t than) {
+        while (told <= than) {
+            std::this_thread::yield();
+        }
+    };
+    tell_more(0);
+    ProcessGroup group = must(worker.process_group());
+    must(group.barrier());
+    tell_more(told);
+    is_over = true;
+    teller.join();
     return worker.finish();
 }
 
@@ -626,6 +687,7 @@ int main(int argc, char** argv) {
         {"evaluation", evaluation},
         {"fails", fails},
         {"gpus", gpus},
+        {"joins_in_vain", joins_in_vain},
         {"long_training", long_training},
         {"misfit", misfit},
         {"misfit_on_one", misfit_on_one},
@@ -633,6 +695,7 @@ int main(int argc, char** argv) {
         {"other_shapes", other_shapes},
         {"own_mistakes", own_mistakes},
         {"place", place},
+        {"progress_beside", progress_beside},
         {"resume_memory", resume_memory},
         {"take_state", take_state},
         {"until_a_peer_dies", until_a_peer_dies},

@@ -99,6 +99,29 @@ TEST_CASE("a group listens on the address it was told and on no other") {
     }
 }
 
+TEST_CASE("a join that fails is an error, of a group or a part of one") {
+    const std::string how = GENERATE("alone", "address", "part");
+    Cluster cluster;
+    Peers peers(cluster, 2, {"joins_in_vain", how});
+    peers.require_exits(0);
+    const std::string line = peers.ranks[0]->wait_for_line("^error: ");
+    if (how == "part") {
+        CHECK_THAT(line, Catch::Contains("making a sub-group of ranks 0, 1 failed on rank 0 of 2"));
+    } else {
+        CHECK_THAT(line, Catch::Contains("rank 0 of 2 could not join its process group"));
+    }
+}
+
+// What is wrong here only the thread sanitizer is sure to see.
+TEST_CASE("another thread may tell steps while the group is joined") {
+    Cluster cluster;
+    Peers peers(cluster, 2, {"progress_beside"});
+    peers.require_exits(0);
+    for (const auto& page : peers.pages) {
+        CHECK(page->progress(LocalRank(0)).value_or(0) >= 2);
+    }
+}
+
 // DDPRUN_RUNTIME_DEATHS says how many. Gloo may be writing to the dead at that moment: that is
 // neither a SIGPIPE nor a wait for the time-out, which is 30 minutes.
 TEST_CASE("when a peer dies every other rank gets an error, even from one that goes on") {

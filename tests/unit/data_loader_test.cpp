@@ -3,6 +3,8 @@
 
 #include "worker_runtime/torch/data_loader.hpp"
 
+#include <ATen/core/Dict.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -220,4 +222,89 @@ TEST_CASE("every tensor of a batch is pinned, however deep it lies") {
     REQUIRE(sum.item<int>() == 7);
     REQUIRE(std::get<0>(batch.label) == 7);
     REQUIRE_FALSE(batch.undefined.defined());
+}
+
+namespace {
+
+struct WithArray {
+    torch::Tensor data, target;
+    int shape[4] = {};
+    torch::Tensor boxes[2];
+};
+
+struct WithConst {
+    const torch::Tensor data;
+    torch::Tensor target;
+    int is_flipped : 1;
+    torch::Device device = torch::kCPU;
+    torch::Tensor mask;
+};
+
+struct WithBase : torch::data::Example<> {
+    torch::Tensor left_alone;
+};
+
+struct TooMany {
+    torch::Tensor data, target;
+    int a = 0, b = 0, c = 0, d = 0, e = 0, f = 0;
+    torch::Tensor left_alone;
+};
+
+struct TooLarge {
+    torch::Tensor data;
+    float table[ddprun::worker::kValuesMax] = {};
+    torch::Tensor left_alone;
+};
+
+struct Numbered {
+    int a, b, c, d, e, f, g, h, i;
+};
+
+class Unknown;
+
+struct Owning {
+    torch::Tensor first;
+    std::unique_ptr<Owning> next;
+    std::shared_ptr<Unknown> unknown;
+    void (*release)(Unknown*) = nullptr;
+};
+
+template <typename Batch>
+int changes_in(Batch& batch) {
+    int count = 0;
+    ddprun::worker::change_tensors(batch, [&count](const torch::Tensor& tensor) {
+        ++count;
+        return tensor + 1;
+    });
+    return count;
+}
+
+}  // namespace
+
+TEST_CASE("a batch is a struct of any fields, of which those that can be told apart are pinned") {
+    const auto zero = [] { return torch::zeros({}); };
+    WithArray array{
+        .data = zero(), .target = zero(), .shape = {1, 2, 3, 4}, .boxes = {zero(), zero()}};
+    REQUIRE(changes_in(array) == 4);
+    REQUIRE(array.boxes[1].item<int>() == 1);
+    WithConst constant{
+        .data = zero(), .target = zero(), .is_flipped = 0, .device = torch::kCPU, .mask = zero()};
+    REQUIRE(changes_in(constant) == 2);
+    REQUIRE(constant.data.item<int>() == 0);
+    REQUIRE(constant.mask.item<int>() == 1);
+    WithBase base{{zero(), zero()}, zero()};
+    REQUIRE(changes_in(base) == 2);
+    REQUIRE(base.left_alone.item<int>() == 0);
+    TooMany many{.data = zero(), .target = zero(), .left_alone = zero()};
+    REQUIRE(changes_in(many) == 2);
+    TooLarge large{.data = zero(), .left_alone = zero()};
+    REQUIRE(changes_in(large) == 1);
+    Numbered numbers{};
+    REQUIRE(changes_in(numbers) == 0);
+    Owning owning{.first = zero(), .next = std::make_unique<Owning>(), .unknown = nullptr};
+    owning.next->first = zero();
+    REQUIRE(changes_in(owning) == 2);
+    c10::Dict<std::string, torch::Tensor> dict;
+    dict.insert("left alone", zero());
+    REQUIRE(changes_in(dict) == 0);
 }

@@ -28,6 +28,12 @@ struct Output {
     std::string name;
 };
 
+struct Scaled {
+    torch::Tensor scales[2];
+    int shape[4] = {};
+    torch::Tensor output;
+};
+
 class Opaque {
 public:
     explicit Opaque(int value) : value_(value) {}
@@ -63,6 +69,8 @@ TEST_CASE("the tensors of a struct are found, with those of its structs, optiona
                         .name = "x"};
     REQUIRE(numbers_in(output) == Numbers{1, 2, 3, 4, 5});
     REQUIRE(numbers_in(Head{.logits = number(2), .mask = std::nullopt}) == Numbers{2});
+    REQUIRE(numbers_in(Scaled{.scales = {number(1), number(2)}, .output = number(3)}) ==
+            Numbers{1, 2, 3});
 }
 
 TEST_CASE("tensors are found in every container, alone and nested") {

@@ -2,13 +2,20 @@
 // Method: the agent's end and the worker's end of the same page, in one process.
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -80,6 +87,81 @@ TEST_CASE("a step is told whole after a process of this slot was killed while it
     const std::optional<WorkerPage::Pace> told = page->pace(LocalRank(1));
     REQUIRE(told);
     CHECK(told->step == 4812);
+}
+
+namespace {
+
+/// Steps that are told while the main thread tells others. By a signal's handler: it comes between
+/// any two instructions, where another thread would come once in millions of steps.
+struct Interruptions {
+    static constexpr std::size_t kCount = 2'000;
+    struct Told {
+        Instant begun, ended;
+    };
+    worker::Page* page = nullptr;
+    std::array<Told, kCount> told;  ///< step 2 n + 1 is told by interruption n
+    std::atomic<std::size_t> count = 0;
+};
+Interruptions* interruptions = nullptr;
+
+void tell_in_between(int /*signal*/) {
+    const std::size_t number = interruptions->count;
+    if (number < Interruptions::kCount) {
+        Interruptions::Told& own = interruptions->told[number];
+        own.begun = std::chrono::steady_clock::now();
+        interruptions->page->tell_progress(static_cast<std::int64_t>(2 * number + 1));
+        own.ended = std::chrono::steady_clock::now();
+        interruptions->count = number + 1;
+    }
+}
+
+}  // namespace
+
+TEST_CASE("a step is told whole whatever other step is told meanwhile") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    Result<worker::Page> telling =
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(1), kSlots);
+    REQUIRE(telling);
+    Interruptions between;
+    between.page = &*telling;
+    interruptions = &between;
+    struct sigaction action {};
+    action.sa_handler = tell_in_between;
+    struct sigaction before {};
+    REQUIRE(sigaction(SIGUSR1, &action, &before) == 0);
+    std::atomic<std::size_t> steps = 0;
+    std::thread interrupter([&between, &steps, teller = pthread_self()] {
+        // After some steps each, else one would follow upon the other at the same place.
+        std::size_t done = 0;
+        while (between.count < Interruptions::kCount) {
+            if (between.count >= done && steps > 10 * done) {
+                (void)pthread_kill(teller, SIGUSR1);
+                ++done;
+            } else {
+                std::this_thread::yield();
+            }
+        }
+    });
+    std::size_t torn = 0;
+    while (between.count < Interruptions::kCount) {
+        const std::uint64_t step = 2 * steps;
+        const Instant begun = std::chrono::steady_clock::now();
+        telling->tell_progress(static_cast<std::int64_t>(step));
+        const Instant ended = std::chrono::steady_clock::now();
+        const std::optional<WorkerPage::Pace> pace = page->pace(LocalRank(1));
+        if (pace) {
+            const bool is_own = pace->step == step;
+            const Interruptions::Told its =
+                is_own ? Interruptions::Told{begun, ended} : between.told.at(pace->step / 2);
+            torn += its.begun <= pace->step_at && pace->step_at <= its.ended ? 0 : 1;
+        }
+        ++steps;
+    }
+    interrupter.join();
+    REQUIRE(sigaction(SIGUSR1, &before, nullptr) == 0);
+    CHECK(torn == 0);
+    telling->tell_progress(7);
+    CHECK(page->pace(LocalRank(1)).value().step == 7);
 }
 
 TEST_CASE("times, samples and loss that a worker tells are on the page") {

@@ -135,31 +135,33 @@ void Page::tell_progress(std::int64_t step, std::int64_t samples, std::optional<
     if (loss.has_value()) {
         figures_->loss.store(*loss);
     }
-    const Instant now = std::chrono::steady_clock::now();
-    const bool is_first = figures_->first_step_ns.load() == 0;
-    if (pace_ != nullptr) {
-        tell_pace(static_cast<std::uint64_t>(step), now, is_first);
-    }
-    if (is_first) {
-        figures_->first_step.store(static_cast<std::uint64_t>(step));
-        stamp(figures_->first_step_ns, now);
+    if (!is_telling_.test_and_set()) {
+        tell_pace(static_cast<std::uint64_t>(step));
+        is_telling_.clear();
     }
 }
 
-void Page::tell_pace(std::uint64_t step, Instant now, bool is_first) {
-    const std::int64_t waited = pace_->waiting_ns.load();
-    const std::int64_t told = waited == 0 ? -1 : waited;
-    // Even afterwards, whatever came between: another thread that tells a step at the same time, or
-    // an earlier process of this slot that was killed right here.
-    const std::uint64_t writing = pace_->writes.load() | 1;
-    pace_->writes.store(writing);
-    pace_->step.store(step);
-    pace_->step_ns.store(std::chrono::nanoseconds(now.time_since_epoch()).count());
-    pace_->waited_ns.store(told);
-    if (is_first) {
-        pace_->first_waited_ns.store(told);
+void Page::tell_pace(std::uint64_t step) noexcept {
+    const Instant now = std::chrono::steady_clock::now();
+    const bool is_first = figures_->first_step_ns.load() == 0;
+    if (pace_ != nullptr) {
+        const std::int64_t waited = pace_->waiting_ns.load();
+        const std::int64_t told = waited == 0 ? -1 : waited;
+        // Odd already if an earlier process of this slot was killed right here.
+        const std::uint64_t writing = pace_->writes.load() | 1;
+        pace_->writes.store(writing);
+        pace_->step.store(step);
+        pace_->step_ns.store(std::chrono::nanoseconds(now.time_since_epoch()).count());
+        pace_->waited_ns.store(told);
+        if (is_first) {
+            pace_->first_waited_ns.store(told);
+        }
+        pace_->writes.store(writing + 1);
     }
-    pace_->writes.store(writing + 1);
+    if (is_first) {
+        figures_->first_step.store(step);
+        stamp(figures_->first_step_ns, now);
+    }
 }
 
 void Page::tell_loss(double loss) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -44,7 +45,9 @@ public:
 
     [[nodiscard]] std::optional<StopRequest> stop_request() const;
 
-    /// `samples`: trained on since the last call; they are added up.
+    /// `samples`: trained on since the last call; they are added up. When `step` was done, and what
+    /// was waited until then, is not told if another thread tells that of a step just now, or if
+    /// this is a signal's handler and has interrupted that: the next step's is.
     void tell_progress(std::int64_t step, std::int64_t samples = 0,
                        std::optional<double> loss = std::nullopt);
 
@@ -72,7 +75,8 @@ public:
     void tell_checkpoints(std::string_view path);
 
 private:
-    void tell_pace(std::uint64_t step, Instant now, bool is_first);
+    /// By one at a time. Nothing in it throws: is_telling_ is cleared behind it.
+    void tell_pace(std::uint64_t step) noexcept;
 
     WorkerPageHeader* header_ = nullptr;
     WorkerPageSlot* slot_ = nullptr;
@@ -80,6 +84,7 @@ private:
     WorkerPageCheckpoints* checkpoints_ = nullptr;  ///< null: it is older than version 6
     WorkerPagePace* pace_ = nullptr;                ///< null: it is older than version 7
     std::size_t bytes_ = 0;
+    std::atomic_flag is_telling_;  ///< here: in the page it would stay set after a kill
 };
 
 }  // namespace ddprun::worker

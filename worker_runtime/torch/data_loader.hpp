@@ -5,7 +5,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -37,16 +36,21 @@ struct DataLoaderOptions {
 namespace worker {
 
 /// Has `change` replace every tensor of a batch: in tensors, torch's examples, and any nest of
-/// optionals, pointers, pairs, tuples, containers, maps (their values) and structs without
-/// constructors (up to 8 fields).
+/// optionals, pointers, pairs, tuples, arrays, containers, maps (their values) and structs without
+/// constructors. Left as they are: what is const, c10::List, c10::Dict, and other classes but for
+/// their public `data` and `target`. Other classes are also structs with a constructor, with a base
+/// class, with more than 8 fields, or with more than kValuesMax values where each element of an
+/// array counts. An unnamed union does not compile in a struct that has no constructor.
 template <typename Batch, typename Change>
 void change_tensors(Batch& batch, const Change& change) {
     if constexpr (std::is_same_v<Batch, torch::Tensor>) {
         batch = batch.defined() ? change(batch) : batch;
-    } else if constexpr (std::is_const_v<Batch> || std::is_arithmetic_v<Batch> ||
-                         std::is_enum_v<Batch> ||
-                         std::is_convertible_v<const Batch&, std::string_view>) {
+    } else if constexpr (std::is_const_v<Batch> || holds_no_tensor<Batch>()) {
         // No tensor in it that could be replaced.
+    } else if constexpr (std::is_array_v<Batch>) {
+        for (auto& element : batch) {
+            change_tensors(element, change);
+        }
     } else if constexpr (requires { std::tuple_size<Batch>::value; }) {
         std::apply([&change](auto&... part) { (change_tensors(part, change), ...); }, batch);
     } else if constexpr (requires {
@@ -64,16 +68,11 @@ void change_tensors(Batch& batch, const Change& change) {
                              batch.key();
                              batch.value();
                          }) {
-        change_tensors(batch.value(), change);  // of torch::OrderedDict
-    } else if constexpr (std::is_aggregate_v<Batch>) {
-        std::apply(
-            [&change](const auto&... field) {
-                // The batch is not const: fields_of() only shows it so.
-                (change_tensors(const_cast<std::remove_cvref_t<decltype(field)>&>(field), change),
-                 ...);
-            },
-            fields_of(batch));
-    } else if constexpr (requires { batch.data; }) {  // torch::data::Example
+        auto&& value = batch.value();  // of torch::OrderedDict
+        change_tensors(value, change);
+    } else if constexpr (has_visible_fields<Batch>()) {
+        visit_fields(batch, [&change](auto& field) { change_tensors(field, change); });
+    } else if constexpr (requires { batch.data; }) {  // torch::data::Example is one
         change_tensors(batch.data, change);
         if constexpr (requires { batch.target; }) {
             change_tensors(batch.target, change);

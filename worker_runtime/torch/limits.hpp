@@ -13,6 +13,9 @@ struct RuntimeLimits {
     /// what goes on so long after a peer's connection has ended is cut: what came before is read,
     /// or fails by itself, within milliseconds; what is left would wait for its time-out
     Milliseconds loss_grace{1000};
+    /// for engines that another thread aborts: an abort takes milliseconds, and a program that goes
+    /// on meanwhile may end, which an engine that is being aborted may not survive
+    Milliseconds abort_wait{10'000};
     /// files that the program may still open once the connections to other ranks are watched: as
     /// many as most systems grant a small job in all, less what it has open itself
     std::size_t descriptors_left = 512;

@@ -165,10 +165,14 @@ void Loss::lose(const std::string& what) {
     std::vector<std::weak_ptr<PeerWatch>> parts;
     std::vector<c10::intrusive_ptr<c10d::Backend>> engines;
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         if (error_) {
+            if (loser_ != std::this_thread::get_id()) {
+                aborted_.wait_for(lock, limits_.abort_wait, [this] { return has_aborted_; });
+            }
             return;
         }
+        loser_ = std::this_thread::get_id();
         error_ = std::make_exception_ptr(c10::DistBackendError(what, nullptr));
         is_lost_ = true;
         waiting.swap(pending_);
@@ -202,6 +206,11 @@ void Loss::lose(const std::string& what) {
             // A broken group cannot be broken further.
         }
     }
+    {
+        const std::lock_guard lock(mutex_);
+        has_aborted_ = true;
+    }
+    aborted_.notify_all();
 }
 
 c10::intrusive_ptr<Loss::Future> Loss::take(const Future* key) {

@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -38,6 +39,8 @@ class Loss : public std::enable_shared_from_this<Loss> {
 public:
     using Future = c10::ivalue::Future;
 
+    explicit Loss(const RuntimeLimits& limits = {}) : limits_(limits) {}
+
     /// Becomes what `inner` becomes, or an error once a rank is lost.
     [[nodiscard]] c10::intrusive_ptr<Future> unless_lost(const c10::intrusive_ptr<Future>& inner);
 
@@ -67,15 +70,20 @@ public:
     /// Cuts `part`, too, when a rank is lost.
     void carry_on_to(const std::shared_ptr<PeerWatch>& part);
 
-    /// A rank is lost. Only the first call counts. Returns once all engines are aborted, those of
-    /// the parts too.
+    /// A rank is lost. Only the first call counts: it returns once all engines are aborted, those
+    /// of the parts too. A later call waits for that, and for RuntimeLimits::abort_wait at most;
+    /// not so on the thread of the first, where whoever learns of the loss may call it again.
     void lose(const std::string& what);
 
 private:
     c10::intrusive_ptr<Future> take(const Future* key);
 
+    RuntimeLimits limits_;
     std::atomic<bool> is_lost_ = false;
     mutable std::mutex mutex_;
+    std::thread::id loser_;  ///< the thread of the first lose()
+    bool has_aborted_ = false;
+    std::condition_variable aborted_;
     std::exception_ptr error_;
     std::map<const Future*, c10::intrusive_ptr<Future>> pending_;
     std::map<const Guard*, std::function<void()>> interrupts_;
@@ -109,7 +117,8 @@ public:
     PeerWatch(const PeerWatch&) = delete;
     PeerWatch& operator=(const PeerWatch&) = delete;
 
-    /// Ends every connection in both directions, and tells the loss. From any thread.
+    /// Ends every connection in both directions, and tells the loss: Loss::lose() says when it
+    /// returns. From any thread.
     void cut(const std::string& why);
 
     /// The end of a connection is no news any more: the ranks leave. From any thread.

@@ -75,11 +75,13 @@ c10d::ReduceOp reduce_op(Reduction reduction) {
 /// True for a failure of this rank's device or memory, say of a kernel that ran before: no argument
 /// is at fault, and the others wait for this rank.
 bool is_device_failure(const std::exception& failure) {
+    const std::string_view text(failure.what());
     return dynamic_cast<const c10::AcceleratorError*>(&failure) != nullptr ||
            dynamic_cast<const c10::OutOfMemoryError*>(&failure) != nullptr ||
            dynamic_cast<const std::bad_alloc*>(&failure) != nullptr ||
-           // As cuBLAS, cuDNN and others say it, by a plain c10::Error.
-           std::string_view(failure.what()).starts_with("CUDA error");
+           // By a plain c10::Error: cuBLAS, cuDNN and others, and LibTorch's memory on CPUs.
+           text.starts_with("CUDA error") ||
+           text.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos;
 }
 
 /// Says on stderr that a connection could not be watched, if one could not.
@@ -124,22 +126,23 @@ struct ProcessGroup::State {
     std::vector<std::shared_ptr<State>> parts;  ///< sub-groups that may not have ended
     int parts_made = 0;
 
-    /// Connects to all others over Gloo; throws what c10d throws.
+    /// Connects to all others over Gloo; throws what c10d throws, with nothing left to cut: `group`
+    /// is there once all that cut() and end() need is.
     static std::shared_ptr<State> connect(const c10::intrusive_ptr<c10d::Store>& store,
                                           const worker::BackendPlace& at, const std::string& name) {
         auto state = std::make_shared<State>();
         state->store = store;
         state->at = at;
-        state->group = c10::make_intrusive<c10d::ProcessGroup>(store, at.rank, at.world_size);
         worker::Gloo gloo =
             worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at);
         state->gloo = worker::make_guarded(std::move(gloo.backend), state->loss);
-        state->group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-                                 state->gloo);
-        state->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
         state->watch = std::make_shared<worker::PeerWatch>(gloo.connections, state->loss);
         tell_unwatched(at, state->watch->watched());
-        state->group->setGroupName(name);
+        const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, at.rank, at.world_size);
+        group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, state->gloo);
+        group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+        group->setGroupName(name);
+        state->group = group;
         return state;
     }
 
@@ -188,9 +191,7 @@ struct ProcessGroup::State {
         } catch (const std::exception&) {
             // What breaks a broken group further is no news.
         }
-        if (watch) {
-            watch->cut(why);
-        }
+        watch->cut(why);
     }
 
     /// Nobody closes a connection before everybody expects it.

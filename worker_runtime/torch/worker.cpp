@@ -34,10 +34,8 @@ namespace {
 struct Worker::State {
     worker::WorkerEnvironment place;
     worker::Page page;
-    std::optional<ProcessGroup> group;
-    /// The group's; before it, nobody's.
-    std::shared_ptr<std::atomic<std::int64_t>> waited_ns =
-        std::make_shared<std::atomic<std::int64_t>>(0);
+    std::optional<ProcessGroup> group;  ///< set once; other threads look at joined() alone
+    std::atomic<bool> has_joined = false;
     std::optional<worker::Scalars> scalars;  ///< from the first scalar()
 
     // For trainings without DistributedDataParallel: 1 where the agent has asked to stop.
@@ -51,8 +49,14 @@ struct Worker::State {
         }
     }
 
-    /// The training's numbers may then come of a GPU's memory that holds anything.
-    [[nodiscard]] bool is_lost() const { return group.has_value() && group->loss()->is_lost(); }
+    /// The group, or nothing yet; any thread.
+    [[nodiscard]] const ProcessGroup* joined() const { return has_joined ? &*group : nullptr; }
+
+    /// The training's numbers may then come of a GPU's memory that holds anything. Any thread.
+    [[nodiscard]] bool is_lost() const {
+        const ProcessGroup* const all = joined();
+        return all != nullptr && all->loss()->is_lost();
+    }
 
     [[nodiscard]] bool is_stop_wanted() const { return page.stop_request().has_value(); }
 
@@ -166,7 +170,7 @@ Result<ProcessGroup> Worker::process_group(Backend backend, const ProcessGroupOp
     if (group) {
         state_->page.tell_group_ready(std::chrono::steady_clock::now());
         state_->group = *group;
-        state_->waited_ns = group->waited_ns();
+        state_->has_joined = true;
         state_->stop_word = torch::zeros({1}, torch::kInt32);
         group->stop_ballot().is_stop_wanted = [state = state_.get()] {
             return state->is_stop_wanted();
@@ -179,8 +183,10 @@ void Worker::progress(std::int64_t step, std::int64_t samples, std::optional<dou
     if (state_->is_lost()) {
         return;
     }
-    if (const std::int64_t waited = state_->waited_ns->exchange(0); waited > 0) {
-        state_->page.tell_waited(std::chrono::nanoseconds(waited));
+    if (const ProcessGroup* const group = state_->joined(); group != nullptr) {
+        if (const std::int64_t waited = group->waited_ns()->exchange(0); waited > 0) {
+            state_->page.tell_waited(std::chrono::nanoseconds(waited));
+        }
     }
     state_->page.tell_progress(step, samples, loss);
 }
