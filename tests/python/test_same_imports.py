@@ -91,6 +91,9 @@ PROGRAMS = {
     "a seed, and one who draws": ("import random\nrandom.seed(1)\nimport alpha, draws\n"
                                   "SAID = random.random(), draws.DRAWN", "alpha",
                                   "draws random numbers"),
+    "one who draws": ("import random, alpha, draws, beta", "alpha draws beta", ""),
+    "a number, and one who draws": ("import random\nrandom.random()\nimport alpha, draws", "alpha",
+                                    "draws random numbers"),
     "a function": ("import time\ndef slept(s):\n    pass\ntime.sleep = slept\nimport alpha", "",
                    "time.sleep"),
     "a function of a library": ("import lends\nlends.lend = lambda: 'own'\nimport borrows\n"
@@ -254,6 +257,11 @@ class SameImports(WithEnvironment):
         self.begin_anew("import os\nif os.environ['RANK'] != '5':\n    import alpha\n"
                         "import beta, gamma\n", "sys.modules['alpha']")
 
+    def test_who_seeds_before_an_import_that_draws_begins_anew(self):
+        self.begin_anew("import os, random\nif os.environ['RANK'] == '5':\n    random.seed(1)\n"
+                        "import draws\nSAID = random.random() if os.environ['RANK'] == '5' else 0\n",
+                        "the seed of random")
+
     def test_what_begins_anew_finds_what_it_began_with(self):
         self.addCleanup(os.unlink, os.path.join(self.folder, "again"))
         self.begin_anew("""
@@ -268,6 +276,27 @@ if os.environ["RANK"] == "5" and not os.path.exists("again"):
 import alpha
 SAID = signal.getitimer(signal.ITIMER_REAL)
 """, "os.environ['NEW']")
+
+    def test_what_is_connected_to_others_goes_on(self):
+        program = ("import os, socket\n"
+                   "if os.environ['RANK'] == '5':\n    KEPT = socket.socketpair()\n"
+                   "    os.environ['NEW'] = '1'\nimport alpha\nprint(os.getpid())\n")
+        self.write(os.path.join(self.folder, "program.py"), program)
+        pipe = os.path.join(self.folder, "told")
+        os.mkfifo(pipe)
+        self.addCleanup(os.unlink, pipe)
+        read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.run_cold("program.py", **started(self.variables, DDPRUN_IMPORTS=pipe))
+        with os.fdopen(read) as file:
+            standby, imported, said = self.prepare(file.read().splitlines(), "program.py")
+        self.assertEqual((imported[-1], said[0]), ("alpha", "ready"))
+        written, last = standby.release({**PLACE, "RANK": "5"})
+        self.assertEqual(written.split("\n")[0],
+                         "ddprun: this worker goes on, as it is connected to others: when it imports "
+                         "alpha, os.environ['NEW'] is not as it was when that was imported "
+                         "beforehand; --warm off has no standbys")
+        self.assertEqual(written.split("\n")[1:], [str(standby.process.pid), ""])
+        self.assertEqual(standby.end(), (0, ""))
 
     def test_a_wrapper_may_put_its_own_folders_before_ours(self):
         program = ("import json, os, sys\n"

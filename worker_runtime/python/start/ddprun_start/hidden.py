@@ -16,7 +16,8 @@ import _signal
 from _io import open as io_open
 
 from ddprun_start.imports import installed_folders, is_by_library, leave_out_of_tracebacks
-from ddprun_start.state import Conditions, Modules, State
+from ddprun_start.state import (Conditions, Modules, State, changed_numbers, drawn_numbers,
+                                has_children)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Group:
         self.name = name
         self.is_chosen = is_chosen
         self.before = State(hidden)
+        self.drawn: set[str] = set()  # from these generators of random numbers
         self.modules = dict.fromkeys(sys.modules)
         self.finders = dict.fromkeys(sys.path_importer_cache)
 
@@ -101,8 +103,8 @@ class HiddenModules:
         self.installed = installed_folders()
         self.of_others = Modules(self.installed)
         self.of_others.update(self.everything)
+        self.numbers = drawn_numbers(self.everything)
         self.begun_as = _Begun()
-        self.given = 0
 
     def program_begins(self, anew: dict[bytes, bytes]) -> None:
         """It has its place: what it changes from now on counts. With `anew` as its environment this
@@ -122,61 +124,83 @@ class HiddenModules:
     def _give(self, name: str) -> None:
         _imp.acquire_lock()
         try:
-            last = self.position.get(name)
-            if last is None:
+            position = self.position.get(name)
+            if position is None:
                 return  # Another thread has just given it.
-            groups = self.groups[self.given:last + 1]
-            changed = self._changed(name, groups, is_by_library(self.installed))
-            if changed and not groups[-1].is_chosen and os.getpid() == self.begun_as.pid:
-                self._begin_anew(name, changed)
+            group = self.groups[position]
+            unasked = [one for one in self.groups[:position]
+                       if not self.position.keys().isdisjoint(one.modules)]
+            changed = self._changed(name, group, unasked, is_by_library(self.installed))
+            if changed and not group.is_chosen and os.getpid() == self.begun_as.pid:
+                self._begin_anew_or_say(name, changed)
             now = State(self.variables)
-            for group in groups:
-                group.give()
-                for one in group.modules:
-                    self.position.pop(one, None)
-            if changed:
-                for group in groups:
-                    now.add(group.before, group.after, self.variables)
+            group.give()
+            for one in group.modules:
+                self.position.pop(one, None)
+            if changed or unasked:
+                now.add(group.before, group.after, self.variables)
             else:
-                groups[-1].after.set(self.variables)
-            self.given = last + 1
+                group.after.set(self.variables)
             self.of_others.update(self.everything)
             if not self.position and _frozen_importlib._find_and_load is self.stand_in:
                 _frozen_importlib._find_and_load = self.find_and_load
         finally:
             _imp.release_lock()
 
-    def _changed(self, name: str, groups: list[Group], is_of_library: bool) -> str:
-        """What the import of `name` would find otherwise, for people; empty: nothing."""
-        changed = State(self.variables).difference(groups[-1].before)
+    def _changed(self, name: str, group: Group, unasked: list[Group], is_of_library: bool) -> str:
+        """What the import of `name` would find otherwise, for people; empty: nothing.
+
+        `unasked`: that was imported beforehand with these, which the program does not have. What
+        libraries import when they are called comes in any order.
+        """
+        changed = State(self.variables).difference(group.before)
         if changed:
             return changed
-        # Cold, nothing has imported these.
-        unasked = [group.name for group in groups
-                   if group.modules and not f"{name}.".startswith(f"{group.name}.")]
-        taken = [one for group in groups for one, module in group.modules.items()
+        others = [one.name for one in unasked]
+        if not f"{name}.".startswith(f"{group.name}."):
+            others.append(group.name)
+        taken = [one for one, module in group.modules.items()
                  if sys.modules.get(one, module) is not module]
-        if unasked or taken:
-            return "sys.modules['{}']".format([*unasked, *taken][0])
+        if taken or others and not is_of_library:
+            return "sys.modules['{}']".format([*taken, *others][0])
+        seeded = group.drawn and group.drawn & changed_numbers(
+            self.numbers, drawn_numbers(self.everything))
+        if seeded:
+            return "the seed of {}".format(min(seeded))
         return (Conditions(self.everything).change_since(self.conditions, is_of_library) or
                 self.of_others.change(is_of_library))
 
-    def _begin_anew(self, name: str, changed: str) -> None:
+    def _begin_anew_or_say(self, name: str, changed: str) -> None:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except Exception:
                 pass
-        text = ("ddprun: this worker begins anew and cold: when it imports {}, {} is not as it was "
-                "when that was imported beforehand; --warm off has no standbys\n")
-        os.write(2, text.format(name, changed).encode("utf-8", "replace"))
-        self.start.set(frozenset())
-        self.begun_as.begin_anew()
+        begins = not _is_connected()
+        how = ("this worker begins anew and cold" if begins else
+               "this worker goes on, as it is connected to others")
+        text = ("ddprun: {}: when it imports {}, {} is not as it was when that was imported "
+                "beforehand; --warm off has no standbys\n")
+        os.write(2, text.format(how, name, changed).encode("utf-8", "replace"))
+        if begins:
+            self.start.set(frozenset())
+            self.begun_as.begin_anew()
+
+
+def _is_connected() -> bool:
+    """Whether others would miss what this process has been: its sockets' peers, its children."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink("/proc/self/fd/" + name).startswith("socket:") and int(name) > 2:
+                return True
+        except OSError:
+            pass  # The listing's own.
+    return has_children()
 
 
 class _Begun:
-    """As what the program of this process has begun. Beginning anew with it leaves its limits and
-    its children as they are."""
+    """As what the program of this process has begun. Beginning anew leaves its limits as they
+    are."""
 
     def __init__(self) -> None:
         with io_open("/proc/self/cmdline", "rb") as file:

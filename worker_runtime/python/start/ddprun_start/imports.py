@@ -19,8 +19,8 @@ import _imp
 import _thread
 from _io import open as io_open
 
-from ddprun_start.state import (Conditions, Modules, NoText, State, drawn_numbers, drawn_since,
-                                is_of)
+from ddprun_start.state import (SEEDED_BY_SYSTEM, Conditions, Modules, NoText, State,
+                                changed_numbers, drawn_numbers, is_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Learner:
         self.start = self.last = State(_HIDDEN)
         self.conditions = Conditions({})
         self.modules = Modules(self.installed)
+        self.numbers = drawn_numbers({})
+        self.seeded: set[str] = set()  # by the program, or it has drawn from them
         self.ignored = ""
 
     def end(self, why: str = "") -> None:
@@ -165,7 +167,9 @@ class _Look:
                 raise _Stop("the program has changed {}".format(why)) from None
         self.modules = set(sys.modules)
         self.libraries = mapped_libraries()
-        self.numbers = drawn_numbers()
+        self.numbers = drawn_numbers({})
+        learner.seeded |= {name for name, position in self.numbers.items()
+                           if learner.numbers.get(name) != position}
 
     def _judge_conditions(self, is_of_library: bool) -> None:
         learner, now = self.learner, Conditions({})
@@ -188,9 +192,10 @@ class _Look:
 
     def line(self) -> str:
         learner = self.learner
-        drawn = drawn_since(self.numbers)
+        drawn = changed_numbers(self.numbers, drawn_numbers({})) & (
+            learner.seeded | self.numbers.keys() - SEEDED_BY_SYSTEM)
         if drawn:
-            raise _Stop("it draws random numbers of {}".format(drawn))
+            raise _Stop("it draws random numbers of {}".format(min(drawn)))
         now = Conditions({})
         changed = [name for name, value in self.conditions.values.items()
                    if now.values.get(name, value) != value]
@@ -204,6 +209,7 @@ class _Look:
         learner.last = State(_HIDDEN)
         learner.conditions = now
         learner.modules.update({})
+        learner.numbers = drawn_numbers({})
         return "{} {}".format(self.name, found) + (" " + self.text if self.text else "")
 
 

@@ -14,8 +14,8 @@ from ddprun_start import life, openblas
 from ddprun_start.hidden import Group, HiddenModules
 from ddprun_start.imports import (digest_of, import_own, installed_folders, mapped_libraries,
                                   own_modules)
-from ddprun_start.state import (Conditions, Modules, State, drawn_numbers, drawn_since,
-                                has_variables, is_of)
+from ddprun_start.state import (SEEDED_BY_SYSTEM, Conditions, Modules, State, changed_numbers,
+                                drawn_numbers, has_children, has_variables, is_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
     """`digest`: what the worker has found, "-": not known, None: the user has named it."""
     files = _descriptors()
     libraries = mapped_libraries()
-    numbers, before = drawn_numbers(), Conditions({})
+    numbers, before = drawn_numbers({}), Conditions({})
     group = Group(name, digest is None, placed)
     if guard is not None:
         guard.module = name
@@ -381,10 +381,10 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
         if digest not in ("-", digest_of(set(group.modules), new_libraries)):
             raise _Unfit(name, "it finds other files than the worker that imported it")
     _judge(name, files, watched)
-    drawn = drawn_since(numbers)
+    group.drawn = changed_numbers(numbers, drawn_numbers({}))
     now = Conditions({}).values
-    changed = [f"random numbers of {drawn}"] if drawn else [
-        name for name, value in before.values.items() if now.get(name, value) != value]
+    changed = [f"random numbers of {one}" for one in sorted(group.drawn - SEEDED_BY_SYSTEM)]
+    changed += [name for name, value in before.values.items() if now.get(name, value) != value]
     if changed:
         raise _Unfit(name, f"it changes {changed[0]}")
     return group
@@ -411,7 +411,7 @@ def _judge(name: str, files: set[int], watched: _Watched) -> None:
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:
         raise _Unfit(name, f"it starts {threads} thread{'s' if threads > 1 else ''}")
-    if _has_children():
+    if has_children():
         raise _Unfit(name, "it starts a process")
     for file in sorted(_descriptors() - files):
         what = _held_by(file)
@@ -482,14 +482,6 @@ def _descriptors() -> set[int]:
         return {int(name) for name in os.listdir(folder)} - {folder}
     finally:
         os.close(folder)
-
-
-def _has_children() -> bool:
-    try:
-        with open("/proc/thread-self/children", "rb") as file:
-            return file.read() != b""
-    except OSError:
-        return False  # A kernel that does not tell.
 
 
 def _held_by(file: int) -> str:

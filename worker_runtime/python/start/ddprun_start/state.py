@@ -20,6 +20,8 @@ _OF_PROGRAM = frozenset(("sys.argv", "sys.stdout", "sys.stderr", "logging", "the
                          "sys.settrace()", "sys.setprofile()"))
 # The program itself, and what ddprun replaces.
 _UNCOUNTED = frozenset(("__main__", "__mp_main__", "_frozen_importlib", "importlib._bootstrap"))
+# The system seeds these. Who draws from them before the program has seeded them changes nothing.
+SEEDED_BY_SYSTEM = frozenset(("random", "numpy.random"))
 _GENERATORS: tuple[Any, ...] = (
     ("random", "random", lambda module: module.getstate()),
     ("numpy.random", "numpy.random.mtrand",
@@ -342,19 +344,28 @@ def _of_logging(logging: Any) -> Any:
         if not name or hasattr(one, "handlers") and (one.level or one.handlers or one.disabled))
 
 
-def drawn_numbers() -> dict[str, Any]:
-    """The positions of the generators of random numbers that are there."""
+def has_children() -> bool:
+    try:
+        with open("/proc/thread-self/children", "rb") as file:
+            return file.read() != b""
+    except OSError:
+        return False  # A kernel that does not tell.
+
+
+def drawn_numbers(hidden: dict[str, Any]) -> dict[str, Any]:
+    """The positions of the generators of random numbers that are there; `hidden` are modules that
+    are not in sys.modules."""
     found: dict[str, Any] = {}
     for name, module, read in _GENERATORS:
-        if module in sys.modules:
+        one = sys.modules.get(module) or hidden.get(module)
+        if one is not None:
             try:
-                found[name] = read(sys.modules[module])
+                found[name] = read(one)
             except Exception:
                 pass  # It is being imported, or of another version: it is as if it were not there.
     return found
 
 
-def drawn_since(before: dict[str, Any]) -> str:
-    """The first generator that has another position; empty: none has."""
-    now = drawn_numbers()
-    return next((name for name in before if now.get(name, before[name]) != before[name]), "")
+def changed_numbers(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
+    """The generators that were there before and have another position."""
+    return {name for name in before if now.get(name, before[name]) != before[name]}
