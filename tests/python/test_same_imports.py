@@ -33,6 +33,7 @@ INSTALLED = {
     "lazy": RECORDS + "def later():\n    import beta\n    return beta\n",
     "chdirs": "import os\nos.chdir('/')\n" + RECORDS,
     "logs": "import logging\nlogging.getLogger('logs').setLevel(10)\n" + RECORDS,
+    "roots": "import logging\nlogging.getLogger().setLevel(10)\n" + RECORDS,
     "half": "import gamma\nraise ImportError('SECRET')\n",
     "lends": RECORDS + "def lend():\n    return 'as installed'\n",
     "borrows": RECORDS + "from lends import lend\nLENT = lend()\n",
@@ -132,6 +133,10 @@ PROGRAMS = {
                          "finds sets warns patches", ""),
     "what changes folders": ("import alpha, chdirs, beta", "alpha", "the working folder"),
     "who sets a level": ("import alpha, logs, beta", "alpha logs beta", ""),
+    "who has an own logger": ("import logging, alpha, logs, beta", "alpha logs beta", ""),
+    "who changes the root's logger": ("import logging, alpha, roots, beta", "alpha",
+                                      "logging's root"),
+    "processes": ("import multiprocessing, alpha", "alpha", ""),
     "lazily": ("import lazy, logging\nlogging.basicConfig(level=10)\n"
                "import os\nos.environ['A'] = 'b'\nlazy.later()\nimport gamma", "lazy beta",
                "logging"),
@@ -235,6 +240,11 @@ class SameImports(WithEnvironment):
         self.assert_same(warm, plain)
         self.assertEqual(standby.end(), (0, ""))
 
+    def test_a_module_of_a_package_that_uses_processes(self):
+        self.write(os.path.join(self.folder, "own_package", "processes.py"),
+                   "import multiprocessing, alpha, ending\n")
+        self.compare("alpha", "", "-m", "own_package.processes")
+
     def begin_anew(self, program, changed):
         """The standby of a worker of rank 0 takes the place of rank 5."""
         self.write(os.path.join(self.folder, "program.py"), program + "import ending\n")
@@ -259,7 +269,7 @@ class SameImports(WithEnvironment):
 
     def test_who_seeds_before_an_import_that_draws_begins_anew(self):
         self.begin_anew("import os, random\nif os.environ['RANK'] == '5':\n    random.seed(1)\n"
-                        "import draws\nSAID = random.random() if os.environ['RANK'] == '5' else 0\n",
+                        "import draws\nSAID = os.environ['RANK'] == '5' and random.random()\n",
                         "the seed of random")
 
     def test_what_begins_anew_finds_what_it_began_with(self):
@@ -292,8 +302,8 @@ SAID = signal.getitimer(signal.ITIMER_REAL)
         self.assertEqual((imported[-1], said[0]), ("alpha", "ready"))
         written, last = standby.release({**PLACE, "RANK": "5"})
         self.assertEqual(written.split("\n")[0],
-                         "ddprun: this worker goes on, as it is connected to others: when it imports "
-                         "alpha, os.environ['NEW'] is not as it was when that was imported "
+                         "ddprun: this worker goes on, as it is connected to others: when it "
+                         "imports alpha, os.environ['NEW'] is not as it was when that was imported "
                          "beforehand; --warm off has no standbys")
         self.assertEqual(written.split("\n")[1:], [str(standby.process.pid), ""])
         self.assertEqual(standby.end(), (0, ""))

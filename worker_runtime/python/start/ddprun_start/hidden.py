@@ -90,7 +90,7 @@ class HiddenModules:
         self.stand_in = self._find_and_load
 
     def hide(self, groups: list[Group]) -> None:
-        """All that these imports have brought, and changed. They stay so until the program comes."""
+        """All that these imports have brought, and changed. The program finds nothing of it."""
         self.groups = groups
         self.everything: dict[str, Any] = {}
         for position, group in enumerate(groups):

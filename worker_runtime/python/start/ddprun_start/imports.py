@@ -19,7 +19,7 @@ import _imp
 import _thread
 from _io import open as io_open
 
-from ddprun_start.state import (SEEDED_BY_SYSTEM, Conditions, Modules, NoText, State,
+from ddprun_start.state import (MAIN, SEEDED_BY_SYSTEM, Conditions, Modules, NoText, State,
                                 changed_numbers, drawn_numbers, is_of)
 
 TYPE_CHECKING = False
@@ -197,11 +197,10 @@ class _Look:
         if drawn:
             raise _Stop("it draws random numbers of {}".format(min(drawn)))
         now = Conditions({})
-        changed = [name for name, value in self.conditions.values.items()
-                   if now.values.get(name, value) != value]
+        changed = now.changes_by_import(self.conditions)
         if changed:
             raise _Stop("it changes {}".format(changed[0]))
-        new = sys.modules.keys() - self.modules
+        new = sys.modules.keys() - self.modules - MAIN
         own = own_modules(new, learner.installed)
         if own:
             raise _Stop("it imports {}, which is not in site-packages".format(min(own)))

@@ -14,8 +14,9 @@ from ddprun_start import life, openblas
 from ddprun_start.hidden import Group, HiddenModules
 from ddprun_start.imports import (digest_of, import_own, installed_folders, mapped_libraries,
                                   own_modules)
-from ddprun_start.state import (SEEDED_BY_SYSTEM, Conditions, Modules, State, changed_numbers,
-                                drawn_numbers, has_children, has_variables, is_of)
+from ddprun_start.state import (MAIN, SEEDED_BY_SYSTEM, Conditions, Modules, State,
+                                changed_numbers, drawn_numbers, has_children, has_variables,
+                                is_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -375,16 +376,15 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
         if own:
             raise _Unfit(name, f"it imports {min(own)}, which is beside the program")
     else:
-        own = own_modules(group.modules, of_others.installed)
+        own = own_modules(group.modules.keys() - MAIN, of_others.installed)
         if own:
             raise _Unfit(name, f"it imports {min(own)}, which is not in site-packages")
-        if digest not in ("-", digest_of(set(group.modules), new_libraries)):
+        if digest not in ("-", digest_of(group.modules.keys() - MAIN, new_libraries)):
             raise _Unfit(name, "it finds other files than the worker that imported it")
     _judge(name, files, watched)
     group.drawn = changed_numbers(numbers, drawn_numbers({}))
-    now = Conditions({}).values
     changed = [f"random numbers of {one}" for one in sorted(group.drawn - SEEDED_BY_SYSTEM)]
-    changed += [name for name, value in before.values.items() if now.get(name, value) != value]
+    changed += Conditions({}).changes_by_import(before)
     if changed:
         raise _Unfit(name, f"it changes {changed[0]}")
     return group

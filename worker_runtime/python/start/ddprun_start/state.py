@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 # An import that a program's call of a library causes comes after these were set, as a rule.
-_OF_PROGRAM = frozenset(("sys.argv", "sys.stdout", "sys.stderr", "logging", "the recursion limit",
-                         "sys.settrace()", "sys.setprofile()"))
-# The program itself, and what ddprun replaces.
-_UNCOUNTED = frozenset(("__main__", "__mp_main__", "_frozen_importlib", "importlib._bootstrap"))
+_OF_PROGRAM = frozenset(("sys.argv", "sys.stdout", "sys.stderr", "logging", "logging's root",
+                         "the recursion limit", "sys.settrace()", "sys.setprofile()"))
+MAIN = frozenset(("__main__", "__mp_main__"))  # multiprocessing has two names for it
+_UNCOUNTED = MAIN | {"_frozen_importlib", "importlib._bootstrap"}  # ddprun replaces parts of it
 # The system seeds these. Who draws from them before the program has seeded them changes nothing.
 SEEDED_BY_SYSTEM = frozenset(("random", "numpy.random"))
 _GENERATORS: tuple[Any, ...] = (
@@ -319,10 +319,16 @@ class Conditions:
             self.values["the locale"] = locale.setlocale(locale.LC_ALL, None)
         logging = sys.modules.get("logging") or hidden.get("logging")
         if hasattr(logging, "root"):
-            self.values["logging"] = _of_logging(logging)
+            self.values["logging"] = _of_loggers(logging)
+            self.values["logging's root"] = _of_root(logging)
         torch = sys.modules.get("torch") or hidden.get("torch")
         if hasattr(torch, "get_default_dtype"):
             self.values["torch.set_default_dtype()"] = torch.get_default_dtype()
+
+    def changes_by_import(self, before: Conditions) -> list[str]:
+        """What an import has changed. Its own loggers are its own matter."""
+        return [name for name, value in before.values.items()
+                if name != "logging" and self.values.get(name, value) != value]
 
     def change_since(self, before: Conditions, is_of_library: bool) -> str:
         """What differs of what both have, for people; empty: nothing.
@@ -337,11 +343,17 @@ class Conditions:
         return ""
 
 
-def _of_logging(logging: Any) -> Any:
-    loggers = [("", logging.root), *logging.root.manager.loggerDict.items()]
-    return logging.root.manager.disable, sorted(
-        (name, one.level, len(one.handlers), one.propagate, one.disabled) for name, one in loggers
-        if not name or hasattr(one, "handlers") and (one.level or one.handlers or one.disabled))
+def _of_loggers(logging: Any) -> Any:
+    return sorted((name, *_of_logger(one)) for name, one in logging.root.manager.loggerDict.items()
+                  if hasattr(one, "handlers") and (one.level or one.handlers or one.disabled))
+
+
+def _of_root(logging: Any) -> Any:
+    return logging.root.manager.disable, _of_logger(logging.root)
+
+
+def _of_logger(one: Any) -> Any:
+    return one.level, len(one.handlers), one.propagate, one.disabled
 
 
 def has_children() -> bool:
