@@ -32,8 +32,8 @@ case "${1:-}" in
         ;;
 esac
 
-readonly epochs=12
-readonly kill_after=4
+epochs=12
+kill_after=4
 readonly folder=build/quickstart
 export DDPRUN_TENSORBOARD_DIR=$folder/curves
 # DDPRUN may name another program that takes the same flags.
@@ -144,7 +144,7 @@ run_job() {
 }
 
 readonly in_cpp=(build/release/bin/train_digits --min-epoch-seconds 0.25)
-readonly in_python=(examples/python_ddp/train.py --min-epoch-seconds 0.3)
+readonly in_python=(examples/python_ddp/train.py --min-epoch-seconds 0.8)
 
 run_in_cpp() {
     say '1. in C++: two nodes on this machine, two workers each, undisturbed'
@@ -170,6 +170,8 @@ $wanted_result, after the loss of a node with parameters $parameters and accurac
 summary=''
 [ "$is_prebuilt" = yes ] || run_in_cpp
 
+# Long enough for the standbys (docs/warm.md): they import the training's modules while it trains.
+kill_after=25 epochs=32
 say "3. in Python: node 1 is killed after epoch $kill_after and does not come back"
 run_job lost 1:2 lost "${in_python[@]}"
 summary+="

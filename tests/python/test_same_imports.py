@@ -267,6 +267,23 @@ class SameImports(WithEnvironment):
         self.begin_anew("import os\nif os.environ['RANK'] != '5':\n    import alpha\n"
                         "import beta, gamma\n", "sys.modules['alpha']")
 
+    def test_who_imports_less_of_python_after_a_restart_does_not(self):
+        self.write(os.path.join(self.folder, "program.py"),
+                   "import os\nif os.environ['RANK'] != '5':\n    import shlex\nimport alpha\n"
+                   "import ending\n")
+        _, lines = self.tell("program.py")
+        standby, _, said = self.prepare(lines, "program.py")
+        self.assertEqual(said[0], "ready")
+        again = {**PLACE, "RANK": "5"}
+        written, _ = standby.release(again)
+        plain = self.run_cold("program.py", **again)
+        warm = json.loads(written)
+        extra = warm["end"]["modules"].keys() - plain["end"]["modules"].keys()
+        self.assertIn("shlex", extra)  # It has what was passed over, too: docs/warm.md.
+        self.assertEqual({name: origin for name, origin in warm["end"]["modules"].items()
+                          if name not in extra}, plain["end"]["modules"])
+        self.assertEqual(standby.end(), (0, ""))
+
     def test_who_seeds_before_an_import_that_draws_begins_anew(self):
         self.begin_anew("import os, random\nif os.environ['RANK'] == '5':\n    random.seed(1)\n"
                         "import draws\nSAID = os.environ['RANK'] == '5' and random.random()\n",

@@ -15,9 +15,9 @@ import _imp
 import _signal
 from _io import open as io_open
 
-from ddprun_start.imports import installed_folders, is_by_library, leave_out_of_tracebacks
-from ddprun_start.state import (Conditions, Modules, State, changed_numbers, drawn_numbers,
-                                has_children)
+from ddprun_start.imports import is_by_library, leave_out_of_tracebacks
+from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State, changed_numbers,
+                                drawn_numbers, has_children)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +55,13 @@ class Group:
                     sys.modules[parent].__dict__.get(child) is module):
                 self.children.append((sys.modules[parent], child, module))
 
+    def is_more_than_python(self) -> bool:
+        """Whether it has a module that is not of the standard library."""
+        specs = [getattr(module, "__spec__", None) for module in self.modules.values()]
+        return any(spec is not None and spec.has_location and
+                   ("/site-packages/" in spec.origin or "/dist-packages/" in spec.origin)
+                   for spec in specs)
+
     def hide(self) -> None:
         for name in self.modules:
             sys.modules.pop(name, None)
@@ -89,7 +96,7 @@ class HiddenModules:
         self.find_and_load = _frozen_importlib._find_and_load
         self.stand_in = self._find_and_load
 
-    def hide(self, groups: list[Group]) -> None:
+    def hide(self, groups: list[Group], of_others: Modules) -> None:
         """All that these imports have brought, and changed. The program finds nothing of it."""
         self.groups = groups
         self.everything: dict[str, Any] = {}
@@ -100,11 +107,12 @@ class HiddenModules:
         for group in reversed(groups):
             group.hide()
         self.start.set(self.variables)
-        self.installed = installed_folders()
-        self.of_others = Modules(self.installed)
-        self.of_others.update(self.everything)
-        self.numbers = drawn_numbers(self.everything)
+        self.installed = of_others.installed
+        self.of_others = of_others
+        of_others.update(self.everything)
+        self.numbers = drawn_numbers(self.everything, SEEDED_BY_ITSELF)
         self.begun_as = _Begun()
+        self.given = 0
 
     def program_begins(self, anew: dict[bytes, bytes]) -> None:
         """It has its place: what it changes from now on counts. With `anew` as its environment this
@@ -124,47 +132,50 @@ class HiddenModules:
     def _give(self, name: str) -> None:
         _imp.acquire_lock()
         try:
-            position = self.position.get(name)
-            if position is None:
+            last = self.position.get(name)
+            if last is None:
                 return  # Another thread has just given it.
-            group = self.groups[position]
-            unasked = [one for one in self.groups[:position]
-                       if not self.position.keys().isdisjoint(one.modules)]
-            changed = self._changed(name, group, unasked, is_by_library(self.installed))
-            if changed and not group.is_chosen and os.getpid() == self.begun_as.pid:
+            # All before it, too: nobody knows on which of them it depends.
+            groups = self.groups[self.given:last + 1]
+            changed = self._changed(name, groups, is_by_library(self.installed))
+            if changed and not groups[-1].is_chosen and os.getpid() == self.begun_as.pid:
                 self._begin_anew_or_say(name, changed)
             now = State(self.variables)
-            group.give()
-            for one in group.modules:
-                self.position.pop(one, None)
-            if changed or unasked:
-                now.add(group.before, group.after, self.variables)
+            for group in groups:
+                group.give()
+                for one in group.modules:
+                    self.position.pop(one, None)
+            if changed:
+                for group in groups:
+                    now.add(group.before, group.after, self.variables)
             else:
-                group.after.set(self.variables)
+                groups[-1].after.set(self.variables)
+            self.given = last + 1
             self.of_others.update(self.everything)
             if not self.position and _frozen_importlib._find_and_load is self.stand_in:
                 _frozen_importlib._find_and_load = self.find_and_load
         finally:
             _imp.release_lock()
 
-    def _changed(self, name: str, group: Group, unasked: list[Group], is_of_library: bool) -> str:
-        """What the import of `name` would find otherwise, for people; empty: nothing.
+    def _changed(self, name: str, groups: list[Group], is_of_library: bool) -> str:
+        """What the import of `name`, the last of `groups`, would find otherwise, for people; empty:
+        nothing.
 
-        `unasked`: that was imported beforehand with these, which the program does not have. What
-        libraries import when they are called comes in any order.
+        The program has passed over the others. It would not, if they are of an installed library;
+        but what libraries import when they are called comes in any order.
         """
-        changed = State(self.variables).difference(group.before)
+        changed = State(self.variables).difference(groups[-1].before)
         if changed:
             return changed
-        others = [one.name for one in unasked]
-        if not f"{name}.".startswith(f"{group.name}."):
-            others.append(group.name)
-        taken = [one for one, module in group.modules.items()
+        unasked = [group.name for group in groups if group.is_more_than_python() and
+                   not f"{name}.".startswith(f"{group.name}.")]
+        taken = [one for group in groups for one, module in group.modules.items()
                  if sys.modules.get(one, module) is not module]
-        if taken or others and not is_of_library:
-            return "sys.modules['{}']".format([*taken, *others][0])
-        seeded = group.drawn and group.drawn & changed_numbers(
-            self.numbers, drawn_numbers(self.everything))
+        if taken or unasked and not is_of_library:
+            return "sys.modules['{}']".format([*taken, *unasked][0])
+        drawn = {one for group in groups for one in group.drawn}
+        seeded = drawn and drawn & changed_numbers(
+            self.numbers, drawn_numbers(self.everything, SEEDED_BY_ITSELF))
         if seeded:
             return "the seed of {}".format(min(seeded))
         return (Conditions(self.everything).change_since(self.conditions, is_of_library) or

@@ -163,7 +163,7 @@ def _wait() -> Exception | None:
     start = State(placed)
     hidden = HiddenModules(start, placed)
     try:
-        groups = _import(order_lines, agent, rehearsal, start, placed)
+        groups, of_others = _import(order_lines, agent, rehearsal, start, placed)
     except _Unfit as unfit:
         if rehearsal is not None:
             _keep(order_lines, before=unfit.args[0])
@@ -178,7 +178,7 @@ def _wait() -> Exception | None:
         if os.path.exists(path) and os.stat(path).st_ctime_ns > begun_ns:
             # Nobody knows which of the two was imported.
             _end(agent, "unfit", path, "has changed")
-    hidden.hide(groups)
+    hidden.hide(groups, of_others)
     # Else the first allocations of the program have all that was imported looked at.
     gc.collect()
     agent.send("ready\0{}".format(_memory_kib()).encode())
@@ -299,8 +299,8 @@ def _end(agent: _Agent, *words: object) -> NoReturn:
 
 
 def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: State,
-            placed: frozenset[bytes]) -> list[Group]:
-    """What the lines say, in their order; what each import has brought.
+            placed: frozenset[bytes]) -> tuple[list[Group], Modules]:
+    """What the lines say, in their order; what each import has brought, and all modules.
 
     `import NAME`. `guess NAME [DIGEST [STATE]]` and `learned …`: if it is there and no part of the
     program, in that State; it must find what the worker that told it has found.
@@ -338,7 +338,7 @@ def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: 
     _set_data(data)
     os.environb.update(inherited)
     openblas.end_hold()
-    return groups
+    return groups, of_others
 
 
 def _wanted(order_lines: list[str]) -> list[tuple[str, str, str, str]]:

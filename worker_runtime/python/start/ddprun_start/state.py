@@ -22,10 +22,12 @@ MAIN = frozenset(("__main__", "__mp_main__"))  # multiprocessing has two names f
 _UNCOUNTED = MAIN | {"_frozen_importlib", "importlib._bootstrap"}  # ddprun replaces parts of it
 # The system seeds these. Who draws from them before the program has seeded them changes nothing.
 SEEDED_BY_SYSTEM = frozenset(("random", "numpy.random"))
+SEEDED_BY_ITSELF = frozenset(("torch",))
 _GENERATORS: tuple[Any, ...] = (
     ("random", "random", lambda module: module.getstate()),
     ("numpy.random", "numpy.random.mtrand",
-     lambda module: str(module._rand._bit_generator.state["state"])),
+     lambda module: [(key, getattr(value, "tobytes", lambda value=value: value)())
+                     for key, value in module._rand._bit_generator.state["state"].items()]),
     ("torch", "torch._C", lambda module: module.default_generator.get_state().tolist()),
 )
 
@@ -256,8 +258,11 @@ class Modules:
 
     def _is_installed(self, module: Any) -> bool:
         spec = getattr(module, "__spec__", None)
-        return isinstance(module, type(sys)) and is_of(spec, self.installed) and (
-            spec.name not in _UNCOUNTED)
+        try:
+            return isinstance(module, type(sys)) and is_of(spec, self.installed) and (
+                spec.name not in _UNCOUNTED)
+        except Exception:
+            return False  # A namespace whose parent is not in sys.modules does not know its place.
 
     def replaced(self) -> list[tuple[Any, str, Any, Any]]:
         """Module, name, what was there and what is there instead."""
@@ -364,13 +369,14 @@ def has_children() -> bool:
         return False  # A kernel that does not tell.
 
 
-def drawn_numbers(hidden: dict[str, Any]) -> dict[str, Any]:
-    """The positions of the generators of random numbers that are there; `hidden` are modules that
-    are not in sys.modules."""
+def drawn_numbers(hidden: dict[str, Any], left_out: frozenset[str] = frozenset()) -> dict[
+        str, Any]:
+    """The positions of the generators of random numbers that are there, but for `left_out`;
+    `hidden` are modules that are not in sys.modules. Reading one of torch's may import more."""
     found: dict[str, Any] = {}
     for name, module, read in _GENERATORS:
         one = sys.modules.get(module) or hidden.get(module)
-        if one is not None:
+        if one is not None and name not in left_out:
             try:
                 found[name] = read(one)
             except Exception:
