@@ -44,6 +44,7 @@ constexpr std::size_t kOrderLineBytes = 9;
 
 constexpr std::string_view kStopsWord = "stops ";
 constexpr std::string_view kNotKnown = "-";
+constexpr std::string_view kSignsOfStates = "=|:,.*_-";
 /// The worker of another slot may be ahead of the first one's by so many modules.
 constexpr std::size_t kAheadMax = 1000;
 
@@ -568,9 +569,16 @@ std::string name_in(std::string_view line) {
 }
 
 bool is_told_line(std::string_view line) {
-    return is_module_name(name_in(line)) && std::count(line.begin(), line.end(), ' ') <= 2 &&
-           std::all_of(line.begin(), line.end(),
-                       [](unsigned char c) { return std::isgraph(c) != 0 || c == ' '; });
+    const std::string_view name = take_word(line);
+    const std::string_view found = take_word(line);
+    return is_module_name(name) &&
+           (found == kNotKnown ||
+            std::all_of(found.begin(), found.end(),
+                        [](unsigned char c) { return std::isxdigit(c) != 0; })) &&
+           std::all_of(line.begin(), line.end(), [](unsigned char c) {
+               return std::isalnum(c) != 0 ||
+                      kSignsOfStates.find(static_cast<char>(c)) != std::string_view::npos;
+           });
 }
 
 bool is_module_name(std::string_view name) {

@@ -340,9 +340,11 @@ def prepare(run, console):
 
 def worker_lines(text):
     """What came from workers, in an order that does not depend on who was first."""
-    # Four blanks and a bar, or a colon where a line goes on: quoted in ddprun's report.
+    # Four blanks and a bar, or a colon where a line goes on: quoted in ddprun's report. So is the
+    # line that tells most, behind how a worker ended.
     return sorted(line for line in text.splitlines()
                   if re.search(r"(apple|pear) \d, ", line)
+                  and " exited with code " not in line
                   and not line.startswith(("    | ", "    : ")))
 
 
@@ -382,7 +384,8 @@ def without_folder(value, folder, terminals):
 
 def is_in_order(text):
     """Whether each worker's line on stdout, which it wrote first, is before that on stderr."""
-    lines = [it for it in text.splitlines() if re.search(r"(apple|pear) \d, ", it)]
+    lines = [it for it in text.splitlines()
+             if re.search(r"(apple|pear) \d, ", it) and " exited with code " not in it]
     seen = [re.search(r"(apple|pear) (\d), ", it).groups() for it in lines]
     return all(seen.index(("apple", rank)) < seen.index(("pear", rank))
                for rank in {rank for _, rank in seen})

@@ -393,7 +393,7 @@ TEST_CASE("RELAY is the first request of a connection or none, and of a known ve
 
 TEST_CASE("a client of a relay that is one too many is disconnected alone") {
     Limits limits;
-    limits.store_clients_max = 3;
+    limits.store_relayed_max = 2;
     Server server(kLoopback, limits);
     server.serve();
     StoreClientSocket relay = enter_as_relay(server);

@@ -33,6 +33,7 @@ INSTALLED = {
     "lazy": RECORDS + "def later():\n    import beta\n    return beta\n",
     "chdirs": "import os\nos.chdir('/')\n" + RECORDS,
     "logs": "import logging\nlogging.getLogger('logs').setLevel(10)\n" + RECORDS,
+    "late": "import os\nFOUND = os.environ.get('LATE')\n",
     "roots": "import logging\nlogging.getLogger().setLevel(10)\n" + RECORDS,
     "half": "import gamma\nraise ImportError('SECRET')\n",
     "lends": RECORDS + "def lend():\n    return 'as installed'\n",
@@ -136,6 +137,13 @@ PROGRAMS = {
     "who has an own logger": ("import logging, alpha, logs, beta", "alpha logs beta", ""),
     "who changes the root's logger": ("import logging, alpha, roots, beta", "alpha",
                                       "logging's root"),
+    "another os.environ": ("import os\nos.environ = dict(os.environ)\nimport alpha", "alpha", ""),
+    "code without a name": ("exec('import alpha', {'__name__': None})", "alpha", ""),
+    "a lazy module": ("import importlib.util, os, sys\nspec = importlib.util.find_spec('late')\n"
+                      "spec.loader = importlib.util.LazyLoader(spec.loader)\n"
+                      "late = sys.modules['late'] = importlib.util.module_from_spec(spec)\n"
+                      "spec.loader.exec_module(late)\nimport colorsys\n"
+                      "os.environ['LATE'] = '1'\nSAID = late.FOUND\nimport alpha", "alpha", ""),
     "processes": ("import multiprocessing, alpha", "alpha", ""),
     "lazily": ("import lazy, logging\nlogging.basicConfig(level=10)\n"
                "import os\nos.environ['A'] = 'b'\nlazy.later()\nimport gamma", "lazy beta",

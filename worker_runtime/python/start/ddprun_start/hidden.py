@@ -17,7 +17,7 @@ from _io import open as io_open
 
 from ddprun_start.imports import is_by_library, leave_out_of_tracebacks
 from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State, changed_numbers,
-                                drawn_numbers, has_children)
+                                drawn_numbers, has_children, spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Group:
         self.finders = {path: finder for path, finder in sys.path_importer_cache.items()
                         if path not in self.finders}
         self.replaced = of_others.replaced()
-        of_others.update({})
+        of_others.update(list(sys.modules.values()))
         self.when_given = when_given
         self.children = []
         for name, module in self.modules.items():
@@ -57,7 +57,7 @@ class Group:
 
     def is_more_than_python(self) -> bool:
         """Whether it has a module that is not of the standard library."""
-        specs = [getattr(module, "__spec__", None) for module in self.modules.values()]
+        specs = map(spec_of, self.modules.values())
         return any(spec is not None and spec.has_location and
                    ("/site-packages/" in spec.origin or "/dist-packages/" in spec.origin)
                    for spec in specs)
@@ -109,10 +109,12 @@ class HiddenModules:
         self.start.set(self.variables)
         self.installed = of_others.installed
         self.of_others = of_others
-        of_others.update(self.everything)
+        of_others.forget(self.everything.values())
+        of_others.update(list(sys.modules.values()))
         self.numbers = drawn_numbers(self.everything, SEEDED_BY_ITSELF)
         self.begun_as = _Begun()
         self.given = 0
+        self.goes_on = False  # whatever the program changes
 
     def program_begins(self, anew: dict[bytes, bytes]) -> None:
         """It has its place: what it changes from now on counts. With `anew` as its environment this
@@ -137,25 +139,45 @@ class HiddenModules:
                 return  # Another thread has just given it.
             # All before it, too: nobody knows on which of them it depends.
             groups = self.groups[self.given:last + 1]
-            changed = self._changed(name, groups, is_by_library(self.installed))
-            if changed and not groups[-1].is_chosen and os.getpid() == self.begun_as.pid:
+            changed = self._change(name, groups)
+            if changed and not groups[-1].is_chosen and not self.goes_on and (
+                    os.getpid() == self.begun_as.pid):
                 self._begin_anew_or_say(name, changed)
-            now = State(self.variables)
+            try:
+                now = State(self.variables) if changed else None
+            except Exception:
+                now = None
             for group in groups:
                 group.give()
                 for one in group.modules:
                     self.position.pop(one, None)
-            if changed:
-                for group in groups:
-                    now.add(group.before, group.after, self.variables)
-            else:
-                groups[-1].after.set(self.variables)
             self.given = last + 1
-            self.of_others.update(self.everything)
+            self._set_state(now, groups, changed)
+            for group in groups:
+                self.of_others.update([*group.modules.values(),
+                                       *(module for module, _, _, _ in group.replaced)])
             if not self.position and _frozen_importlib._find_and_load is self.stand_in:
                 _frozen_importlib._find_and_load = self.find_and_load
         finally:
             _imp.release_lock()
+
+    def _change(self, name: str, groups: list[Group]) -> str:
+        """As _changed(). What cannot be read has changed: no error of ours is the program's."""
+        try:
+            return self._changed(name, groups, is_by_library(self.installed))
+        except Exception as error:
+            return "what imports find ({})".format(type(error).__name__)
+
+    def _set_state(self, now: State | None, groups: list[Group], changed: str) -> None:
+        """`now`: as it was before the groups were given, where it was not as they have found it."""
+        try:
+            if not changed:
+                groups[-1].after.set(self.variables)
+            elif now is not None:
+                for group in groups:
+                    now.add(group.before, group.after, self.variables)
+        except Exception:
+            pass  # As of CPUs that this process may not have any more.
 
     def _changed(self, name: str, groups: list[Group], is_of_library: bool) -> str:
         """What the import of `name`, the last of `groups`, would find otherwise, for people; empty:
@@ -192,10 +214,14 @@ class HiddenModules:
                "this worker goes on, as it is connected to others")
         text = ("ddprun: {}: when it imports {}, {} is not as it was when that was imported "
                 "beforehand; --warm off has no standbys\n")
-        os.write(2, text.format(how, name, changed).encode("utf-8", "replace"))
-        if begins:
-            self.start.set(frozenset())
-            self.begun_as.begin_anew()
+        self.goes_on = True  # Nothing is compared any more, unless it begins anew.
+        try:
+            os.write(2, text.format(how, name, changed).encode("utf-8", "replace"))
+            if begins:
+                self.start.set(frozenset())
+                self.begun_as.begin_anew()
+        except Exception:
+            pass
 
 
 def _is_connected() -> bool:

@@ -19,8 +19,8 @@ import _imp
 import _thread
 from _io import open as io_open
 
-from ddprun_start.state import (MAIN, SEEDED_BY_SYSTEM, Conditions, Modules, NoText, State,
-                                changed_numbers, drawn_numbers, is_of)
+from ddprun_start.state import (MAIN, SEEDED_BY_ITSELF, Conditions, Modules, NoText, State,
+                                changed_numbers, drawn_numbers, is_of, spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Learner:
         self.start = self.last = State(_HIDDEN)
         self.conditions = Conditions({})
         self.modules = Modules(self.installed)
-        self.numbers = drawn_numbers({})
+        self.numbers = drawn_numbers({}, SEEDED_BY_ITSELF)
         self.seeded: set[str] = set()  # by the program, or it has drawn from them
         self.ignored = ""
 
@@ -102,7 +102,7 @@ class Learner:
         top = name.partition(".")[0]
         try:
             spec = _frozen_importlib._find_spec(top, None) if top not in sys.modules else (
-                sys.modules[top].__spec__)
+                spec_of(sys.modules[top]))
             is_installed = is_of(spec, self.installed)
         except Exception:
             is_installed = False
@@ -167,7 +167,7 @@ class _Look:
                 raise _Stop("the program has changed {}".format(why)) from None
         self.modules = set(sys.modules)
         self.libraries = mapped_libraries()
-        self.numbers = drawn_numbers({})
+        self.numbers = drawn_numbers({}, SEEDED_BY_ITSELF)
         learner.seeded |= {name for name, position in self.numbers.items()
                            if learner.numbers.get(name) != position}
 
@@ -192,8 +192,8 @@ class _Look:
 
     def line(self) -> str:
         learner = self.learner
-        drawn = changed_numbers(self.numbers, drawn_numbers({})) & (
-            learner.seeded | self.numbers.keys() - SEEDED_BY_SYSTEM)
+        drawn = learner.seeded & changed_numbers(
+            self.numbers, drawn_numbers({}, SEEDED_BY_ITSELF))
         if drawn:
             raise _Stop("it draws random numbers of {}".format(min(drawn)))
         now = Conditions({})
@@ -207,8 +207,8 @@ class _Look:
         found = digest_of(new, mapped_libraries() - self.libraries)
         learner.last = State(_HIDDEN)
         learner.conditions = now
-        learner.modules.update({})
-        learner.numbers = drawn_numbers({})
+        learner.modules.update(list(sys.modules.values()))
+        learner.numbers = drawn_numbers({}, SEEDED_BY_ITSELF)
         return "{} {}".format(self.name, found) + (" " + self.text if self.text else "")
 
 
@@ -217,7 +217,7 @@ def is_by_library(installed: tuple[str, ...]) -> bool:
     frame: Any = sys._getframe(1)
     while frame is not None:
         code = frame.f_code.co_filename
-        name = frame.f_globals.get("__name__", "")
+        name = str(frame.f_globals.get("__name__"))
         if not code.startswith("<frozen importlib") and name not in ("importlib", "runpy") and (
                 not name.startswith("ddprun_start")):
             spec = frame.f_globals.get("__spec__")
@@ -228,14 +228,14 @@ def is_by_library(installed: tuple[str, ...]) -> bool:
 
 def own_modules(names: Any, installed: tuple[str, ...]) -> set[str]:
     """Those of `names` that are of the program."""
-    specs = {name: getattr(sys.modules.get(name), "__spec__", None) for name in names}
+    specs = {name: spec_of(sys.modules.get(name)) for name in names}
     return {name for name, spec in specs.items() if spec is not None and not is_of(spec, installed)}
 
 
 def digest_of(names: set[str], libraries: set[str]) -> str:
     """What one import has found: its modules with their files, and the libraries that they map."""
-    lines = ["{}={}".format(name, getattr(getattr(sys.modules.get(name), "__spec__", None),
-                                          "origin", None)) for name in sorted(names)]
+    lines = ["{}={}".format(name, getattr(spec_of(sys.modules.get(name)), "origin", None))
+             for name in sorted(names)]
     text = "\n".join(lines + sorted(libraries))
     return _imp.source_hash(_HASH_KEY, text.encode("utf-8", "surrogateescape")).hex()
 

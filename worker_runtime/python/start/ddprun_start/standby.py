@@ -16,7 +16,7 @@ from ddprun_start.imports import (digest_of, import_own, installed_folders, mapp
                                   own_modules)
 from ddprun_start.state import (MAIN, SEEDED_BY_SYSTEM, Conditions, Modules, State,
                                 changed_numbers, drawn_numbers, has_children, has_variables,
-                                is_of)
+                                is_of, spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -393,7 +393,7 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
 def _spec(name: str) -> Any:
     """Of a module without a dot, whether it is imported or not; None: there is none."""
     if name in sys.modules:
-        return getattr(sys.modules[name], "__spec__", None)
+        return spec_of(sys.modules[name])
     try:
         return sys.modules["_frozen_importlib"]._find_spec(name, None)
     except Exception:
@@ -426,7 +426,7 @@ def _used_files() -> dict[str, tuple[int, int, int] | None]:
     """The interpreter, the file of each module that was imported, and all that is mapped."""
     paths = {sys.executable}
     for module in list(sys.modules.values()):
-        path = getattr(getattr(module, "__spec__", None), "origin", None)
+        path = getattr(spec_of(module), "origin", None)
         if isinstance(path, str) and path.startswith("/"):
             paths.add(path)
     return {path: _fingerprint(path) for path in paths | mapped_libraries()}

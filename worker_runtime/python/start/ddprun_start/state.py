@@ -13,6 +13,7 @@ from _operator import is_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 # An import that a program's call of a library causes comes after these were set, as a rule.
@@ -32,6 +33,9 @@ _GENERATORS: tuple[Any, ...] = (
 )
 
 
+_ENVIRONMENT = os.environ  # A program may put something else there.
+
+
 class NoText(Exception):
     """A State cannot be written as text: why."""
 
@@ -41,7 +45,7 @@ class State:
 
     def __init__(self, hidden: frozenset[bytes]) -> None:
         """As it is now; `hidden` are variables that no import may ask for."""
-        data = os.environ._data  # type: ignore[attr-defined]
+        data = dict(_ENVIRONMENT._data)  # type: ignore[attr-defined]
         self.path = list(sys.path)
         self.environment = {key: data[key] for key in data if key not in hidden}
         self.filters = list(_filters())
@@ -244,12 +248,16 @@ class Modules:
         """As it is now; `installed` are folders, as is_of() has them."""
         self.installed = installed
         self.members: dict[int, tuple[Any, list[str], list[Any]]] = {}  # by id of the module
-        self.update({})
+        self.update(list(sys.modules.values()))
 
-    def update(self, hidden: dict[str, Any]) -> None:
-        """From now on it counts what changes from now on; `hidden` are modules that are not in
-        sys.modules."""
-        for module in {id(one): one for one in [*sys.modules.values(), *hidden.values()]}.values():
+    def forget(self, modules: Iterable[Any]) -> None:
+        """Nobody can change them: they are not in sys.modules."""
+        for module in modules:
+            self.members.pop(id(module), None)
+
+    def update(self, modules: Iterable[Any]) -> None:
+        """As these are now is as they were; what changes from now on counts."""
+        for module in {id(one): one for one in modules}.values():
             known = self.members.get(id(module))
             if known is None and self._is_installed(module) or known and not _has_all(known):
                 self.members[id(module)] = (module, list(module.__dict__),
@@ -257,10 +265,13 @@ class Modules:
         self.without_file = _without_file()
 
     def _is_installed(self, module: Any) -> bool:
-        spec = getattr(module, "__spec__", None)
+        kind = type(module)
+        if not isinstance(module, type(sys)) or (
+                kind.__getattribute__ is not type(sys).__getattribute__):
+            return False  # To look at it may load it.
+        spec = spec_of(module)
         try:
-            return isinstance(module, type(sys)) and is_of(spec, self.installed) and (
-                spec.name not in _UNCOUNTED)
+            return is_of(spec, self.installed) and spec.name not in _UNCOUNTED
         except Exception:
             return False  # A namespace whose parent is not in sys.modules does not know its place.
 
@@ -291,7 +302,22 @@ def _has_all(known: tuple[Any, list[str], list[Any]]) -> bool:
 def _without_file() -> set[str]:
     """Modules that nobody has found: made by hand, or None, which hides one."""
     return {name for name, module in list(sys.modules.items())
-            if getattr(module, "__spec__", None) is None and name not in _UNCOUNTED}
+            if spec_of(module) is None and name not in _UNCOUNTED}
+
+
+def spec_of(module: Any) -> Any:
+    """Its __spec__, if it has one. Asking a module for it may load one that is lazy."""
+    try:
+        return object.__getattribute__(module, "__dict__").get("__spec__")
+    except AttributeError:
+        return None
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # It was removed.
 
 
 def is_of(spec: Any, folders: tuple[str, ...]) -> bool:
@@ -310,7 +336,7 @@ class Conditions:
         with open("/proc/self/status", "rb") as file:
             umask = [line for line in file if line.startswith(b"Umask:")]
         self.values = {
-            "the working folder": os.getcwd(),
+            "the working folder": _working_folder(),
             "the umask": umask,
             "sys.argv": sys.argv[1:],
             "sys.stdout": id(sys.stdout),
@@ -349,7 +375,8 @@ class Conditions:
 
 
 def _of_loggers(logging: Any) -> Any:
-    return sorted((name, *_of_logger(one)) for name, one in logging.root.manager.loggerDict.items()
+    named = list(logging.root.manager.loggerDict.items())
+    return sorted((name, *_of_logger(one)) for name, one in named
                   if hasattr(one, "handlers") and (one.level or one.handlers or one.disabled))
 
 
