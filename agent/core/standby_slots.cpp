@@ -283,12 +283,12 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
     }
     const auto found = find(module);
     const auto* preparing = std::get_if<Preparing>(&at(slot).state);
-    if (preparing == nullptr || (found == modules_.end() && preparing->modules > 0)) {
-        return;  // Its end says the rest.
-    }
-    if (preparing->modules == 0) {
+    if (preparing != nullptr && preparing->modules == 0) {
         at(slot).state = Ending{};  // Something else has been told since.
         return;
+    }
+    if (preparing == nullptr || found == modules_.end()) {
+        return;  // Its end says the rest.
     }
     if (preparing->is_rehearsal) {
         rehearsed_ = modules_.size();  // What comes before it is fit.
@@ -565,7 +565,7 @@ std::optional<Instant> StandbySlots::next_deadline() {
 }
 
 std::string name_in(std::string_view line) {
-    return std::string(line.substr(0, line.find(' ')));
+    return std::string(take_word(line));
 }
 
 bool is_told_line(std::string_view line) {

@@ -78,10 +78,10 @@ public:
     /// Workers are being stopped, or this node goes: nothing is prepared until begin().
     void pause() { prepare_at_.reset(); }
 
-    /// The worker of `slot` tells these lines of what it imports, in this order. What the first
-    /// slot's imports is what all standbys import, each as its own slot's worker has told it, once
-    /// that has told nothing more for Limits::standby_after; those that are ready without it are
-    /// replaced. What an earlier run has learned counts until then.
+    /// The worker of `slot` tells these lines of what it imports, in this order. A standby imports
+    /// what the first slot's worker and its own have both told, in the state that its own told,
+    /// once neither has told more for Limits::standby_after. A standby that was ready before is
+    /// replaced. Until a worker tells anything, the list of an earlier run counts.
     void learn(Instant now, LocalRank slot, const std::vector<std::string>& lines);
     [[nodiscard]] bool learns() const { return learns_; }
 
@@ -146,13 +146,13 @@ private:
     };
     /// It ends by itself, or was killed; its end has not been told.
     struct Ending {};
-    /// What an import beforehand is to find.
+    /// An import beforehand is to find this.
     struct Import {
         std::string name;
         std::string found = {};  ///< a digest of its files; empty: not known
         std::string state = {};  ///< in which it began; empty: that of the start
     };
-    /// What the worker of one slot has told.
+    /// The worker of one slot has told this.
     struct Told {
         /// A line names only what is not as in the one before.
         [[nodiscard]] Import take(std::string_view line);

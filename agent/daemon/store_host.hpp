@@ -18,7 +18,7 @@
 namespace ddprun::agent {
 
 /// The workers' store on this node, or the relay to another node's, and the socket that waits for
-/// the next generation's store. Where rank 0 serves the store, the port that is kept for it. Owned
+/// the next generation's store. It keeps the port for a store that rank 0 serves itself. Owned
 /// and called by the agent's thread; `say` is called on the store's, too.
 class StoreHost {
 public:

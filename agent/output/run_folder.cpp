@@ -59,9 +59,9 @@ std::optional<Milliseconds> last_start(const std::string& run) {
         std::chrono::nanoseconds(status.st_mtim.tv_nsec));
 }
 
-/// Of a run whose lock is free here. That tells nothing where another machine may have made it: a
-/// lock of a folder is not seen through NFS. `note`: none, for it has not been written yet, or
-/// cannot be read.
+/// The state of a run whose lock is free here. That tells nothing where another machine may have
+/// made it: a lock of a folder is not seen through NFS. `note`: none, for it has not been written
+/// yet, or cannot be read.
 RunState state_of_unlocked(const std::string& run, const std::optional<RunNote>& note,
                            const MachineIdentity& here) {
     if (!note) {
@@ -280,7 +280,7 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
                         .boot_id = string_in(*machine, "boot_id"),
                         .machine_id = string_in(*machine, "machine_id")};
     } else {
-        // Of several ddpruns of a node, all but the first have a number behind its name.
+        // Several ddpruns of a node have a number behind its name, all but the first.
         note.machine.name = note.hostname.substr(0, note.hostname.find('#'));
     }
     return note;

@@ -31,8 +31,6 @@ _GENERATORS: tuple[Any, ...] = (
                      for key, value in module._rand._bit_generator.state["state"].items()]),
     ("torch", "torch._C", lambda module: module.default_generator.get_state().tolist()),
 )
-
-
 _ENVIRONMENT = os.environ  # A program may put something else there.
 
 
