@@ -173,14 +173,16 @@ class _Look:
 
     def _judge_conditions(self, is_of_library: bool) -> None:
         learner, now = self.learner, Conditions({})
-        changed = now.change_since(learner.conditions, is_of_library) or (
-            learner.modules.change(is_of_library))
-        if not is_of_library:
-            changed = changed or learner.ignored
+
+        def change(is_lenient: bool) -> str:
+            return now.change_since(learner.conditions, is_lenient) or (
+                learner.modules.change(is_lenient))
+
+        found = change(False)
+        changed = found and change(True) if is_of_library else found or learner.ignored
         if changed:
             raise _Stop("the program has changed {}".format(changed))
-        learner.ignored = (learner.ignored or now.change_since(learner.conditions, False) or
-                           learner.modules.change(False))
+        learner.ignored = learner.ignored or found
         self.conditions = now
 
     @staticmethod
