@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/printable.hpp"
+#include "launcher/plan/values.hpp"
 
 namespace ddprun::launcher {
 
@@ -148,8 +149,8 @@ Result<Cut> cut_with_cli11(const std::vector<std::string>& arguments) {
     app.prefix_command();
     std::vector<std::pair<const Flag*, CLI::Option*>> options;
     for (const Flag* flag : named_by(arguments)) {
-        CLI::Option* option = flag->kind == FlagKind::Switch ? app.add_flag(cli11_names(*flag))
-                                                             : app.add_option(cli11_names(*flag));
+        CLI::Option* option = flag->is_switch() ? app.add_flag(cli11_names(*flag))
+                                                : app.add_option(cli11_names(*flag));
         options.emplace_back(flag, option->take_last());
     }
     std::vector<std::string> reversed;
@@ -176,33 +177,16 @@ Result<Cut> cut_with_cli11(const std::vector<std::string>& arguments) {
     return cut;
 }
 
-/// What other launchers call it, where no spelling of ours is near.
-struct OtherName {
-    std::string_view typed;
-    std::string_view ours;
-};
-
-constexpr std::array kOtherNames = {
-    OtherName{"n", "nproc-per-node"},
-    OtherName{"np", "nproc-per-node"},
-    OtherName{"nprocs", "nproc-per-node"},
-    OtherName{"num-procs", "nproc-per-node"},
-    OtherName{"num-processes", "nproc-per-node"},
-    OtherName{"num-gpus", "nproc-per-node"},
-    OtherName{"gpus", "nproc-per-node"},
-    OtherName{"gpus-per-node", "nproc-per-node"},
-    OtherName{"ntasks-per-node", "nproc-per-node"},
-    OtherName{"ppn", "nproc-per-node"},
-    OtherName{"N", "nnodes"},
-    OtherName{"num-nodes", "nnodes"},
-    OtherName{"num-machines", "nnodes"},
-    OtherName{"machine-rank", "node-rank"},
-    OtherName{"main-process-ip", "master-addr"},
-    OtherName{"main-process-port", "master-port"},
-    OtherName{"job-id", "rdzv-id"},
-    OtherName{"restarts", "max-restarts"},
-    OtherName{"retries", "max-restarts"},
-};
+/// The flag that other launchers call so; null: none.
+const Flag* flag_elsewhere(std::string_view typed) {
+    for (const Flag& flag : all_flags()) {
+        const std::vector<std::string_view> names = split(flag.elsewhere, ' ');
+        if (!typed.empty() && std::find(names.begin(), names.end(), typed) != names.end()) {
+            return &flag;
+        }
+    }
+    return nullptr;
+}
 
 }  // namespace
 
@@ -236,15 +220,25 @@ bool CommandLine::is_on(std::string_view name) const {
     return found != switches_.end() && found->second;
 }
 
+std::optional<Given> CommandLine::asked(const Flag& flag) const {
+    if (!flag.is_switch()) {
+        return value(flag.name);
+    }
+    return is_on(flag.name) ? std::optional<Given>({fmt::format("--{}", flag.name), ""})
+                            : std::nullopt;
+}
+
+void CommandLine::set_default(std::string_view name, Given given) {
+    values_.try_emplace(std::string{name}, std::move(given));
+}
+
 std::string describe_unknown_flag(std::string_view typed) {
     std::string name{flag_part(typed)};
     std::string plain = name;
     plain.erase(0, plain.find_first_not_of('-'));
     std::replace(plain.begin(), plain.end(), '_', '-');
-    for (const OtherName& other : kOtherNames) {
-        if (plain == other.typed) {
-            return fmt::format("unknown flag {}; did you mean --{}?", name, other.ours);
-        }
+    if (const Flag* ours = flag_elsewhere(plain)) {
+        return fmt::format("unknown flag {}; did you mean --{}?", name, ours->name);
     }
     const Flag* nearest = nullptr;
     std::size_t least = 3;
@@ -273,6 +267,25 @@ std::string describe_unknown_flag(std::string_view typed) {
         name);
 }
 
+namespace {
+
+/// What the environment says of a flag; an empty value: nothing.
+Given given_by_environment(const Flag& flag, const Surroundings& surroundings) {
+    std::string name;
+    std::string value;
+    if (flag.reads_environment) {
+        name = environment_name(flag);
+        value = surroundings.variable(name).value_or("");
+    }
+    if (value.empty() && !flag.variable.empty()) {
+        name = flag.variable;
+        value = surroundings.variable(name).value_or("");
+    }
+    return {name, value};
+}
+
+}  // namespace
+
 Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
                                       const Surroundings& surroundings) {
     const Result<Cut> cut = cut_with_cli11(arguments);
@@ -281,15 +294,11 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
     }
     CommandLine line;
     for (const Flag& flag : all_flags()) {
-        if (!flag.reads_environment) {
-            continue;
-        }
-        const std::string name = environment_name(flag);
-        const Given given{name, surroundings.variable(name).value_or("")};
+        const Given given = given_by_environment(flag, surroundings);
         if (given.value.empty()) {
             continue;
         }
-        if (flag.kind == FlagKind::Value) {
+        if (!flag.is_switch()) {
             line.values_[std::string{flag.name}] = given;
             continue;
         }
@@ -304,7 +313,7 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
     }
     for (const auto& [flag, text] : cut->found) {
         Given given{fmt::format("--{}", flag->name), text};
-        if (flag->kind == FlagKind::Value) {
+        if (!flag->is_switch()) {
             if (looks_like_a_flag(text)) {
                 return missing_value(given.source, fmt::format("the flag {} follows", text));
             }

@@ -12,20 +12,29 @@
 
 namespace ddprun::launcher {
 
-enum class FlagKind { Value, Switch };
-
 enum class FlagGroup { Size, Meeting, Failing, Program, Placement, Output, Other, Hidden };
+
+struct Given;
+struct LaunchPlan;
+
+/// Writes a flag's value into the plan; fails with a line for the user.
+using FillPlan = Result<void> (*)(const Given& given, LaunchPlan& plan);
 
 /// One flag of ddprun. Its dashed and its underscored spelling mean the same, and PET_<NAME> is
 /// its default where `reads_environment`.
 struct Flag {
-    std::string_view name;  ///< long and dashed, without "--"
-    char letter = '\0';     ///< short form; 0: none
-    FlagKind kind = FlagKind::Value;
-    std::string_view placeholder;  ///< of the value, for help and errors
+    std::string_view name;         ///< long and dashed, without "--"
+    char letter = '\0';            ///< short form; 0: none
+    std::string_view placeholder;  ///< of the value, for help and errors; empty: a switch
     FlagGroup group = FlagGroup::Other;
-    std::string_view help;  ///< lines of the help text; empty for Hidden
+    std::string_view elsewhere;  ///< what other launchers call it, with blanks between
+    std::string_view variable;   ///< of torchrun's, its default where PET_<NAME> is not set
+    std::string_view conf_key;   ///< of --rdzv-conf, where it means the same; the flag wins
+    std::string_view help;       ///< lines of the help text; empty for Hidden
     bool reads_environment = true;
+    FillPlan fill = nullptr;  ///< null: a step of make_plan() reads it together with others
+
+    [[nodiscard]] constexpr bool is_switch() const { return placeholder.empty(); }
 };
 
 /// All flags, in the order of the help text.
@@ -50,6 +59,10 @@ public:
     /// environment.
     [[nodiscard]] std::optional<Given> value(std::string_view name) const;
     [[nodiscard]] bool is_on(std::string_view name) const;
+    /// The flag's value, of a switch that it is on; none where nothing is asked.
+    [[nodiscard]] std::optional<Given> asked(const Flag& flag) const;
+    /// What value() gives where nobody has given the flag.
+    void set_default(std::string_view name, Given given);
 
     /// The program and its arguments, untouched.
     [[nodiscard]] const std::vector<std::string>& program() const { return program_; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -95,7 +96,7 @@ struct LaunchPlan {
     std::optional<ContainmentLevel> containment;  ///< none: the highest that can be had
     bool may_see_gpus = false;                    ///< workers, of NVIDIA's driver
     bool is_watched_by_preload = false;           ///< workers load ddprun-preload.so
-    std::vector<int> signals_to_handle;           ///< drain on these
+    std::vector<int> signals_to_handle = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  ///< drain on these
     bool ignores_hup = false;
     std::vector<agent::DrainSource> drain_on;   ///< may say that this node has to go
     std::optional<agent::NotifyTarget> notify;  ///< is told what happens to the job

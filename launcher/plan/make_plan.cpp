@@ -20,16 +20,34 @@ UsageError as_usage_error(const Error& error) {
     return UsageError{.line = printable(error.what, std::string::npos), .exit_code = exit_code};
 }
 
-Result<void> fill(const CommandLine& line, const Surroundings& surroundings, LaunchPlan& plan) {
+/// The flags that mean something by themselves, in the order of the table.
+Result<void> fill_by_rows(const CommandLine& line, LaunchPlan& plan) {
+    for (const Flag& flag : all_flags()) {
+        const std::optional<Given> given = flag.fill == nullptr ? std::nullopt : line.asked(flag);
+        if (given) {
+            if (Result<void> filled = flag.fill(*given, plan); !filled) {
+                return filled;
+            }
+        }
+    }
+    return {};
+}
+
+Result<void> fill_plan(CommandLine line, const Surroundings& surroundings, LaunchPlan& plan) {
+    if (Result<void> taken = take_rdzv_conf(line, plan); !taken) {
+        return taken;
+    }
+    if (Result<void> filled = fill_by_rows(line, plan); !filled) {
+        return filled;
+    }
     for (const auto take :
-         {take_without_effect, take_place, take_settings, take_leaving, take_meeting, take_tls,
+         {take_without_effect, take_place, take_nodes, take_leaving, take_meeting, take_tls,
           take_interface, take_slots, take_place_slots, check_store_room, take_placement,
-          take_output, take_debugging, take_watching, take_program}) {
+          take_output, take_debugging, take_env_per_run, take_program, take_warm}) {
         if (Result<void> taken = take(line, surroundings, plan); !taken) {
             return taken;
         }
     }
-    plan.is_dry_run = line.is_on("dry-run");
     return {};
 }
 
@@ -47,7 +65,7 @@ PlanOutcome make_plan(const std::vector<std::string>& arguments, const Surroundi
         return ShowText{version_text()};
     }
     LaunchPlan plan;
-    if (Result<void> filled = fill(*line, surroundings, plan); !filled) {
+    if (Result<void> filled = fill_plan(*line, surroundings, plan); !filled) {
         return as_usage_error(filled.error());
     }
     return plan;

@@ -381,7 +381,6 @@ Result<void> take_operator_secret(const CommandLine& line, const Surroundings& s
 
 Result<void> take_secret(const CommandLine& line, const Surroundings& surroundings,
                          LaunchPlan& plan) {
-    plan.is_insecure = line.is_on("insecure");
     std::optional<Given> file = value_if_any(line, "secret-file");
     if (file && plan.is_insecure) {
         return bad_value(*file, "contradicts --insecure; leave one out");

@@ -5,8 +5,10 @@
 #include "launcher/plan/launch_plan.hpp"
 #include "launcher/surroundings/surroundings.hpp"
 
-/// The steps of make_plan(), in the order in which it takes them. Each reads its flags, fills its
-/// part of the plan and fails with a line for the user; what a step before it wrote, it may read.
+/// The steps of make_plan() for flags that mean something only together with others, in the order
+/// in which it takes them. Each reads its flags, fills its part of the plan and fails with a line
+/// for the user. The flags whose rows fill the plan themselves, and what a step before it wrote, a
+/// step may read.
 namespace ddprun::launcher {
 
 /// What a scheduler tells of nodes, rank and endpoint, unless a flag or PET_* says anything of
@@ -18,11 +20,14 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> take_without_effect(const CommandLine& line,
                                                const Surroundings& surroundings, LaunchPlan& plan);
 
-/// Number of nodes, budgets and times; warns of --rdzv-conf keys that have no effect.
-[[nodiscard]] Result<void> take_settings(const CommandLine& line, const Surroundings& surroundings,
-                                         LaunchPlan& plan);
+/// --rdzv-conf: fills what its keys mean, and makes those that mean a flag's the default of that.
+[[nodiscard]] Result<void> take_rdzv_conf(CommandLine& line, LaunchPlan& plan);
 
-/// When this node has to be gone; after take_settings().
+/// Number of nodes.
+[[nodiscard]] Result<void> take_nodes(const CommandLine& line, const Surroundings& surroundings,
+                                      LaunchPlan& plan);
+
+/// When this node has to be gone; after take_nodes().
 [[nodiscard]] Result<void> take_leaving(const CommandLine& line, const Surroundings& surroundings,
                                         LaunchPlan& plan);
 
@@ -66,12 +71,16 @@ namespace ddprun::launcher {
 [[nodiscard]] Result<void> take_debugging(const CommandLine& line, const Surroundings& surroundings,
                                           LaunchPlan& plan);
 
-/// Who else is told how the job goes: trackers.
-[[nodiscard]] Result<void> take_watching(const CommandLine& line, const Surroundings& surroundings,
-                                         LaunchPlan& plan);
+/// Variables in which workers find the number of the run.
+[[nodiscard]] Result<void> take_env_per_run(const CommandLine& line,
+                                            const Surroundings& surroundings, LaunchPlan& plan);
 
-/// Signals, role and what a worker executes.
+/// What a worker executes.
 [[nodiscard]] Result<void> take_program(const CommandLine& line, const Surroundings& surroundings,
                                         LaunchPlan& plan);
+
+/// What standbys import, or wait with; after take_program().
+[[nodiscard]] Result<void> take_warm(const CommandLine& line, const Surroundings& surroundings,
+                                     LaunchPlan& plan);
 
 }  // namespace ddprun::launcher

@@ -42,14 +42,14 @@ TEST_CASE("every long flag has a dashed and an underscored spelling") {
         std::replace(underscored.begin(), underscored.end(), '-', '_');
         for (const std::string& spelling : {std::string{flag.name}, underscored}) {
             CAPTURE(spelling);
-            const Arguments arguments = flag.kind == FlagKind::Switch
+            const Arguments arguments = flag.is_switch()
                                             ? Arguments{"--" + spelling, "train.py"}
                                             : Arguments{"--" + spelling, "value", "train.py"};
             const auto line = read_command_line(arguments, FakeSurroundings{});
             REQUIRE(line.has_value());
             CHECK(line->program() == Arguments{"train.py"});
-            const bool is_seen = flag.kind == FlagKind::Switch ? line->is_on(flag.name)
-                                                               : line->value(flag.name).has_value();
+            const bool is_seen =
+                flag.is_switch() ? line->is_on(flag.name) : line->value(flag.name).has_value();
             CHECK(is_seen);
         }
     }

@@ -1,4 +1,3 @@
-#include <fstream>
 #include <sstream>
 
 #include "launcher/machine/real_surroundings.hpp"
@@ -383,18 +382,6 @@ TEST_CASE("--help and --version answer before anything else is judged") {
     }
     const std::string version = std::get<ShowText>(outcome_of({"--version"})).text;
     CHECK_THAT(version, Catch::Matches("ddprun [0-9]+\\.[0-9]+\\.[0-9]+\n"));
-}
-
-TEST_CASE("the launcher's README and the guide beside torchrun's have every flag") {
-    for (const char* const page : {"/launcher/README.md", "/docs/torchrun.md"}) {
-        std::ifstream file{source_dir() + page};
-        std::stringstream text;
-        text << file.rdbuf();
-        for (const Flag& flag : all_flags()) {
-            CAPTURE(page, flag.name);
-            CHECK(text.str().find("`--" + std::string{flag.name}) != std::string::npos);
-        }
-    }
 }
 
 TEST_CASE("the real surroundings are this process's") {

@@ -283,6 +283,6 @@ TEST_CASE("a wrong --rdzv-conf is refused") {
     });
     CHECK_THAT(refusal_of("--rdzv-conf join_timout=3"),
                Catch::StartsWith("--rdzv-conf join_timout=3: unknown key; known are "
-                                 "last_call_timeout, join_timeout, grow_delay, failure_grace, "
-                                 "lost_timeout, max_node_losses, timeout, "));
+                                 "last_call_timeout, join_timeout, grow_delay, max_node_losses, "
+                                 "failure_grace, lost_timeout, timeout, "));
 }

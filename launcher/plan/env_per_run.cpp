@@ -24,6 +24,8 @@ bool is_set_anyway(std::string_view name) {
                        [name](const WorkerVariable& variable) { return variable.key == name; });
 }
 
+}  // namespace
+
 /// What the user has set stays, if to nothing.
 Result<void> take_env_per_run(const CommandLine& line, const Surroundings& surroundings,
                               LaunchPlan& plan) {
@@ -61,31 +63,6 @@ Result<void> take_env_per_run(const CommandLine& line, const Surroundings& surro
         }
     }
     return {};
-}
-
-/// What is given may hold a token: no message has it.
-Result<void> take_notify(const CommandLine& line, LaunchPlan& plan) {
-    const std::optional<Given> given = line.value("notify");
-    if (!given || given->value.find_first_not_of(' ') == std::string::npos) {
-        return {};
-    }
-    Result<agent::NotifyTarget> target = agent::read_notify_target(given->value);
-    if (!target) {
-        return Error{ErrorCode::InvalidArgument,
-                     fmt::format("{}: {}", given->source, target.error().what)};
-    }
-    plan.notify = *std::move(target);
-    return {};
-}
-
-}  // namespace
-
-Result<void> take_watching(const CommandLine& line, const Surroundings& surroundings,
-                           LaunchPlan& plan) {
-    if (Result<void> taken = take_notify(line, plan); !taken) {
-        return taken;
-    }
-    return take_env_per_run(line, surroundings, plan);
 }
 
 }  // namespace ddprun::launcher

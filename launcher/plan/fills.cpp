@@ -1,0 +1,84 @@
+#include "launcher/plan/fills.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/limits.hpp"
+
+namespace ddprun::launcher::fill {
+
+Result<void> hang_timeout(const Given& given, LaunchPlan& plan) {
+    plan.settings.learns_hang_timeout = given.value == "auto";
+    if (plan.settings.learns_hang_timeout) {
+        return {};
+    }
+    const Result<Milliseconds> seconds = parse_seconds(given);
+    if (!seconds) {
+        return bad_value(given, "it must be auto or a number of seconds; 0 is never");
+    }
+    constexpr Milliseconds kLeast = Limits{}.hang_timeout_min;
+    if (*seconds > Milliseconds::zero() && *seconds < kLeast) {
+        return bad_value(given, fmt::format("it must be at least {} s; 0 is never",
+                                            std::chrono::duration<double>(kLeast).count()));
+    }
+    plan.settings.hang_timeout = *seconds;
+    return {};
+}
+
+Result<void> hang_notice(const Given& given, LaunchPlan& plan) {
+    const Result<Milliseconds> seconds = parse_seconds(given);
+    if (!seconds) {
+        return bad_value(given, "it must be a number of seconds; 0 is never");
+    }
+    plan.hang_notice = *seconds;
+    return {};
+}
+
+Result<void> signals(const Given& given, LaunchPlan& plan) {
+    return write<&LaunchPlan::signals_to_handle>(parse_signals(given), plan);
+}
+
+Result<void> ignore_hup(const Given& /*given*/, LaunchPlan& plan) {
+    plan.ignores_hup = true;
+    std::erase(plan.signals_to_handle, SIGHUP);
+    return {};
+}
+
+Result<void> prepare(const Given& given, LaunchPlan& plan) {
+    if (given.value.empty()) {
+        return {};
+    }
+    constexpr std::string_view kOnce = "job:";
+    plan.is_prepared_once = given.value.starts_with(kOnce);
+    plan.prepare_command = given.value.substr(plan.is_prepared_once ? kOnce.size() : 0);
+    if (plan.prepare_command.find_first_not_of(' ') == std::string::npos) {
+        return bad_value(given,
+                         "there is no command; write it for the shell, as in --prepare 'python "
+                         "download.py' or --prepare 'job:make data'");
+    }
+    return {};
+}
+
+Result<void> notify(const Given& given, LaunchPlan& plan) {
+    if (given.value.find_first_not_of(' ') == std::string::npos) {
+        return {};
+    }
+    Result<agent::NotifyTarget> target = agent::read_notify_target(given.value);
+    if (!target) {  // What is given may hold a token: no message has it.
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("{}: {}", given.source, target.error().what)};
+    }
+    plan.notify = *std::move(target);
+    return {};
+}
+
+Result<void> role(const Given& given, LaunchPlan& plan) {
+    return write<&LaunchPlan::role>(parse_name(given, Limits{}.name_bytes_max), plan);
+}
+
+}  // namespace ddprun::launcher::fill

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.hpp"
+#include "launcher/plan/flags.hpp"
+#include "launcher/plan/launch_plan.hpp"
+#include "launcher/plan/values.hpp"
+
+/// What rows of the flag table do with a value that no other flag has to be known for. `path` are
+/// pointers to members that lead from the plan to what is filled:
+/// `fill::seconds<&LaunchPlan::settings, &rdzv::JobSettings::grow_delay>`.
+namespace ddprun::launcher::fill {
+
+template <auto... path>
+[[nodiscard]] auto& member_of(LaunchPlan& plan) {
+    return (plan.*....*path);
+}
+
+/// Writes a value that has been parsed, or hands its error on.
+template <auto... path, typename T>
+[[nodiscard]] Result<void> write(Result<T> parsed, LaunchPlan& plan) {
+    if (!parsed) {
+        return parsed.error();
+    }
+    member_of<path...>(plan) = *std::move(parsed);
+    return {};
+}
+
+template <auto... path>
+Result<void> text(const Given& given, LaunchPlan& plan) {
+    member_of<path...>(plan) = given.value;
+    return {};
+}
+
+/// A switch that is on.
+template <auto... path>
+Result<void> on(const Given& /*given*/, LaunchPlan& plan) {
+    member_of<path...>(plan) = true;
+    return {};
+}
+
+template <int least, int most, auto... path>
+Result<void> whole_number(const Given& given, LaunchPlan& plan) {
+    return write<path...>(parse_whole_number(given, {.least = least, .most = most}), plan);
+}
+
+template <auto... path>
+Result<void> seconds(const Given& given, LaunchPlan& plan) {
+    return write<path...>(parse_seconds(given), plan);
+}
+
+/// An end to wait for must lie ahead.
+template <auto... path>
+Result<void> some_seconds(const Given& given, LaunchPlan& plan) {
+    return write<path...>(parse_seconds(given, Milliseconds{1}), plan);
+}
+
+template <std::uint64_t least, auto... path>
+Result<void> bytes(const Given& given, LaunchPlan& plan) {
+    return write<path...>(parse_bytes(given, least), plan);
+}
+
+/// A word, and what it means.
+template <typename T>
+struct Choice {
+    std::string_view word;
+    T meaning;
+};
+
+/// `choices` is a constexpr array of Choice.
+template <const auto& choices, auto... path>
+Result<void> choice(const Given& given, LaunchPlan& plan) {
+    std::vector<std::string_view> words;
+    for (const auto& one : choices) {
+        words.push_back(one.word);
+    }
+    const Result<std::size_t> index = parse_choice(given, words);
+    if (!index) {
+        return index.error();
+    }
+    member_of<path...>(plan) = choices.at(*index).meaning;
+    return {};
+}
+
+// Values with a grammar of their own.
+Result<void> hang_timeout(const Given& given, LaunchPlan& plan);
+Result<void> hang_notice(const Given& given, LaunchPlan& plan);
+Result<void> signals(const Given& given, LaunchPlan& plan);
+/// After `signals`, whose list it shortens.
+Result<void> ignore_hup(const Given& given, LaunchPlan& plan);
+Result<void> prepare(const Given& given, LaunchPlan& plan);
+Result<void> notify(const Given& given, LaunchPlan& plan);
+Result<void> role(const Given& given, LaunchPlan& plan);
+
+}  // namespace ddprun::launcher::fill
