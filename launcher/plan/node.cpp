@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/standby_slots.hpp"
+#include "agent/warm/standby_slots.hpp"
 #include "base/limits.hpp"
 #include "launcher/plan/gpus.hpp"
 #include "launcher/plan/log_place.hpp"
