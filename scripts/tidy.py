@@ -20,8 +20,9 @@ TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 PURE = ("base/", "worker_runtime/contract/", "rendezvous/wire/", "rendezvous/core/",
         "rendezvous/events/", "rendezvous/host/", "rendezvous/store/protocol/",
-        "rendezvous/store/core/", "agent/core/", "launcher/surroundings/", "launcher/place/",
-        "launcher/plan/", "launcher/doctor/")
+        "rendezvous/store/core/", "agent/contract/", "agent/supervise/", "agent/watch/",
+        "agent/warm/", "agent/notify/notice_queue.", "agent/output/typed_keys.",
+        "launcher/surroundings/", "launcher/place/", "launcher/plan/", "launcher/doctor/")
 TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_journal.cpp",
                 "rendezvous/server/log_writer", "agent/output/worker_output",

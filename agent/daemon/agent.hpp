@@ -12,9 +12,7 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/core/notify_target.hpp"
-#include "agent/core/read_ahead_moment.hpp"
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/notify_target.hpp"
 #include "agent/daemon/generation_on_node.hpp"
 #include "agent/daemon/keeper_handle.hpp"
 #include "agent/daemon/prepare_output.hpp"
@@ -27,6 +25,8 @@
 #include "agent/notices/drain_notices.hpp"
 #include "agent/notify/notifier.hpp"
 #include "agent/output/worker_output.hpp"
+#include "agent/supervise/supervisor.hpp"
+#include "agent/warm/read_ahead_moment.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/watch_limits.hpp"
 #include "rendezvous/client/link.hpp"

@@ -4,7 +4,7 @@
 #include <ctime>
 #include <utility>
 
-#include "agent/core/report.hpp"
+#include "agent/watch/report.hpp"
 
 namespace ddprun::agent {
 

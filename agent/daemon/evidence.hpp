@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/effects.hpp"
 #include "agent/output/worker_output.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "rendezvous/events/time_use.hpp"

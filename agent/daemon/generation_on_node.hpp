@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "agent/core/quiet_watch.hpp"
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/effects.hpp"
+#include "agent/contract/signs_of_life.hpp"
 #include "agent/daemon/kernel_log.hpp"
 #include "agent/daemon/shared_page.hpp"
 #include "agent/output/worker_output.hpp"

@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "agent/core/kernel_notes.hpp"
 #include "agent/process/keeper_protocol.hpp"
+#include "agent/watch/kernel_notes.hpp"
 #include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {

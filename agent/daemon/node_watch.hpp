@@ -6,13 +6,13 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/core/gpu_figures.hpp"
-#include "agent/core/hang_notice.hpp"
-#include "agent/core/host_memory_notice.hpp"
-#include "agent/core/node_progress.hpp"
-#include "agent/core/ras_status.hpp"
-#include "agent/core/store_silence.hpp"
 #include "agent/daemon/ras_client.hpp"
+#include "agent/watch/gpu_figures.hpp"
+#include "agent/watch/hang_notice.hpp"
+#include "agent/watch/host_memory_notice.hpp"
+#include "agent/watch/node_progress.hpp"
+#include "agent/watch/ras_status.hpp"
+#include "agent/watch/store_silence.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/watch_limits.hpp"
 #include "rendezvous/wire/messages.hpp"

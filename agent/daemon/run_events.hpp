@@ -10,15 +10,17 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/core/chronicle.hpp"
-#include "agent/core/live_line.hpp"
-#include "agent/core/moments_told.hpp"
-#include "agent/core/node_progress.hpp"
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/effects.hpp"
+#include "agent/contract/inputs.hpp"
+#include "agent/contract/supervisor_options.hpp"
 #include "agent/daemon/node_watch.hpp"
 #include "agent/daemon/progress_teller.hpp"
 #include "agent/helpers/workers_readers.hpp"
 #include "agent/output/worker_output.hpp"
+#include "agent/watch/chronicle.hpp"
+#include "agent/watch/live_line.hpp"
+#include "agent/watch/moments_told.hpp"
+#include "agent/watch/node_progress.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"

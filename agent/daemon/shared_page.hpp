@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "agent/core/chronicle.hpp"
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/effects.hpp"
 #include "agent/daemon/life_watch.hpp"
 #include "agent/process/worker_page.hpp"
+#include "agent/watch/chronicle.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "base/tagged.hpp"

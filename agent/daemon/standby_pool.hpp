@@ -12,10 +12,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
-#include "agent/core/standby_slots.hpp"
 #include "agent/daemon/keeper_handle.hpp"
 #include "agent/daemon/memory_watch.hpp"
 #include "agent/output/worker_output.hpp"
+#include "agent/warm/standby_slots.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/os/file_look.hpp"
 #include "base/os/unique_fd.hpp"

@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "agent/core/chronicle.hpp"
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/effects.hpp"
+#include "agent/watch/chronicle.hpp"
 #include "base/limits.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"

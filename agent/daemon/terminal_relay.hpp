@@ -9,8 +9,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
-#include "agent/core/typed_keys.hpp"
 #include "agent/daemon/signal_watch.hpp"
+#include "agent/output/typed_keys.hpp"
 #include "base/limits.hpp"
 #include "base/os/terminal_modes.hpp"
 #include "base/os/unique_fd.hpp"

@@ -4,7 +4,8 @@
 #include <functional>
 #include <map>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/effects.hpp"
+#include "agent/contract/inputs.hpp"
 #include "agent/gpu/gpu_helper.hpp"
 #include "base/limits.hpp"
 

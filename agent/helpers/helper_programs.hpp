@@ -5,7 +5,8 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/inputs.hpp"
+#include "agent/contract/supervisor_options.hpp"
 #include "agent/gpu/gpu_helper.hpp"
 #include "agent/gpu/gpu_look.hpp"
 #include "agent/gpu/gpu_memory_wait.hpp"

@@ -8,7 +8,7 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/effects.hpp"
 #include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/core/drain_sources.hpp"
+#include "agent/contract/drain_sources.hpp"
 #include "agent/notices/notice_events.hpp"
 #include "base/limits.hpp"
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "agent/core/drain_sources.hpp"
+#include "agent/contract/drain_sources.hpp"
 
 namespace ddprun::agent {
 

@@ -9,7 +9,7 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 
-#include "agent/core/notify_target.hpp"
+#include "agent/contract/notify_target.hpp"
 #include "agent/notify/delivery.hpp"
 #include "base/instant.hpp"
 #include "base/limits.hpp"

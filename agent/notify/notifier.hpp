@@ -7,9 +7,9 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/core/notice_queue.hpp"
-#include "agent/core/notify_target.hpp"
+#include "agent/contract/notify_target.hpp"
 #include "agent/notify/delivery.hpp"
+#include "agent/notify/notice_queue.hpp"
 #include "base/limits.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "rendezvous/wire/messages.hpp"

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/template_text.hpp"
+#include "base/template_text.hpp"
 
 namespace ddprun::agent {
 

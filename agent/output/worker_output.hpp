@@ -13,7 +13,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 
-#include "agent/core/worker_options.hpp"
+#include "agent/contract/worker_options.hpp"
 #include "agent/output/log_file.hpp"
 #include "base/instant.hpp"
 #include "base/limits.hpp"

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/standby_slots.hpp"
+#include "agent/warm/standby_slots.hpp"
 #include "base/limits.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 

@@ -7,7 +7,7 @@
 //   memory GPU:BYTES...    of each visible GPU that tells it: its number, and how many bytes in use
 //                          are owned by no live process. Where at most BYTES are in use in all, the
 //                          answer may be that total, which is known sooner
-//   figures PID...         what each visible GPU does, as agent/core/gpu_figures.hpp writes it; of
+//   figures PID...         what each visible GPU does, as agent/watch/gpu_figures.hpp writes it; of
 //                          these workers, by local rank; 0: there is none
 
 #include <poll.h>
@@ -33,9 +33,9 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/gpu_figures.hpp"
 #include "agent/gpu/gpu_memory.hpp"
 #include "agent/process/children.hpp"
+#include "agent/watch/gpu_figures.hpp"
 #include "base/whole_number.hpp"
 #include "launcher/machine/nvml.hpp"
 #include "launcher/plan/gpus.hpp"

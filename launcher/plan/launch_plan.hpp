@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/core/drain_sources.hpp"
-#include "agent/core/notify_target.hpp"
-#include "agent/core/worker_options.hpp"
+#include "agent/contract/drain_sources.hpp"
+#include "agent/contract/notify_target.hpp"
+#include "agent/contract/worker_options.hpp"
 #include "base/error.hpp"
 #include "base/instant.hpp"
 #include "launcher/place/place.hpp"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/core/worker_options.hpp"
+#include "agent/contract/worker_options.hpp"
 #include "base/instant.hpp"
 #include "base/result.hpp"
 #include "launcher/plan/flags.hpp"

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/standby_slots.hpp"
+#include "agent/warm/standby_slots.hpp"
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
 

@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "agent/core/standby_slots.hpp"
-#include "agent/core/worker_group.hpp"
 #include "agent/process/cgroup.hpp"
 #include "agent/process/start_first_process.hpp"
+#include "agent/supervise/worker_group.hpp"
+#include "agent/warm/standby_slots.hpp"
 #include "base/number_ranges.hpp"
 #include "base/os/read_memory_room.hpp"
 #include "launcher/plan/placement.hpp"

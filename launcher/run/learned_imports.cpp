@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "agent/core/standby_slots.hpp"
+#include "agent/warm/standby_slots.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/fingerprint.hpp"
 

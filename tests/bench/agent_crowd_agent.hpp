@@ -9,8 +9,8 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/core/supervisor.hpp"
 #include "agent/daemon/progress_teller.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "base/instant.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/tagged.hpp"

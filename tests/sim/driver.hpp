@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/contract/effects.hpp"
+#include "agent/contract/inputs.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "tests/sim/checker.hpp"
 #include "tests/sim/daemon.hpp"

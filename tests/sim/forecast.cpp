@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
 #include "tests/sim/cpu_time.hpp"

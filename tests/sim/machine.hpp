@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/host/endpoint_choice.hpp"

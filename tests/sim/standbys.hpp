@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/core/standby_slots.hpp"
+#include "agent/warm/standby_slots.hpp"
 #include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/tagged.hpp"

@@ -1,6 +1,6 @@
 // What a Supervisor was given and has decided, told as events, and where the time went.
 
-#include "agent/core/chronicle.hpp"
+#include "agent/watch/chronicle.hpp"
 
 #include <algorithm>
 #include <chrono>

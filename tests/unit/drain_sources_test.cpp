@@ -1,6 +1,6 @@
 // What those say who say that a node will be taken away.
 
-#include "agent/core/drain_sources.hpp"
+#include "agent/contract/drain_sources.hpp"
 
 #include <chrono>
 

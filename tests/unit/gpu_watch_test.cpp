@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "agent/core/gpu_figures.hpp"
-#include "agent/core/ras_status.hpp"
+#include "agent/watch/gpu_figures.hpp"
+#include "agent/watch/ras_status.hpp"
 
 using namespace ddprun;
 using namespace ddprun::agent;

@@ -1,4 +1,4 @@
-#include "agent/core/kernel_notes.hpp"
+#include "agent/watch/kernel_notes.hpp"
 
 #include <csignal>
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <variant>
 
-#include "agent/core/notice_queue.hpp"
-#include "agent/core/notify_target.hpp"
+#include "agent/contract/notify_target.hpp"
+#include "agent/notify/notice_queue.hpp"
 #include "rendezvous/events/event.hpp"
 #include "tests/support/catch.hpp"
 

@@ -7,12 +7,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "agent/core/hang_notice.hpp"
-#include "agent/core/host_memory_notice.hpp"
-#include "agent/core/live_line.hpp"
-#include "agent/core/moments_told.hpp"
-#include "agent/core/node_progress.hpp"
-#include "agent/core/store_silence.hpp"
+#include "agent/watch/hang_notice.hpp"
+#include "agent/watch/host_memory_notice.hpp"
+#include "agent/watch/live_line.hpp"
+#include "agent/watch/moments_told.hpp"
+#include "agent/watch/node_progress.hpp"
+#include "agent/watch/store_silence.hpp"
 #include "base/rng.hpp"
 #include "rendezvous/events/rank_board.hpp"
 #include "rendezvous/events/slowest.hpp"

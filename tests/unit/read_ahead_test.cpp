@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/core/read_ahead_moment.hpp"
 #include "agent/read_ahead/newest_entry.hpp"
+#include "agent/warm/read_ahead_moment.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {

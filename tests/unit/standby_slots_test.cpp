@@ -1,4 +1,4 @@
-#include "agent/core/standby_slots.hpp"
+#include "agent/warm/standby_slots.hpp"
 
 #include <cstdint>
 #include <set>
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/core/worker_group.hpp"
+#include "agent/supervise/worker_group.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {

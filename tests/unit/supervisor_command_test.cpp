@@ -1,4 +1,4 @@
-#include "agent/core/worker_command.hpp"
+#include "agent/supervise/worker_command.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::agent {

@@ -2,7 +2,7 @@
 
 #include <csignal>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "base/instant.hpp"
 
 namespace ddprun::agent {

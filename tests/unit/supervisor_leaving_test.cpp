@@ -4,8 +4,8 @@
 #include <chrono>
 #include <csignal>
 
-#include "agent/core/leave_deadlines.hpp"
-#include "agent/core/supervisor.hpp"
+#include "agent/supervise/leave_deadlines.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "agent/core/supervisor.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"

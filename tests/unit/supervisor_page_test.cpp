@@ -5,8 +5,8 @@
 #include <csignal>
 #include <string>
 
-#include "agent/core/lease_watch.hpp"
-#include "agent/core/supervisor.hpp"
+#include "agent/supervise/lease_watch.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/supervisor_fixture.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "agent/core/report.hpp"
+#include "agent/watch/report.hpp"
 #include "base/printable.hpp"
 #include "base/signal_name.hpp"
 #include "rendezvous/wire/last_words.hpp"

@@ -1,6 +1,6 @@
 // What becomes of the keys that somebody types while a worker has ddprun's terminal.
 
-#include "agent/core/typed_keys.hpp"
+#include "agent/output/typed_keys.hpp"
 
 #include <chrono>
 #include <csignal>

@@ -1,0 +1,263 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "agent/contract/effects.hpp"
+#include "agent/contract/supervisor_options.hpp"
+#include "base/instant.hpp"
+#include "base/limits.hpp"
+#include "base/memory_room.hpp"
+#include "base/tagged.hpp"
+
+namespace ddprun::agent {
+
+/// What one takes that has imported torch 2.13 for CPUs, and torch._dynamo, as measured.
+inline constexpr std::uint64_t kStandbyWithTorchBytes = std::uint64_t{290} << 20;
+
+/// What the user asked for with --warm.
+struct WarmOptions {
+    /// Not Python's: one that waits for its place by itself, before main(), once can_wait() is
+    /// known. For people. Empty: it is Python's.
+    std::string program;
+    std::vector<std::string> modules;  ///< to be imported beforehand
+    bool learns = false;               ///< those that a worker imports, in their place
+    std::vector<std::string> known;    ///< learned in an earlier run of the program, as told
+    std::string keep_file;    ///< for later runs, what is learned in this one; empty: nowhere
+    bool needs_room = false;  ///< standbys are prepared only where memory has room
+    std::optional<std::uint64_t> memory_max;  ///< bytes, of all standbys of this node
+    /// A program of the workers' interpreter that does nothing: it shows whether that has the hook.
+    std::vector<std::string> trial;
+};
+
+// --------------------------------------------------------------------------------------- effects
+
+/// Start the trial as the standby of the first slot; answered by is_here() or has_ended().
+struct TryStandby {};
+
+/// Start the standby of this slot, which is to import these modules, each as a worker has told it
+/// or by its name; if `is_guess`, those that are there and no part of the program. If
+/// `is_rehearsal`, it ends then, and no worker comes of it.
+struct PrepareStandby {
+    LocalRank slot;
+    std::vector<std::string> modules;
+    bool is_guess = false;
+    bool is_rehearsal = false;
+    std::set<std::string> told;  ///< those that a worker of this run imports, of a rehearsal
+};
+
+/// SIGKILL the standby of this slot; answered by has_ended().
+struct DiscardStandby {
+    LocalRank slot;
+};
+
+using StandbyEffect = std::variant<TryStandby, PrepareStandby, DiscardStandby, Say>;
+using StandbyEffects = std::vector<StandbyEffect>;
+
+/// Decides when this node prepares standbys, one at a time, which of them are given up, and which
+/// workers of a generation start from theirs. Before modules are imported by the first standby a
+/// rehearsal has imported them: a process that shows what of them must wait for the place, also
+/// what leaves no trace, and ends. Pure. Owned and called by one thread.
+///
+/// What has come before a call counts: settle() says what is to be done after each.
+class StandbySlots {
+public:
+    StandbySlots(const Limits& limits, int slots, WarmOptions options);
+
+    /// The workers of a generation run, or there is none and this node waits for one: from now on
+    /// the time to prepare counts.
+    void begin(Instant now);
+
+    /// Workers are being stopped, or this node goes: nothing is prepared until begin().
+    void pause() { prepare_at_.reset(); }
+
+    /// The worker of `slot` tells these lines of what it imports, in this order. A standby imports
+    /// what the first slot's worker and its own have both told, in the state that its own told,
+    /// once neither has told more for Limits::standby_after. A standby that was ready before is
+    /// replaced. Until a worker tells anything, the list of an earlier run counts.
+    void learn(Instant now, LocalRank slot, const std::vector<std::string>& lines);
+    [[nodiscard]] bool learns() const { return learns_; }
+
+    /// A worker tells that its program, which is not Python's, waits for its place by itself.
+    void can_wait(Instant now);
+    /// What the program's name leads to is not what has told that: none is prepared before a worker
+    /// tells it again. The standby of `slot` has not been started.
+    void is_another_program(LocalRank slot);
+
+    /// The trial's, or a standby's, interpreter has the hook.
+    void is_here(LocalRank slot);
+    /// A rehearsal has imported all, has so many bytes of its own (0: not known), and ends.
+    void is_fit(LocalRank slot, std::uint64_t memory = 0);
+    /// It has so many bytes of its own; 0: not known.
+    void is_ready(LocalRank slot, std::uint64_t memory = 0);
+    /// It ends: `module` must not be imported before the place is known, and `why`. Of one that is
+    /// ready it is a file.
+    void is_unfit(LocalRank slot, const std::string& module, const std::string& why);
+    /// It ends: a module that was only guessed cannot be imported. The next ones leave it out.
+    void cannot_import(LocalRank slot, const std::string& module);
+    void has_ended(LocalRank slot);
+    /// None can be started here, for this reason: from now on every worker starts cold.
+    void cannot_be_started(const std::string& why);
+    /// Their keeper was lost, and they with it.
+    void are_lost();
+    /// Somebody waits for memory: all are given up, and none is prepared until begin().
+    void memory_is_short();
+    /// What the next settle() finds there. None: not known, which is room.
+    void see_memory(std::optional<MemoryRoom> room) { room_ = room; }
+    /// What the next settle() goes by: some worker that tells its steps has not told the first.
+    void see_steps(bool is_first_awaited) { is_first_step_awaited_ = is_first_awaited; }
+
+    /// A generation starts: those of its slots that have a standby. They are used up by this; if
+    /// there are any, all others are given up, for they would share the keeper of that generation.
+    [[nodiscard]] std::vector<LocalRank> take();
+
+    [[nodiscard]] bool is_waiting(LocalRank slot) const {
+        return std::holds_alternative<Ready>(at(slot).state);
+    }
+
+    /// Why `slot` has no standby, for people.
+    [[nodiscard]] std::string why_not(LocalRank slot) const;
+
+    /// Does what has become due, after each of the above.
+    void settle(Instant now, StandbyEffects& out);
+    [[nodiscard]] std::optional<Instant> next_deadline();
+
+    /// None is prepared any more.
+    [[nodiscard]] bool is_off() const { return is_off_; }
+
+private:
+    struct None {};
+    struct Preparing {
+        Instant until;
+        std::size_t modules = 0;  ///< the first of modules_ that it imports
+        bool is_trial = false;
+        bool is_rehearsal = false;
+    };
+    struct Ready {
+        std::size_t modules = 0;
+        std::uint64_t memory = 0;
+    };
+    /// It ends by itself, or was killed; its end has not been told.
+    struct Ending {};
+    /// An import beforehand is to find this.
+    struct Import {
+        std::string name;
+        std::string found = {};  ///< a digest of its files; empty: not known
+        std::string state = {};  ///< in which it began; empty: that of the start
+    };
+    /// The worker of one slot has told this.
+    struct Told {
+        /// A line names only what is not as in the one before.
+        [[nodiscard]] Import take(std::string_view line);
+
+        std::map<std::string, Import> imports;  ///< by name
+        std::string state;                      ///< of the last line that named one
+    };
+    struct Slot {
+        std::variant<None, Preparing, Ready, Ending> state;
+        int failures = 0;  ///< since one was taken
+        int renewals = 0;  ///< since begin()
+    };
+
+    [[nodiscard]] Slot& at(LocalRank slot) { return slots_.at(index(slot)); }
+    [[nodiscard]] const Slot& at(LocalRank slot) const { return slots_.at(index(slot)); }
+    [[nodiscard]] static std::size_t index(LocalRank slot) {
+        return static_cast<std::size_t>(slot.value());
+    }
+    void fail(LocalRank slot, const std::string& why);
+    void prepare_next(Instant now, StandbyEffects& out);
+    void discard(Slot& slot, StandbyEffects& out);
+    void give_up_all(StandbyEffects& out);
+    void keep_memory_max(StandbyEffects& out);
+    [[nodiscard]] std::uint64_t memory_of_ready() const;
+    /// Why another one is not prepared; empty: there is room.
+    [[nodiscard]] std::string no_room() const;
+    [[nodiscard]] LocalRank number_of(const Slot& slot) const {
+        return LocalRank(static_cast<int>(&slot - slots_.data()));
+    }
+    [[nodiscard]] Slot* next_to_prepare();
+    /// One that was ready before something was learned, and may be replaced.
+    [[nodiscard]] Slot* next_to_renew();
+    [[nodiscard]] bool is_preparing() const;
+    [[nodiscard]] bool is_rehearsal_due() const;
+    /// How many modules the next standbys import.
+    [[nodiscard]] std::size_t modules_wanted() const {
+        return is_rehearsal_due() ? modules_.size() : rehearsed_;
+    }
+    void hear(Instant now, LocalRank slot, std::string_view line);
+    void add(Import import);
+    /// A line that is no module: nothing that a worker imports from now on is told.
+    void stop_learning(LocalRank slot, std::string_view why);
+    void forget_known();
+    /// Its standby is replaced, if there is one.
+    static void forget_modules_of(Slot& slot);
+    [[nodiscard]] std::vector<Import>::iterator find(std::string_view module);
+    /// The first `count` modules, for the standby of `slot`: as its own worker has told them.
+    [[nodiscard]] std::vector<std::string> modules_for(LocalRank slot, std::size_t count) const;
+    void take_out(std::vector<Import>::iterator first, std::vector<Import>::iterator last);
+
+    [[nodiscard]] bool is_untold() const;
+
+    Limits limits_;
+    std::string program_;  ///< empty: Python's
+    /// A program of its own is its only one, once it can wait.
+    std::vector<Import> modules_;
+    std::size_t rehearsed_ = 0;          ///< the first of them, which standbys may import
+    int rehearsals_ = 0;                 ///< since begin()
+    std::set<std::string> told_;         ///< those that a worker of this run imports, by name
+    std::map<LocalRank, Told> of_slot_;  ///< what workers of this run have told
+    std::set<std::string> left_out_;     ///< learned, but they cannot be imported
+    std::size_t learned_bytes_ = 0;
+    bool learns_;    ///< further ones
+    bool is_guess_;  ///< they were learned
+    bool is_off_;
+    bool needs_room_;
+    std::optional<std::uint64_t> memory_max_;
+    std::optional<MemoryRoom> room_;
+    std::uint64_t measured_ = 0;     ///< the most that a standby has had; 0: none was ready yet
+    bool is_memory_short_ = false;   ///< all are to be given up by the next settle()
+    bool has_said_no_room_ = false;  ///< once is enough
+    std::string python_;
+    bool is_tried_;             ///< the interpreter has the hook
+    bool has_started_ = false;  ///< a generation
+    bool has_said_untold_ = false;
+    std::vector<Slot> slots_;
+    std::optional<Instant> prepare_at_;  ///< none: not now
+    bool is_first_step_awaited_ = false;
+    Instant first_step_until_{};      ///< it is awaited no longer
+    std::vector<std::string> lines_;  ///< to be said by the next settle()
+};
+
+/// The name in what a worker has told of a module; the line is of no other form.
+[[nodiscard]] std::string name_in(std::string_view line);
+
+/// Whether a worker may have told this line of a module: a name, then perhaps what its import has
+/// found, and in what state it began (worker_runtime/python/README.md).
+[[nodiscard]] bool is_told_line(std::string_view line);
+
+/// Whether Python could have a module of this name.
+[[nodiscard]] bool is_module_name(std::string_view name);
+
+/// Whether workers are told this variable only when a generation starts: it differs from one to the
+/// next.
+[[nodiscard]] bool is_of_generation(const std::string& variable);
+
+/// The variables for which that is so, for the standby that must not ask for them.
+[[nodiscard]] std::vector<std::string> variables_of_generation();
+
+/// What the standbys of this node are started with: a worker's, but for the variables of a
+/// generation.
+[[nodiscard]] std::vector<WorkerSpec> standbys_of(const SupervisorOptions& options);
+
+/// Whether a standby that was started as `standby` can become `worker`.
+[[nodiscard]] bool can_become(const WorkerSpec& standby, const WorkerSpec& worker);
+
+}  // namespace ddprun::agent

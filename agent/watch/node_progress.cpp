@@ -1,0 +1,63 @@
+#include "agent/watch/node_progress.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+
+namespace ddprun::agent {
+
+namespace {
+
+std::uint64_t nanoseconds(Duration time) {
+    return static_cast<std::uint64_t>(
+        std::max<std::int64_t>(std::chrono::nanoseconds(time).count(), 0));
+}
+
+}  // namespace
+
+rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
+                                  const std::vector<WorkerState>& workers) {
+    if (generation != generation_ || workers.size() != paces_.size()) {
+        generation_ = generation;
+        paces_.assign(workers.size(), RankPace(limits_));
+    }
+    rdzv::Progress progress{.generation = generation, .ranks = {}, .memory = {}, .store = {}};
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+        const WorkerState& worker = workers[i];
+        const WorkerMoments& moments = worker.moments;
+        rdzv::RankProgress rank{.local_rank = LocalRank(static_cast<int>(i)),
+                                .phase = worker.phase,
+                                .step = moments.step,
+                                .memory_bytes = worker.memory_bytes,
+                                .memory_peak_bytes = worker.memory_peak_bytes,
+                                .gpu_permille = worker.gpu_permille,
+                                .gpu_memory_bytes = worker.gpu_memory_bytes,
+                                .gpu_memory_total_bytes = worker.gpu_memory_total_bytes,
+                                .gpu_milliwatts = worker.gpu_milliwatts,
+                                .log_bytes = worker.log_bytes};
+        if (moments.step && moments.first_number && *moments.step >= *moments.first_number) {
+            rank.steps = *moments.step - *moments.first_number + 1;
+            rank.samples = moments.samples > 0 ? std::optional(moments.samples) : std::nullopt;
+        }
+        RankPace& pace = paces_[i];
+        if (moments.last) {
+            if (!pace.has_begun() && moments.first_step && moments.first_number) {
+                pace.begin(*moments.first_number, *moments.first_step, moments.last->first_waited);
+            }
+            pace.add(*moments.last);
+            const Duration age = std::max(now - moments.last->at, Duration::zero());
+            rank.step_age_ms =
+                static_cast<std::uint64_t>(std::chrono::duration_cast<Milliseconds>(age).count());
+        }
+        if (const std::optional<RankPace::Step> step = pace.step()) {
+            rank.step_ns = std::max<std::uint64_t>(nanoseconds(step->whole), 1);
+            if (step->own) {
+                rank.own_ns = nanoseconds(*step->own);
+            }
+        }
+        progress.ranks.push_back(rank);
+    }
+    return progress;
+}
+
+}  // namespace ddprun::agent

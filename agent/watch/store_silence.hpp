@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "agent/watch/hang_notice.hpp"
+#include "base/instant.hpp"
+#include "rendezvous/store/core/store_waits.hpp"
+
+namespace ddprun::agent {
+
+/// A sign of a hang: nobody asks the workers' store for anything, and somebody waits in it. Of the
+/// node that has the store. Pure.
+class StoreSilence {
+public:
+    /// Other workers start.
+    void begin() { *this = StoreSilence(); }
+
+    /// The store has answered so many requests so far, not counted those by which clients only look
+    /// whether something is there. Whether there was none for so long.
+    [[nodiscard]] bool is_silent(Instant now, Milliseconds after, std::uint64_t requests);
+
+    /// What it means if `waits`; nothing when nobody waits.
+    [[nodiscard]] static std::optional<HangSeen> seen(Milliseconds after, int world_size,
+                                                      const std::string& host,
+                                                      const rdzv::StoreWaits& waits);
+
+private:
+    std::optional<std::uint64_t> requests_;
+    Instant since_{};
+};
+
+}  // namespace ddprun::agent
