@@ -45,9 +45,11 @@ PrepareEnded prepare_ended(const WorkerEnd& end) {
 
 }  // namespace
 
-Agent::Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link)
+Agent::Agent(boost::asio::io_context& io, AgentOptions options, KeeperOptions keeper,
+             std::unique_ptr<rdzv::Link> link)
     : io_(io),
       options_(std::move(options)),
+      keeper_options_(std::move(keeper)),
       link_(std::move(link)),
       output_(std::make_unique<WorkerOutput>(options_.output, io.get_executor())),
       store_(options_.supervisor.limits,
@@ -97,7 +99,7 @@ Agent::~Agent() {
 }
 
 Result<void> Agent::start(std::function<void(int)> on_exit) {
-    if (allows_cgroup(options_.keeper.containment)) {
+    if (allows_cgroup(keeper_options_.containment)) {
         // What is left of others may hold ports, files and GPU memory.
         const std::string line = clear_stale_cgroups(options_.supervisor.limits.unkillable_after);
         if (!line.empty()) {
@@ -105,7 +107,7 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
         }
     }
     Result<std::unique_ptr<KeeperHandle>> keeper =
-        KeeperHandle::start(io_, options_.keeper, keeper_events(0));
+        KeeperHandle::start(io_, keeper_options_, keeper_events(0));
     if (!keeper) {
         return keeper.error();
     }
@@ -296,7 +298,7 @@ void Agent::start_standbys() {
 /// process has no child that the second keeper would have to prove gone.
 Result<void> Agent::open_spare() {
     Result<std::unique_ptr<KeeperHandle>> second =
-        KeeperHandle::start(io_, options_.keeper, keeper_events(1));
+        KeeperHandle::start(io_, keeper_options_, keeper_events(1));
     if (!second) {
         return second.error();
     }

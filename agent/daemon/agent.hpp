@@ -12,6 +12,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "agent/contract/agent_options.hpp"
 #include "agent/contract/notify_target.hpp"
 #include "agent/daemon/generation_on_node.hpp"
 #include "agent/daemon/keeper_handle.hpp"
@@ -33,25 +34,6 @@
 
 namespace ddprun::agent {
 
-struct AgentOptions {
-    SupervisorOptions supervisor;
-    OutputOptions output;
-    KeeperOptions keeper;
-    std::uint16_t store_port = 0;         ///< fixed port of all stores; 0: the kernel chooses each
-    std::vector<int> signals_to_handle;   ///< each asks to drain
-    std::vector<int> signals_to_forward;  ///< each is passed on to the workers
-    bool is_on_terminal = false;          ///< workers are told of its window's changes
-    std::string preflight_command;        ///< for the shell; empty: none
-    Milliseconds preflight_timeout{};     ///< then it is killed
-    std::string prepare_command;          ///< for the shell; empty: none
-    std::vector<DrainSource> drain_on;    ///< may say that this node will be taken away
-    std::optional<NotifyTarget> notify;   ///< is told what happens to the job
-    WarmOptions warm;                     ///< neither modules nor learns: all start cold
-    WatchLimits watch_limits;             ///< of what is said and told of the workers
-    std::string program;                  ///< as the user named it, for the report
-    std::string error_file;               ///< to be written if the job fails, torchrun's format
-};
-
 /// The IO around one Supervisor: feeds it what the link, the keeper, the output thread, the store
 /// and signals say, and carries out its effects. Lives on the one thread of `io`; nothing here
 /// blocks.
@@ -61,7 +43,8 @@ struct AgentOptions {
 /// it; the object that owns the thread joins it before it is gone.
 class Agent {
 public:
-    Agent(boost::asio::io_context& io, AgentOptions options, std::unique_ptr<rdzv::Link> link);
+    Agent(boost::asio::io_context& io, AgentOptions options, KeeperOptions keeper,
+          std::unique_ptr<rdzv::Link> link);
 
     /// Returns when the last line of output is written; the loop must not run any more.
     ~Agent();
@@ -121,6 +104,7 @@ private:
 
     boost::asio::io_context& io_;
     AgentOptions options_;
+    KeeperOptions keeper_options_;
     std::unique_ptr<rdzv::Link> link_;
     std::optional<Supervisor> supervisor_;  ///< from start() on: it tells what contains workers
     std::unique_ptr<WorkerOutput> output_;

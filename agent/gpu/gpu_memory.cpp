@@ -16,7 +16,7 @@ std::string amount(std::uint64_t bytes) {
 
 }  // namespace
 
-std::string text_of(const GpuMemory& memory) {
+std::string text_of(const GpuBytes& memory) {
     std::string text;
     for (const auto& [number, bytes] : memory) {
         text += fmt::format("{}{}:{}", text.empty() ? "" : " ", number, bytes);
@@ -24,8 +24,8 @@ std::string text_of(const GpuMemory& memory) {
     return text;
 }
 
-std::optional<GpuMemory> gpu_memory_from(std::string_view text) {
-    GpuMemory memory;
+std::optional<GpuBytes> gpu_memory_from(std::string_view text) {
+    GpuBytes memory;
     while (!text.empty()) {
         const std::string_view word = text.substr(0, text.find(' '));
         text.remove_prefix(std::min(word.size() + 1, text.size()));
@@ -42,15 +42,15 @@ std::optional<GpuMemory> gpu_memory_from(std::string_view text) {
     return memory;
 }
 
-GpuMemory GpuMemoryWatch::allowed() const {
-    GpuMemory allowed = before_;
+GpuBytes GpuMemoryWatch::allowed() const {
+    GpuBytes allowed = before_;
     for (auto& [number, bytes] : allowed) {
         bytes += limits_.gpu_memory_slack;
     }
     return allowed;
 }
 
-bool GpuMemoryWatch::is_freed(const GpuMemory& now) {
+bool GpuMemoryWatch::is_freed(const GpuBytes& now) {
     held_.clear();
     for (const auto& [number, most] : allowed()) {
         const auto found = now.find(number);

@@ -11,11 +11,11 @@
 namespace ddprun::agent {
 
 /// Bytes of each GPU, by the driver's number of it. What cannot be told is left out.
-using GpuMemory = std::map<int, std::uint64_t>;
+using GpuBytes = std::map<int, std::uint64_t>;
 
 /// "0:1024 3:0", as ddprun-gpu-use is asked and answers; none if it is not that.
-[[nodiscard]] std::string text_of(const GpuMemory& memory);
-[[nodiscard]] std::optional<GpuMemory> gpu_memory_from(std::string_view text);
+[[nodiscard]] std::string text_of(const GpuBytes& memory);
+[[nodiscard]] std::optional<GpuBytes> gpu_memory_from(std::string_view text);
 
 /// Decides whether the GPUs have back what ended workers had: no more may be in use there than
 /// before the first workers, beyond Limits::gpu_memory_slack. What living processes hold does not
@@ -25,25 +25,25 @@ public:
     explicit GpuMemoryWatch(const Limits& limits) : limits_(limits) {}
 
     /// What was in use, by nobody who lives, before the first workers had anything.
-    void remember(GpuMemory before) { before_ = std::move(before); }
+    void remember(GpuBytes before) { before_ = std::move(before); }
 
     /// Until it is remembered nothing can be told; without GPUs that tell, never.
     [[nodiscard]] bool can_tell() const { return !before_.empty(); }
 
     /// So much may be in use: who holds it need not be asked.
-    [[nodiscard]] GpuMemory allowed() const;
+    [[nodiscard]] GpuBytes allowed() const;
 
     /// Whether what is in use `now` says that all is freed. What was in use before and is not any
     /// more must stay free, too.
-    [[nodiscard]] bool is_freed(const GpuMemory& now);
+    [[nodiscard]] bool is_freed(const GpuBytes& now);
 
     /// It is waited for no longer, and the same bytes never again. A line for the user.
     [[nodiscard]] std::string give_up();
 
 private:
     Limits limits_;
-    GpuMemory before_;
-    GpuMemory held_;  ///< in use, of the GPUs that were not freed at the last look
+    GpuBytes before_;
+    GpuBytes held_;  ///< in use, of the GPUs that were not freed at the last look
 };
 
 }  // namespace ddprun::agent

@@ -12,7 +12,7 @@ namespace {
 constexpr Milliseconds kPauseMin{1};
 constexpr Milliseconds kPauseMax{128};
 
-std::optional<GpuMemory> memory_from(const std::optional<std::string>& answer) {
+std::optional<GpuBytes> memory_from(const std::optional<std::string>& answer) {
     return answer ? gpu_memory_from(*answer) : std::nullopt;
 }
 
@@ -28,7 +28,7 @@ void GpuMemoryWait::remember() {
     }
     helper_.ask("memory", limits_.gpu_start_timeout,
                 [this](const std::optional<std::string>& answer) {
-                    if (std::optional<GpuMemory> before = memory_from(answer)) {
+                    if (std::optional<GpuBytes> before = memory_from(answer)) {
                         watch_.remember(std::move(*before));
                     } else {
                         say_unanswered();
@@ -63,7 +63,7 @@ void GpuMemoryWait::ask() {
                 });
 }
 
-void GpuMemoryWait::take(const std::optional<GpuMemory>& now) {
+void GpuMemoryWait::take(const std::optional<GpuBytes>& now) {
     if (!now) {
         say_unanswered();
         finish();

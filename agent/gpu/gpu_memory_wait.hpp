@@ -39,7 +39,7 @@ public:
 
 private:
     void ask();
-    void take(const std::optional<GpuMemory>& now);
+    void take(const std::optional<GpuBytes>& now);
     void pause();
     void say_unanswered();
     void finish();

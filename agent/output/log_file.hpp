@@ -5,18 +5,11 @@
 #include <string>
 #include <string_view>
 
+#include "agent/contract/output_options.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 
 namespace ddprun::agent {
-
-/// How large one log file may become, and how many full ones are kept.
-struct LogRotation {
-    std::uint64_t file_bytes_max = 0;  ///< 0: no limit
-    int kept_max = 0;                  ///< full files beside the one that is written; 0: all
-
-    bool operator==(const LogRotation&) const = default;
-};
 
 /// A file that is appended to. Where it would grow beyond its limit it becomes `<path>.1`, the next
 /// one `<path>.2` and so on, the highest number being the newest, and `path` begins anew. What

@@ -112,6 +112,10 @@ public:
           work_(io_.get_executor()),
           has_terminal_out_(is_terminal(options_.console_out)),
           has_terminal_err_(is_terminal(options_.console_err)) {
+        if (const Result<TerminalModes> modes = TerminalModes::of(STDIN_FILENO);
+            options_.debug && modes) {
+            modes_ = *modes;
+        }
         // Writing to a closed pipe is an errno in there.
         const SignalsBlocked blocked;
         thread_ = std::thread([this] { io_.run(); });
@@ -128,7 +132,7 @@ public:
 
     /// Whether somebody types to this worker, and sees what it writes.
     [[nodiscard]] bool is_debugged(Rank rank) const {
-        return options_.debug && options_.debug->rank == rank && has_terminal_out_;
+        return options_.debug == rank && has_terminal_out_;
     }
 
     [[nodiscard]] OutputChoice choice_of(LocalRank local_rank, Rank rank, int world_size) const {
@@ -192,8 +196,7 @@ private:
             return make_pipe();
         }
         const bool has_keyboard = is_debugged(rank) && console == options_.console_out;
-        const std::optional<TerminalModes> modes =
-            has_keyboard ? std::optional(options_.debug->modes) : std::nullopt;
+        const std::optional<TerminalModes> modes = has_keyboard ? modes_ : std::nullopt;
         Result<PseudoTerminal> terminal = open_pseudo_terminal(
             options_.terminal_maker.c_str(), workers_window(options_, console, rank), modes);
         if (terminal) {
@@ -219,7 +222,8 @@ private:
     asio::executor_work_guard<asio::io_context::executor_type> work_;
     const bool has_terminal_out_;
     const bool has_terminal_err_;
-    bool has_said_no_terminal_ = false;  ///< of the caller's thread
+    std::optional<TerminalModes> modes_;  ///< of the terminal that OutputOptions::debug has
+    bool has_said_no_terminal_ = false;   ///< of the caller's thread
     std::thread thread_;
 };
 

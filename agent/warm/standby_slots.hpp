@@ -13,6 +13,7 @@
 
 #include "agent/contract/effects.hpp"
 #include "agent/contract/supervisor_options.hpp"
+#include "agent/contract/warm_options.hpp"
 #include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/memory_room.hpp"
@@ -22,21 +23,6 @@ namespace ddprun::agent {
 
 /// What one takes that has imported torch 2.13 for CPUs, and torch._dynamo, as measured.
 inline constexpr std::uint64_t kStandbyWithTorchBytes = std::uint64_t{290} << 20;
-
-/// What the user asked for with --warm.
-struct WarmOptions {
-    /// Not Python's: one that waits for its place by itself, before main(), once can_wait() is
-    /// known. For people. Empty: it is Python's.
-    std::string program;
-    std::vector<std::string> modules;  ///< to be imported beforehand
-    bool learns = false;               ///< those that a worker imports, in their place
-    std::vector<std::string> known;    ///< learned in an earlier run of the program, as told
-    std::string keep_file;    ///< for later runs, what is learned in this one; empty: nowhere
-    bool needs_room = false;  ///< standbys are prepared only where memory has room
-    std::optional<std::uint64_t> memory_max;  ///< bytes, of all standbys of this node
-    /// A program of the workers' interpreter that does nothing: it shows whether that has the hook.
-    std::vector<std::string> trial;
-};
 
 // --------------------------------------------------------------------------------------- effects
 

@@ -149,14 +149,14 @@ std::vector<launcher::VisibleGpu> our_gpus() {
         present_gpus(), devices == nullptr ? std::nullopt : std::optional<std::string>(devices));
 }
 
-agent::GpuMemory memory_in_use(const agent::GpuMemory& allowed) {
+agent::GpuBytes memory_in_use(const agent::GpuBytes& allowed) {
     const auto exceeds = [&allowed](unsigned number, std::uint64_t bytes) {
         const auto found = allowed.find(static_cast<int>(number));
         return found == allowed.end() || bytes > found->second;
     };
     const auto uses =
         launcher::gpu_memory_of_nvml(exceeds).value_or(std::vector<launcher::GpuMemoryUse>{});
-    agent::GpuMemory memory;
+    agent::GpuBytes memory;
     for (const launcher::VisibleGpu& gpu : our_gpus()) {
         const auto bytes = gpu.number && *gpu.number < uses.size()
                                ? launcher::unheld_memory(uses[*gpu.number], is_living)

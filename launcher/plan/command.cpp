@@ -45,14 +45,14 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
     if (!program) {
         return program.error();
     }
-    plan.command = std::move(program->command);
+    plan.agent.supervisor.command = std::move(program->command);
     plan.program_file = std::move(program->file);
     plan.python = std::move(program->python);
     plan.takes_python_path = program->takes_python_path;
     if (!program->note.empty()) {
         plan.notes.push_back(std::move(program->note));
     }
-    plan.program = line.program().front();
+    plan.agent.program = line.program().front();
     return {};
 }
 

@@ -71,7 +71,7 @@ std::vector<std::string> endpoint_notes(const LaunchPlan& plan, const rdzv::Endp
             fmt::format("{} means {} here, which no other machine can reach; using {} instead",
                         endpoint.host, kOwnNameOnDebian, place.addresses.front().host));
     }
-    if (place.is_loopback && plan.settings.max_nodes > 1) {
+    if (place.is_loopback && plan.identity().settings.max_nodes > 1) {
         notes.push_back(
             fmt::format("warning: {} is a loopback address: only nodes on this machine can join; "
                         "for others give an address that they can reach",

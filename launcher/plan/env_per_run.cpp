@@ -33,7 +33,7 @@ Result<void> take_env_per_run(const CommandLine& line, const Surroundings& surro
     if (!given || given->value.empty()) {
         return {};
     }
-    if (plan.job.value() == "none" && !line.value("rdzv-id")) {
+    if (plan.identity().job.value() == "none" && !line.value("rdzv-id")) {
         return bad_value(*given, "it needs --rdzv-id: all jobs without one would be one run");
     }
     for (const std::string_view name : split(given->value, ',')) {

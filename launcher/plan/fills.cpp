@@ -13,8 +13,8 @@
 namespace ddprun::launcher::fill {
 
 Result<void> hang_timeout(const Given& given, LaunchPlan& plan) {
-    plan.settings.learns_hang_timeout = given.value == "auto";
-    if (plan.settings.learns_hang_timeout) {
+    plan.identity().settings.learns_hang_timeout = given.value == "auto";
+    if (plan.identity().settings.learns_hang_timeout) {
         return {};
     }
     const Result<Milliseconds> seconds = parse_seconds(given);
@@ -26,7 +26,7 @@ Result<void> hang_timeout(const Given& given, LaunchPlan& plan) {
         return bad_value(given, fmt::format("it must be at least {} s; 0 is never",
                                             std::chrono::duration<double>(kLeast).count()));
     }
-    plan.settings.hang_timeout = *seconds;
+    plan.identity().settings.hang_timeout = *seconds;
     return {};
 }
 
@@ -35,17 +35,18 @@ Result<void> hang_notice(const Given& given, LaunchPlan& plan) {
     if (!seconds) {
         return bad_value(given, "it must be a number of seconds; 0 is never");
     }
-    plan.hang_notice = *seconds;
+    plan.agent.supervisor.hang_notice = *seconds;
     return {};
 }
 
 Result<void> signals(const Given& given, LaunchPlan& plan) {
-    return write<&LaunchPlan::signals_to_handle>(parse_signals(given), plan);
+    return write<&LaunchPlan::agent, &agent::AgentOptions::signals_to_handle>(parse_signals(given),
+                                                                              plan);
 }
 
 Result<void> ignore_hup(const Given& /*given*/, LaunchPlan& plan) {
     plan.ignores_hup = true;
-    std::erase(plan.signals_to_handle, SIGHUP);
+    std::erase(plan.agent.signals_to_handle, SIGHUP);
     return {};
 }
 
@@ -54,9 +55,10 @@ Result<void> prepare(const Given& given, LaunchPlan& plan) {
         return {};
     }
     constexpr std::string_view kOnce = "job:";
-    plan.is_prepared_once = given.value.starts_with(kOnce);
-    plan.prepare_command = given.value.substr(plan.is_prepared_once ? kOnce.size() : 0);
-    if (plan.prepare_command.find_first_not_of(' ') == std::string::npos) {
+    const bool is_once = given.value.starts_with(kOnce);
+    plan.identity().prepares = is_once ? rdzv::Prepares::Job : rdzv::Prepares::Node;
+    plan.agent.prepare_command = given.value.substr(is_once ? kOnce.size() : 0);
+    if (plan.agent.prepare_command.find_first_not_of(' ') == std::string::npos) {
         return bad_value(given,
                          "there is no command; write it for the shell, as in --prepare 'python "
                          "download.py' or --prepare 'job:make data'");
@@ -73,12 +75,29 @@ Result<void> notify(const Given& given, LaunchPlan& plan) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("{}: {}", given.source, target.error().what)};
     }
-    plan.notify = *std::move(target);
+    plan.agent.notify = *std::move(target);
+    return {};
+}
+
+/// Whoever says a time means every rendezvous, also one that a site keeps running.
+Result<void> rendezvous_lost_timeout(const Given& given, LaunchPlan& plan) {
+    const Result<Milliseconds> seconds = parse_seconds(given, Milliseconds{1});
+    if (!seconds) {
+        return seconds.error();
+    }
+    plan.agent.supervisor.rendezvous_lost_timeout = *seconds;
+    plan.agent.supervisor.lasting_rendezvous_lost_timeout = *seconds;
     return {};
 }
 
 Result<void> role(const Given& given, LaunchPlan& plan) {
-    return write<&LaunchPlan::role>(parse_name(given, Limits{}.name_bytes_max), plan);
+    Result<std::string> name = parse_name(given, Limits{}.name_bytes_max);
+    if (!name) {
+        return name.error();
+    }
+    plan.agent.output.role = *name;
+    plan.identity().role = *std::move(name);
+    return {};
 }
 
 }  // namespace ddprun::launcher::fill

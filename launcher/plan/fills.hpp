@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,14 +13,23 @@
 #include "launcher/plan/launch_plan.hpp"
 #include "launcher/plan/values.hpp"
 
-/// What rows of the flag table do with a value that no other flag has to be known for. `path` are
-/// pointers to members that lead from the plan to what is filled:
-/// `fill::seconds<&LaunchPlan::settings, &rdzv::JobSettings::grow_delay>`.
+/// What rows of the flag table do with a value that no other flag has to be known for. The steps of
+/// `path` lead from the plan to what is filled: pointers to members, or functions that give one.
+/// `fill::seconds<fill::settings_of, &rdzv::JobSettings::grow_delay>`
 namespace ddprun::launcher::fill {
 
-template <auto... path>
-[[nodiscard]] auto& member_of(LaunchPlan& plan) {
-    return (plan.*....*path);
+[[nodiscard]] inline rdzv::JobSettings& settings_of(LaunchPlan& plan) {
+    return plan.identity().settings;
+}
+
+template <auto step, auto... rest, typename T>
+[[nodiscard]] auto& follow(T& from) {
+    auto& there = std::invoke(step, from);
+    if constexpr (sizeof...(rest) == 0) {
+        return there;
+    } else {
+        return follow<rest...>(there);
+    }
 }
 
 /// Writes a value that has been parsed, or hands its error on.
@@ -28,20 +38,20 @@ template <auto... path, typename T>
     if (!parsed) {
         return parsed.error();
     }
-    member_of<path...>(plan) = *std::move(parsed);
+    follow<path...>(plan) = *std::move(parsed);
     return {};
 }
 
 template <auto... path>
 Result<void> text(const Given& given, LaunchPlan& plan) {
-    member_of<path...>(plan) = given.value;
+    follow<path...>(plan) = given.value;
     return {};
 }
 
 /// A switch that is on.
 template <auto... path>
 Result<void> on(const Given& /*given*/, LaunchPlan& plan) {
-    member_of<path...>(plan) = true;
+    follow<path...>(plan) = true;
     return {};
 }
 
@@ -84,7 +94,7 @@ Result<void> choice(const Given& given, LaunchPlan& plan) {
     if (!index) {
         return index.error();
     }
-    member_of<path...>(plan) = choices.at(*index).meaning;
+    follow<path...>(plan) = choices.at(*index).meaning;
     return {};
 }
 
@@ -96,6 +106,7 @@ Result<void> signals(const Given& given, LaunchPlan& plan);
 Result<void> ignore_hup(const Given& given, LaunchPlan& plan);
 Result<void> prepare(const Given& given, LaunchPlan& plan);
 Result<void> notify(const Given& given, LaunchPlan& plan);
+Result<void> rendezvous_lost_timeout(const Given& given, LaunchPlan& plan);
 Result<void> role(const Given& given, LaunchPlan& plan);
 
 }  // namespace ddprun::launcher::fill

@@ -8,6 +8,8 @@ namespace ddprun::launcher {
 namespace {
 
 using Group = FlagGroup;
+using Agent = agent::AgentOptions;
+using fill::settings_of;
 
 constexpr int kBudgetMax = 1'000'000;
 
@@ -186,7 +188,7 @@ constexpr std::array kFlags = {
          .placeholder = "strict|warn|off",
          .group = Group::Meeting,
          .help = "nodes that differ (program, torch): refused, told (default)",
-         .fill = fill::choice<kSameness, &LaunchPlan::settings, &rdzv::JobSettings::same>},
+         .fill = fill::choice<kSameness, settings_of, &rdzv::JobSettings::same>},
     /// | name, derived | ours: the node's name across restarts
     Flag{.name = "node-id",
          .placeholder = "ID",
@@ -237,16 +239,15 @@ constexpr std::array kFlags = {
          .group = Group::Failing,
          .elsewhere = "restarts retries",
          .help = "worker failures survived in the whole run (default 0)",
-         .fill = fill::whole_number<0, kBudgetMax, &LaunchPlan::settings,
-                                    &rdzv::JobSettings::max_restarts>},
+         .fill = fill::whole_number<0, kBudgetMax, settings_of, &rdzv::JobSettings::max_restarts>},
     /// | number, unbounded | ours
     Flag{.name = "max-node-losses",
          .placeholder = "N",
          .group = Group::Failing,
          .conf_key = "max_node_losses",
          .help = "nodes that may be lost (default: any number)",
-         .fill = fill::whole_number<0, kBudgetMax, &LaunchPlan::settings,
-                                    &rdzv::JobSettings::max_node_losses>},
+         .fill =
+             fill::whole_number<0, kBudgetMax, settings_of, &rdzv::JobSettings::max_node_losses>},
     /// | number, 3 | ours: after so many restarts that all failed at the same training step
     /// (workers with the runtime tell theirs) the run ends with 93; 0: never
     Flag{.name = "max-restarts-at-step",
@@ -254,7 +255,7 @@ constexpr std::array kFlags = {
          .group = Group::Failing,
          .help = "give up after N restarts that failed at one training step,\nwhere workers tell "
                  "theirs (default 3; 0: never)",
-         .fill = fill::whole_number<0, kBudgetMax, &LaunchPlan::settings,
+         .fill = fill::whole_number<0, kBudgetMax, settings_of,
                                     &rdzv::JobSettings::max_restarts_at_step>},
     /// | seconds, or `auto`; 0 | ours: when no worker of any node shows output, CPU use, GPU use or
     /// progress for so long, the stacks of all threads (and, where it is on, NCCL's [flight
@@ -280,7 +281,7 @@ constexpr std::array kFlags = {
          .placeholder = "auto|never",
          .group = Group::Failing,
          .help = "let a late node join a running group (default auto)",
-         .fill = fill::choice<kGrows, &LaunchPlan::settings, &rdzv::JobSettings::grow>},
+         .fill = fill::choice<kGrows, settings_of, &rdzv::JobSettings::grow>},
     /// | seconds, 5 | ours: SIGTERM to SIGKILL after a failure, never above `--shutdown-timeout`;
     /// torchrun always waits 30 s. Where deaths are [known at
     /// once](containment.md#how-a-death-is-noticed) a core that is still being written then is cut
@@ -290,14 +291,14 @@ constexpr std::array kFlags = {
          .group = Group::Failing,
          .conf_key = "failure_grace",
          .help = "SIGTERM to SIGKILL after a failure (default 5)",
-         .fill = fill::seconds<&LaunchPlan::settings, &rdzv::JobSettings::failure_grace>},
+         .fill = fill::seconds<settings_of, &rdzv::JobSettings::failure_grace>},
     /// | seconds, `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, 30 | same; fractions too
     Flag{.name = "shutdown-timeout",
          .placeholder = "SECONDS",
          .group = Group::Failing,
          .variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
          .help = "the same for a worker asked to save and leave (default 30)",
-         .fill = fill::seconds<&LaunchPlan::settings, &rdzv::JobSettings::shutdown_timeout>},
+         .fill = fill::seconds<settings_of, &rdzv::JobSettings::shutdown_timeout>},
     /// | `aws`, `file:PATH`, `cmd:COMMAND`, with commas; a command is last | ours:
     /// [notices](leaving.md#notices) that this node will be taken away
     Flag{.name = "drain-on",
@@ -320,7 +321,7 @@ constexpr std::array kFlags = {
          .group = Group::Failing,
          .conf_key = "lost_timeout",
          .help = "go on without a rendezvous so long (default 60; site's 600)",
-         .fill = fill::some_seconds<&LaunchPlan::rendezvous_lost_timeout>},
+         .fill = fill::rendezvous_lost_timeout},
     /// | number, 0 | ours: a batch job of Slurm that has left in time [goes back into the
     /// queue](places/slurm.md#back-into-the-queue), at most so often in all (`SLURM_RESTART_COUNT`)
     Flag{.name = "requeue",
@@ -431,11 +432,13 @@ constexpr std::array kFlags = {
          .help = "the same by rank of the whole job: 0,last"},
     /// | `auto`, `off` | ours: on a terminal equal lines that several ranks write within 0.2 s are
     /// one, with `[0-7]` before it; `off`: each by itself, at once
-    Flag{.name = "fold",
-         .placeholder = "auto|off",
-         .group = Group::Output,
-         .help = "equal lines of ranks are one, [0-7]; auto: on a terminal",
-         .fill = fill::choice<kFolds, &LaunchPlan::folds>},
+    Flag{
+        .name = "fold",
+        .placeholder = "auto|off",
+        .group = Group::Output,
+        .help = "equal lines of ranks are one, [0-7]; auto: on a terminal",
+        .fill =
+            fill::choice<kFolds, &LaunchPlan::agent, &Agent::output, &agent::OutputOptions::folds>},
     /// | number, none | ours: that rank of the job gets a controlling pseudo-terminal that ddprun
     /// relays (pdb, readline, Ctrl-C), the others write to their logs only, hangs are not looked
     /// for. A single worker at a terminal has it without the flag ([debugging](debugging.md))
@@ -459,20 +462,24 @@ constexpr std::array kFlags = {
          .placeholder = "text|json",
          .group = Group::Output,
          .help = "json: console lines as objects with time, host, rank, ...",
-         .fill = fill::choice<kFormats, &LaunchPlan::is_json>},
+         .fill = fill::choice<kFormats, &LaunchPlan::agent, &Agent::output,
+                              &agent::OutputOptions::is_json>},
     /// | bytes with `K`, `M`, `G`, `T`; no limit | ours: a `stdout.log` or `stderr.log` that would
     /// pass it becomes `stdout.log.1`, the next `.2` and so on, cut between lines. At least `64K`
     Flag{.name = "log-file-size",
          .placeholder = "SIZE",
          .group = Group::Output,
          .help = "a log that would pass it (64M, 2G) becomes stdout.log.1 ...",
-         .fill = fill::bytes<kLogFileBytesMin, &LaunchPlan::log_file_bytes>},
+         .fill = fill::bytes<kLogFileBytesMin, &LaunchPlan::agent, &Agent::output,
+                             &agent::OutputOptions::rotation, &agent::LogRotation::file_bytes_max>},
     /// | number; all | ours: only the newest so many of those full files stay
-    Flag{.name = "log-files-kept",
-         .placeholder = "N",
-         .group = Group::Output,
-         .help = "of those full files keep the newest N (default: all)",
-         .fill = fill::whole_number<1, kBudgetMax, &LaunchPlan::log_files_kept>},
+    Flag{
+        .name = "log-files-kept",
+        .placeholder = "N",
+        .group = Group::Output,
+        .help = "of those full files keep the newest N (default: all)",
+        .fill = fill::whole_number<1, kBudgetMax, &LaunchPlan::agent, &Agent::output,
+                                   &agent::OutputOptions::rotation, &agent::LogRotation::kept_max>},
     /// | number; all | ours: while the job runs, [older runs](logs.md#runs-in-the-log-folder) of
     /// this user are removed from the log folder until so many are left, this one among them; runs
     /// that a ddprun still writes, or another machine's may, stay
@@ -543,7 +550,7 @@ constexpr std::array kFlags = {
          .placeholder = "SIZE",
          .group = Group::Other,
          .help = "of all standbys of this node together",
-         .fill = fill::bytes<0, &LaunchPlan::warm_memory_max>},
+         .fill = fill::bytes<0, &LaunchPlan::agent, &Agent::warm, &agent::WarmOptions::memory_max>},
     /// | a command for `/bin/sh`, `job:` before it: one node runs it for all | ours: run before the
     /// first workers of each node, outside every time-out: [preparing](preparing.md)
     Flag{.name = "prepare",
@@ -565,13 +572,13 @@ constexpr std::array kFlags = {
          .placeholder = "CMD",
          .group = Group::Other,
          .help = "the shell's, before each generation; if it fails: exit 97",
-         .fill = fill::text<&LaunchPlan::preflight_command>},
+         .fill = fill::text<&LaunchPlan::agent, &Agent::preflight_command>},
     /// | seconds, 60 | ours: so long that command may take
     Flag{.name = "preflight-timeout",
          .placeholder = "SECONDS",
          .group = Group::Other,
          .help = "for CMD to end (default 60)",
-         .fill = fill::some_seconds<&LaunchPlan::preflight_timeout>},
+         .fill = fill::some_seconds<&LaunchPlan::agent, &Agent::preflight_timeout>},
     /// | switch | ours: prints where nodes meet and each worker's command, CPUs and environment, as
     /// the agent would set it; starts nothing, exit code 0
     Flag{.name = "dry-run",

@@ -69,7 +69,7 @@ Result<void> take_interface(const CommandLine& line, const Surroundings& surroun
     }
     choice.sets_nccl = may_set(surroundings, "NCCL_SOCKET_IFNAME", *given, plan);
     choice.sets_gloo = may_set(surroundings, "GLOO_SOCKET_IFNAME", *given, plan);
-    plan.interface = std::move(choice);
+    plan.agent.supervisor.interface = std::move(choice);
     return {};
 }
 

@@ -34,15 +34,17 @@ Result<void> take_kill_wait(const CommandLine& line, const Surroundings& surroun
     const std::optional<Given> given = line.value("kill-wait");
     if (!given) {
         const bool is_usual =
-            plan.settings.shutdown_timeout == rdzv::JobSettings{}.shutdown_timeout;
-        plan.kill_wait = is_usual ? usual_kill_wait(surroundings, plan) : std::nullopt;
+            plan.identity().settings.shutdown_timeout == rdzv::JobSettings{}.shutdown_timeout;
+        plan.agent.supervisor.kill_wait =
+            is_usual ? usual_kill_wait(surroundings, plan) : std::nullopt;
         return {};
     }
     const Result<Milliseconds> seconds = parse_seconds(*given);
     if (!seconds) {
         return seconds.error();
     }
-    plan.kill_wait = *seconds == Milliseconds::zero() ? std::nullopt : std::optional(*seconds);
+    plan.agent.supervisor.kill_wait =
+        *seconds == Milliseconds::zero() ? std::nullopt : std::optional(*seconds);
     return {};
 }
 
@@ -111,7 +113,7 @@ Result<void> take_drain_on(const CommandLine& line, const Surroundings& surround
         if (!source) {
             return source.error();
         }
-        plan.drain_on.push_back(*source);
+        plan.agent.drain_on.push_back(*source);
         is_last = end == std::string_view::npos;
         rest.remove_prefix(is_last ? rest.size() : end + 1);
     }

@@ -36,14 +36,15 @@ Result<void> check_backend(const CommandLine& line) {
 
 /// --standalone: one node, whatever else says where nodes meet.
 Result<void> stand_alone(const CommandLine& line, LaunchPlan& plan) {
-    if (plan.settings.min_nodes > 1) {
-        return Error{ErrorCode::InvalidArgument,
-                     fmt::format("--standalone is for one node, but {} asks for {}; leave one out",
-                                 line.value("nnodes")->shown(), plan.settings.min_nodes)};
+    if (plan.identity().settings.min_nodes > 1) {
+        return Error{
+            ErrorCode::InvalidArgument,
+            fmt::format("--standalone is for one node, but {} asks for {}; leave one out",
+                        line.value("nnodes")->shown(), plan.identity().settings.min_nodes)};
     }
-    if (plan.settings.max_nodes > 1) {
-        plan.settings.max_nodes = 1;
-        plan.settings.node_sizes.clear();
+    if (plan.identity().settings.max_nodes > 1) {
+        plan.identity().settings.max_nodes = 1;
+        plan.identity().settings.node_sizes.clear();
         plan.warnings.push_back(fmt::format("{} has no effect: --standalone is for one node",
                                             line.value("nnodes")->shown()));
     }
@@ -88,7 +89,7 @@ Result<void> meet_at_endpoint(const Given& all, LaunchPlan& plan) {
     const std::uint16_t port = endpoint->port.value_or(kRendezvousPort);
     if (port == 0) {
         // torchrun's way to say "any free port", which only a single node can use.
-        if (plan.settings.max_nodes > 1) {
+        if (plan.identity().settings.max_nodes > 1) {
             return bad_value(given,
                              fmt::format("port 0 would be another one on every node; write {}",
                                          rdzv::to_string({endpoint->host, kRendezvousPort})));
@@ -111,15 +112,15 @@ Result<void> meet_at_endpoint(const Given& all, LaunchPlan& plan) {
 /// torchrun's static way: nodes meet at `host`, the node of rank 0, and the workers' store is on
 /// the same port.
 void meet_statically(const std::string& host, LaunchPlan& plan) {
-    if (plan.settings.max_nodes == 1) {
-        plan.local_addr = host;
+    if (plan.identity().settings.max_nodes == 1) {
+        plan.agent.supervisor.store_host = host;
         return;
     }
     plan.is_single_node = false;
     plan.endpoint_host = host;
     if (plan.master_port != 0) {
         plan.endpoint_port = std::exchange(plan.master_port, std::uint16_t{0});
-        plan.is_store_at_rendezvous = true;
+        plan.agent.supervisor.is_store_at_rendezvous = true;
     }
 }
 
@@ -159,7 +160,7 @@ void meet_at_place(const Place& place, LaunchPlan& plan) {
     plan.is_single_node = false;
     plan.endpoint_host = place.endpoint_host;
     plan.endpoint_port = place.endpoint_port;
-    plan.node_rank = place.node_rank;
+    plan.identity().node_rank = place.node_rank;
 }
 
 Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
@@ -189,10 +190,10 @@ Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
                          : meet_at_endpoint(*endpoint, plan);
     }
     const std::optional<Given> master = value_if_any(line, "master-addr");
-    if (master && (plan.settings.max_nodes > 1 || plan.master_port != 0)) {
+    if (master && (plan.identity().settings.max_nodes > 1 || plan.master_port != 0)) {
         return meet_at_master(*master, plan);
     }
-    if (plan.settings.max_nodes == 1) {
+    if (plan.identity().settings.max_nodes == 1) {
         return {};
     }
     return bad_value(*line.value("nnodes"),
@@ -210,7 +211,7 @@ bool is_static(const CommandLine& line, const LaunchPlan& plan) {
     if (value_if_any(line, "rdzv-endpoint")) {
         return backend.has_value();
     }
-    return plan.settings.max_nodes > 1 || value_if_any(line, "master-port").has_value();
+    return plan.identity().settings.max_nodes > 1 || value_if_any(line, "master-port").has_value();
 }
 
 /// Whether rank 0's worker serves the store: a new one each time that it makes its process group.
@@ -230,8 +231,8 @@ void leave_store_to_rank_0(const CommandLine& line, const Surroundings& surround
             "static nodes share the launcher's store, under torchrun too; give --rdzv-backend "
             "c10d and --rdzv-endpoint");
     } else {
-        plan.is_store_of_rank_0 = true;
-        if (std::exchange(plan.relays_store, false)) {
+        plan.agent.supervisor.is_store_of_rank_0 = true;
+        if (std::exchange(plan.agent.supervisor.relays_store, false)) {
             plan.warnings.push_back(
                 fmt::format("{} has no effect: with {}=1 rank 0 serves the workers' store",
                             line.value("store-relay")->shown(), kVariable));
@@ -246,14 +247,14 @@ Result<void> choose_store(const CommandLine& line, LaunchPlan& plan) {
         if (!choice) {
             return choice.error();
         }
-        plan.settings.store_admits_any = *choice == 1;
+        plan.identity().settings.store_admits_any = *choice == 1;
     }
     if (const std::optional<Given> given = value_if_any(line, "store-relay")) {
         const Result<std::size_t> choice = parse_choice(*given, {"off", "on"});
         if (!choice) {
             return choice.error();
         }
-        plan.relays_store = *choice == 1 && !plan.is_single_node;
+        plan.agent.supervisor.relays_store = *choice == 1 && !plan.is_single_node;
         if (*choice == 1 && plan.is_single_node) {
             plan.warnings.push_back(
                 fmt::format("{} has no effect: a single node's store is its own", given->shown()));
@@ -267,11 +268,11 @@ Result<void> choose_store(const CommandLine& line, LaunchPlan& plan) {
     if (!choice) {
         return choice.error();
     }
-    plan.is_store_at_rendezvous = *choice == 1 && !plan.is_single_node;
+    plan.agent.supervisor.is_store_at_rendezvous = *choice == 1 && !plan.is_single_node;
     if (*choice == 1 && plan.is_single_node) {
         plan.warnings.push_back(
             fmt::format("{} has no effect: a single node has no rendezvous port", given->shown()));
-    } else if (plan.is_store_at_rendezvous && plan.master_port != 0) {
+    } else if (plan.agent.supervisor.is_store_at_rendezvous && plan.master_port != 0) {
         plan.warnings.push_back(
             fmt::format("--master-port {} has no effect: {} means the port of the endpoint",
                         plan.master_port, given->shown()));
@@ -288,16 +289,16 @@ Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
         if (!name) {
             return name.error();
         }
-        plan.job = JobId{*name};
+        plan.identity().job = JobId{*name};
     } else if (plan.takes_place && !plan.place->job_id.empty()) {
         const Result<std::string> name =
             parse_name({plan.place->job, plan.place->job_id}, bytes_max);
         if (!name) {
             return name.error();
         }
-        plan.job = JobId{*name};
-    } else if (plan.settings.max_nodes > 1) {
-        plan.job = JobId{"none"};
+        plan.identity().job = JobId{*name};
+    } else if (plan.identity().settings.max_nodes > 1) {
+        plan.identity().job = JobId{"none"};
         plan.warnings.push_back(
             "no --rdzv-id: the job is called none; two jobs at one endpoint need different names");
     }
@@ -306,9 +307,9 @@ Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
 
 void take_topology(const CommandLine& line, LaunchPlan& plan) {
     if (const std::optional<Given> key = value_if_any(line, "topology")) {
-        plan.topology_key = key->value.substr(0, Limits{}.name_bytes_max);
+        plan.identity().topology_key = key->value.substr(0, Limits{}.name_bytes_max);
     } else if (plan.place) {
-        plan.topology_key = plan.place->topology_key;
+        plan.identity().topology_key = plan.place->topology_key;
     }
 }
 
@@ -318,24 +319,24 @@ Result<void> name_node(const CommandLine& line, LaunchPlan& plan) {
         if (!name) {
             return name.error();
         }
-        plan.node_id = *name;
+        plan.identity().node = NodeId{*name};
     }
     if (const std::optional<Given> address = value_if_any(line, "local-addr")) {
         if (!is_plain(address->value) || address->value.find_first_of("/,") != std::string::npos ||
             address->value.size() > Limits{}.name_bytes_max) {
             return bad_value(*address, "not a host name or address of this machine");
         }
-        plan.local_addr = address->value;
+        plan.agent.supervisor.store_host = address->value;
     }
     if (const std::optional<Given> rank = value_if_any(line, "node-rank")) {
-        const int most = plan.settings.max_nodes - 1;
+        const int most = plan.identity().settings.max_nodes - 1;
         const Result<int> number = parse_whole_number(*rank, {.least = 0, .most = most});
         if (!number) {
             return bad_value(*rank, fmt::format("must be a whole number from 0 to {}: --nnodes "
                                                 "allows {} node{}",
                                                 most, most + 1, most == 0 ? "" : "s"));
         }
-        plan.node_rank = *number;
+        plan.identity().node_rank = *number;
     }
     return {};
 }
@@ -349,13 +350,13 @@ void choose_secret(const Surroundings& surroundings, LaunchPlan& plan) {
     const std::string config = folder_of("XDG_CONFIG_HOME");
     const std::string home = config.empty() ? folder_of("HOME") : config;
     const std::string here = surroundings.working_directory();
-    if (!plan.takes_place || plan.job.value().empty() || surroundings.is_shared(home) ||
+    if (!plan.takes_place || plan.identity().job.value().empty() || surroundings.is_shared(home) ||
         !surroundings.is_shared(here)) {
         return;
     }
-    plan.secret_file = fmt::format("{}/.ddprun-secret-{}", here, plan.job.value());
+    plan.secret_file = fmt::format("{}/.ddprun-secret-{}", here, plan.identity().job.value());
     plan.makes_secret = true;
-    plan.removes_secret = plan.node_rank == 0;
+    plan.removes_secret = plan.identity().node_rank == 0;
     if (plan.removes_secret && plan.place->task_here == 0) {
         plan.notes.push_back(
             fmt::format("homes are not shared: the nodes' secret is {}, until the "

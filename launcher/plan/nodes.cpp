@@ -25,7 +25,7 @@ Result<void> take_node_unit(const CommandLine& line, LaunchPlan& plan) {
     if (!unit) {
         return unit.error();
     }
-    rdzv::JobSettings& settings = plan.settings;
+    rdzv::JobSettings& settings = plan.identity().settings;
     const std::optional<Given> nodes = line.value("nnodes");
     const std::string shown = nodes ? nodes->shown() : "--nnodes 1";
     if (*unit == 1) {
@@ -66,22 +66,23 @@ Result<void> take_counts(const CommandLine& line, LaunchPlan& plan) {
     if (counts->most > nodes_max) {
         return bad_value(*given, fmt::format("at most {} nodes are possible", nodes_max));
     }
-    plan.settings.min_nodes = counts->least;
-    plan.settings.max_nodes = counts->most;
-    plan.settings.node_sizes = counts->sizes;
+    plan.identity().settings.min_nodes = counts->least;
+    plan.identity().settings.max_nodes = counts->most;
+    plan.identity().settings.node_sizes = counts->sizes;
     return {};
 }
 
 /// After a failure nobody waits longer than workers have that are asked to leave.
 void cut_failure_grace(const CommandLine& line, LaunchPlan& plan) {
-    if (plan.settings.failure_grace <= plan.settings.shutdown_timeout) {
+    if (plan.identity().settings.failure_grace <= plan.identity().settings.shutdown_timeout) {
         return;
     }
-    plan.settings.failure_grace = plan.settings.shutdown_timeout;
+    plan.identity().settings.failure_grace = plan.identity().settings.shutdown_timeout;
     if (const std::optional<Given> grace = line.value("failure-grace")) {
         plan.warnings.push_back(fmt::format(
             "{} is cut to the shutdown timeout of {:g} s: after a failure nobody waits longer",
-            grace->shown(), std::chrono::duration<double>{plan.settings.shutdown_timeout}.count()));
+            grace->shown(),
+            std::chrono::duration<double>{plan.identity().settings.shutdown_timeout}.count()));
     }
 }
 

@@ -21,9 +21,9 @@ constexpr int kStderrBit = 2;
 
 /// Says what a rank that this node does not have was meant for; the flag may serve other nodes.
 void warn_of_missing_ranks(const Given& given, int highest, LaunchPlan& plan) {
-    if (highest >= plan.slots) {
+    if (highest >= plan.identity().slots) {
         plan.warnings.push_back(fmt::format("{}: this node has no local rank {}, only 0 to {}",
-                                            given.shown(), highest, plan.slots - 1));
+                                            given.shown(), highest, plan.identity().slots - 1));
     }
 }
 
@@ -48,7 +48,7 @@ Result<void> take_streams(const CommandLine& line, LaunchPlan& plan) {
             warn_of_missing_ranks(*given, choice.target->by_rank.rbegin()->first, plan);
         }
     }
-    for (int rank = 0; rank < plan.slots; ++rank) {
+    for (int rank = 0; rank < plan.identity().slots; ++rank) {
         const int tee = teed.of(rank);
         // A tee'd stream is in the log and on the console, so only the other ones vanish from it.
         const int only_logged = redirected.of(rank) & ~tee;
@@ -56,10 +56,11 @@ Result<void> take_streams(const CommandLine& line, LaunchPlan& plan) {
         if (plan.log_dir.empty() || (tee == 0 && only_logged == 0)) {
             continue;
         }
-        plan.console[rank] = agent::OutputChoice{.shows_stdout = (only_logged & kStdoutBit) == 0,
-                                                 .shows_stderr = (only_logged & kStderrBit) == 0,
-                                                 .is_teed_stdout = (tee & kStdoutBit) != 0,
-                                                 .is_teed_stderr = (tee & kStderrBit) != 0};
+        plan.agent.output.console[rank] =
+            agent::OutputChoice{.shows_stdout = (only_logged & kStdoutBit) == 0,
+                                .shows_stderr = (only_logged & kStderrBit) == 0,
+                                .is_teed_stdout = (tee & kStdoutBit) != 0,
+                                .is_teed_stderr = (tee & kStderrBit) != 0};
     }
     return {};
 }
@@ -72,12 +73,15 @@ Result<void> take_job_ranks(const CommandLine& line, LaunchPlan& plan) {
         if (!filter) {
             return filter.error();
         }
-        plan.ranks_filter = *std::move(filter);
+        plan.agent.output.ranks_filter = *std::move(filter);
         // How many ranks several nodes have together is known when they have met.
-        const int highest = plan.ranks_filter.ranks.empty() ? 0 : plan.ranks_filter.ranks.back();
-        if (plan.is_single_node && highest >= plan.slots) {
+        const int highest = plan.agent.output.ranks_filter.ranks.empty()
+                                ? 0
+                                : plan.agent.output.ranks_filter.ranks.back();
+        if (plan.is_single_node && highest >= plan.identity().slots) {
             plan.warnings.push_back(fmt::format("{}: the job has no rank {}, only 0 to {}",
-                                                given->shown(), highest, plan.slots - 1));
+                                                given->shown(), highest,
+                                                plan.identity().slots - 1));
         }
     }
     return {};
@@ -90,17 +94,18 @@ void take_filters(const CommandLine& line, LaunchPlan& plan) {
         std::vector<std::string>* target;
         bool agent::OutputChoice::*is_teed;
     };
-    for (const Filter& filter : {Filter{"duplicate-stdout-filters", &plan.stdout_filters,
-                                        &agent::OutputChoice::is_teed_stdout},
-                                 Filter{"duplicate-stderr-filters", &plan.stderr_filters,
-                                        &agent::OutputChoice::is_teed_stderr}}) {
+    for (const Filter& filter :
+         {Filter{"duplicate-stdout-filters", &plan.agent.output.stdout_filters,
+                 &agent::OutputChoice::is_teed_stdout},
+          Filter{"duplicate-stderr-filters", &plan.agent.output.stderr_filters,
+                 &agent::OutputChoice::is_teed_stderr}}) {
         const std::optional<Given> given = line.value(filter.flag);
         if (!given) {
             continue;
         }
         *filter.target = parse_texts(given->value);
         const bool has_tee =
-            std::any_of(plan.console.begin(), plan.console.end(),
+            std::any_of(plan.agent.output.console.begin(), plan.agent.output.console.end(),
                         [&filter](const auto& choice) { return choice.second.*filter.is_teed; });
         if (!filter.target->empty() && !has_tee) {
             plan.warnings.push_back(fmt::format(
@@ -142,7 +147,7 @@ Result<void> take_log_dir(const CommandLine& line, const Surroundings& surroundi
 /// What is kept of logs, where it is too little for the flag.
 void warn_of_logs(const CommandLine& line, LaunchPlan& plan) {
     const std::optional<Given> files = line.value("log-files-kept");
-    if (files && plan.log_file_bytes == 0) {
+    if (files && plan.agent.output.rotation.file_bytes_max == 0) {
         plan.warnings.push_back(fmt::format(
             "{} has no effect: without --log-file-size no log file is ever full", files->shown()));
     }

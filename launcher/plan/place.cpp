@@ -170,8 +170,8 @@ Result<void> use(const Place& place, const CommandLine& line, const Surroundings
     if (!spares) {
         return spares.error();
     }
-    plan.settings.min_nodes = place.nodes - *spares;
-    plan.settings.max_nodes = place.nodes - *spares;
+    plan.identity().settings.min_nodes = place.nodes - *spares;
+    plan.identity().settings.max_nodes = place.nodes - *spares;
     plan.takes_place = true;
     return {};
 }
@@ -193,7 +193,7 @@ Result<void> check_world(const Place& place, const CommandLine& line, const std:
 
 /// "16 launchers of --nnodes 2": the flags of torchrun in a step that has a task for each GPU.
 Result<void> check_launchers(const Place& place, const CommandLine& line, const LaunchPlan& plan) {
-    const int most = plan.settings.max_nodes;
+    const int most = plan.identity().settings.max_nodes;
     if (plan.takes_place || place.tasks_here == 1 || most == 1 || most >= place.tasks) {
         return {};
     }
@@ -216,15 +216,15 @@ void note_found(const Place& place, bool takes_gpus, LaunchPlan& plan) {
         text += std::exchange(separator, ", ") + part;
     };
     if (plan.takes_place) {
-        const int spares = place.nodes - plan.settings.max_nodes;
-        add(plural(plan.settings.max_nodes, "node") +
+        const int spares = place.nodes - plan.identity().settings.max_nodes;
+        add(plural(plan.identity().settings.max_nodes, "node") +
             (spares == 0 ? "" : " and " + plural(spares, "spare")));
     }
     if (plan.takes_place && place.nodes > 1) {
         add(fmt::format("endpoint {}:{}", place.endpoint_host, place.endpoint_port));
     }
     if (takes_gpus) {
-        add(plural(plan.slots, "GPU") + " here");
+        add(plural(plan.identity().slots, "GPU") + " here");
     }
     if (place.restarts > 0) {
         add(fmt::format("started again {}", plural(place.restarts, "time")));
@@ -237,7 +237,7 @@ void warn_of_cpus(const Place& place, const Surroundings& surroundings, LaunchPl
     const auto allowed = static_cast<int>(surroundings.allowed_cpus().size());
     const int of_job = place.cpus.value_or(0);
     const int all = of_job > allowed ? of_job : cpus_of_machine(surroundings);
-    const bool are_few = allowed == 1 || allowed < plan.slots || allowed * 2 <= of_job;
+    const bool are_few = allowed == 1 || allowed < plan.identity().slots || allowed * 2 <= of_job;
     if (are_few && allowed < all && !place.cpus_flag.empty()) {
         const bool takes_number = place.cpus_flag.ends_with('=');
         plan.warnings.push_back(
@@ -295,7 +295,7 @@ Result<void> take_place_slots(const CommandLine& line, const Surroundings& surro
         const std::optional<int> gpus =
             place.gpus ? gpus_usable(place, surroundings) : usable_gpus(surroundings, false);
         takes_gpus = gpus.value_or(0) > 0;
-        plan.slots = takes_gpus ? std::min(*gpus, Limits{}.slots_max) : place.tasks_here;
+        plan.identity().slots = takes_gpus ? std::min(*gpus, Limits{}.slots_max) : place.tasks_here;
     }
     if (!is_first(place)) {
         return {};

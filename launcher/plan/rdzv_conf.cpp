@@ -22,10 +22,9 @@ struct OwnKey {
 };
 
 constexpr std::array kOwnKeys = {
-    OwnKey{"last_call_timeout", fill::seconds<&LaunchPlan::settings, &rdzv::JobSettings::patience>},
-    OwnKey{"join_timeout",
-           fill::some_seconds<&LaunchPlan::settings, &rdzv::JobSettings::join_timeout>},
-    OwnKey{"grow_delay", fill::seconds<&LaunchPlan::settings, &rdzv::JobSettings::grow_delay>},
+    OwnKey{"last_call_timeout", fill::seconds<fill::settings_of, &rdzv::JobSettings::patience>},
+    OwnKey{"join_timeout", fill::some_seconds<fill::settings_of, &rdzv::JobSettings::join_timeout>},
+    OwnKey{"grow_delay", fill::seconds<fill::settings_of, &rdzv::JobSettings::grow_delay>},
 };
 
 /// torchrun's keys that change nothing here.

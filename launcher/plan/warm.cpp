@@ -34,7 +34,8 @@ Result<void> take_warm(const CommandLine& line, const Surroundings& /*surroundin
         }
         modules.emplace_back(name);
     }
-    const bool may_restart = plan.settings.max_restarts > 0 || plan.settings.max_nodes > 1;
+    const bool may_restart =
+        plan.identity().settings.max_restarts > 0 || plan.identity().settings.max_nodes > 1;
     if (is_auto && !may_restart) {
         return {};
     }
@@ -48,16 +49,16 @@ Result<void> take_warm(const CommandLine& line, const Surroundings& /*surroundin
         plan.warnings.push_back(
             fmt::format("{} has no effect: {} is no script or module that ddprun runs with Python; "
                         "for a program that uses ddprun::run() write --warm on",
-                        given->shown(), plan.program));
+                        given->shown(), plan.agent.program));
         return {};
     }
     if (plan.python.empty()) {
-        const std::string& path = plan.command.front();
-        plan.warm_program = path.substr(path.find_last_of('/') + 1);
+        const std::string& path = plan.agent.supervisor.command.front();
+        plan.agent.warm.program = path.substr(path.find_last_of('/') + 1);
     }
-    plan.warm_modules = std::move(modules);
-    plan.learns_warm_modules = learns;
-    plan.warm_needs_room = is_auto;
+    plan.agent.warm.modules = std::move(modules);
+    plan.agent.warm.learns = learns;
+    plan.agent.warm.needs_room = is_auto;
     return {};
 }
 

@@ -47,29 +47,29 @@ Result<void> take_slots(const CommandLine& line, const Surroundings& surrounding
                                              "write a number",
                                              slots, most));
     }
-    plan.slots = slots;
+    plan.identity().slots = slots;
     return {};
 }
 
 Result<void> check_store_room(const CommandLine& /*line*/, const Surroundings& /*surroundings*/,
                               LaunchPlan& plan) {
-    if (plan.is_store_of_rank_0) {
+    if (plan.agent.supervisor.is_store_of_rank_0) {
         return {};
     }
-    const auto slots = static_cast<std::uint64_t>(plan.slots);
-    const auto fewest = static_cast<std::uint64_t>(plan.settings.min_nodes) * slots;
-    const auto workers = static_cast<std::uint64_t>(plan.settings.max_nodes) * slots;
+    const auto slots = static_cast<std::uint64_t>(plan.identity().slots);
+    const auto fewest = static_cast<std::uint64_t>(plan.identity().settings.min_nodes) * slots;
+    const auto workers = static_cast<std::uint64_t>(plan.identity().settings.max_nodes) * slots;
     const Limits limits;
     const std::size_t most =
-        plan.relays_store ? limits.store_relayed_max : limits.store_clients_max;
+        plan.agent.supervisor.relays_store ? limits.store_relayed_max : limits.store_clients_max;
     if (fewest > most) {
         return Error{
             ErrorCode::InvalidArgument,
             fmt::format(
                 "--nnodes {} with --nproc-per-node {}: {} workers are more than the {} that the "
                 "workers' store serves {}",
-                plan.settings.min_nodes, plan.slots, fewest, most,
-                plan.relays_store
+                plan.identity().settings.min_nodes, plan.identity().slots, fewest, most,
+                plan.agent.supervisor.relays_store
                     ? "behind relays; start fewer"
                     : "directly; add --store-relay on, on every node: then a node's workers "
                       "share one connection")};
@@ -78,9 +78,11 @@ Result<void> check_store_room(const CommandLine& /*line*/, const Surroundings& /
         plan.warnings.push_back(fmt::format(
             "--nnodes {}:{} with --nproc-per-node {}: up to {} workers, and the workers' store "
             "serves {} {}",
-            plan.settings.min_nodes, plan.settings.max_nodes, plan.slots, workers, most,
-            plan.relays_store ? "behind relays, no more"
-                              : "directly; for more add --store-relay on, on every node"));
+            plan.identity().settings.min_nodes, plan.identity().settings.max_nodes,
+            plan.identity().slots, workers, most,
+            plan.agent.supervisor.relays_store
+                ? "behind relays, no more"
+                : "directly; for more add --store-relay on, on every node"));
     }
     return {};
 }

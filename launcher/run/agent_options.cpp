@@ -39,63 +39,62 @@ std::string signal_names(const std::vector<int>& signals) {
     return names;
 }
 
-agent::OutputOptions output_options(const LaunchPlan& plan, const NodeFacts& facts,
-                                    const Limits& limits) {
-    agent::OutputOptions output;
+/// A worker whose streams nobody has chosen has both as one where ddprun's are; one that the filter
+/// leaves out is not shown.
+agent::OutputChoice choice_of(const LaunchPlan& plan, int local_rank, bool is_one_place) {
+    const auto& chosen = plan.agent.output.console;
+    const auto found = chosen.find(local_rank);
+    agent::OutputChoice choice =
+        found != chosen.end() ? found->second : agent::OutputChoice{.is_merged = is_one_place};
+    const auto& filter = plan.local_ranks_filter;
+    if (!filter.empty() && std::find(filter.begin(), filter.end(), local_rank) == filter.end()) {
+        choice = {false, false, false, false, choice.is_merged};
+    }
+    return choice;
+}
+
+/// The bytes of a rank that is debugged are shown as they are: they draw on the terminal by
+/// themselves.
+void show_debugged(const agent::Debugging& debugging, agent::OutputOptions& output) {
+    output.prefixes = false;
+    output.draws = false;
+    output.has_live_line = false;
+    if (debugging.is_asked) {
+        output.ranks_filter = {.ranks = {debugging.rank.value()}, .has_last = false};
+    }
+    if (TerminalModes::of(STDIN_FILENO) && agent::is_terminal(STDOUT_FILENO)) {
+        output.debug = debugging.rank;
+    }
+}
+
+void complete_output(const LaunchPlan& plan, const NodeFacts& facts, const Limits& limits,
+                     agent::OutputOptions& output) {
     output.limits = limits;
     output.log_root = facts.log_dir;
-    output.program = plan.program;
+    output.program = plan.agent.program;
     output.job = facts.job.value();
-    output.rotation = {.file_bytes_max = plan.log_file_bytes, .kept_max = plan.log_files_kept};
-    output.is_json = plan.is_json;
     output.hostname = facts.hostname;
-    output.role = plan.role;
-    output.stdout_filters = plan.stdout_filters;
-    output.stderr_filters = plan.stderr_filters;
     output.prefix_template = own_variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     // A single worker has the terminal to itself: its progress bar keeps its line.
-    const bool has_company = plan.slots > 1 || !plan.is_single_node;
+    const int slots = plan.identity().slots;
+    const bool has_company = slots > 1 || !plan.is_single_node;
     output.prefixes =
         plan.prefix == PrefixMode::Always ||
         (plan.prefix == PrefixMode::Auto && has_company && agent::is_terminal(STDOUT_FILENO));
     output.template_wins = plan.prefix != PrefixMode::Always && !output.prefix_template.empty();
-    const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
     const std::string terminal = own_variable("TERM");
-    output.draws = (output.prefixes || plan.slots > 1) && !terminal.empty() && terminal != "dumb";
+    output.draws = (output.prefixes || slots > 1) && !terminal.empty() && terminal != "dumb";
     // What reads a pipe that stdout is may write to the same terminal, and would break the line.
-    output.has_live_line = output.draws && !plan.is_json && agent::is_terminal(STDERR_FILENO) &&
+    output.has_live_line = output.draws && !output.is_json && agent::is_terminal(STDERR_FILENO) &&
                            !is_pipe(STDOUT_FILENO);
-    output.folds = plan.folds;
-    output.ranks_filter = plan.ranks_filter;
-    if (plan.debug_rank) {
-        // Its bytes are shown as they are: they draw on the terminal by themselves.
-        output.prefixes = false;
-        output.draws = false;
-        output.has_live_line = false;
-        if (plan.is_debug_asked) {
-            output.ranks_filter = {.ranks = {*plan.debug_rank}, .has_last = false};
-        }
-        const Result<TerminalModes> modes = TerminalModes::of(STDIN_FILENO);
-        if (modes && agent::is_terminal(STDOUT_FILENO)) {
-            output.debug = agent::DebugTerminal{Rank(*plan.debug_rank), *modes};
-        }
+    if (const std::optional<agent::Debugging>& debugging = plan.agent.supervisor.debugging) {
+        show_debugged(*debugging, output);
     }
     output.prefix_host = plan.is_single_node ? "" : facts.hostname;
-    for (int local_rank = 0; local_rank < plan.slots; ++local_rank) {
-        agent::OutputChoice choice;
-        if (const auto given = plan.console.find(local_rank); given != plan.console.end()) {
-            choice = given->second;
-        } else {
-            choice.is_merged = is_one_place;
-        }
-        const auto& filter = plan.local_ranks_filter;
-        if (!filter.empty() &&
-            std::find(filter.begin(), filter.end(), local_rank) == filter.end()) {
-            choice = {false, false, false, false, choice.is_merged};
-        }
-        output.console[local_rank] = choice;
+    const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
+    for (int local_rank = 0; local_rank < slots; ++local_rank) {
+        output.console[local_rank] = choice_of(plan, local_rank, is_one_place);
     }
-    return output;
 }
 
 /// A job may be allowed to go on behind its time limit: one that is over says nothing.
@@ -123,29 +122,24 @@ std::string python_path_from(const std::string& start) {
     return *own == '\0' ? start + "/" : fmt::format("{}:{}", start, own);
 }
 
-agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFacts& facts,
-                                            const Limits& limits) {
-    agent::SupervisorOptions supervisor;
-    supervisor.limits = limits;
-    rdzv::Join& identity = supervisor.identity;
+void complete_identity(const LaunchPlan& plan, const NodeFacts& facts, const Limits& limits,
+                       rdzv::Join& identity) {
     identity.job = facts.job;
-    identity.node = !plan.node_id.empty() ? NodeId(plan.node_id)
-                    : plan.is_single_node ? NodeId(facts.hostname)
-                                          : facts.node;
+    if (identity.node.value().empty()) {
+        identity.node = plan.is_single_node ? NodeId(facts.hostname) : facts.node;
+    }
     identity.process = facts.process;
     identity.hostname = facts.hostname;
-    identity.slots = plan.slots;
-    identity.role = plan.role;
-    identity.node_rank = plan.node_rank;
-    identity.topology_key = plan.topology_key;
-    identity.settings = plan.settings;
-    identity.addresses = facts.addresses;
     identity.fingerprint = facts.fingerprint;
+    identity.addresses = facts.addresses;
     identity.addresses.resize(std::min(identity.addresses.size(), limits.addresses_max));
-    identity.prepares = plan.prepare_command.empty() ? rdzv::Prepares::Nobody
-                        : plan.is_prepared_once      ? rdzv::Prepares::Job
-                                                     : rdzv::Prepares::Node;
-    identity.hears_events = plan.notify.has_value();
+    identity.hears_events = plan.agent.notify.has_value();
+}
+
+void complete_supervisor(const LaunchPlan& plan, const NodeFacts& facts, const Limits& limits,
+                         agent::SupervisorOptions& supervisor) {
+    supervisor.limits = limits;
+    complete_identity(plan, facts, limits, supervisor.identity);
     supervisor.tracked_run = facts.tracked_run;
     for (const std::string& name : plan.env_per_run) {
         supervisor.tracker_environment.emplace_back(name, supervisor.tracked_run);
@@ -153,21 +147,10 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     if (plan.resumes_wandb) {
         supervisor.tracker_environment.emplace_back("WANDB_RESUME", "allow");
     }
-    supervisor.command = plan.command;
     supervisor.log_dir = facts.log_dir;
     supervisor.endpoint = rdzv::to_string({plan.endpoint_host, plan.endpoint_port});
-    supervisor.store_host = plan.local_addr;
-    supervisor.has_preflight_command = !plan.preflight_command.empty();
-    supervisor.awaits_gpu_memory = plan.may_see_gpus;
-    supervisor.is_store_at_rendezvous = plan.is_store_at_rendezvous;
-    supervisor.is_store_of_rank_0 = plan.is_store_of_rank_0;
-    supervisor.relays_store = plan.relays_store;
-    if (plan.rendezvous_lost_timeout) {
-        supervisor.rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;
-        supervisor.lasting_rendezvous_lost_timeout = *plan.rendezvous_lost_timeout;
-    }
-    supervisor.connect_timeout = plan.settings.join_timeout;
-    supervisor.omp_num_threads = plan.omp_num_threads;
+    supervisor.has_preflight_command = !plan.agent.preflight_command.empty();
+    supervisor.connect_timeout = plan.identity().settings.join_timeout;
     supervisor.sets_nccl_async_error_handling =
         std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr;
     if (!facts.preload_path.empty()) {
@@ -175,19 +158,14 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
         supervisor.preload = facts.preload_path + (others.empty() ? "" : ":" + others);
     }
     supervisor.python_path = python_path_from(facts.python_start);
-    supervisor.signals_to_handle = signal_names(plan.signals_to_handle);
-    supervisor.placement = plan.placement;
-    supervisor.interface = plan.interface;
+    supervisor.signals_to_handle = signal_names(plan.agent.signals_to_handle);
     supervisor.known_end = known_end(plan);
     if (supervisor.known_end && !plan.log_dir.empty()) {
         const auto saving = agent::last_saving(plan.log_dir, facts.job.value());
         if (saving) {  // more than that was not given
-            supervisor.saving = std::min(*saving, plan.settings.shutdown_timeout);
+            supervisor.saving = std::min(*saving, plan.identity().settings.shutdown_timeout);
         }
     }
-    supervisor.kill_wait = plan.kill_wait;
-    supervisor.hang_notice = plan.hang_notice;
-    return supervisor;
 }
 
 }  // namespace
@@ -244,42 +222,25 @@ Result<std::string> python_start_of(const LaunchPlan& plan) {
 
 agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,
                                      const agent::SavedProcessState& saved, const Limits& limits) {
-    agent::AgentOptions options;
-    options.supervisor = supervisor_options(plan, facts, limits);
-    options.output = output_options(plan, facts, limits);
-    if (plan.debug_rank) {
-        options.supervisor.debugging =
-            agent::Debugging{.rank = Rank(*plan.debug_rank),
-                             .is_asked = plan.is_debug_asked,
-                             .has_terminal = options.output.debug.has_value()};
+    agent::AgentOptions options = plan.agent;
+    complete_supervisor(plan, facts, limits, options.supervisor);
+    complete_output(plan, facts, limits, options.output);
+    if (options.supervisor.debugging) {
+        options.supervisor.debugging->has_terminal = options.output.debug.has_value();
     }
     // Every node has a store ready; one that wishes for a later place leaves the port to the first.
-    options.store_port = plan.node_rank.value_or(0) > 0 ? 0 : plan.master_port;
-    options.warm.program = plan.warm_program;
-    options.warm.modules = plan.warm_modules;
-    options.warm.learns = plan.learns_warm_modules;
-    options.warm.needs_room = plan.warm_needs_room;
-    options.warm.memory_max = plan.warm_memory_max;
+    options.store_port = plan.identity().node_rank.value_or(0) > 0 ? 0 : plan.master_port;
     options.warm.known = facts.learned.modules;
     options.warm.keep_file = facts.learned.file;
-    options.warm.trial = {plan.command.front(), "-c", "pass"};
-    options.prepare_command = plan.prepare_command;
-    options.preflight_command = plan.preflight_command;
-    options.preflight_timeout = plan.preflight_timeout;
-    options.drain_on = plan.drain_on;
-    options.notify = plan.notify;
-    options.program = plan.program;
-    options.is_on_terminal =
-        !plan.is_json && (agent::is_terminal(STDOUT_FILENO) || agent::is_terminal(STDERR_FILENO));
-    for (const int signal : plan.signals_to_handle) {
-        const bool is_ignored = signal == SIGHUP && (plan.ignores_hup || saved.ignores(SIGHUP));
-        if (!is_ignored) {
-            options.signals_to_handle.push_back(signal);
-        }
+    options.warm.trial = {options.supervisor.command.front(), "-c", "pass"};
+    options.is_on_terminal = !options.output.is_json && (agent::is_terminal(STDOUT_FILENO) ||
+                                                         agent::is_terminal(STDERR_FILENO));
+    if (saved.ignores(SIGHUP)) {
+        std::erase(options.signals_to_handle, SIGHUP);
     }
     // Users and schedulers mean the workers by these.
     for (const int signal : {SIGUSR1, SIGUSR2}) {
-        const auto& handled = plan.signals_to_handle;
+        const auto& handled = plan.agent.signals_to_handle;
         const bool is_handled = std::find(handled.begin(), handled.end(), signal) != handled.end();
         if (!is_handled && !saved.ignores(signal)) {
             options.signals_to_forward.push_back(signal);
@@ -287,10 +248,6 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
     }
     // Set where ddprun is itself a worker of somebody's.
     options.error_file = own_variable("TORCHELASTIC_ERROR_FILE");
-    options.keeper.path = facts.keeper_path;
-    options.keeper.containment = plan.containment;
-    options.keeper.limits = limits;
-    options.keeper.saved_state = saved;
     return options;
 }
 

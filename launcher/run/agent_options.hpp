@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/daemon/agent.hpp"
+#include "agent/contract/agent_options.hpp"
 #include "agent/process/saved_process_state.hpp"
 #include "base/limits.hpp"
 #include "base/tagged.hpp"
@@ -24,7 +24,6 @@ struct NodeFacts {
     rdzv::Fingerprint fingerprint;
     std::string log_dir;  ///< log_dir_of() or empty
     LearnedImports learned;
-    std::string keeper_path;
     std::string preload_path;  ///< of ddprun-preload.so; empty unless the plan wants it
     std::string python_start;  ///< python_start_of() or empty
 };
@@ -45,7 +44,8 @@ struct NodeFacts {
 /// the plan has such. The error says where it was looked for.
 [[nodiscard]] Result<std::string> python_start_of(const LaunchPlan& plan);
 
-/// All that the agent of this node is told. Looks at this process's environment and console.
+/// All that the agent of this node is told but for its keeper: the plan's, completed. Looks at this
+/// process's environment and console.
 [[nodiscard]] agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,
                                                    const agent::SavedProcessState& saved,
                                                    const Limits& limits);

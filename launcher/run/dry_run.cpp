@@ -87,14 +87,15 @@ std::string_view unknown_of_several_nodes(std::string_view key) {
 std::string shown(const LaunchPlan& plan, const Pair& entry) {
     const auto& [key, value] = entry;
     const bool is_store = key == var::kMasterAddr.key || key == var::kMasterPort.key;
-    if (is_store && plan.relays_store) {
+    if (is_store && plan.agent.supervisor.relays_store) {
         if (key == var::kMasterPort.key) {
             return "<any free port>";
         }
-        return plan.is_store_at_rendezvous ? "127.0.0.1"
-                                           : "<127.0.0.1; of the first node its address>";
+        return plan.agent.supervisor.is_store_at_rendezvous
+                   ? "127.0.0.1"
+                   : "<127.0.0.1; of the first node its address>";
     }
-    if (is_store && plan.is_store_at_rendezvous) {
+    if (is_store && plan.agent.supervisor.is_store_at_rendezvous) {
         return quoted(value);
     }
     if (key == var::kMasterPort.key && plan.master_port == 0) {
@@ -103,7 +104,7 @@ std::string shown(const LaunchPlan& plan, const Pair& entry) {
     if (key == var::kPage.key) {
         return "<path of a page shared with the agent>";
     }
-    const bool is_chosen = (key == var::kNodeId.key && !plan.node_id.empty());
+    const bool is_chosen = (key == var::kNodeId.key && !plan.identity().node.value().empty());
     const std::string_view unknown =
         plan.is_single_node || is_chosen ? "" : unknown_of_several_nodes(key);
     if (!unknown.empty()) {
@@ -122,7 +123,7 @@ std::string meeting_text(const LaunchPlan& plan) {
     for (const rdzv::Endpoint& other : plan.other_endpoints) {
         places += " or " + rdzv::to_string(other);
     }
-    const rdzv::JobSettings& settings = plan.settings;
+    const rdzv::JobSettings& settings = plan.identity().settings;
     std::string count = settings.min_nodes == settings.max_nodes
                             ? fmt::format("{}", settings.max_nodes)
                             : fmt::format("{} to {}", settings.min_nodes, settings.max_nodes);
@@ -173,9 +174,11 @@ std::string containment_text(const LaunchPlan& plan) {
 std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
                                           const agent::SavedProcessState& saved) {
     NodeFacts facts;
-    facts.job = plan.job.value().empty() ? JobId(std::string{kRandom}) : plan.job;
-    facts.tracked_run =
-        plan.job.value().empty() ? std::string{kRandom} : tracked_run_of(plan, plan.job);
+    facts.job =
+        plan.identity().job.value().empty() ? JobId(std::string{kRandom}) : plan.identity().job;
+    facts.tracked_run = plan.identity().job.value().empty()
+                            ? std::string{kRandom}
+                            : tracked_run_of(plan, plan.identity().job);
     facts.hostname = host_name();
     if (!plan.log_dir.empty()) {
         facts.log_dir = fmt::format("{}/{}_{}", plan.log_dir, facts.job.value(), kRandom);
@@ -190,15 +193,17 @@ std::vector<agent::WorkerSpec> workers_of(const LaunchPlan& plan,
     }
     rdzv::Start row;
     row.generation = Generation(1);
-    row.world_size = plan.slots;
-    row.role_world_size = plan.slots;
-    row.max_restarts = plan.settings.max_restarts;
-    const std::string own = plan.local_addr.empty() ? "127.0.0.1" : plan.local_addr;
-    const StoreAddress store = plan.is_store_at_rendezvous
+    row.world_size = plan.identity().slots;
+    row.role_world_size = plan.identity().slots;
+    row.max_restarts = plan.identity().settings.max_restarts;
+    const std::string own =
+        plan.agent.supervisor.store_host.empty() ? "127.0.0.1" : plan.agent.supervisor.store_host;
+    const StoreAddress store = plan.agent.supervisor.is_store_at_rendezvous
                                    ? StoreAddress{plan.endpoint_host, plan.endpoint_port}
                                    : StoreAddress{own, plan.master_port};
     const std::string address = plan.is_single_node ? "127.0.0.1" : "";
-    return agent::start_of(agent::WorkerGroup(row, plan.slots), options, store, address).workers;
+    return agent::start_of(agent::WorkerGroup(row, plan.identity().slots), options, store, address)
+        .workers;
 }
 
 std::string cpus_text(const LaunchPlan& plan, const agent::WorkerSpec& worker) {
@@ -207,42 +212,45 @@ std::string cpus_text(const LaunchPlan& plan, const agent::WorkerSpec& worker) {
     }
     const auto index = static_cast<std::size_t>(worker.local_rank.value());
     return fmt::format("  CPUs     {}\n  near     NUMA node {}\n", number_ranges(worker.cpus),
-                       plan.placement[index].numa_node);
+                       plan.agent.supervisor.placement[index].numa_node);
 }
 
 std::string terminal_text(const LaunchPlan& plan) {
-    if (!plan.debug_rank) {
+    const std::optional<agent::Debugging>& debugging = plan.agent.supervisor.debugging;
+    if (!debugging) {
         return {};
     }
-    return fmt::format("terminal rank {}{}\n", *plan.debug_rank,
-                       plan.is_debug_asked ? ", the others write to their logs only" : "");
+    return fmt::format("terminal rank {}{}\n", debugging->rank.value(),
+                       debugging->is_asked ? ", the others write to their logs only" : "");
 }
 
 std::string prepare_text(const LaunchPlan& plan) {
-    if (plan.prepare_command.empty()) {
+    if (plan.agent.prepare_command.empty()) {
         return {};
     }
-    return fmt::format("prepare  once {}: {}\n",
-                       plan.is_prepared_once ? "for the job" : "on each node",
-                       plan.prepare_command);
+    return fmt::format(
+        "prepare  once {}: {}\n",
+        plan.identity().prepares == rdzv::Prepares::Job ? "for the job" : "on each node",
+        plan.agent.prepare_command);
 }
 
 std::string notify_text(const LaunchPlan& plan) {
-    return plan.notify ? fmt::format("notices  to {}\n", agent::name_of(*plan.notify)) : "";
+    return plan.agent.notify ? fmt::format("notices  to {}\n", agent::name_of(*plan.agent.notify))
+                             : "";
 }
 
 std::string warm_text(const LaunchPlan& plan) {
     constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
-    if (plan.warm_modules.empty() && !plan.learns_warm_modules) {
+    if (plan.agent.warm.modules.empty() && !plan.agent.warm.learns) {
         return {};
     }
-    if (!plan.warm_program.empty()) {
+    if (!plan.agent.warm.program.empty()) {
         return fmt::format("standbys {}, once a worker has told that {} uses ddprun::run()\n",
-                           plan.slots, plan.warm_program);
+                           plan.identity().slots, plan.agent.warm.program);
     }
-    std::string text = fmt::format("standbys {}, each with ", plan.slots);
-    text += plan.learns_warm_modules ? std::string("what the first worker imports")
-                                     : fmt::format("{}", fmt::join(plan.warm_modules, ", "));
+    std::string text = fmt::format("standbys {}, each with ", plan.identity().slots);
+    text += plan.agent.warm.learns ? std::string("what the first worker imports")
+                                   : fmt::format("{}", fmt::join(plan.agent.warm.modules, ", "));
     text +=
         fmt::format("; with torch about {} MiB each", agent::kStandbyWithTorchBytes / kMebibyte);
     if (const std::optional<MemoryRoom> room = read_memory_room()) {
@@ -265,9 +273,11 @@ std::string dry_run_text(const LaunchPlan& plan, const agent::SavedProcessState&
     std::string text = fmt::format(
         "nothing is started: --dry-run\n\njob      {}\nmeeting  {}\nlogs     {}\nworkers  {} on "
         "this node, contained by {}\n{}{}{}{}\nenvironment of each\n",
-        plan.job.value().empty() ? kRandom : std::string_view{plan.job.value()}, meeting_text(plan),
-        plan.log_dir.empty() ? "none" : plan.log_dir, plan.slots, containment_text(plan),
-        terminal_text(plan), prepare_text(plan), notify_text(plan), warm_text(plan));
+        plan.identity().job.value().empty() ? kRandom
+                                            : std::string_view{plan.identity().job.value()},
+        meeting_text(plan), plan.log_dir.empty() ? "none" : plan.log_dir, plan.identity().slots,
+        containment_text(plan), terminal_text(plan), prepare_text(plan), notify_text(plan),
+        warm_text(plan));
     for (const Pair& entry : workers.front().environment) {
         if (is_everywhere(workers, entry)) {
             text += fmt::format("  {}={}\n", entry.first, shown(plan, entry));

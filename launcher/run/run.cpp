@@ -75,7 +75,8 @@ public:
                 return kExitUsage;
             }
         }
-        job_ = plan_.job.value().empty() ? JobId(fmt::format("{:016x}", rng_.next())) : plan_.job;
+        job_ = plan_.identity().job.value().empty() ? JobId(fmt::format("{:016x}", rng_.next()))
+                                                    : plan_.identity().job;
         Result<std::unique_ptr<rdzv::Link>> link =
             plan_.is_single_node ? local_link() : remote_link();
         if (!link) {
@@ -99,7 +100,8 @@ public:
                 "warning: --watch preload needs futex_waitv (Linux 5.16, and a sandbox that allows "
                 "it): deaths are noticed when the process is gone");
         }
-        agent_ = std::make_unique<agent::Agent>(io_, agent_options(), std::move(*link));
+        agent_ = std::make_unique<agent::Agent>(io_, agent_options(), keeper_options(),
+                                                std::move(*link));
         for (const std::string& note : notes_) {
             agent_->say(note);
         }
@@ -269,7 +271,6 @@ private:
         facts.process = fmt::format("{:016x}", rng_.next());
         log_root_ = log_dir_of(plan_, job_, rng_.next());
         facts.log_dir = log_root_;
-        facts.keeper_path = keeper_path_;
         facts.preload_path = preload_path_;
         if (Result<std::string> start = python_start_of(plan_)) {
             facts.python_start = *std::move(start);
@@ -280,7 +281,7 @@ private:
             facts.addresses = interface_addresses();
             facts.fingerprint = fingerprint();
         }
-        if (plan_.learns_warm_modules && plan_.warm_program.empty()) {
+        if (plan_.agent.warm.learns && plan_.agent.warm.program.empty()) {
             facts.learned = learned_imports();
             if (!facts.learned.problem.empty()) {
                 notes_.push_back(facts.learned.problem);
@@ -291,9 +292,16 @@ private:
         return options_of_agent(plan_, facts, saved_, limits_);
     }
 
+    agent::KeeperOptions keeper_options() const {
+        return {.path = keeper_path_,
+                .containment = plan_.containment,
+                .limits = limits_,
+                .saved_state = saved_};
+    }
+
     /// What other nodes may differ in.
     rdzv::Fingerprint fingerprint() const {
-        if (plan_.settings.same == rdzv::Sameness::Off) {
+        if (plan_.identity().settings.same == rdzv::Sameness::Off) {
             return {};
         }
         FingerprintPlaces places;
@@ -332,7 +340,7 @@ private:
                                     : cause == agent::LeaveCause::Notice ? Departure::ThisNode
                                                                          : Departure::WholeJob;
         return choose_requeue(*plan_.place, {.departure = departure,
-                                             .nodes_min = plan_.settings.min_nodes,
+                                             .nodes_min = plan_.identity().settings.min_nodes,
                                              .most = plan_.requeues});
     }
 
@@ -392,7 +400,7 @@ private:
 /// What is one of several on its node, and not the first, ends as the first one does.
 int follow(const LaunchPlan& plan, const std::string& path) {
     // The first one is asked to leave, too, and knows better when that is done.
-    for (const int number : plan.signals_to_handle) {
+    for (const int number : plan.agent.signals_to_handle) {
         signal(number, SIG_IGN);
     }
     const Result<int> code = follow_first_task(
@@ -407,8 +415,9 @@ int follow(const LaunchPlan& plan, const std::string& path) {
 }
 
 int launch(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
-    raise_open_files(kOtherDescriptors + static_cast<std::size_t>(plan.settings.max_nodes) *
-                                             static_cast<std::size_t>(plan.slots));
+    raise_open_files(kOtherDescriptors +
+                     static_cast<std::size_t>(plan.identity().settings.max_nodes) *
+                         static_cast<std::size_t>(plan.identity().slots));
     Launch one(plan, saved);
     return one.run();
 }

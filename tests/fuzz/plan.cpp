@@ -76,13 +76,13 @@ bool is_one_line(std::string_view text) {
 /// What an agent with this plan sends first.
 rdzv::Join join_of(const LaunchPlan& plan) {
     rdzv::Join join;
-    join.job = plan.job.value().empty() ? JobId("random") : plan.job;
-    join.node = NodeId(plan.node_id.empty() ? "derived" : plan.node_id);
-    join.slots = plan.slots;
-    join.role = plan.role;
-    join.node_rank = plan.node_rank;
-    join.store = {plan.local_addr, plan.master_port};
-    join.settings = plan.settings;
+    join.job = plan.identity().job.value().empty() ? JobId("random") : plan.identity().job;
+    join.node = plan.identity().node.value().empty() ? NodeId("derived") : plan.identity().node;
+    join.slots = plan.identity().slots;
+    join.role = plan.identity().role;
+    join.node_rank = plan.identity().node_rank;
+    join.store = {plan.agent.supervisor.store_host, plan.master_port};
+    join.settings = plan.identity().settings;
     return join;
 }
 
@@ -91,19 +91,22 @@ void check_plan(const LaunchPlan& plan) {
     const Result<rdzv::AgentMessage> arrived = rdzv::decode_agent_message(rdzv::encode(join), {});
     DDP_CHECK(arrived.has_value(), arrived.has_value() ? std::string() : arrived.error().what);
     DDP_CHECK(*arrived == join, rdzv::encode(join));
-    DDP_CHECK(rdzv::are_sizes_sound(plan.settings), rdzv::nnodes_of(plan.settings));
-    DDP_CHECK(!plan.node_rank || *plan.node_rank < plan.settings.max_nodes,
-              plan.node_rank.value_or(0));
-    DDP_CHECK(plan.settings.failure_grace <= plan.settings.shutdown_timeout);
+    DDP_CHECK(rdzv::are_sizes_sound(plan.identity().settings),
+              rdzv::nnodes_of(plan.identity().settings));
+    DDP_CHECK(!plan.identity().node_rank ||
+                  *plan.identity().node_rank < plan.identity().settings.max_nodes,
+              plan.identity().node_rank.value_or(0));
+    DDP_CHECK(plan.identity().settings.failure_grace <= plan.identity().settings.shutdown_timeout);
     DDP_CHECK(plan.is_single_node || plan.endpoint_port != 0, plan.endpoint_host);
     DDP_CHECK(plan.is_single_node || is_one_line(plan.endpoint_host), plan.endpoint_host);
     DDP_CHECK(plan.is_single_node == plan.endpoint_host.empty(), plan.endpoint_host);
-    DDP_CHECK(!plan.is_single_node || plan.settings.max_nodes == 1, plan.settings.max_nodes);
+    DDP_CHECK(!plan.is_single_node || plan.identity().settings.max_nodes == 1,
+              plan.identity().settings.max_nodes);
     DDP_CHECK(plan.log_dir.empty() || plan.log_dir.front() == '/', plan.log_dir);
-    DDP_CHECK(!plan.command.empty() &&
-              MadeUpSurroundings().is_executable_file(plan.command.front()));
-    for (const auto& [rank, console] : plan.console) {
-        DDP_CHECK(rank >= 0 && rank < plan.slots, rank, plan.slots);
+    DDP_CHECK(!plan.agent.supervisor.command.empty() &&
+              MadeUpSurroundings().is_executable_file(plan.agent.supervisor.command.front()));
+    for (const auto& [rank, console] : plan.agent.output.console) {
+        DDP_CHECK(rank >= 0 && rank < plan.identity().slots, rank, plan.identity().slots);
     }
 }
 

@@ -83,7 +83,8 @@ TEST_CASE("a failure is reported while the disk holds up the last words, which f
         };
         auto owned = std::make_unique<TestLink>(io, on_message);
         link = owned.get();
-        Agent agent(io, options_for(dir, kScript, console.get()), std::move(owned));
+        Agent agent(io, options_for(dir, kScript, console.get()), keeper_for_tests(),
+                    std::move(owned));
         REQUIRE(agent
                     .start([&](int code) {
                         exit_code = code;
@@ -131,7 +132,7 @@ TEST_CASE("a verdict that waits for readers of the logs counts though the link g
     };
     auto owned = std::make_unique<TestLink>(io, on_message);
     link = owned.get();
-    Agent agent(io, std::move(options), std::move(owned));
+    Agent agent(io, std::move(options), keeper_for_tests(), std::move(owned));
     REQUIRE(agent
                 .start([&](int code) {
                     exit_code = code;

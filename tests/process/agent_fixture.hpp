@@ -63,10 +63,13 @@ inline AgentOptions options_for(const test::TempDir& dir, const std::string& scr
     options.output.console = {{0, {.shows_stdout = false, .shows_stderr = false}}};
     options.output.console_out = console;
     options.output.console_err = console;
-    options.keeper.path = test::Cluster::program("ddprun-keeper");
-    options.keeper.containment = wanted_containment();
-    options.keeper.saved_state = SavedProcessState::capture();
     return options;
+}
+
+inline KeeperOptions keeper_for_tests() {
+    return {.path = test::Cluster::program("ddprun-keeper"),
+            .containment = wanted_containment(),
+            .saved_state = SavedProcessState::capture()};
 }
 
 }  // namespace ddprun::agent

@@ -50,8 +50,9 @@ TEST_CASE("beats go on while the kernel holds up the sweep of /proc") {
     const UniqueFd keeper = make_fifo(dir / "keeper");
     REQUIRE(::setenv("KEEPER", (dir / "keeper").c_str(), 1) == 0);
     AgentOptions options = options_for(dir, kScript, console.get());
-    options.keeper.containment = ContainmentLevel::Keeper;
-    options.keeper.proc = dir / "proc";
+    KeeperOptions watched = keeper_for_tests();
+    watched.containment = ContainmentLevel::Keeper;
+    watched.proc = dir / "proc";
     options.supervisor.identity.settings.hang_timeout = Milliseconds(200);
 
     int exit_code = -1;
@@ -81,7 +82,7 @@ TEST_CASE("beats go on while the kernel holds up the sweep of /proc") {
         };
         auto owned = std::make_unique<TestLink>(io, on_message);
         link = owned.get();
-        Agent agent(io, std::move(options), std::move(owned));
+        Agent agent(io, std::move(options), std::move(watched), std::move(owned));
         // Opening a FIFO for writing waits until somebody reads it.
         const auto hold_up = [&](const std::string& path) {
             const UniqueFd fifo(::open(path.c_str(), O_WRONLY | O_CLOEXEC));

@@ -95,11 +95,14 @@ AgentOptions options_for(const test::TempDir& dir, const Limits& limits, int con
     options.output.log_root = dir / "logs";
     options.output.console_out = console;
     options.output.console_err = console;
-    options.keeper.path = test::Cluster::program("ddprun-keeper");
-    options.keeper.containment = wanted_containment();
-    options.keeper.limits = limits;
-    options.keeper.saved_state = SavedProcessState::capture();
     return options;
+}
+
+KeeperOptions keeper_for(const Limits& limits) {
+    return {.path = test::Cluster::program("ddprun-keeper"),
+            .containment = wanted_containment(),
+            .limits = limits,
+            .saved_state = SavedProcessState::capture()};
 }
 
 }  // namespace
@@ -123,7 +126,8 @@ TEST_CASE("a thousand restarts leave no descriptor, no thread, no memory and no 
     {
         boost::asio::io_context io(1);
         auto link = std::make_unique<launcher::LocalLink>(io, JobId("restarts"), limits, Rng(1));
-        Agent agent(io, options_for(dir, limits, console.get()), std::move(link));
+        Agent agent(io, options_for(dir, limits, console.get()), keeper_for(limits),
+                    std::move(link));
         REQUIRE(agent
                     .start([&](int code) {
                         exit_code = code;
@@ -185,7 +189,7 @@ TEST_CASE("no generation starts beside a process of the last one that nothing ca
         boost::asio::io_context io(1);
         boost::asio::posix::stream_descriptor told(io, ::dup(pids.get()));
         auto link = std::make_unique<launcher::LocalLink>(io, JobId("restarts"), limits, Rng(1));
-        Agent agent(io, std::move(options), std::move(link));
+        Agent agent(io, std::move(options), keeper_for(limits), std::move(link));
         REQUIRE(agent
                     .start([&](int code) {
                         exit_code = code;

@@ -45,7 +45,7 @@ std::string said(AgentOptions options, const std::string& words, UniqueFd consol
     };
     auto owned = std::make_unique<TestLink>(io, on_message);
     link = owned.get();
-    Agent agent(io, std::move(options), std::move(owned));
+    Agent agent(io, std::move(options), keeper_for_tests(), std::move(owned));
     const std::function<void()> read = [&] {
         told.async_read_some(boost::asio::buffer(piece),
                              [&](const boost::system::error_code& end, std::size_t count) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 const Limits kLimits;
 
-GpuMemoryWatch watch_of(GpuMemory before) {
+GpuMemoryWatch watch_of(GpuBytes before) {
     GpuMemoryWatch watch(kLimits);
     watch.remember(std::move(before));
     return watch;
@@ -23,10 +23,10 @@ GpuMemoryWatch watch_of(GpuMemory before) {
 }  // namespace
 
 TEST_CASE("GPU memory is asked and answered in one text") {
-    const GpuMemory memory{{0, 1024}, {3, 0}, {7, ~std::uint64_t{0}}};
+    const GpuBytes memory{{0, 1024}, {3, 0}, {7, ~std::uint64_t{0}}};
     CHECK(text_of(memory) == "0:1024 3:0 7:18446744073709551615");
     CHECK(gpu_memory_from(text_of(memory)) == memory);
-    CHECK(gpu_memory_from("") == GpuMemory{});
+    CHECK(gpu_memory_from("") == GpuBytes{});
     for (const char* text : {"0", "0:", ":1", "0:1,1:2", "0:1  1:2", "0:-1", "0:1 0:2", "x:1",
                              "0:18446744073709551616", " 0:1"}) {
         CAPTURE(text);
@@ -38,7 +38,7 @@ TEST_CASE("GPU memory is freed once each GPU has no more in use than before, and
     GpuMemoryWatch watch = watch_of({{0, kGiB}, {1, 0}});
     CHECK(watch.can_tell());
     CHECK(watch.allowed() ==
-          GpuMemory{{0, kGiB + kLimits.gpu_memory_slack}, {1, kLimits.gpu_memory_slack}});
+          GpuBytes{{0, kGiB + kLimits.gpu_memory_slack}, {1, kLimits.gpu_memory_slack}});
     CHECK_FALSE(watch.is_freed({{0, kGiB}, {1, kGiB}}));
     CHECK_FALSE(watch.is_freed({{0, kGiB + kLimits.gpu_memory_slack + 1}, {1, 0}}));
     CHECK(watch.is_freed({{0, kGiB + kLimits.gpu_memory_slack}, {1, kLimits.gpu_memory_slack}}));

@@ -62,15 +62,15 @@ const Variables kLsf = {
 TEST_CASE("pbsdsh needs no flags: nodes, rank, endpoint and name are the job's") {
     const LaunchPlan first = pbs_task(0).plan();
     CHECK(first.takes_place);
-    CHECK(first.settings.max_nodes == 2);
+    CHECK(first.identity().settings.max_nodes == 2);
     CHECK(first.endpoint_host == "gpu01");
     CHECK(first.endpoint_port == 23000 + 1399);
-    CHECK(first.node_rank == 0);
-    CHECK(first.job == JobId{"1399"});
+    CHECK(first.identity().node_rank == 0);
+    CHECK(first.identity().job == JobId{"1399"});
     REQUIRE_FALSE(first.notes.empty());
     CHECK(first.notes[0] == "pbs job 1399: 2 nodes, endpoint gpu01:24399");
     const LaunchPlan second = pbs_task(1).plan();
-    CHECK(second.node_rank == 1);
+    CHECK(second.identity().node_rank == 1);
     CHECK(second.endpoint_host == "gpu01");
     CHECK(second.notes.empty());
     // Flags first.
@@ -89,8 +89,8 @@ TEST_CASE("PBS's job script is told the line that starts all nodes") {
           "(--standalone for this node alone)");
     const Node one = {"gpu01", kPbs, {{kNodeFile, "gpu01\ngpu01\n"}}};
     CHECK(one.plan().is_single_node);
-    CHECK(one.plan().job == JobId{"1399"});
-    CHECK(one.plan().slots == 1);
+    CHECK(one.plan().identity().job == JobId{"1399"});
+    CHECK(one.plan().identity().slots == 1);
 }
 
 TEST_CASE("a pbsdsh that starts several on a node is refused") {
@@ -109,11 +109,11 @@ TEST_CASE("mpirun in a job of PBS: nodes and endpoint are the job's, processes m
     node.variables = with(node.variables, mpi);
     const LaunchPlan plan = node.plan();
     CHECK(plan.endpoint_host == "gpu01");
-    CHECK(plan.node_rank == 1);
-    CHECK(plan.job == JobId{"1399"});
+    CHECK(plan.identity().node_rank == 1);
+    CHECK(plan.identity().job == JobId{"1399"});
     CHECK(plan.place->tasks_here == 2);
     CHECK(plan.place->task_here == 1);
-    CHECK(plan.slots == 2);
+    CHECK(plan.identity().slots == 2);
     // Cray's, which has no variable for its own name.
     node.variables = with(
         pbs_task(0).variables,
@@ -144,7 +144,7 @@ TEST_CASE("a node that PBS does not tell the others of asks for them") {
 TEST_CASE("each job of an array of PBS has its own name and port") {
     Node node = pbs_task(0);
     node.variables["PBS_JOBID"] = "1399[7].login01";
-    CHECK(node.plan().job == JobId{"1399.7"});
+    CHECK(node.plan().identity().job == JobId{"1399.7"});
     CHECK(node.plan().endpoint_port == 23000 + 1406);
 }
 
@@ -159,7 +159,7 @@ TEST_CASE("Grid Engine's job script is told a line with all that other nodes do 
     CHECK(one.plan().is_single_node);
     CHECK(one.plan().notes[0] == "sge job 453717: 1 node");
     Node array = {"qb3-id14", with(kSge, {{"PE_HOSTFILE", ""}, {"SGE_TASK_ID", "3"}})};
-    CHECK(array.plan().job == JobId{"453717.3"});
+    CHECK(array.plan().identity().job == JobId{"453717.3"});
     array.variables["RESTARTED"] = "1";
     CHECK(array.plan().notes[0] == "sge job 453717.3: 1 node, started again 1 time");
 }
@@ -176,11 +176,11 @@ TEST_CASE("other nodes of Grid Engine are not told the first") {
 TEST_CASE("blaunch needs no flags where LSF gives each host one slot") {
     const Variables task = {{"LSB_MCPU_HOSTS", "grid03 1 grid05 1"}, {"LSF_PM_TASKID", "2"}};
     const LaunchPlan plan = Node{"grid05", with(kLsf, task)}.plan();
-    CHECK(plan.settings.max_nodes == 2);
-    CHECK(plan.node_rank == 1);
+    CHECK(plan.identity().settings.max_nodes == 2);
+    CHECK(plan.identity().node_rank == 1);
     CHECK(plan.endpoint_host == "grid03");
     CHECK(plan.endpoint_port == 23748);
-    CHECK(plan.job == JobId{"748"});
+    CHECK(plan.identity().job == JobId{"748"});
     CHECK(Node{"grid03", with(kLsf, {{"LSB_MCPU_HOSTS", "grid03 1 grid05 1"}})}.refusal() ==
           "lsf job 748 has 2 nodes, and this is started on one of them only; start ddprun on each: "
           "blaunch ddprun ... (--standalone for this node alone)");
@@ -191,8 +191,8 @@ TEST_CASE("LSF's slots are no nodes") {
     CHECK_THAT(Node({"grid01", kLsf}).refusal(), Catch::Contains(line));
     // By that line the third task is on the third host.
     const LaunchPlan third = Node{"grid01", with(kLsf, {{"LSF_PM_TASKID", "3"}})}.plan();
-    CHECK(third.settings.max_nodes == 3);
-    CHECK(third.node_rank == 2);
+    CHECK(third.identity().settings.max_nodes == 3);
+    CHECK(third.identity().node_rank == 2);
     CHECK(Node{"grid01", with(kLsf, {{"LSF_PM_TASKID", "4"}})}.refusal() ==
           "lsf job 748 has 2 tasks on this node, and each does not know which one it is; one "
           "ddprun starts all workers of a node: " +
@@ -201,7 +201,7 @@ TEST_CASE("LSF's slots are no nodes") {
     const Variables unset = {{"LSB_MCPU_HOSTS", ""}, {"LSF_PM_TASKID", "2"}};
     const std::map<std::string, std::string> file = {
         {kLsf.at("LSB_DJOB_HOSTFILE"), "grid03\ngrid05\n"}};
-    CHECK(Node{"grid05", with(kLsf, unset), file}.plan().settings.max_nodes == 2);
+    CHECK(Node{"grid05", with(kLsf, unset), file}.plan().identity().settings.max_nodes == 2);
 }
 
 TEST_CASE("variables of LSF that cannot be read are refused") {
@@ -213,5 +213,6 @@ TEST_CASE("variables of LSF that cannot be read are refused") {
           "lsf job 748: LSB_MCPU_HOSTS is not set, so that nobody knows its nodes" + kWayOut);
     CHECK(Node{"grid03", with(kLsf, {{"LSB_JOBINDEX", "2"}, {"LSB_MCPU_HOSTS", "grid03 8"}})}
               .plan()
+              .identity()
               .job == JobId{"748.2"});
 }

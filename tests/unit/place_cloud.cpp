@@ -54,19 +54,19 @@ Node pod(int index, const std::string& domain = "headless-svc.site.org") {
 
 TEST_CASE("AWS Batch needs no flags: the main node's address is where nodes meet") {
     const LaunchPlan main = Node{"ip-10-0-64-45.site.org", kBatchMain}.plan();
-    CHECK(main.settings.max_nodes == 2);
-    CHECK(main.node_rank == 0);
+    CHECK(main.identity().settings.max_nodes == 2);
+    CHECK(main.identity().node_rank == 0);
     CHECK(main.endpoint_host == "ip-10-0-64-45.site.org");
-    CHECK(main.job == JobId{"a7182d0e-7e9e-44a1-8417-3b7d8dac9a42"});
+    CHECK(main.identity().job == JobId{"a7182d0e-7e9e-44a1-8417-3b7d8dac9a42"});
     REQUIRE_FALSE(main.notes.empty());
     CHECK_THAT(main.notes[0],
                Catch::StartsWith("aws batch job a7182d0e-7e9e-44a1-8417-3b7d8dac9a42: 2 nodes, "
                                  "endpoint ip-10-0-64-45.site.org:"));
     const LaunchPlan child = Node{"ip-10-0-64-46.site.org", kBatchChild}.plan();
-    CHECK(child.node_rank == 1);
+    CHECK(child.identity().node_rank == 1);
     CHECK(child.endpoint_host == "10.0.64.45");
     CHECK(child.endpoint_port == main.endpoint_port);
-    CHECK(child.job == main.job);
+    CHECK(child.identity().job == main.identity().job);
     CHECK(Node{"a", with(kBatchMain, {{"AWS_BATCH_JOB_ATTEMPT", "3"}})}.plan().notes[0].ends_with(
         ", started again 2 times"));
     CHECK(Node{"a", with(kBatchChild, {{"AWS_BATCH_JOB_NODE_INDEX", "2"}})}.refusal() ==
@@ -80,10 +80,10 @@ TEST_CASE("AWS Batch needs no flags: the main node's address is where nodes meet
 
 TEST_CASE("SageMaker needs no flags: hosts are those of resourceconfig.json") {
     const LaunchPlan second = sagemaker("algo-2").plan();
-    CHECK(second.settings.max_nodes == 3);
-    CHECK(second.node_rank == 1);
+    CHECK(second.identity().settings.max_nodes == 3);
+    CHECK(second.identity().node_rank == 1);
     CHECK(second.endpoint_host == "algo-1");
-    CHECK(second.job == JobId{"test-job"});
+    CHECK(second.identity().job == JobId{"test-job"});
     CHECK(sagemaker("algo-1").plan().notes[0] ==
           "sagemaker job test-job: 3 nodes, endpoint algo-1:23000");
     // The whole file: with 300 hosts it has more than a page.
@@ -93,7 +93,7 @@ TEST_CASE("SageMaker needs no flags: hosts are those of resourceconfig.json") {
         hosts += R"(, "algo-)" + std::to_string(i) + '"';
     }
     many.files[kResources] = R"({"current_host": "algo-1", "hosts": [)" + hosts + "]}";
-    CHECK(many.plan().settings.max_nodes == 300);
+    CHECK(many.plan().identity().settings.max_nodes == 300);
 }
 
 TEST_CASE("a resourceconfig.json that cannot be read is refused") {
@@ -123,7 +123,7 @@ TEST_CASE("a pod of an Indexed Job asks for what Kubernetes does not tell") {
           "--rdzv-endpoint, or --nnodes 1 if that is meant");
     const LaunchPlan plan =
         pod(1).plan("--nnodes 2 --rdzv-id j --rdzv-endpoint example-job-0.headless-svc");
-    CHECK(plan.settings.max_nodes == 2);
+    CHECK(plan.identity().settings.max_nodes == 2);
     CHECK(plan.endpoint_host == "example-job-0.headless-svc");
     CHECK(pod(1).plan("--standalone").is_single_node);
     // As Kubeflow's PyTorchJob and TrainJob do.

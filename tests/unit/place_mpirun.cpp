@@ -59,7 +59,7 @@ TEST_CASE("mpirun on one machine: the first process starts the workers of all") 
         const LaunchPlan first = plan_of("", on_one_node(variables, "0"));
         CHECK(first.takes_place);
         CHECK(first.is_single_node);
-        CHECK(first.slots == 4);
+        CHECK(first.identity().slots == 4);
         CHECK(first.place->tasks_here == 4);
         CHECK(first.place->task_here == 0);
         CHECK_FALSE(first.place->tasks_id.empty());
@@ -72,7 +72,7 @@ TEST_CASE("mpirun on one machine: the first process starts the workers of all") 
     const LaunchPlan alone =
         plan_of("", with(on_one_node(kOpenMpi4, "0"),
                          {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_SIZE", "1"}}));
-    CHECK(alone.slots == 1);
+    CHECK(alone.identity().slots == 1);
     CHECK(alone.place->tasks_here == 1);
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("srun's own variables of MPI change nothing") {
                             {"SLURMD_NODENAME", "gpu-02"}};
     const LaunchPlan plan = plan_of("", with(step, kSrunPmi2));
     CHECK(plan.endpoint_host == "gpu-01");
-    CHECK(plan.node_rank == 1);
+    CHECK(plan.identity().node_rank == 1);
 }
 
 TEST_CASE("mpirun in a job of Slurm: nodes and endpoint are the job's") {
@@ -161,15 +161,15 @@ TEST_CASE("mpirun in a job of Slurm: nodes and endpoint are the job's") {
                            {"OMPI_COMM_WORLD_RANK", "0"}};
     const LaunchPlan first =
         plan_of("", with(with(kOpenMpi4, with(job, mpi)), {{"SLURMD_NODENAME", "gpu-01"}}));
-    CHECK(first.node_rank == 0);
-    CHECK(first.job == JobId{"42"});
+    CHECK(first.identity().node_rank == 0);
+    CHECK(first.identity().job == JobId{"42"});
     CHECK(first.notes[0] == "slurm job 42: 2 nodes, endpoint gpu-01:23042");
     const Variables step = {{"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NODELIST", "gpu-02"},
                             {"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"},
                             {"SLURMD_NODENAME", "gpu-02"}, {"OMPI_COMM_WORLD_RANK", "1"}};
     const LaunchPlan second = plan_of("", with(with(kOpenMpi4, with(job, mpi)), step));
-    CHECK(second.node_rank == 1);
-    CHECK(second.job == first.job);
+    CHECK(second.identity().node_rank == 1);
+    CHECK(second.identity().job == first.identity().job);
     CHECK(second.endpoint_host == "gpu-01");
     CHECK(second.endpoint_port == first.endpoint_port);
 }

@@ -70,22 +70,22 @@ TEST_CASE("srun needs no flags: nodes, rank, endpoint, GPUs and name are the ste
                                                      {"CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7"},
                                                      {"SLURM_NODEID", "0"}}));
     CHECK(plan.takes_place);
-    CHECK(plan.settings.min_nodes == 2);
-    CHECK(plan.settings.max_nodes == 2);
+    CHECK(plan.identity().settings.min_nodes == 2);
+    CHECK(plan.identity().settings.max_nodes == 2);
     CHECK_FALSE(plan.is_single_node);
     CHECK(plan.endpoint_host == "gpu-01");
     CHECK(plan.endpoint_port == 23042);
-    CHECK(plan.node_rank == 0);
-    CHECK(plan.job == JobId{"42.0"});
-    CHECK(plan.slots == 8);
+    CHECK(plan.identity().node_rank == 0);
+    CHECK(plan.identity().job == JobId{"42.0"});
+    CHECK(plan.identity().slots == 8);
     REQUIRE(!plan.notes.empty());
     CHECK(plan.notes[0] == "slurm job 42.0: 2 nodes, endpoint gpu-01:23042, 8 GPUs here");
 
     const LaunchPlan second =
         plan_of("", with(kStep, {{"SLURM_NODEID", "1"}, {"SLURMD_NODENAME", "gpu-02"}}));
-    CHECK(second.node_rank == 1);
+    CHECK(second.identity().node_rank == 1);
     CHECK(second.endpoint_host == "gpu-01");
-    CHECK(second.slots == 1);
+    CHECK(second.identity().slots == 1);
     CHECK(second.notes.empty());  // The first node speaks for all.
 }
 
@@ -95,24 +95,24 @@ TEST_CASE("of an allocation of N+K nodes K are spares") {
                                          {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"}});
     const LaunchPlan plan = plan_of("--spare-nodes 1", three);
     CHECK(plan.takes_place);
-    CHECK(plan.settings.min_nodes == 2);
-    CHECK(plan.settings.max_nodes == 2);
+    CHECK(plan.identity().settings.min_nodes == 2);
+    CHECK(plan.identity().settings.max_nodes == 2);
     REQUIRE(!plan.notes.empty());
     CHECK(plan.notes[0] == "slurm job 42.0: 2 nodes and 1 spare, endpoint gpu-01:23042");
     // The last is none before a node is lost, and knows where they meet.
     const LaunchPlan last = plan_of(
         "", with(three,
                  {{"SLURM_NODEID", "2"}, {"SLURMD_NODENAME", "gpu-03"}, {"PET_SPARE_NODES", "1"}}));
-    CHECK(last.settings.max_nodes == 2);
-    CHECK(last.node_rank == 2);
+    CHECK(last.identity().settings.max_nodes == 2);
+    CHECK(last.identity().node_rank == 2);
     CHECK(last.endpoint_host == "gpu-01");
     // One that trains is several still: it needs the endpoint.
     const LaunchPlan one = plan_of("--spare-nodes 2", three);
-    CHECK(one.settings.max_nodes == 1);
+    CHECK(one.identity().settings.max_nodes == 1);
     CHECK_FALSE(one.is_single_node);
     CHECK(one.notes[0] == "slurm job 42.0: 1 node and 2 spares, endpoint gpu-01:23042");
-    CHECK(plan_of("--spare-nodes 0", three).settings.max_nodes == 3);
-    CHECK(plan_of("--spare-nodes=", three).settings.max_nodes == 3);
+    CHECK(plan_of("--spare-nodes 0", three).identity().settings.max_nodes == 3);
+    CHECK(plan_of("--spare-nodes=", three).identity().settings.max_nodes == 3);
 }
 
 TEST_CASE("more spares than nodes are refused, and without a place they are none") {
@@ -124,7 +124,7 @@ TEST_CASE("more spares than nodes are refused, and without a place they are none
     const std::string at_head = " --rdzv-endpoint head --rdzv-id j --spare-nodes 1";
     for (const LaunchPlan& plan : {plan_of("--nnodes 2" + at_head, kStep),
                                    plan_of("--nnodes 2 --place none" + at_head, kStep)}) {
-        CHECK(plan.settings.max_nodes == 2);
+        CHECK(plan.identity().settings.max_nodes == 2);
         REQUIRE(!plan.warnings.empty());
         CHECK(plan.warnings[0] ==
               "--spare-nodes 1 has no effect beside --nnodes 2: nodes beyond --nnodes are spares "
@@ -149,10 +149,10 @@ TEST_CASE("the port of a Slurm job is below the kernel's own") {
 TEST_CASE("what the user says of workers and names goes with the step's nodes") {
     const LaunchPlan plan = plan_of("--nproc-per-node 3 --rdzv-id mine --max-restarts 2", kStep);
     CHECK(plan.takes_place);
-    CHECK(plan.slots == 3);
-    CHECK(plan.job == JobId{"mine"});
+    CHECK(plan.identity().slots == 3);
+    CHECK(plan.identity().job == JobId{"mine"});
     CHECK(plan.notes[0] == "slurm job 42.0: 2 nodes, endpoint gpu-01:23042");
-    CHECK(plan_of("", with(kStep, {{"PET_NPROC_PER_NODE", "2"}})).slots == 2);
+    CHECK(plan_of("", with(kStep, {{"PET_NPROC_PER_NODE", "2"}})).identity().slots == 2);
 }
 
 TEST_CASE("any size, endpoint, master or rank takes all of them from the user") {
@@ -161,15 +161,15 @@ TEST_CASE("any size, endpoint, master or rank takes all of them from the user") 
     CHECK_FALSE(given.takes_place);
     CHECK(given.endpoint_host == "head");
     CHECK(given.endpoint_port == 1);
-    CHECK_FALSE(given.node_rank);
-    CHECK(given.job == JobId{"j"});
+    CHECK_FALSE(given.identity().node_rank);
+    CHECK(given.identity().job == JobId{"j"});
     CHECK(plan_of("--nnodes 1", kStep).is_single_node);
     CHECK(plan_of("--standalone", kStep).is_single_node);
     CHECK(plan_of("--standalone", kBatch).is_single_node);
     CHECK(plan_of("", with(kStep, {{"PET_NNODES", "1"}})).is_single_node);
     CHECK(plan_of("--nnodes 2 --master-addr h", kStep).endpoint_host == "h");
     CHECK(plan_of("--place none", kStep).is_single_node);
-    CHECK(plan_of("--place none", kStep).slots == 1);
+    CHECK(plan_of("--place none", kStep).identity().slots == 1);
     CHECK_FALSE(plan_of("--place none", kStep).place);
     CHECK(plan_of("", with(kStep, {{"PET_PLACE", "none"}})).is_single_node);
     // An empty variable of a shell script says nothing.
@@ -178,10 +178,10 @@ TEST_CASE("any size, endpoint, master or rank takes all of them from the user") 
 
 TEST_CASE("GPUs are the default of workers where one ddprun runs on a node") {
     const Variables gpus = {{"SLURM_GPUS_ON_NODE", "4"}, {"CUDA_VISIBLE_DEVICES", "0,1,2,3"}};
-    CHECK(plan_of("--standalone", with(kStep, gpus)).slots == 4);
+    CHECK(plan_of("--standalone", with(kStep, gpus)).identity().slots == 4);
     CHECK(plan_of("--standalone", with(kStep, gpus)).notes[0] == "slurm job 42.0: 4 GPUs here");
-    CHECK(plan_of("--standalone", gpus).slots == 1);
-    CHECK(plan_of("--standalone", task_per_gpu("0")).slots == 1);
+    CHECK(plan_of("--standalone", gpus).identity().slots == 1);
+    CHECK(plan_of("--standalone", task_per_gpu("0")).identity().slots == 1);
 }
 
 TEST_CASE("a world of one in a step of several nodes is refused") {
@@ -212,7 +212,7 @@ TEST_CASE("outside a step the line for srun is printed") {
                            {"SLURM_JOB_CPUS_PER_NODE", "8"}};
     const LaunchPlan plan = plan_of("", with(kBatch, one));
     CHECK(plan.is_single_node);
-    CHECK(plan.job == JobId{"42"});
+    CHECK(plan.identity().job == JobId{"42"});
     CHECK(plan.notes[0] == "slurm job 42: 1 node");
     CHECK_THAT(refusal_of("", with(kShell, one)), Catch::Contains("this machine is none"));
 }
@@ -232,21 +232,21 @@ TEST_CASE("the script of a heterogeneous job is told the line for all its groups
           "each: srun --het-group=0-1 --ntasks-per-node=1 ddprun ... (--standalone for this node "
           "alone)");
     // A step has the nodes of all its groups in the usual variables.
-    CHECK(plan_of("", with(kStep, {{"SLURM_HET_SIZE", "2"}})).settings.max_nodes == 2);
+    CHECK(plan_of("", with(kStep, {{"SLURM_HET_SIZE", "2"}})).identity().settings.max_nodes == 2);
 }
 
 TEST_CASE("of a task for each GPU one starts the workers of its node") {
     const LaunchPlan first = plan_of("", task_per_gpu("0"));
     CHECK(first.takes_place);
-    CHECK(first.slots == 8);
+    CHECK(first.identity().slots == 8);
     CHECK(first.place->task_here == 0);
     CHECK(first.place->tasks_here == 8);
-    CHECK(first.settings.max_nodes == 2);
+    CHECK(first.identity().settings.max_nodes == 2);
     const LaunchPlan other = plan_of("", task_per_gpu("7"));
     CHECK(other.place->task_here == 7);
     CHECK(other.notes.size() < first.notes.size());
     // Without GPUs, as many as there are tasks.
-    CHECK(plan_of("", task_per_gpu("0", {{"SLURM_GPUS_ON_NODE", ""}})).slots == 8);
+    CHECK(plan_of("", task_per_gpu("0", {{"SLURM_GPUS_ON_NODE", ""}})).identity().slots == 8);
 }
 
 TEST_CASE("a task that may not use all of its node is refused") {
@@ -266,10 +266,14 @@ TEST_CASE("a torchrun line in a step with a task for each GPU is refused") {
           "node: srun -N2 -n2 --ntasks-per-node=1 --cpus-per-task=6 ddprun ..., which needs "
           "neither --nnodes nor an endpoint");
     // One for each task, or spares: both can be meant.
-    CHECK(plan_of("--nnodes 16 --rdzv-id j --rdzv-endpoint h:1", task_per_gpu("0")).slots == 1);
+    CHECK(plan_of("--nnodes 16 --rdzv-id j --rdzv-endpoint h:1", task_per_gpu("0"))
+              .identity()
+
+              .slots == 1);
     CHECK(plan_of(line, with(kStep, {{"SLURM_STEP_NODELIST", "gpu-[01-03]"},
                                      {"SLURM_STEP_NUM_NODES", "3"},
                                      {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"}}))
+              .identity()
               .settings.max_nodes == 2);
 }
 
@@ -298,13 +302,14 @@ TEST_CASE("Slurm's switches are the topology") {
     const auto key = [](const std::string& address, const std::string& pattern) {
         return plan_of("", with(kStep, {{"SLURM_TOPOLOGY_ADDR", address},
                                         {"SLURM_TOPOLOGY_ADDR_PATTERN", pattern}}))
+            .identity()
             .topology_key;
     };
     CHECK(key("s0.s1.gpu-01", "switch.switch.node") == "s0.s1");
     CHECK(key("s0.127.0.0.1", "switch.node") == "s0");
     CHECK(key("gpu-01.site.org", "node").empty());
     CHECK(key("gpu-01", "switch.node").empty());
-    CHECK(plan_of("--topology rack7", kStep).topology_key == "rack7");
+    CHECK(plan_of("--topology rack7", kStep).identity().topology_key == "rack7");
 }
 
 TEST_CASE("a job that was put back into the queue says how often") {

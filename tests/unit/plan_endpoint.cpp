@@ -66,7 +66,7 @@ TEST_CASE("Debian's entry for a machine's own name means the address that others
 
 TEST_CASE("what the user should know about an endpoint is said in a line each") {
     LaunchPlan plan;
-    plan.settings.max_nodes = 2;
+    plan.identity().settings.max_nodes = 2;
     const rdzv::Endpoint head{"head", 29400};
     const EndpointPlace here = place_of("head", {"10.0.0.7"});
     CHECK(endpoint_notes(plan, head, here).empty());
@@ -77,7 +77,7 @@ TEST_CASE("what the user should know about an endpoint is said in a line each") 
         "warning: head:29400 is a loopback address: only nodes on this machine can join; for "
         "others give an address that they can reach";
     CHECK(endpoint_notes(plan, head, loopback) == Hosts{warning});
-    plan.settings.max_nodes = 1;
+    plan.identity().settings.max_nodes = 1;
     CHECK(endpoint_notes(plan, head, loopback).empty());
     plan.is_insecure = true;
     CHECK(endpoint_notes(plan, head, loopback).empty());

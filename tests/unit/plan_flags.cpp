@@ -31,8 +31,9 @@ TEST_CASE("flags end at the program and all behind it is untouched") {
         const LaunchPlan plan = as_plan(outcome_of(it.arguments));
         Arguments expected = {"/usr/bin/python3", "-u", "train.py"};
         expected.insert(expected.end(), it.behind.begin(), it.behind.end());
-        CHECK(plan.command == expected);
-        CHECK(plan.settings.max_restarts == (it.arguments.front() == "--max-restarts" ? 2 : 0));
+        CHECK(plan.agent.supervisor.command == expected);
+        CHECK(plan.identity().settings.max_restarts ==
+              (it.arguments.front() == "--max-restarts" ? 2 : 0));
     }
 }
 
@@ -58,10 +59,10 @@ TEST_CASE("every long flag has a dashed and an underscored spelling") {
 TEST_CASE("values are given in any of the usual forms and the last one counts") {
     for (const char* flags : {"--max-restarts 4", "--max-restarts=4", "--max_restarts 4",
                               "--max_restarts=4", "--max-restarts 9 --max_restarts=4"}) {
-        CHECK(plan_of(flags).settings.max_restarts == 4);
+        CHECK(plan_of(flags).identity().settings.max_restarts == 4);
     }
     for (const char* flags : {"-t 3", "-t3", "-t=3", "--tee=3", "--tee 3", "-t 0 --tee 3"}) {
-        CHECK(plan_of(flags).console.at(0).is_teed_stdout);
+        CHECK(plan_of(flags).agent.output.console.at(0).is_teed_stdout);
     }
     CHECK(plan_of("--standalone=0 --nnodes 1").is_single_node);
 }
@@ -114,33 +115,35 @@ TEST_CASE("a flag without its value is refused, also when another flag follows")
 
 TEST_CASE("the command line goes before PET variables and these before the default") {
     const Variables three{{"PET_MAX_RESTARTS", "3"}};
-    CHECK(plan_of("").settings.max_restarts == 0);
-    CHECK(plan_of("", three).settings.max_restarts == 3);
-    CHECK(plan_of("--max-restarts 5", three).settings.max_restarts == 5);
-    CHECK(plan_of("--max-restarts 0", three).settings.max_restarts == 0);
-    CHECK(plan_of("", {{"PET_MAX_RESTARTS", ""}}).settings.max_restarts == 0);
-    CHECK(plan_of("", {{"PET_NPROC_PER_NODE", "4"}}).slots == 4);
-    CHECK(plan_of("", {{"PET_FAILURE_GRACE", "1.5"}}).settings.failure_grace == Milliseconds{1500});
+    CHECK(plan_of("").identity().settings.max_restarts == 0);
+    CHECK(plan_of("", three).identity().settings.max_restarts == 3);
+    CHECK(plan_of("--max-restarts 5", three).identity().settings.max_restarts == 5);
+    CHECK(plan_of("--max-restarts 0", three).identity().settings.max_restarts == 0);
+    CHECK(plan_of("", {{"PET_MAX_RESTARTS", ""}}).identity().settings.max_restarts == 0);
+    CHECK(plan_of("", {{"PET_NPROC_PER_NODE", "4"}}).identity().slots == 4);
+    CHECK(plan_of("", {{"PET_FAILURE_GRACE", "1.5"}}).identity().settings.failure_grace ==
+          Milliseconds{1500});
 }
 
 TEST_CASE("a PET variable of a switch is a number, and the command line can turn it off") {
     const Arguments module = {"/usr/bin/python3", "-u", "-m", "train.py"};
     const Arguments script = {"/usr/bin/python3", "-u", "train.py"};
     for (const char* on : {"1", "2", "-1", "01"}) {
-        CHECK(plan_of("", {{"PET_MODULE", on}}).command == module);
+        CHECK(plan_of("", {{"PET_MODULE", on}}).agent.supervisor.command == module);
     }
     for (const char* off : {"0", "00", ""}) {
-        CHECK(plan_of("", {{"PET_MODULE", off}}).command == script);
+        CHECK(plan_of("", {{"PET_MODULE", off}}).agent.supervisor.command == script);
     }
-    CHECK(plan_of("--module=0", {{"PET_MODULE", "1"}}).command == script);
-    CHECK(plan_of("--module=0", {{"PET_MODULE", "true"}}).command == script);
+    CHECK(plan_of("--module=0", {{"PET_MODULE", "1"}}).agent.supervisor.command == script);
+    CHECK(plan_of("--module=0", {{"PET_MODULE", "true"}}).agent.supervisor.command == script);
     CHECK(refusal_of("", {{"PET_STANDALONE", "true"}}) ==
           "PET_STANDALONE=true: must be a whole number; write PET_STANDALONE=1 for on or "
           "PET_STANDALONE=0 for off");
 }
 
 TEST_CASE("variables that torchrun does not read are not read") {
-    CHECK(plan_of("", {{"PET_LOGS_SPECS", "x"}, {"PET_NUMA_BINDING", "node"}}).slots == 1);
+    CHECK(plan_of("", {{"PET_LOGS_SPECS", "x"}, {"PET_NUMA_BINDING", "node"}}).identity().slots ==
+          1);
     CHECK(std::holds_alternative<LaunchPlan>(
         outcome_of({"train.py"}, {{"PET_HELP", "1"}, {"PET_VERSION", "1"}})));
 }

@@ -23,15 +23,16 @@ LaunchPlan plan_in_slurm(const std::string& flags, const Variables& more = {}) {
 }  // namespace
 
 TEST_CASE("a scheduler is known to kill 30 s after its SIGTERM, unless times are given") {
-    CHECK_FALSE(plan_of("").kill_wait);
-    CHECK(plan_in_slurm("").kill_wait == Milliseconds(30000));
-    CHECK(plan_in_slurm("--nnodes 1").kill_wait == Milliseconds(30000));
-    CHECK(plan_of("", {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}).kill_wait == Milliseconds(30000));
-    CHECK_FALSE(plan_in_slurm("--place none").kill_wait);
-    CHECK_FALSE(plan_in_slurm("--shutdown-timeout 90").kill_wait);
-    CHECK_FALSE(plan_in_slurm("--kill-wait 0").kill_wait);
-    CHECK(plan_in_slurm("--kill-wait 120").kill_wait == Milliseconds(120000));
-    CHECK(plan_of("--kill-wait 0.5").kill_wait == Milliseconds(500));
+    CHECK_FALSE(plan_of("").agent.supervisor.kill_wait);
+    CHECK(plan_in_slurm("").agent.supervisor.kill_wait == Milliseconds(30000));
+    CHECK(plan_in_slurm("--nnodes 1").agent.supervisor.kill_wait == Milliseconds(30000));
+    CHECK(plan_of("", {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}).agent.supervisor.kill_wait ==
+          Milliseconds(30000));
+    CHECK_FALSE(plan_in_slurm("--place none").agent.supervisor.kill_wait);
+    CHECK_FALSE(plan_in_slurm("--shutdown-timeout 90").agent.supervisor.kill_wait);
+    CHECK_FALSE(plan_in_slurm("--kill-wait 0").agent.supervisor.kill_wait);
+    CHECK(plan_in_slurm("--kill-wait 120").agent.supervisor.kill_wait == Milliseconds(120000));
+    CHECK(plan_of("--kill-wait 0.5").agent.supervisor.kill_wait == Milliseconds(500));
     CHECK_THAT(refusal_of("--kill-wait soon"), Catch::StartsWith("--kill-wait soon: "));
 }
 
@@ -49,12 +50,12 @@ TEST_CASE("what may say that a node will be taken away is named in one flag") {
     using agent::DrainOnAws;
     using agent::DrainOnCommand;
     using agent::DrainOnFile;
-    CHECK(plan_of("").drain_on.empty());
-    CHECK(plan_of("--drain-on=").drain_on.empty());
+    CHECK(plan_of("").agent.drain_on.empty());
+    CHECK(plan_of("--drain-on=").agent.drain_on.empty());
     const std::vector<agent::DrainSource> all = {
         DrainOnAws{{"169.254.169.254", 80}}, DrainOnFile{"/run/leave"},
         DrainOnFile{"/home/user/leave"}, DrainOnCommand{"a,b"}};
-    CHECK(plan_of("--drain-on aws,file:/run/leave,file:leave,cmd:a,b").drain_on == all);
+    CHECK(plan_of("--drain-on aws,file:/run/leave,file:leave,cmd:a,b").agent.drain_on == all);
     for (const std::string wrong : {"gcp", "", "file:", "file:/run/", "cmd:"}) {
         const std::string given = "--drain-on aws," + wrong;
         CHECK(refusal_of(given) ==
@@ -64,7 +65,8 @@ TEST_CASE("what may say that a node will be taken away is named in one flag") {
 
 TEST_CASE("the metadata server is where AWS's own tools look for it") {
     const auto server = [](const Variables& variables) {
-        return std::get<agent::DrainOnAws>(plan_of("--drain-on aws", variables).drain_on.at(0))
+        return std::get<agent::DrainOnAws>(
+                   plan_of("--drain-on aws", variables).agent.drain_on.at(0))
             .metadata;
     };
     constexpr char kName[] = "AWS_EC2_METADATA_SERVICE_ENDPOINT";

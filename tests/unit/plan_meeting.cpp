@@ -44,8 +44,8 @@ TEST_CASE("several endpoints are daemons of which one leads") {
 }
 
 TEST_CASE("nodes near each other are told by a flag, or by Slurm") {
-    CHECK(plan_of("--topology rack7").topology_key == "rack7");
-    CHECK(plan_of("").topology_key.empty());
+    CHECK(plan_of("--topology rack7").identity().topology_key == "rack7");
+    CHECK(plan_of("").identity().topology_key.empty());
 }
 
 TEST_CASE("a wrong endpoint is refused") {
@@ -120,14 +120,14 @@ TEST_CASE("one node is alone unless an endpoint is given") {
     CHECK(plan_of("--rdzv-backend c10d --rdzv-endpoint localhost:0").is_single_node);
     const LaunchPlan member = plan_of("--nnodes 1 --rdzv-endpoint head");
     CHECK_FALSE(member.is_single_node);
-    CHECK(member.job == JobId{});
+    CHECK(member.identity().job == JobId{});
     CHECK(member.warnings.empty());
 }
 
 TEST_CASE("--standalone is one node whatever else is said") {
     const LaunchPlan plan = plan_of("--standalone --nnodes 1:4 --rdzv-endpoint head:1");
     CHECK(plan.is_single_node);
-    CHECK(plan.settings.max_nodes == 1);
+    CHECK(plan.identity().settings.max_nodes == 1);
     CHECK(plan.warnings ==
           Arguments{"--nnodes 1:4 has no effect: --standalone is for one node",
                     "--rdzv-endpoint head:1 has no effect: with --standalone this machine stays "
@@ -143,14 +143,15 @@ TEST_CASE("torchrun's static way meets at the master") {
     CHECK_FALSE(plan.is_single_node);
     CHECK(plan.endpoint_host == "head");
     CHECK(plan.endpoint_port == 29500);
-    CHECK(plan.is_store_at_rendezvous);
+    CHECK(plan.agent.supervisor.is_store_at_rendezvous);
     CHECK(plan.master_port == 0);
-    CHECK(plan.node_rank == 1);
+    CHECK(plan.identity().node_rank == 1);
     CHECK(plan.warnings.empty());
     const LaunchPlan without = plan_of(flags);
     CHECK(without.endpoint_port == 29400);
-    CHECK_FALSE(without.is_store_at_rendezvous);
-    CHECK_FALSE(plan_of(flags + "--master-port 29500 --store agent").is_store_at_rendezvous);
+    CHECK_FALSE(without.agent.supervisor.is_store_at_rendezvous);
+    CHECK_FALSE(plan_of(flags + "--master-port 29500 --store agent")
+                    .agent.supervisor.is_store_at_rendezvous);
     CHECK(plan_of("--nnodes 2 --rdzv-id j --master-addr ::1", {}).endpoint_host == "::1");
     CHECK(refusal_of("--nnodes 2 --master-addr head:29500") ==
           "--master-addr head:29500: is a host without a port; write --master-addr head "
@@ -163,12 +164,12 @@ TEST_CASE("a static endpoint is the place of the workers' store, as for torchrun
     CHECK_FALSE(two.is_single_node);
     CHECK(two.endpoint_host == "head");
     CHECK(two.endpoint_port == 5000);
-    CHECK(two.is_store_at_rendezvous);
+    CHECK(two.agent.supervisor.is_store_at_rendezvous);
     const LaunchPlan one = plan_of(flags + ":5000");
     CHECK(one.is_single_node);
-    CHECK(one.local_addr == "head");
+    CHECK(one.agent.supervisor.store_host == "head");
     CHECK(one.master_port == 5000);
-    CHECK(plan_of(flags + ":5000 --local-addr other").local_addr == "other");
+    CHECK(plan_of(flags + ":5000 --local-addr other").agent.supervisor.store_host == "other");
     CHECK(plan_of(flags + " --master-port 6000").master_port == 6000);
     SECTION("several endpoints are daemons of a site, whatever the backend is called") {
         const LaunchPlan site = plan_of(flags + ":5000,second");
@@ -181,10 +182,10 @@ TEST_CASE("a static endpoint is the place of the workers' store, as for torchrun
 TEST_CASE("one node with a master's port has its store there") {
     const LaunchPlan plan = plan_of("--master-addr 10.0.0.1 --master-port 29500");
     CHECK(plan.is_single_node);
-    CHECK(plan.local_addr == "10.0.0.1");
+    CHECK(plan.agent.supervisor.store_host == "10.0.0.1");
     CHECK(plan.master_port == 29500);
-    CHECK(plan_of("--master-addr 10.0.0.1").local_addr.empty());
-    CHECK(plan_of("--master-port 29500").local_addr.empty());
+    CHECK(plan_of("--master-addr 10.0.0.1").agent.supervisor.store_host.empty());
+    CHECK(plan_of("--master-port 29500").agent.supervisor.store_host.empty());
 }
 
 TEST_CASE("an endpoint goes before the master's address and keeps its port") {
@@ -201,12 +202,12 @@ TEST_CASE("an endpoint goes before the master's address and keeps its port") {
 
 TEST_CASE("the workers' store is where, and for whom, the flags say") {
     const std::string flags = "--nnodes 2 --rdzv-id j --rdzv-endpoint head:29500 ";
-    CHECK_FALSE(plan_of(flags).is_store_at_rendezvous);
-    CHECK_FALSE(plan_of(flags).settings.store_admits_any);
-    CHECK(plan_of(flags + "--store daemon").is_store_at_rendezvous);
-    CHECK_FALSE(plan_of(flags + "--store=").is_store_at_rendezvous);
-    CHECK(plan_of(flags + "--store-admit any").settings.store_admits_any);
-    CHECK_FALSE(plan_of(flags + "--store-admit members").settings.store_admits_any);
+    CHECK_FALSE(plan_of(flags).agent.supervisor.is_store_at_rendezvous);
+    CHECK_FALSE(plan_of(flags).identity().settings.store_admits_any);
+    CHECK(plan_of(flags + "--store daemon").agent.supervisor.is_store_at_rendezvous);
+    CHECK_FALSE(plan_of(flags + "--store=").agent.supervisor.is_store_at_rendezvous);
+    CHECK(plan_of(flags + "--store-admit any").identity().settings.store_admits_any);
+    CHECK_FALSE(plan_of(flags + "--store-admit members").identity().settings.store_admits_any);
     CHECK(refusal_of(flags + "--store worker").starts_with("--store worker: must be"));
     CHECK(refusal_of(flags + "--store-admit all").starts_with("--store-admit all: must be"));
     const LaunchPlan both = plan_of(flags + "--store daemon --master-port 6000");
@@ -214,7 +215,7 @@ TEST_CASE("the workers' store is where, and for whom, the flags say") {
     CHECK(both.warnings == Arguments{"--master-port 6000 has no effect: --store daemon means the "
                                      "port of the endpoint"});
     const LaunchPlan alone = plan_of("--store daemon --master-port 6000");
-    CHECK_FALSE(alone.is_store_at_rendezvous);
+    CHECK_FALSE(alone.agent.supervisor.is_store_at_rendezvous);
     CHECK(alone.master_port == 6000);
     CHECK(alone.warnings ==
           Arguments{"--store daemon has no effect: a single node has no rendezvous port"});
@@ -222,13 +223,13 @@ TEST_CASE("the workers' store is where, and for whom, the flags say") {
 
 TEST_CASE("a node's workers share a connection to the store where that is asked for") {
     const std::string flags = "--nnodes 2 --rdzv-id j --rdzv-endpoint head:29500 ";
-    CHECK_FALSE(plan_of(flags).relays_store);
-    CHECK_FALSE(plan_of(flags + "--store-relay off").relays_store);
-    CHECK(plan_of(flags + "--store-relay on").relays_store);
-    CHECK(plan_of(flags + "--store daemon --store-relay on").relays_store);
+    CHECK_FALSE(plan_of(flags).agent.supervisor.relays_store);
+    CHECK_FALSE(plan_of(flags + "--store-relay off").agent.supervisor.relays_store);
+    CHECK(plan_of(flags + "--store-relay on").agent.supervisor.relays_store);
+    CHECK(plan_of(flags + "--store daemon --store-relay on").agent.supervisor.relays_store);
     CHECK(refusal_of(flags + "--store-relay auto").starts_with("--store-relay auto: must be"));
     const LaunchPlan alone = plan_of("--store-relay on");
-    CHECK_FALSE(alone.relays_store);
+    CHECK_FALSE(alone.agent.supervisor.relays_store);
     CHECK(alone.warnings ==
           Arguments{"--store-relay on has no effect: a single node's store is its own"});
 }
@@ -241,30 +242,30 @@ TEST_CASE("rank 0 serves the workers' store where torchrun would have it do so")
          {std::string(), std::string("--standalone --master-port 6000"),
           std::string("--rdzv-backend static"), at_head, at_head + "--rdzv-backend c10d"}) {
         INFO(flags);
-        CHECK(plan_of(flags, asked).is_store_of_rank_0);
+        CHECK(plan_of(flags, asked).agent.supervisor.is_store_of_rank_0);
         CHECK(plan_of(flags, asked).warnings.empty());
-        CHECK_FALSE(plan_of(flags).is_store_of_rank_0);
-        CHECK_FALSE(
-            plan_of(flags, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"}}).is_store_of_rank_0);
+        CHECK_FALSE(plan_of(flags).agent.supervisor.is_store_of_rank_0);
+        CHECK_FALSE(plan_of(flags, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"}})
+                        .agent.supervisor.is_store_of_rank_0);
     }
     const std::string without = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect: ";
     for (const std::string& flags :
          {std::string("--master-port 6000"), two + "--master-addr head --master-port 6000",
           at_head + "--rdzv-backend static"}) {
         INFO(flags);
-        CHECK_FALSE(plan_of(flags, asked).is_store_of_rank_0);
+        CHECK_FALSE(plan_of(flags, asked).agent.supervisor.is_store_of_rank_0);
         CHECK(plan_of(flags, asked).warnings ==
               Arguments{without + "static nodes share the launcher's store, under torchrun too; "
                                   "give --rdzv-backend c10d and --rdzv-endpoint"});
     }
     const LaunchPlan told = plan_of(at_head + "--store daemon", asked);
-    CHECK_FALSE(told.is_store_of_rank_0);
-    CHECK(told.is_store_at_rendezvous);
+    CHECK_FALSE(told.agent.supervisor.is_store_of_rank_0);
+    CHECK(told.agent.supervisor.is_store_at_rendezvous);
     CHECK(told.warnings ==
           Arguments{without + "--store daemon says who serves the workers' store"});
     const LaunchPlan relays = plan_of(at_head + "--store-relay on", asked);
-    CHECK(relays.is_store_of_rank_0);
-    CHECK_FALSE(relays.relays_store);
+    CHECK(relays.agent.supervisor.is_store_of_rank_0);
+    CHECK_FALSE(relays.agent.supervisor.relays_store);
     CHECK(relays.warnings ==
           Arguments{"--store-relay on has no effect: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
                     "rank 0 serves the workers' store"});
@@ -279,13 +280,13 @@ TEST_CASE("ports outside of their range are refused") {
 
 TEST_CASE("several nodes without a name share torchrun's, with a warning") {
     const LaunchPlan unnamed = plan_of("--nnodes 2 --rdzv-endpoint head");
-    CHECK(unnamed.job == JobId{"none"});
+    CHECK(unnamed.identity().job == JobId{"none"});
     CHECK(unnamed.warnings ==
           Arguments{"no --rdzv-id: the job is called none; two jobs at one endpoint need "
                     "different names"});
     CHECK(plan_of("--nnodes 2 --rdzv-endpoint head --rdzv-id none").warnings.empty());
-    CHECK(plan_of("--rdzv-id mine").job == JobId{"mine"});
-    CHECK(plan_of("--standalone --rdzv-id mine").job == JobId{"mine"});
+    CHECK(plan_of("--rdzv-id mine").identity().job == JobId{"mine"});
+    CHECK(plan_of("--standalone --rdzv-id mine").identity().job == JobId{"mine"});
 }
 
 TEST_CASE("names that cannot be part of a file name are refused") {
@@ -299,16 +300,18 @@ TEST_CASE("names that cannot be part of a file name are refused") {
             CHECK_THAT(error.line, Catch::EndsWith(form));
         }
     }
-    CHECK(plan_of("--rdzv-id " + std::string(246, 'x')).job.value().size() == 246);
+    CHECK(plan_of("--rdzv-id " + std::string(246, 'x')).identity().job.value().size() == 246);
     CHECK_THAT(refusal_of("--rdzv-id " + std::string(247, 'x')),
                Catch::EndsWith(": has 247 bytes; at most 246 are allowed"));
     CHECK(refusal_of("--rdzv-id=") == "--rdzv-id '': is empty; give a name, or leave the flag out");
-    CHECK(plan_of("--rdzv-id job-ä.1:2 --role trainer").role == "trainer");
+    CHECK(plan_of("--rdzv-id job-ä.1:2 --role trainer").identity().role == "trainer");
 }
 
 TEST_CASE("the node's rank lies below the number of nodes") {
-    CHECK(plan_of("--node-rank 0").node_rank == 0);
-    CHECK(plan_of("--nnodes 1:4 --rdzv-id j --rdzv-endpoint h --node-rank 3").node_rank == 3);
+    CHECK(plan_of("--node-rank 0").identity().node_rank == 0);
+    CHECK(
+        plan_of("--nnodes 1:4 --rdzv-id j --rdzv-endpoint h --node-rank 3").identity().node_rank ==
+        3);
     CHECK(refusal_of("--node-rank 1") ==
           "--node-rank 1: must be a whole number from 0 to 0: --nnodes allows 1 node");
     CHECK(refusal_of("--nnodes 2 --rdzv-endpoint h --node-rank 2") ==
@@ -318,8 +321,8 @@ TEST_CASE("the node's rank lies below the number of nodes") {
 
 TEST_CASE("who this node is can be told") {
     const LaunchPlan plan = plan_of("--node-id gpu-7 --local-addr fe80::1");
-    CHECK(plan.node_id == "gpu-7");
-    CHECK(plan.local_addr == "fe80::1");
+    CHECK(plan.identity().node == NodeId("gpu-7"));
+    CHECK(plan.agent.supervisor.store_host == "fe80::1");
     CHECK(as_error(outcome_of({"--local-addr", "a b", "train.py"})).line ==
           "--local-addr a b: not a host name or address of this machine");
     for (const std::string address : {"a\nb", "a\x1b", "a\xff"}) {
@@ -329,7 +332,10 @@ TEST_CASE("who this node is can be told") {
 }
 
 TEST_CASE("backends other than ours are refused") {
-    CHECK(plan_of("--nnodes 2 --rdzv-id j --rdzv-backend static --rdzv-endpoint h").slots == 1);
+    CHECK(plan_of("--nnodes 2 --rdzv-id j --rdzv-backend static --rdzv-endpoint h")
+              .identity()
+
+              .slots == 1);
     for (const std::string backend : {"etcd", "etcd-v2"}) {
         CHECK(refusal_of("--rdzv-backend " + backend) ==
               "--rdzv-backend " + backend +
@@ -371,13 +377,14 @@ TEST_CASE("more workers than the store serves are refused, and a relay is named"
           "--nnodes 10000 with --nproc-per-node 8: 80000 workers are more than the 65536 that the "
           "workers' store serves directly; add --store-relay on, on every node: then a node's "
           "workers share one connection");
-    CHECK(plan_of(many + " --store-relay on").relays_store);
-    CHECK(plan_of("--nnodes 8192 --nproc-per-node 8" + at).slots == 8);
+    CHECK(plan_of(many + " --store-relay on").agent.supervisor.relays_store);
+    CHECK(plan_of("--nnodes 8192 --nproc-per-node 8" + at).identity().slots == 8);
     CHECK(refusal_of("--nnodes 16384 --nproc-per-node 65 --store-relay on" + at)
               .find("behind relays; start fewer") != std::string::npos);
     CHECK(refusal_of("--nnodes 8193:9000 --nproc-per-node 8" + at).find("65544") !=
           std::string::npos);
-    CHECK(plan_of(many, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}}).is_store_of_rank_0);
+    CHECK(plan_of(many, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}})
+              .agent.supervisor.is_store_of_rank_0);
 }
 
 TEST_CASE("a job that may grow beyond what the store serves is warned") {

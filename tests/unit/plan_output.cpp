@@ -14,9 +14,9 @@ namespace {
 
 /// The streams of a rank as letters: o and e are shown, O and E are tee'd, - is only logged.
 std::string console_of(const LaunchPlan& plan, int rank) {
-    const auto found = plan.console.find(rank);
+    const auto found = plan.agent.output.console.find(rank);
     const agent::OutputChoice it =
-        found == plan.console.end() ? agent::OutputChoice{} : found->second;
+        found == plan.agent.output.console.end() ? agent::OutputChoice{} : found->second;
     const char out = it.is_teed_stdout ? 'O' : 'o';
     const char err = it.is_teed_stderr ? 'E' : 'e';
     return {it.shows_stdout ? out : '-', it.shows_stderr ? err : '-'};
@@ -77,8 +77,8 @@ TEST_CASE("lines to be kept apart hold one of several texts and are those of tee
         const LaunchPlan plan =
             as_plan(outcome_of({"-t", "1", "--duplicate-stdout-filters", value, "train.py"}));
         CHECK(plan.warnings.empty());
-        CHECK(plan.stderr_filters.empty());
-        return plan.stdout_filters;
+        CHECK(plan.agent.output.stderr_filters.empty());
+        return plan.agent.output.stdout_filters;
     };
     CHECK(texts("loss") == Texts{"loss"});
     CHECK(texts("loss = ,lr") == Texts{"loss = ", "lr"});
@@ -124,13 +124,13 @@ TEST_CASE("wrong streams and ranks are refused") {
 
 TEST_CASE("ranks of the job are chosen by number, or as the last") {
     const LaunchPlan plan = plan_of("--nproc-per-node 4 --ranks-filter 2,last,0 --fold off");
-    CHECK(plan.ranks_filter == agent::RanksFilter{.ranks = {0, 2}, .has_last = true});
-    CHECK_FALSE(plan.folds);
-    CHECK(plan.ranks_filter.shows(Rank(7), 8));
-    CHECK(plan.ranks_filter.shows(Rank(2), 8));
-    CHECK_FALSE(plan.ranks_filter.shows(Rank(1), 8));
-    CHECK(plan_of("").ranks_filter.shows(Rank(1), 8));
-    CHECK(plan_of("").folds);
+    CHECK(plan.agent.output.ranks_filter == agent::RanksFilter{.ranks = {0, 2}, .has_last = true});
+    CHECK_FALSE(plan.agent.output.folds);
+    CHECK(plan.agent.output.ranks_filter.shows(Rank(7), 8));
+    CHECK(plan.agent.output.ranks_filter.shows(Rank(2), 8));
+    CHECK_FALSE(plan.agent.output.ranks_filter.shows(Rank(1), 8));
+    CHECK(plan_of("").agent.output.ranks_filter.shows(Rank(1), 8));
+    CHECK(plan_of("").agent.output.folds);
     for (const std::string value : {"a", "-1", "0,", "first", "0-3"}) {
         CHECK(refusal_of("--ranks-filter " + value) ==
               "--ranks-filter " + value + ": not a list of ranks; write for example 0,3 or 0,last");
@@ -167,60 +167,61 @@ TEST_CASE("logs go where they are wanted, as an absolute path") {
 }
 
 TEST_CASE("standbys import the modules that --warm names, of a program that Python runs") {
-    CHECK(plan_of("").warm_modules.empty());
-    CHECK(plan_of("--warm off").warm_modules.empty());
+    CHECK(plan_of("").agent.warm.modules.empty());
+    CHECK(plan_of("--warm off").agent.warm.modules.empty());
     const std::vector<std::string> two{"torch", "torch._dynamo"};
-    CHECK(plan_of("--warm torch,torch._dynamo").warm_modules == two);
-    CHECK(plan_of("", {{"PET_WARM", "torch,torch._dynamo"}}).warm_modules == two);
+    CHECK(plan_of("--warm torch,torch._dynamo").agent.warm.modules == two);
+    CHECK(plan_of("", {{"PET_WARM", "torch,torch._dynamo"}}).agent.warm.modules == two);
     for (const std::string text : {"torch,on", "torch,", "a b", ".torch", "torch/nn", ""}) {
         CHECK(as_error(outcome_of({"--warm", text, "train.py"}))
                   .line.find("is no module of Python; name those") != std::string::npos);
     }
     const LaunchPlan other =
         as_plan(outcome_of({"--warm", "torch", "--no-python", "/usr/bin/true"}));
-    CHECK(other.warm_modules.empty());
+    CHECK(other.agent.warm.modules.empty());
     CHECK(other.warnings.back().find("has no effect") != std::string::npos);
 }
 
 TEST_CASE("standbys learn what to import where workers may start again") {
-    CHECK_FALSE(plan_of("").learns_warm_modules);
-    CHECK(plan_of("--max-restarts 1").learns_warm_modules);
-    CHECK(plan_of("--max-restarts 1").warm_needs_room);
-    CHECK(plan_of("--nnodes 1:2 --rdzv-endpoint head:29400").learns_warm_modules);
-    CHECK_FALSE(plan_of("--warm off --max-restarts 1").learns_warm_modules);
-    CHECK(plan_of("--warm on").learns_warm_modules);
-    CHECK(plan_of("--warm on").warm_modules.empty());
-    CHECK_FALSE(plan_of("--warm auto --max-restarts 0").learns_warm_modules);
-    CHECK(plan_of("--warm auto --max-restarts 1").learns_warm_modules);
+    CHECK_FALSE(plan_of("").agent.warm.learns);
+    CHECK(plan_of("--max-restarts 1").agent.warm.learns);
+    CHECK(plan_of("--max-restarts 1").agent.warm.needs_room);
+    CHECK(plan_of("--nnodes 1:2 --rdzv-endpoint head:29400").agent.warm.learns);
+    CHECK_FALSE(plan_of("--warm off --max-restarts 1").agent.warm.learns);
+    CHECK(plan_of("--warm on").agent.warm.learns);
+    CHECK(plan_of("--warm on").agent.warm.modules.empty());
+    CHECK_FALSE(plan_of("--warm auto --max-restarts 0").agent.warm.learns);
+    CHECK(plan_of("--warm auto --max-restarts 1").agent.warm.learns);
     const LaunchPlan other = as_plan(
         outcome_of({"--warm", "auto", "--max-restarts", "1", "--no-python", "/usr/bin/true"}));
-    CHECK(other.learns_warm_modules);
-    CHECK(other.warm_program == "true");
+    CHECK(other.agent.warm.learns);
+    CHECK(other.agent.warm.program == "true");
     CHECK(other.warnings.empty());
-    CHECK(plan_of("--warm on").warm_program.empty());
+    CHECK(plan_of("--warm on").agent.warm.program.empty());
 }
 
 TEST_CASE("a prepare command is one text for the shell, for each node or once for the job") {
-    CHECK(plan_of("").prepare_command.empty());
+    CHECK(plan_of("").agent.prepare_command.empty());
     const auto prepare_of = [](const std::string& text) {
         return as_plan(outcome_of({"--prepare", text, "train.py"}));
     };
-    CHECK(prepare_of("make data; ls").prepare_command == "make data; ls");
-    CHECK_FALSE(prepare_of("make data; ls").is_prepared_once);
-    CHECK(prepare_of("job:make data").prepare_command == "make data");
-    CHECK(prepare_of("job:make data").is_prepared_once);
-    CHECK(plan_of("", {{"PET_PREPARE", "job:make"}}).is_prepared_once);
-    CHECK(prepare_of("").prepare_command.empty());
+    CHECK(prepare_of("make data; ls").agent.prepare_command == "make data; ls");
+    CHECK(prepare_of("make data; ls").identity().prepares == rdzv::Prepares::Node);
+    CHECK(prepare_of("job:make data").agent.prepare_command == "make data");
+    CHECK(prepare_of("job:make data").identity().prepares == rdzv::Prepares::Job);
+    CHECK(plan_of("", {{"PET_PREPARE", "job:make"}}).identity().prepares == rdzv::Prepares::Job);
+    CHECK(prepare_of("").agent.prepare_command.empty());
     CHECK(as_error(outcome_of({"--prepare", "job: ", "train.py"}))
               .line.starts_with("--prepare job: : there is no command; write it for the shell"));
 }
 
 TEST_CASE("--ifname takes an interface that is there, up and has an address, or finds one") {
-    CHECK_FALSE(plan_of("").interface);
+    CHECK_FALSE(plan_of("").agent.supervisor.interface);
     const LaunchPlan named = plan_of("--ifname eth0");
-    CHECK(named.interface == agent::InterfaceChoice{.name = "eth0"});
+    CHECK(named.agent.supervisor.interface == agent::InterfaceChoice{.name = "eth0"});
     CHECK(named.notes == plan_of("").notes);
-    CHECK(plan_of("--ifname auto").interface == agent::InterfaceChoice{.follows_link = true});
+    CHECK(plan_of("--ifname auto").agent.supervisor.interface ==
+          agent::InterfaceChoice{.follows_link = true});
     CHECK(refusal_of("--ifname eth9") ==
           "--ifname eth9: this machine has no such interface; those that are up: lo (127.0.0.1), "
           "eth0 (10.0.0.7), eth01 (10.1.0.7); or let it be chosen, --ifname auto");
@@ -230,36 +231,36 @@ TEST_CASE("--ifname takes an interface that is there, up and has an address, or 
 
 TEST_CASE("--ifname never writes over what the user has set, and says so") {
     const LaunchPlan plan = plan_of("--ifname auto", {{"NCCL_SOCKET_IFNAME", "^docker0"}});
-    CHECK_FALSE(plan.interface->sets_nccl);
-    CHECK(plan.interface->sets_gloo);
+    CHECK_FALSE(plan.agent.supervisor.interface->sets_nccl);
+    CHECK(plan.agent.supervisor.interface->sets_gloo);
     CHECK(plan.notes.back() ==
           "--ifname auto: NCCL_SOCKET_IFNAME is set already, to ^docker0, and stays");
 }
 
 TEST_CASE("a preflight command is one text for the shell, and has its time") {
-    CHECK(plan_of("").preflight_command.empty());
+    CHECK(plan_of("").agent.preflight_command.empty());
     const LaunchPlan plan =
         as_plan(outcome_of({"--preflight-command", "nvidia-smi -L | grep -c GPU",
                             "--preflight-timeout", "2.5", "train.py"}));
-    CHECK(plan.preflight_command == "nvidia-smi -L | grep -c GPU");
-    CHECK(plan.preflight_timeout == Milliseconds(2500));
+    CHECK(plan.agent.preflight_command == "nvidia-smi -L | grep -c GPU");
+    CHECK(plan.agent.preflight_timeout == Milliseconds(2500));
     CHECK(refusal_of("--preflight-timeout soon")
               .starts_with("--preflight-timeout soon: must be seconds, at least 0.001"));
 }
 
 TEST_CASE("console lines are text or JSON") {
-    CHECK_FALSE(plan_of("").is_json);
-    CHECK_FALSE(plan_of("--log-format text").is_json);
-    CHECK(plan_of("--log-format json").is_json);
-    CHECK(plan_of("", {{"PET_LOG_FORMAT", "json"}}).is_json);
+    CHECK_FALSE(plan_of("").agent.output.is_json);
+    CHECK_FALSE(plan_of("--log-format text").agent.output.is_json);
+    CHECK(plan_of("--log-format json").agent.output.is_json);
+    CHECK(plan_of("", {{"PET_LOG_FORMAT", "json"}}).agent.output.is_json);
     CHECK(refusal_of("--log-format xml") == "--log-format xml: must be text or json");
 }
 
 TEST_CASE("full log files have a size and a number") {
-    CHECK(plan_of("").log_file_bytes == 0);
-    CHECK(plan_of("").log_files_kept == 0);
+    CHECK(plan_of("").agent.output.rotation.file_bytes_max == 0);
+    CHECK(plan_of("").agent.output.rotation.kept_max == 0);
     const auto bytes = [](const std::string& size) {
-        return plan_of("--log-file-size " + size).log_file_bytes;
+        return plan_of("--log-file-size " + size).agent.output.rotation.file_bytes_max;
     };
     CHECK(bytes("65536") == 65536);
     CHECK(bytes("64K") == 65536);
@@ -273,7 +274,7 @@ TEST_CASE("full log files have a size and a number") {
                   ": must be a number of bytes, at least 65536, such as 64M or 2G");
     }
     const LaunchPlan plan = plan_of("--log-file-size 1M --log-files-kept 3");
-    CHECK(plan.log_files_kept == 3);
+    CHECK(plan.agent.output.rotation.kept_max == 3);
     CHECK(plan.warnings.empty());
     CHECK(plan_of("--log-files-kept 3").warnings ==
           Arguments{"--log-files-kept 3 has no effect: without --log-file-size no log file is ever "
@@ -289,8 +290,8 @@ TEST_CASE("--debug-rank is a rank of the job, at a terminal") {
         return make_plan(words(flags + " train.py"), surroundings);
     };
     const LaunchPlan plan = as_plan(at_terminal("--nproc-per-node 2 --debug-rank 1"));
-    CHECK(plan.debug_rank == 1);
-    CHECK(plan.is_debug_asked);
+    CHECK(plan.agent.supervisor.debugging->rank == Rank(1));
+    CHECK(plan.agent.supervisor.debugging->is_asked);
     CHECK(as_error(at_terminal("--nproc-per-node 2 --debug-rank 2")).line ==
           "--debug-rank 2: the job has no such rank, only 0 to 1; raise --nproc-per-node, or name "
           "one of these");
@@ -302,19 +303,20 @@ TEST_CASE("--debug-rank is a rank of the job, at a terminal") {
     CHECK(refusal_of("--debug-rank 0") ==
           "--debug-rank 0: stdin and stdout of ddprun must be a terminal; start it at one, without "
           "redirections or pipes (over ssh: ssh -t)");
-    CHECK(plan_of("--debug-rank 0 --dry-run").debug_rank == 0);
+    CHECK(plan_of("--debug-rank 0 --dry-run").agent.supervisor.debugging->rank == Rank(0));
     const LaunchPlan several =
         plan_of("--nnodes 2 --rdzv-id a --rdzv-endpoint head:1 --debug-rank 7");
-    CHECK(several.debug_rank == 7);
-    CHECK(plan_of("", {{"PET_DEBUG_RANK", ""}}).debug_rank == std::nullopt);
+    CHECK(several.agent.supervisor.debugging->rank == Rank(7));
+    CHECK_FALSE(plan_of("", {{"PET_DEBUG_RANK", ""}}).agent.supervisor.debugging.has_value());
 }
 
 TEST_CASE("a single worker at a terminal has it anyway, unless its output goes elsewhere") {
     FakeSurroundings surroundings;
     const auto has_it = [&surroundings](const std::string& flags) {
         const LaunchPlan plan = as_plan(make_plan(words(flags + " train.py"), surroundings));
-        CHECK_FALSE(plan.is_debug_asked);
-        return plan.debug_rank == 0;
+        const std::optional<agent::Debugging>& debugging = plan.agent.supervisor.debugging;
+        CHECK_FALSE((debugging && debugging->is_asked));
+        return debugging && debugging->rank == Rank(0);
     };
     CHECK_FALSE(has_it(""));
     surroundings.has_terminal = true;

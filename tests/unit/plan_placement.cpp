@@ -113,7 +113,10 @@ TEST_CASE("GPUs are what the driver tells, else device files, else those of ROCm
     machine.variables["CUDA_VISIBLE_DEVICES"] = "0,1,2";
     CHECK(counted(machine) == "3 believed");
     const auto slots = [&machine](const std::string& value) {
-        return as_plan(make_plan({"--nproc-per-node", value, "train.py"}, machine)).slots;
+        return as_plan(make_plan({"--nproc-per-node", value, "train.py"}, machine))
+            .identity()
+
+            .slots;
     };
     CHECK(slots("gpu") == 3);
     CHECK(slots("auto") == 6);  // the variable alone is no GPU
@@ -203,14 +206,15 @@ TEST_CASE("cores are counted once, however many threads they have, and not above
 }
 
 TEST_CASE("several workers share the cores out among their OpenMP threads, and a line says so") {
-    CHECK(plan_of("").omp_num_threads == 0);
+    CHECK(plan_of("").agent.supervisor.omp_num_threads == 0);
     CHECK(plan_of("").notes.empty());
     const LaunchPlan plan = plan_of("--nproc-per-node 2");
-    CHECK(plan.omp_num_threads == 3);
+    CHECK(plan.agent.supervisor.omp_num_threads == 3);
     CHECK(plan.notes == std::vector<std::string>{"OMP_NUM_THREADS=3 for each worker: 6 cores for 2 "
                                                  "workers; set it to have another"});
-    CHECK(plan_of("--nproc-per-node 8").omp_num_threads == 1);
-    CHECK(plan_of("--nproc-per-node 2", {{"OMP_NUM_THREADS", "7"}}).omp_num_threads == 0);
+    CHECK(plan_of("--nproc-per-node 8").agent.supervisor.omp_num_threads == 1);
+    CHECK(plan_of("--nproc-per-node 2", {{"OMP_NUM_THREADS", "7"}})
+              .agent.supervisor.omp_num_threads == 0);
     CHECK(plan_of("--nproc-per-node 2", {{"OMP_NUM_THREADS", ""}}).notes.empty());
 }
 
@@ -218,19 +222,20 @@ TEST_CASE("--virtual-local-rank gives each worker one entry of CUDA_VISIBLE_DEVI
     const auto devices = [](const Variables& variables) {
         std::string text;
         for (const agent::WorkerPlacement& placement :
-             plan_of("--virtual-local-rank --nproc-per-node 2", variables).placement) {
+             plan_of("--virtual-local-rank --nproc-per-node 2", variables)
+                 .agent.supervisor.placement) {
             text += (text.empty() ? "" : " | ") + placement.only_device.value_or("-");
         }
         return text;
     };
-    CHECK(plan_of("--nproc-per-node 2").placement.empty());
+    CHECK(plan_of("--nproc-per-node 2").agent.supervisor.placement.empty());
     CHECK(devices({}) == "0 | 1");
     CHECK(devices({{"CUDA_VISIBLE_DEVICES", "5, GPU-x ,7"}}) == "5 | GPU-x");
     CHECK(refusal_of("--virtual-local-rank --nproc-per-node 2", {{"CUDA_VISIBLE_DEVICES", "5"}}) ==
           "--virtual-local-rank: CUDA_VISIBLE_DEVICES=5 has 1 entry, but 2 workers need one each; "
           "list more devices or start fewer workers");
-    CHECK(plan_of("--virtual-local-rank=0 --nproc-per-node 2").placement.empty());
-    CHECK(plan_of("", {{"PET_VIRTUAL_LOCAL_RANK", "1"}}).placement.size() == 1);
+    CHECK(plan_of("--virtual-local-rank=0 --nproc-per-node 2").agent.supervisor.placement.empty());
+    CHECK(plan_of("", {{"PET_VIRTUAL_LOCAL_RANK", "1"}}).agent.supervisor.placement.size() == 1);
 }
 
 TEST_CASE("workers are placed near the GPU of their local rank, else spread over the nodes") {
@@ -307,7 +312,7 @@ TEST_CASE("--numa-binding binds, and says why it cannot") {
     const auto cpus = [&machine](const std::string& flags) {
         std::string text;
         const LaunchPlan plan = as_plan(make_plan(words(flags + " train.py"), machine));
-        for (const agent::WorkerPlacement& placement : plan.placement) {
+        for (const agent::WorkerPlacement& placement : plan.agent.supervisor.placement) {
             text += (text.empty() ? "" : " | ") + number_ranges(placement.cpus);
         }
         return text;

@@ -49,12 +49,12 @@ TEST_CASE("a program is found as its name says") {
     for (const Case& it : cases) {
         CAPTURE(it.words);
         const LaunchPlan plan = as_plan(make_plan(words(it.words), machine));
-        CHECK(plan.command == it.command);
+        CHECK(plan.agent.supervisor.command == it.command);
     }
-    CHECK(as_plan(make_plan({"-m", "pkg.train"}, machine)).program == "pkg.train");
+    CHECK(as_plan(make_plan({"-m", "pkg.train"}, machine)).agent.program == "pkg.train");
     const LaunchPlan legacy = as_plan(make_plan({"--legacy-launch", "data.py"}, machine));
-    CHECK(legacy.program == "data.py");
-    CHECK(as_plan(make_plan({"train", "x"}, machine)).program == "train");
+    CHECK(legacy.agent.program == "data.py");
+    CHECK(as_plan(make_plan({"train", "x"}, machine)).agent.program == "train");
 }
 
 TEST_CASE("what is compared with other nodes is the file that is run, and what runs it") {
@@ -90,15 +90,18 @@ TEST_CASE("--run-path has Python run a file, whatever its name, and wins over th
         CAPTURE(flags);
         const LaunchPlan plan =
             as_plan(make_plan(words(std::string(flags) + " sub/run.sh a"), machine));
-        REQUIRE(plan.command.size() == 6);
-        CHECK(Arguments(plan.command.begin(), plan.command.begin() + 3) ==
+        REQUIRE(plan.agent.supervisor.command.size() == 6);
+        CHECK(Arguments(plan.agent.supervisor.command.begin(),
+                        plan.agent.supervisor.command.begin() + 3) ==
               Arguments{"/usr/bin/python3", "-u", "-c"});
-        CHECK_THAT(plan.command[3], Catch::Contains("runpy.run_path(sys.argv[0]"));
-        CHECK(plan.command[3].find('$') == std::string::npos);  // nothing to substitute
-        CHECK(plan.command[4] == "sub/run.sh");
-        CHECK(plan.program == "sub/run.sh");
+        CHECK_THAT(plan.agent.supervisor.command[3], Catch::Contains("runpy.run_path(sys.argv[0]"));
+        CHECK(plan.agent.supervisor.command[3].find('$') ==
+              std::string::npos);  // nothing to substitute
+        CHECK(plan.agent.supervisor.command[4] == "sub/run.sh");
+        CHECK(plan.agent.program == "sub/run.sh");
     }
-    CHECK(as_plan(make_plan({"--run-path", "bin/dir"}, machine)).command[4] == "bin/dir");
+    CHECK(as_plan(make_plan({"--run-path", "bin/dir"}, machine)).agent.supervisor.command[4] ==
+          "bin/dir");
     CHECK(as_error(make_plan({"--run-path", "nope"}, machine)).exit_code == 127);
 }
 
@@ -106,7 +109,7 @@ TEST_CASE("PATH is searched in order, with an empty entry for here and a default
     FakeSurroundings machine;
     machine.executables.insert({"/opt/bin/job", "/usr/bin/job", "./here", "/bin/basic"});
     const auto path_of = [&machine](const std::string& name) {
-        return as_plan(make_plan({name}, machine)).command.front();
+        return as_plan(make_plan({name}, machine)).agent.supervisor.command.front();
     };
     CHECK(path_of("job") == "/opt/bin/job");
     machine.variables["PATH"] = "/usr/bin:/opt/bin";
@@ -179,7 +182,9 @@ TEST_CASE("Python is PYTHON_EXEC or the python3 of PATH, never one beside the sc
     FakeSurroundings machine;
     machine.executables.insert({"./python3", "/opt/bin/python3.12", "/venv/bin/python"});
     machine.files.insert("/venv/README");
-    const auto python = [&machine] { return as_plan(make_plan({"train.py"}, machine)).command[0]; };
+    const auto python = [&machine] {
+        return as_plan(make_plan({"train.py"}, machine)).agent.supervisor.command[0];
+    };
     const auto refusal = [&machine] { return as_error(make_plan({"train.py"}, machine)); };
     CHECK(python() == "/usr/bin/python3");
     machine.variables["PYTHON_EXEC"] = "/venv/bin/python";
@@ -212,7 +217,9 @@ TEST_CASE("Python is ddprun's own where it has torch, else the environment's, el
     FakeSurroundings machine;
     machine.executables.insert(
         {"/env/bin/python3", "/venv/bin/python3", "/conda/bin/python3", "/other/python3"});
-    const auto python = [&machine] { return as_plan(make_plan({"train.py"}, machine)).command[0]; };
+    const auto python = [&machine] {
+        return as_plan(make_plan({"train.py"}, machine)).agent.supervisor.command[0];
+    };
     CHECK(python() == "/usr/bin/python3");
     machine.variables["CONDA_PREFIX"] = "/conda";
     CHECK(python() == "/conda/bin/python3");
@@ -242,7 +249,7 @@ TEST_CASE("an environment that is not there or empty gives no Python") {
     machine.variables["CONDA_PREFIX"] = "/removed";
     machine.executables.insert("/bin/python3");  // not that of an empty VIRTUAL_ENV
     const LaunchPlan plan = as_plan(make_plan({"-m", "train"}, machine));
-    CHECK(plan.command[0] == "/usr/bin/python3");
+    CHECK(plan.agent.supervisor.command[0] == "/usr/bin/python3");
     CHECK(plan.notes.empty());
 }
 
@@ -313,8 +320,9 @@ TEST_CASE("a script that knows only --local_rank is passed that spelling by --le
              {"--legacy-launch data.py x", "--legacy-launch --run-path data.py"}) {
             const LaunchPlan plan = as_plan(make_plan(words(flags), machine));
             const auto found =
-                std::find(plan.command.begin(), plan.command.end(), std::string(it.spelling));
-            CHECK(found != plan.command.end());
+                std::find(plan.agent.supervisor.command.begin(),
+                          plan.agent.supervisor.command.end(), std::string(it.spelling));
+            CHECK(found != plan.agent.supervisor.command.end());
         }
     }
     // Of a module nobody knows the file; a program in another language is not looked into.
@@ -322,8 +330,8 @@ TEST_CASE("a script that knows only --local_rank is passed that spelling by --le
     machine.texts["train"] = cases[0].text;
     for (const char* flags : {"--legacy-launch -m data.py", "--legacy-launch train"}) {
         const LaunchPlan plan = as_plan(make_plan(words(flags), machine));
-        CHECK(std::count(plan.command.begin(), plan.command.end(), "--local-rank=${local_rank}") ==
-              1);
+        CHECK(std::count(plan.agent.supervisor.command.begin(), plan.agent.supervisor.command.end(),
+                         "--local-rank=${local_rank}") == 1);
     }
 }
 
@@ -366,12 +374,12 @@ TEST_CASE("a flag of ddprun behind the program gets a warning, unless the script
 
 TEST_CASE("signals are names, with or without SIG") {
     using Signals = std::vector<int>;
-    CHECK(plan_of("").signals_to_handle == Signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
-    CHECK(plan_of("--signals-to-handle SIGUSR1,term,SIGUSR1").signals_to_handle ==
+    CHECK(plan_of("").agent.signals_to_handle == Signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+    CHECK(plan_of("--signals-to-handle SIGUSR1,term,SIGUSR1").agent.signals_to_handle ==
           Signals{SIGUSR1, SIGTERM});
     const LaunchPlan plan = plan_of("--ignore-hup");
     CHECK(plan.ignores_hup);
-    CHECK(plan.signals_to_handle == Signals{SIGTERM, SIGINT, SIGQUIT});
+    CHECK(plan.agent.signals_to_handle == Signals{SIGTERM, SIGINT, SIGQUIT});
     const std::string form =
         "' cannot be handled; choose from SIGTERM,SIGINT,SIGHUP,SIGQUIT,"
         "SIGUSR1,SIGUSR2,SIGALRM,SIGXCPU,SIGPWR";

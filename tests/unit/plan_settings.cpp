@@ -23,27 +23,28 @@ void check_refused(const std::vector<Refused>& cases) {
 
 TEST_CASE("nothing said means one worker here and torchrun's defaults") {
     const LaunchPlan plan = plan_of("");
-    CHECK(plan.settings == rdzv::JobSettings{});
-    CHECK(plan.slots == 1);
-    CHECK(plan.job == JobId{});
+    CHECK(plan.identity().settings == rdzv::JobSettings{});
+    CHECK(plan.identity().slots == 1);
+    CHECK(plan.identity().job == JobId{});
     CHECK(plan.is_single_node);
-    CHECK_FALSE(plan.node_rank.has_value());
+    CHECK_FALSE(plan.identity().node_rank.has_value());
     CHECK(plan.master_port == 0);
-    CHECK(plan.role == "default");
-    CHECK(plan.program == "train.py");
-    CHECK_FALSE(plan.rendezvous_lost_timeout.has_value());
+    CHECK(plan.identity().role == "default");
+    CHECK(plan.agent.program == "train.py");
+    CHECK(plan.agent.supervisor.rendezvous_lost_timeout == Milliseconds{60000});
+    CHECK(plan.agent.supervisor.lasting_rendezvous_lost_timeout == Milliseconds{600000});
     CHECK(plan.warnings.empty());
     CHECK_FALSE(plan.is_insecure);
 }
 
 TEST_CASE("--nnodes may be the sizes that are allowed") {
     const LaunchPlan listed = plan_of(std::string{"--nnodes 2,4,8"} + kAtHead);
-    CHECK(listed.settings.node_sizes == std::vector<int>{2, 4, 8});
-    CHECK(listed.settings.min_nodes == 2);
-    CHECK(listed.settings.max_nodes == 8);
+    CHECK(listed.identity().settings.node_sizes == std::vector<int>{2, 4, 8});
+    CHECK(listed.identity().settings.min_nodes == 2);
+    CHECK(listed.identity().settings.max_nodes == 8);
     const LaunchPlan alone = plan_of("--standalone --nnodes 1,2,4");
-    CHECK(alone.settings.node_sizes.empty());
-    CHECK(alone.settings.max_nodes == 1);
+    CHECK(alone.identity().settings.node_sizes.empty());
+    CHECK(alone.identity().settings.max_nodes == 1);
     const std::string form =
         "; write N, MIN:MAX or sizes, for example --nnodes 4, --nnodes 2:4 or --nnodes 2,4,8";
     std::string many = "1";
@@ -73,11 +74,13 @@ TEST_CASE("--nnodes may be the sizes that are allowed") {
 
 TEST_CASE("--node-unit makes sizes multiples of it") {
     const LaunchPlan even = plan_of(std::string{"--nnodes 1:9 --node-unit 2"} + kAtHead);
-    CHECK(even.settings.node_unit == 2);
-    CHECK(even.settings.min_nodes == 2);
-    CHECK(even.settings.max_nodes == 8);
-    CHECK(plan_of(std::string{"--nnodes 4 --node-unit 4"} + kAtHead).settings.min_nodes == 4);
-    CHECK(plan_of("--node-unit 1").settings == rdzv::JobSettings{});
+    CHECK(even.identity().settings.node_unit == 2);
+    CHECK(even.identity().settings.min_nodes == 2);
+    CHECK(even.identity().settings.max_nodes == 8);
+    CHECK(
+        plan_of(std::string{"--nnodes 4 --node-unit 4"} + kAtHead).identity().settings.min_nodes ==
+        4);
+    CHECK(plan_of("--node-unit 1").identity().settings == rdzv::JobSettings{});
     check_refused({
         {"--node-unit 0", "--node-unit 0: must be a whole number from 1 to 16384"},
         {"--node-unit 2",
@@ -96,14 +99,14 @@ TEST_CASE("--node-unit makes sizes multiples of it") {
 }
 
 TEST_CASE("--nnodes is a number or a range") {
-    CHECK(plan_of("--nnodes 1").settings.max_nodes == 1);
+    CHECK(plan_of("--nnodes 1").identity().settings.max_nodes == 1);
     CHECK(plan_of("--nnodes 1:1").is_single_node);
     const LaunchPlan fixed = plan_of(std::string{"--nnodes 4"} + kAtHead);
-    CHECK(fixed.settings.min_nodes == 4);
-    CHECK(fixed.settings.max_nodes == 4);
+    CHECK(fixed.identity().settings.min_nodes == 4);
+    CHECK(fixed.identity().settings.max_nodes == 4);
     const LaunchPlan range = plan_of(std::string{"--nnodes 2:16384"} + kAtHead);
-    CHECK(range.settings.min_nodes == 2);
-    CHECK(range.settings.max_nodes == 16384);
+    CHECK(range.identity().settings.min_nodes == 2);
+    CHECK(range.identity().settings.max_nodes == 16384);
     const std::string form =
         "; write N, MIN:MAX or sizes, for example --nnodes 4, --nnodes 2:4 or --nnodes 2,4,8";
     check_refused({
@@ -125,7 +128,10 @@ TEST_CASE("--nnodes is a number or a range") {
 TEST_CASE("--nproc-per-node is a number or counts what is here") {
     FakeSurroundings machine;
     const auto slots = [&machine](const std::string& value) {
-        return as_plan(make_plan({"--nproc-per-node", value, "train.py"}, machine)).slots;
+        return as_plan(make_plan({"--nproc-per-node", value, "train.py"}, machine))
+            .identity()
+
+            .slots;
     };
     CHECK(slots("8") == 8);
     CHECK(slots("cpu") == 6);
@@ -152,14 +158,14 @@ TEST_CASE("--nproc-per-node is a number or counts what is here") {
 }
 
 TEST_CASE("budgets are whole numbers") {
-    CHECK(plan_of("--max-node-losses 0").settings.max_node_losses == 0);
-    CHECK(plan_of("").settings.max_node_losses == -1);
-    CHECK(plan_of("--grow never").settings.grow == false);
-    CHECK(plan_of("--grow auto").settings.grow);
-    CHECK(plan_of("").settings.same == rdzv::Sameness::Warn);
-    CHECK(plan_of("--same warn").settings.same == rdzv::Sameness::Warn);
-    CHECK(plan_of("--same strict").settings.same == rdzv::Sameness::Strict);
-    CHECK(plan_of("--same off").settings.same == rdzv::Sameness::Off);
+    CHECK(plan_of("--max-node-losses 0").identity().settings.max_node_losses == 0);
+    CHECK(plan_of("").identity().settings.max_node_losses == -1);
+    CHECK(plan_of("--grow never").identity().settings.grow == false);
+    CHECK(plan_of("--grow auto").identity().settings.grow);
+    CHECK(plan_of("").identity().settings.same == rdzv::Sameness::Warn);
+    CHECK(plan_of("--same warn").identity().settings.same == rdzv::Sameness::Warn);
+    CHECK(plan_of("--same strict").identity().settings.same == rdzv::Sameness::Strict);
+    CHECK(plan_of("--same off").identity().settings.same == rdzv::Sameness::Off);
     check_refused({
         {"--max-restarts -1", "--max-restarts -1: must be a whole number from 0 to 1000000"},
         {"--max-restarts 1.5", "--max-restarts 1.5: must be a whole number from 0 to 1000000"},
@@ -186,12 +192,12 @@ TEST_CASE("times are seconds with fractions") {
     const LaunchPlan plan = plan_of(
         "--failure-grace 0.25 --shutdown-timeout 7 --rdzv-lost-timeout 90 "
         "--rdzv-conf last_call_timeout=2.5,join_timeout=60,grow_delay=0");
-    CHECK(plan.settings.failure_grace == Milliseconds{250});
-    CHECK(plan.settings.shutdown_timeout == Milliseconds{7000});
-    CHECK(plan.rendezvous_lost_timeout == Milliseconds{90000});
-    CHECK(plan.settings.patience == Milliseconds{2500});
-    CHECK(plan.settings.join_timeout == Milliseconds{60000});
-    CHECK(plan.settings.grow_delay == Milliseconds{0});
+    CHECK(plan.identity().settings.failure_grace == Milliseconds{250});
+    CHECK(plan.identity().settings.shutdown_timeout == Milliseconds{7000});
+    CHECK(plan.agent.supervisor.rendezvous_lost_timeout == Milliseconds{90000});
+    CHECK(plan.identity().settings.patience == Milliseconds{2500});
+    CHECK(plan.identity().settings.join_timeout == Milliseconds{60000});
+    CHECK(plan.identity().settings.grow_delay == Milliseconds{0});
     for (const std::string value : {"5s", "-1", "nan", "inf", "1e99", "x", "1,5", "0x10"}) {
         CHECK(refusal_of("--failure-grace " + value) ==
               "--failure-grace " + value +
@@ -201,15 +207,15 @@ TEST_CASE("times are seconds with fractions") {
 }
 
 TEST_CASE("the hang timeout is a number of seconds, learned, or none") {
-    CHECK(plan_of("").settings.hang_timeout == Milliseconds(0));
-    CHECK(plan_of("").hang_notice == Milliseconds(600000));
-    CHECK(plan_of("--hang-notice 0").hang_notice == Milliseconds(0));
-    CHECK(plan_of("--hang-timeout 0").settings.hang_timeout == Milliseconds(0));
-    CHECK(plan_of("--hang-timeout 90.5").settings.hang_timeout == Milliseconds(90500));
-    CHECK_FALSE(plan_of("--hang-timeout 90").settings.learns_hang_timeout);
+    CHECK(plan_of("").identity().settings.hang_timeout == Milliseconds(0));
+    CHECK(plan_of("").agent.supervisor.hang_notice == Milliseconds(600000));
+    CHECK(plan_of("--hang-notice 0").agent.supervisor.hang_notice == Milliseconds(0));
+    CHECK(plan_of("--hang-timeout 0").identity().settings.hang_timeout == Milliseconds(0));
+    CHECK(plan_of("--hang-timeout 90.5").identity().settings.hang_timeout == Milliseconds(90500));
+    CHECK_FALSE(plan_of("--hang-timeout 90").identity().settings.learns_hang_timeout);
     const LaunchPlan learned = plan_of("--hang-timeout auto");
-    CHECK(learned.settings.learns_hang_timeout);
-    CHECK(learned.settings.hang_timeout == Milliseconds(0));
+    CHECK(learned.identity().settings.learns_hang_timeout);
+    CHECK(learned.identity().settings.hang_timeout == Milliseconds(0));
     check_refused({
         {"--hang-timeout 0.5", "--hang-timeout 0.5: it must be at least 1 s; 0 is never"},
         {"--hang-timeout -1",
@@ -221,18 +227,21 @@ TEST_CASE("the hang timeout is a number of seconds, learned, or none") {
 
 TEST_CASE("torchrun's variable gives the shutdown timeout where nothing else does") {
     const Variables three{{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3"}};
-    CHECK(plan_of("", three).settings.shutdown_timeout == Milliseconds{3000});
-    CHECK(plan_of("--shutdown-timeout 9", three).settings.shutdown_timeout == Milliseconds{9000});
+    CHECK(plan_of("", three).identity().settings.shutdown_timeout == Milliseconds{3000});
+    CHECK(plan_of("--shutdown-timeout 9", three).identity().settings.shutdown_timeout ==
+          Milliseconds{9000});
     CHECK(plan_of("", {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3"}, {"PET_SHUTDOWN_TIMEOUT", "4"}})
+              .identity()
+
               .settings.shutdown_timeout == Milliseconds{4000});
 }
 
 TEST_CASE("the grace after a failure is never above the shutdown timeout") {
     const LaunchPlan silent = plan_of("--shutdown-timeout 2");
-    CHECK(silent.settings.failure_grace == Milliseconds{2000});
+    CHECK(silent.identity().settings.failure_grace == Milliseconds{2000});
     CHECK(silent.warnings.empty());
     const LaunchPlan said = plan_of("--shutdown-timeout 2 --failure-grace 8");
-    CHECK(said.settings.failure_grace == Milliseconds{2000});
+    CHECK(said.identity().settings.failure_grace == Milliseconds{2000});
     CHECK(said.warnings ==
           Arguments{"--failure-grace 8 is cut to the shutdown timeout of 2 s: after a failure "
                     "nobody waits longer"});
@@ -241,17 +250,17 @@ TEST_CASE("the grace after a failure is never above the shutdown timeout") {
 TEST_CASE("--rdzv-conf takes our keys, and a flag of the same meaning wins") {
     const LaunchPlan plan =
         plan_of("--rdzv-conf failure_grace=1,lost_timeout=5,max_node_losses=2,failure_grace=3");
-    CHECK(plan.settings.failure_grace == Milliseconds{3000});
-    CHECK(plan.rendezvous_lost_timeout == Milliseconds{5000});
-    CHECK(plan.settings.max_node_losses == 2);
+    CHECK(plan.identity().settings.failure_grace == Milliseconds{3000});
+    CHECK(plan.agent.supervisor.rendezvous_lost_timeout == Milliseconds{5000});
+    CHECK(plan.identity().settings.max_node_losses == 2);
     const LaunchPlan flags = plan_of(
         "--rdzv-conf failure_grace=1,lost_timeout=5,max_node_losses=2 --failure-grace 4 "
         "--rdzv-lost-timeout 8 --max-node-losses 9");
-    CHECK(flags.settings.failure_grace == Milliseconds{4000});
-    CHECK(flags.rendezvous_lost_timeout == Milliseconds{8000});
-    CHECK(flags.settings.max_node_losses == 9);
+    CHECK(flags.identity().settings.failure_grace == Milliseconds{4000});
+    CHECK(flags.agent.supervisor.lasting_rendezvous_lost_timeout == Milliseconds{8000});
+    CHECK(flags.identity().settings.max_node_losses == 9);
     const Arguments blanks = {"--rdzv-conf", " join_timeout = 7 , last_call_timeout=1", "train.py"};
-    CHECK(as_plan(outcome_of(blanks)).settings.join_timeout == Milliseconds{7000});
+    CHECK(as_plan(outcome_of(blanks)).identity().settings.join_timeout == Milliseconds{7000});
     CHECK(plan_of("--rdzv-conf=").warnings.empty());
 }
 

@@ -34,10 +34,12 @@ TEST_CASE("--env-per-run says what cannot be") {
 }
 
 TEST_CASE("--notify names a command or a URL, and no message shows it") {
-    CHECK_FALSE(plan_of("").notify);
-    CHECK_FALSE(plan_of("--notify=").notify);
-    CHECK(plan_of("--notify mail").notify == agent::NotifyTarget(agent::NotifyCommand{"mail"}));
-    CHECK(agent::name_of(*plan_of("", {{"PET_NOTIFY", "https://h/secret"}}).notify) == "https://h");
+    CHECK_FALSE(plan_of("").agent.notify);
+    CHECK_FALSE(plan_of("--notify=").agent.notify);
+    CHECK(plan_of("--notify mail").agent.notify ==
+          agent::NotifyTarget(agent::NotifyCommand{"mail"}));
+    CHECK(agent::name_of(*plan_of("", {{"PET_NOTIFY", "https://h/secret"}}).agent.notify) ==
+          "https://h");
     for (const std::string& line : {refusal_of("--notify http://secret@h/secret"),
                                     refusal_of("", {{"PET_NOTIFY", "http://secret@h/secret"}})}) {
         CHECK(line.find("NOTIFY: the URL must be") + line.find("--notify: the URL must be") !=
