@@ -37,7 +37,11 @@ void Sweep::begin(Milliseconds allowed) {
         is_stuck_ = false;
         deadline_.expires_after(allowed);
         deadline_.async_wait([this](const boost::system::error_code& error) {
-            if (!error && is_running_) {
+            if (error || !is_running_) {
+                return;
+            }
+            step();  // It may be able to look now, and was not when the last one died.
+            if (is_running_) {
                 is_stuck_ = true;
                 events_.on_stuck(describe_rest());
             }
