@@ -139,6 +139,10 @@ agent::SupervisorOptions supervisor_options(const LaunchPlan& plan, const NodeFa
     identity.node_rank = plan.node_rank;
     identity.topology_key = plan.topology_key;
     identity.settings = plan.settings;
+    if (!plan.is_store_of_rank_0) {
+        identity.workers_max = static_cast<int>(plan.relays_store ? limits.store_relayed_max
+                                                                  : limits.store_clients_max);
+    }
     identity.addresses = facts.addresses;
     identity.fingerprint = facts.fingerprint;
     identity.addresses.resize(std::min(identity.addresses.size(), limits.addresses_max));
