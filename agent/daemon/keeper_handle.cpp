@@ -38,6 +38,11 @@ Result<void> KeeperHandle::launch() {
     if (sockets.has_error()) {
         return sockets.error();
     }
+    Result<std::shared_ptr<FrameChannel>> channel =
+        FrameChannel::create(io_, std::move(sockets->first));
+    if (channel.has_error()) {
+        return channel.error();
+    }
     const Result<void> started =
         process_.start(options_.path, options_.saved_state, containment_, sockets->second);
     if (started.has_error()) {
@@ -47,7 +52,7 @@ Result<void> KeeperHandle::launch() {
         events_.on_relaunched(process_.pid());
     }
     has_keeper_worked_ = false;
-    channel_ = FrameChannel::create(io_, std::move(sockets->first));
+    channel_ = *std::move(channel);
     channel_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
                      .on_closed = [this](const std::string& /*why*/) { on_channel_closed(); }});
     if (guarded_) {

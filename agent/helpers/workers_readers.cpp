@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "base/os/child.hpp"
+#include "base/os/give_to_loop.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 
@@ -130,6 +131,9 @@ Result<void> WorkersReaders::start(Reader& reader, const rdzv::ReadWorkers& mess
     if (!out || !until) {
         return out ? until.error() : out.error();
     }
+    if (Result<void> given = give_to_loop(reader.output, std::move(out->first)); !given) {
+        return given;
+    }
     reader.piece_bytes = static_cast<std::size_t>(message.piece_bytes);
     ProgramSpec spec;
     spec.command = command_of(message, *std::move(ddpctl), run_, host_);
@@ -144,7 +148,6 @@ Result<void> WorkersReaders::start(Reader& reader, const rdzv::ReadWorkers& mess
     events_.on_child(reader.child->pid());
     reader.child->async_wait([child = reader.child](const siginfo_t&) {});
     reader.until = std::move(until->second);
-    reader.output.assign(out->first.release());
     return {};
 }
 
