@@ -177,12 +177,17 @@ void Agent::hear_last(Input last) {
     }
 }
 
-/// A link that goes while a verdict is held back goes after it: the verdict has come.
+/// A link that goes while a verdict is held back goes after it: the verdict has come. Whoever read
+/// over that link reads no more, and is not waited for.
 void Agent::hear_of_link(Input change) {
     if (held_back_.empty()) {
         feed(std::move(change));
-    } else {
-        held_back_.push_back(std::move(change));
+        return;
+    }
+    const bool is_down = std::holds_alternative<LinkDown>(change);
+    held_back_.push_back(std::move(change));
+    if (is_down) {
+        events_->cut_readers_off();
     }
 }
 

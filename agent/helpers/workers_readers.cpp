@@ -92,10 +92,7 @@ WorkersReaders::WorkersReaders(asio::io_context& io, const Limits& limits, std::
       run_(std::move(run)),
       host_(std::move(host)),
       events_(std::move(events)),
-      finish_deadline_(io, [this] {
-          stop();
-          end_if_none();
-      }) {}
+      finish_deadline_(io, [this] { cut_off(); }) {}
 
 WorkersReaders::~WorkersReaders() = default;
 
@@ -240,6 +237,11 @@ void WorkersReaders::end_if_none() {
         finish_deadline_.set(std::nullopt);
         std::exchange(on_finished_, nullptr)();
     }
+}
+
+void WorkersReaders::cut_off() {
+    stop();
+    end_if_none();
 }
 
 void WorkersReaders::stop() {
