@@ -566,8 +566,12 @@ void Agent::start_workers(StartWorkers start) {
             output_->open(number, spec.local_rank, rank, world_size, spec.log_dir);
         if (!opened) {
             say(fmt::format("rank {} cannot be started: {}", rank.value(), opened.error().what));
+            // Of the log disk, or of descriptors.
+            const bool is_disk = opened.error().code == ErrorCode::LimitExceeded;
+            opened = OutputPipes{};
+            opened->fault = is_disk ? EIO : EMFILE;
         }
-        pipes.push_back(opened ? std::move(*opened) : OutputPipes{});
+        pipes.push_back(*std::move(opened));
     }
     generation_->await_folders(std::move(pipes));
     output_->when_ready([this, number] { spawn(number); });
@@ -585,7 +589,7 @@ void Agent::spawn(Generation number) {
         const bool is_warm = warm.contains(worker.local_rank);
         if (!own.out.is_open()) {
             WorkerEnd end{};
-            end.exec_errno = EMFILE;
+            end.exec_errno = own.fault;
             if (is_warm) {
                 (void)standbys_->take_back(worker.local_rank);
                 keeper_->signal_workers(kStandbyGeneration, {worker.local_rank}, SIGKILL);
