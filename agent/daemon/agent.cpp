@@ -179,12 +179,17 @@ void Agent::hear_last(Input last) {
     }
 }
 
-/// A link that goes while a verdict is held back goes after it: the verdict has come.
+/// A link that goes while a verdict is held back goes after it: the verdict has come. Whoever read
+/// over that link reads no more, and is not waited for.
 void Agent::hear_of_link(Input change) {
     if (held_back_.empty()) {
         feed(std::move(change));
-    } else {
-        held_back_.push_back(std::move(change));
+        return;
+    }
+    const bool is_down = std::holds_alternative<LinkDown>(change);
+    held_back_.push_back(std::move(change));
+    if (is_down) {
+        events_->cut_readers_off();
     }
 }
 
@@ -563,8 +568,12 @@ void Agent::start_workers(StartWorkers start) {
             output_->open(number, spec.local_rank, rank, world_size, spec.log_dir);
         if (!opened) {
             say(fmt::format("rank {} cannot be started: {}", rank.value(), opened.error().what));
+            // Of the log disk, or of descriptors.
+            const bool is_disk = opened.error().code == ErrorCode::LimitExceeded;
+            opened = OutputPipes{};
+            opened->fault = is_disk ? EIO : EMFILE;
         }
-        pipes.push_back(opened ? std::move(*opened) : OutputPipes{});
+        pipes.push_back(*std::move(opened));
     }
     generation_->await_folders(std::move(pipes));
     output_->when_ready([this, number] { spawn(number); });
@@ -582,7 +591,7 @@ void Agent::spawn(Generation number) {
         const bool is_warm = warm.contains(worker.local_rank);
         if (!own.out.is_open()) {
             WorkerEnd end{};
-            end.exec_errno = EMFILE;
+            end.exec_errno = own.fault;
             if (is_warm) {
                 (void)standbys_->take_back(worker.local_rank);
                 keeper_->signal_workers(kStandbyGeneration, {worker.local_rank}, SIGKILL);

@@ -17,21 +17,13 @@
 
 namespace ddprun::agent {
 
-namespace {
-
-std::set<int> children_before_us() {
-    const std::vector<int> children = own_children();
-    return {children.begin(), children.end()};
-}
-
-}  // namespace
-
 KeeperHandle::KeeperHandle(boost::asio::io_context& io, KeeperOptions options, Events events,
-                           std::optional<Cgroup> cgroup)
+                           std::optional<Cgroup> cgroup, const std::vector<int>& children_before)
     : io_(io),
       options_(std::move(options)),
       events_(std::move(events)),
-      containment_(children_before_us(), std::move(cgroup), options_.containment),
+      containment_({children_before.begin(), children_before.end()}, std::move(cgroup),
+                   options_.containment),
       sweep_(io, containment_,
              {.reap = [this] { reap_orphans(); },
               .on_empty = [this] { on_swept(); },
@@ -46,6 +38,11 @@ Result<void> KeeperHandle::launch() {
     if (sockets.has_error()) {
         return sockets.error();
     }
+    Result<std::shared_ptr<FrameChannel>> channel =
+        FrameChannel::create(io_, std::move(sockets->first));
+    if (channel.has_error()) {
+        return channel.error();
+    }
     const Result<void> started =
         process_.start(options_.path, options_.saved_state, containment_, sockets->second);
     if (started.has_error()) {
@@ -55,7 +52,7 @@ Result<void> KeeperHandle::launch() {
         events_.on_relaunched(process_.pid());
     }
     has_keeper_worked_ = false;
-    channel_ = FrameChannel::create(io_, std::move(sockets->first));
+    channel_ = *std::move(channel);
     channel_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
                      .on_closed = [this](const std::string& /*why*/) { on_channel_closed(); }});
     if (guarded_) {
@@ -266,8 +263,12 @@ Result<std::unique_ptr<KeeperHandle>> KeeperHandle::start(boost::asio::io_contex
     if (cgroup.has_error()) {
         return cgroup.error();
     }
+    const std::optional<std::vector<int>> children = own_children();
+    if (!children) {
+        return system_error(errno, "listing the children of this process");
+    }
     auto handle = std::make_unique<KeeperHandle>(io, std::move(options), std::move(events),
-                                                 std::move(*cgroup));
+                                                 std::move(*cgroup), *children);
     const Result<void> started = handle->launch();
     if (started.has_error()) {
         return started.error();

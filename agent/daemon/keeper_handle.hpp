@@ -75,7 +75,7 @@ public:
                                                                      Events events);
     /// For start(), which makes the cgroup and launches the keeper.
     KeeperHandle(boost::asio::io_context& io, KeeperOptions options, Events events,
-                 std::optional<Cgroup> cgroup);
+                 std::optional<Cgroup> cgroup, const std::vector<int>& children_before);
     /// As stop(), without waiting.
     ~KeeperHandle();
     KeeperHandle(const KeeperHandle&) = delete;

@@ -34,6 +34,7 @@ KeeperProcess::KeeperProcess(boost::asio::io_context& io, Milliseconds unkillabl
 
 Result<void> KeeperProcess::start(const std::string& program, const SavedProcessState& state,
                                   const Containment& containment, const UniqueFd& socket) {
+    // Not by a shell (may_be_slow): it would change the environment, which workers inherit.
     ProgramSpec spec;
     spec.command = {program, state.to_text(), std::to_string(unkillable_after_.count()),
                     std::string(names_of(containment.level()).word)};

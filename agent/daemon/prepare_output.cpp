@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/os/give_to_loop.hpp"
+
 namespace ddprun::agent {
 
 PrepareOutput::PrepareOutput(boost::asio::io_context& io, const std::string& prefix,
@@ -24,7 +26,9 @@ Result<UniqueFd> PrepareOutput::open() {
     if (::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0) {
         return system_error(errno, "making the prepare command's pipe non-blocking");
     }
-    pipe_.assign(ours.release());
+    if (const Result<void> given = give_to_loop(pipe_, std::move(ours)); !given) {
+        return given.error();
+    }
     read_next();
     return theirs;
 }

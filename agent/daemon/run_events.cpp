@@ -400,6 +400,10 @@ void RunEvents::end_reading(std::uint64_t reading) {
     readers_here_.hear(rdzv::ReadOn{.reader = reading, .stops = true});
 }
 
+void RunEvents::cut_readers_off() {
+    readers_.cut_off();
+}
+
 void RunEvents::finish_reading(std::function<void()> done) {
     const std::size_t workers = ask_.pids().size();
     const auto end = [this, done = std::move(done)] {

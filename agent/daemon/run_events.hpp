@@ -84,6 +84,10 @@ public:
     /// is called; at once if nobody does.
     void finish_reading(std::function<void()> done);
 
+    /// The link is gone, and with it those who follow over it: finish_reading() waits for them no
+    /// longer.
+    void cut_readers_off();
+
     /// Tells watchers the last events; `done` is called when they have them, or soon.
     void stop(std::function<void()> done);
 

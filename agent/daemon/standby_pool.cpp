@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "base/os/file_identity.hpp"
+#include "base/os/give_to_loop.hpp"
 #include "base/os/read_memory_room.hpp"
 #include "base/whole_number.hpp"
 #include "worker_runtime/contract/standby.hpp"
@@ -169,11 +170,16 @@ UniqueFd StandbyPool::imports_pipe(LocalRank local_rank) {
         pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
         return {};
     }
+    UniqueFd ours(ends[0]);
+    UniqueFd theirs(ends[1]);
+    boost::asio::posix::stream_descriptor pipe(io_);
+    if (!give_to_loop(pipe, std::move(ours))) {
+        return {};
+    }
     imports_.erase(local_rank);
-    imports_.emplace(local_rank,
-                     ToldImports{boost::asio::posix::stream_descriptor(io_, ends[0]), {}});
+    imports_.emplace(local_rank, ToldImports{std::move(pipe), {}});
     hear_imports(local_rank);
-    return UniqueFd(ends[1]);
+    return theirs;
 }
 
 /// The keeper holds the other end for as long as its generation lives.
@@ -320,22 +326,22 @@ bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>
     }
     UniqueFd ours(ends[0]);
     UniqueFd theirs(ends[1]);
+    boost::asio::posix::stream_descriptor socket(io_);
     Result<StandIn> stand_in = events_.open_stand_in(slot);
-    if (!stand_in) {
+    if (!stand_in || !give_to_loop(socket, std::move(ours))) {
         return false;
     }
     OutputPipes pipes = std::move(stand_in->workers);
     const bool is_out_terminal = is_a_terminal(pipes.out);
     const bool is_err_terminal = is_a_terminal(pipes.err);
     standbys_.erase(slot);
-    const auto [entry, is_new] = standbys_.emplace(
-        slot, Standby{.number = ++last_number_,
-                      .socket = boost::asio::posix::stream_descriptor(io_, ours.release()),
-                      .stand_in = *std::move(stand_in),
-                      .is_out_terminal = is_out_terminal,
-                      .is_err_terminal = is_err_terminal,
-                      .order = std::move(order),
-                      .importing = {}});
+    const auto [entry, is_new] = standbys_.emplace(slot, Standby{.number = ++last_number_,
+                                                                 .socket = std::move(socket),
+                                                                 .stand_in = *std::move(stand_in),
+                                                                 .is_out_terminal = is_out_terminal,
+                                                                 .is_err_terminal = is_err_terminal,
+                                                                 .order = std::move(order),
+                                                                 .importing = {}});
     listen(slot, entry->second);
     const WorkerSpec& spec = specs_.at(static_cast<std::size_t>(slot.value()));
     keeper_->start_standby(slot, command, spec.environment, std::move(pipes.out),

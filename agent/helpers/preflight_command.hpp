@@ -14,7 +14,8 @@ namespace ddprun::agent {
 
 /// Runs the site's own check of this machine (--preflight-command) by the shell, as a child of this
 /// process with its environment, stdout and stderr. It is killed with its process group when its
-/// time is up, or when this process dies. Owned and called by the agent's thread.
+/// time is up, or when this process dies; what has left that group stays. Owned and called by the
+/// agent's thread.
 class PreflightCommand {
 public:
     struct Events {

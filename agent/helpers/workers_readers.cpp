@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "base/os/child.hpp"
+#include "base/os/give_to_loop.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 
@@ -91,10 +92,7 @@ WorkersReaders::WorkersReaders(asio::io_context& io, const Limits& limits, std::
       run_(std::move(run)),
       host_(std::move(host)),
       events_(std::move(events)),
-      finish_deadline_(io, [this] {
-          stop();
-          end_if_none();
-      }) {}
+      finish_deadline_(io, [this] { cut_off(); }) {}
 
 WorkersReaders::~WorkersReaders() = default;
 
@@ -130,6 +128,9 @@ Result<void> WorkersReaders::start(Reader& reader, const rdzv::ReadWorkers& mess
     if (!out || !until) {
         return out ? until.error() : out.error();
     }
+    if (Result<void> given = give_to_loop(reader.output, std::move(out->first)); !given) {
+        return given;
+    }
     reader.piece_bytes = static_cast<std::size_t>(message.piece_bytes);
     ProgramSpec spec;
     spec.command = command_of(message, *std::move(ddpctl), run_, host_);
@@ -144,7 +145,6 @@ Result<void> WorkersReaders::start(Reader& reader, const rdzv::ReadWorkers& mess
     events_.on_child(reader.child->pid());
     reader.child->async_wait([child = reader.child](const siginfo_t&) {});
     reader.until = std::move(until->second);
-    reader.output.assign(out->first.release());
     return {};
 }
 
@@ -237,6 +237,11 @@ void WorkersReaders::end_if_none() {
         finish_deadline_.set(std::nullopt);
         std::exchange(on_finished_, nullptr)();
     }
+}
+
+void WorkersReaders::cut_off() {
+    stop();
+    end_if_none();
 }
 
 void WorkersReaders::stop() {

@@ -13,6 +13,7 @@
 
 #include "agent/process/children.hpp"
 #include "base/check.hpp"
+#include "base/os/give_to_loop.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/terminal_modes.hpp"
 
@@ -24,6 +25,13 @@ using boost::asio::posix::stream_descriptor;
 
 void say(const std::string& line) {
     fmt::print(stderr, "ddprun-keeper: {}\n", line);
+}
+
+/// A keeper to whom nobody can talk ends; its agent learns of that.
+std::shared_ptr<FrameChannel> channel_to(boost::asio::io_context& io, UniqueFd agent) {
+    Result<std::shared_ptr<FrameChannel>> channel = FrameChannel::create(io, std::move(agent));
+    DDP_CHECK(channel.has_value(), channel.error().what);
+    return *std::move(channel);
 }
 
 /// For processes that this one's containment holds.
@@ -55,7 +63,7 @@ Keeper::Keeper(boost::asio::io_context& io, UniqueFd agent, const SavedProcessSt
               .on_empty = [this] { on_empty(); },
               .on_stuck = [this](const std::string& rest) { on_stuck(rest); }}),
       child_signals_(io, SIGCHLD),
-      agent_(FrameChannel::create(io, std::move(agent))),
+      agent_(channel_to(io, std::move(agent))),
       unkillable_after_(unkillable_after) {
     wait_for_orphans();
     agent_->start({.on_frame = [this](std::string_view body) { on_frame(body); },
@@ -216,19 +224,28 @@ void Keeper::restore_terminal() const {
 }
 
 void Keeper::watch(int pid, Worker& worker, UniqueFd exec_status) {
-    worker.exec_status = std::make_unique<stream_descriptor>(io_, exec_status.release());
-    wait_for_exec(pid, worker);
+    worker.exec_status = std::make_unique<stream_descriptor>(io_);
+    if (give_to_loop(*worker.exec_status, std::move(exec_status))) {
+        wait_for_exec(pid, worker);
+    } else {
+        // Whether it runs would not be known: it does not.
+        worker.exec_status.reset();
+        worker.exec_errno = ENOMEM;
+        (void)kill(pid, SIGKILL);
+    }
     UniqueFd pidfd = open_pidfd(pid);
-    if (!pidfd.is_open()) {
+    Result<void> watched = system_error(errno, "no pidfd on this machine");
+    worker.pidfd = std::make_unique<stream_descriptor>(io_);
+    if (pidfd.is_open()) {
+        watched = give_to_loop(*worker.pidfd, std::move(pidfd));
+    }
+    if (!watched) {
+        worker.pidfd.reset();
         if (!std::exchange(has_said_no_pidfd_, true)) {
-            say(system_error(errno,
-                             "no pidfd on this machine, the ends of workers are seen by "
-                             "SIGCHLD alone")
-                    .what);
+            say("the ends of workers are seen by SIGCHLD alone: " + watched.error().what);
         }
         return;
     }
-    worker.pidfd = std::make_unique<stream_descriptor>(io_, pidfd.release());
     worker.pidfd->async_wait(stream_descriptor::wait_read,
                              [this, pid](const boost::system::error_code& error) {
                                  const auto found = workers_.find(pid);

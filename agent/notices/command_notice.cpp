@@ -12,6 +12,7 @@
 #include <boost/asio/error.hpp>
 #include <fmt/format.h>
 
+#include "base/os/give_to_loop.hpp"
 #include "base/signal_name.hpp"
 
 namespace ddprun::agent {
@@ -68,13 +69,15 @@ Result<void> CommandNotice::begin() {
     boost::system::error_code ignored;
     output_.close(ignored);
     text_.clear();
+    if (Result<void> given = give_to_loop(output_, std::move(from)); !given) {
+        return given;
+    }
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", command_};
     spec.fds = {FdMapping{.from = into.get(), .to = STDOUT_FILENO}};
     spec.dies_with_us = true;
     Result<void> started = program_.start(spec, std::nullopt);
     if (started) {
-        output_.assign(from.release());
         read_on();
     }
     return started;

@@ -14,6 +14,7 @@
 #include <boost/asio/buffer.hpp>
 #include <fmt/format.h>
 
+#include "base/os/give_to_loop.hpp"
 #include "base/os/shared_file_system.hpp"
 
 namespace ddprun::agent {
@@ -98,11 +99,16 @@ void FileNotice::has_begun(std::optional<Begun> begun) {
     if (is_stopped_) {
         return;
     }
+    std::string why = begun ? std::move(begun->why) : "no thread can be had to watch it";
     if (begun && begun->watch.is_open()) {
-        watch_.assign(begun->watch.release());
+        if (const Result<void> given = give_to_loop(watch_, std::move(begun->watch)); !given) {
+            why = given.error().what;
+        }
+    }
+    if (watch_.is_open()) {
         await_events();
     } else {
-        watch_by_looking(begun ? begun->why : "no thread can be had to watch it");
+        watch_by_looking(why);
     }
     take(begun ? std::optional(std::move(begun->seen)) : std::nullopt);
 }

@@ -12,7 +12,8 @@
 namespace ddprun::agent {
 
 /// `<log-dir>/<job>_<8 hex>/events.jsonl`: the events of a run, a line each, one write() for each.
-/// Until the folder of the run is there they are held. On the output thread.
+/// Until the folder of the run is there, and while nothing can be written, they are held. A line of
+/// which the disk took a part only is ended, and written anew. On the output thread.
 class EventFile {
 public:
     /// Touches nothing. `folder` may be empty: then nothing is ever kept.
@@ -22,11 +23,13 @@ public:
     /// The folder is there: writes what was held. Not for a second time.
     [[nodiscard]] Result<void> begin();
 
-    /// Writes `line`, or holds it, at most Limits::events_waiting_max of them: the first of these
-    /// go first. Fails once, then nothing more is written.
+    /// Writes what is held, and `line`. What cannot be written is held for the next call, at most
+    /// Limits::events_waiting_max lines: the first of these go first. Fails once for a full file,
+    /// to which nothing more is written.
     [[nodiscard]] Result<void> add(std::string line);
 
 private:
+    [[nodiscard]] Result<void> write_held();
     [[nodiscard]] Result<void> write(const std::string& line);
 
     std::string folder_;
@@ -35,6 +38,8 @@ private:
     UniqueFd file_;
     std::uint64_t written_ = 0;
     bool has_begun_ = false;
+    bool is_full_ = false;
+    bool is_line_open_ = false;  ///< the file ends with a part of one
 };
 
 /// The name of that file in the folder of its run.

@@ -17,7 +17,9 @@ std::string_view reason_of(std::string_view what) {
 }  // namespace
 
 std::optional<std::string> LogErrors::take(Instant now, const Error& error) {
-    const std::string_view reason = reason_of(error.what);
+    // Of what has a limit nothing is lost for want of space.
+    const bool is_lost = error.code != ErrorCode::LimitExceeded;
+    const std::string reason = (is_lost ? "" : "limit: ") + std::string(reason_of(error.what));
     auto found = said_.find(reason);
     if (found != said_.end() && now < found->second.again_at) {
         ++found->second.unsaid;
@@ -33,10 +35,10 @@ std::optional<std::string> LogErrors::take(Instant now, const Error& error) {
     found->second = {.again_at = now + limits_.log_error_every};
     const std::string more =
         unsaid == 0 ? "" : fmt::format(" ({} more failures since this was said)", unsaid);
-    return fmt::format(
-        "ddprun: {}{}; the job goes on without what cannot be written; free space, or choose "
-        "another --log-dir",
-        error.what, more);
+    return fmt::format("ddprun: {}{}{}", error.what, more,
+                       is_lost ? "; the job goes on without what cannot be written; free space, or "
+                                 "choose another --log-dir"
+                               : "");
 }
 
 }  // namespace ddprun::agent

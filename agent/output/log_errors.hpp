@@ -14,7 +14,7 @@ namespace ddprun::agent {
 /// Decides which failures to write logs are said. Pure. One disk is full and one folder is
 /// forbidden for all workers alike: a reason (the last words of an error, the system's) is said
 /// when it comes up, and while it lasts again every LogLimits::log_error_every. No reason hides
-/// another one.
+/// another one, and no failure to keep to a limit (LimitExceeded) one by which something is lost.
 class LogErrors {
 public:
     explicit LogErrors(LogLimits limits = {}) : limits_(limits) {}

@@ -67,17 +67,22 @@ std::size_t LogFile::room_for(std::string_view bytes) const {
     return size_ == 0 ? static_cast<std::size_t>(room) : 0;
 }
 
+Error LogFile::grows_on(const Error& why) const {
+    return {ErrorCode::LimitExceeded,
+            fmt::format("the full log file {} grows on: {}", path_, why.what)};
+}
+
 Result<void> LogFile::rotate() {
     const std::string full = fmt::format("{}.{}", path_, last_number_ + 1);
     if (std::rename(path_.c_str(), full.c_str()) == 0) {
         ++last_number_;
     } else if (errno != ENOENT) {
         // Not there: an earlier attempt has set it aside, or somebody else has; a new one is due.
-        return system_error(errno, "giving the full log file the name " + full);
+        return grows_on(system_error(errno, "giving it the name " + full));
     }
     Result<UniqueFd> next = open_log(path_);
     if (!next) {
-        return next.error();
+        return grows_on(next.error());
     }
     file_ = std::move(*next);
     size_ = 0;

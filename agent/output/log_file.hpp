@@ -21,8 +21,8 @@ public:
     [[nodiscard]] static Result<LogFile> open(const std::string& path, const LogRotation& rotation);
 
     /// Writes all of `bytes`; on failure some of them may be written. If the full file cannot be
-    /// given another name, or no new one can be made, it grows on, and this fails after having
-    /// written everything; the next call tries again.
+    /// given another name, or no new one can be made, it grows on, and this fails with
+    /// LimitExceeded after having written everything; the next call tries again.
     [[nodiscard]] Result<void> append(std::string_view bytes);
 
 private:
@@ -31,6 +31,7 @@ private:
     /// How many of `bytes` still belong in this file; 0: it is full.
     [[nodiscard]] std::size_t room_for(std::string_view bytes) const;
     [[nodiscard]] Result<void> rotate();
+    [[nodiscard]] Error grows_on(const Error& why) const;
 
     UniqueFd file_;
     std::string path_;

@@ -170,7 +170,7 @@ bool remove_folder(const std::string& log_dir, const std::string& name, bool onl
     const bool is_aside = name.ends_with(kRemoved);
     if (!is_aside) {
         if (const std::string why = why_perhaps_written(path, here); !why.empty()) {
-            return say(result.left, why);
+            return say(result.unsure, why);
         }
     }
     if (only_says) {

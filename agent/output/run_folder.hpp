@@ -96,7 +96,8 @@ struct FoundRun {
 /// What remove_runs() did.
 struct RunsRemoved {
     std::vector<std::string> removed;  ///< names
-    std::vector<std::string> left;     ///< "NAME: why", which run, or may
+    std::vector<std::string> left;     ///< "NAME: why", which run
+    std::vector<std::string> unsure;   ///< "NAME: why", which may run on another machine, for ever
     std::vector<std::string> failed;   ///< "NAME: why", of the others that had to go
 };
 

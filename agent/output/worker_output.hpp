@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,6 +35,7 @@ struct OutputPipes {
     /// What is written to it is typed at `out`, which is to control the worker and to be its stdin.
     /// Not open: `out` is not such a terminal.
     UniqueFd keyboard;
+    int fault = EMFILE;  ///< an errno: why there are none, where `out` is not open
 };
 
 /// Streams for who is no worker yet, like those that open() gives, so that a program finds a

@@ -58,6 +58,10 @@ Result<UniqueFd> open_log(const std::string& path) {
 }
 
 Result<void> append_to_log(int fd, std::string_view bytes, const std::string& path) {
+    return take_into_log(fd, bytes, path);
+}
+
+Result<void> take_into_log(int fd, std::string_view& bytes, const std::string& path) {
     while (!bytes.empty()) {
         const ssize_t count = ::write(fd, bytes.data(), bytes.size());
         if (count > 0) {

@@ -26,6 +26,9 @@ namespace ddprun::agent {
 /// Writes all of `bytes`; on failure some of them may be written.
 [[nodiscard]] Result<void> append_to_log(int fd, std::string_view bytes, const std::string& path);
 
+/// The same; what was written is no longer in `bytes` afterwards.
+[[nodiscard]] Result<void> take_into_log(int fd, std::string_view& bytes, const std::string& path);
+
 /// Writes `content` beside `path` and gives it that name: others see all of it or what was there
 /// before. Missing folders are made.
 [[nodiscard]] Result<void> replace_file(const std::string& path, std::string_view content);

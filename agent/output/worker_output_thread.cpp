@@ -101,6 +101,7 @@ struct OutputPump::Stream {
     const StreamKind kind;
     bool is_terminal = false;  ///< `pipe` is the master of a pseudo-terminal
     boost::asio::posix::stream_descriptor pipe;
+    std::string log_dir;  ///< where its file is; empty: it has none
     std::optional<LogFile> file;
     Rank rank;
     Console* console = nullptr;            ///< null: not shown
@@ -149,7 +150,10 @@ void OutputPump::open(OpenedWorker opened) {
         add_stream(*worker, StreamKind::Merged, std::move(opened.out), origin, opened.choice);
     }
     if (!worker->log_dir.empty()) {
-        open_files(*worker, opened.rank);
+        for (const std::shared_ptr<Stream>& stream : worker->streams) {
+            stream->log_dir = worker->log_dir;
+            open_file(*stream);
+        }
         open_filters(*worker, origin, opened.choice);
     }
     for (const std::shared_ptr<Stream>& stream : worker->streams) {
@@ -202,20 +206,18 @@ void OutputPump::set_console(Stream& stream, const LineOrigin& origin, const Out
     }
 }
 
-void OutputPump::open_files(Worker& worker, Rank rank) {
-    if (const Result<void> made = make_folders(worker.log_dir); !made) {
+void OutputPump::open_file(Stream& stream) {
+    if (const Result<void> made = make_folders(stream.log_dir); !made) {
         say_error(made.error());
         return;
     }
-    for (const std::shared_ptr<Stream>& stream : worker.streams) {
-        Result<LogFile> file = LogFile::open(
-            fmt::format("{}/{}.log", worker.log_dir, stream->name()), options_.rotation);
-        if (file) {
-            stream->file = std::move(*file);
-        } else {
-            say_error(file.error());
-        }
+    Result<LogFile> file =
+        LogFile::open(fmt::format("{}/{}.log", stream.log_dir, stream.name()), options_.rotation);
+    if (!file) {
+        say_error(file.error());
+        return;
     }
+    stream.file = std::move(*file);
     if (options_.log_root.empty()) {
         return;
     }
@@ -223,7 +225,7 @@ void OutputPump::open_files(Worker& worker, Rank rank) {
     if (unlinked_.empty()) {
         boost::asio::post(io_, [this] { make_links(); });
     }
-    unlinked_.emplace_back(rank, worker.log_dir);
+    unlinked_.emplace(stream.rank, stream.log_dir);
 }
 
 void OutputPump::make_links() {
@@ -337,6 +339,9 @@ void OutputPump::carry(Stream& stream, std::string_view bytes) {
 
 /// What the worker wrote, for those who read it later.
 void OutputPump::log(Stream& stream, std::string_view bytes) {
+    if (!stream.file && !stream.log_dir.empty()) {
+        open_file(stream);  // Perhaps there is room by now.
+    }
     if (stream.file) {
         if (const Result<void> written = stream.file->append(bytes); !written) {
             say_error(written.error());

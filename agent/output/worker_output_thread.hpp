@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -84,7 +85,7 @@ private:
 
     void add_stream(Worker& worker, StreamKind kind, StreamEnd end, const LineOrigin& origin,
                     const OutputChoice& choice);
-    void open_files(Worker& worker, Rank rank);
+    void open_file(Stream& stream);
     void make_links();
     void begin_events();
     void open_filters(Worker& worker, const LineOrigin& origin, const OutputChoice& choice);
@@ -110,14 +111,14 @@ private:
     std::map<Key, std::unique_ptr<Worker>> workers_;
     RunFolder run_;  ///< log_root, from the first worker or line of the prepare command to the end
     EventFile events_;
-    std::optional<LogFile> prepare_log_;                  ///< none: nothing has been written to it
-    std::vector<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due
-    std::vector<std::shared_ptr<Stream>> paused_;         ///< not read until the console has room
-    std::vector<char> buffer_;                            ///< of one read, shared by all streams
-    std::string lines_;                                   ///< of one read, cut and prefixed
-    std::string written_;                                 ///< of one read, as the worker wrote it
-    std::uint64_t bytes_read_ = 0;                        ///< of all streams there ever were
-    std::size_t dropped_lines_ = 0;                       ///< own lines the console did not take
+    std::optional<LogFile> prepare_log_;               ///< none: nothing has been written to it
+    std::set<std::pair<Rank, std::string>> unlinked_;  ///< log_dir of whose link by rank is due
+    std::vector<std::shared_ptr<Stream>> paused_;      ///< not read until the console has room
+    std::vector<char> buffer_;                         ///< of one read, shared by all streams
+    std::string lines_;                                ///< of one read, cut and prefixed
+    std::string written_;                              ///< of one read, as the worker wrote it
+    std::uint64_t bytes_read_ = 0;                     ///< of all streams there ever were
+    std::size_t dropped_lines_ = 0;                    ///< own lines the console did not take
     LogErrors errors_;
 };
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
@@ -76,29 +77,41 @@ std::string status_line(int pid, std::string_view key) {
     return text->substr(value, text->find('\n', value) - value);
 }
 
-/// For kernels built without the `children` files: everybody whose parent it is.
-std::vector<int> children_by_scan(int pid, const std::string& proc) {
+/// The last look has failed for want of means, and not because its object is gone.
+bool lacked_means() {
+    return errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+}
+
+/// For kernels built without the `children` files: everybody whose parent it is. None: it could not
+/// look at all of them.
+std::optional<std::vector<int>> children_by_scan(int pid, const std::string& proc) {
     std::vector<int> children;
+    errno = 0;
     for (const int candidate : numbers_in(proc)) {
         const std::optional<ProcessStat> stat = stat_of(candidate, proc);
         if (stat && stat->parent == pid) {
             children.push_back(candidate);
+        } else if (!stat && lacked_means()) {
+            return std::nullopt;
         }
     }
-    return children;
+    return lacked_means() ? std::nullopt : std::optional(std::move(children));
 }
 
 /// Of the process whose threads are in `folder`. Children belong to the thread that made or adopted
 /// them. The kernel walks the list from one read to the next; only reaping, which is the parent's,
-/// could make it lose its place.
-std::vector<int> children_in(const std::string& folder) {
+/// could make it lose its place. None: it could not look at all of them.
+std::optional<std::vector<int>> children_in(const std::string& folder) {
     std::vector<int> children;
+    errno = 0;
     for (const int thread : numbers_in(folder)) {
         if (const auto text = read_whole(fmt::format("{}/{}/children", folder, thread))) {
             append_pids(*text, children);
+        } else if (lacked_means()) {
+            return std::nullopt;
         }
     }
-    return children;
+    return lacked_means() ? std::nullopt : std::optional(std::move(children));
 }
 
 bool has_children_files() {
@@ -143,8 +156,9 @@ std::optional<ProcessStat> stat_of(int pid, const std::string& proc) {
 }
 
 std::vector<int> children_of(int pid, const std::string& proc) {
-    return has_children_files() ? children_in(fmt::format("{}/{}/task", proc, pid))
-                                : children_by_scan(pid, proc);
+    return (has_children_files() ? children_in(fmt::format("{}/{}/task", proc, pid))
+                                 : children_by_scan(pid, proc))
+        .value_or(std::vector<int>());
 }
 
 std::vector<int> processes_of_worker(int pid) {
@@ -178,7 +192,7 @@ std::optional<std::string> variable_of(int pid, std::string_view name) {
     return std::nullopt;
 }
 
-std::vector<int> own_children() {
+std::optional<std::vector<int>> own_children() {
     return has_children_files() ? children_in("/proc/self/task")
                                 : children_by_scan(getpid(), kProc);
 }

@@ -40,8 +40,8 @@ inline constexpr const char* kProc = "/proc";
 [[nodiscard]] std::optional<std::string> variable_of(int pid, std::string_view name);
 
 /// The children of this process, adopted ones and dead ones that nobody has reaped included.
-/// Complete as long as no other thread reaps.
-[[nodiscard]] std::vector<int> own_children();
+/// Complete as long as no other thread reaps. None: no descriptor or memory is left to look with.
+[[nodiscard]] std::optional<std::vector<int>> own_children();
 
 /// This process's open descriptors.
 [[nodiscard]] std::vector<int> open_descriptors();

@@ -67,14 +67,19 @@ bool Containment::is_empty() const {
     if (cgroup_ && !cgroup_->is_empty()) {
         return false;
     }
-    if (excluded_.empty()) {
-        siginfo_t info{};
-        return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) {
+        return true;
     }
-    return children().empty();
+    const std::optional<std::vector<int>> living = own_children();
+    return living && std::all_of(living->begin(), living->end(),
+                                 [this](int child) { return excluded_.contains(child); });
 }
 
 std::string Containment::describe_rest() const {
+    if (!own_children()) {
+        return "somebody (no descriptor is left to look at the children of this process)";
+    }
     std::string text;
     std::size_t described = 0;
     for (const int child : children()) {
@@ -105,16 +110,17 @@ void Containment::release() {
 
 void Containment::exclude(int pid) {
     // Those that were reaped meanwhile are forgotten: their numbers may be given to others.
-    const std::vector<int> living = own_children();
-    std::erase_if(excluded_, [&living](int known) {
-        return std::find(living.begin(), living.end(), known) == living.end();
-    });
+    if (const std::optional<std::vector<int>> living = own_children()) {
+        std::erase_if(excluded_, [&living](int known) {
+            return std::find(living->begin(), living->end(), known) == living->end();
+        });
+    }
     excluded_.insert(pid);
 }
 
 std::set<int> Containment::children() const {
     std::set<int> found;
-    for (const int child : own_children()) {
+    for (const int child : own_children().value_or(std::vector<int>())) {
         if (!excluded_.contains(child)) {
             found.insert(child);
         }

@@ -46,7 +46,8 @@ public:
     /// by the next call, which is due when a child of this process has died.
     void kill_all();
 
-    /// The kernel's word that the set is empty. Dead children that are not reaped still count.
+    /// The kernel's word that the set is empty; false also while that cannot be looked up. Dead
+    /// children that are not reaped still count.
     [[nodiscard]] bool is_empty() const;
 
     /// Readable out of band when is_empty() may have changed without a child's death; -1: never.
@@ -61,7 +62,7 @@ public:
     /// `pid`, a child of this process, and its descendants are not of the set.
     void exclude(int pid);
 
-    /// Children of this process that are of the set, dead ones too.
+    /// Children of this process that are of the set, dead ones too, as far as they can be listed.
     [[nodiscard]] std::set<int> children() const;
 
     /// At the end: gives back what it holds of the kernel's.

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/keeper_protocol.hpp"
+#include "base/os/give_to_loop.hpp"
 
 namespace ddprun::agent {
 
@@ -35,12 +36,17 @@ Result<std::pair<UniqueFd, UniqueFd>> FrameChannel::make_sockets() {
     return std::pair(UniqueFd(fds[0]), UniqueFd(fds[1]));
 }
 
-std::shared_ptr<FrameChannel> FrameChannel::create(boost::asio::io_context& io, UniqueFd socket) {
-    return std::make_shared<FrameChannel>(Private{}, io, std::move(socket));
+Result<std::shared_ptr<FrameChannel>> FrameChannel::create(boost::asio::io_context& io,
+                                                           UniqueFd socket) {
+    boost::asio::posix::stream_descriptor watched(io);
+    if (const Result<void> given = give_to_loop(watched, std::move(socket)); !given) {
+        return given.error();
+    }
+    return std::make_shared<FrameChannel>(Private{}, std::move(watched));
 }
 
-FrameChannel::FrameChannel(Private /*unused*/, boost::asio::io_context& io, UniqueFd socket)
-    : socket_(io, socket.release()) {}
+FrameChannel::FrameChannel(Private /*unused*/, boost::asio::posix::stream_descriptor socket)
+    : socket_(std::move(socket)) {}
 
 void FrameChannel::start(Events events) {
     events_ = std::move(events);

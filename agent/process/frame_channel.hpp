@@ -33,11 +33,12 @@ public:
     /// Two connected, close-on-exec sockets.
     [[nodiscard]] static Result<std::pair<UniqueFd, UniqueFd>> make_sockets();
 
-    [[nodiscard]] static std::shared_ptr<FrameChannel> create(boost::asio::io_context& io,
-                                                              UniqueFd socket);
+    /// Failure is give_to_loop()'s.
+    [[nodiscard]] static Result<std::shared_ptr<FrameChannel>> create(boost::asio::io_context& io,
+                                                                      UniqueFd socket);
 
     /// Only create() can name the first argument.
-    FrameChannel(Private, boost::asio::io_context& io, UniqueFd socket);
+    FrameChannel(Private, boost::asio::posix::stream_descriptor socket);
 
     void start(Events events);
 

@@ -7,6 +7,7 @@
 #include <boost/system/error_code.hpp>
 
 #include "agent/process/children.hpp"
+#include "base/os/give_to_loop.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 
@@ -37,7 +38,11 @@ void Sweep::begin(Milliseconds allowed) {
         is_stuck_ = false;
         deadline_.expires_after(allowed);
         deadline_.async_wait([this](const boost::system::error_code& error) {
-            if (!error && is_running_) {
+            if (error || !is_running_) {
+                return;
+            }
+            step();  // It may be able to look now, and was not when the last one died.
+            if (is_running_) {
                 is_stuck_ = true;
                 events_.on_stuck(describe_rest());
             }
@@ -53,8 +58,11 @@ void Sweep::begin(Milliseconds allowed) {
 void Sweep::await_other(int pid) {
     UniqueFd pidfd = open_pidfd(pid);
     if (pidfd.is_open()) {
-        others_.emplace(pid, boost::asio::posix::stream_descriptor(io_, pidfd.release()));
-        wait_for_other(pid);
+        boost::asio::posix::stream_descriptor other(io_);
+        if (give_to_loop(other, std::move(pidfd))) {
+            others_.emplace(pid, std::move(other));
+            wait_for_other(pid);
+        }
     }
 }
 

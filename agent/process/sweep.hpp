@@ -35,7 +35,7 @@ public:
 
     /// The sweep that runs also waits until `pid` has ended, which is no child of this process and
     /// is killed by somebody else; called before begin(). A number that nobody has, or a kernel
-    /// without pidfd: it does not.
+    /// without pidfd, or without memory to watch one: it does not.
     void await_other(int pid);
 
     /// Starts, or goes on with the first deadline when it runs already; if that has passed on_stuck

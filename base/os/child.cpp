@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 
 #include "base/check.hpp"
+#include "base/os/give_to_loop.hpp"
 
 namespace ddprun {
 
@@ -26,7 +27,8 @@ void Child::adopt(StartedProgram started) {
     DDP_CHECK(pid_ == 0 && started.pid > 0, pid_, started.pid);
     pid_ = started.pid;
     if (started.pidfd.is_open()) {
-        pidfd_.assign(started.pidfd.release());
+        // If the kernel cannot watch it SIGCHLD tells, as on kernels without.
+        static_cast<void>(give_to_loop(pidfd_, std::move(started.pidfd)));
     }
 }
 

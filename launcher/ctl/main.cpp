@@ -865,12 +865,22 @@ int clean(const Flags& flags) {
     for (const std::string& name : result.removed) {
         fmt::print("{} {}/{}\n", flags.only_says ? "would remove" : "removed", log_dir, name);
     }
-    // ddprun --log-keep shows the first line if something has failed.
+    // ddprun --log-keep shows the first line of complaints. That another one runs is none.
+    for (const std::string& left : result.left) {
+        fmt::print("left {}/{}\n", log_dir, left);
+    }
     for (const std::string& failed : result.failed) {
         fmt::print(stderr, "ddpctl: left {}/{}\n", log_dir, failed);
     }
-    for (const std::string& left : result.left) {
-        fmt::print(stderr, "ddpctl: left {}/{}\n", log_dir, left);
+    if (result.unsure.size() > 1) {
+        fmt::print(stderr,
+                   "ddpctl: left {} runs in {} of which cannot be seen from here whether they are "
+                   "over: use ddpctl clean on the machines that made them (ddpctl runs), or remove "
+                   "them by hand\n",
+                   result.unsure.size(), log_dir);
+    }
+    for (const std::string& unsure : result.unsure) {
+        fmt::print(stderr, "ddpctl: left {}/{}\n", log_dir, unsure);
     }
     return result.failed.empty() ? kExitSuccess : kExitNotClean;
 }

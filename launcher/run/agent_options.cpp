@@ -130,6 +130,11 @@ void complete_identity(const LaunchPlan& plan, const NodeFacts& facts, const Lim
     }
     identity.process = facts.process;
     identity.hostname = facts.hostname;
+    const agent::SupervisorOptions& supervisor = plan.agent.supervisor;
+    if (!supervisor.is_store_of_rank_0) {
+        identity.workers_max = static_cast<int>(
+            supervisor.relays_store ? limits.store_relayed_max : limits.store_clients_max);
+    }
     identity.fingerprint = facts.fingerprint;
     identity.addresses = facts.addresses;
     identity.addresses.resize(std::min(identity.addresses.size(), limits.addresses_max));

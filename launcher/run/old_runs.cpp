@@ -72,8 +72,8 @@ void OldRuns::ended(const std::optional<siginfo_t>& end) {
         warn("ddpctl cannot be executed; install it beside ddprun");
     } else if (end && end->si_code != CLD_EXITED) {
         warn(fmt::format("ddpctl was killed by signal {}", end->si_status));
-    } else if (end && end->si_status != 0) {
-        warn(first_line());
+    } else if (const std::string line = first_line(); !line.empty()) {
+        warn(line);
     }
     deadline_.cancel();
     if (on_done_) {

@@ -74,6 +74,15 @@ std::string objection(const Step& step, const Join& join) {
     if (join.settings.same != opened.same) {
         return disagrees("--same", name_of(join.settings.same), name_of(opened.same));
     }
+    const std::int64_t slots = std::max(step.run.slots_max, join.slots);
+    const int served = smaller_bound(step.run.workers_max, join.workers_max);
+    if (served > 0 && slots * opened.min_nodes > served) {
+        return fmt::format(
+            "join refused: node {} has --nproc-per-node {}: {} of {} workers, the fewest of job "
+            "{}, are more than the {} that the workers' store serves; start fewer{}",
+            join.hostname, join.slots, node_count(minimum(step.run)), slots, step.job.value(),
+            served, hint_of_relays(served));
+    }
     if (std::string unlike = objection_as_unlike(step.run, join); !unlike.empty()) {
         return unlike;
     }
@@ -251,6 +260,7 @@ void learn_numbers(Run& run, const Join& message) {
 void take_in(Step& step, ConnectionId connection, const Join& message) {
     Run& run = step.run;
     learn_numbers(run, message);
+    learn_size(run, message);
     if (Node* known = run.nodes.get(message.node)) {
         if (known->connection() && connection < *known->connection()) {
             DDP_PROBE(join_of_the_past);

@@ -131,6 +131,7 @@ void take_over(Step& step, const Holders& holders) {
     Running running{.since = step.now};
     for (const auto& [connection, join] : holders.joins) {
         run.budgets.learn_used(*join.held, run.settings);
+        learn_size(run, join);
         run.current.places.push_back(Place{.node = join.node,
                                            .slots = join.slots,
                                            .hostname = join.hostname,

@@ -171,22 +171,20 @@ void held_up(Step& step, Duration by) {
     doubt_silence(step, by);
 }
 
-/// Whether records can be relied on has changed: everybody who works here should know.
+/// Whether records can be relied on has changed, or why they cannot: everybody who works here
+/// should know.
 void judge_durability(Step& step, const std::string& fault) {
     Run& run = step.run;
     if (run.not_durable == fault) {
         return;
     }
-    const bool was_durable = run.not_durable.empty();
     run.not_durable = fault;
-    if (fault.empty() || was_durable) {
-        const std::string text =
-            fault.empty() ? "the rendezvous's journal works again: the job is durable"
-                          : fmt::format("the job goes on but is no longer durable: {}", fault);
-        note(step, text);
-        tell_all(step, text);
-        publish(step, EventKind::Durability, {{"text", fault}});
-    }
+    const std::string text =
+        fault.empty() ? "the rendezvous's journal works again: the job is durable"
+                      : fmt::format("the job goes on but is no longer durable: {}", fault);
+    note(step, text);
+    tell_all(step, text);
+    publish(step, EventKind::Durability, {{"text", fault}});
 }
 
 /// Deadlines in the order in which they may depend on each other.

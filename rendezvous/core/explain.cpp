@@ -146,6 +146,17 @@ std::string growth_missing(const Run& run) {
                        nnodes_of(run.settings), here, node_count(*wanted - here), *wanted);
 }
 
+/// Of a generation that spares wait beside: it is as large as its workers' store allows.
+std::string store_full(const Run& run) {
+    if (!is_bound_by_store(run) || run.current.places.size() < maximum(run)) {
+        return {};
+    }
+    return fmt::format(
+        "; the workers of more nodes would be more than the {} that their store "
+        "serves{}",
+        run.workers_max, hint_of_relays(run.workers_max));
+}
+
 std::string explain_running(const Run& run, const Running& running, Instant now) {
     if (running.has_finished_rank) {
         std::vector<std::string> names;
@@ -175,7 +186,8 @@ std::string explain_running(const Run& run, const Running& running, Instant now)
     if (grow_time(run, running, now)) {
         return text + "; it will be drained and grown to take more in";
     }
-    return text + "; this node is a spare and takes over when one is lost" + growth_missing(run);
+    return text + "; this node is a spare and takes over when one is lost" + growth_missing(run) +
+           store_full(run);
 }
 
 std::string explain_phase(const Run& run, Instant now) {
@@ -319,6 +331,12 @@ std::string explain_run(const Run& run, Instant now) {
             text.empty() ? "" : "; ", excused);
     }
     return text;
+}
+
+std::string hint_of_relays(int workers_max) {
+    return static_cast<std::size_t>(workers_max) >= Limits().store_relayed_max
+               ? ""
+               : "; with --store-relay on, on every node, it serves more";
 }
 
 std::string node_count(std::size_t count) {

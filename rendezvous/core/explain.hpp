@@ -26,6 +26,8 @@ void tell_all(Step& step, const std::string& text);
 [[nodiscard]] std::string names_here(const Run& run);  ///< of the ready nodes
 /// "c is not fit (...)", of those that said so and are not here; empty if there are none.
 [[nodiscard]] std::string names_unfit(const Run& run, Instant now);
+/// "; with --store-relay ...", where the workers' store serves more than these so; else empty.
+[[nodiscard]] std::string hint_of_relays(int workers_max);
 [[nodiscard]] std::string node_count(std::size_t count);  ///< "1 node", "3 nodes"
 
 }  // namespace ddprun::rdzv

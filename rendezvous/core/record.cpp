@@ -83,6 +83,7 @@ void restore_nodes(const RunRecord& record, const Limits& limits, Instant now, R
         node.info.hostname = recorded.hostname;
         node.info.slots = recorded.slots;
         node.info.settings = record.settings;
+        run.slots_max = std::max(run.slots_max, recorded.slots);
         if (const auto place = places.find(recorded.node); place != places.end()) {
             node.info.role = place->second->role;
             node.info.topology_key = place->second->topology_key;

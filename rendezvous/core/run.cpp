@@ -1,17 +1,45 @@
 #include "rendezvous/core/run.hpp"
 
+#include <algorithm>
+
 #include "base/planted_bug.hpp"
 #include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
 
+namespace {
+
+std::size_t asked_maximum(const Run& run) {
+    const bool is_limited = run.target_nodes && !DDP_BUG(TargetIgnored);
+    return static_cast<std::size_t>(is_limited ? *run.target_nodes : run.settings.max_nodes);
+}
+
+}  // namespace
+
 std::size_t minimum(const Run& run) {
     return static_cast<std::size_t>(run.settings.min_nodes);
 }
 
+void learn_size(Run& run, const Join& join) {
+    run.slots_max = std::max(run.slots_max, join.slots);
+    run.workers_max = smaller_bound(run.workers_max, join.workers_max);
+}
+
+int smaller_bound(int one, int other) {
+    return one == 0 || other == 0 ? std::max(one, other) : std::min(one, other);
+}
+
 std::size_t maximum(const Run& run) {
-    const bool is_limited = run.target_nodes && !DDP_BUG(TargetIgnored);
-    return static_cast<std::size_t>(is_limited ? *run.target_nodes : run.settings.max_nodes);
+    const std::size_t asked = asked_maximum(run);
+    if (run.workers_max == 0) {
+        return asked;
+    }
+    const int served = run.workers_max / run.slots_max;
+    return std::clamp(static_cast<std::size_t>(served), std::min(minimum(run), asked), asked);
+}
+
+bool is_bound_by_store(const Run& run) {
+    return maximum(run) < asked_maximum(run);
 }
 
 std::optional<std::size_t> larger_size(const Run& run, std::size_t nodes) {

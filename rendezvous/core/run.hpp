@@ -69,6 +69,10 @@ struct Run {
     std::optional<Hold> hold;
     std::optional<int> target_nodes;  ///< no more than these; one of the sizes
 
+    // Of all nodes that have joined.
+    int slots_max = 1;    ///< the most that one has
+    int workers_max = 0;  ///< the fewest that the workers' store serves; 0: no bound is known
+
     // What a daemon before this one may have decided.
     bool may_be_older = false;  ///< this process knows of no earlier run of the job
     Generation adopted_up_to;   ///< older generations that nodes hold are no news
@@ -88,7 +92,15 @@ struct Run {
 
 [[nodiscard]] bool is_closed(const Run& run);
 [[nodiscard]] std::size_t minimum(const Run& run);  ///< --nnodes MIN
-[[nodiscard]] std::size_t maximum(const Run& run);  ///< --nnodes MAX, or what an operator wants
+/// Of two numbers of which 0 means no bound.
+[[nodiscard]] int smaller_bound(int one, int other);
+/// What the workers of this node need of a generation counts from now on.
+void learn_size(Run& run, const Join& join);
+/// --nnodes MAX, or what an operator wants, if the workers' store serves so many nodes of
+/// Run::slots_max; the minimum in any case.
+[[nodiscard]] std::size_t maximum(const Run& run);
+/// The workers' store serves no more nodes than that, though more are asked for.
+[[nodiscard]] bool is_bound_by_store(const Run& run);
 /// The next one above `nodes` that a generation may have; none: that is the largest.
 [[nodiscard]] std::optional<std::size_t> larger_size(const Run& run, std::size_t nodes);
 [[nodiscard]] bool is_held(const Run& run, Instant now);  ///< by an operator

@@ -262,10 +262,13 @@ void JobHost::give_up_waiting(Instant now, HostEffects& out) {
 }
 
 void JobHost::tell_fault(Instant now, const std::string& fault, HostEffects& out) {
-    if (fault.empty() == fault_.empty()) {
+    const Milliseconds pause = options_.coordinator.limits.reconnect_backoff_max;
+    const bool is_another = fault != fault_ && now - fault_told_at_ >= pause;
+    if (fault.empty() == fault_.empty() && !is_another) {
         return;
     }
     fault_ = fault;
+    fault_told_at_ = now;
     if (!fault.empty()) {
         out.now.emplace_back(Trace{fmt::format("is not durable: {}", fault)});
     }

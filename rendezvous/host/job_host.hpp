@@ -116,6 +116,8 @@ private:
     void persist(Instant now, RecordWrite kind, HostEffects& out);
     void write(Instant now, HostEffects& out);
     void give_up_waiting(Instant now, HostEffects& out);
+    /// When it begins and ends, and, once in Limits::reconnect_backoff_max, when it is another:
+    /// what is to be done about it has changed.
     void tell_fault(Instant now, const std::string& fault, HostEffects& out);
     /// Reports fault_ to the run: one that began after the fault has not heard of it.
     void tell_run(Instant now, HostEffects& out);
@@ -140,6 +142,7 @@ private:
     Milliseconds retry_pause_;            ///< before the next one; doubled
     std::deque<std::pair<std::uint64_t, Effect>> held_;
     std::string fault_;
+    Instant fault_told_at_{};
 };
 
 }  // namespace ddprun::rdzv

@@ -186,9 +186,12 @@ asio::awaitable<void> Server::carry(Session& session) {
 void Server::expect_join(Session& session) {
     session.deadline.expires_after(options_.limits.join_deadline);
     session.deadline.async_wait([this, &session](error_code cancelled) {
+        if (cancelled) {
+            return;
+        }
         const bool has_joined = !std::holds_alternative<Session::Secured>(session.state) ||
                                 (lobby_ && lobby_->is_waiting(session.id));
-        if (!cancelled && !has_joined) {
+        if (!has_joined) {
             session.connection.fail(fmt::format("it joined no job within {} s of its handshake",
                                                 options_.limits.join_deadline.count() / 1000));
         }

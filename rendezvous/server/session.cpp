@@ -106,8 +106,14 @@ asio::awaitable<std::optional<Error>> greet_in_tls(Session& session, std::string
         refused = Error{moved.error().code, "no TLS: " + moved.error().what};
         co_return refused;
     }
+    if (connection.has_ended()) {
+        // Its deadline, a newer connection or the daemon's end has closed it while the answer was
+        // on its way; the bytes that were just read had arrived before.
+        refused = Error{ErrorCode::ConnectionLost, "it ended in the handshake"};
+        co_return refused;
+    }
     const std::string_view telling(inner.data(), inner.size());
-    if (is_of_http(telling.front()) && std::holds_alternative<Session::Greeting>(session.state)) {
+    if (is_of_http(telling.front())) {
         session.state = Session::Watching{std::string(telling)};
         refused.reset();
         co_return refused;

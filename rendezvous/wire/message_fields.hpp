@@ -320,6 +320,7 @@ struct Fields<Join> {
         visit.flag("tells_progress", join.tells_progress);
         visit.flag("shows_workers", join.shows_workers);
         visit.flag("hears_events", join.hears_events);
+        visit.number("workers_max", join.workers_max, 0, kIntMax);
     }
 };
 

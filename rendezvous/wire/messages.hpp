@@ -211,6 +211,9 @@ struct Join {
     bool tells_progress = false;  ///< it knows Watch
     bool shows_workers = false;   ///< it knows ReadWorkers
     bool hears_events = false;    ///< it has somebody to tell (--notify), and knows Happened
+    /// So many workers does the store of a generation serve if they reach it as this node's do. 0:
+    /// not told, or no bound.
+    int workers_max = 0;
 
     bool operator==(const Join&) const = default;
 };

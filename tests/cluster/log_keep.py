@@ -65,6 +65,13 @@ class LogKeep(unittest.TestCase):
         self.assertIn("ddprun: warning: --log-keep could not remove every run: ddpctl: left "
                       "/logs/llama_00000001: renaming it: no\n", self.run_job())
 
+    def test_what_stays_for_ever_is_told_though_nothing_has_failed(self):
+        self.ddpctl('echo "ddpctl: left 2 runs in /logs" >&2; echo "ddpctl: left more" >&2')
+        told = self.run_job()
+        self.assertIn("ddprun: warning: --log-keep could not remove every run: ddpctl: left "
+                      "2 runs in /logs\n", told)
+        self.assertNotIn("left more", told)
+
     def test_what_removes_for_ever_ends_with_ddprun(self):
         # Nothing ever writes to `held`.
         self.ddpctl(f"exec cat {self.path('held')}")

@@ -225,7 +225,7 @@ TEST_CASE("runs are listed, kept in number, and removed unless a ddprun writes t
     Process& clean = start_ddpctl(cluster, "clean", {});
     CHECK(clean.wait_exit() == 0);
     CHECK(clean.count_lines("^removed .*/(five|killed)_") == 2);
-    CHECK(clean.count_lines("^ddpctl: left .*/alive_[0-9a-f]{8}: its ddprun runs$") == 1);
+    CHECK(clean.count_lines("^left .*/alive_[0-9a-f]{8}: its ddprun runs$") == 1);
     CHECK(runs_there(cluster).size() == 1);
     CHECK(alive.is_running());
     alive.signal(SIGTERM);

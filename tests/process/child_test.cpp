@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
@@ -158,6 +160,35 @@ TEST_CASE("a wake that is not an end is waited out") {
     REQUIRE(seen.has_value());
     CHECK(seen->si_code == CLD_KILLED);
     CHECK(seen->si_status == SIGKILL);
+}
+
+TEST_CASE("the end of a child whose pidfd the kernel cannot watch is told as without one") {
+    // One epoll in another, until no other one takes the last.
+    std::vector<UniqueFd> nested;
+    epoll_event event{};
+    for (bool is_taken = true; is_taken;) {
+        UniqueFd next(epoll_create1(EPOLL_CLOEXEC));
+        REQUIRE(next.is_open());
+        is_taken = nested.empty() ||
+                   epoll_ctl(next.get(), EPOLL_CTL_ADD, nested.back().get(), &event) == 0;
+        if (is_taken) {
+            nested.push_back(std::move(next));
+        }
+    }
+    boost::asio::io_context io;
+    ProgramSpec spec;
+    spec.command = {"/bin/sh", "-c", "exit 7"};
+    Result<StartedProgram> started = start_program(spec);
+    REQUIRE(started.has_value());
+    started->pidfd = std::move(nested.back());
+    nested.pop_back();
+    Child child(io);
+    child.adopt(std::move(*started));
+    std::optional<siginfo_t> seen;
+    child.async_wait([&](const siginfo_t& end) { seen = end; });
+    io.run();
+    REQUIRE(seen.has_value());
+    CHECK(seen->si_status == 7);
 }
 
 TEST_CASE("without pidfd the end of a child is told as with it") {

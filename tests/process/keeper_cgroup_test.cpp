@@ -157,8 +157,9 @@ TEST_CASE("a sweep can begin though no descriptor is left") {
     // The loop has its own descriptors.
     const boost::asio::steady_timer timer(io);
     const boost::asio::posix::stream_descriptor descriptor(io);
-    const std::vector<int> before = own_children();
-    Containment containment({before.begin(), before.end()}, std::move(*cgroup),
+    const std::optional<std::vector<int>> before = own_children();
+    REQUIRE(before);
+    Containment containment({before->begin(), before->end()}, std::move(*cgroup),
                             ContainmentLevel::Cgroup);
     rlimit files{};
     REQUIRE(getrlimit(RLIMIT_NOFILE, &files) == 0);

@@ -30,6 +30,12 @@ int wait_for(int pid) {
     return status;
 }
 
+std::vector<int> children_now() {
+    const std::optional<std::vector<int>> children = own_children();
+    REQUIRE(children);
+    return *children;
+}
+
 }  // namespace
 
 TEST_CASE("an agent that is killed leaves nobody behind") {
@@ -98,6 +104,32 @@ TEST_CASE("a sweep leaves alone what is not the keeper's") {
     }
     REQUIRE(kill(earlier->pid, SIGKILL) == 0);
     CHECK(wait_for(earlier->pid) == SIGKILL);
+}
+
+TEST_CASE("nobody is forgotten or proven gone when no descriptor is left to look with") {
+    const std::vector<int> before = children_now();
+    Containment containment({before.begin(), before.end()}, std::nullopt, std::nullopt);
+    ProgramSpec spec;
+    spec.command = {"/bin/sleep", "600"};
+    std::vector<int> pids;
+    for (int i = 0; i < 3; ++i) {
+        const Result<StartedProgram> started = start_program(spec);
+        REQUIRE(!started.has_error());
+        pids.push_back(started->pid);
+    }
+    containment.exclude(pids[0]);
+    {
+        const NoMoreFiles no_more;
+        containment.exclude(pids[1]);
+        CHECK_FALSE(containment.is_empty());
+        CHECK_FALSE(containment.describe_rest().empty());
+    }
+    CHECK(containment.children() == std::set<int>{pids[2]});
+    for (const int pid : pids) {
+        REQUIRE(kill(pid, SIGKILL) == 0);
+        CHECK(wait_for(pid) == SIGKILL);
+    }
+    CHECK(containment.is_empty());
 }
 
 TEST_CASE("without pidfd everything works as with it") {
@@ -213,7 +245,7 @@ TEST_CASE("what cannot be removed is named after the time allowed, and waited fo
 
 TEST_CASE("what helpers leave to the agent is reaped when it ends, and no helper itself") {
     KeeperFixture fixture;
-    std::vector<int> known = own_children();  // What earlier tests have left is nobody's.
+    std::vector<int> known = children_now();  // What earlier tests have left is nobody's.
     TestPipe lifeline;
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", "cat <&0 & exit 7"};
@@ -228,7 +260,7 @@ TEST_CASE("what helpers leave to the agent is reaped when it ends, and no helper
     fixture.keeper->exclude(helper->pid);
     known.push_back(helper->pid);
     const auto has_adopted = [&known] {
-        const std::vector<int> children = own_children();
+        const std::vector<int> children = children_now();
         return std::any_of(children.begin(), children.end(), [&known](int child) {
             return std::find(known.begin(), known.end(), child) == known.end();
         });

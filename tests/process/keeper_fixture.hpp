@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/resource.h>
+
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include "agent/daemon/keeper_handle.hpp"
 #include "base/os/unique_fd.hpp"
 #include "tests/process/wanted_containment.hpp"
+#include "tests/support/catch.hpp"
 #include "tests/support/places.hpp"
 
 namespace ddprun::agent {
@@ -19,6 +22,23 @@ namespace ddprun::agent {
 inline const std::string kKeeperProgram = bin_dir() + "/ddprun-keeper";
 inline const std::string kWorkerProgram = bin_dir() + "/../tests/keeper_test_worker";
 inline const std::string kAgentProgram = bin_dir() + "/../tests/keeper_test_agent";
+
+/// While it lives this process may open no further file.
+class NoMoreFiles {
+public:
+    NoMoreFiles() {
+        REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+        rlimit none = before_;
+        none.rlim_cur = 0;
+        REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    }
+    ~NoMoreFiles() { (void)setrlimit(RLIMIT_NOFILE, &before_); }
+    NoMoreFiles(const NoMoreFiles&) = delete;
+    NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+
+private:
+    rlimit before_{};
+};
 
 struct TestPipe {
     TestPipe();

@@ -1,4 +1,3 @@
-#include <sys/resource.h>
 
 #include <chrono>
 #include <csignal>
@@ -8,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "agent/daemon/shared_page.hpp"
+#include "tests/process/keeper_fixture.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
 #include "worker_runtime/env/page.hpp"
@@ -15,23 +15,6 @@
 namespace ddprun::agent {
 
 namespace {
-
-/// While it lives this process may open no further file.
-class NoMoreFiles {
-public:
-    NoMoreFiles() {
-        REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
-        rlimit none = before_;
-        none.rlim_cur = 0;
-        REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
-    }
-    ~NoMoreFiles() { (void)setrlimit(RLIMIT_NOFILE, &before_); }
-    NoMoreFiles(const NoMoreFiles&) = delete;
-    NoMoreFiles& operator=(const NoMoreFiles&) = delete;
-
-private:
-    rlimit before_{};
-};
 
 void no_sign(Generation /*generation*/, LocalRank /*worker*/, FatalSignal /*told*/) {}
 

@@ -32,6 +32,7 @@
 #include <boost/asio/io_context.hpp>
 #include <nlohmann/json.hpp>
 
+#include "agent/output/event_file.hpp"
 #include "agent/output/log_errors.hpp"
 #include "agent/output/log_file.hpp"
 #include "agent/output/worker_output.hpp"
@@ -76,6 +77,26 @@ public:
     NoMoreFiles& operator=(const NoMoreFiles&) = delete;
 
 private:
+    rlimit before_{};
+};
+
+/// As long as it lives this process can make no file larger.
+class NoMoreBytes {
+public:
+    explicit NoMoreBytes(rlim_t size) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+        REQUIRE(::getrlimit(RLIMIT_FSIZE, &before_) == 0);
+        const rlimit most{size, before_.rlim_max};
+        REQUIRE(::setrlimit(RLIMIT_FSIZE, &most) == 0);
+    }
+    ~NoMoreBytes() {
+        CHECK(::setrlimit(RLIMIT_FSIZE, &before_) == 0);
+        ::signal(SIGXFSZ, handler_);
+    }
+    NoMoreBytes(const NoMoreBytes&) = delete;
+    NoMoreBytes& operator=(const NoMoreBytes&) = delete;
+
+private:
+    sighandler_t handler_;
     rlimit before_{};
 };
 
@@ -678,6 +699,39 @@ TEST_CASE("an early failure of the logs does not hide a later one of another rea
     CHECK(std::count(err.begin(), err.end(), '\n') == 2);
 }
 
+TEST_CASE("a log that could not be opened is as soon as it can, with its link") {
+    Fixture fixture;
+    std::filesystem::create_directories(fixture.log_dir(0) + "/stdout.log");
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.out, "lost\n");
+    CHECK(fixture.collect(0).stdout_tail == "lost\n");
+    std::filesystem::remove(fixture.log_dir(0) + "/stdout.log");
+    write_all(pipes.out, "kept\n");
+    CHECK(fixture.collect(0).is_complete);
+    fixture.end();
+    CHECK(fixture.log(0, "stdout.log") == "kept\n");
+    CHECK(read_file(fixture.options.log_root + "/by-rank/0/stdout.log") == "kept\n");
+}
+
+TEST_CASE("events that could not be written are as soon as they can, each on a line of its own") {
+    const TempDir dir;
+    const std::string path = dir / "run/events.jsonl";
+    EventFile events(dir / "run", {});
+    CHECK(events.add("before").has_value());
+    CHECK(events.begin().has_error());  // there is no folder
+    CHECK(events.add("meanwhile").has_error());
+    std::filesystem::create_directory(dir / "run");
+    CHECK(events.add("after").has_value());
+    CHECK(read_file(path) == "before\nmeanwhile\nafter\n");
+    {
+        const NoMoreBytes full(25);
+        CHECK(events.add("cut").has_error());
+        CHECK(events.add("late").has_error());
+    }
+    CHECK(events.add("last").has_value());
+    CHECK(read_file(path) == "before\nmeanwhile\nafter\ncu\ncut\nlate\nlast\n");
+}
+
 TEST_CASE("a failure of the logs that lasts is said again at intervals, with how many there were") {
     LogErrors errors({.log_error_every = Milliseconds(1000), .log_error_reasons_max = 2});
     const auto line = [&](int ms, const std::string& what) {
@@ -694,6 +748,10 @@ TEST_CASE("a failure of the logs that lasts is said again at intervals, with how
     CHECK(line(1000, "writing a: No space left on device").empty());
     CHECK(line(1001, "writing d: No space left on device") ==
           "ddprun: writing d: No space left on device (2 more failures since this was said)" + end);
+    CHECK(errors
+              .take(Instant(Milliseconds(1001)),
+                    Error{ErrorCode::LimitExceeded, "it grows on: No space left on device"})
+              .value_or("") == "ddprun: it grows on: No space left on device");
     // More reasons than are remembered are all said.
     CHECK_FALSE(line(1002, "opening c: Permission denied").empty());
 }

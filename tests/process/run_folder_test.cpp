@@ -189,8 +189,9 @@ TEST_CASE("a run that another machine made is left alone unless it says that it 
     CHECK(runs[2].state == RunState::Elsewhere);
     const RunsRemoved done = remove_runs(dir.path(), runs, 0, false);
     CHECK(done.removed == std::vector<std::string>{"job_00000003", "job_00000002"});
-    REQUIRE(done.left.size() == 1);
-    CHECK(done.left[0].starts_with("job_00000001: a ddprun on gpu-07 made it, "));
+    CHECK(done.left.empty());
+    REQUIRE(done.unsure.size() == 1);
+    CHECK(done.unsure[0].starts_with("job_00000001: a ddprun on gpu-07 made it, "));
     CHECK(done.failed.empty());
     CHECK(fs::exists(dir / "job_00000001/run.json"));
 }
@@ -202,7 +203,7 @@ TEST_CASE("a run is looked at again before it is removed: its machine may just h
     REQUIRE(runs[0].state == RunState::Dead);
     make_begun(dir / "job_00000001", 2000, note_of_elsewhere());
     fs::create_directories(dir / "job_00000002/by-rank");  // no note yet
-    CHECK(remove_runs(dir.path(), runs, 0, false).left.size() == 1);
+    CHECK(remove_runs(dir.path(), runs, 0, false).unsure.size() == 1);
     CHECK(remove_runs(dir.path(), runs_in(dir.path()), 0, false).removed.empty());
     CHECK(runs_in(dir.path()).size() == 2);
 }

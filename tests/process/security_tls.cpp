@@ -9,9 +9,12 @@
 
 #include <filesystem>
 
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/write.hpp>
 
 #include "rendezvous/http/page_files.hpp"
+#include "rendezvous/server/session.hpp"
 #include "rendezvous/transport/tls.hpp"
 #include "tests/process/security_relay.hpp"
 #include "tests/process/server_fixture.hpp"
@@ -423,6 +426,73 @@ TEST_CASE("a client with TLS can be stopped at any moment") {
         REQUIRE(agent.downs.empty());
     }
     run_until(io, [&] { return daemon.server->connection_count() == 0; });
+}
+
+/// Of greet(), which is over at once or waits for the peer.
+struct Greeted {
+    explicit Greeted(const Context& daemon)
+        : session(ConnectionId(1), accepted(), Limits{}, "a peer",
+                  RendezvousHandshake(secret_of(1), random_nonce(), std::nullopt), daemon) {}
+
+    void begin() {
+        boost::asio::co_spawn(
+            io, greet(session, std::chrono::steady_clock::now() + std::chrono::seconds(10)),
+            [this](std::exception_ptr, std::optional<Error> why) {
+                is_over = true;
+                refused = std::move(why);
+            });
+    }
+
+    boost::asio::ip::tcp::socket accepted() {
+        boost::asio::ip::tcp::acceptor acceptor(io, {boost::asio::ip::address_v4::loopback(), 0});
+        peer.connect(acceptor.local_endpoint());
+        return acceptor.accept();
+    }
+
+    boost::asio::io_context io;
+    boost::asio::ip::tcp::socket peer{io};
+    Session session;
+    bool is_over = false;
+    std::optional<Error> refused;
+};
+
+// Goal: a deadline, the end of the daemon or a newer connection may close one that is in its
+// handshake while the last bytes of that are read already. Method: the last ones of TLS and the
+// first ones of HTTP come together; it is closed after each number of the loop's handlers.
+TEST_CASE("a connection that is closed at any moment of its TLS handshake is no watcher's") {
+    const Pki pki;
+    const Context daemon = pki.daemon(false);
+    const Context client = pki.agent();
+    bool was_over_before = false;
+    for (int handlers = 0; !was_over_before; ++handlers) {
+        Greeted greeted(daemon);
+        greeted.begin();
+        TlsChannel channel(client);
+        REQUIRE(channel.shake_hands());
+        const auto say = [&] {
+            boost::asio::write(greeted.peer, boost::asio::buffer(channel.take_output()));
+        };
+        say();
+        for (bool is_shaken = false; !is_shaken;) {
+            greeted.io.poll();
+            char bytes[4096];
+            channel.feed({bytes, greeted.peer.read_some(boost::asio::buffer(bytes))});
+            const Result<bool> is_through = channel.shake_hands();
+            REQUIRE(is_through);
+            is_shaken = *is_through;
+        }
+        REQUIRE(channel.write("GET "));
+        say();
+        for (int i = 0; i < handlers && !greeted.is_over; ++i) {
+            greeted.io.run_one();
+        }
+        was_over_before = greeted.is_over;
+        greeted.session.connection.close();
+        greeted.io.run();
+        const bool is_watcher = std::holds_alternative<Session::Watching>(greeted.session.state);
+        CHECK(is_watcher == was_over_before);
+        CHECK(greeted.refused.has_value() != was_over_before);
+    }
 }
 
 TEST_CASE("files that are no use for TLS are named with their flag") {

@@ -216,6 +216,35 @@ TEST_CASE("a store for everybody has no admission list, and all nodes must agree
     CHECK(driver.sent<Start>(1).front().admitted.empty());
 }
 
+TEST_CASE("a generation has no more workers than their store serves, and the others wait") {
+    Driver driver;
+    const auto node = [](const std::string& name, int slots) {
+        Join join = join_of(name, 2, slots);
+        join.settings.max_nodes = 4;
+        join.workers_max = 24;
+        return join;
+    };
+    driver.hear(1, node("1", 4));
+    driver.hear(2, node("2", 8));
+    driver.hear(3, node("3", 8));  // the third fills it: nobody else is waited for
+    REQUIRE(driver.sent<Start>(1).size() == 1);
+    CHECK(driver.sent<Start>(1).front().world_size == 20);
+    driver.hear(4, node("4", 8));
+    driver.tick(Milliseconds(60000));
+    CHECK(driver.sent<Stop>(1).empty());  // it does not grow
+    REQUIRE(!driver.sent<Waiting>(4).empty());
+    CHECK(driver.sent<Waiting>(4).back().text ==
+          "generation 1 runs on 3 nodes; this node is a spare and takes over when one is lost; "
+          "the workers of more nodes would be more than the 24 that their store serves; with "
+          "--store-relay on, on every node, it serves more");
+    driver.hear(5, node("5", 13));  // two of these would be too many
+    REQUIRE(driver.sent<Refused>(5).size() == 1);
+    CHECK(driver.sent<Refused>(5).front().text ==
+          "join refused: node 5 has --nproc-per-node 13: 2 nodes of 13 workers, the fewest of job "
+          "job, are more than the 24 that the workers' store serves; start fewer; with "
+          "--store-relay on, on every node, it serves more");
+}
+
 TEST_CASE("the first node may be lost when it has finished and the store is not its own") {
     const bool is_its_own = GENERATE(false, true);
     Driver driver;

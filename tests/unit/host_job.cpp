@@ -173,6 +173,31 @@ TEST_CASE("a record that fails holds nothing up, is told once, and is tried unti
     CHECK(all.host->fault().empty());
 }
 
+TEST_CASE("a record that fails for another reason is told again, once in a while") {
+    Fixture all;
+    all.receive(0, join_of("a"));
+    const auto live_until = [&all, now = 0](int until) mutable {
+        for (; now < until; now += 100) {
+            all.receive(now, Beat{1});
+            all.run_until(now);
+        }
+    };
+    all.answer(5, "the disk does not answer");
+    CHECK(all.has_noticed("no longer durable: the disk does not answer"));
+    live_until(1100);
+    all.answer(1100, "no space left");
+    CHECK(all.has_noticed("no longer durable: no space left"));
+    CHECK(all.run().not_durable == "no space left");
+    all.receive(1101, WorkerFinished{.generation = Generation(1), .local_rank = LocalRank(0)});
+    REQUIRE(!all.unanswered.empty());
+    all.answer(1102, "another");
+    CHECK_FALSE(all.has_noticed("another"));
+    live_until(2300);
+    REQUIRE(!all.unanswered.empty());
+    all.answer(2300, "yet another");
+    CHECK(all.has_noticed("yet another"));
+}
+
 TEST_CASE("a journal that hangs is given up after its timeout, and counts again when it answers") {
     Fixture all;
     all.receive(0, join_of("a"));
