@@ -44,9 +44,11 @@ if(DDPRUN_HAS_LIBTORCH)
     file(STRINGS "${PROJECT_SOURCE_DIR}/worker_runtime/worker.hpp" includes REGEX "^#include \"")
     list(TRANSFORM includes REPLACE "^#include \"([^\"]+)\".*" "\\1")
     list(APPEND headers worker_runtime/worker.hpp ${includes})
-    foreach(name gradient_reducer limits output_tensors stop_ballot)
-        list(APPEND headers worker_runtime/torch/${name}.hpp)
-    endforeach()
+    list(APPEND headers
+        base/runtime_limits.hpp worker_runtime/comm/stop_ballot.hpp
+        worker_runtime/nn/output_tensors.hpp worker_runtime/parallel/ddp/gradient_reducer.hpp)
+    install(DIRECTORY "${DDPRUN_MOVED_HEADERS}/"
+            DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/ddprun" COMPONENT worker_runtime)
 endif()
 foreach(header IN LISTS headers)
     cmake_path(GET header PARENT_PATH folder)

@@ -49,8 +49,8 @@ if(NOT DDPRUN_WITH_TORCH STREQUAL "OFF")
     endif()
 endif()
 if(NOT DDPRUN_HAS_LIBTORCH)
-    message(STATUS "ddprun: WITHOUT LibTorch: worker_runtime/torch, the examples in C++ that train "
-                   "and their tests are LEFT OUT")
+    message(STATUS "ddprun: WITHOUT LibTorch: the worker runtime for C++, the examples in C++ "
+                   "that train and their tests are LEFT OUT")
 endif()
 
 set(DDPRUN_HAS_CUDA OFF)

@@ -13,7 +13,7 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 # What a training program links has its own.
 SOURCES = ("base/limits.hpp", "base/watch_limits.hpp", "base/read_ahead_limits.hpp",
-           "base/log_limits.hpp", "worker_runtime/torch/limits.hpp")
+           "base/log_limits.hpp", "base/runtime_limits.hpp")
 DOCUMENT = "docs/limits.md"
 INTRODUCTION = f"""# Limits
 

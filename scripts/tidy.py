@@ -23,10 +23,12 @@ PURE = ("base/", "worker_runtime/contract/", "rendezvous/wire/", "rendezvous/cor
         "rendezvous/store/core/", "agent/contract/", "agent/supervise/", "agent/watch/",
         "agent/warm/", "agent/notify/notice_queue.", "agent/output/typed_keys.",
         "launcher/surroundings/", "launcher/place/", "launcher/plan/", "launcher/doctor/")
-TORCH_FILES = ("worker_runtime/torch/", "examples/", "tests/")
+TORCH_FILES = ("worker_runtime/comm/", "worker_runtime/data/", "worker_runtime/job/",
+               "worker_runtime/nn/", "worker_runtime/optim/", "worker_runtime/parallel/",
+               "worker_runtime/state/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_journal.cpp",
                 "rendezvous/server/log_writer", "agent/output/worker_output",
-                "agent/daemon/life_watch", "worker_runtime/torch/peer_watch", "tests/",
+                "agent/daemon/life_watch", "worker_runtime/comm/peer_watch", "tests/",
                 "base/os/file_look.")
 
 # (rule, pattern on code without comments and strings, what to do, where it applies)
@@ -54,7 +56,7 @@ BANNED = [
      # Tensors have a detach(), too.
      lambda path: not path.startswith(("agent/process/", "agent/keeper/") + TORCH_FILES)),
     ("torch", r"#\s*include\s*<(?:torch|ATen|c10|gloo|cuda\w*|nccl)\b",
-     "only worker_runtime/torch knows LibTorch and CUDA",
+     "only those folders of worker_runtime that its README names know LibTorch and CUDA",
      lambda path: not path.startswith(TORCH_FILES)),
     ("shell", r"(?<![\w.>])(?:std::|::)?(?:system|popen)\s*\(",
      "spawn the program itself through agent/process", lambda path: True),
@@ -277,7 +279,7 @@ def check_documented(source):
     wanted = {"base/error.hpp": (r"enum class ErrorCode\s*\{", r"^\s*(\w+)\s*[,=]"),
               "base/limits.hpp": limits, "base/watch_limits.hpp": limits,
               "base/read_ahead_limits.hpp": limits, "base/log_limits.hpp": limits,
-              "worker_runtime/torch/limits.hpp": limits}
+              "base/runtime_limits.hpp": limits}
     if source.path not in wanted:
         return
     opening, field = wanted[source.path]

@@ -3,21 +3,21 @@
 /// Everything that a training program in C++ needs of ddprun. worker_runtime/README.md shows how
 /// the parts fit together; examples/train_digits is a whole program.
 
-#include "worker_runtime/torch/activation_checkpoint.hpp"      // IWYU pragma: export
-#include "worker_runtime/torch/autocast.hpp"                   // IWYU pragma: export
-#include "worker_runtime/torch/checkpoints.hpp"                // IWYU pragma: export
-#include "worker_runtime/torch/clip_grad_norm.hpp"             // IWYU pragma: export
-#include "worker_runtime/torch/data_loader.hpp"                // IWYU pragma: export
-#include "worker_runtime/torch/deterministic.hpp"              // IWYU pragma: export
-#include "worker_runtime/torch/distributed_data_parallel.hpp"  // IWYU pragma: export
-#include "worker_runtime/torch/distributed_sampler.hpp"        // IWYU pragma: export
-#include "worker_runtime/torch/evaluation.hpp"                 // IWYU pragma: export
-#include "worker_runtime/torch/fused_optimizers.hpp"           // IWYU pragma: export
-#include "worker_runtime/torch/gradient_scaler.hpp"            // IWYU pragma: export
-#include "worker_runtime/torch/learning_rate.hpp"              // IWYU pragma: export
-#include "worker_runtime/torch/process_group.hpp"              // IWYU pragma: export
-#include "worker_runtime/torch/run.hpp"                        // IWYU pragma: export
-#include "worker_runtime/torch/spawn.hpp"                      // IWYU pragma: export
-#include "worker_runtime/torch/sync_batch_norm.hpp"            // IWYU pragma: export
-#include "worker_runtime/torch/training_state.hpp"             // IWYU pragma: export
-#include "worker_runtime/torch/worker.hpp"                     // IWYU pragma: export
+#include "worker_runtime/comm/process_group.hpp"                      // IWYU pragma: export
+#include "worker_runtime/data/data_loader.hpp"                        // IWYU pragma: export
+#include "worker_runtime/data/distributed_sampler.hpp"                // IWYU pragma: export
+#include "worker_runtime/data/evaluation.hpp"                         // IWYU pragma: export
+#include "worker_runtime/job/deterministic.hpp"                       // IWYU pragma: export
+#include "worker_runtime/job/run.hpp"                                 // IWYU pragma: export
+#include "worker_runtime/job/spawn.hpp"                               // IWYU pragma: export
+#include "worker_runtime/job/worker.hpp"                              // IWYU pragma: export
+#include "worker_runtime/nn/activation_checkpoint.hpp"                // IWYU pragma: export
+#include "worker_runtime/nn/autocast.hpp"                             // IWYU pragma: export
+#include "worker_runtime/nn/sync_batch_norm.hpp"                      // IWYU pragma: export
+#include "worker_runtime/optim/clip_grad_norm.hpp"                    // IWYU pragma: export
+#include "worker_runtime/optim/fused_optimizers.hpp"                  // IWYU pragma: export
+#include "worker_runtime/optim/gradient_scaler.hpp"                   // IWYU pragma: export
+#include "worker_runtime/optim/learning_rate.hpp"                     // IWYU pragma: export
+#include "worker_runtime/parallel/ddp/distributed_data_parallel.hpp"  // IWYU pragma: export
+#include "worker_runtime/state/checkpoints.hpp"                       // IWYU pragma: export
+#include "worker_runtime/state/training_state.hpp"                    // IWYU pragma: export

@@ -562,7 +562,8 @@ constexpr std::array kFlags = {
     /// | a command for `/bin/sh` | ours: the site's own check of a machine, with
     /// ddprun's environment and console, run on each node before it joins and again before each
     /// further generation, while no worker lives there. It dies with ddprun, with all of its
-    /// process group; [what leaves that](containment.md#what-it-is-not-for) stays. If it fails, or does not end in time and is killed, the node says why, leaves
+    /// process group; [what leaves that](containment.md#what-it-is-not-for) stays. If it fails, or
+    /// does not end in time and is killed, the node says why, leaves
     /// the job or does not join it, and exits with 97; the others go on if they are enough. Those
     /// that wait for it, and rank 0's node, say which node it is and why (`node7 is not fit (its
     /// preflight command exited with code 1)`), `ddpctl status` too. Started again it is checked

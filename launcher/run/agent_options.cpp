@@ -132,8 +132,8 @@ void complete_identity(const LaunchPlan& plan, const NodeFacts& facts, const Lim
     identity.hostname = facts.hostname;
     const agent::SupervisorOptions& supervisor = plan.agent.supervisor;
     if (!supervisor.is_store_of_rank_0) {
-        identity.workers_max = static_cast<int>(
-            supervisor.relays_store ? limits.store_relayed_max : limits.store_clients_max);
+        identity.workers_max = static_cast<int>(supervisor.relays_store ? limits.store_relayed_max
+                                                                        : limits.store_clients_max);
     }
     identity.fingerprint = facts.fingerprint;
     identity.addresses = facts.addresses;

@@ -85,6 +85,16 @@ class Package(unittest.TestCase):
                             if not os.path.exists(os.path.join(folder, include))}
         self.assertEqual(missing, set())
 
+    def test_the_runtimes_headers_are_at_their_first_paths(self):
+        if not self.has_torch:
+            self.skipTest("built without LibTorch")
+        with open(os.path.join(CONSUMER, "old_paths.cpp"), encoding="utf-8") as file:
+            paths = re.findall(r'^#include "([^"]+)"', file.read(), re.MULTILINE)
+        self.assertEqual(len(paths), 22)
+        folder = os.path.join(self.prefix, "include", "ddprun")
+        self.assertEqual([path for path in paths
+                          if not os.path.exists(os.path.join(folder, path))], [])
+
     def test_a_component_that_does_not_exist_is_refused_in_words(self):
         code, text = self.configure_installed("-DCOMPONENTS=launcher")
         self.assertNotEqual(code, 0)
@@ -131,11 +141,27 @@ class Package(unittest.TestCase):
         self.assertEqual({"ddprun-rendezvous", "ddpctl", "ddprun-keeper", "libddprun_wire.a"}
                          & targets, set())
 
-    def test_a_training_links_libtorch_and_nothing_else(self):
+    def environment_with_libtorch(self):
         if not FULL or not self.has_torch:
             self.skipTest("compiles with LibTorch: scripts/test.sh --full, with torch")
         python = os.path.join(SOURCE, ".venv", "bin")
-        environment = dict(os.environ, PATH=python + ":" + os.environ["PATH"])
+        return dict(os.environ, PATH=python + ":" + os.environ["PATH"])
+
+    def test_a_program_with_the_first_paths_compiles(self):
+        environment = self.environment_with_libtorch()
+        code, text = self.configure_installed(env=environment)
+        self.assertEqual(code, 0, text)
+        self.make("old_paths")
+
+    def test_so_it_does_where_ddprun_is_added_as_a_folder(self):
+        environment = self.environment_with_libtorch()
+        code, text = self.configure("-DEMBEDS=ON", "-DDDPRUN_SOURCE=" + SOURCE,
+                                    without=PROGRAM_LIBRARIES, env=environment)
+        self.assertEqual(code, 0, text)
+        self.make("old_paths")
+
+    def test_a_training_links_libtorch_and_nothing_else(self):
+        environment = self.environment_with_libtorch()
         code, text = self.configure_installed(env=environment)
         self.assertEqual(code, 0, text)
         self.make("training")

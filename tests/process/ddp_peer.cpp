@@ -38,8 +38,8 @@
 
 #include "base/os/unique_fd.hpp"
 #include "tests/support/rank.hpp"
-#include "worker_runtime/torch/backends.hpp"
-#include "worker_runtime/torch/peer_watch.hpp"
+#include "worker_runtime/comm/backends.hpp"
+#include "worker_runtime/comm/peer_watch.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {

@@ -10,7 +10,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
-#include "worker_runtime/torch/distributed_sampler.hpp"
+#include "worker_runtime/data/distributed_sampler.hpp"
 
 using namespace ddprun::test;
 using ddprun::DistributedSampler;

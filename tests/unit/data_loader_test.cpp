@@ -1,7 +1,7 @@
 // The sampler in LibTorch's loader, and ours around it. LibTorch has a CHECK of its own: only
 // REQUIRE is used here.
 
-#include "worker_runtime/torch/data_loader.hpp"
+#include "worker_runtime/data/data_loader.hpp"
 
 #include <ATen/core/Dict.h>
 

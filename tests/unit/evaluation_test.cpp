@@ -1,7 +1,7 @@
 // How an evaluation is shared, and the whole of it in a world of one. LibTorch has a
 // CHECK of its own: only REQUIRE is used here.
 
-#include "worker_runtime/torch/evaluation.hpp"
+#include "worker_runtime/data/evaluation.hpp"
 
 #include <cstdint>
 #include <map>

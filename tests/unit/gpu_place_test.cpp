@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "tests/support/catch.hpp"
-#include "worker_runtime/torch/exception_text.hpp"
+#include "worker_runtime/comm/exception_text.hpp"
 
 using namespace ddprun;
 using namespace ddprun::worker;

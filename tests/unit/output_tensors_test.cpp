@@ -1,7 +1,7 @@
 // What DistributedDataParallel finds in a network's output. LibTorch has a CHECK of its own: only
 // REQUIRE is used here.
 
-#include "worker_runtime/torch/output_tensors.hpp"
+#include "worker_runtime/nn/output_tensors.hpp"
 
 #include <map>
 #include <optional>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/support/catch.hpp"
-#include "worker_runtime/torch/distributed_sampler.hpp"
+#include "worker_runtime/data/distributed_sampler.hpp"
 
 using ddprun::DistributedSampler;
 using ddprun::DistributedSamplerOptions;

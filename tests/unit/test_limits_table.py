@@ -69,9 +69,9 @@ class Document(unittest.TestCase):
 
     def test_an_older_document_is_noticed(self):
         with tempfile.TemporaryDirectory() as root:
-            for folder in ("scripts", "base", "docs", "worker_runtime/torch"):
+            for folder in ("scripts", "base", "docs"):
                 os.makedirs(os.path.join(root, folder))
-            runtime = os.path.join(root, "worker_runtime", "torch", "limits.hpp")
+            runtime = os.path.join(root, "base", "runtime_limits.hpp")
             with open(runtime, "w", encoding="utf-8") as file:
                 file.write("struct RuntimeLimits {\n    // B.\n    int b = 1;  ///< b\n};\n")
             watch = os.path.join(root, "base", "watch_limits.hpp")

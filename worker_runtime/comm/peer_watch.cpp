@@ -1,0 +1,308 @@
+#include "worker_runtime/comm/peer_watch.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <future>
+#include <iterator>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "base/check.hpp"
+#include "base/os/signals_blocked.hpp"
+
+namespace ddprun::worker {
+
+namespace {
+
+constexpr std::uint64_t kWake = ~std::uint64_t{0};
+
+using EndOf = int (*)(int, sockaddr*, socklen_t*);
+
+/// The address of one end of `fd`, by getpeername() or getsockname(); none if `fd` is no connected
+/// socket of the internet.
+std::optional<std::string> end_of(int fd, EndOf end) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    if (end(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+        return std::nullopt;
+    }
+    return address_text(address);
+}
+
+/// A name of the peer if `fd` is a connection of `group`.
+std::optional<std::string> peer_of(int fd, const GroupConnections& group) {
+    const std::optional<std::string> remote = end_of(fd, getpeername);
+    const std::optional<std::string> local = end_of(fd, getsockname);
+    if (!remote || !local) {
+        return std::nullopt;
+    }
+    const auto found = group.find({*local, *remote});
+    return found == group.end()
+               ? std::nullopt
+               : std::optional(fmt::format("rank {} at {}", found->second, *remote));
+}
+
+/// The descriptors that this process has open.
+std::vector<int> open_descriptors() {
+    std::vector<int> found;
+    std::error_code unreadable;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unreadable)) {
+        const std::string name = entry.path().filename();
+        int fd = -1;
+        std::from_chars(name.data(), name.data() + name.size(), fd);
+        found.push_back(fd);
+    }
+    return found;
+}
+
+/// Raises the limit of open files so that `left` can be opened after `wanted` more than `open`. How
+/// many of the wanted there is room for.
+std::size_t make_room(std::size_t open, std::size_t wanted, std::size_t left) {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return wanted;  // the duplication will say
+    }
+    const rlim_t needed = open + wanted + left;
+    if (limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
+        (void)::setrlimit(RLIMIT_NOFILE, &limit);  // what is in force is read below
+        (void)::getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    const rlim_t taken = open + left;
+    return limit.rlim_cur <= taken ? 0 : std::min<std::size_t>(wanted, limit.rlim_cur - taken);
+}
+
+}  // namespace
+
+c10::intrusive_ptr<Loss::Future> Loss::unless_lost(const c10::intrusive_ptr<Future>& inner) {
+    // With its devices: on GPUs whoever waits goes on when their streams have come so far.
+    const c10::intrusive_ptr<Future> outer = inner->createInstance(inner->elementType());
+    {
+        const std::lock_guard lock(mutex_);
+        if (error_) {
+            outer->setError(error_);
+            return outer;
+        }
+        pending_.emplace(outer.get(), outer);
+    }
+    inner->addCallback([loss = shared_from_this(), key = outer.get()](Future& done) {
+        const c10::intrusive_ptr<Future> waiting = loss->take(key);
+        if (!waiting) {
+            return;  // told already
+        }
+        if (done.hasError()) {
+            waiting->setError(done.exception_ptr());
+        } else {
+            waiting->markCompleted(done.constValue());
+        }
+    });
+    return outer;
+}
+
+Loss::Guard::Guard(Loss& loss, std::function<void()> interrupt) : loss_(loss) {
+    const std::lock_guard lock(loss_.mutex_);
+    if (loss_.error_) {
+        interrupt();
+    }
+    place_ = loss_.interrupts_.emplace(this, std::move(interrupt)).first;
+}
+
+Loss::Guard::~Guard() {
+    const std::lock_guard lock(loss_.mutex_);
+    loss_.interrupts_.erase(place_);
+}
+
+void Loss::check() const {
+    if (!is_lost_) {
+        return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (error_) {
+        std::rethrow_exception(error_);
+    }
+}
+
+void Loss::abort_when_lost(c10::intrusive_ptr<c10d::Backend> engine) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!error_) {
+            engines_.push_back(std::move(engine));
+            return;
+        }
+    }
+    engine->abort();
+}
+
+void Loss::carry_on_to(const std::shared_ptr<PeerWatch>& part) {
+    {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(parts_, [](const auto& earlier) { return earlier.expired(); });
+        parts_.push_back(part);
+        if (!error_) {
+            return;
+        }
+    }
+    part->cut("the group that it is a part of is cut");
+}
+
+void Loss::lose(const std::string& what) {
+    std::map<const Future*, c10::intrusive_ptr<Future>> waiting;
+    std::vector<std::weak_ptr<PeerWatch>> parts;
+    std::vector<c10::intrusive_ptr<c10d::Backend>> engines;
+    {
+        std::unique_lock lock(mutex_);
+        if (error_) {
+            if (loser_ != std::this_thread::get_id()) {
+                aborted_.wait_for(lock, limits_.abort_wait, [this] { return has_aborted_; });
+            }
+            return;
+        }
+        loser_ = std::this_thread::get_id();
+        error_ = std::make_exception_ptr(c10::DistBackendError(what, nullptr));
+        is_lost_ = true;
+        waiting.swap(pending_);
+        parts.swap(parts_);
+        engines.swap(engines_);
+        for (const auto& [guard, interrupt] : interrupts_) {
+            interrupt();
+        }
+    }
+    for (const auto& [key, future] : waiting) {
+        future->setError(error_);
+    }
+    // Side by side: an engine's abort may wait for what another group has on the same GPU. One
+    // after the other where no thread can be made.
+    constexpr std::launch kAsideIfPossible = std::launch::async | std::launch::deferred;
+    std::vector<std::future<void>> aborts;
+    const SignalsBlocked blocked;
+    for (const std::weak_ptr<PeerWatch>& part : parts) {
+        if (std::shared_ptr<PeerWatch> watch = part.lock()) {
+            aborts.push_back(std::async(kAsideIfPossible,
+                                        [watch = std::move(watch), &what] { watch->cut(what); }));
+        }
+    }
+    for (const c10::intrusive_ptr<c10d::Backend>& engine : engines) {
+        aborts.push_back(std::async(kAsideIfPossible, [&engine] { engine->abort(); }));
+    }
+    for (std::future<void>& abort : aborts) {
+        try {
+            abort.get();
+        } catch (const std::exception&) {
+            // A broken group cannot be broken further.
+        }
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        has_aborted_ = true;
+    }
+    aborted_.notify_all();
+}
+
+c10::intrusive_ptr<Loss::Future> Loss::take(const Future* key) {
+    const std::lock_guard lock(mutex_);
+    const auto node = pending_.extract(key);
+    return node ? node.mapped() : c10::intrusive_ptr<Future>();
+}
+
+std::optional<std::string> address_text(const sockaddr_storage& address) {
+    std::array<char, INET6_ADDRSTRLEN> host{};
+    if (address.ss_family == AF_INET) {
+        const auto& in = reinterpret_cast<const sockaddr_in&>(address);
+        (void)::inet_ntop(AF_INET, &in.sin_addr, host.data(), host.size());
+        return fmt::format("{}:{}", host.data(), ntohs(in.sin_port));
+    }
+    if (address.ss_family == AF_INET6) {
+        const auto& in = reinterpret_cast<const sockaddr_in6&>(address);
+        (void)::inet_ntop(AF_INET6, &in.sin6_addr, host.data(), host.size());
+        return fmt::format("[{}]:{}", host.data(), ntohs(in.sin6_port));
+    }
+    return std::nullopt;
+}
+
+void PeerWatch::find_connections(const GroupConnections& group) {
+    const std::vector<int> open = open_descriptors();
+    std::vector<int> found;
+    std::copy_if(open.begin(), open.end(), std::back_inserter(found),
+                 [&](int fd) { return peer_of(fd, group).has_value(); });
+    found.resize(make_room(open.size(), found.size(), limits_.descriptors_left));
+    for (const int fd : found) {
+        UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+        // Asked again: another thread may have closed it meanwhile, and opened something else.
+        std::optional<std::string> peer = peer_of(own.get(), group);
+        if (peer) {
+            connections_.push_back({.fd = std::move(own), .peer = std::move(*peer)});
+        }
+    }
+}
+
+PeerWatch::PeerWatch(const GroupConnections& group, std::shared_ptr<Loss> loss,
+                     const RuntimeLimits& limits)
+    : loss_(std::move(loss)),
+      limits_(limits),
+      events_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    DDP_CHECK(events_.is_open() && wake_.is_open(), errno);
+    find_connections(group);
+    const auto add = [this](int fd, std::uint32_t events, std::uint64_t number) {
+        epoll_event event{};
+        event.events = events;
+        event.data.u64 = number;
+        const int error = ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event);
+        DDP_CHECK(error == 0, errno);
+    };
+    add(wake_.get(), EPOLLIN, kWake);
+    for (std::size_t i = 0; i < connections_.size(); ++i) {
+        add(connections_[i].fd.get(), EPOLLRDHUP, i);
+    }
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { watch(); });
+}
+
+PeerWatch::~PeerWatch() {
+    stand_down();
+    const std::uint64_t one = 1;
+    // An eventfd takes it: its counter is far from full.
+    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+    thread_.join();
+}
+
+void PeerWatch::cut(const std::string& why) {
+    for (const Connection& connection : connections_) {
+        (void)::shutdown(connection.fd.get(), SHUT_RDWR);
+    }
+    loss_->lose(why);
+}
+
+void PeerWatch::watch() {
+    epoll_event event{};
+    int count = 0;
+    do {
+        count = ::epoll_wait(events_.get(), &event, 1, -1);
+    } while (count < 0 && errno == EINTR);
+    if (count != 1 || event.data.u64 == kWake || is_standing_down_) {
+        return;
+    }
+    pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+    const auto grace = static_cast<int>(limits_.loss_grace.count());
+    if (::poll(&wake, 1, grace) != 0 || is_standing_down_) {
+        return;
+    }
+    cut(fmt::format("the connection to {} has ended", connections_[event.data.u64].peer));
+}
+
+}  // namespace ddprun::worker

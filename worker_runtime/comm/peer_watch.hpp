@@ -1,0 +1,148 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/os/unique_fd.hpp"
+#include "base/runtime_limits.hpp"
+
+struct sockaddr_storage;
+
+namespace c10d {
+class Backend;
+}  // namespace c10d
+
+namespace ddprun::worker {
+
+class PeerWatch;
+
+/// Ends the waits for other ranks once one of them is lost, whatever the engine below does, and
+/// cuts the groups that depend on this one. From any thread.
+///
+/// An engine that is aborted may say of its work that it is done, and what a GPU computes from then
+/// on may be anything. So the loss is known before an engine is aborted: a result that was read to
+/// the CPU is good if no rank is lost afterwards.
+class Loss : public std::enable_shared_from_this<Loss> {
+public:
+    using Future = c10::ivalue::Future;
+
+    explicit Loss(const RuntimeLimits& limits = {}) : limits_(limits) {}
+
+    /// Becomes what `inner` becomes, or an error once a rank is lost.
+    [[nodiscard]] c10::intrusive_ptr<Future> unless_lost(const c10::intrusive_ptr<Future>& inner);
+
+    /// Calls `interrupt` when a rank is lost, at once if one is already, until the guard ends. It
+    /// must not call anything here.
+    class [[nodiscard]] Guard {
+    public:
+        Guard(Loss& loss, std::function<void()> interrupt);
+        ~Guard();
+        Guard(const Guard&) = delete;
+        Guard& operator=(const Guard&) = delete;
+
+    private:
+        Loss& loss_;
+        std::map<const Guard*, std::function<void()>>::iterator place_;
+    };
+
+    /// Throws if a rank is lost.
+    void check() const;
+    [[nodiscard]] bool is_lost() const { return is_lost_; }
+
+    /// Aborts `engine` once a rank is lost, at once if one is already: by that end the waits that
+    /// it knows of alone, say those of a GPU. On the thread that finds the loss, whatever thread
+    /// waits.
+    void abort_when_lost(c10::intrusive_ptr<c10d::Backend> engine);
+
+    /// Cuts `part`, too, when a rank is lost.
+    void carry_on_to(const std::shared_ptr<PeerWatch>& part);
+
+    /// A rank is lost. Only the first call counts: it returns once all engines are aborted, those
+    /// of the parts too. A later call waits for that, and for RuntimeLimits::abort_wait at most;
+    /// not so on the thread of the first, where whoever learns of the loss may call it again.
+    void lose(const std::string& what);
+
+private:
+    c10::intrusive_ptr<Future> take(const Future* key);
+
+    RuntimeLimits limits_;
+    std::atomic<bool> is_lost_ = false;
+    mutable std::mutex mutex_;
+    std::thread::id loser_;  ///< the thread of the first lose()
+    bool has_aborted_ = false;
+    std::condition_variable aborted_;
+    std::exception_ptr error_;
+    std::map<const Future*, c10::intrusive_ptr<Future>> pending_;
+    std::map<const Guard*, std::function<void()>> interrupts_;
+    std::vector<std::weak_ptr<PeerWatch>> parts_;
+    std::vector<c10::intrusive_ptr<c10d::Backend>> engines_;
+};
+
+/// "address:port", with an IPv6 address in brackets; none for other families.
+[[nodiscard]] std::optional<std::string> address_text(const sockaddr_storage& address);
+
+/// The connections of a group: the rank at the other end, by the addresses of both ends as
+/// address_text() has them, this rank's first.
+using GroupConnections = std::map<std::pair<std::string, std::string>, int>;
+
+/// Watches, on a thread of its own, the TCP connections that a library has made to the other ranks.
+/// Gloo has an operation wait for its time-out if the peer dies while the operation is written;
+/// here the end of a connection is noticed, and after RuntimeLimits::loss_grace all are cut, so
+/// that every other rank notices, too.
+///
+/// It holds duplicates: a connection that the library closes ends only with this object or cut().
+/// The process's limit of open files is raised for them, so that the program has left
+/// RuntimeLimits::descriptors_left; connections for which the hard limit has no room are not
+/// watched.
+class PeerWatch {
+public:
+    /// Watches those of `group` that this process has open now. Tells `loss`, after the cut, with a
+    /// text that names the peer.
+    PeerWatch(const GroupConnections& group, std::shared_ptr<Loss> loss,
+              const RuntimeLimits& limits = {});
+    ~PeerWatch();
+    PeerWatch(const PeerWatch&) = delete;
+    PeerWatch& operator=(const PeerWatch&) = delete;
+
+    /// Ends every connection in both directions, and tells the loss: Loss::lose() says when it
+    /// returns. From any thread.
+    void cut(const std::string& why);
+
+    /// The end of a connection is no news any more: the ranks leave. From any thread.
+    void stand_down() { is_standing_down_ = true; }
+
+    /// How many connections it watches.
+    [[nodiscard]] std::size_t watched() const { return connections_.size(); }
+
+private:
+    struct Connection {
+        UniqueFd fd;
+        std::string peer;
+    };
+
+    void find_connections(const GroupConnections& group);
+    void watch();
+
+    std::vector<Connection> connections_;
+    std::shared_ptr<Loss> loss_;
+    RuntimeLimits limits_;
+    std::atomic<bool> is_standing_down_ = false;
+    UniqueFd events_;
+    UniqueFd wake_;
+    std::thread thread_;
+};
+
+}  // namespace ddprun::worker

@@ -1,0 +1,175 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "base/result.hpp"
+#include "worker_runtime/comm/stop_ballot.hpp"
+#include "worker_runtime/env/environment.hpp"
+
+namespace c10d {
+class ProcessGroup;
+class Work;
+struct ReduceOp;
+}  // namespace c10d
+
+namespace ddprun {
+
+namespace worker {
+class Loss;
+}  // namespace worker
+
+enum class Backend {
+    Auto,  ///< NCCL where this program was built with it and sees a GPU, else Gloo
+    Gloo,  ///< CPUs
+    Nccl,  ///< GPUs; tensors on CPUs still go through Gloo
+};
+
+enum class Reduction {
+    Sum,
+    Mean,  ///< of floating-point numbers; where the engine has none (Gloo) a sum, then divided
+    Min,
+    Max,
+    Product,
+};
+
+struct ProcessGroupOptions {
+    /// How long one collective may take; a dead peer is noticed at once, a silent one by this.
+    std::chrono::milliseconds timeout{std::chrono::minutes(30)};
+    /// How long to wait for the others to come.
+    std::chrono::milliseconds join_timeout{std::chrono::minutes(5)};
+    /// Else two ranks with one GPU are refused. With Backend::Auto Gloo then carries what lies on
+    /// GPUs, on all ranks; with Backend::Nccl it is NCCL that judges.
+    bool allow_shared_gpus = false;
+};
+
+/// All workers of the generation, for collectives: c10d's process group over ddprun's store. Every
+/// rank calls the same collectives in the same order. Once one has failed, because a peer died or
+/// was late, the group is broken: the connections to the others are cut, so that they learn of it
+/// at once, and every later call fails with the first error. Cheap to copy: copies are the same
+/// group. One thread at a time.
+class ProcessGroup {
+public:
+    /// Connects to all others; bound to the address that the launcher has told. A world of one that
+    /// nobody launched needs no store.
+    [[nodiscard]] static Result<ProcessGroup> join(const worker::WorkerEnvironment& place,
+                                                   Backend backend = Backend::Auto,
+                                                   const ProcessGroupOptions& options = {});
+
+    [[nodiscard]] int rank() const;
+    [[nodiscard]] int world_size() const;
+    /// Where this rank's network lives: its GPU under NCCL, else the CPU.
+    [[nodiscard]] torch::Device device() const;
+
+    // Collectives. Tensors are of one dtype and device on all ranks; on CPUs float64, float32,
+    // float16, bfloat16, int64, int32, int8, uint8 and bool. A result is a new tensor like the
+    // input. Done when it returns; on GPUs, as with everything there, when the current stream comes
+    // to it. InvalidArgument: this rank's own mistake, nothing was sent, the group is as it was,
+    // and those who have called it rightly wait for this rank. ConnectionLost: a peer died or was
+    // late, the group is broken, and what was to be written holds anything. System: this rank's
+    // device or memory has failed, and the group is broken for all.
+
+    /// In place. `tensor`: any shape, the same on every rank, contiguous.
+    [[nodiscard]] Result<void> all_reduce(torch::Tensor& tensor,
+                                          Reduction reduction = Reduction::Sum);
+    /// As all_reduce(), for rank `root` alone: on the others `tensor` holds anything afterwards.
+    [[nodiscard]] Result<void> reduce(torch::Tensor& tensor, int root = 0,
+                                      Reduction reduction = Reduction::Sum);
+    /// In place: everybody has rank `root`'s values afterwards.
+    [[nodiscard]] Result<void> broadcast(torch::Tensor& tensor, int root = 0);
+    /// [world, ...shape of `tensor`], by rank.
+    [[nodiscard]] Result<torch::Tensor> all_gather(const torch::Tensor& tensor);
+    /// The same on rank `root`; an undefined tensor on the others.
+    [[nodiscard]] Result<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0);
+    /// `tensor` becomes `parts[rank]`, with rank `root`'s parts: [world, ...shape of `tensor`]. On
+    /// the others `parts` is not looked at. `tensor`: contiguous.
+    [[nodiscard]] Result<void> scatter(torch::Tensor& tensor, const torch::Tensor& parts,
+                                       int root = 0);
+    /// [...]: of `parts`, [world, ...] on every rank, row `rank` of the reduction over all ranks.
+    [[nodiscard]] Result<torch::Tensor> reduce_scatter(const torch::Tensor& parts,
+                                                       Reduction reduction = Reduction::Sum);
+    /// [world, ...]: row r is row `rank` of rank r's `parts`, [world, ...] on every rank.
+    [[nodiscard]] Result<torch::Tensor> all_to_all(const torch::Tensor& parts);
+    /// With as many rows for each rank as it is told: the first `send_rows[0]` rows of `rows`,
+    /// [n, ...], go to rank 0, the next to rank 1. `receive_rows[r]` come from rank r, which must
+    /// send as many; they are in the result by rank. Either may be 0.
+    [[nodiscard]] Result<torch::Tensor> all_to_all(const torch::Tensor& rows,
+                                                   const std::vector<std::int64_t>& send_rows,
+                                                   const std::vector<std::int64_t>& receive_rows);
+
+    /// To one rank, which receives with the same `tag` and shape. Returns when the tensor is
+    /// handed over: it may wait until the other receives, so of two that send to each other one
+    /// must receive first. On GPUs there are no tags: what is sent first is received first.
+    [[nodiscard]] Result<void> send(const torch::Tensor& tensor, int to, int tag = 0);
+    /// `tensor`, contiguous, becomes what rank `from` sends.
+    [[nodiscard]] Result<void> recv(torch::Tensor& tensor, int from, int tag = 0);
+
+    /// Returns when every rank has called it.
+    [[nodiscard]] Result<void> barrier();
+
+    /// c10d's own group, for whatever is not offered here.
+    [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;
+
+    /// For the runtime itself.
+    [[nodiscard]] worker::StopBallot& stop_ballot() const;
+
+    /// How long this rank has waited in collectives on CPUs since Worker::progress() took it last;
+    /// any thread. Sub-groups have their group's.
+    [[nodiscard]] const std::shared_ptr<std::atomic<std::int64_t>>& waited_ns() const;
+
+    /// A collective of c10d's own. `begin` starts it and returns its handle, which is waited for;
+    /// with none nothing is. What the wait throws breaks the group, and so does what c10d says of
+    /// its connections when it begins, and a device or memory that fails: the others wait for what
+    /// this rank has not begun. Whatever else `begin` throws is the caller's mistake: an Error that
+    /// starts with `what`, and the group is as it was.
+    [[nodiscard]] Result<void> collective(
+        const std::string& what, const std::function<c10::intrusive_ptr<c10d::Work>()>& begin);
+
+    /// An Error, which names `what`, once the group is broken. On GPUs a collective returns before
+    /// it is done, and when a rank is lost meanwhile its result may be anything: what was read to
+    /// the CPU is good if this finds nothing afterwards.
+    [[nodiscard]] Result<void> check(const std::string& what);
+
+    /// For the runtime itself: the engine for tensors on `device` knows Reduction::Mean.
+    [[nodiscard]] bool has_mean(torch::Device device) const;
+    /// For the runtime itself: whether a rank of this group is lost; any thread.
+    [[nodiscard]] const std::shared_ptr<worker::Loss>& loss() const;
+    /// For the runtime itself: how many connections to other ranks are watched.
+    [[nodiscard]] std::size_t watched_connections() const;
+
+    /// A group of some of these ranks, numbered from 0 in ascending order. Every rank of this group
+    /// calls it, with the same `ranks`; those that are not among them get none. Its collectives and
+    /// this group's may be mixed as long as each rank of either calls them in the same order. When
+    /// a rank of this group dies the sub-group is cut as well, whether or not it was a part of it;
+    /// when the sub-group fails, say by its time-out, this group is as it was. It ends with this
+    /// group's finish(), or earlier with its own.
+    [[nodiscard]] Result<std::optional<ProcessGroup>> subgroup(const std::vector<int>& ranks);
+
+    /// Waits for all ranks, then lets go of the connections, those of the sub-groups too: nobody
+    /// sees a peer vanish that has merely finished first. Later calls fail. A second call does
+    /// nothing.
+    [[nodiscard]] Result<void> finish();
+
+private:
+    struct State;
+    explicit ProcessGroup(std::shared_ptr<State> state);
+
+    /// As collective(), with the engine's operation for `reduction`; `result` is what it writes.
+    [[nodiscard]] Result<void> reducing(
+        const std::string& what, const torch::Tensor& tensor, Reduction reduction,
+        const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ReduceOp)>& begin,
+        const std::function<torch::Tensor()>& result);
+
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include <torch/types.h>
+
+#include "worker_runtime/comm/process_group.hpp"
+
+namespace ddprun {
+
+/// Scales gradients so that the norm over those of all ranks together is at most `max_norm`, for
+/// networks of which every rank has parameters of its own (model parallelism). `norm_type`: 2, 1,
+/// infinity. Every rank calls it, one without gradients too. The norm before, a float64 on the
+/// group's device. Where all ranks have the same gradients, as after a DistributedDataParallel's
+/// backward, torch::nn::utils::clip_grad_norm_ is the right one: here they would count once for
+/// each rank.
+[[nodiscard]] Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
+                                                   const std::vector<torch::Tensor>& parameters,
+                                                   double max_norm, double norm_type = 2.0);
+
+}  // namespace ddprun

@@ -1,0 +1,232 @@
+#include "worker_runtime/state/optimizer_state.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <torch/optim.h>
+
+namespace ddprun::worker {
+
+namespace {
+
+using torch::optim::AdagradParamState;
+using torch::optim::AdamParamState;
+using torch::optim::AdamWParamState;
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamState;
+using torch::optim::RMSpropParamState;
+using torch::optim::SGDParamState;
+
+/// Shows `visit` every field of one parameter's state: a name and a reference to an int64 or
+/// tensor.
+template <typename State, typename Visit>
+void for_each_field(State& state, Visit visit) {
+    if constexpr (std::is_same_v<State, AdamParamState> || std::is_same_v<State, AdamWParamState>) {
+        visit("step", state.step());
+        visit("exp_avg", state.exp_avg());
+        visit("exp_avg_sq", state.exp_avg_sq());
+        visit("max_exp_avg_sq", state.max_exp_avg_sq());
+    } else if constexpr (std::is_same_v<State, SGDParamState>) {
+        visit("momentum_buffer", state.momentum_buffer());
+    } else if constexpr (std::is_same_v<State, RMSpropParamState>) {
+        visit("step", state.step());
+        visit("square_avg", state.square_avg());
+        visit("momentum_buffer", state.momentum_buffer());
+        visit("grad_avg", state.grad_avg());
+    } else {
+        static_assert(std::is_same_v<State, AdagradParamState>);
+        visit("step", state.step());
+        visit("sum", state.sum());
+    }
+}
+
+/// Calls `use` with a null pointer of the state type of the optimizer.
+template <typename Use>
+Result<void> with_state_type(const NamedOptimizer& named, Use use) {
+    Optimizer& optimizer = named.optimizer;
+    if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) {
+        return use(static_cast<AdamParamState*>(nullptr));
+    }
+    if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr) {
+        return use(static_cast<AdamWParamState*>(nullptr));
+    }
+    if (dynamic_cast<torch::optim::SGD*>(&optimizer) != nullptr) {
+        return use(static_cast<SGDParamState*>(nullptr));
+    }
+    if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr) {
+        return use(static_cast<RMSpropParamState*>(nullptr));
+    }
+    if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) {
+        return use(static_cast<AdagradParamState*>(nullptr));
+    }
+    return Error{ErrorCode::InvalidArgument,
+                 fmt::format("{} is of a kind that cannot be checkpointed; use Adam, AdamW, SGD, "
+                             "RMSprop or Adagrad, or add its tensors to the TrainingState by name",
+                             named.name)};
+}
+
+struct NamedParameter {
+    std::string name;
+    torch::Tensor tensor;
+};
+
+/// The parameters of all groups.
+Result<std::vector<NamedParameter>> parameters_of(const NamedOptimizer& named,
+                                                  const ParameterNames& names) {
+    std::vector<NamedParameter> found;
+    for (const auto& group : named.optimizer.param_groups()) {
+        for (const torch::Tensor& tensor : group.params()) {
+            const auto name = names.find(tensor.unsafeGetTensorImpl());
+            if (name == names.end()) {
+                return Error{ErrorCode::InvalidArgument,
+                             fmt::format("{} trains a tensor of shape {} that is no parameter of "
+                                         "a network in the TrainingState; add the network",
+                                         named.name, c10::str(tensor.sizes()))};
+            }
+            found.push_back({name->second, tensor});
+        }
+    }
+    return found;
+}
+
+std::string learning_rate_name(const NamedOptimizer& named, std::size_t group) {
+    return fmt::format("{}.lr.{}", named.name, group);
+}
+
+std::string field_name(const NamedOptimizer& named, const NamedParameter& parameter,
+                       const char* field) {
+    return fmt::format("{}.{}.{}", named.name, parameter.name, field);
+}
+
+/// A copy of what the file holds for one field; an error text if it does not fit `parameter`.
+template <typename Field>
+std::optional<std::string> read_field(const torch::Tensor& stored, const torch::Tensor& parameter,
+                                      Field& field) {
+    if constexpr (std::is_same_v<Field, std::int64_t>) {
+        if (stored.dim() != 0 || stored.scalar_type() != torch::kInt64) {
+            return fmt::format("is {} {}, one int64 is wanted", c10::str(stored.scalar_type()),
+                               c10::str(stored.sizes()));
+        }
+        field = stored.item<std::int64_t>();
+    } else {
+        if (stored.sizes() != parameter.sizes()) {
+            return fmt::format("has shape {}, its parameter has {}", c10::str(stored.sizes()),
+                               c10::str(parameter.sizes()));
+        }
+        field = torch::empty_like(parameter, parameter.options().dtype(stored.scalar_type()));
+        field.copy_(stored);
+    }
+    return std::nullopt;
+}
+
+template <typename State>
+Result<void> plan_parameter(const NamedOptimizer& named, const NamedParameter& parameter,
+                            const std::map<std::string, torch::Tensor>& tensors,
+                            std::vector<std::function<void()>>& commits,
+                            std::set<std::string>& used) {
+    auto state = std::make_shared<State>();
+    bool is_known = false;
+    std::optional<Error> error;
+    for_each_field(*state, [&](const char* which, auto& field) {
+        const std::string name = field_name(named, parameter, which);
+        const auto stored = tensors.find(name);
+        if (stored == tensors.end()) {
+            return;
+        }
+        is_known = true;
+        used.insert(name);
+        const std::optional<std::string> flaw = read_field(stored->second, parameter.tensor, field);
+        if (flaw && !error) {
+            error = Error{ErrorCode::BadMessage, name + " " + *flaw};
+        }
+    });
+    if (error) {
+        return *error;
+    }
+    void* const key = parameter.tensor.unsafeGetTensorImpl();
+    commits.emplace_back([&optimizer = named.optimizer, key, state, is_known] {
+        if (is_known) {
+            optimizer.state()[key] = std::make_unique<State>(*state);
+        } else {
+            optimizer.state().erase(key);
+        }
+    });
+    return {};
+}
+
+}  // namespace
+
+Result<void> collect_optimizer(const NamedOptimizer& named, const ParameterNames& names,
+                               std::map<std::string, torch::Tensor>& tensors) {
+    Result<std::vector<NamedParameter>> parameters = parameters_of(named, names);
+    if (!parameters) {
+        return parameters.error();
+    }
+    Optimizer& optimizer = named.optimizer;
+    for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+        tensors[learning_rate_name(named, i)] =
+            torch::scalar_tensor(optimizer.param_groups()[i].options().get_lr(), torch::kFloat64);
+    }
+    return with_state_type(named, [&](auto* type) -> Result<void> {
+        using State = std::remove_pointer_t<decltype(type)>;
+        for (const NamedParameter& parameter : *parameters) {
+            const auto entry = optimizer.state().find(parameter.tensor.unsafeGetTensorImpl());
+            if (entry == optimizer.state().end()) {
+                continue;
+            }
+            for_each_field(
+                static_cast<State&>(*entry->second), [&](const char* which, auto& field) {
+                    const std::string full_name = field_name(named, parameter, which);
+                    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::int64_t>) {
+                        tensors[full_name] = torch::scalar_tensor(field, torch::kInt64);
+                    } else if (field.defined()) {
+                        tensors[full_name] = field;
+                    }
+                });
+        }
+        return {};
+    });
+}
+
+Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& names,
+                            const std::map<std::string, torch::Tensor>& tensors,
+                            std::vector<std::function<void()>>& commits,
+                            std::set<std::string>& used) {
+    Result<std::vector<NamedParameter>> parameters = parameters_of(named, names);
+    if (!parameters) {
+        return parameters.error();
+    }
+    Optimizer& optimizer = named.optimizer;
+    for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+        const std::string name = learning_rate_name(named, i);
+        const auto stored = tensors.find(name);
+        if (stored == tensors.end() || stored->second.dim() != 0 ||
+            stored->second.scalar_type() != torch::kFloat64) {
+            return Error{ErrorCode::BadMessage,
+                         fmt::format("{} is missing or no float64 scalar; {} has {} parameter "
+                                     "groups",
+                                     name, named.name, optimizer.param_groups().size())};
+        }
+        used.insert(name);
+        commits.emplace_back([&optimizer, i, rate = stored->second.item<double>()] {
+            optimizer.param_groups()[i].options().set_lr(rate);
+        });
+    }
+    return with_state_type(named, [&](auto* type) -> Result<void> {
+        using State = std::remove_pointer_t<decltype(type)>;
+        for (const NamedParameter& parameter : *parameters) {
+            const Result<void> planned =
+                plan_parameter<State>(named, parameter, tensors, commits, used);
+            if (!planned) {
+                return planned;
+            }
+        }
+        return {};
+    });
+}
+
+}  // namespace ddprun::worker
