@@ -18,9 +18,10 @@ std::string node_prefix(std::string_view hostname, Rank rank) {
     return fmt::format("[{} {}] ", hostname, rank.value());
 }
 
-std::string torchrun_prefix(std::string_view text, std::string_view role, Rank rank,
-                            LocalRank local_rank) {
-    const std::array<TemplateName, 3> names{{{"role_name", std::string(role)},
+std::string torchrun_prefix(std::string_view text, std::string_view role, std::string_view hostname,
+                            Rank rank, LocalRank local_rank) {
+    const std::array<TemplateName, 4> names{{{"role_name", std::string(role)},
+                                             {"hostname", std::string(hostname)},
                                              {"rank", std::to_string(rank.value())},
                                              {"local_rank", std::to_string(local_rank.value())}}};
     return substitute(text.empty() ? kTorchrunDefault : text, names);

@@ -189,8 +189,8 @@ void OutputPump::set_console(Stream& stream, const LineOrigin& origin, const Out
     stream.console = is_err ? &err_console() : &out_console_;
     std::optional<std::string> own_prefix;
     if (is_teed && (!options_.prefixes || options_.template_wins)) {
-        own_prefix = torchrun_prefix(options_.prefix_template, options_.role, origin.rank,
-                                     origin.local_rank);
+        own_prefix = torchrun_prefix(options_.prefix_template, options_.role, options_.hostname,
+                                     origin.rank, origin.local_rank);
     }
     const std::size_t line_bytes_max = options_.limits.console_line_bytes_max;
     if (options_.is_json) {
@@ -259,8 +259,8 @@ void OutputPump::open_filters(Worker& worker, const LineOrigin& origin,
         const std::string folder = worker.log_dir.substr(0, worker.log_dir.rfind('/'));
         Result<LineFilter> filter =
             LineFilter::open(fmt::format("{}/filtered_{}.log", folder, stream->name()), texts,
-                             torchrun_prefix(options_.prefix_template, options_.role, origin.rank,
-                                             origin.local_rank),
+                             torchrun_prefix(options_.prefix_template, options_.role,
+                                             options_.hostname, origin.rank, origin.local_rank),
                              options_.limits.console_line_bytes_max);
         if (filter) {
             stream->filter = std::move(*filter);

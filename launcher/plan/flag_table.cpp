@@ -454,6 +454,16 @@ constexpr std::array kFlags = {
          .group = Group::Output,
          .help = "[host rank] before each line; auto: on a terminal",
          .fill = fill::choice<kPrefixes, &LaunchPlan::prefix>},
+    /// | text; `[${role_name}${local_rank}]:` | same as torchrun 2.14's: stands before tee'd lines,
+    /// with `${role_name}`, `${hostname}`, `${rank}` and `${local_rank}`; `--prefix always` wins
+    Flag{
+        .name = "log-line-prefix-template",
+        .placeholder = "TEXT",
+        .group = Group::Output,
+        .variable = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+        .help = "before tee'd lines: '${hostname}:${rank}: ', ${local_rank}, ...",
+        .fill =
+            fill::text<&LaunchPlan::agent, &Agent::output, &agent::OutputOptions::prefix_template>},
     /// | `text`, `json` | ours: with `json` each console line, the workers' and ddprun's own, is an
     /// object with `time`, `host`, `stream` (`stdout`, `stderr`, `output` where these are one,
     /// `ddprun`), of a worker also `rank`, `local_rank`, `generation`, and `message`. Log files

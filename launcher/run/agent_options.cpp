@@ -74,7 +74,6 @@ void complete_output(const LaunchPlan& plan, const NodeFacts& facts, const Limit
     output.program = plan.agent.program;
     output.job = facts.job.value();
     output.hostname = facts.hostname;
-    output.prefix_template = own_variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     // A single worker has the terminal to itself: its progress bar keeps its line.
     const int slots = plan.identity().slots;
     const bool has_company = slots > 1 || !plan.is_single_node;

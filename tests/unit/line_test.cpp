@@ -98,10 +98,11 @@ TEST_CASE("the node's prefix names host and rank") {
 
 TEST_CASE("torchrun's prefix is its default or the template with its macros replaced") {
     const auto prefix = [](std::string_view text) {
-        return torchrun_prefix(text, "trainer", Rank(9), LocalRank(1));
+        return torchrun_prefix(text, "trainer", "gpu-07", Rank(9), LocalRank(1));
     };
     CHECK(prefix("") == "[trainer1]:");
     CHECK(prefix("${role_name}/$rank/${local_rank} ") == "trainer/9/1 ");
+    CHECK(prefix("${hostname}:${rank}: ") == "gpu-07:9: ");
     CHECK(prefix("$$rank ${other} $ ${rank $") == "$rank ${other} $ ${rank $");
     CHECK(prefix("$rank_x$") == "$rank_x$");
 }

@@ -344,6 +344,14 @@ TEST_CASE("the prefix is one of three") {
     CHECK(plan_of("--prefix never").prefix == PrefixMode::Never);
 }
 
+TEST_CASE("the template of tee'd lines is the flag's, else the variable's that torchrun has") {
+    const Variables set = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<$rank>"}};
+    CHECK(plan_of("").agent.output.prefix_template.empty());
+    CHECK(plan_of("", set).agent.output.prefix_template == "<$rank>");
+    CHECK(plan_of("--log-line-prefix-template ${hostname}:", set).agent.output.prefix_template ==
+          "${hostname}:");
+}
+
 TEST_CASE("--help fits a terminal and names every flag") {
     const std::string help = shown_help();
     std::istringstream lines{help};
