@@ -384,6 +384,27 @@ class Tells(WithEnvironment):
         self.maxDiff = None
         self.assertEqual(json.loads(written), json.loads(cold.stdout))
 
+    def test_tracebacks_and_finders_are_those_of_a_worker_that_tells_nothing(self):
+        self.write(os.path.join(self.folder, "raises_module.py"), "1 / 0\n")
+        program = ("import importlib, sys, traceback\n"
+                   "class Finder:\n"
+                   "    @classmethod\n"
+                   "    def find_spec(cls, name, *_):\n"
+                   "        print('asked for', name)\n"
+                   "sys.meta_path.insert(0, Finder)\n"
+                   "for name in ('raises_module', 'missing_module', 'sets_module'):\n"
+                   "    try:\n        importlib.import_module(name)\n"
+                   "    except Exception:\n        print(traceback.format_exc())\n"
+                   "print('sets_module' in sys.modules)\n")
+        names, written = self.told(program)
+        cold = subprocess.run([self.python, "imports.py"], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL,
+                              start_new_session=True, env=self.variables)
+        self.assertEqual(written, cold.stdout)
+        self.assertIn("File \"<frozen importlib._bootstrap>\"", written)
+        self.assertTrue(written.endswith("True\n"), written)
+        self.assertIn("stops", names)
+
     def test_nobody_who_hears_it_is_no_matter(self):
         self.write(os.path.join(self.folder, "leaves.py"), "import json\nprint('done')\n")
         for path in ("", "/nowhere/at/all", "/dev/null"):
@@ -451,6 +472,22 @@ class Waits(WithEnvironment):
         self.assertEqual(standby.release(PLACE), ("None yes\n", ["gone"]))
         standby.end()
         os.unlink(os.path.join(self.folder, "has_run"))
+
+    def test_a_traceback_has_no_line_of_ddprun(self):
+        self.write(os.path.join(self.folder, "raises.py"),
+                   "import importlib, quiet_module\n"
+                   "importlib.import_module('raises_module')\n")
+        self.write(os.path.join(self.folder, "raises_module.py"), "1 / 0\n")
+        cold = subprocess.run([self.python, "raises.py"], cwd=self.folder, capture_output=True,
+                              text=True, env=self.variables)
+        standby = Standby(self, "raises.py")
+        self.assertEqual(standby.says(), ["here"])
+        standby.order("quiet_module", "sets_module")  # The last one stays hidden.
+        for name in ("quiet_module", "sets_module"):
+            self.assertEqual(standby.says(), ["imports", name])
+        standby.says_ready()
+        self.assertEqual(standby.release(PLACE), (cold.stderr, ["gone"]))
+        self.assertEqual(standby.end(), (1, ""))
 
     def test_a_file_that_has_changed(self):
         path = os.path.join(self.packages, "edited_module.py")

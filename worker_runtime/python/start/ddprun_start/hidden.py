@@ -15,7 +15,7 @@ import _imp
 import _signal
 from _io import open as io_open
 
-from ddprun_start.imports import is_by_library, leave_out_of_tracebacks
+from ddprun_start.imports import is_by_library, leave_out_of_traceback, look_like_importlib
 from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State, changed_numbers,
                                 drawn_numbers, has_children, spec_of)
 
@@ -125,11 +125,15 @@ class HiddenModules:
             _frozen_importlib._find_and_load = self.stand_in
 
     def _find_and_load(self, name: str, import_: Any) -> Any:
-        if name in self.position:
-            self._give(name)
-            if name in sys.modules:
-                return sys.modules[name]
-        return self.find_and_load(name, import_)
+        try:
+            if name in self.position:
+                self._give(name)
+                if name in sys.modules:
+                    return sys.modules[name]
+            return self.find_and_load(name, import_)
+        except BaseException as error:
+            leave_out_of_traceback(error)
+            raise
 
     def _give(self, name: str) -> None:
         _imp.acquire_lock()
@@ -274,4 +278,4 @@ class _Begun:
         os.execvpe(self.command[0], self.command, self.environment)
 
 
-leave_out_of_tracebacks(HiddenModules._find_and_load)
+look_like_importlib(HiddenModules._find_and_load)
