@@ -39,6 +39,13 @@ INSTALLED = {
     "lends": RECORDS + "def lend():\n    return 'as installed'\n",
     "borrows": RECORDS + "from lends import lend\nLENT = lend()\n",
     "changes": RECORDS + "import lends\nlends.lend = lambda: 'as changed'\n",
+    "shims": RECORDS + "import lends\nHAS = [hasattr(lends, one) for one in ('lend', 'give')]\n",
+    "adds": RECORDS + "import lends\nlends.give = len\ndel lends.lend\n",
+    "bundle/__init__": RECORDS + "def __getattr__(name):\n    if name != 'Lazy':\n"
+                        "        raise AttributeError(name)\n"
+                        "    from bundle.part import Lazy\n"
+                        "    globals()['Lazy'] = Lazy\n    return Lazy\n",
+    "bundle/part": "class Lazy:\n    pass\n",
     "asks": RECORDS + "try:\n    import stub\n    HAS = True\nexcept ImportError:\n"
             "    HAS = False\n",
     "old": RECORDS + "import warnings\nwarnings.filterwarnings('ignore', 'of old')\ntry:\n"
@@ -102,6 +109,16 @@ PROGRAMS = {
                                 "SAID = borrows.LENT", "lends", "lends.lend"),
     "what an import changes in another": ("import lends\nSAID = [lends.lend()]\nimport changes\n"
                                           "SAID.append(lends.lend())", "lends changes", ""),
+    "a new function of a library": (
+        "import lends\nlends.give = lends.lend\nimport shims\nSAID = shims.HAS", "lends",
+        "lends.give"),
+    "a function of a library less": ("import lends\ndel lends.lend\nimport shims\n"
+                                     "SAID = shims.HAS", "lends", "lends.lend"),
+    "what an import adds and removes": ("import lends\nSAID = [dir(lends)]\nimport adds\n"
+                                        "SAID.append(dir(lends))", "lends adds", ""),
+    "what a lazy library loads": ("import bundle\nbundle.Lazy\nimport alpha", "alpha", ""),
+    "a shim of a lazy library": ("import bundle\nbundle.float = float\nimport alpha", "",
+                                 "bundle.float"),
     "a stub": ("import sys, types\nsys.modules['stub'] = types.ModuleType('stub')\n"
                "import asks\nSAID = asks.HAS", "", "sys.modules['stub']"),
     "filters for one import": ("import warnings\nwith warnings.catch_warnings():\n"
@@ -165,7 +182,9 @@ class SameImports(WithEnvironment):
         super().setUpClass()
         cls.of_python = ("built-in", "frozen", os.path.dirname(os.__file__))
         for name, text in INSTALLED.items():
-            cls.write(os.path.join(cls.packages, name + ".py"), text)
+            path = os.path.join(cls.packages, name + ".py")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            cls.write(path, text)
         for name, text in OWN.items():
             path = os.path.join(cls.folder, name + ".py")
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -16,8 +16,8 @@ import _signal
 from _io import open as io_open
 
 from ddprun_start.imports import is_by_library, leave_out_of_traceback, look_like_importlib
-from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State, changed_numbers,
-                                drawn_numbers, has_children, spec_of)
+from ddprun_start.state import (ABSENT, SEEDED_BY_ITSELF, Conditions, Modules, State,
+                                changed_numbers, drawn_numbers, has_children, put, spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Group:
         for parent, child, _ in self.children:
             delattr(parent, child)
         for module, name, was, _ in self.replaced:
-            setattr(module, name, was)
+            put(module.__dict__, name, was)
 
     def give(self) -> None:
         for name, module in self.modules.items():
@@ -80,7 +80,7 @@ class Group:
         for parent, child, module in self.children:
             setattr(parent, child, module)
         for module, name, _, instead in self.replaced:
-            setattr(module, name, instead)
+            put(module.__dict__, name, instead)
         self.when_given()
 
 

@@ -31,6 +31,7 @@ _GENERATORS: tuple[Any, ...] = (
                      for key, value in module._rand._bit_generator.state["state"].items()]),
     ("torch", "torch._C", lambda module: module.default_generator.get_state().tolist()),
 )
+ABSENT = object()  # in the place of what is not there
 _ENVIRONMENT = os.environ  # A program may put something else there.
 
 
@@ -269,16 +270,16 @@ class Modules:
             return False  # To look at it may load it.
         spec = spec_of(module)
         try:
-            return is_of(spec, self.installed) and spec.name not in _UNCOUNTED
+            # One that is being imported, as `site` is at first, gets its own functions yet.
+            return is_of(spec, self.installed) and spec.name not in _UNCOUNTED and not getattr(
+                spec, "_initializing", False)
         except Exception:
             return False  # A namespace whose parent is not in sys.modules does not know its place.
 
     def replaced(self) -> list[tuple[Any, str, Any, Any]]:
-        """Module, name, what was there and what is there instead."""
-        return [(module, key, was, module.__dict__[key])
-                for module, keys, values in list(self.members.values())
-                if not _has_all((module, keys, values)) for key, was in zip(keys, values)
-                if callable(was) and module.__dict__.get(key, was) is not was]
+        """Module, name, what was there and what is there instead; ABSENT: nothing."""
+        return [one for known in list(self.members.values()) if not _has_all(known)
+                for one in _replaced(*known)]
 
     def change(self, is_of_library: bool) -> str:
         """As Conditions.change_since()."""
@@ -289,6 +290,30 @@ class Modules:
             if not (is_of_library and module is sys and name == "excepthook"):
                 return "{}.{}".format(module.__name__, name)
         return ""
+
+
+def put(names: dict[str, Any], name: str, value: Any) -> None:
+    """ABSENT: takes it out."""
+    if value is ABSENT:
+        names.pop(name, None)
+    else:
+        names[name] = value
+
+
+def _replaced(module: Any, keys: list[str], values: list[Any]) -> list[tuple[Any, str, Any, Any]]:
+    before, now = dict(zip(keys, values)), dict(module.__dict__)
+    return [(module, key, was, now.get(key, ABSENT)) for key, was in before.items()
+            if callable(was) and now.get(key, ABSENT) is not was] + [
+                (module, key, ABSENT, one) for key, one in now.items()
+                if key not in before and callable(one) and not _brings(module, one)]
+
+
+def _brings(module: Any, member: Any) -> bool:
+    """Whether a module gets a new member by itself: a module, or what a lazy package loads late."""
+    is_lazy = type(module) is not type(sys) or "__getattr__" in module.__dict__
+    return issubclass(type(member), type(sys)) or is_lazy and (
+        str(getattr(member, "__module__", "")).partition(".")[0] ==
+        module.__name__.partition(".")[0])
 
 
 def _has_all(known: tuple[Any, list[str], list[Any]]) -> bool:
