@@ -46,6 +46,9 @@ INSTALLED = {
                         "    from bundle.part import Lazy\n"
                         "    globals()['Lazy'] = Lazy\n    return Lazy\n",
     "bundle/part": "class Lazy:\n    pass\n",
+    "stands_in": RECORDS + "import lends, types\nnew = types.ModuleType('lends')\n"
+                 "new.__dict__.update(lends.__dict__, OLD=lends)\nsys.modules['lends'] = new\n"
+                 "sys.modules.pop('gamma', None)\n",
     "asks": RECORDS + "try:\n    import stub\n    HAS = True\nexcept ImportError:\n"
             "    HAS = False\n",
     "old": RECORDS + "import warnings\nwarnings.filterwarnings('ignore', 'of old')\ntry:\n"
@@ -119,6 +122,14 @@ PROGRAMS = {
     "what a lazy library loads": ("import bundle\nbundle.Lazy\nimport alpha", "alpha", ""),
     "a shim of a lazy library": ("import bundle\nbundle.float = float\nimport alpha", "",
                                  "bundle.float"),
+    "what an import puts into the place of another": (
+        "import lends\nOLD = lends\nimport stands_in\nimport lends, sys\n"
+        "SAID = [lends is OLD, hasattr(lends, 'OLD'), 'gamma' in sys.modules]", "lends stands_in",
+        ""),
+    "what an import takes out": (
+        "import gamma\nOLD = gamma\nimport stands_in, sys\n"
+        "SAID = ['gamma' in sys.modules]\nimport gamma\nSAID.append(gamma is OLD)\nimport alpha",
+        "gamma", "it takes gamma out of sys.modules"),
     "a stub": ("import sys, types\nsys.modules['stub'] = types.ModuleType('stub')\n"
                "import asks\nSAID = asks.HAS", "", "sys.modules['stub']"),
     "filters for one import": ("import warnings\nwith warnings.catch_warnings():\n"

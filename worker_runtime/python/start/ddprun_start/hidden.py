@@ -16,7 +16,7 @@ import _signal
 from _io import open as io_open
 
 from ddprun_start.imports import is_by_library, leave_out_of_traceback, look_like_importlib
-from ddprun_start.state import (ABSENT, SEEDED_BY_ITSELF, Conditions, Modules, State,
+from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State,
                                 changed_numbers, drawn_numbers, has_children, put, spec_of)
 
 TYPE_CHECKING = False
@@ -34,13 +34,17 @@ class Group:
         self.is_chosen = is_chosen
         self.before = State(hidden)
         self.drawn: set[str] = set()  # from these generators of random numbers
-        self.modules = dict.fromkeys(sys.modules)
+        self.modules = dict(sys.modules)
         self.finders = dict.fromkeys(sys.path_importer_cache)
 
     def hold(self, hidden: frozenset[bytes], of_others: Modules,
              when_given: Callable[[], None]) -> None:
         """After the import. `of_others`: as it was before."""
         self.after = State(hidden)
+        # Of an earlier import: name, what was there and what is there instead.
+        self.exchanged = [(name, was, sys.modules[name]) for name, was in self.modules.items()
+                          if name in sys.modules and sys.modules[name] is not was]
+        self.taken_out = [name for name in self.modules if name not in sys.modules]
         self.modules = {name: module for name, module in sys.modules.items()
                         if name not in self.modules}
         self.finders = {path: finder for path, finder in sys.path_importer_cache.items()
@@ -65,6 +69,8 @@ class Group:
     def hide(self) -> None:
         for name in self.modules:
             sys.modules.pop(name, None)
+        for name, was, _ in self.exchanged:
+            sys.modules[name] = was
         for path in self.finders:
             sys.path_importer_cache.pop(path, None)
         for parent, child, _ in self.children:
@@ -75,6 +81,8 @@ class Group:
     def give(self) -> None:
         for name, module in self.modules.items():
             sys.modules.setdefault(name, module)
+        for name, _, instead in self.exchanged:
+            sys.modules[name] = instead
         for path, finder in self.finders.items():
             sys.path_importer_cache.setdefault(path, finder)
         for parent, child, module in self.children:

@@ -381,6 +381,8 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
             raise _Unfit(name, f"it imports {min(own)}, which is not in site-packages")
         if digest not in ("-", digest_of(group.modules.keys() - MAIN, new_libraries)):
             raise _Unfit(name, "it finds other files than the worker that imported it")
+    if group.taken_out:
+        raise _Unfit(name, f"it takes {group.taken_out[0]} out of sys.modules")
     _judge(name, files, watched)
     group.drawn = changed_numbers(numbers, drawn_numbers({}))
     changed = [f"random numbers of {one}" for one in sorted(group.drawn - SEEDED_BY_SYSTEM)]
