@@ -49,6 +49,15 @@ INSTALLED = {
     "stands_in": RECORDS + "import lends, types\nnew = types.ModuleType('lends')\n"
                  "new.__dict__.update(lends.__dict__, OLD=lends)\nsys.modules['lends'] = new\n"
                  "sys.modules.pop('gamma', None)\n",
+    "torch/__init__": RECORDS + "from torch import _C\ndef get_default_dtype():\n    pass\n",
+    "torch/_C": "precision, grad = 'highest', True\n"
+                "def _get_float32_matmul_precision():\n    return precision\n"
+                "def is_grad_enabled():\n    return grad\ndef is_inference_mode_enabled():\n"
+                "    return False\n",
+    "tunes": RECORDS + "import torch\ntorch._C.precision = 'high'\n",
+    "computes": RECORDS + "import torch\nGRAD = torch._C.is_grad_enabled()\n",
+    "divides": RECORDS + "from decimal import Decimal, localcontext\n"
+               "with localcontext():\n    THIRD = str(Decimal(1) / 3)\n",
     "asks": RECORDS + "try:\n    import stub\n    HAS = True\nexcept ImportError:\n"
             "    HAS = False\n",
     "old": RECORDS + "import warnings\nwarnings.filterwarnings('ignore', 'of old')\ntry:\n"
@@ -130,6 +139,19 @@ PROGRAMS = {
         "import gamma\nOLD = gamma\nimport stands_in, sys\n"
         "SAID = ['gamma' in sys.modules]\nimport gamma\nSAID.append(gamma is OLD)\nimport alpha",
         "gamma", "it takes gamma out of sys.modules"),
+    "who tunes torch": ("import torch, alpha, tunes, beta\nSAID = torch._C.precision", "alpha",
+                        "it changes torch's float32_matmul_precision"),
+    "a program that tunes torch": ("import torch\ntorch._C.precision = 'medium'\nimport alpha\n"
+                                   "SAID = torch._C.precision", "alpha", ""),
+    "two who tune torch": ("import torch\ntorch._C.precision = 'medium'\nimport tunes, alpha\n"
+                           "SAID = torch._C.precision", "",
+                           "it changes torch's float32_matmul_precision"),
+    "no gradients": ("import torch\ntorch._C.grad = False\nimport computes\nSAID = computes.GRAD",
+                     "", "torch's grad mode"),
+    "decimals": ("import contextvars, decimal\ndecimal.getcontext().prec = 50\nimport divides\n"
+                 "SAID = divides.THIRD", "", "decimal.getcontext()"),
+    "decimals as ever": ("import contextvars, decimal, divides\ndecimal.DefaultContext.prec = 5\n"
+                         "SAID = [divides.THIRD, str(decimal.Decimal(1) / 3)]", "divides", ""),
     "a stub": ("import sys, types\nsys.modules['stub'] = types.ModuleType('stub')\n"
                "import asks\nSAID = asks.HAS", "", "sys.modules['stub']"),
     "filters for one import": ("import warnings\nwith warnings.catch_warnings():\n"

@@ -11,6 +11,11 @@ import os
 import sys
 from _operator import is_
 
+try:
+    import _ctypes
+except ImportError:
+    pass  # Such a Python tells nothing, and is no standby.
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +23,16 @@ if TYPE_CHECKING:
 
 # An import that a program's call of a library causes comes after these were set, as a rule.
 _OF_PROGRAM = frozenset(("sys.argv", "sys.stdout", "sys.stderr", "logging", "logging's root",
-                         "the recursion limit", "sys.settrace()", "sys.setprofile()"))
+                         "the recursion limit", "sys.settrace()", "sys.setprofile()",
+                         "torch's grad mode", "torch's default device", "numpy.seterr()",
+                         "decimal.getcontext()"))
+# No import computes with these, as a rule: programs may set them, imports may not. Of torch._C.
+_SETTINGS = ("_get_float32_matmul_precision", "_get_cudnn_enabled", "_get_cudnn_benchmark",
+             "_get_cudnn_deterministic", "_get_cudnn_allow_tf32", "_get_cublas_allow_tf32",
+             "_get_cublas_allow_fp16_reduced_precision_reduction",
+             "_get_cublas_allow_bf16_reduced_precision_reduction",
+             "_get_deterministic_algorithms", "_get_mkldnn_enabled", "_get_flash_sdp_enabled",
+             "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled")
 MAIN = frozenset(("__main__", "__mp_main__"))  # multiprocessing has two names for it
 _UNCOUNTED = MAIN | {"_frozen_importlib", "importlib._bootstrap"}  # ddprun replaces parts of it
 # The system seeds these. Who draws from them before the program has seeded them changes nothing.
@@ -32,6 +46,7 @@ _GENERATORS: tuple[Any, ...] = (
     ("torch", "torch._C", lambda module: module.default_generator.get_state().tolist()),
 )
 ABSENT = object()  # in the place of what is not there
+_OPENMP: dict[str, Any] = {}  # by the file of torch._C
 _ENVIRONMENT = os.environ  # A program may put something else there.
 
 
@@ -378,11 +393,23 @@ class Conditions:
         torch = sys.modules.get("torch") or hidden.get("torch")
         if hasattr(torch, "get_default_dtype"):
             self.values["torch.set_default_dtype()"] = torch.get_default_dtype()
+        self.settings: dict[str, Any] = {}
+        core = sys.modules.get("torch._C") or hidden.get("torch._C")
+        if core is not None:
+            _note(self.values, "torch's grad mode", lambda: core.is_grad_enabled())
+            _note(self.values, "torch's default device", lambda: _of_function_modes(core))
+            for name in _SETTINGS:
+                _note(self.settings, "torch's " + name[len("_get_"):], getattr(core, name, None))
+            _note(self.settings, "torch.set_num_threads()", lambda: _openmp_threads(core))
+        _note(self.values, "numpy.seterr()", lambda: _member("numpy", "geterr", hidden)())
+        _note(self.values, "decimal.getcontext()", lambda: _of_decimal(hidden))
 
     def changes_by_import(self, before: Conditions) -> list[str]:
         """What an import has changed. Its own loggers are its own matter."""
-        return [name for name, value in before.values.items()
-                if name != "logging" and self.values.get(name, value) != value]
+        return [name for now, was in ((self.values, before.values),
+                                      (self.settings, before.settings))
+                for name, value in was.items()
+                if name != "logging" and now.get(name, value) != value]
 
     def change_since(self, before: Conditions, is_of_library: bool) -> str:
         """What differs of what both have, for people; empty: nothing.
@@ -395,6 +422,55 @@ class Conditions:
                     is_of_library and name in _OF_PROGRAM):
                 return name
         return ""
+
+
+def _note(values: dict[str, Any], name: str, read: Any) -> None:
+    try:
+        values[name] = read()
+    except Exception:
+        pass  # It is not there yet, or of another version.
+
+
+def _of_function_modes(core: Any) -> Any:
+    """torch.set_default_device() and `with torch.device()` put one there."""
+    modes = [core._get_function_stack_at(i) for i in range(core._len_torch_function_stack())]
+    return [(type(one).__name__, str(one.__dict__.get("device"))) for one in modes]
+
+
+def _member(module: str, name: str, hidden: dict[str, Any]) -> Any:
+    """Without loading a module that is lazy."""
+    found = sys.modules.get(module) or hidden[module]
+    return object.__getattribute__(found, "__dict__")[name]
+
+
+def _of_decimal(hidden: dict[str, Any]) -> Any:
+    """In a copy of the thread's context: to ask for decimal's makes one."""
+    copy = _member("_contextvars", "copy_context", hidden)()
+    found = copy.run(_member("decimal", "getcontext", hidden))
+    return (found.prec, found.rounding, found.Emin, found.Emax, found.capitals, found.clamp,
+            [signal.__name__ for signal, is_on in found.traps.items() if is_on])
+
+
+def _openmp_threads(core: Any) -> Any:
+    """How many threads the OpenMP of torch has. torch.get_num_threads() would have MKL look at its
+    variables, which a program may set later."""
+    if core.__file__ not in _OPENMP:
+        _OPENMP[core.__file__] = _c_function(core.__file__, "omp_get_max_threads")
+    return _OPENMP[core.__file__]()
+
+
+def _c_function(library: str, name: str) -> Any:
+    class Number(_ctypes._SimpleCData):  # type: ignore
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):
+        _flags_ = _ctypes.FUNCFLAG_CDECL
+        _restype_ = Number
+
+    try:
+        return Function(_ctypes.dlsym(_ctypes.dlopen(library, 0), name))
+    except OSError:
+        return None
 
 
 def _of_loggers(logging: Any) -> Any:
