@@ -56,6 +56,12 @@ INSTALLED = {
                 "    return False\n",
     "tunes": RECORDS + "import torch\ntorch._C.precision = 'high'\n",
     "computes": RECORDS + "import torch\nGRAD = torch._C.is_grad_enabled()\n",
+    "looks": RECORDS + "import __main__, sys\nframe = sys._getframe(1)\n"
+             "while 'importlib' in frame.f_code.co_filename:\n    frame = frame.f_back\n"
+             "FOUND = [__main__.__file__, sys.argv[0], frame.f_code.co_filename,\n"
+             "         frame.f_globals is __main__.__dict__]\n",
+    "warns_user": RECORDS + "import warnings\n"
+                  "warnings.warn('it is old', DeprecationWarning, stacklevel=2)\n",
     "divides": RECORDS + "from decimal import Decimal, localcontext\n"
                "with localcontext():\n    THIRD = str(Decimal(1) / 3)\n",
     "asks": RECORDS + "try:\n    import stub\n    HAS = True\nexcept ImportError:\n"
@@ -148,6 +154,9 @@ PROGRAMS = {
                            "it changes torch's float32_matmul_precision"),
     "no gradients": ("import torch\ntorch._C.grad = False\nimport computes\nSAID = computes.GRAD",
                      "", "torch's grad mode"),
+    "who looks for the program": ("import looks\nSAID = looks.FOUND", "looks", ""),
+    "who would warn the program": ("import warnings\nwarnings.simplefilter('ignore')\n"
+                                   "import warns_user, alpha", "warns_user alpha", ""),
     "decimals": ("import contextvars, decimal\ndecimal.getcontext().prec = 50\nimport divides\n"
                  "SAID = divides.THIRD", "", "decimal.getcontext()"),
     "decimals as ever": ("import contextvars, decimal, divides\ndecimal.DefaultContext.prec = 5\n"
@@ -304,6 +313,11 @@ class SameImports(WithEnvironment):
         self.write(os.path.join(self.folder, "own_package", "processes.py"),
                    "import multiprocessing, alpha, ending\n")
         self.compare("alpha", "", "-m", "own_package.processes")
+
+    def test_a_module_of_a_package_whose_file_a_library_looks_for(self):
+        self.write(os.path.join(self.folder, "own_package", "found.py"),
+                   "import looks\nSAID = looks.FOUND\nimport ending\n")
+        self.compare("looks", "", "-m", "own_package.found")
 
     def begin_anew(self, program, changed):
         """The standby of a worker of rank 0 takes the place of rank 5."""

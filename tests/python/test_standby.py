@@ -73,8 +73,7 @@ if __name__ == "__main__":
 """
 
 MODULES = {
-    "quiet_module": "import sys\nVALUE = 1\n"
-                    "IS_BEFOREHAND = not hasattr(sys.modules['__main__'], '__file__')",
+    "quiet_module": "import os\nVALUE = 1\nIS_BEFOREHAND = type(os.environ._data) is not dict",
     "asks_module": "import os\nRANK = os.environ.get('RANK', '0')",
     "asks_whether": "import os\nHAS = 'WORLD_SIZE' in os.environ",
     "thread_module": "import threading\nthreading.Thread(target=threading.Event().wait, "
@@ -85,6 +84,8 @@ MODULES = {
     "shadowing_module": "import own_module",
     "own_module": "PLACE = 'site-packages'",
     "copies_module": "import os\nCOPY = dict(os.environ)\nassert 'RANK' not in COPY",
+    "warns_module": "import warnings\n"
+                    "warnings.warn('it is old', DeprecationWarning, stacklevel=2)",
     "lazy_module": "import json\ndef run():\n    import quiet_module",
     "imports_own": "import sys\nsys.path.insert(0, 'elsewhere')\nimport elsewhere_module",
     "joins_module": "import threading\nTHREAD = threading.Thread(target=int)\n"
@@ -306,13 +307,15 @@ class Guesses(WithEnvironment):
         standby = Standby(self, "shows.py", *names)
         self.assertEqual(standby.says(), ["here"])
         # As a worker tells it, which finds its own folder in sys.path.
-        first = f"{names[0]} - path={os.fsencode(self.folder).hex()}:*"
+        script = os.fsencode(os.path.join(self.folder, "shows.py")).hex()
+        first = "{} - path={}:*|program={}:{}".format(
+            names[0], os.fsencode(self.folder).hex(), script, b"shows.py".hex())
         standby.order(first, *names[1:], how="guess")
         imported, said = [], standby.says()
         while said[0] == "imports":
             imported, said = [*imported, said[1]], standby.says()
         if said[0] != "ready":
-            self.assertEqual(standby.end(), (0, ""))
+            self.assertEqual(standby.end()[0], 0)
             return imported, said
         written, last = standby.release(PLACE)
         self.assertEqual(last, ["gone"])
@@ -332,6 +335,7 @@ class Guesses(WithEnvironment):
 
     def test_what_must_wait_stops_it(self):
         for name, why in (("thread_module", "it starts 1 thread"),
+                          ("warns_module", "it warns: it is old"),
                           ("imports_own", "it imports elsewhere_module, which is not in "
                                           "site-packages")):
             self.assertEqual(self.imports("quiet_module", name, "sets_module"), (

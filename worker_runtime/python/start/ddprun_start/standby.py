@@ -360,7 +360,9 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
     if guard is not None:
         guard.module = name
     try:
-        __import__(name)
+        _import_by_program(name)
+    except _Unfit:
+        raise
     except Exception as error:
         if digest is None:
             raise _Unfit(name, f"{type(error).__name__}: {error}") from None
@@ -390,6 +392,19 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
     if changed:
         raise _Unfit(name, f"it changes {changed[0]}")
     return group
+
+
+def _import_by_program(name: str) -> None:
+    """From a frame that looks like the program's, as whom an import finds and warns."""
+    main = sys.modules["__main__"].__dict__
+    code = compile("__import__(name)", main.get("__file__") or "<string>", "eval")
+    try:
+        eval(code, main, {"name": name})
+    finally:
+        warned = main.pop("__warningregistry__", {})
+    for key in warned:
+        if key != "version":
+            raise _Unfit(name, f"it warns: {key[0]}")
 
 
 def _spec(name: str) -> Any:

@@ -67,6 +67,7 @@ class State:
         self.dlopen_flags = sys.getdlopenflags()
         self.finders = list(sys.meta_path)
         self.path_hooks = list(sys.path_hooks)
+        self.program = _program()
 
     def difference(self, other: State) -> str:
         """The first thing that differs, for people; empty: nothing."""
@@ -86,6 +87,8 @@ class State:
             return "sys.meta_path"
         if not _are_same(self.path_hooks, other.path_hooks):
             return "sys.path_hooks"
+        if self.program != other.program:
+            return "__main__.__file__ or sys.argv[0]"
         return ""
 
     def set(self, hidden: frozenset[bytes]) -> None:
@@ -107,6 +110,9 @@ class State:
             sys.setdlopenflags(self.dlopen_flags)
         sys.meta_path[:] = self.finders
         sys.path_hooks[:] = self.path_hooks
+        if _program() != self.program:
+            file, sys.argv[:1] = self.program[0], self.program[1:]
+            put(sys.modules["__main__"].__dict__, "__file__", ABSENT if file is None else file)
 
     def add(self, before: State, after: State, hidden: frozenset[bytes]) -> None:
         """Sets it with what one import has changed between `before` and `after`."""
@@ -137,6 +143,9 @@ class State:
             parts.append("cpus=" + ":".join(map(str, sorted(self.cpus))))
         if self.dlopen_flags != start.dlopen_flags:
             parts.append("dlopen={}".format(self.dlopen_flags))
+        if self.program != start.program:
+            parts.append("program=" + ":".join(
+                "" if one is None else os.fsencode(one).hex() for one in self.program))
         return "|".join(parts)
 
     def set_text(self, text: str, hidden: frozenset[bytes]) -> None:
@@ -149,6 +158,7 @@ class State:
         wanted.environment = dict(self.environment)
         wanted.filters = list(self.filters)
         wanted.cpus, wanted.dlopen_flags = self.cpus, self.dlopen_flags
+        wanted.program = self.program
         for part in text.split("|"):
             what, _, rest = part.partition("=")
             words = rest.split(":") if rest else []
@@ -166,9 +176,20 @@ class State:
                 wanted.cpus = frozenset(map(int, words))
             elif what == "dlopen":
                 wanted.dlopen_flags = int(rest)
+            elif what == "program":
+                wanted.program = (_from_hex(words[0]) or None, *map(_from_hex, words[1:]))
             else:
                 raise ValueError(part)
         wanted.set(hidden)
+
+
+def _program() -> tuple[Any, ...]:
+    """What a library takes for the program: its file, or None, and sys.argv[0], if it is there."""
+    try:
+        file = object.__getattribute__(sys.modules["__main__"], "__dict__").get("__file__")
+    except (AttributeError, KeyError):
+        file = None  # The program has put something else there.
+    return (file, *sys.argv[:1])
 
 
 def has_variables(text: str) -> bool:
