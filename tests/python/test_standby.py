@@ -275,11 +275,27 @@ class Threads(WithEnvironment):
                           {"OMP_NUM_THREADS": "2,3"}, {"OMP_NUM_THREADS": "none"},
                           {"OMP_NUM_THREADS": "9999"},
                           {"OMP_NUM_THREADS": "1", "GOTO_NUM_THREADS": "2"},
+                          {"GOTO_NUM_THREADS": "2", "OPENBLAS_DEFAULT_NUM_THREADS": "1"},
+                          {"OPENBLAS_NUM_THREADS": "2", "OPENBLAS_DEFAULT_NUM_THREADS": "1"},
                           {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"},
                           {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "2"}):
             with self.subTest(**variables):
                 cold, warm = self.cold_and_warm(**variables)
                 self.assertEqual(warm, cold)
+
+
+    def test_an_import_that_sets_how_many_is_unfit(self):
+        for name, text in (
+                ("sets_before", "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport numpy"),
+                ("sets_after", "import numpy, os\nos.environ['OMP_NUM_THREADS'] = '1'")):
+            self.write(os.path.join(self.packages, name + ".py"), text)
+            standby = Standby(self, "multiplies.py")
+            self.assertEqual(standby.says(), ["here"])
+            standby.order(name)
+            self.assertEqual(standby.says(), ["imports", name])
+            self.assertEqual(standby.says(), [
+                "unfit", name, "it sets OMP_NUM_THREADS, by which OpenBLAS starts its threads"])
+            self.assertEqual(standby.end(), (0, ""))
 
 
 class Guesses(WithEnvironment):

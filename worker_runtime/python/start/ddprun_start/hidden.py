@@ -38,7 +38,7 @@ class Group:
         self.finders = dict.fromkeys(sys.path_importer_cache)
 
     def hold(self, hidden: frozenset[bytes], of_others: Modules,
-             when_given: Callable[[], None]) -> None:
+             when_given: Callable[[], None] | None) -> None:
         """After the import. `of_others`: as it was before."""
         self.after = State(hidden)
         # Of an earlier import: name, what was there and what is there instead.
@@ -89,7 +89,8 @@ class Group:
             setattr(parent, child, module)
         for module, name, _, instead in self.replaced:
             put(module.__dict__, name, instead)
-        self.when_given()
+        if self.when_given is not None:
+            self.when_given()
 
 
 class HiddenModules:

@@ -372,7 +372,8 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
         if guard is not None:
             guard.module = ""
     new_libraries = mapped_libraries() - libraries
-    group.hold(placed, of_others, openblas.starter(new_libraries))
+    start_threads = openblas.starter(new_libraries)
+    group.hold(placed, of_others, start_threads)
     if digest is None:
         own = beside.intersection(one.partition(".")[0] for one in group.modules)
         if own:
@@ -383,6 +384,11 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
             raise _Unfit(name, f"it imports {min(own)}, which is not in site-packages")
         if digest not in ("-", digest_of(group.modules.keys() - MAIN, new_libraries)):
             raise _Unfit(name, "it finds other files than the worker that imported it")
+    for variable in openblas.VARIABLES if start_threads is not None else ():
+        key = variable.encode()
+        if os.environb.get(key) != group.before.environment.get(key):
+            # It may have done so before or after OpenBLAS looked for it.
+            raise _Unfit(name, f"it sets {variable}, by which OpenBLAS starts its threads")
     if group.taken_out:
         raise _Unfit(name, f"it takes {group.taken_out[0]} out of sys.modules")
     _judge(name, files, watched)
