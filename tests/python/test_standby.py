@@ -83,7 +83,10 @@ MODULES = {
     "broken_module": "raise ImportError('no such device')",
     "shadowing_module": "import own_module",
     "own_module": "PLACE = 'site-packages'",
-    "copies_module": "import os\nCOPY = dict(os.environ)\nassert 'RANK' not in COPY",
+    "copies_module": "import os\nassert 'RANK' not in dict(os.environ)",
+    "keeps_module": "import os\nLOWER = {key.lower(): os.environ[key] for key in os.environ}",
+    "keeps_within": "import os, types\nOS = os.environ\nKEPT = types.SimpleNamespace(\n"
+                    "    all=os.environb.copy())",
     "warns_module": "import warnings\n"
                     "warnings.warn('it is old', DeprecationWarning, stacklevel=2)",
     "lazy_module": "import json\ndef run():\n    import quiet_module",
@@ -542,6 +545,8 @@ class Waits(WithEnvironment):
         for name, why in (
                 ("asks_module", "it asks for RANK"),
                 ("asks_whether", "it asks for WORLD_SIZE"),
+                ("keeps_module", "it keeps a copy of the environment in keeps_module.LOWER"),
+                ("keeps_within", "it keeps a copy of the environment in keeps_within.KEPT"),
                 ("thread_module", "it starts 1 thread"),
                 ("socket_module", "it opens a socket"),
                 ("file_module", "it opens /.* for writing"),

@@ -29,6 +29,9 @@ _KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
 _KEPT_HEADER = "ddprun imports 2"
 _KEPT_FILES_MAX = 64  # of as many programs; the oldest go
 _CHECKED_S = 1.0  # what was looked at is not looked at again for so long
+_COPIED_MIN = 4  # variables; what has fewer may have the same names by chance
+_PLAIN = frozenset((type(lambda: None), type, type(sys), type(len), str, int, float, bool,
+                    type(None)))  # types of what holds no dictionary of its own
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 # What a rehearsal ends before, by Python's audit events; of threads there is none.
 _DEEDS = {
@@ -389,6 +392,9 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
         if os.environb.get(key) != group.before.environment.get(key):
             # It may have done so before or after OpenBLAS looked for it.
             raise _Unfit(name, f"it sets {variable}, by which OpenBLAS starts its threads")
+    copy = _copy_of_environment(group.modules, watched)
+    if copy:
+        raise _Unfit(name, f"it keeps a copy of the environment in {copy}")
     if group.taken_out:
         raise _Unfit(name, f"it takes {group.taken_out[0]} out of sys.modules")
     _judge(name, files, watched)
@@ -411,6 +417,40 @@ def _import_by_program(name: str) -> None:
     for key in warned:
         if key != "version":
             raise _Unfit(name, f"it warns: {key[0]}")
+
+
+def _copy_of_environment(modules: dict[str, Any], watched: _Watched) -> str:
+    """Where in these modules, or in an object of one, a dictionary has half of the variables, and
+    not the worker's place; empty: nowhere."""
+    variables = {os.fsdecode(key).lower() for key in watched}
+    wanted = max(_COPIED_MIN, len(variables) // 2)
+    seen = {id(watched)}
+
+    def is_copy(one: Any) -> bool:
+        # A subclass may load more when it is read.
+        if type(one) is not dict or len(one) < wanted or id(one) in seen:
+            return False
+        names = {(os.fsdecode(key) if type(key) is bytes else key).lower()
+                 for key in list(one) if type(key) in (str, bytes)}
+        return len(names & variables) >= wanted
+
+    for name, module in modules.items():
+        for member, value in list(_dictionary(module).items()):
+            if type(value) in _PLAIN or id(value) in seen:
+                continue
+            if is_copy(value) or any(map(is_copy, list(_dictionary(value).values()))):
+                return f"{name}.{member}"
+            seen.add(id(value))
+    return ""
+
+
+def _dictionary(one: Any) -> dict[str, Any]:
+    """Without loading an object that is lazy."""
+    try:
+        found = object.__getattribute__(one, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
 
 
 def _spec(name: str) -> Any:
