@@ -96,6 +96,7 @@ MODULES = {
     "sends_module": "import socket\nwith socket.socket(socket.AF_UNIX) as one:\n"
                     "    try:\n        one.connect('nobody')\n    except OSError:\n        pass",
     "writes_module": "with open('was_written', 'a') as file:\n    file.write('once')",
+    "reads_module": "with open('settings.json') as file:\n    SETTINGS = file.read()",
     "runs_module": "import subprocess\nsubprocess.run(['true'])",
     "removes_module": "import os\nos.unlink('was_written')",
     "forks_module": "import os\nREAD, WRITE = os.pipe()\nif os.fork() == 0:\n"
@@ -539,6 +540,31 @@ class Waits(WithEnvironment):
         self.assertEqual(standby.end(), (0, ""))
         self.assertFalse(self.has_run())
 
+    def test_a_module_that_was_not_there(self):
+        later = os.path.join(self.folder, "later")
+        self.addCleanup(setattr, self, "variables", self.variables)
+        self.variables = {**self.variables, "PYTHONPATH": later}
+        self.addCleanup(os.rmdir, later)
+        optional = os.path.join(self.packages, "optional_module.py")
+        own = os.path.join(self.folder, "optional_module.py")
+        self.addCleanup(os.unlink, optional)
+        self.addCleanup(os.unlink, own)
+        folder = os.fsencode(self.folder).hex()
+        for make, changed in ((lambda: self.write(optional, ""), self.packages),
+                              (lambda: self.write(own, ""), self.folder + "/"),
+                              (lambda: os.mkdir(later), later)):
+            standby = Standby(self, "leaves.py")
+            self.assertEqual(standby.says(), ["here"])
+            standby.order(f"quiet_module - path={folder}:*", how="guess")
+            self.assertEqual(standby.says(), ["imports", "quiet_module"])
+            standby.says_ready()
+            self.write(os.path.join(self.folder, "written.txt"), "by the program")
+            os.makedirs(os.path.join(self.folder, "checkpoints"), exist_ok=True)
+            make()
+            self.assertEqual(standby.release(PLACE), ("", ["unfit", changed, "has changed"]))
+            self.assertEqual(standby.end(), (0, ""))
+        self.assertFalse(self.has_run())
+
     def test_modules_that_must_wait_for_the_place(self):
         self.write(os.path.join(self.folder, "own_module.py"), "PLACE = 'beside the program'")
         self.addCleanup(os.unlink, os.path.join(self.folder, "own_module.py"))
@@ -613,6 +639,13 @@ class Rehearsals(WithEnvironment):
                 self.assertEqual(said[:2], ["unfit", name])
                 self.assertRegex(said[2], why)
         self.assertFalse(os.path.exists(os.path.join(self.folder, "was_written")))
+
+    def test_a_module_that_reads_a_file_beside_the_program_is_unfit(self):
+        path = os.path.join(self.folder, "settings.json")
+        self.write(path, "{}")
+        self.addCleanup(os.unlink, path)
+        self.assertEqual(self.rehearse("quiet_module", "reads_module"), [
+            "unfit", "reads_module", "it reads settings.json, which may change"])
 
     def test_what_was_learned_is_kept_for_later_runs(self):
         folder = os.path.join(self.folder, "cache", "ddprun", "imports")

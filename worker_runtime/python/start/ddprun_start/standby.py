@@ -73,6 +73,7 @@ class _Guard:
         self.agent = agent
         self.lines = lines
         self.module = ""  # whose import it is; empty: nothing is judged
+        self.folders = {os.getcwd(), _program_folder()}
 
     def begin(self) -> None:
         sys.addaudithook(self)
@@ -93,15 +94,25 @@ class _Guard:
         _keep(self.lines, before=name)
         _end(self.agent, "unfit", name, deed)
 
+    def is_beside_program(self, path: Any) -> bool:
+        if not isinstance(path, (str, bytes)):
+            return False
+        return os.path.dirname(os.path.abspath(os.fsdecode(path))) in self.folders and (
+            os.path.isfile(path))
+
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.module or event != "open" and event not in _DEEDS:
             return
         if event == "open":
             path, flags = args[0], args[-1]
-            if not isinstance(flags, int) or path == os.devnull or not flags & (
-                    os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            if not isinstance(flags, int) or path == os.devnull:
                 return
-            deed = f"it opens {path} for writing"
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                deed = f"it opens {path} for writing"
+            elif self.is_beside_program(path):
+                deed = f"it reads {os.fsdecode(path)}, which may change"
+            else:
+                return
         else:
             deed = _DEEDS[event].format(*args)
         code = sys._getframe(1).f_code
@@ -178,9 +189,11 @@ def _wait() -> Exception | None:
         _end(agent, "fit", _memory_kib())
     files_before = _used_files()
     for path in files_before:
-        if os.path.exists(path) and os.stat(path).st_ctime_ns > begun_ns:
+        if os.path.isfile(path) and os.stat(path).st_ctime_ns > begun_ns:
             # Nobody knows which of the two was imported.
             _end(agent, "unfit", path, "has changed")
+    for folder in _searched([start, *(group.before for group in groups)], of_others.installed):
+        files_before[folder] = _fingerprint(folder)
     hidden.hide(groups, of_others)
     # Else the first allocations of the program have all that was imported looked at.
     gc.collect()
@@ -289,7 +302,7 @@ def _keep_in(folder: int, name: str, text: bytes) -> None:
         os.unlink(entry.name, dir_fd=folder)
 
 
-def _compare(files_before: dict[str, tuple[int, int, int] | None], agent: _Agent) -> None:
+def _compare(files_before: dict[str, Any], agent: _Agent) -> None:
     for path, before in files_before.items():
         if _fingerprint(path) != before:
             # Its worker starts cold, with what is there now.
@@ -485,7 +498,7 @@ def _judge(name: str, files: set[int], watched: _Watched) -> None:
             stream.flush()  # The agent sees what comes.
 
 
-def _used_files() -> dict[str, tuple[int, int, int] | None]:
+def _used_files() -> dict[str, Any]:
     """The interpreter, the file of each module that was imported, and all that is mapped."""
     paths = {sys.executable}
     for module in list(sys.modules.values()):
@@ -516,19 +529,38 @@ def _memory_kib() -> int:
         return 0
 
 
-def _fingerprint(path: str) -> tuple[int, int, int] | None:
+def _fingerprint(path: str) -> Any:
+    """Of a folder, with "/" at its end, the modules in it."""
     try:
+        if path.endswith("/"):
+            return _importable(path)
         found = os.stat(path)
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _searched(states: list[State], installed: tuple[str, ...]) -> set[str]:
+    """Where imports have looked for modules, as _fingerprint() has it. The program writes into its
+    own folders, too; there the modules count alone."""
+    folders = {os.path.abspath(folder) for state in states for folder in state.path}
+    return {folder + "/" if os.path.isdir(folder) and not (folder + "/").startswith(installed) else
+            folder for folder in folders}
+
+
 def _beside_program() -> set[str]:
     """The names of modules that the program finds in sys.path[0], which is not there yet."""
+    return _importable(_program_folder())
+
+
+def _program_folder() -> str:
     program = sys.argv[0] if sys.argv else ""
-    folder = os.getcwd() if program in ("", "-c", "-m") else os.path.dirname(
+    return os.getcwd() if program in ("", "-c", "-m") else os.path.dirname(
         os.path.realpath(program))
+
+
+def _importable(folder: str) -> set[str]:
+    """The names of the modules in it, but for folders without __init__.py."""
     found = set()
     for entry in os.scandir(folder):
         stem, _, ending = entry.name.partition(".")
