@@ -3,8 +3,10 @@
 usage: callback_training.py huggingface|lightning|accelerate FOLDER STORE STEPS [OPTION...]
 Goes on from the checkpoint in FOLDER if there is one; says `rank R trains` after its third step.
 Options: `own`, the library saves by itself, too, as often as it can (accelerate: every 2 steps,
-with the number of the first after it); `cannot-rename`, rank 0 has no room for a rename;
-`tells-syncs`, what is synced and renamed is said.
+with the number of the first after it); `last`, with `own`, Lightning keeps one checkpoint and links
+to it; `isolated`, rank 0's node is isolated from the third step on; `apart`, accelerate's rank 1
+is a step ahead; `cannot-rename`, rank 0 has no room for a rename; `tells-syncs`, what is synced and
+renamed is said.
 """
 
 import errno
@@ -132,13 +134,16 @@ def train_lightning():
         def on_train_batch_end(self, trainer, *_):
             if trainer.global_step - self.begun == 3:
                 say("trains")
+                if "isolated" in options and worker.rank == 0:
+                    worker.is_isolated = lambda: True
 
     trainer = lightning.Trainer(
         max_steps=steps, accelerator="cpu", devices=worker.world_size, num_nodes=1,
         strategy="ddp", logger=False, enable_progress_bar=False, enable_model_summary=False,
         enable_checkpointing=saves, default_root_dir=folder,
         callbacks=[DdprunCallback(folder), Says(), *(
-            [lightning.callbacks.ModelCheckpoint(every_n_train_steps=1, save_top_k=-1)]
+            [lightning.callbacks.ModelCheckpoint(every_n_train_steps=1, **(
+                {"save_last": "link"} if "last" in options else {"save_top_k": -1}))]
             if saves else [])])
     trainer.fit(Module(), torch.utils.data.DataLoader(Data(), batch_size=8),
                 ckpt_path=newest_checkpoint(folder), weights_only=False)
@@ -165,7 +170,8 @@ def train_accelerate():
 
     accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration(
         project_dir=folder, automatic_checkpoint_naming=saves,
-        iteration=int(options[1]) if options[1:] else 0))
+        iteration=int(options[1]) if saves and options[1:] else 0))
+    ahead = worker.rank if "apart" in options else 0
     network = Network()
     network, optimizer, loader = accelerator.prepare(
         network, torch.optim.SGD(network.parameters(), lr=0.01),
@@ -191,7 +197,7 @@ def train_accelerate():
             say("trains")
         if saves and counter.step % 2 == 0:
             accelerator.save_state()
-        told.done(counter.step, samples=8, loss=loss.item())
+        told.done(counter.step + ahead, samples=8, loss=loss.item())
     say(f"is done at {counter.step}")
 
 

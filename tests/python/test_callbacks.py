@@ -8,12 +8,16 @@ usage: test_callbacks.py [Accelerate|Huggingface|Lightning[.test_NAME]]
 import contextlib
 import importlib.util
 import io
+import itertools
 import os
 import re
 import signal
+import tempfile
 import time
 import types
 import unittest
+import warnings
+from unittest import mock
 
 from ranks import RanksTest
 from test_worker import FOR_EVER
@@ -226,6 +230,88 @@ class Lightning(CallbackTest):
         self.assertEqual(self.checkpoints(), [])
 
 
+    def test_an_isolated_node_removes_none_of_lightnings_own(self):
+        self.train(5, "own", "last", "isolated")
+        self.assert_they_went_on(0, 5)
+        second = next(path for path in self.checkpoints() if "step=2" in path)
+        last = next(path for path in self.checkpoints() if path.endswith("last.ckpt"))
+        self.assertEqual(os.path.realpath(last), os.path.realpath(second))
+
+    def train_here(self, steps, isolated, checkpoint):
+        """One rank, in this process. isolated: answers of is_isolated() from the third step on."""
+        import lightning.pytorch as lightning
+        import torch
+
+        import ddprun
+        from ddprun.lightning import DdprunCallback
+
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        answers = iter(())
+
+        class Module(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.line = torch.nn.Linear(1, 1)
+
+            def training_step(self, batch, _):
+                self.log("quality", float(self.global_step))
+                return self.line(batch).mean()
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.01)
+
+        class Isolates(lightning.Callback):
+            def on_train_batch_end(self, trainer, *_):
+                nonlocal answers
+                if trainer.global_step == 3:
+                    answers = iter(isolated)
+
+        trainer = lightning.Trainer(
+            max_steps=steps, accelerator="cpu", devices=1, logger=False,
+            enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[DdprunCallback(self.folder), Isolates(), checkpoint])
+        with mock.patch.object(ddprun.worker(), "is_isolated", lambda: next(answers, False)), \
+                warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(64, 1)))
+
+    def steps(self):
+        """Of all checkpoints and of what links point to; None: to nothing."""
+        from ddprun._checkpoints import contents
+
+        return sorted(contents(path).get("global_step") for path in self.checkpoints())
+
+    def test_what_a_refused_one_was_to_replace_stays(self):
+        from lightning.pytorch.callbacks import ModelCheckpoint
+
+        class NumbersLast(ModelCheckpoint):
+            CHECKPOINT_NAME_LAST = "last-{step}"
+
+        best = {"monitor": "quality", "mode": "max"}
+        # What is left if the node is isolated from the third step on, and if it is no longer when
+        # Lightning removes what the third step's checkpoint was to replace.
+        kinds = {
+            "the default": (ModelCheckpoint, {}, [2], [2]),
+            "the best two": (ModelCheckpoint, {**best, "save_top_k": 2}, [1, 2], [1, 2]),
+            "the best and the last": (ModelCheckpoint, {**best, "save_last": True}, [2, 2], [2, 3]),
+            "the last alone": (NumbersLast, {"save_last": True, "save_top_k": 0}, [2], [2]),
+            "a link": (ModelCheckpoint, {"save_last": "link"}, [2, 2], [2, 2]),
+        }
+        for name, (kind, options, *left) in kinds.items():
+            for steps, isolated, expected in zip((5, 3), (itertools.repeat(True), [True]), left):
+                with self.subTest(name, steps=steps), tempfile.TemporaryDirectory() as folder:
+                    self.folder = folder
+                    self.train_here(steps, isolated, kind(
+                        dirpath=folder, every_n_train_steps=1, **options))
+                    self.assertEqual(self.steps(), expected, self.names())
+
+    def test_once_it_may_publish_again_old_ones_are_removed_again(self):
+        from lightning.pytorch.callbacks import ModelCheckpoint
+
+        self.train_here(6, [True], ModelCheckpoint(dirpath=self.folder, every_n_train_steps=1))
+        self.assertEqual(self.steps(), [2, 6])
+
+
 class Deed:
     """Makes a file when it is loaded."""
 
@@ -322,6 +408,13 @@ class Accelerate(CallbackTest):
         self.assertEqual((first[0], second[0]), (1, 1), first[2] + second[2])
         self.assertIn("No space left on device", first[2])
         self.assertIn("another rank could not put it in place", second[2])
+
+    def test_ranks_that_go_on_from_different_steps_fail(self):
+        self.train(MANY, "apart")
+        for code, _, said in self.results():
+            self.assertEqual(code, 1, said)
+            self.assertRegex(said, r"rank . goes on from step ., the ranks' steps are 1 to 2: they "
+                                   "have found different checkpoints")
 
     def test_it_is_on_the_disk_before_it_has_its_name(self):
         self.ask_before_they_start()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import json
 import os
 import pickle
+import re
 import shutil
 from typing import Any
 
@@ -22,9 +24,12 @@ PARTIAL = ".partial"
 _REPLACED = ".replaced"
 _TORCH_ENDINGS = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 _SAFETENSORS_HEADER_BYTES_MAX = 100_000_000  # as the format has it
+_STEPS = 1 << 31  # The ranks compare steps in 32 bits.
+_SYNCS_NO_FOLDER = (errno.EINVAL, errno.ENOTSUP)
 _DONE, _ISOLATED, _FAILED = range(3)
 
 _was_isolated = False
+_has_told_unsynced = False
 
 
 def step_path(folder: str, step: int, ending: str = "") -> str:
@@ -46,12 +51,26 @@ def save(worker: Worker, path: str, write: Callable[[str], None]) -> bool:
         return False
     write(partial)
     _together(worker, path, lambda: True)  # No rank writes any more.
-    _together(worker, path, lambda: worker.local_rank != 0 or _sync(partial))
+    _together(worker, path, lambda: worker.local_rank != 0 or _sync(worker, partial))
     if _together(worker, path, lambda: worker.rank != 0 or _put_in_place(worker, partial, path)):
         return True
     if worker.rank == 0:
-        _remove(partial)
+        _try_to_remove(worker, partial)
     return False
+
+
+def check_same_step(worker: Worker, step: int) -> None:
+    """Raises RuntimeError on every rank if the ranks go on from different steps.
+
+    Every rank calls it once, at its start: each rank has chosen its checkpoint by itself, and a
+    network file system may show a new one to some of them later.
+    """
+    own = step % _STEPS
+    highest, lowest = worker._agree(own), _STEPS - 1 - worker._agree(_STEPS - 1 - own)
+    if highest != own or lowest != own:
+        raise RuntimeError(f"rank {worker.rank} goes on from step {step}, the ranks' steps are "
+                           f"{lowest} to {highest}: they have found different checkpoints; let "
+                           "every rank see the same folder, and start again")
 
 
 def may_publish(worker: Worker, path: str) -> bool:
@@ -81,12 +100,27 @@ def warn_of_torn(worker: Worker, path: str) -> None:
         worker._warn(f"checkpoint {path} is not whole; another one is looked for")
 
 
-def paths_under(folder: str) -> Iterator[str]:
-    """All files and folders under `folder`, but checkpoints that are not done."""
+def check_is_path(folder: str | os.PathLike[str]) -> None:
+    """Raises ValueError for a URL, also for one that went through pathlib ("s3:/bucket")."""
+    if re.match("[A-Za-z][A-Za-z0-9+.-]+:/", os.fspath(folder)):
+        raise ValueError(f"checkpoints in {os.fspath(folder)} are not found: it is a URL; name a "
+                         "folder in a file system that every rank sees")
+
+
+def paths_under(folder: str | os.PathLike[str]) -> Iterator[str]:
+    """All files and folders under `folder`, but checkpoints that are not done or are replaced.
+
+    Beside `X` an `X.replaced` is what a removal has left of the old one. Without `X` it is whole.
+    Raises ValueError if `folder` is a URL.
+    """
+    check_is_path(folder)
     for where, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.endswith(PARTIAL)]
+        found = {*folders, *names}
+        left_out = {name for name in found if name.endswith(PARTIAL) or (
+            name.endswith(_REPLACED) and name.removesuffix(_REPLACED) in found)}
+        folders[:] = [name for name in folders if name not in left_out]
         yield from (os.path.join(where, name) for name in (*folders, *names)
-                    if not name.endswith(PARTIAL))
+                    if name not in left_out)
 
 
 def time_of(path: str) -> int:
@@ -192,23 +226,48 @@ def _make_room(worker: Worker, path: str) -> bool:
     if is_isolated(worker, path):
         return False
     folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
+    _make_folder(worker, folder)
+    _remove(path + PARTIAL)
     # All of those that were under way in an earlier generation: nobody goes on with one.
     for left in glob.glob(os.path.join(glob.escape(folder), "ddprun-step=*" + PARTIAL)):
-        _remove(left)
+        _try_to_remove(worker, left)
     return True
 
 
-def _sync(path: str) -> bool:
+def _make_folder(worker: Worker, folder: str) -> None:
+    """As os.makedirs(), but each new name is on the disk."""
+    if not folder or os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder.rstrip(os.sep))
+    _make_folder(worker, parent)
+    os.makedirs(folder, exist_ok=True)
+    _sync_folder(worker, parent or ".")
+
+
+def _sync(worker: Worker, path: str) -> bool:
     """All of it is on the disk. Another node's file may not be seen yet: that node syncs it."""
     if os.path.isdir(path):
         for where, _, names in os.walk(path, topdown=False):
             for name in names:
                 _sync_one(os.path.join(where, name))
-            _sync_one(where)
+            _sync_folder(worker, where)
     elif os.path.exists(path):
         _sync_one(path)
     return True
+
+
+def _sync_folder(worker: Worker, path: str) -> None:
+    """One line, the first time, where the file system syncs no folders (9p, some of FUSE)."""
+    global _has_told_unsynced
+    try:
+        _sync_one(path)
+    except OSError as error:
+        if error.errno not in _SYNCS_NO_FOLDER:
+            raise
+        if not _has_told_unsynced:
+            worker._warn(f"folder {path} cannot be synced ({error.strerror}): its file system "
+                         "syncs no folders; a checkpoint may be gone after a loss of power")
+        _has_told_unsynced = True
 
 
 def _sync_one(path: str) -> None:
@@ -223,15 +282,34 @@ def _put_in_place(worker: Worker, partial: str, path: str) -> bool:
     if is_isolated(worker, path):
         return False
     replaced = path + _REPLACED
-    if os.path.lexists(path) and (os.path.isdir(path) or os.path.isdir(partial)):
+    is_aside = os.path.lexists(path) and (os.path.isdir(path) or os.path.isdir(partial))
+    if is_aside:
         # A folder cannot be replaced at once everywhere. The old one is whole all the time, and
         # is found under that name, too.
         _remove(replaced)
         os.rename(path, replaced)
-    os.replace(partial, path)
-    _sync_one(os.path.dirname(path) or ".")
-    _remove(replaced)
+    try:
+        os.replace(partial, path)
+    except OSError:
+        if is_aside:
+            os.rename(replaced, path)
+        raise
+    _sync_folder(worker, os.path.dirname(path) or ".")
+    if os.path.lexists(replaced):
+        _try_to_remove(worker, replaced)
     return True
+
+
+def _try_to_remove(worker: Worker, path: str) -> None:
+    """Under a name first that no finder takes. One line if it stays: the new checkpoint is good."""
+    try:
+        partial = path if path.endswith(PARTIAL) else path + PARTIAL
+        if partial != path:
+            os.rename(path, partial)
+        _remove(partial)
+    except OSError as error:
+        worker._warn(f"{path} cannot be removed: {error.strerror}; the next checkpoint "
+                     "of a leave tries again")
 
 
 def _remove(path: str) -> None:

@@ -21,7 +21,8 @@ def newest_state(folder: str, accelerator: Any = None) -> str | None:
     automatic_checkpoint_naming (`checkpoints/checkpoint_N`) or under any name. Of names that
     differ in their number alone the highest is the newest, as load_state() has it; among the newest
     of each kind it is the one that was written last. accelerator: a state that has more or fewer
-    registered objects than it is passed over, it cannot be loaded. Every rank must see `folder`.
+    registered objects than it is passed over, it cannot be loaded. Every rank must see `folder`; a
+    URL is a ValueError.
     """
     worker = ddprun.worker()
     kinds: dict[str, list[tuple[int, str]]] = {}
@@ -65,7 +66,12 @@ class Steps:
     """
 
     def __init__(self, accelerator: Any, folder: str) -> None:
-        """accelerator: an accelerate.Accelerator. folder: seen by every rank."""
+        """accelerator: an accelerate.Accelerator. folder: seen by every rank.
+
+        Raises ValueError for a URL.
+        """
+        _checkpoints.check_is_path(folder)
+        self._has_begun = False
         self._worker = ddprun.worker()
         self._accelerator = accelerator
         self._folder = folder
@@ -75,8 +81,12 @@ class Steps:
     def done(self, step: int, *, samples: int = 0, loss: float | None = None) -> None:
         """As Worker.progress(); does not return when the job is asked to save and leave.
 
-        But if this node may have been replaced: then it is asked again after the next step.
+        But if this node may have been replaced: then it is asked again after the next step. The
+        first call raises RuntimeError if another rank's step is another one.
         """
+        if not self._has_begun:
+            self._has_begun = True
+            _checkpoints.check_same_step(self._worker, step)
         self._worker.progress(step, samples=samples, loss=loss)
         if self._worker.stop_requested() and self._save(step):
             self._accelerator.end_training()

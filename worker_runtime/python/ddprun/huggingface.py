@@ -18,8 +18,12 @@ class DdprunCallback(TrainerCallback):
     When asked, every rank saves the Trainer's own checkpoint after the same step, whatever
     `save_strategy` says, ends the training without a last evaluation, and leaves with exit code
     75 from `on_train_end`. Go on from it with
-    `trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))`. A node that may
-    have been replaced saves no checkpoint, the Trainer's own included.
+    `trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))`.
+
+    A node that may have been replaced saves no checkpoint, the Trainer's own included, with two
+    exceptions: those of `save_strategy="best"`, and those that a callback behind this one asks
+    for. So give this one last. A callback before it sets `control.should_save` on every rank or
+    on none: the ranks agree on each save, and a rank that saves alone waits for the others.
     """
 
     def __init__(self) -> None:
@@ -28,8 +32,9 @@ class DdprunCallback(TrainerCallback):
         self._before_save_ns = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Every rank is connected and the checkpoint is loaded."""
+        """Every rank is connected and the checkpoint is loaded; RuntimeError if by some another."""
         self._worker.group_ready()
+        _checkpoints.check_same_step(self._worker, state.global_step)
         self._worker.checkpoints_in(args.output_dir)
         if state.global_step > 0:
             self._worker.resumed()
