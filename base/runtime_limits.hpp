@@ -17,7 +17,8 @@ struct RuntimeLimits {
     /// on meanwhile may end, which an engine that is being aborted may not survive
     Milliseconds abort_wait{10'000};
     /// files that the program may still open once the connections to other ranks are watched: as
-    /// many as most systems grant a small job in all, less what it has open itself
+    /// many as most systems grant a small job in all, less what it has open itself; half of what
+    /// can be opened, if the hard limit is too low for that
     std::size_t descriptors_left = 512;
     int loader_workers_max = 256;  ///< threads of one DataLoader
     /// of one DataLoader, that are being made or wait to be trained on

@@ -163,6 +163,21 @@ int collectives(Worker& worker, const Arguments& /*arguments*/) {
     return worker.finish();
 }
 
+/// Threads of this process that a write to a closed connection would end it on.
+int threads_open_to_sigpipe() {
+    int count = 0;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::ifstream status(thread.path() / "status");
+        for (std::string line; std::getline(status, line);) {
+            if (line.starts_with("SigBlk:")) {
+                const auto blocked = std::stoull(line.substr(line.find('\t') + 1), nullptr, 16);
+                count += (blocked >> (SIGPIPE - 1) & 1U) == 0 ? 1 : 0;
+            }
+        }
+    }
+    return count;
+}
+
 /// Sums over the even and the odd ranks, over a part of a part, and over all in between.
 int subgroups(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
@@ -193,6 +208,7 @@ int subgroups(Worker& worker, const Arguments& /*arguments*/) {
         require(sum_over(group) == world * (world - 1) / 2, "the sum over all");
     }
     const c10::intrusive_ptr<c10d::Backend> gloo = group.c10d()->getBackend(torch::kCPU);
+    const int open_before = threads_open_to_sigpipe();
     const c10::intrusive_ptr<c10d::Backend> split =
         gloo->split(c10::make_intrusive<c10d::PrefixStore>("split", group.c10d()->getStore()),
                     {0, 1}, gloo->getBackendOptions());
@@ -201,6 +217,7 @@ int subgroups(Worker& worker, const Arguments& /*arguments*/) {
         std::vector<Tensor> sums{torch::full({1}, rank + 1, torch::kInt64)};
         split->allreduce(sums)->wait();
         require(sums.front().item<int>() == 3, "the sum over what c10d has split off");
+        require(threads_open_to_sigpipe() == open_before, "a thread of Gloo has SIGPIPE");
     }
     std::optional<ProcessGroup> alone = must(mine.subgroup({0}));
     require(alone.has_value() == (rank < 2), "who is in the part of a part");
@@ -799,14 +816,10 @@ void set_limit_of_files(rlim_t soft, rlim_t hard) {
     require(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "the limit of open files cannot be set");
 }
 
-/// A watch of more connections than the limit of open files has room for.
-int few_files(Worker& /*worker*/, const Arguments& /*arguments*/) {
-    constexpr std::size_t kConnections = 40;
-    Loopback loopback;
-    std::vector<std::pair<ddprun::UniqueFd, ddprun::UniqueFd>> connections;
-    while (connections.size() < kConnections) {
-        connections.push_back(loopback.connect());
-    }
+using Connections = std::vector<std::pair<ddprun::UniqueFd, ddprun::UniqueFd>>;
+
+/// As if they were to rank 1.
+ddprun::worker::GroupConnections group_of(const Connections& connections) {
     const auto own_end = [](const ddprun::UniqueFd& fd) {
         sockaddr_storage address{};
         socklen_t size = sizeof(address);
@@ -818,38 +831,61 @@ int few_files(Worker& /*worker*/, const Arguments& /*arguments*/) {
     for (const auto& [ours, theirs] : connections) {
         group.emplace(std::pair(own_end(ours), own_end(theirs)), 1);
     }
+    return group;
+}
+
+/// A watch of more connections than the limit of open files has room for.
+int few_files(Worker& /*worker*/, const Arguments& /*arguments*/) {
+    constexpr std::size_t kConnections = 40;
+    Loopback loopback;
+    Connections connections(kConnections);
+    const auto connect = [&] {
+        for (auto& connection : connections) {
+            connection = loopback.connect();
+        }
+        return group_of(connections);
+    };
     ddprun::worker::RuntimeLimits limits;
     limits.loss_grace = ddprun::Milliseconds(1);
     limits.descriptors_left = 100;
     rlimit before{};
     require(::getrlimit(RLIMIT_NOFILE, &before) == 0, "no limit of open files");
-    const auto can_open = [&] {
+    const auto can_open = [](std::size_t count) {
         std::vector<ddprun::UniqueFd> more;
-        while (more.size() < limits.descriptors_left) {
+        while (more.size() < count) {
             more.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
             require(more.back().is_open(),
                     fmt::format("only {} more files can be opened", more.size() - 1));
         }
     };
-    {
-        set_limit_of_files(open_files() + 10, before.rlim_max);
+    constexpr rlim_t kNoneMore = 3;  // stdin, stdout, stderr
+    for (const bool has_some : {true, false}) {
+        const ddprun::worker::GroupConnections group = connect();
+        set_limit_of_files(has_some ? open_files() + 10 : kNoneMore, before.rlim_max);
         const auto loss = std::make_shared<ddprun::worker::Loss>();
         const ddprun::worker::PeerWatch watch(group, loss, limits);
         require(watch.watched() == kConnections,
                 fmt::format("{} connections are watched", watch.watched()));
-        can_open();
+        can_open(limits.descriptors_left);
         std::promise<void> lost;
         const ddprun::worker::Loss::Guard guard(*loss, [&lost] { lost.set_value(); });
         connections.back().second.reset();
         lost.get_future().wait();
     }
-    // The hard limit has room for some; the program's share comes first.
-    const std::size_t all = open_files() + limits.descriptors_left + 10;
-    set_limit_of_files(all, all);
-    const ddprun::worker::PeerWatch watch(group, std::make_shared<ddprun::worker::Loss>(), limits);
-    require(watch.watched() > 0 && watch.watched() <= 10,
-            fmt::format("{} connections are watched", watch.watched()));
-    can_open();
+    // The hard limit has room for some: half of it is the program's.
+    const ddprun::worker::GroupConnections group = connect();
+    const auto loss = std::make_shared<ddprun::worker::Loss>();
+    {
+        const std::size_t all = open_files() + 24;
+        set_limit_of_files(all, all);
+        const ddprun::worker::PeerWatch watch(group, loss, limits);
+        require(watch.watched() >= 8 && watch.watched() <= 12,
+                fmt::format("{} connections are watched", watch.watched()));
+        can_open(8);
+    }
+    set_limit_of_files(kNoneMore, kNoneMore);
+    const ddprun::worker::PeerWatch watch(group, loss, limits);
+    require(watch.watched() == 0, fmt::format("{} connections are watched", watch.watched()));
     say("right");
     return 0;
 }
@@ -876,15 +912,6 @@ public:
 /// A loss that two threads find at once, and one that a thread finds again while it tells it.
 int lost_twice(Worker& /*worker*/, const Arguments& /*arguments*/) {
     using ddprun::worker::Loss;
-    const auto find_twice = [](Loss& loss, const std::function<void(SlowEngine&)>& second) {
-        const auto engine = c10::make_intrusive<SlowEngine>();
-        loss.abort_when_lost(engine);
-        std::thread first([&loss] { loss.lose("a rank is lost"); });
-        engine->begun.get_future().wait();
-        second(*engine);
-        first.join();
-        require(engine->is_aborted, "the first has not waited for the engine");
-    };
     const auto loss = std::make_shared<Loss>();
     const auto future = c10::make_intrusive<Loss::Future>(c10::NoneType::get());
     bool is_told = false;
@@ -892,21 +919,56 @@ int lost_twice(Worker& /*worker*/, const Arguments& /*arguments*/) {
         loss->lose("found again");
         is_told = true;
     });
-    find_twice(*loss, [&loss](SlowEngine& engine) {
-        engine.let_go.set_value();
-        loss->lose("found as well");
-        require(engine.is_aborted, "the engine was still being aborted");
+    const auto engine = c10::make_intrusive<SlowEngine>();
+    loss->abort_when_lost(engine);
+    std::thread first([&] {
+        loss->lose("a rank is lost");
+        require(engine->is_aborted, "the first has not waited for the engine");
     });
+    engine->begun.get_future().wait();
+    engine->let_go.set_value();
+    loss->lose("found as well");
+    require(engine->is_aborted, "the second has not waited for the engine");
+    first.join();
     require(is_told, "who waits was not told");
     loss->lose("known for long");
+    say("right");
+    return 0;
+}
 
+/// An engine whose abort hangs keeps nobody for ever: not who finds the loss, first or later, not
+/// who adds an engine then, and not who ends a watch that has found it.
+int hanging_abort(Worker& /*worker*/, const Arguments& /*arguments*/) {
+    using ddprun::worker::Loss;
     ddprun::worker::RuntimeLimits limits;
     limits.abort_wait = ddprun::Milliseconds(1);
-    Loss hasty(limits);
-    find_twice(hasty, [&hasty](SlowEngine& engine) {
-        hasty.lose("found as well");
-        engine.let_go.set_value();
-    });
+    limits.loss_grace = ddprun::Milliseconds(1);
+    const auto found = std::make_shared<Loss>(limits);
+    const std::vector<c10::intrusive_ptr<SlowEngine>> engines = {c10::make_intrusive<SlowEngine>(),
+                                                                 c10::make_intrusive<SlowEngine>(),
+                                                                 c10::make_intrusive<SlowEngine>()};
+    found->abort_when_lost(engines[0]);
+    found->lose("a rank is lost");
+    found->lose("found as well");
+    found->abort_when_lost(engines[1]);
+
+    Loopback loopback;
+    Connections connections;
+    connections.push_back(loopback.connect());
+    const auto watched = std::make_shared<Loss>();
+    watched->abort_when_lost(engines[2]);
+    {
+        const ddprun::worker::PeerWatch watch(group_of(connections), watched, limits);
+        connections.back().second.reset();
+        engines[2]->begun.get_future().wait();
+    }
+    for (const auto& engine : engines) {
+        require(!engine->is_aborted, "the abort has ended");
+        engine->let_go.set_value();
+    }
+    while (!engines[0]->is_aborted || !engines[1]->is_aborted || !engines[2]->is_aborted) {
+        std::this_thread::yield();
+    }
     say("right");
     return 0;
 }
@@ -928,6 +990,13 @@ int device_failure(Worker& worker, const Arguments& arguments) {
             return fate_of(
                 group.all_to_all(torch::ones({2, 1}), {1, 1}, {1, std::int64_t{1} << 46}));
         }
+        if (how == "state memory") {
+            Tensor losses = torch::ones({1}).expand({std::int64_t{1} << 46});
+            ddprun::TrainingState state;
+            state.add_sum("losses", losses);
+            const auto taken = state.take(group);
+            return taken ? Result<void>() : Result<void>(taken.error());
+        }
         return group.collective("all_reduce", [&]() -> c10::intrusive_ptr<c10d::Work> {
             if (how == "kernel") {
                 throw c10::AcceleratorError(here, 710, "CUDA error: device-side assert triggered");
@@ -938,7 +1007,7 @@ int device_failure(Worker& worker, const Arguments& arguments) {
             if (how == "memory") {
                 throw std::bad_alloc();
             }
-            throw c10::Error(here, "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED");
+            throw c10::Error(here, how);
         });
     };
     const Result<void> done = fails();
@@ -989,6 +1058,7 @@ int main(int argc, char** argv) {
         {"collectives", collectives},
         {"device_failure", device_failure},
         {"few_files", few_files},
+        {"hanging_abort", hanging_abort},
         {"lost_twice", lost_twice},
         {"other_sockets", other_sockets},
         {"stuck_engine", stuck_engine},

@@ -141,8 +141,20 @@ TEST_CASE("a loss that two threads find is told to both once all engines are abo
     (void)peers.lines("^right$");
 }
 
+TEST_CASE("an abort that hangs keeps nobody for ever") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 1, {"hanging_abort"});
+    peers.require_exits(0);
+    (void)peers.lines("^right$");
+}
+
 TEST_CASE("a rank whose device or memory fails cuts the group, and the others do not wait for it") {
-    const std::string how = GENERATE("kernel", "GPU memory", "memory", "tensor memory", "library");
+    const std::string how =
+        GENERATE("kernel", "GPU memory", "memory", "tensor memory", "state memory",
+                 "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED",
+                 "CUDA driver error: an illegal memory access was encountered",
+                 "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+                 "cuDNN Frontend error: [cudnn_frontend] Error: CUDNN_STATUS_ALLOC_FAILED");
     Cluster cluster;
     Peers peers = peers_of(cluster, 2, {"device_failure", how});
     CHECK_THAT(peers.ranks[0]->wait_for_line("^error: "),

@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -24,6 +26,8 @@ using namespace ddprun::worker;
 using namespace ddprun::worker::test;
 
 namespace {
+
+int folder_sync_error = 0;  // of fsync() of a folder, if not 0
 
 using Names = std::vector<std::string>;
 using Steps = std::vector<std::int64_t>;
@@ -70,6 +74,16 @@ Steps steps_in(const std::string& dir) {
 }
 
 }  // namespace
+
+// In the place of libc's.
+extern "C" int fsync(int fd) {
+    struct stat status {};
+    if (folder_sync_error != 0 && ::fstat(fd, &status) == 0 && S_ISDIR(status.st_mode)) {
+        errno = folder_sync_error;
+        return -1;
+    }
+    return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 TEST_CASE("a published checkpoint is listed and read as it was given") {
     const TempDir folder;
@@ -417,6 +431,21 @@ TEST_CASE("a folder that cannot be written is an error that says which") {
     CHECK(refused.error().code == ErrorCode::PermissionDenied);
     CHECK_THAT(refused.error().what, Catch::Contains(folder.path()));
     CHECK(names_in(folder.path()) == Names{"file"});
+}
+
+TEST_CASE("a file system that syncs no folders is used, and one that fails to is not") {
+    const TempDir folder;
+    for (const int passed_over : {EINVAL, ENOTSUP}) {
+        folder_sync_error = passed_over;
+        const std::string dir = folder / std::to_string(passed_over);
+        CHECK(check_checkpoint_folder(dir));
+        CHECK(publish(dir, 1));
+        CHECK(steps_in(dir) == Steps{1});
+    }
+    folder_sync_error = EIO;
+    CHECK_FALSE(check_checkpoint_folder(folder / "failing"));
+    CHECK_FALSE(publish(folder.path(), 1));
+    folder_sync_error = 0;
 }
 
 TEST_CASE("a folder is checked by making it and writing there, and nothing is left") {

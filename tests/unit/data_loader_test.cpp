@@ -269,6 +269,14 @@ struct Owning {
     void (*release)(Unknown*) = nullptr;
 };
 
+/// A sample that others know as well.
+struct Shared {
+    torch::Tensor own;
+    std::shared_ptr<torch::Tensor> shared;
+    torch::Tensor* raw = nullptr;
+    std::shared_ptr<Shared> neighbour;
+};
+
 template <typename Batch>
 int changes_in(Batch& batch) {
     int count = 0;
@@ -304,6 +312,13 @@ TEST_CASE("a batch is a struct of any fields, of which those that can be told ap
     Owning owning{.first = zero(), .next = std::make_unique<Owning>(), .unknown = nullptr};
     owning.next->first = zero();
     REQUIRE(changes_in(owning) == 2);
+    const auto tensor = std::make_shared<torch::Tensor>(zero());
+    const auto shared = std::make_shared<Shared>(
+        Shared{.own = zero(), .shared = tensor, .raw = tensor.get(), .neighbour = nullptr});
+    shared->neighbour = shared;
+    REQUIRE(changes_in(*shared) == 1);
+    REQUIRE(tensor->item<int>() == 0);
+    shared->neighbour = nullptr;
     c10::Dict<std::string, torch::Tensor> dict;
     dict.insert("left alone", zero());
     REQUIRE(changes_in(dict) == 0);

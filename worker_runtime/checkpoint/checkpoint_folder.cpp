@@ -103,10 +103,7 @@ std::optional<Error> write_checkpoint(const std::string& folder, const Checkpoin
     if (!manifest) {
         return manifest.error();
     }
-    if (::fsync(folder_fd->get()) != 0) {
-        return system_error(errno, fmt::format("folder {} cannot be synced", folder));
-    }
-    return std::nullopt;
+    return sync_folder(folder_fd->get(), folder);
 }
 
 Error not_published(const std::string& dir, std::int64_t step, const Error& why) {
@@ -314,10 +311,9 @@ Result<std::string> publish_checkpoint(const std::string& dir, const CheckpointI
     if (!put) {
         return failed(put.error());
     }
-    if (::fsync(dir_fd->get()) != 0) {
-        const Error problem = system_error(errno, fmt::format("folder {} cannot be synced", dir));
+    if (const std::optional<Error> problem = sync_folder(dir_fd->get(), dir)) {
         take_back(dir_fd->get(), attempt.name(), info.step, *put);
-        return failed(problem);
+        return failed(*problem);
     }
     attempt.keep();
     if (!put->replaced.empty() && !remove_all_of(path_of(dir, put->replaced))) {

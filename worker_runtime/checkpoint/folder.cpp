@@ -42,10 +42,7 @@ std::optional<Error> create_folder(const std::filesystem::path& dir) {
     if (!parent_fd) {
         return parent_fd.error();
     }
-    if (::fsync(parent_fd->get()) != 0) {
-        return system_error(errno, fmt::format("folder {} cannot be synced", parent.string()));
-    }
-    return std::nullopt;
+    return sync_folder(parent_fd->get(), parent.string());
 }
 
 bool is_taken(int errno_value) {
@@ -83,6 +80,13 @@ std::optional<std::int64_t> step_of_aside_name(std::string_view name, std::strin
         return std::nullopt;
     }
     return step_of_folder_name(name.substr(1, name.size() - behind - 1));
+}
+
+std::optional<Error> sync_folder(int fd, const std::string& dir) {
+    if (::fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP) {
+        return std::nullopt;
+    }
+    return system_error(errno, fmt::format("folder {} cannot be synced", dir));
 }
 
 Result<UniqueFd> open_folder(const std::string& dir) {

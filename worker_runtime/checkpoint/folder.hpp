@@ -34,6 +34,9 @@ constexpr std::string_view kReplacedEnding = ".replaced";
 
 /// Creates `dir` and what is missing above it, each synced into its parent; opens it.
 [[nodiscard]] Result<UniqueFd> open_or_create_folder(const std::string& dir);
+/// Syncs the names in a folder. A file system that syncs no folders (9p, some of FUSE: EINVAL,
+/// ENOTSUP) is passed over: after a loss of power a name may be missing there.
+[[nodiscard]] std::optional<Error> sync_folder(int fd, const std::string& dir);
 /// Opens an existing folder.
 [[nodiscard]] Result<UniqueFd> open_folder(const std::string& dir);
 

@@ -19,6 +19,31 @@ namespace ddprun::worker {
 
 namespace {
 
+/// SIGPIPE blocked for this thread while it lives, and for threads that begin meanwhile for good:
+/// Gloo writes to connections whose peer may be dead, and learns of it by the error as well.
+class SigpipeBlocked {
+public:
+    SigpipeBlocked() {
+        sigemptyset(&sigpipe_);
+        sigaddset(&sigpipe_, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+    }
+    ~SigpipeBlocked() {
+        if (sigismember(&before_, SIGPIPE) == 0) {
+            // One that this thread has earned meanwhile must not end the process now.
+            const timespec now{};
+            while (sigtimedwait(&sigpipe_, nullptr, &now) == SIGPIPE) {}
+        }
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    SigpipeBlocked(const SigpipeBlocked&) = delete;
+    SigpipeBlocked& operator=(const SigpipeBlocked&) = delete;
+
+private:
+    sigset_t sigpipe_{};
+    sigset_t before_{};
+};
+
 class BreakableGloo final : public c10d::ProcessGroupGloo {
 public:
     using ProcessGroupGloo::ProcessGroupGloo;
@@ -29,6 +54,19 @@ public:
         for (const std::shared_ptr<gloo::Context>& context : contexts_) {
             context->closeConnections();
         }
+    }
+
+    c10::intrusive_ptr<Backend> split(
+        const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+        const c10::intrusive_ptr<Backend::Options>& options) override {
+        const SigpipeBlocked blocked;
+        return ProcessGroupGloo::split(store, ranks, options);
+    }
+    c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                      const c10::intrusive_ptr<Backend::Options>& options,
+                                      const int& rank, const int& size) override {
+        const SigpipeBlocked blocked;
+        return ProcessGroupGloo::merge(store, options, rank, size);
     }
 
     /// Each rank tells each other one the address of its own end of their connection.
@@ -73,31 +111,6 @@ private:
         std::memcpy(&address, bytes.data(), std::min(bytes.size(), sizeof(address)));
         return address_text(address).value_or("");
     }
-};
-
-/// SIGPIPE blocked for this thread while it lives, and for threads that begin meanwhile for good:
-/// Gloo writes to connections whose peer may be dead, and learns of it by the error as well.
-class SigpipeBlocked {
-public:
-    SigpipeBlocked() {
-        sigemptyset(&sigpipe_);
-        sigaddset(&sigpipe_, SIGPIPE);
-        pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
-    }
-    ~SigpipeBlocked() {
-        if (sigismember(&before_, SIGPIPE) == 0) {
-            // One that this thread has earned meanwhile must not end the process now.
-            const timespec now{};
-            while (sigtimedwait(&sigpipe_, nullptr, &now) == SIGPIPE) {}
-        }
-        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    }
-    SigpipeBlocked(const SigpipeBlocked&) = delete;
-    SigpipeBlocked& operator=(const SigpipeBlocked&) = delete;
-
-private:
-    sigset_t sigpipe_{};
-    sigset_t before_{};
 };
 
 }  // namespace

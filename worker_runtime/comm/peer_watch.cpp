@@ -14,8 +14,8 @@
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
-#include <future>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -30,6 +30,7 @@ namespace ddprun::worker {
 namespace {
 
 constexpr std::uint64_t kWake = ~std::uint64_t{0};
+constexpr std::size_t kOwnDescriptors = 2;  // of a watch: events_ and wake_
 
 using EndOf = int (*)(int, sockaddr*, socklen_t*);
 
@@ -57,11 +58,30 @@ std::optional<std::string> peer_of(int fd, const GroupConnections& group) {
                : std::optional(fmt::format("rank {} at {}", found->second, *remote));
 }
 
+/// Raises the limit of open files to `needed`, as far as the hard limit lets it. The limit in
+/// force.
+rlim_t raise_limit(rlim_t needed) {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed &&
+        limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = std::min(needed, limit.rlim_max);
+        (void)::setrlimit(RLIMIT_NOFILE, &limit);  // what is in force is read below
+        (void)::getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    return limit.rlim_cur;
+}
+
 /// The descriptors that this process has open.
 std::vector<int> open_descriptors() {
-    std::vector<int> found;
+    const std::filesystem::path folder("/proc/self/fd");
     std::error_code unreadable;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", unreadable)) {
+    std::filesystem::directory_iterator entries(folder, unreadable);
+    if (unreadable == std::errc::too_many_files_open) {
+        (void)raise_limit(raise_limit(0) + 1);
+        entries = std::filesystem::directory_iterator(folder, unreadable);
+    }
+    std::vector<int> found;
+    for (const auto& entry : entries) {
         const std::string name = entry.path().filename();
         int fd = -1;
         std::from_chars(name.data(), name.data() + name.size(), fd);
@@ -71,20 +91,12 @@ std::vector<int> open_descriptors() {
 }
 
 /// Raises the limit of open files so that `left` can be opened after `wanted` more than `open`. How
-/// many of the wanted there is room for.
+/// many of the wanted there is room for: if not for all, half of the room is the program's, or
+/// `left` if that is less.
 std::size_t make_room(std::size_t open, std::size_t wanted, std::size_t left) {
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-        return wanted;  // the duplication will say
-    }
-    const rlim_t needed = open + wanted + left;
-    if (limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
-        (void)::setrlimit(RLIMIT_NOFILE, &limit);  // what is in force is read below
-        (void)::getrlimit(RLIMIT_NOFILE, &limit);
-    }
-    const rlim_t taken = open + left;
-    return limit.rlim_cur <= taken ? 0 : std::min<std::size_t>(wanted, limit.rlim_cur - taken);
+    const rlim_t limit = raise_limit(open + wanted + left);
+    const rlim_t room = limit > open ? limit - open : 0;
+    return std::min<std::size_t>(wanted, room - std::min<rlim_t>(left, room / 2));
 }
 
 }  // namespace
@@ -144,8 +156,10 @@ void Loss::abort_when_lost(c10::intrusive_ptr<c10d::Backend> engine) {
             engines_.push_back(std::move(engine));
             return;
         }
+        ++left_;
     }
-    engine->abort();
+    abort_aside([engine = std::move(engine)] { engine->abort(); });
+    wait_for_aborts();
 }
 
 void Loss::carry_on_to(const std::shared_ptr<PeerWatch>& part) {
@@ -160,24 +174,23 @@ void Loss::carry_on_to(const std::shared_ptr<PeerWatch>& part) {
     part->cut("the group that it is a part of is cut");
 }
 
-void Loss::lose(const std::string& what) {
+void Loss::begin_to_lose(const std::string& what) {
     std::map<const Future*, c10::intrusive_ptr<Future>> waiting;
     std::vector<std::weak_ptr<PeerWatch>> parts;
     std::vector<c10::intrusive_ptr<c10d::Backend>> engines;
+    std::multiset<std::thread::id>::iterator self;
     {
-        std::unique_lock lock(mutex_);
+        const std::lock_guard lock(mutex_);
         if (error_) {
-            if (loser_ != std::this_thread::get_id()) {
-                aborted_.wait_for(lock, limits_.abort_wait, [this] { return has_aborted_; });
-            }
             return;
         }
-        loser_ = std::this_thread::get_id();
+        self = tellers_.insert(std::this_thread::get_id());
         error_ = std::make_exception_ptr(c10::DistBackendError(what, nullptr));
         is_lost_ = true;
         waiting.swap(pending_);
         parts.swap(parts_);
         engines.swap(engines_);
+        left_ = 1 + parts.size() + engines.size();
         for (const auto& [guard, interrupt] : interrupts_) {
             interrupt();
         }
@@ -185,32 +198,64 @@ void Loss::lose(const std::string& what) {
     for (const auto& [key, future] : waiting) {
         future->setError(error_);
     }
-    // Side by side: an engine's abort may wait for what another group has on the same GPU. One
-    // after the other where no thread can be made.
-    constexpr std::launch kAsideIfPossible = std::launch::async | std::launch::deferred;
-    std::vector<std::future<void>> aborts;
-    const SignalsBlocked blocked;
     for (const std::weak_ptr<PeerWatch>& part : parts) {
-        if (std::shared_ptr<PeerWatch> watch = part.lock()) {
-            aborts.push_back(std::async(kAsideIfPossible,
-                                        [watch = std::move(watch), &what] { watch->cut(what); }));
-        }
+        abort_aside([part, what] {
+            if (const std::shared_ptr<PeerWatch> watch = part.lock()) {
+                watch->cut(what);
+            }
+        });
     }
     for (const c10::intrusive_ptr<c10d::Backend>& engine : engines) {
-        aborts.push_back(std::async(kAsideIfPossible, [&engine] { engine->abort(); }));
-    }
-    for (std::future<void>& abort : aborts) {
-        try {
-            abort.get();
-        } catch (const std::exception&) {
-            // A broken group cannot be broken further.
-        }
+        abort_aside([engine] { engine->abort(); });
     }
     {
         const std::lock_guard lock(mutex_);
-        has_aborted_ = true;
+        tellers_.erase(self);
+        --left_;
     }
-    aborted_.notify_all();
+    ended_.notify_all();
+}
+
+void Loss::lose(const std::string& what) {
+    begin_to_lose(what);
+    wait_for_aborts();
+}
+
+/// Side by side with the others: an engine's abort may wait for what another group has on the same
+/// GPU. `left_` counts it already.
+void Loss::abort_aside(std::function<void()> abort) {
+    const auto act = [loss = shared_from_this(), abort = std::move(abort)] {
+        std::multiset<std::thread::id>::iterator self;
+        {
+            const std::lock_guard lock(loss->mutex_);
+            self = loss->tellers_.insert(std::this_thread::get_id());
+        }
+        try {
+            abort();
+        } catch (const std::exception&) {
+            // A broken group cannot be broken further.
+        }
+        {
+            const std::lock_guard lock(loss->mutex_);
+            loss->tellers_.erase(self);
+            --loss->left_;
+        }
+        loss->ended_.notify_all();
+    };
+    const SignalsBlocked blocked;
+    try {
+        // Nobody may wait for it without a bound: NCCL's abort can take its time-out.
+        std::thread(act).detach();
+    } catch (const std::system_error&) {
+        act();  // no thread can be made
+    }
+}
+
+void Loss::wait_for_aborts() {
+    std::unique_lock lock(mutex_);
+    if (!tellers_.contains(std::this_thread::get_id())) {
+        ended_.wait_for(lock, limits_.abort_wait, [this] { return left_ == 0; });
+    }
 }
 
 c10::intrusive_ptr<Loss::Future> Loss::take(const Future* key) {
@@ -239,7 +284,7 @@ void PeerWatch::find_connections(const GroupConnections& group) {
     std::vector<int> found;
     std::copy_if(open.begin(), open.end(), std::back_inserter(found),
                  [&](int fd) { return peer_of(fd, group).has_value(); });
-    found.resize(make_room(open.size(), found.size(), limits_.descriptors_left));
+    found.resize(make_room(open.size() + kOwnDescriptors, found.size(), limits_.descriptors_left));
     for (const int fd : found) {
         UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
         // Asked again: another thread may have closed it meanwhile, and opened something else.
@@ -252,12 +297,14 @@ void PeerWatch::find_connections(const GroupConnections& group) {
 
 PeerWatch::PeerWatch(const GroupConnections& group, std::shared_ptr<Loss> loss,
                      const RuntimeLimits& limits)
-    : loss_(std::move(loss)),
-      limits_(limits),
-      events_(::epoll_create1(EPOLL_CLOEXEC)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    DDP_CHECK(events_.is_open() && wake_.is_open(), errno);
-    find_connections(group);
+    : loss_(std::move(loss)), limits_(limits) {
+    find_connections(group);  // first: it raises the limit of open files
+    events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+    wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!events_.is_open() || !wake_.is_open()) {
+        connections_.clear();  // not one more file can be opened: nothing is watched
+        return;
+    }
     const auto add = [this](int fd, std::uint32_t events, std::uint64_t number) {
         epoll_event event{};
         event.events = events;
@@ -274,6 +321,9 @@ PeerWatch::PeerWatch(const GroupConnections& group, std::shared_ptr<Loss> loss,
 }
 
 PeerWatch::~PeerWatch() {
+    if (!thread_.joinable()) {
+        return;
+    }
     stand_down();
     const std::uint64_t one = 1;
     // An eventfd takes it: its counter is far from full.
@@ -282,10 +332,14 @@ PeerWatch::~PeerWatch() {
 }
 
 void PeerWatch::cut(const std::string& why) {
+    shut_down();
+    loss_->lose(why);
+}
+
+void PeerWatch::shut_down() {
     for (const Connection& connection : connections_) {
         (void)::shutdown(connection.fd.get(), SHUT_RDWR);
     }
-    loss_->lose(why);
 }
 
 void PeerWatch::watch() {
@@ -302,7 +356,10 @@ void PeerWatch::watch() {
     if (::poll(&wake, 1, grace) != 0 || is_standing_down_) {
         return;
     }
-    cut(fmt::format("the connection to {} has ended", connections_[event.data.u64].peer));
+    // Without a wait for the aborts: whoever destroys this object joins this thread.
+    shut_down();
+    loss_->begin_to_lose(
+        fmt::format("the connection to {} has ended", connections_[event.data.u64].peer));
 }
 
 }  // namespace ddprun::worker

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,27 +64,32 @@ public:
     [[nodiscard]] bool is_lost() const { return is_lost_; }
 
     /// Aborts `engine` once a rank is lost, at once if one is already: by that end the waits that
-    /// it knows of alone, say those of a GPU. On the thread that finds the loss, whatever thread
-    /// waits.
+    /// it knows of alone, say those of a GPU. On a thread that nobody joins: an abort may hang.
     void abort_when_lost(c10::intrusive_ptr<c10d::Backend> engine);
 
     /// Cuts `part`, too, when a rank is lost.
     void carry_on_to(const std::shared_ptr<PeerWatch>& part);
 
-    /// A rank is lost. Only the first call counts: it returns once all engines are aborted, those
-    /// of the parts too. A later call waits for that, and for RuntimeLimits::abort_wait at most;
-    /// not so on the thread of the first, where whoever learns of the loss may call it again.
+    /// A rank is lost. Only the first call counts: it ends the waits, and begins to abort all
+    /// engines, those of the parts too. It does not wait for the aborts.
+    void begin_to_lose(const std::string& what);
+
+    /// The same, and each call waits until all engines are aborted, RuntimeLimits::abort_wait at
+    /// most. A call from within a loss that is being told (by a callback, by an abort) does not
+    /// wait.
     void lose(const std::string& what);
 
 private:
     c10::intrusive_ptr<Future> take(const Future* key);
+    void abort_aside(std::function<void()> abort);
+    void wait_for_aborts();
 
     RuntimeLimits limits_;
     std::atomic<bool> is_lost_ = false;
     mutable std::mutex mutex_;
-    std::thread::id loser_;  ///< the thread of the first lose()
-    bool has_aborted_ = false;
-    std::condition_variable aborted_;
+    std::multiset<std::thread::id> tellers_;  ///< threads in begin_to_lose() or in an abort
+    std::size_t left_ = 0;                    ///< what of the first call has not ended yet
+    std::condition_variable ended_;
     std::exception_ptr error_;
     std::map<const Future*, c10::intrusive_ptr<Future>> pending_;
     std::map<const Guard*, std::function<void()>> interrupts_;
@@ -105,8 +111,8 @@ using GroupConnections = std::map<std::pair<std::string, std::string>, int>;
 ///
 /// It holds duplicates: a connection that the library closes ends only with this object or cut().
 /// The process's limit of open files is raised for them, so that the program has left
-/// RuntimeLimits::descriptors_left; connections for which the hard limit has no room are not
-/// watched.
+/// RuntimeLimits::descriptors_left. If the hard limit has no room for both, the program keeps half
+/// of what can still be opened, and connections without room are not watched.
 class PeerWatch {
 public:
     /// Watches those of `group` that this process has open now. Tells `loss`, after the cut, with a
@@ -134,6 +140,7 @@ private:
     };
 
     void find_connections(const GroupConnections& group);
+    void shut_down();
     void watch();
 
     std::vector<Connection> connections_;

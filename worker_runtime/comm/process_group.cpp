@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -72,6 +73,11 @@ c10d::ReduceOp reduce_op(Reduction reduction) {
     return c10d::ReduceOp::SUM;
 }
 
+/// How a device's failure begins that LibTorch throws as a plain c10::Error, or as a class that
+/// only CUDA's headers have: of cuBLAS and others, of the driver, of cuDNN.
+constexpr std::array<std::string_view, 4> kDeviceFailures = {"CUDA error", "CUDA driver error",
+                                                             "cuDNN error", "cuDNN Frontend error"};
+
 /// True for a failure of this rank's device or memory, say of a kernel that ran before: no argument
 /// is at fault, and the others wait for this rank.
 bool is_device_failure(const std::exception& failure) {
@@ -79,8 +85,8 @@ bool is_device_failure(const std::exception& failure) {
     return dynamic_cast<const c10::AcceleratorError*>(&failure) != nullptr ||
            dynamic_cast<const c10::OutOfMemoryError*>(&failure) != nullptr ||
            dynamic_cast<const std::bad_alloc*>(&failure) != nullptr ||
-           // By a plain c10::Error: cuBLAS, cuDNN and others, and LibTorch's memory on CPUs.
-           text.starts_with("CUDA error") ||
+           std::any_of(kDeviceFailures.begin(), kDeviceFailures.end(),
+                       [&](std::string_view begin) { return text.starts_with(begin); }) ||
            text.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos;
 }
 

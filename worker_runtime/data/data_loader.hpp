@@ -35,12 +35,22 @@ struct DataLoaderOptions {
 
 namespace worker {
 
+/// True for what owns at most one object alone. What other pointers point to may be shared: another
+/// thread may read it meanwhile, and it may point back.
+template <typename T>
+inline constexpr bool kOwnsOne = false;
+template <typename T>
+inline constexpr bool kOwnsOne<std::optional<T>> = true;
+template <typename T, typename Deleter>
+inline constexpr bool kOwnsOne<std::unique_ptr<T, Deleter>> = !std::is_array_v<T>;
+
 /// Has `change` replace every tensor of a batch: in tensors, torch's examples, and any nest of
-/// optionals, pointers, pairs, tuples, arrays, containers, maps (their values) and structs without
-/// constructors. Left as they are: what is const, c10::List, c10::Dict, and other classes but for
-/// their public `data` and `target`. Other classes are also structs with a constructor, with a base
-/// class, with more than 8 fields, or with more than kValuesMax values where each element of an
-/// array counts. An unnamed union does not compile in a struct that has no constructor.
+/// optionals, unique_ptrs, pairs, tuples, arrays, containers, maps (their values) and structs
+/// without constructors. Left as they are: what is const, what other pointers point to, c10::List,
+/// c10::Dict, and other classes but for their public `data` and `target`. Other classes are also
+/// structs with a constructor, with a base class, with more than 8 fields, or with more than
+/// kValuesMax values where each element of an array counts. An unnamed union does not compile in a
+/// struct that has no constructor.
 template <typename Batch, typename Change>
 void change_tensors(Batch& batch, const Change& change) {
     if constexpr (std::is_same_v<Batch, torch::Tensor>) {
@@ -53,10 +63,7 @@ void change_tensors(Batch& batch, const Change& change) {
         }
     } else if constexpr (requires { std::tuple_size<Batch>::value; }) {
         std::apply([&change](auto&... part) { (change_tensors(part, change), ...); }, batch);
-    } else if constexpr (requires {
-                             *batch;
-                             static_cast<bool>(batch);
-                         }) {
+    } else if constexpr (kOwnsOne<Batch>) {
         if (batch) {
             change_tensors(*batch, change);
         }

@@ -259,8 +259,16 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
     Snapshot snapshot;
     snapshot.tensors = std::move(*tensors);
     for (const auto& [name, tensor] : sums_) {
-        torch::Tensor sum = tensor->detach().clone();
-        const Result<void> reduced = group.all_reduce(sum);
+        torch::Tensor sum;
+        // No memory for the copy is told as in a collective: the others wait in all_reduce.
+        Result<void> reduced = group.collective(
+            "copying " + name, [&sum, &copied = tensor]() -> c10::intrusive_ptr<c10d::Work> {
+                sum = copied->detach().clone();
+                return nullptr;
+            });
+        if (reduced) {
+            reduced = group.all_reduce(sum);
+        }
         if (!reduced) {
             return reduced.error();
         }
