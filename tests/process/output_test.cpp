@@ -51,6 +51,7 @@ using ddprun::Result;
 using ddprun::Rng;
 using ddprun::UniqueFd;
 using ddprun::agent::Collected;
+using ddprun::agent::EventFile;
 using ddprun::agent::LogErrors;
 using ddprun::agent::LogFile;
 using ddprun::agent::OutputChoice;

@@ -176,7 +176,7 @@ TEST_CASE("a record that fails holds nothing up, is told once, and is tried unti
 TEST_CASE("a record that fails for another reason is told again, once in a while") {
     Fixture all;
     all.receive(0, join_of("a"));
-    const auto live_until = [&all, now = 0](int until) mutable {
+    auto live_until = [&all, now = 0](int until) mutable {
         for (; now < until; now += 100) {
             all.receive(now, Beat{1});
             all.run_until(now);

@@ -187,11 +187,7 @@ def _wait() -> Exception | None:
     if rehearsal is not None:
         _keep(order_lines)
         _end(agent, "fit", _memory_kib())
-    files_before = _used_files()
-    for path in files_before:
-        if os.path.isfile(path) and os.stat(path).st_ctime_ns > begun_ns:
-            # Nobody knows which of the two was imported.
-            _end(agent, "unfit", path, "has changed")
+    files_before = _files_as_imported(agent, begun_ns)
     for folder in _searched([start, *(group.before for group in groups)], of_others.installed):
         files_before[folder] = _fingerprint(folder)
     hidden.hide(groups, of_others)
@@ -221,6 +217,16 @@ def _wait() -> Exception | None:
     life.hold()
     hidden.program_begins(cold)
     return failure
+
+
+def _files_as_imported(agent: _Agent, begun_ns: int) -> dict[str, Any]:
+    """What is looked at again when a place comes. Ends where a file is newer than the imports."""
+    files = _used_files()
+    for path in files:
+        if os.path.isfile(path) and os.stat(path).st_ctime_ns > begun_ns:
+            # Nobody knows which of the two was imported.
+            _end(agent, "unfit", path, "has changed")
+    return files
 
 
 def _await_place(agent: _Agent, files_before: dict[str, Any], space: int) -> tuple[bytes, Any]:
