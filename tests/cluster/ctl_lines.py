@@ -28,6 +28,9 @@ NEEDS_SECRET = "orders need --operator-secret-file FILE"
 TLS = "--tls-ca {ca} --tls-cert {cert} --tls-key {key}"
 TLS_ELSE = "--tls_ca {ca} --tls_cert {cert} --tls_key {key}"
 
+VERBS = ["status", "jobs", "events", "stacks", "report", "logs", "runs", "clean", "drain",
+         "restart", "hold", "release", "quarantine", "grow", "shrink", "stop", "token", "doctor"]
+
 # Line, exit code, expression that is found in what is written.
 TAKEN = [
     ("status", 69, REFUSED),  # PET_RDZV_ENDPOINT
@@ -46,6 +49,9 @@ TAKEN = [
     (f"status --rdzv-endpoint localhost:1 {TLS}", 2, "tls-"),
     (f"status --rdzv-endpoint localhost:1 {TLS_ELSE}", 2, "tls-"),
     ("status --rdzv-endpoint a:b:c", 2, "--rdzv-endpoint: "),
+    ("status a --rdzv-endpoint {there}", 1,
+     "the rendezvous at {there} knows no job a; it has none"),
+    ("status --rdzv-endpoint {nobody} --json a", 69, REFUSED),
     ("status none", 1, NO_RUN),
     ("status none --json --log-dir {logs}", 1, NO_RUN),
     ("status --json --log_dir={logs} none", 1, NO_RUN),
@@ -63,6 +69,7 @@ TAKEN = [
     ("events none", 1, NO_RUN),
     ("events --rdzv-endpoint {there}", 1, NONE_YET),
     ("events --rdzv_endpoint {there} --rdzv_id a --from 3 -f", 1, "no job a"),
+    ("events a --rdzv-endpoint {there}", 1, "no job a"),
     ("events --rdzv-endpoint {nobody} --rdzv-id a", 69, NO_ANSWER),
     ("events --rdzv-endpoint {there} --http-token-file {secret}", 2, NOT_ITS),
     ("events --rdzv-endpoint {there} --http_token_file {missing}", 1, "missing"),
@@ -179,6 +186,7 @@ WRONG = [
     "status -f",
     "status --rdzv-endpoint",
     "status none --rdzv-id a",
+    "status a --rdzv-id a --rdzv-endpoint {there}",
     "status --secret-file {secret} --insecure",
     "status --rdzv-id a --rdzv-id b",
     "jobs none",
@@ -230,6 +238,30 @@ WRONG = [
     "stop --for 10m",
     "stop --secret-file {secret}",
     "token none",
+]
+
+# What is said of some of them.
+MEANT = [
+    ("", "a verb comes first; see ddpctl --help"),
+    ("statsu", r"there is no verb statsu; did you mean status\?"),
+    ("sta", r"did you mean status or stacks\?"),
+    ("quar a", r"did you mean quarantine\?"),
+    ("xyzzy", "there is no verb xyzzy; see ddpctl --help"),
+    ("--json status none", "--json comes before its verb; write ddpctl status --json"),
+    ("status --jsn", r"status has no --jsn; did you mean --json\?"),
+    ("status --rdzv-end x", r"did you mean --rdzv-endpoint\?"),
+    ("status --rdzv_endpiont x", r"did you mean --rdzv-endpoint\?"),
+    ("status none --xyzzy", "status has no --xyzzy; see ddpctl status --help"),
+    ("status none --follow", "status has no --follow: it is a flag of events, logs; see "),
+    ("jobs -f", "jobs has no -f: it is a flag of events, logs; see ddpctl jobs --help"),
+    ("runs --keep=1", "runs has no --keep: it is a flag of clean; "),
+    ("stop --secret_file x", "stop has no --secret_file: it is a flag of status; "),
+    ("report none --bundel x", r"did you mean --bundle\?"),
+    ("report none", "--bundle is required; see ddpctl report --help"),
+    ("drain", "NODE is required; see ddpctl drain --help"),
+    ("logs none", "logs takes no none; see ddpctl logs --help"),
+    ("status none --rdzv-id a", "--rdzv-id excludes RUN; see ddpctl status --help"),
+    ("doctor --port 1", "--port requires --peers; see ddpctl doctor --help"),
 ]
 
 
@@ -288,6 +320,37 @@ class Lines(unittest.TestCase):
                 done = self.ctl(line)
                 self.assertEqual((done.returncode, done.stdout), (2, ""), done)
                 self.assertRegex(done.stderr, r"^ddpctl: [^\n]*--help[^\n]*\n$")
+
+    def test_what_was_meant_is_said(self):
+        for line, text in MEANT:
+            with self.subTest(line):
+                self.assertRegex(self.ctl(line).stderr, text)
+
+    def help_of(self, line, lines_max):
+        done = self.ctl(line)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+        self.assertLessEqual(len(done.stdout.splitlines()), lines_max)
+        return done.stdout
+
+    def test_help_of_each_verb_fits_a_screen(self):
+        text = self.help_of("--help", 48)
+        self.assertEqual(self.ctl("-h").stdout, text)
+        verbs = re.findall(r"^  ([a-z]+)  +\w", text, re.MULTILINE)
+        self.assertEqual(verbs, VERBS)
+        taken = [shlex.split(line) for line, _, _ in TAKEN]
+        for verb in verbs:
+            with self.subTest(verb):
+                text = self.help_of(f"{verb} --help", 36)
+                self.assertTrue(text.startswith(f"usage: ddpctl {verb} "))
+                self.assertIn(f"\n  ddpctl {verb}", text.partition("\nexample")[2])
+                self.assertEqual(self.ctl(f"{verb} -h").stdout, text)
+                self.assertEqual(self.ctl(f"--help {verb}").stdout, text)
+                used = {word.partition("=")[0].replace("_", "-") for words in taken
+                        if words[0] == verb for word in words if word.startswith("--")}
+                shown = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE))
+                self.assertLessEqual(used - {"--"}, shown)
+                self.assertIn("--help", shown)
 
 
 if __name__ == "__main__":
