@@ -20,6 +20,8 @@ SUMMARIES = {
 # ddprun's help is in two columns, flags in the first.
 FLAG = re.compile(r"  (?:-(\w), )?--([a-z-]+)(?: (\S+))?(?:\s{2,}|\s*$)(.*)")
 TEXT_COLUMN = 31
+# ddpctl's help lists its verbs, each of which has a help of its own.
+VERB = re.compile(r"^  ([a-z]+) {2,}\S", re.MULTILINE)
 
 
 @dataclass
@@ -38,16 +40,16 @@ class Flag:
         return self.placeholder in ("FILE", "DIR")
 
 
-def output_of(folder, program, flag):
+def output_of(folder, program, *words):
     environment = {"PATH": "/usr/bin:/bin"}
     if "QEMU_LD_PREFIX" in os.environ:  # For another processor (emulated.sh).
         environment["QEMU_LD_PREFIX"] = os.environ["QEMU_LD_PREFIX"]
-    return subprocess.run([os.path.join(folder, program), flag], check=True, text=True,
+    return subprocess.run([os.path.join(folder, program), *words], check=True, text=True,
                           stdout=subprocess.PIPE, env=environment).stdout
 
 
-def help_of(folder, program):
-    return output_of(folder, program, "--help")
+def help_of(folder, program, *verb):
+    return output_of(folder, program, *verb, "--help")
 
 
 def flags_of(text):
@@ -66,16 +68,21 @@ def roff(text):
     return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in lines)
 
 
-def man_page(program, text, version):
+def man_page(program, text, version, verbs):
+    """`verbs`: the help of each by its name."""
     usage, _, body = text.partition("\n")
     if not usage.startswith("usage: "):  # The sentence comes first there.
         usage, body = next(line for line in text.splitlines() if line.startswith("usage: ")), text
+    sections = []
+    for verb, its_text in verbs.items():
+        sections += [f".SS {roff(program)} {verb}", ".nf", roff(its_text.strip("\n")), ".fi"]
     others = ", ".join(f".BR {name} (1)" for name in SUMMARIES if name != program)
     return "\n".join([
         f'.TH {program.upper()} 1 "" "ddprun {version}" "User Commands"',
         ".SH NAME", f"{roff(program)} \\- {SUMMARIES[program]}",
         ".SH SYNOPSIS", ".nf", roff(usage.removeprefix("usage: ")), ".fi",
         ".SH DESCRIPTION", ".nf", roff(body.strip("\n")), ".fi",
+        *([".SH VERBS"] if verbs else []), *sections,
         ".SH SEE ALSO", others.replace(", ", " ,\n"), ""])
 
 
@@ -176,7 +183,10 @@ def main():
     version = output_of(folder, "ddprun", "--version").split()[-1]
     flags = flags_of(help_of(folder, "ddprun"))
     for program in SUMMARIES:
-        write(share, f"man/man1/{program}.1", man_page(program, help_of(folder, program), version))
+        text = help_of(folder, program)
+        verbs = {verb: help_of(folder, program, verb)
+                 for verb in (VERB.findall(text) if program == "ddpctl" else [])}
+        write(share, f"man/man1/{program}.1", man_page(program, text, version, verbs))
     write(share, "man/man1/ddprun-launch.1", ".so man1/ddprun.1\n")
     write(share, "bash-completion/completions/ddprun", bash(flags))
     write(share, "zsh/site-functions/_ddprun", zsh(flags))

@@ -1,7 +1,6 @@
 #include "launcher/ctl/jobs_text.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -9,15 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
+#include "launcher/ctl/text_table.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr std::size_t kJobColumns = 6;
-using JobRow = std::array<std::string, kJobColumns>;
 
 /// Of `object`, as text; empty: it has no such field.
 std::string said(const ordered_json& object, const char* name) {
@@ -48,7 +45,7 @@ std::string last_step(const ordered_json& status) {
     return last ? std::to_string(*last) : "-";
 }
 
-JobRow row_of_job(const JobHere& job) {
+TableRow row_of_job(const JobHere& job) {
     const std::string name = printable(base_name(job.folder), std::string::npos);
     if (!job.answer) {
         return {name, "-", "-", "-", "-", "does not answer: " + job.answer.error().what};
@@ -66,26 +63,11 @@ JobRow row_of_job(const JobHere& job) {
 }  // namespace
 
 std::string jobs_text(const std::vector<JobHere>& jobs) {
-    std::vector<JobRow> rows = {{"RUN", "PROGRAM", "PID", "GENERATION", "STEP", "WAITS FOR"}};
-    std::array<std::size_t, kJobColumns> widths{};
+    std::vector<TableRow> rows = {{"RUN", "PROGRAM", "PID", "GENERATION", "STEP", "WAITS FOR"}};
     for (const JobHere& job : jobs) {
         rows.push_back(row_of_job(job));
     }
-    for (const JobRow& row : rows) {
-        for (std::size_t i = 0; i < kJobColumns; ++i) {
-            widths[i] = std::max(widths[i], row[i].size());
-        }
-    }
-    std::string text;
-    for (const JobRow& row : rows) {
-        std::string line;
-        for (std::size_t i = 0; i < kJobColumns; ++i) {
-            line += fmt::format("{:<{}}  ", row[i], widths[i]);
-        }
-        line.erase(line.find_last_not_of(' ') + 1);
-        text += line + "\n";
-    }
-    return text;
+    return table_text(rows);
 }
 
 std::string jobs_json(const std::vector<JobHere>& jobs) {

@@ -1,7 +1,5 @@
 #include "launcher/ctl/runs_text.hpp"
 
-#include <algorithm>
-#include <array>
 #include <ctime>
 #include <optional>
 #include <string_view>
@@ -11,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
+#include "launcher/ctl/text_table.hpp"
 
 namespace ddprun::launcher {
 
@@ -19,11 +18,9 @@ namespace {
 using agent::FoundRun;
 using agent::RunState;
 
-constexpr std::size_t kRunColumns = 6;
 constexpr std::size_t kProgramColumns = 24;
 constexpr std::size_t kTextColumns = 60;
 constexpr std::size_t kHostColumns = 24;
-using RunRow = std::array<std::string, kRunColumns>;
 
 std::string run_time_text(std::optional<Milliseconds> time) {
     if (!time) {
@@ -64,7 +61,7 @@ std::string ended_text(const FoundRun& run) {
     return std::string(run_state_text(run.state));
 }
 
-RunRow row_of_run(const FoundRun& run) {
+TableRow row_of_run(const FoundRun& run) {
     const std::string& path = run.note.program;
     const std::string program = path.substr(path.find_last_of('/') + 1);
     return {printable(run.name, std::string::npos),
@@ -78,26 +75,11 @@ RunRow row_of_run(const FoundRun& run) {
 }  // namespace
 
 std::string runs_text(const std::vector<FoundRun>& runs) {
-    std::vector<RunRow> rows = {{"RUN", "PROGRAM", "STARTED", "ENDED", "EXIT", "WHY"}};
-    std::array<std::size_t, kRunColumns> widths{};
+    std::vector<TableRow> rows = {{"RUN", "PROGRAM", "STARTED", "ENDED", "EXIT", "WHY"}};
     for (const FoundRun& run : runs) {
         rows.push_back(row_of_run(run));
     }
-    for (const RunRow& row : rows) {
-        for (std::size_t i = 0; i < kRunColumns; ++i) {
-            widths[i] = std::max(widths[i], row[i].size());
-        }
-    }
-    std::string text;
-    for (const RunRow& row : rows) {
-        std::string line;
-        for (std::size_t i = 0; i < kRunColumns; ++i) {
-            line += fmt::format("{:<{}}  ", row[i], widths[i]);
-        }
-        line.erase(line.find_last_not_of(' ') + 1);
-        text += line + "\n";
-    }
-    return text;
+    return table_text(rows);
 }
 
 std::string runs_json(const std::vector<FoundRun>& runs) {

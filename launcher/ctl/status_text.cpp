@@ -1,12 +1,13 @@
 #include "launcher/ctl/status_text.hpp"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "launcher/ctl/text_table.hpp"
+#include "rendezvous/wire/control_fields.hpp"
 #include "worker_runtime/contract/containment_level.hpp"
 
 namespace ddprun::launcher {
@@ -15,11 +16,7 @@ namespace {
 
 using rdzv::JobPhase;
 using rdzv::JobStatus;
-using rdzv::NodeStanding;
 using rdzv::NodeStatus;
-
-constexpr std::size_t kColumns = 8;
-using Row = std::array<std::string, kColumns>;
 
 /// The first of very many nodes and events are enough for a screen; --json has them all.
 constexpr std::size_t kEventsShown = 10;
@@ -48,35 +45,7 @@ std::string duration_text(Milliseconds time) {
 }
 
 std::string_view phase_text(JobPhase phase) {
-    switch (phase) {
-        case JobPhase::Forming:
-            return "forming";
-        case JobPhase::Running:
-            return "running";
-        case JobPhase::Stopping:
-            return "stopping";
-        case JobPhase::Closed:
-            return "closed";
-        case JobPhase::Adopting:
-            return "being adopted";
-    }
-    return "?";
-}
-
-std::string_view standing_text(NodeStanding standing) {
-    switch (standing) {
-        case NodeStanding::Member:
-            return "member";
-        case NodeStanding::Ready:
-            return "ready";
-        case NodeStanding::Spare:
-            return "spare";
-        case NodeStanding::Unready:
-            return "unready";
-        case NodeStanding::Preparing:
-            return "preparing";
-    }
-    return "?";
+    return phase == JobPhase::Adopting ? "being adopted" : word_of(phase, rdzv::kJobPhaseNames);
 }
 
 std::string budget_text(int used, int most, std::string_view what) {
@@ -118,7 +87,7 @@ std::string notes_text(const NodeStatus& node) {
     return fmt::format("{}", fmt::join(notes, ", "));
 }
 
-Row row_of(const NodeStatus& node) {
+TableRow row_of(const NodeStatus& node) {
     std::string ranks = "-";
     if (node.base_rank) {
         const int last = *node.base_rank + node.slots - 1;
@@ -126,7 +95,7 @@ Row row_of(const NodeStatus& node) {
             node.slots == 1 ? std::to_string(last) : fmt::format("{}-{}", *node.base_rank, last);
     }
     return {clean(node.hostname),
-            std::string(standing_text(node.standing)),
+            std::string(word_of(node.standing, rdzv::kNodeStandingNames)),
             node.group_rank ? std::to_string(*node.group_rank) : "-",
             ranks,
             std::to_string(node.slots),
@@ -136,27 +105,12 @@ Row row_of(const NodeStatus& node) {
 }
 
 std::string table_of(const std::vector<NodeStatus>& nodes) {
-    std::vector<Row> rows = {
+    std::vector<TableRow> rows = {
         {"HOST", "STANDING", "GROUP", "RANKS", "SLOTS", "HEARD", "LEASE", "NOTES"}};
-    std::array<std::size_t, kColumns> widths{};
     for (const NodeStatus& node : nodes) {
         rows.push_back(row_of(node));
     }
-    for (const Row& row : rows) {
-        for (std::size_t i = 0; i < kColumns; ++i) {
-            widths[i] = std::max(widths[i], row[i].size());
-        }
-    }
-    std::string text;
-    for (const Row& row : rows) {
-        std::string line = " ";
-        for (std::size_t i = 0; i < kColumns; ++i) {
-            line += fmt::format(" {:<{}} ", row[i], widths[i]);
-        }
-        line.erase(line.find_last_not_of(' ') + 1);
-        text += line + "\n";
-    }
-    return text;
+    return table_text(rows, "  ");
 }
 
 std::string events_of(const JobStatus& job) {

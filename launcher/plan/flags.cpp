@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/printable.hpp"
+#include "launcher/plan/nearest_name.hpp"
 #include "launcher/plan/values.hpp"
 
 namespace ddprun::launcher {
@@ -102,22 +103,6 @@ Result<bool> parse_environment_switch(const Given& given) {
                                  given.shown(), given.source, given.source));
     }
     return digits.find_first_not_of('0') != std::string_view::npos;
-}
-
-std::size_t edit_distance(std::string_view left, std::string_view right) {
-    std::vector<std::size_t> row(right.size() + 1);
-    for (std::size_t j = 0; j <= right.size(); ++j) {
-        row[j] = j;
-    }
-    for (std::size_t i = 1; i <= left.size(); ++i) {
-        std::size_t diagonal = std::exchange(row[0], i);
-        for (std::size_t j = 1; j <= right.size(); ++j) {
-            const std::size_t changed = diagonal + (left[i - 1] == right[j - 1] ? 0 : 1);
-            diagonal = row[j];
-            row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-        }
-    }
-    return row[right.size()];
 }
 
 /// The flags that `arguments` could name. CLI11 gets no others: it compares each with all before
@@ -240,22 +225,16 @@ std::string describe_unknown_flag(std::string_view typed) {
     if (const Flag* ours = flag_elsewhere(plain)) {
         return fmt::format("unknown flag {}; did you mean --{}?", name, ours->name);
     }
-    const Flag* nearest = nullptr;
-    std::size_t least = 3;
+    std::vector<std::string_view> names;
     std::vector<std::string> longer;
     for (const Flag& flag : all_flags()) {
-        const std::size_t distance = edit_distance(plain, flag.name);
-        // A third of a name may be wrong; --seed is not a misspelt --tee.
-        if (distance < least && distance * 3 <= flag.name.size()) {
-            least = distance;
-            nearest = &flag;
-        }
+        names.push_back(flag.name);
         if (plain.size() >= 2 && flag.name.starts_with(plain) && flag.group != FlagGroup::Hidden) {
             longer.push_back(fmt::format("--{}", flag.name));
         }
     }
-    if (nearest != nullptr) {
-        return fmt::format("unknown flag {}; did you mean --{}?", name, nearest->name);
+    if (const std::string_view nearest = nearest_name(plain, names); !nearest.empty()) {
+        return fmt::format("unknown flag {}; did you mean --{}?", name, nearest);
     }
     if (!longer.empty()) {
         return fmt::format("unknown flag {}; flags are not abbreviated: write {}", name,

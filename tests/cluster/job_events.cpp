@@ -88,7 +88,8 @@ TEST_CASE("who follows a job hears of its nodes, of a lost one, of its spare and
     CHECK(first_of(events, "verdict")["verdict"] == "succeeded");
 
     // The daemon keeps them as long as the verdict; the stream is over.
-    Process& again = follow(cluster, {"--rdzv-endpoint", daemon.endpoint, "-f", "--from", "3"});
+    Process& again =
+        follow(cluster, {"test", "--rdzv-endpoint", daemon.endpoint, "-f", "--from", "3"});
     CHECK(again.wait_exit() == 0);
     CHECK(parsed_events(again.out()).size() == events.size() - 2);
     Process& stranger =

@@ -59,6 +59,14 @@ TEST_CASE("ddpctl names what a job waits for while it waits, then who runs which
     CHECK(shown.out().find("job test: forming for ") == 0);
     CHECK(shown.out().find("\n  waiting for 2 nodes more: 1 of 3 here (") < 100);
     CHECK(shown.out().find("0 of 4 restarts") != std::string::npos);
+    // A job is named by itself, too.
+    Process& named = ask(cluster, daemon.endpoint, {"test"});
+    CHECK(named.wait_exit() == 0);
+    CHECK(named.out().find("job test: forming for ") == 0);
+    Process& other = ask(cluster, daemon.endpoint, {"gpt"});
+    CHECK(other.wait_exit() == 1);
+    CHECK(other.err() ==
+          "ddpctl: the rendezvous at " + daemon.endpoint + " knows no job gpt; it has test\n");
 
     Process& second = start_node(cluster, job);
     Process& third = start_node(cluster, job);

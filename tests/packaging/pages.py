@@ -74,6 +74,14 @@ class Pages(unittest.TestCase):
             if shutil.which(shell):
                 subprocess.run([shell, "-n", path], check=True)
 
+    def test_each_verb_of_ddpctl_is_in_its_man_page(self):
+        man = read(os.path.join(self.share, "man/man1/ddpctl.1")).replace("\\-", "-")
+        table = read(os.path.join(SOURCE, "launcher", "ctl", "main.cpp"))
+        verbs = re.findall(r'Verb\{"([a-z]+)"', table)  # node-logs is no user's
+        self.assertIn("status", verbs)
+        for verb in verbs:
+            self.assertIn(f"\n.SS ddpctl {verb}\n.nf\nusage: ddpctl {verb} ", man)
+
     def test_the_man_pages_are_good_roff(self):
         if not shutil.which("groff"):
             self.skipTest("no groff here")

@@ -1,0 +1,85 @@
+#include "launcher/ctl/local_runs.hpp"
+#include "launcher/ctl/show_logs.hpp"
+#include "launcher/ctl/verbs/verbs.hpp"
+
+namespace ddprun::launcher {
+
+namespace {
+
+struct LogsOptions {
+    ConnectionOptions connection;
+    LogsQuestion question;
+    bool wants_all_nodes = false;
+};
+
+/// Where no rendezvous answers, and none was named, the run of this machine is the job.
+Result<void> show_logs_of_job(const LogsOptions& options, const RendezvousAsked& asked) {
+    const std::string& job = options.connection.job;
+    const Result<void> shown =
+        show_rendezvous_logs({.asked = asked, .job = job, .logs = options.question}, stdout);
+    if (shown || shown.error().code != ErrorCode::Unreachable ||
+        !options.connection.endpoints.empty()) {
+        return shown;
+    }
+    const Result<std::string> folder = choose_run(log_dir_of(options.question.log_dir), job, false);
+    return folder ? show_answer(*folder, logs_target("", options.question), stdout)
+                  : Result<void>(folder.error());
+}
+
+int show_logs_of_all(const LogsOptions& options) {
+    if (options.question.ranks.size() > 1) {
+        return complain({ErrorCode::InvalidArgument, "--all takes one --rank, or none for all"});
+    }
+    const Result<RendezvousAsked> asked = read_rendezvous(options.connection);
+    if (!asked) {
+        return complain(asked.error());
+    }
+    return exit_code(show_logs_of_job(options, *asked));
+}
+
+int show_logs_here(const LogsOptions& options) {
+    LogsQuestion question = options.question;
+    question.log_dir = log_dir_of(question.log_dir);
+    question.job = options.connection.job;
+    return exit_code(show_logs(question, stdout, stderr));
+}
+
+}  // namespace
+
+Action declare_logs(CLI::App& verb) {
+    const auto options = std::make_shared<LogsOptions>();
+    LogsQuestion& question = options->question;
+    add_value(verb, "--rank", "R[,R]", question.ranks, "only these ranks; default: all")
+        ->delimiter(',')
+        ->check(CLI::NonNegativeNumber);
+    CLI::Option* const follow =
+        verb.add_flag("-f,--follow", question.follows, "go on until the run is over");
+    add_value(verb, "-n,--lines", "N", question.last_lines, "begin with the last N of each log");
+    add_value(verb, "--grep", "PATTERN", question.pattern,
+              "only lines with this extended regular expression");
+    add_value(verb, "--generation", "N", question.generation,
+              "of an earlier generation, as the report counts; default: the newest")
+        ->check(CLI::PositiveNumber)
+        ->excludes(follow);
+    add_job(verb, options->connection.job, "the newest run of this job; default: of any");
+    add_log_dir(verb, question.log_dir);
+    CLI::Option* const all = verb.add_flag("--all", options->wants_all_nodes,
+                                           "of all nodes of a job at work; --rank is one then");
+    add_endpoint(verb, options->connection, "$PET_RDZV_ENDPOINT, else the one here")->needs(all);
+    add_tokens(verb, options->connection, all);
+    add_tls(verb, options->connection);
+    verb.footer(R"(
+One rank is shown as it wrote, several in lines that begin with [rank], those of
+--all with [rank host]. What workers wrote to stderr goes there, with --all to
+stdout.
+
+examples:
+  ddpctl logs --rank 3 --generation 1 -n 50     # before the first restart
+  ddpctl logs --all --rdzv-endpoint head:29400 --grep 'nan|inf' --follow
+)");
+    return [options] {
+        return options->wants_all_nodes ? show_logs_of_all(*options) : show_logs_here(*options);
+    };
+}
+
+}  // namespace ddprun::launcher
