@@ -654,7 +654,7 @@ class Rehearsals(WithEnvironment):
         for names in (["json"], ["json.decoder", "sets_module", "beside_it"]):
             self.assertEqual(self.rehearse(*names, how="learned", first=first)[0], "fit")
             with open(path, encoding="utf-8") as file:
-                self.assertEqual(file.read().split("\n"), ["ddprun imports 2", *names, ""])
+                self.assertEqual(file.read().split("\n"), ["ddprun imports 3", *names, ""])
         self.assertEqual([os.stat(one).st_mode & 0o777 for one in (path, folder)], [0o600, 0o700])
         others = [f"{number:04x}" for number in range(70)]
         for age, name in enumerate([*others, "theirs", "0123.0a"]):
@@ -664,7 +664,7 @@ class Rehearsals(WithEnvironment):
         self.assertEqual(sorted(os.listdir(folder)),
                          sorted(["0123", "0123.0a", "theirs", *others[7:]]))
         with open(path, encoding="utf-8") as file:
-            self.assertEqual(file.read(), "ddprun imports 2\njson\n")
+            self.assertEqual(file.read(), "ddprun imports 3\njson\n")
 
     def test_nothing_is_kept_in_a_folder_that_others_may_write_to(self):
         folder = os.path.join(self.folder, "shared", "imports")
@@ -685,7 +685,7 @@ class Rehearsals(WithEnvironment):
                                  first=[f"keep {path}"])
             self.assertEqual(said[:2], ["unfit", name])
             with open(path, encoding="utf-8") as file:
-                self.assertEqual(file.read(), "ddprun imports 2\njson\n")
+                self.assertEqual(file.read(), "ddprun imports 3\njson\n")
 
     def test_what_was_learned_before_or_cannot_be_written_is_not_kept(self):
         path = os.path.join(self.folder, "never", "kept")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _VARIABLE = "DDPRUN_STANDBY"
 _MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
 _KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
-_KEPT_HEADER = "ddprun imports 2"
+_KEPT_HEADER = "ddprun imports 3"
 _KEPT_FILES_MAX = 64  # of as many programs; the oldest go
 _CHECKED_S = 1.0  # what was looked at is not looked at again for so long
 _COPIED_MIN = 4  # variables; what has fewer may have the same names by chance
