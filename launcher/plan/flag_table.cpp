@@ -461,7 +461,7 @@ constexpr std::array kFlags = {
         .placeholder = "TEXT",
         .group = Group::Output,
         .variable = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-        .help = "before tee'd lines: '${hostname}:${rank}: ', ${local_rank}, ...",
+        .help = "before tee'd lines, such as '${hostname}:${rank}: '",
         .fill =
             fill::text<&LaunchPlan::agent, &Agent::output, &agent::OutputOptions::prefix_template>},
     /// | `text`, `json` | ours: with `json` each console line, the workers' and ddprun's own, is an

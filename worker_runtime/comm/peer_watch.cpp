@@ -71,14 +71,17 @@ rlim_t raise_limit(rlim_t needed) {
     return limit.rlim_cur;
 }
 
-/// The descriptors that this process has open.
+/// The descriptors that this process has open. The look takes one more, for which the hard limit is
+/// used where the one in force has none.
 std::vector<int> open_descriptors() {
     const std::filesystem::path folder("/proc/self/fd");
     std::error_code unreadable;
     std::filesystem::directory_iterator entries(folder, unreadable);
-    if (unreadable == std::errc::too_many_files_open) {
-        (void)raise_limit(raise_limit(0) + 1);
+    if (rlimit before{};
+        unreadable == std::errc::too_many_files_open && ::getrlimit(RLIMIT_NOFILE, &before) == 0) {
+        (void)raise_limit(before.rlim_max);
         entries = std::filesystem::directory_iterator(folder, unreadable);
+        (void)::setrlimit(RLIMIT_NOFILE, &before);  // make_room() raises it by what is needed
     }
     std::vector<int> found;
     for (const auto& entry : entries) {
