@@ -1,7 +1,7 @@
 # The public headers of the worker runtime were in worker_runtime/torch/. Each has a header there
 # that includes it, for programs that name the old path. They are made in DDPRUN_MOVED_HEADERS:
 # nothing of this repository finds them.
-set(DDPRUN_MOVED_HEADERS "${PROJECT_BINARY_DIR}/moved_headers")
+set(DDPRUN_MOVED_HEADERS "${PROJECT_BINARY_DIR}/moved_headers" CACHE INTERNAL "")
 # ddprun_forward_header(<old path> <new path>), both from the root of the repository.
 function(ddprun_forward_header old new)
     file(CONFIGURE OUTPUT "${DDPRUN_MOVED_HEADERS}/${old}" @ONLY

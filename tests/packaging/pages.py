@@ -23,7 +23,8 @@ def read(path):
 
 def table_of_flags():
     text = read(os.path.join(SOURCE, "launcher", "plan", "flag_table.cpp"))
-    return re.findall(r'\b(?:value|on_or_off)\(\s*"([a-z-]+)"', text)
+    rows = re.findall(r'Flag\{\s*\.name = "([a-z-]+)"(.*?)\},\n', text, re.S)
+    return [name for name, fields in rows if "Group::Hidden" not in fields]
 
 
 class Pages(unittest.TestCase):
