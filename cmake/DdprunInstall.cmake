@@ -47,7 +47,8 @@ if(DDPRUN_HAS_LIBTORCH)
     list(APPEND headers
         base/runtime_limits.hpp worker_runtime/comm/stop_ballot.hpp
         worker_runtime/nn/output_tensors.hpp worker_runtime/parallel/ddp/gradient_reducer.hpp)
-    install(DIRECTORY "${DDPRUN_MOVED_HEADERS}/"
+    include(DdprunMovedHeaders)
+    install(DIRECTORY "${DDPRUN_MOVED_HEADERS}/worker_runtime"
             DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/ddprun" COMPONENT worker_runtime)
 endif()
 foreach(header IN LISTS headers)

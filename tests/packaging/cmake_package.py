@@ -76,6 +76,7 @@ class Package(unittest.TestCase):
 
     def test_headers_come_with_those_that_they_include(self):
         folder = os.path.join(self.prefix, "include", "ddprun")
+        self.assertEqual(set(os.listdir(folder)), {"base", "worker_runtime"})
         missing = set()
         for where, _, names in os.walk(folder):
             for name in names:
