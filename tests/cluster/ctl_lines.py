@@ -260,7 +260,8 @@ MEANT = [
     ("report none", "--bundle is required; see ddpctl report --help"),
     ("drain", "NODE is required; see ddpctl drain --help"),
     ("logs none", "logs takes no none; see ddpctl logs --help"),
-    ("status none --rdzv-id a", "--rdzv-id excludes RUN; see ddpctl status --help"),
+    ("status none --rdzv-id a",
+     "(--rdzv-id excludes RUN|RUN excludes --rdzv-id); see ddpctl status --help"),
     ("doctor --port 1", "--port requires --peers; see ddpctl doctor --help"),
 ]
 

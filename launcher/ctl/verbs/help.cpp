@@ -88,14 +88,16 @@ std::string verb_text(const CLI::App& verb, const std::string& name) {
 
 using Names = std::vector<std::string_view>;
 
-/// "; did you mean --json?" if `typed` misspells one of `names` or abbreviates some.
+/// "; did you mean --json?" if `typed` abbreviates some of `names`, or misspells one.
 std::string meant(std::string_view typed, const Names& names, std::string_view dashes) {
     Names near;
-    if (const std::string_view nearest = nearest_name(typed, names); !nearest.empty()) {
-        near = {nearest};
-    } else if (typed.size() > 1) {
+    if (typed.size() > 1) {
         std::copy_if(names.begin(), names.end(), std::back_inserter(near),
                      [typed](std::string_view name) { return name.starts_with(typed); });
+    }
+    const std::string_view nearest = nearest_name(typed, names);
+    if (near.empty() && !nearest.empty()) {
+        near = {nearest};
     }
     return near.empty() ? ""
                         : fmt::format("; did you mean {}{}?", dashes,

@@ -116,8 +116,8 @@ int give_order(const OrderFlags& flags) {
 /// What the help of each says beside its summary.
 constexpr std::array<std::pair<OperatorAction, const char*>, 8> kNotes = {{
     {OperatorAction::Drain,
-     "Without a spare the others go on if they suffice. Its ddprun exits with 75. Started\n"
-     "again it joins again: quarantine keeps it out."},
+     "Without a spare the others go on if they suffice. Its ddprun exits with 75.\n"
+     "Started again it joins again: quarantine keeps it out."},
     {OperatorAction::Restart, "It uses up none of --max-restarts."},
     {OperatorAction::Hold, "Workers that run are left alone. A second hold sets the time anew."},
     {OperatorAction::Release, "Without NODE it ends a hold."},
