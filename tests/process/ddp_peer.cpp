@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -816,6 +817,16 @@ void set_limit_of_files(rlim_t soft, rlim_t hard) {
     require(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "the limit of open files cannot be set");
 }
 
+using Files = std::vector<ddprun::UniqueFd>;
+
+Files open_all_that_can_be() {
+    Files files;
+    do {
+        files.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    } while (files.back().is_open());
+    return files;
+}
+
 using Connections = std::vector<std::pair<ddprun::UniqueFd, ddprun::UniqueFd>>;
 
 /// As if they were to rank 1.
@@ -851,17 +862,17 @@ int few_files(Worker& /*worker*/, const Arguments& /*arguments*/) {
     rlimit before{};
     require(::getrlimit(RLIMIT_NOFILE, &before) == 0, "no limit of open files");
     const auto can_open = [](std::size_t count) {
-        std::vector<ddprun::UniqueFd> more;
+        Files more;
         while (more.size() < count) {
             more.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
             require(more.back().is_open(),
                     fmt::format("only {} more files can be opened", more.size() - 1));
         }
     };
-    constexpr rlim_t kNoneMore = 3;  // stdin, stdout, stderr
     for (const bool has_some : {true, false}) {
         const ddprun::worker::GroupConnections group = connect();
-        set_limit_of_files(has_some ? open_files() + 10 : kNoneMore, before.rlim_max);
+        set_limit_of_files(open_files() + 10, before.rlim_max);
+        const Files rest = has_some ? Files() : open_all_that_can_be();
         const auto loss = std::make_shared<ddprun::worker::Loss>();
         const ddprun::worker::PeerWatch watch(group, loss, limits);
         require(watch.watched() == kConnections,
@@ -883,7 +894,7 @@ int few_files(Worker& /*worker*/, const Arguments& /*arguments*/) {
                 fmt::format("{} connections are watched", watch.watched()));
         can_open(8);
     }
-    set_limit_of_files(kNoneMore, kNoneMore);
+    const Files rest = open_all_that_can_be();
     const ddprun::worker::PeerWatch watch(group, loss, limits);
     require(watch.watched() == 0, fmt::format("{} connections are watched", watch.watched()));
     say("right");
@@ -912,7 +923,9 @@ public:
 /// A loss that two threads find at once, and one that a thread finds again while it tells it.
 int lost_twice(Worker& /*worker*/, const Arguments& /*arguments*/) {
     using ddprun::worker::Loss;
-    const auto loss = std::make_shared<Loss>();
+    ddprun::worker::RuntimeLimits limits;
+    limits.abort_wait = std::chrono::hours(1);  // a busy machine takes seconds for the yields
+    const auto loss = std::make_shared<Loss>(limits);
     const auto future = c10::make_intrusive<Loss::Future>(c10::NoneType::get());
     bool is_told = false;
     loss->unless_lost(future)->addCallback([&](Loss::Future& /*done*/) {
