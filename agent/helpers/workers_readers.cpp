@@ -53,7 +53,7 @@ Result<std::pair<UniqueFd, UniqueFd>> open_pipe() {
     return std::pair{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-/// What shows it; see `ddpctl logs --help`, and of a node's own reader launcher/ctl/main.cpp.
+/// What shows it; launcher/ctl/verbs/node_logs.cpp reads the flags of a node's own reader.
 std::vector<std::string> command_of(const rdzv::ReadWorkers& message, std::string ddpctl,
                                     const std::string& run, const std::string& host) {
     std::vector<std::string> command{std::move(ddpctl)};

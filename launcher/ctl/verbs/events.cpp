@@ -38,7 +38,7 @@ Action declare_events(CLI::App& verb) {
     CLI::Option* const run = add_run(verb, options->run);
     verb.add_flag("-f,--follow", options->follows, "go on until the run is over");
     add_value(verb, "--from", "N", options->first, "from number N on; default: 1")
-        ->check(CLI::PositiveNumber);
+        ->check(at_least<std::uint64_t>(1));
     CLI::Option* const endpoint =
         add_endpoint(verb, options->connection, "the run on this machine");
     add_job(verb, options->connection.job, "of this job there; default: of the only one")
@@ -48,10 +48,9 @@ Action declare_events(CLI::App& verb) {
     add_tls(verb, options->connection);
     add_log_dir(verb, options->log_dir);
     verb.footer(R"(
-RUN is at work or over. With --rdzv-endpoint it is a job, of which the
-rendezvous tells what happened on all nodes: over HTTP to programs of its own
-machine and to those with its token, over HTTPS with --tls-ca. docs/events.md
-has the events.
+RUN is at work or over. With --rdzv-endpoint it is a job of that rendezvous,
+which shows what happened on all nodes, over HTTP or (--tls-ca) HTTPS. On other
+machines it asks for the token. docs/events.md has the events.
 
 examples:
   ddpctl events llama --follow | jq -c 'select(.event == "failure")'

@@ -88,20 +88,17 @@ std::string verb_text(const CLI::App& verb, const std::string& name) {
 
 using Names = std::vector<std::string_view>;
 
-/// "; did you mean --json?" if `typed` abbreviates some of `names`, or misspells one.
+/// " (did you mean --json?)" if `typed` abbreviates some of `names` or misspells one.
 std::string meant(std::string_view typed, const Names& names, std::string_view dashes) {
     Names near;
-    if (typed.size() > 1) {
-        std::copy_if(names.begin(), names.end(), std::back_inserter(near),
-                     [typed](std::string_view name) { return name.starts_with(typed); });
+    std::copy_if(names.begin(), names.end(), std::back_inserter(near),
+                 [typed](auto name) { return typed.size() > 1 && name.starts_with(typed); });
+    if (near.empty()) {
+        near = {nearest_name(typed, names)};
     }
-    const std::string_view nearest = nearest_name(typed, names);
-    if (near.empty() && !nearest.empty()) {
-        near = {nearest};
-    }
-    return near.empty() ? ""
-                        : fmt::format("; did you mean {}{}?", dashes,
-                                      fmt::join(near, fmt::format(" or {}", dashes)));
+    return near.front().empty() ? ""
+                                : fmt::format(" (did you mean {}{}?)", dashes,
+                                              fmt::join(near, fmt::format(" or {}", dashes)));
 }
 
 /// `flag`: "--follow=1", "-f".
@@ -163,7 +160,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     } else if (is_flag) {
         what = explain_flag(verbs, verb, typed);
     } else if (!typed.empty()) {
-        what = fmt::format("{} takes no {}", verb.get_name(), typed);
+        what = fmt::format("{}: unexpected argument {}", verb.get_name(), typed);
     }
     return fmt::format("{}; see ddpctl {} --help", what, verb.get_name());
 }

@@ -51,15 +51,15 @@ Action declare_logs(CLI::App& verb) {
     LogsQuestion& question = options->question;
     add_value(verb, "--rank", "R[,R]", question.ranks, "only these ranks; default: all")
         ->delimiter(',')
-        ->check(CLI::NonNegativeNumber);
+        ->check(at_least(0));
     CLI::Option* const follow =
         verb.add_flag("-f,--follow", question.follows, "go on until the run is over");
     add_value(verb, "-n,--lines", "N", question.last_lines, "begin with the last N of each log");
     add_value(verb, "--grep", "PATTERN", question.pattern,
               "only lines with this extended regular expression");
     add_value(verb, "--generation", "N", question.generation,
-              "of an earlier generation, as the report counts; default: the newest")
-        ->check(CLI::PositiveNumber)
+              "an earlier one, as the report counts; default: newest")
+        ->check(at_least<std::uint64_t>(1))
         ->excludes(follow);
     add_job(verb, options->connection.job, "the newest run of this job; default: of any");
     add_log_dir(verb, question.log_dir);
@@ -69,9 +69,8 @@ Action declare_logs(CLI::App& verb) {
     add_tokens(verb, options->connection, all);
     add_tls(verb, options->connection);
     verb.footer(R"(
-One rank is shown as it wrote, several in lines that begin with [rank], those of
---all with [rank host]. What workers wrote to stderr goes there, with --all to
-stdout.
+A single rank is shown as it wrote. Lines of several begin with [rank], lines of
+--all with [rank host]. stderr of workers goes to stderr, with --all to stdout.
 
 examples:
   ddpctl logs --rank 3 --generation 1 -n 50     # before the first restart

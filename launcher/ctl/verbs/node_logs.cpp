@@ -12,7 +12,7 @@ Action declare_node_logs(CLI::App& verb) {
     verb.add_option("--run", question->run)->required();
     verb.add_option("--host", question->host)->required();
     verb.add_option("--line-bytes", question->line_bytes_max);
-    verb.add_option("--rank", question->ranks)->check(CLI::NonNegativeNumber);
+    verb.add_option("--rank", question->ranks)->check(at_least(0));
     verb.add_flag("--follow", question->follows);
     verb.add_option("--lines", question->last_lines);
     verb.add_option("--grep", question->pattern);

@@ -116,16 +116,15 @@ int give_order(const OrderFlags& flags) {
 /// What the help of each says beside its summary.
 constexpr std::array<std::pair<OperatorAction, const char*>, 8> kNotes = {{
     {OperatorAction::Drain,
-     "Without a spare the others go on if they suffice. Its ddprun exits with 75.\n"
-     "Started again it joins again: quarantine keeps it out."},
+     "Without a spare the other nodes go on if they suffice. The node's ddprun exits\n"
+     "with 75. It joins again if it is started again: quarantine keeps it out."},
     {OperatorAction::Restart, "It uses up none of --max-restarts."},
     {OperatorAction::Hold, "Workers that run are left alone. A second hold sets the time anew."},
     {OperatorAction::Release, "Without NODE it ends a hold."},
     {OperatorAction::Quarantine,
-     "A running node's workers save first. If the others do not suffice, it stays."},
+     "If the others suffice, the workers of a running node save and go on without it."},
     {OperatorAction::Grow, "N is one of the sizes that --nnodes allows."},
-    {OperatorAction::Shrink,
-     "N is one of the sizes that --nnodes allows; surplus nodes wait as spares."},
+    {OperatorAction::Shrink, "N is one of the sizes that --nnodes allows."},
     {OperatorAction::Stop, "Every ddprun of the job exits with 98."},
 }};
 
@@ -147,9 +146,7 @@ Action declare_order(CLI::App& verb) {
         example += " gpu-07";
     }
     if (action == OperatorAction::Grow || action == OperatorAction::Shrink) {
-        verb.add_option("N", flags->nodes, "number of nodes")
-            ->required()
-            ->check(CLI::PositiveNumber);
+        verb.add_option("N", flags->nodes, "number of nodes")->required()->check(at_least(1));
         example += " 4";
     }
     if (action == OperatorAction::Hold || action == OperatorAction::Quarantine) {
@@ -160,9 +157,9 @@ Action declare_order(CLI::App& verb) {
             ->required(is_hold);
         example += " --for 1h";
     }
-    add_job(verb, flags->connection.job,
-            "whose; here also a name that jobs shows; default: $PET_RDZV_ID, else the only one "
-            "here");
+    add_job(
+        verb, flags->connection.job,
+        "the job, or here a run that jobs shows; default: $PET_RDZV_ID, else the only one here");
     add_endpoint(verb, flags->connection, "$PET_RDZV_ENDPOINT, else the job on this machine");
     add_operator_secret(verb, flags->connection);
     add_tls(verb, flags->connection);
@@ -170,9 +167,9 @@ Action declare_order(CLI::App& verb) {
     verb.add_flag("--json", flags->wants_json, "the answer as JSON");
     verb.footer(fmt::format(R"(
 {0}
-A rendezvous takes orders from those who hold the operators' secret; without one
-and without --rdzv-endpoint the job on this machine takes it. The job has an
-event `operator` of it, with who asked.
+A rendezvous takes orders from those who hold the operators' secret. Without a
+secret and --rdzv-endpoint the order goes to the job on this machine. Each order
+is an event `operator` of the job, with who asked.
 
 example:
   ddpctl {1}{2} --rdzv-endpoint head:29400 --rdzv-id llama \

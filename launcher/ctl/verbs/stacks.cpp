@@ -47,14 +47,14 @@ Action declare_stacks(CLI::App& verb) {
     CLI::Option* const rank =
         add_value(verb, "--rank", "R[,R]", options->ranks,
                   "only these ranks, and all that is known of each, unmerged");
-    rank->delimiter(',')->check(CLI::NonNegativeNumber);
+    rank->delimiter(',')->check(at_least(0));
     verb.add_flag("--all", options->wants_each, "of all ranks all that is known, unmerged")
         ->excludes(rank);
     add_log_dir(verb, options->log_dir);
     verb.footer(R"(
 Stacks are Python's (py-spy), else native ones (eu-stack, gdb), else what the
 kernel says of the threads. Equal stacks are shown once, with their ranks. No
-worker is ended; a debugger holds one while it reads it.
+worker is ended; a debugger holds a worker while it reads.
 
 examples:
   ddpctl stacks llama               # which rank waits where?

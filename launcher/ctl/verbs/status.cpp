@@ -136,11 +136,10 @@ Action declare_status(CLI::App& verb) {
     add_log_dir(verb, options->log_dir);
     verb.add_flag("--json", options->wants_json, "everything, as one line of JSON");
     verb.footer(R"(
-A rendezvous says of each job what it waits for, its nodes, what is left of its
-budgets and what happened last. RUN without --rdzv-endpoint is a run on this
-machine, whose ddprun says more: workers, steps, where the time went. That is
-also asked if no rendezvous answers and none was named. With --rdzv-endpoint RUN
-is a job.
+A rendezvous shows what each job waits for, its nodes, what is left of its
+budgets and what happened last. The ddprun of a run here shows workers, steps
+and where the time went. With --rdzv-endpoint RUN is a job of that rendezvous.
+If no rendezvous was named and none answers, the only run here is shown.
 
 examples:
   ddpctl status llama --rdzv-endpoint head:29400

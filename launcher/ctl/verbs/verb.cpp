@@ -55,9 +55,7 @@ int exit_code(const Result<void>& shown) {
 CLI::Option* add_endpoint(CLI::App& verb, ConnectionOptions& options,
                           const std::string& otherwise) {
     return add_value(verb, "--rdzv-endpoint", "LIST", options.endpoints,
-                     "HOST[:PORT] of the rendezvous; of several, with commas, the first that "
-                     "knows the job; default: " +
-                         otherwise);
+                     "HOST[:PORT],... of the rendezvous; default: " + otherwise);
 }
 
 CLI::Option* add_job(CLI::App& verb, std::string& job, const std::string& help) {
@@ -74,7 +72,7 @@ void add_node_secret(CLI::App& verb, ConnectionOptions& options) {
 
 void add_operator_secret(CLI::App& verb, ConnectionOptions& options) {
     add_value(verb, "--operator-secret-file", "FILE", options.operator_secret_file,
-              "as the rendezvous has it; default: $DDPRUN_OPERATOR_SECRET_FILE");
+              "default: $DDPRUN_OPERATOR_SECRET_FILE");
 }
 
 void add_tokens(CLI::App& verb, ConnectionOptions& options, CLI::Option* needed) {
@@ -89,7 +87,7 @@ void add_tokens(CLI::App& verb, ConnectionOptions& options, CLI::Option* needed)
 
 void add_tls(CLI::App& verb, ConnectionOptions& options) {
     add_value(verb, "--tls-ca", "FILE", options.tls.ca,
-              "speak TLS; this authority signed the rendezvous's certificate");
+              "speak TLS; this authority signed its certificate");
     add_value(verb, "--tls-cert", "FILE", options.tls.cert,
               "certificate for a rendezvous that has --tls-ca");
     add_value(verb, "--tls-key", "FILE", options.tls.key, "its private key");
@@ -104,7 +102,7 @@ CLI::Option* add_run(CLI::App& verb, std::string& run) {
 
 void add_log_dir(CLI::App& verb, std::string& log_dir) {
     add_value(verb, "--log-dir", "DIR", log_dir,
-              "as ddprun has it; default: $PET_LOG_DIR, else ${TMPDIR:-/tmp}/ddprun-<uid>");
+              "default: $PET_LOG_DIR, else $TMPDIR/ddprun-<uid>");
 }
 
 Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -40,6 +41,13 @@ CLI::Option* add_value(CLI::App& verb, const std::string& names, const std::stri
     const bool is_spelt_twice = names.starts_with("--") && other != names;
     return verb.add_option(is_spelt_twice ? names + "," + other : names, value, help)
         ->type_name(placeholder);
+}
+
+/// Refuses other values than whole numbers from `least` on. CLI::PositiveNumber names its bounds
+/// with 309 digits.
+template <typename Number>
+CLI::Range at_least(Number least) {
+    return CLI::Range(least, std::numeric_limits<Number>::max());
 }
 
 /// Which rendezvous and job a verb asks, and what it shows there. Empty: not given.
