@@ -82,6 +82,9 @@ struct Choice {
     std::string_view word;
     T meaning;
 };
+/// clang learned to deduce an aggregate's arguments only in version 17.
+template <typename T>
+Choice(const char*, T) -> Choice<T>;
 
 /// `choices` is a constexpr array of Choice.
 template <const auto& choices, auto... path>
