@@ -23,8 +23,9 @@ else()
                    "/metrics and its tests are LEFT OUT")
 endif()
 
-# Asio and Process are used header-only; the definitions must be the same everywhere.
+# Asio and Process are used header-only. All files get the definitions, whatever they link: with
+# others Asio's functions have other return types, and the linker takes either.
+add_compile_definitions(BOOST_ASIO_NO_DEPRECATED BOOST_PROCESS_V2_HEADER_ONLY
+                        BOOST_ASIO_DISABLE_VISIBILITY)
 add_library(ddprun_asio INTERFACE)
-target_compile_definitions(ddprun_asio INTERFACE BOOST_ASIO_NO_DEPRECATED
-                           BOOST_PROCESS_V2_HEADER_ONLY BOOST_ASIO_DISABLE_VISIBILITY)
 target_link_libraries(ddprun_asio INTERFACE Boost::headers Threads::Threads)
