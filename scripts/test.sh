@@ -123,15 +123,17 @@ if [ -x .venv/bin/torchrun ] && [ "$with_torch" = yes ]; then has_torch=yes; fi
 step "build: release" scripts/build.sh release
 export DDPRUN_SIM_SECONDS="${DDPRUN_SIM_SECONDS:-60}"
 suite "unit, scenario, sim, process" release -LE "cluster|full" --parallel 2
-# Two at a time: they wait most of the time, for leases and for PyTorch to be imported.
-suite "cluster: real daemons on loopback" release -L cluster --parallel 2
+# Three at a time: they wait most of the time, for leases and for PyTorch to be imported.
+suite "cluster: real daemons on loopback" release -L cluster --parallel 3
 
 # Leaks are found at exit, also in the small programs that tests start.
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}"
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
 export DDPRUN_SIM_SECONDS=10
 step "build: asan" scripts/build.sh asan
-suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster --parallel 2
+# A program takes five times as long to start here, and all kills were done above.
+DDPRUN_KILLS="${DDPRUN_KILLS:-40}" \
+    suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster --parallel 2
 
 step "build: fuzz" scripts/build.sh fuzz
 [ "$is_full" = no ] || export DDPRUN_FUZZ_SECONDS=${DDPRUN_FUZZ_SECONDS:-600}
