@@ -144,8 +144,10 @@ class State:
         if self.dlopen_flags != start.dlopen_flags:
             parts.append("dlopen={}".format(self.dlopen_flags))
         if self.program != start.program:
+            usual = _usual_program(start.program)
             parts.append("program=" + ":".join(
-                "" if one is None else os.fsencode(one).hex() for one in self.program))
+                "*" if one == its else "" if one is None else os.fsencode(one).hex()
+                for one, its in zip(self.program, usual)))
         return "|".join(parts)
 
     def set_text(self, text: str, hidden: frozenset[bytes]) -> None:
@@ -177,7 +179,9 @@ class State:
             elif what == "dlopen":
                 wanted.dlopen_flags = int(rest)
             elif what == "program":
-                wanted.program = (_from_hex(words[0]) or None, *map(_from_hex, words[1:]))
+                usual = _usual_program(self.program)
+                wanted.program = tuple(its if word == "*" else _from_hex(word) or None
+                                       for word, its in zip(words, usual))
             else:
                 raise ValueError(part)
         wanted.set(hidden)
@@ -190,6 +194,11 @@ def _program() -> tuple[Any, ...]:
     except (AttributeError, KeyError):
         file = None  # The program has put something else there.
     return (file, *sys.argv[:1])
+
+
+def _usual_program(start: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What Python makes of it for a script: its absolute path, and its name as it was given."""
+    return (os.path.join(os.getcwd(), *start[1:]), *start[1:])
 
 
 def has_variables(text: str) -> bool:
