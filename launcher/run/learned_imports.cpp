@@ -22,7 +22,7 @@ namespace ddprun::launcher {
 namespace {
 
 /// The first line, without its end.
-constexpr std::string_view kHeader = "ddprun imports 2";
+constexpr std::string_view kHeader = "ddprun imports 3";
 
 std::string file_of(const LearnedImportsPlaces& places, const Limits& limits) {
     const std::string cache = places.cache.starts_with('/')  ? places.cache

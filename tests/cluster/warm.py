@@ -30,14 +30,14 @@ BIN = ""
 MODULE = """
 import _thread, os, sys
 is_rehearsal = hasattr(_thread.start_new_thread, "__func__")
-if not is_rehearsal and not hasattr(sys.modules["__main__"], "__file__"):
+if not is_rehearsal and not hasattr(sys.modules["__main__"], "is_warm"):
     with open(os.environ["TOLD"], "w") as told:
         told.write(f"{os.getpid()}\\n")
 """
 
 BEFOREHAND = """
 import sys
-IS_BEFOREHAND = not hasattr(sys.modules["__main__"], "__file__")
+IS_BEFOREHAND = not hasattr(sys.modules["__main__"], "is_warm")
 """
 
 WORKER = """

@@ -39,6 +39,31 @@ INSTALLED = {
     "lends": RECORDS + "def lend():\n    return 'as installed'\n",
     "borrows": RECORDS + "from lends import lend\nLENT = lend()\n",
     "changes": RECORDS + "import lends\nlends.lend = lambda: 'as changed'\n",
+    "shims": RECORDS + "import lends\nHAS = [hasattr(lends, one) for one in ('lend', 'give')]\n",
+    "adds": RECORDS + "import lends\nlends.give = len\ndel lends.lend\n",
+    "bundle/__init__": RECORDS + "def __getattr__(name):\n    if name != 'Lazy':\n"
+                        "        raise AttributeError(name)\n"
+                        "    from bundle.part import Lazy\n"
+                        "    globals()['Lazy'] = Lazy\n    return Lazy\n",
+    "bundle/part": "class Lazy:\n    pass\n",
+    "stands_in": RECORDS + "import lends, types\nnew = types.ModuleType('lends')\n"
+                 "new.__dict__.update(lends.__dict__, OLD=lends)\nsys.modules['lends'] = new\n"
+                 "sys.modules.pop('gamma', None)\n",
+    "torch/__init__": RECORDS + "from torch import _C\ndef get_default_dtype():\n    pass\n",
+    "torch/_C": "precision, grad = 'highest', True\n"
+                "def _get_float32_matmul_precision():\n    return precision\n"
+                "def is_grad_enabled():\n    return grad\ndef is_inference_mode_enabled():\n"
+                "    return False\n",
+    "tunes": RECORDS + "import torch\ntorch._C.precision = 'high'\n",
+    "computes": RECORDS + "import torch\nGRAD = torch._C.is_grad_enabled()\n",
+    "looks": RECORDS + "import __main__, sys\nframe = sys._getframe(1)\n"
+             "while 'importlib' in frame.f_code.co_filename:\n    frame = frame.f_back\n"
+             "FOUND = [__main__.__file__, sys.argv[0], frame.f_code.co_filename,\n"
+             "         frame.f_globals is __main__.__dict__]\n",
+    "warns_user": RECORDS + "import warnings\n"
+                  "warnings.warn('it is old', DeprecationWarning, stacklevel=2)\n",
+    "divides": RECORDS + "from decimal import Decimal, localcontext\n"
+               "with localcontext():\n    THIRD = str(Decimal(1) / 3)\n",
     "asks": RECORDS + "try:\n    import stub\n    HAS = True\nexcept ImportError:\n"
             "    HAS = False\n",
     "old": RECORDS + "import warnings\nwarnings.filterwarnings('ignore', 'of old')\ntry:\n"
@@ -102,6 +127,40 @@ PROGRAMS = {
                                 "SAID = borrows.LENT", "lends", "lends.lend"),
     "what an import changes in another": ("import lends\nSAID = [lends.lend()]\nimport changes\n"
                                           "SAID.append(lends.lend())", "lends changes", ""),
+    "a new function of a library": (
+        "import lends\nlends.give = lends.lend\nimport shims\nSAID = shims.HAS", "lends",
+        "lends.give"),
+    "a function of a library less": ("import lends\ndel lends.lend\nimport shims\n"
+                                     "SAID = shims.HAS", "lends", "lends.lend"),
+    "what an import adds and removes": ("import lends\nSAID = [dir(lends)]\nimport adds\n"
+                                        "SAID.append(dir(lends))", "lends adds", ""),
+    "what a lazy library loads": ("import bundle\nbundle.Lazy\nimport alpha", "alpha", ""),
+    "a shim of a lazy library": ("import bundle\nbundle.float = float\nimport alpha", "",
+                                 "bundle.float"),
+    "what an import puts into the place of another": (
+        "import lends\nOLD = lends\nimport stands_in\nimport lends, sys\n"
+        "SAID = [lends is OLD, hasattr(lends, 'OLD'), 'gamma' in sys.modules]", "lends stands_in",
+        ""),
+    "what an import takes out": (
+        "import gamma\nOLD = gamma\nimport stands_in, sys\n"
+        "SAID = ['gamma' in sys.modules]\nimport gamma\nSAID.append(gamma is OLD)\nimport alpha",
+        "gamma", "it takes gamma out of sys.modules"),
+    "who tunes torch": ("import torch, alpha, tunes, beta\nSAID = torch._C.precision", "alpha",
+                        "it changes torch's float32_matmul_precision"),
+    "a program that tunes torch": ("import torch\ntorch._C.precision = 'medium'\nimport alpha\n"
+                                   "SAID = torch._C.precision", "alpha", ""),
+    "two who tune torch": ("import torch\ntorch._C.precision = 'medium'\nimport tunes, alpha\n"
+                           "SAID = torch._C.precision", "",
+                           "it changes torch's float32_matmul_precision"),
+    "no gradients": ("import torch\ntorch._C.grad = False\nimport computes\nSAID = computes.GRAD",
+                     "", "torch's grad mode"),
+    "who looks for the program": ("import looks\nSAID = looks.FOUND", "looks", ""),
+    "who would warn the program": ("import warnings\nwarnings.simplefilter('ignore')\n"
+                                   "import warns_user, alpha", "warns_user alpha", ""),
+    "decimals": ("import contextvars, decimal\ndecimal.getcontext().prec = 50\nimport divides\n"
+                 "SAID = divides.THIRD", "", "decimal.getcontext()"),
+    "decimals as ever": ("import contextvars, decimal, divides\ndecimal.DefaultContext.prec = 5\n"
+                         "SAID = [divides.THIRD, str(decimal.Decimal(1) / 3)]", "divides", ""),
     "a stub": ("import sys, types\nsys.modules['stub'] = types.ModuleType('stub')\n"
                "import asks\nSAID = asks.HAS", "", "sys.modules['stub']"),
     "filters for one import": ("import warnings\nwith warnings.catch_warnings():\n"
@@ -165,7 +224,9 @@ class SameImports(WithEnvironment):
         super().setUpClass()
         cls.of_python = ("built-in", "frozen", os.path.dirname(os.__file__))
         for name, text in INSTALLED.items():
-            cls.write(os.path.join(cls.packages, name + ".py"), text)
+            path = os.path.join(cls.packages, name + ".py")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            cls.write(path, text)
         for name, text in OWN.items():
             path = os.path.join(cls.folder, name + ".py")
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -252,6 +313,11 @@ class SameImports(WithEnvironment):
         self.write(os.path.join(self.folder, "own_package", "processes.py"),
                    "import multiprocessing, alpha, ending\n")
         self.compare("alpha", "", "-m", "own_package.processes")
+
+    def test_a_module_of_a_package_whose_file_a_library_looks_for(self):
+        self.write(os.path.join(self.folder, "own_package", "found.py"),
+                   "import looks\nSAID = looks.FOUND\nimport ending\n")
+        self.compare("looks", "", "-m", "own_package.found")
 
     def begin_anew(self, program, changed):
         """The standby of a worker of rank 0 takes the place of rank 5."""

@@ -73,8 +73,7 @@ if __name__ == "__main__":
 """
 
 MODULES = {
-    "quiet_module": "import sys\nVALUE = 1\n"
-                    "IS_BEFOREHAND = not hasattr(sys.modules['__main__'], '__file__')",
+    "quiet_module": "import os\nVALUE = 1\nIS_BEFOREHAND = type(os.environ._data) is not dict",
     "asks_module": "import os\nRANK = os.environ.get('RANK', '0')",
     "asks_whether": "import os\nHAS = 'WORLD_SIZE' in os.environ",
     "thread_module": "import threading\nthreading.Thread(target=threading.Event().wait, "
@@ -84,7 +83,12 @@ MODULES = {
     "broken_module": "raise ImportError('no such device')",
     "shadowing_module": "import own_module",
     "own_module": "PLACE = 'site-packages'",
-    "copies_module": "import os\nCOPY = dict(os.environ)\nassert 'RANK' not in COPY",
+    "copies_module": "import os\nassert 'RANK' not in dict(os.environ)",
+    "keeps_module": "import os\nLOWER = {key.lower(): os.environ[key] for key in os.environ}",
+    "keeps_within": "import os, types\nOS = os.environ\nKEPT = types.SimpleNamespace(\n"
+                    "    all=os.environb.copy())",
+    "warns_module": "import warnings\n"
+                    "warnings.warn('it is old', DeprecationWarning, stacklevel=2)",
     "lazy_module": "import json\ndef run():\n    import quiet_module",
     "imports_own": "import sys\nsys.path.insert(0, 'elsewhere')\nimport elsewhere_module",
     "joins_module": "import threading\nTHREAD = threading.Thread(target=int)\n"
@@ -92,6 +96,7 @@ MODULES = {
     "sends_module": "import socket\nwith socket.socket(socket.AF_UNIX) as one:\n"
                     "    try:\n        one.connect('nobody')\n    except OSError:\n        pass",
     "writes_module": "with open('was_written', 'a') as file:\n    file.write('once')",
+    "reads_module": "with open('settings.json') as file:\n    SETTINGS = file.read()",
     "runs_module": "import subprocess\nsubprocess.run(['true'])",
     "removes_module": "import os\nos.unlink('was_written')",
     "forks_module": "import os\nREAD, WRITE = os.pipe()\nif os.fork() == 0:\n"
@@ -274,11 +279,27 @@ class Threads(WithEnvironment):
                           {"OMP_NUM_THREADS": "2,3"}, {"OMP_NUM_THREADS": "none"},
                           {"OMP_NUM_THREADS": "9999"},
                           {"OMP_NUM_THREADS": "1", "GOTO_NUM_THREADS": "2"},
+                          {"GOTO_NUM_THREADS": "2", "OPENBLAS_DEFAULT_NUM_THREADS": "1"},
+                          {"OPENBLAS_NUM_THREADS": "2", "OPENBLAS_DEFAULT_NUM_THREADS": "1"},
                           {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"},
                           {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "2"}):
             with self.subTest(**variables):
                 cold, warm = self.cold_and_warm(**variables)
                 self.assertEqual(warm, cold)
+
+
+    def test_an_import_that_sets_how_many_is_unfit(self):
+        for name, text in (
+                ("sets_before", "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport numpy"),
+                ("sets_after", "import numpy, os\nos.environ['OMP_NUM_THREADS'] = '1'")):
+            self.write(os.path.join(self.packages, name + ".py"), text)
+            standby = Standby(self, "multiplies.py")
+            self.assertEqual(standby.says(), ["here"])
+            standby.order(name)
+            self.assertEqual(standby.says(), ["imports", name])
+            self.assertEqual(standby.says(), [
+                "unfit", name, "it sets OMP_NUM_THREADS, by which OpenBLAS starts its threads"])
+            self.assertEqual(standby.end(), (0, ""))
 
 
 class Guesses(WithEnvironment):
@@ -306,13 +327,13 @@ class Guesses(WithEnvironment):
         standby = Standby(self, "shows.py", *names)
         self.assertEqual(standby.says(), ["here"])
         # As a worker tells it, which finds its own folder in sys.path.
-        first = f"{names[0]} - path={os.fsencode(self.folder).hex()}:*"
+        first = "{} - path={}:*|program=*:*".format(names[0], os.fsencode(self.folder).hex())
         standby.order(first, *names[1:], how="guess")
         imported, said = [], standby.says()
         while said[0] == "imports":
             imported, said = [*imported, said[1]], standby.says()
         if said[0] != "ready":
-            self.assertEqual(standby.end(), (0, ""))
+            self.assertEqual(standby.end()[0], 0)
             return imported, said
         written, last = standby.release(PLACE)
         self.assertEqual(last, ["gone"])
@@ -332,6 +353,7 @@ class Guesses(WithEnvironment):
 
     def test_what_must_wait_stops_it(self):
         for name, why in (("thread_module", "it starts 1 thread"),
+                          ("warns_module", "it warns: it is old"),
                           ("imports_own", "it imports elsewhere_module, which is not in "
                                           "site-packages")):
             self.assertEqual(self.imports("quiet_module", name, "sets_module"), (
@@ -383,6 +405,27 @@ class Tells(WithEnvironment):
                               start_new_session=True, env=self.variables)
         self.maxDiff = None
         self.assertEqual(json.loads(written), json.loads(cold.stdout))
+
+    def test_tracebacks_and_finders_are_those_of_a_worker_that_tells_nothing(self):
+        self.write(os.path.join(self.folder, "raises_module.py"), "1 / 0\n")
+        program = ("import importlib, sys, traceback\n"
+                   "class Finder:\n"
+                   "    @classmethod\n"
+                   "    def find_spec(cls, name, *_):\n"
+                   "        print('asked for', name)\n"
+                   "sys.meta_path.insert(0, Finder)\n"
+                   "for name in ('raises_module', 'missing_module', 'sets_module'):\n"
+                   "    try:\n        importlib.import_module(name)\n"
+                   "    except Exception:\n        print(traceback.format_exc())\n"
+                   "print('sets_module' in sys.modules)\n")
+        names, written = self.told(program)
+        cold = subprocess.run([self.python, "imports.py"], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL,
+                              start_new_session=True, env=self.variables)
+        self.assertEqual(written, cold.stdout)
+        self.assertIn("File \"<frozen importlib._bootstrap>\"", written)
+        self.assertTrue(written.endswith("True\n"), written)
+        self.assertIn("stops", names)
 
     def test_nobody_who_hears_it_is_no_matter(self):
         self.write(os.path.join(self.folder, "leaves.py"), "import json\nprint('done')\n")
@@ -452,6 +495,22 @@ class Waits(WithEnvironment):
         standby.end()
         os.unlink(os.path.join(self.folder, "has_run"))
 
+    def test_a_traceback_has_no_line_of_ddprun(self):
+        self.write(os.path.join(self.folder, "raises.py"),
+                   "import importlib, quiet_module\n"
+                   "importlib.import_module('raises_module')\n")
+        self.write(os.path.join(self.folder, "raises_module.py"), "1 / 0\n")
+        cold = subprocess.run([self.python, "raises.py"], cwd=self.folder, capture_output=True,
+                              text=True, env=self.variables)
+        standby = Standby(self, "raises.py")
+        self.assertEqual(standby.says(), ["here"])
+        standby.order("quiet_module", "sets_module")  # The last one stays hidden.
+        for name in ("quiet_module", "sets_module"):
+            self.assertEqual(standby.says(), ["imports", name])
+        standby.says_ready()
+        self.assertEqual(standby.release(PLACE), (cold.stderr, ["gone"]))
+        self.assertEqual(standby.end(), (1, ""))
+
     def test_a_file_that_has_changed(self):
         path = os.path.join(self.packages, "edited_module.py")
         self.write(path, "VALUE = 1")
@@ -479,12 +538,39 @@ class Waits(WithEnvironment):
         self.assertEqual(standby.end(), (0, ""))
         self.assertFalse(self.has_run())
 
+    def test_a_module_that_was_not_there(self):
+        later = os.path.join(self.folder, "later")
+        self.addCleanup(setattr, self, "variables", self.variables)
+        self.variables = {**self.variables, "PYTHONPATH": later}
+        self.addCleanup(os.rmdir, later)
+        optional = os.path.join(self.packages, "optional_module.py")
+        own = os.path.join(self.folder, "optional_module.py")
+        self.addCleanup(os.unlink, optional)
+        self.addCleanup(os.unlink, own)
+        folder = os.fsencode(self.folder).hex()
+        for make, changed in ((lambda: self.write(optional, ""), self.packages),
+                              (lambda: self.write(own, ""), self.folder + "/"),
+                              (lambda: os.mkdir(later), later)):
+            standby = Standby(self, "leaves.py")
+            self.assertEqual(standby.says(), ["here"])
+            standby.order(f"quiet_module - path={folder}:*", how="guess")
+            self.assertEqual(standby.says(), ["imports", "quiet_module"])
+            standby.says_ready()
+            self.write(os.path.join(self.folder, "written.txt"), "by the program")
+            os.makedirs(os.path.join(self.folder, "checkpoints"), exist_ok=True)
+            make()
+            self.assertEqual(standby.release(PLACE), ("", ["unfit", changed, "has changed"]))
+            self.assertEqual(standby.end(), (0, ""))
+        self.assertFalse(self.has_run())
+
     def test_modules_that_must_wait_for_the_place(self):
         self.write(os.path.join(self.folder, "own_module.py"), "PLACE = 'beside the program'")
         self.addCleanup(os.unlink, os.path.join(self.folder, "own_module.py"))
         for name, why in (
                 ("asks_module", "it asks for RANK"),
                 ("asks_whether", "it asks for WORLD_SIZE"),
+                ("keeps_module", "it keeps a copy of the environment in keeps_module.LOWER"),
+                ("keeps_within", "it keeps a copy of the environment in keeps_within.KEPT"),
                 ("thread_module", "it starts 1 thread"),
                 ("socket_module", "it opens a socket"),
                 ("file_module", "it opens /.* for writing"),
@@ -552,6 +638,13 @@ class Rehearsals(WithEnvironment):
                 self.assertRegex(said[2], why)
         self.assertFalse(os.path.exists(os.path.join(self.folder, "was_written")))
 
+    def test_a_module_that_reads_a_file_beside_the_program_is_unfit(self):
+        path = os.path.join(self.folder, "settings.json")
+        self.write(path, "{}")
+        self.addCleanup(os.unlink, path)
+        self.assertEqual(self.rehearse("quiet_module", "reads_module"), [
+            "unfit", "reads_module", "it reads settings.json, which may change"])
+
     def test_what_was_learned_is_kept_for_later_runs(self):
         folder = os.path.join(self.folder, "cache", "ddprun", "imports")
         path = os.path.join(folder, "0123")
@@ -559,7 +652,7 @@ class Rehearsals(WithEnvironment):
         for names in (["json"], ["json.decoder", "sets_module", "beside_it"]):
             self.assertEqual(self.rehearse(*names, how="learned", first=first)[0], "fit")
             with open(path, encoding="utf-8") as file:
-                self.assertEqual(file.read().split("\n"), ["ddprun imports 2", *names, ""])
+                self.assertEqual(file.read().split("\n"), ["ddprun imports 3", *names, ""])
         self.assertEqual([os.stat(one).st_mode & 0o777 for one in (path, folder)], [0o600, 0o700])
         others = [f"{number:04x}" for number in range(70)]
         for age, name in enumerate([*others, "theirs", "0123.0a"]):
@@ -569,7 +662,7 @@ class Rehearsals(WithEnvironment):
         self.assertEqual(sorted(os.listdir(folder)),
                          sorted(["0123", "0123.0a", "theirs", *others[7:]]))
         with open(path, encoding="utf-8") as file:
-            self.assertEqual(file.read(), "ddprun imports 2\njson\n")
+            self.assertEqual(file.read(), "ddprun imports 3\njson\n")
 
     def test_nothing_is_kept_in_a_folder_that_others_may_write_to(self):
         folder = os.path.join(self.folder, "shared", "imports")
@@ -590,7 +683,7 @@ class Rehearsals(WithEnvironment):
                                  first=[f"keep {path}"])
             self.assertEqual(said[:2], ["unfit", name])
             with open(path, encoding="utf-8") as file:
-                self.assertEqual(file.read(), "ddprun imports 2\njson\n")
+                self.assertEqual(file.read(), "ddprun imports 3\njson\n")
 
     def test_what_was_learned_before_or_cannot_be_written_is_not_kept(self):
         path = os.path.join(self.folder, "never", "kept")

@@ -49,7 +49,7 @@ TEST_CASE("what was learned is found by the program's content and interpreter") 
     const Place place;
     CHECK(place.read().modules.empty());
     CHECK(place.read().problem.empty());
-    const std::string file = place.keep("ddprun imports 2\ntorch\ntorch._dynamo\n");
+    const std::string file = place.keep("ddprun imports 3\ntorch\ntorch._dynamo\n");
     CHECK(file.starts_with(place.dir / "cache/ddprun/imports/"));
     const std::vector<std::string> two{"torch", "torch._dynamo"};
     CHECK(place.read().modules == two);
@@ -78,17 +78,17 @@ TEST_CASE("nothing is kept of a program that nobody can tell, or without a folde
 TEST_CASE("a file that is not fit is named and not used") {
     const Place place;
     for (const std::string text :
-         {"", "torch\n", "ddprun imports 1\ntorch\n", "ddprun imports 2\ntorch",
-          "ddprun imports 2\ntorch\nimport os; os.system('ls')\n", "ddprun imports 2\n\n"}) {
+         {"", "torch\n", "ddprun imports 1\ntorch\n", "ddprun imports 3\ntorch",
+          "ddprun imports 3\ntorch\nimport os; os.system('ls')\n", "ddprun imports 2\n\n"}) {
         const std::string file = place.keep(text);
         CAPTURE(text);
         CHECK(place.read().modules.empty());
         CHECK(place.read().problem.empty() == text.empty());
     }
     const std::string file = place.keep(
-        "ddprun imports 2\n" + std::string(Limits{}.standby_imports_bytes_max, 'x') + "\n");
+        "ddprun imports 3\n" + std::string(Limits{}.standby_imports_bytes_max, 'x') + "\n");
     CHECK(place.read().problem.find("bytes, at most") != std::string::npos);
-    CHECK(place.keep("ddprun imports 2\ntorch\n") == file);
+    CHECK(place.keep("ddprun imports 3\ntorch\n") == file);
     REQUIRE(chmod(file.c_str(), 0620) == 0);
     CHECK(place.read().problem ==
           "--warm: " + file +

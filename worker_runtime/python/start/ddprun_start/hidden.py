@@ -15,9 +15,9 @@ import _imp
 import _signal
 from _io import open as io_open
 
-from ddprun_start.imports import is_by_library, leave_out_of_tracebacks
-from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State, changed_numbers,
-                                drawn_numbers, has_children, spec_of)
+from ddprun_start.imports import is_by_library, leave_out_of_traceback, look_like_importlib
+from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State,
+                                changed_numbers, drawn_numbers, has_children, put, spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,13 +34,17 @@ class Group:
         self.is_chosen = is_chosen
         self.before = State(hidden)
         self.drawn: set[str] = set()  # from these generators of random numbers
-        self.modules = dict.fromkeys(sys.modules)
+        self.modules = dict(sys.modules)
         self.finders = dict.fromkeys(sys.path_importer_cache)
 
     def hold(self, hidden: frozenset[bytes], of_others: Modules,
-             when_given: Callable[[], None]) -> None:
+             when_given: Callable[[], None] | None) -> None:
         """After the import. `of_others`: as it was before."""
         self.after = State(hidden)
+        # Of an earlier import: name, what was there and what is there instead.
+        self.exchanged = [(name, was, sys.modules[name]) for name, was in self.modules.items()
+                          if name in sys.modules and sys.modules[name] is not was]
+        self.taken_out = [name for name in self.modules if name not in sys.modules]
         self.modules = {name: module for name, module in sys.modules.items()
                         if name not in self.modules}
         self.finders = {path: finder for path, finder in sys.path_importer_cache.items()
@@ -65,23 +69,28 @@ class Group:
     def hide(self) -> None:
         for name in self.modules:
             sys.modules.pop(name, None)
+        for name, was, _ in self.exchanged:
+            sys.modules[name] = was
         for path in self.finders:
             sys.path_importer_cache.pop(path, None)
         for parent, child, _ in self.children:
             delattr(parent, child)
         for module, name, was, _ in self.replaced:
-            setattr(module, name, was)
+            put(module.__dict__, name, was)
 
     def give(self) -> None:
         for name, module in self.modules.items():
             sys.modules.setdefault(name, module)
+        for name, _, instead in self.exchanged:
+            sys.modules[name] = instead
         for path, finder in self.finders.items():
             sys.path_importer_cache.setdefault(path, finder)
         for parent, child, module in self.children:
             setattr(parent, child, module)
         for module, name, _, instead in self.replaced:
-            setattr(module, name, instead)
-        self.when_given()
+            put(module.__dict__, name, instead)
+        if self.when_given is not None:
+            self.when_given()
 
 
 class HiddenModules:
@@ -125,11 +134,15 @@ class HiddenModules:
             _frozen_importlib._find_and_load = self.stand_in
 
     def _find_and_load(self, name: str, import_: Any) -> Any:
-        if name in self.position:
-            self._give(name)
-            if name in sys.modules:
-                return sys.modules[name]
-        return self.find_and_load(name, import_)
+        try:
+            if name in self.position:
+                self._give(name)
+                if name in sys.modules:
+                    return sys.modules[name]
+            return self.find_and_load(name, import_)
+        except BaseException as error:
+            leave_out_of_traceback(error)
+            raise
 
     def _give(self, name: str) -> None:
         _imp.acquire_lock()
@@ -274,4 +287,4 @@ class _Begun:
         os.execvpe(self.command[0], self.command, self.environment)
 
 
-leave_out_of_tracebacks(HiddenModules._find_and_load)
+look_like_importlib(HiddenModules._find_and_load)

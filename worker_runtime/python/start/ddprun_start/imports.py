@@ -86,20 +86,30 @@ class Learner:
         self.path = ""
 
     def _find_and_load(self, name: str, import_: Any) -> Any:
-        if (self.within or not self.path or getpid() != self.pid or
-                _thread.get_ident() != self.thread):
-            return self.find_and_load(name, import_)
-        if name == "usercustomize" and "usercustomize" not in sys.modules:
-            try:
+        try:
+            if (self.within or not self.path or getpid() != self.pid or
+                    _thread.get_ident() != self.thread):
                 return self.find_and_load(name, import_)
-            finally:
-                self._start()
-        return self._look_and_load(name, import_)
+            if name == "usercustomize" and "usercustomize" not in sys.modules:
+                try:
+                    return self.find_and_load(name, import_)
+                finally:
+                    self._start()
+            return self._look_and_load(name, import_)
+        except BaseException as error:
+            leave_out_of_traceback(error)
+            raise
 
     def _look_and_load(self, name: str, import_: Any) -> Any:
         """Imports, and tells it if it is installed. Its own failures end the telling alone."""
         # Of a part of a program's package it would be the whole import that is looked at.
         top = name.partition(".")[0]
+        if top not in sys.modules and not self._knows_finders():
+            # The program's finder is asked once, as in a worker that tells nothing.
+            module = self.find_and_load(name, import_)
+            if is_of(spec_of(sys.modules.get(top)), self.installed):
+                self.end("{} the program has changed sys.meta_path".format(name))
+            return module
         try:
             spec = _frozen_importlib._find_spec(top, None) if top not in sys.modules else (
                 spec_of(sys.modules[top]))
@@ -134,6 +144,9 @@ class Learner:
             except Exception as error:
                 self.end("{} {}".format(name, type(error).__name__))
         return module
+
+    def _knows_finders(self) -> bool:
+        return {id(one) for one in sys.meta_path} <= {id(one) for one in self.last.finders}
 
     def _write(self, line: str) -> None:
         text = line.encode("utf-8", "replace").replace(b"\n", b" ") + b"\n"
@@ -277,11 +290,24 @@ def installed_folders() -> tuple[str, ...]:
         ["built-in", "frozen", *folders, *(os.path.realpath(one) + os.sep for one in folders)]))
 
 
-def leave_out_of_tracebacks(function: Any) -> None:
-    """As importlib's own functions are, also of what counts as levels of a warning's stack."""
+def look_like_importlib(function: Any) -> None:
+    """importlib's frames count neither as levels of a warning's stack nor in most tracebacks."""
     function.__code__ = function.__code__.replace(
         co_filename=_frozen_importlib._find_and_load.__code__.co_filename)
+    _CODES.add(function.__code__)
 
 
-leave_out_of_tracebacks(Learner._find_and_load)
-leave_out_of_tracebacks(Learner._look_and_load)
+def leave_out_of_traceback(error: BaseException) -> None:
+    """Takes the frames of ddprun's functions off the top of the traceback.
+
+    importlib.import_module() shows importlib's frames. Before Python 3.11 `raise` puts them back.
+    """
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code in _CODES:
+        entry = entry.tb_next
+    error.__traceback__ = entry
+
+
+_CODES: set[Any] = set()
+look_like_importlib(Learner._find_and_load)
+look_like_importlib(Learner._look_and_load)

@@ -1,9 +1,9 @@
 """OpenBLAS starts its threads when the worker has its place, not while numpy is imported.
 
 OpenBLAS, which numpy and scipy bring, makes a pool of threads when it is loaded: as many as
-OPENBLAS_NUM_THREADS, GOTO_NUM_THREADS or OMP_NUM_THREADS says, at most one per CPU. A standby must
-have one thread only. So it tells OpenBLAS to make none, and in the worker asks for as many as a
-cold one has: openblas_set_num_threads(), https://github.com/OpenMathLib/OpenBLAS.
+the first of VARIABLES says that names a number, at most one per CPU. A standby must have one thread
+only. So it tells OpenBLAS to make none, and in the worker asks for as many as a cold one has:
+openblas_set_num_threads(), https://github.com/OpenMathLib/OpenBLAS.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _VARIABLE = "OPENBLAS_NUM_THREADS"
+VARIABLES = (_VARIABLE, "OPENBLAS_DEFAULT_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 # What the builds of distributions and of numpy's and scipy's wheels call them.
 _NAMES = tuple((f"{prefix}openblas_get_num_procs{suffix}",
                 f"{prefix}openblas_set_num_threads{suffix}")
@@ -36,14 +37,15 @@ def end_hold() -> None:
         os.unsetenv(_VARIABLE)
 
 
-def starter(libraries: set[str]) -> Callable[[], None]:
+def starter(libraries: set[str]) -> Callable[[], None] | None:
     """Of these libraries, which are mapped: what starts the threads of an OpenBLAS among them.
+    None: there is none.
 
     As many as it would have started by itself, in the environment at the time of the call.
     """
     paths = {path for path in libraries if "openblas" in path}
     if not paths:
-        return lambda: None
+        return None
     had_ctypes = "_ctypes" in sys.modules
     try:
         found = _functions(paths)
@@ -87,7 +89,7 @@ def _functions(paths: set[str]) -> list[tuple[Any, Any]]:
 
 
 def _wanted(procs: int) -> int:
-    for variable in (_VARIABLE, "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
+    for variable in VARIABLES:
         digits = ""
         for character in os.environ.get(variable, "").lstrip():
             if not ("0" <= character <= "9"):

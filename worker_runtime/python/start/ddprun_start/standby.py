@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 _VARIABLE = "DDPRUN_STANDBY"
 _MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
 _KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
-_KEPT_HEADER = "ddprun imports 2"
+_KEPT_HEADER = "ddprun imports 3"
 _KEPT_FILES_MAX = 64  # of as many programs; the oldest go
 _CHECKED_S = 1.0  # what was looked at is not looked at again for so long
+_COPIED_MIN = 4  # variables; what has fewer may have the same names by chance
+_PLAIN = frozenset((type(lambda: None), type, type(sys), type(len), str, int, float, bool,
+                    type(None)))  # types of what holds no dictionary of its own
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 # What a rehearsal ends before, by Python's audit events; of threads there is none.
 _DEEDS = {
@@ -70,6 +73,7 @@ class _Guard:
         self.agent = agent
         self.lines = lines
         self.module = ""  # whose import it is; empty: nothing is judged
+        self.folders = {os.getcwd(), _program_folder()}
 
     def begin(self) -> None:
         sys.addaudithook(self)
@@ -90,15 +94,25 @@ class _Guard:
         _keep(self.lines, before=name)
         _end(self.agent, "unfit", name, deed)
 
+    def is_beside_program(self, path: Any) -> bool:
+        if not isinstance(path, (str, bytes)):
+            return False
+        return os.path.dirname(os.path.abspath(os.fsdecode(path))) in self.folders and (
+            os.path.isfile(path))
+
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.module or event != "open" and event not in _DEEDS:
             return
         if event == "open":
             path, flags = args[0], args[-1]
-            if not isinstance(flags, int) or path == os.devnull or not flags & (
-                    os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            if not isinstance(flags, int) or path == os.devnull:
                 return
-            deed = f"it opens {path} for writing"
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                deed = f"it opens {path} for writing"
+            elif self.is_beside_program(path):
+                deed = f"it reads {os.fsdecode(path)}, which may change"
+            else:
+                return
         else:
             deed = _DEEDS[event].format(*args)
         code = sys._getframe(1).f_code
@@ -173,11 +187,9 @@ def _wait() -> Exception | None:
     if rehearsal is not None:
         _keep(order_lines)
         _end(agent, "fit", _memory_kib())
-    files_before = _used_files()
-    for path in files_before:
-        if os.path.exists(path) and os.stat(path).st_ctime_ns > begun_ns:
-            # Nobody knows which of the two was imported.
-            _end(agent, "unfit", path, "has changed")
+    files_before = _files_as_imported(agent, begun_ns)
+    for folder in _searched([start, *(group.before for group in groups)], of_others.installed):
+        files_before[folder] = _fingerprint(folder)
     hidden.hide(groups, of_others)
     # Else the first allocations of the program have all that was imported looked at.
     gc.collect()
@@ -205,6 +217,16 @@ def _wait() -> Exception | None:
     life.hold()
     hidden.program_begins(cold)
     return failure
+
+
+def _files_as_imported(agent: _Agent, begun_ns: int) -> dict[str, Any]:
+    """What is looked at again when a place comes. Ends where a file is newer than the imports."""
+    files = _used_files()
+    for path in files:
+        if os.path.isfile(path) and os.stat(path).st_ctime_ns > begun_ns:
+            # Nobody knows which of the two was imported.
+            _end(agent, "unfit", path, "has changed")
+    return files
 
 
 def _await_place(agent: _Agent, files_before: dict[str, Any], space: int) -> tuple[bytes, Any]:
@@ -286,7 +308,7 @@ def _keep_in(folder: int, name: str, text: bytes) -> None:
         os.unlink(entry.name, dir_fd=folder)
 
 
-def _compare(files_before: dict[str, tuple[int, int, int] | None], agent: _Agent) -> None:
+def _compare(files_before: dict[str, Any], agent: _Agent) -> None:
     for path, before in files_before.items():
         if _fingerprint(path) != before:
             # Its worker starts cold, with what is there now.
@@ -360,7 +382,9 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
     if guard is not None:
         guard.module = name
     try:
-        __import__(name)
+        _import_by_program(name)
+    except _Unfit:
+        raise
     except Exception as error:
         if digest is None:
             raise _Unfit(name, f"{type(error).__name__}: {error}") from None
@@ -370,7 +394,8 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
         if guard is not None:
             guard.module = ""
     new_libraries = mapped_libraries() - libraries
-    group.hold(placed, of_others, openblas.starter(new_libraries))
+    start_threads = openblas.starter(new_libraries)
+    group.hold(placed, of_others, start_threads)
     if digest is None:
         own = beside.intersection(one.partition(".")[0] for one in group.modules)
         if own:
@@ -381,6 +406,16 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
             raise _Unfit(name, f"it imports {min(own)}, which is not in site-packages")
         if digest not in ("-", digest_of(group.modules.keys() - MAIN, new_libraries)):
             raise _Unfit(name, "it finds other files than the worker that imported it")
+    for variable in openblas.VARIABLES if start_threads is not None else ():
+        key = variable.encode()
+        if os.environb.get(key) != group.before.environment.get(key):
+            # It may have done so before or after OpenBLAS looked for it.
+            raise _Unfit(name, f"it sets {variable}, by which OpenBLAS starts its threads")
+    copy = _copy_of_environment(group.modules, watched)
+    if copy:
+        raise _Unfit(name, f"it keeps a copy of the environment in {copy}")
+    if group.taken_out:
+        raise _Unfit(name, f"it takes {group.taken_out[0]} out of sys.modules")
     _judge(name, files, watched)
     group.drawn = changed_numbers(numbers, drawn_numbers({}))
     changed = [f"random numbers of {one}" for one in sorted(group.drawn - SEEDED_BY_SYSTEM)]
@@ -388,6 +423,53 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
     if changed:
         raise _Unfit(name, f"it changes {changed[0]}")
     return group
+
+
+def _import_by_program(name: str) -> None:
+    """From a frame that looks like the program's, as whom an import finds and warns."""
+    main = sys.modules["__main__"].__dict__
+    code = compile("__import__(name)", main.get("__file__") or "<string>", "eval")
+    try:
+        eval(code, main, {"name": name})
+    finally:
+        warned = main.pop("__warningregistry__", {})
+    for key in warned:
+        if key != "version":
+            raise _Unfit(name, f"it warns: {key[0]}")
+
+
+def _copy_of_environment(modules: dict[str, Any], watched: _Watched) -> str:
+    """Where in these modules, or in an object of one, a dictionary has half of the variables, and
+    not the worker's place; empty: nowhere."""
+    variables = {os.fsdecode(key).lower() for key in watched}
+    wanted = max(_COPIED_MIN, len(variables) // 2)
+    seen = {id(watched)}
+
+    def is_copy(one: Any) -> bool:
+        # A subclass may load more when it is read.
+        if type(one) is not dict or len(one) < wanted or id(one) in seen:
+            return False
+        names = {(os.fsdecode(key) if type(key) is bytes else key).lower()
+                 for key in list(one) if type(key) in (str, bytes)}
+        return len(names & variables) >= wanted
+
+    for name, module in modules.items():
+        for member, value in list(_dictionary(module).items()):
+            if type(value) in _PLAIN or id(value) in seen:
+                continue
+            if is_copy(value) or any(map(is_copy, list(_dictionary(value).values()))):
+                return f"{name}.{member}"
+            seen.add(id(value))
+    return ""
+
+
+def _dictionary(one: Any) -> dict[str, Any]:
+    """Without loading an object that is lazy."""
+    try:
+        found = object.__getattribute__(one, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
 
 
 def _spec(name: str) -> Any:
@@ -422,7 +504,7 @@ def _judge(name: str, files: set[int], watched: _Watched) -> None:
             stream.flush()  # The agent sees what comes.
 
 
-def _used_files() -> dict[str, tuple[int, int, int] | None]:
+def _used_files() -> dict[str, Any]:
     """The interpreter, the file of each module that was imported, and all that is mapped."""
     paths = {sys.executable}
     for module in list(sys.modules.values()):
@@ -453,19 +535,38 @@ def _memory_kib() -> int:
         return 0
 
 
-def _fingerprint(path: str) -> tuple[int, int, int] | None:
+def _fingerprint(path: str) -> Any:
+    """Of a folder, with "/" at its end, the modules in it."""
     try:
+        if path.endswith("/"):
+            return _importable(path)
         found = os.stat(path)
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _searched(states: list[State], installed: tuple[str, ...]) -> set[str]:
+    """Where imports have looked for modules, as _fingerprint() has it. The program writes into its
+    own folders, too; there the modules count alone."""
+    folders = {os.path.abspath(folder) for state in states for folder in state.path}
+    return {folder + "/" if os.path.isdir(folder) and not (folder + "/").startswith(installed) else
+            folder for folder in folders}
+
+
 def _beside_program() -> set[str]:
     """The names of modules that the program finds in sys.path[0], which is not there yet."""
+    return _importable(_program_folder())
+
+
+def _program_folder() -> str:
     program = sys.argv[0] if sys.argv else ""
-    folder = os.getcwd() if program in ("", "-c", "-m") else os.path.dirname(
+    return os.getcwd() if program in ("", "-c", "-m") else os.path.dirname(
         os.path.realpath(program))
+
+
+def _importable(folder: str) -> set[str]:
+    """The names of the modules in it, but for folders without __init__.py."""
     found = set()
     for entry in os.scandir(folder):
         stem, _, ending = entry.name.partition(".")

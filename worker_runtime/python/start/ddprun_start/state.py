@@ -11,6 +11,11 @@ import os
 import sys
 from _operator import is_
 
+try:
+    import _ctypes
+except ImportError:
+    pass  # Such a Python tells nothing, and is no standby.
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +23,16 @@ if TYPE_CHECKING:
 
 # An import that a program's call of a library causes comes after these were set, as a rule.
 _OF_PROGRAM = frozenset(("sys.argv", "sys.stdout", "sys.stderr", "logging", "logging's root",
-                         "the recursion limit", "sys.settrace()", "sys.setprofile()"))
+                         "the recursion limit", "sys.settrace()", "sys.setprofile()",
+                         "torch's grad mode", "torch's default device", "numpy.seterr()",
+                         "decimal.getcontext()"))
+# No import computes with these, as a rule: programs may set them, imports may not. Of torch._C.
+_SETTINGS = ("_get_float32_matmul_precision", "_get_cudnn_enabled", "_get_cudnn_benchmark",
+             "_get_cudnn_deterministic", "_get_cudnn_allow_tf32", "_get_cublas_allow_tf32",
+             "_get_cublas_allow_fp16_reduced_precision_reduction",
+             "_get_cublas_allow_bf16_reduced_precision_reduction",
+             "_get_deterministic_algorithms", "_get_mkldnn_enabled", "_get_flash_sdp_enabled",
+             "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled")
 MAIN = frozenset(("__main__", "__mp_main__"))  # multiprocessing has two names for it
 _UNCOUNTED = MAIN | {"_frozen_importlib", "importlib._bootstrap"}  # ddprun replaces parts of it
 # The system seeds these. Who draws from them before the program has seeded them changes nothing.
@@ -31,6 +45,8 @@ _GENERATORS: tuple[Any, ...] = (
                      for key, value in module._rand._bit_generator.state["state"].items()]),
     ("torch", "torch._C", lambda module: module.default_generator.get_state().tolist()),
 )
+ABSENT = object()  # in the place of what is not there
+_OPENMP: dict[str, Any] = {}  # by the file of torch._C
 _ENVIRONMENT = os.environ  # A program may put something else there.
 
 
@@ -51,6 +67,7 @@ class State:
         self.dlopen_flags = sys.getdlopenflags()
         self.finders = list(sys.meta_path)
         self.path_hooks = list(sys.path_hooks)
+        self.program = _program()
 
     def difference(self, other: State) -> str:
         """The first thing that differs, for people; empty: nothing."""
@@ -70,6 +87,8 @@ class State:
             return "sys.meta_path"
         if not _are_same(self.path_hooks, other.path_hooks):
             return "sys.path_hooks"
+        if self.program != other.program:
+            return "__main__.__file__ or sys.argv[0]"
         return ""
 
     def set(self, hidden: frozenset[bytes]) -> None:
@@ -91,6 +110,9 @@ class State:
             sys.setdlopenflags(self.dlopen_flags)
         sys.meta_path[:] = self.finders
         sys.path_hooks[:] = self.path_hooks
+        if _program() != self.program:
+            file, sys.argv[:1] = self.program[0], self.program[1:]
+            put(sys.modules["__main__"].__dict__, "__file__", ABSENT if file is None else file)
 
     def add(self, before: State, after: State, hidden: frozenset[bytes]) -> None:
         """Sets it with what one import has changed between `before` and `after`."""
@@ -121,6 +143,11 @@ class State:
             parts.append("cpus=" + ":".join(map(str, sorted(self.cpus))))
         if self.dlopen_flags != start.dlopen_flags:
             parts.append("dlopen={}".format(self.dlopen_flags))
+        if self.program != start.program:
+            usual = _usual_program(start.program)
+            parts.append("program=" + ":".join(
+                "*" if one == its else "" if one is None else os.fsencode(one).hex()
+                for one, its in zip(self.program, usual)))
         return "|".join(parts)
 
     def set_text(self, text: str, hidden: frozenset[bytes]) -> None:
@@ -133,6 +160,7 @@ class State:
         wanted.environment = dict(self.environment)
         wanted.filters = list(self.filters)
         wanted.cpus, wanted.dlopen_flags = self.cpus, self.dlopen_flags
+        wanted.program = self.program
         for part in text.split("|"):
             what, _, rest = part.partition("=")
             words = rest.split(":") if rest else []
@@ -150,9 +178,27 @@ class State:
                 wanted.cpus = frozenset(map(int, words))
             elif what == "dlopen":
                 wanted.dlopen_flags = int(rest)
+            elif what == "program":
+                usual = _usual_program(self.program)
+                wanted.program = tuple(its if word == "*" else _from_hex(word) or None
+                                       for word, its in zip(words, usual))
             else:
                 raise ValueError(part)
         wanted.set(hidden)
+
+
+def _program() -> tuple[Any, ...]:
+    """What a library takes for the program: its file, or None, and sys.argv[0], if it is there."""
+    try:
+        file = object.__getattribute__(sys.modules["__main__"], "__dict__").get("__file__")
+    except (AttributeError, KeyError):
+        file = None  # The program has put something else there.
+    return (file, *sys.argv[:1])
+
+
+def _usual_program(start: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What Python makes of it for a script: its absolute path, and its name as it was given."""
+    return (os.path.join(os.getcwd(), *start[1:]), *start[1:])
 
 
 def has_variables(text: str) -> bool:
@@ -269,16 +315,16 @@ class Modules:
             return False  # To look at it may load it.
         spec = spec_of(module)
         try:
-            return is_of(spec, self.installed) and spec.name not in _UNCOUNTED
+            # One that is being imported, as `site` is at first, gets its own functions yet.
+            return is_of(spec, self.installed) and spec.name not in _UNCOUNTED and not getattr(
+                spec, "_initializing", False)
         except Exception:
             return False  # A namespace whose parent is not in sys.modules does not know its place.
 
     def replaced(self) -> list[tuple[Any, str, Any, Any]]:
-        """Module, name, what was there and what is there instead."""
-        return [(module, key, was, module.__dict__[key])
-                for module, keys, values in list(self.members.values())
-                if not _has_all((module, keys, values)) for key, was in zip(keys, values)
-                if callable(was) and module.__dict__.get(key, was) is not was]
+        """Module, name, what was there and what is there instead; ABSENT: nothing."""
+        return [one for known in list(self.members.values()) if not _has_all(known)
+                for one in _replaced(*known)]
 
     def change(self, is_of_library: bool) -> str:
         """As Conditions.change_since()."""
@@ -289,6 +335,30 @@ class Modules:
             if not (is_of_library and module is sys and name == "excepthook"):
                 return "{}.{}".format(module.__name__, name)
         return ""
+
+
+def put(names: dict[str, Any], name: str, value: Any) -> None:
+    """ABSENT: takes it out."""
+    if value is ABSENT:
+        names.pop(name, None)
+    else:
+        names[name] = value
+
+
+def _replaced(module: Any, keys: list[str], values: list[Any]) -> list[tuple[Any, str, Any, Any]]:
+    before, now = dict(zip(keys, values)), dict(module.__dict__)
+    return [(module, key, was, now.get(key, ABSENT)) for key, was in before.items()
+            if callable(was) and now.get(key, ABSENT) is not was] + [
+                (module, key, ABSENT, one) for key, one in now.items()
+                if key not in before and callable(one) and not _brings(module, one)]
+
+
+def _brings(module: Any, member: Any) -> bool:
+    """Whether a module gets a new member by itself: a module, or what a lazy package loads late."""
+    is_lazy = type(module) is not type(sys) or "__getattr__" in module.__dict__
+    return issubclass(type(member), type(sys)) or is_lazy and (
+        str(getattr(member, "__module__", "")).partition(".")[0] ==
+        module.__name__.partition(".")[0])
 
 
 def _has_all(known: tuple[Any, list[str], list[Any]]) -> bool:
@@ -353,11 +423,23 @@ class Conditions:
         torch = sys.modules.get("torch") or hidden.get("torch")
         if hasattr(torch, "get_default_dtype"):
             self.values["torch.set_default_dtype()"] = torch.get_default_dtype()
+        self.settings: dict[str, Any] = {}
+        core = sys.modules.get("torch._C") or hidden.get("torch._C")
+        if core is not None:
+            _note(self.values, "torch's grad mode", lambda: core.is_grad_enabled())
+            _note(self.values, "torch's default device", lambda: _of_function_modes(core))
+            for name in _SETTINGS:
+                _note(self.settings, "torch's " + name[len("_get_"):], getattr(core, name, None))
+            _note(self.settings, "torch.set_num_threads()", lambda: _openmp_threads(core))
+        _note(self.values, "numpy.seterr()", lambda: _member("numpy", "geterr", hidden)())
+        _note(self.values, "decimal.getcontext()", lambda: _of_decimal(hidden))
 
     def changes_by_import(self, before: Conditions) -> list[str]:
         """What an import has changed. Its own loggers are its own matter."""
-        return [name for name, value in before.values.items()
-                if name != "logging" and self.values.get(name, value) != value]
+        return [name for now, was in ((self.values, before.values),
+                                      (self.settings, before.settings))
+                for name, value in was.items()
+                if name != "logging" and now.get(name, value) != value]
 
     def change_since(self, before: Conditions, is_of_library: bool) -> str:
         """What differs of what both have, for people; empty: nothing.
@@ -370,6 +452,55 @@ class Conditions:
                     is_of_library and name in _OF_PROGRAM):
                 return name
         return ""
+
+
+def _note(values: dict[str, Any], name: str, read: Any) -> None:
+    try:
+        values[name] = read()
+    except Exception:
+        pass  # It is not there yet, or of another version.
+
+
+def _of_function_modes(core: Any) -> Any:
+    """torch.set_default_device() and `with torch.device()` put one there."""
+    modes = [core._get_function_stack_at(i) for i in range(core._len_torch_function_stack())]
+    return [(type(one).__name__, str(one.__dict__.get("device"))) for one in modes]
+
+
+def _member(module: str, name: str, hidden: dict[str, Any]) -> Any:
+    """Without loading a module that is lazy."""
+    found = sys.modules.get(module) or hidden[module]
+    return object.__getattribute__(found, "__dict__")[name]
+
+
+def _of_decimal(hidden: dict[str, Any]) -> Any:
+    """In a copy of the thread's context: to ask for decimal's makes one."""
+    copy = _member("_contextvars", "copy_context", hidden)()
+    found = copy.run(_member("decimal", "getcontext", hidden))
+    return (found.prec, found.rounding, found.Emin, found.Emax, found.capitals, found.clamp,
+            [signal.__name__ for signal, is_on in found.traps.items() if is_on])
+
+
+def _openmp_threads(core: Any) -> Any:
+    """How many threads the OpenMP of torch has. torch.get_num_threads() would have MKL look at its
+    variables, which a program may set later."""
+    if core.__file__ not in _OPENMP:
+        _OPENMP[core.__file__] = _c_function(core.__file__, "omp_get_max_threads")
+    return _OPENMP[core.__file__]()
+
+
+def _c_function(library: str, name: str) -> Any:
+    class Number(_ctypes._SimpleCData):  # type: ignore
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):
+        _flags_ = _ctypes.FUNCFLAG_CDECL
+        _restype_ = Number
+
+    try:
+        return Function(_ctypes.dlsym(_ctypes.dlopen(library, 0), name))
+    except OSError:
+        return None
 
 
 def _of_loggers(logging: Any) -> Any:
