@@ -18,21 +18,20 @@ std::optional<std::string> HostMemoryNotice::look(const rdzv::Progress& progress
     if (bytes * kPermille < limit * limits_.host_memory_high_permille) {
         return std::nullopt;
     }
-    said_ = progress.generation;
-    std::string line = fmt::format(
-        "warning: {:.0f} % of the memory of {} is in use: {:.1f} of "
-        "{:.1f} GiB; beyond it processes are killed",
-        100 * bytes / limit, host, bytes / kGibibyte, limit / kGibibyte);
     const auto largest = std::max_element(
         progress.ranks.begin(), progress.ranks.end(), [](const auto& one, const auto& other) {
             return one.memory_bytes.value_or(0) < other.memory_bytes.value_or(0);
         });
-    if (largest != progress.ranks.end() && largest->memory_bytes) {
-        line += fmt::format("; of the workers, rank {} has most of it: {:.1f} GiB",
-                            base_rank.value() + largest->local_rank.value(),
-                            static_cast<double>(*largest->memory_bytes) / kGibibyte);
+    if (largest == progress.ranks.end() || !largest->memory_bytes) {
+        return std::nullopt;  // They are being started: the next look can name one.
     }
-    return line;
+    said_ = progress.generation;
+    return fmt::format(
+        "warning: {:.0f} % of the memory of {} is in use: {:.1f} of {:.1f} GiB; beyond it "
+        "processes are killed; of the workers, rank {} has most of it: {:.1f} GiB",
+        100 * bytes / limit, host, bytes / kGibibyte, limit / kGibibyte,
+        base_rank.value() + largest->local_rank.value(),
+        static_cast<double>(*largest->memory_bytes) / kGibibyte);
 }
 
 }  // namespace ddprun::agent

@@ -215,6 +215,7 @@ class Programs(warm.Jobs):
         self.assertFalse(any(cold.were_warm()))
         for other in others:
             with self.subTest(warm=other.mode):
+                self.assertNotIn(b"--warm: torch and what follows it", other.said)
                 self.assertEqual(other.written(), cold.written(), other.said.decode())
                 # The user has chosen when modules that are named are imported.
                 for rank in range(2 if other.mode == "on" else 0):

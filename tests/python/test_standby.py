@@ -96,6 +96,7 @@ MODULES = {
     "sends_module": "import socket\nwith socket.socket(socket.AF_UNIX) as one:\n"
                     "    try:\n        one.connect('nobody')\n    except OSError:\n        pass",
     "writes_module": "with open('was_written', 'a') as file:\n    file.write('once')",
+    "stack_module": "import traceback\nTEXT = traceback.format_stack()",
     "reads_module": "with open('settings.json') as file:\n    SETTINGS = file.read()",
     "runs_module": "import subprocess\nsubprocess.run(['true'])",
     "removes_module": "import os\nos.unlink('was_written')",
@@ -644,6 +645,8 @@ class Rehearsals(WithEnvironment):
         self.addCleanup(os.unlink, path)
         self.assertEqual(self.rehearse("quiet_module", "reads_module"), [
             "unfit", "reads_module", "it reads settings.json, which may change"])
+        # For the text of a stack, as torch keeps some, it is the program that is read.
+        self.assertEqual(self.rehearse("stack_module - program=*:*", how="guess")[0], "fit")
 
     def test_what_was_learned_is_kept_for_later_runs(self):
         folder = os.path.join(self.folder, "cache", "ddprun", "imports")

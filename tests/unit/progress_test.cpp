@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -303,7 +304,9 @@ TEST_CASE("that a node's memory gets short is said once a generation, with who h
           "are killed; of the workers, rank 9 has most of it: 3.0 GiB");
     CHECK_FALSE(notice.look(progress, Rank(8), "gpu-07"));
     progress.generation = Generation(2);
-    progress.ranks.clear();
+    const std::vector<rdzv::RankProgress> ranks = std::exchange(progress.ranks, {});
+    CHECK_FALSE(notice.look(progress, Rank(8), "gpu-07"));  // no worker runs yet
+    progress.ranks = ranks;
     CHECK(notice.look(progress, Rank(8), "gpu-07"));
     progress.generation = Generation(3);
     progress.memory.reset();

@@ -115,10 +115,12 @@ class _Guard:
                 return
         else:
             deed = _DEEDS[event].format(*args)
-        code = sys._getframe(1).f_code
-        if code.co_filename.startswith("<frozen importlib") or (
-                code.co_name == "_get_default_tempdir"):
+        frame = sys._getframe(1)
+        if frame.f_code.co_filename.startswith("<frozen importlib") or (
+                frame.f_code.co_name == "_get_default_tempdir"):
             return  # Bytecode; a file in each folder for such files, to see whether it can be.
+        if frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "linecache":
+            return  # For the text of a stack, as torch keeps some; it looks whether it is old.
         self.end(deed)
 
 
