@@ -78,8 +78,7 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, KeeperOptions ke
       timer_(io, [this] { feed(Tick{}); }),
       signals_(io, [this](int signal) { feed(Signalled{signal}); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
-      window_signals_(io, [this](int /*signal*/) { follow_window(); }),
-      end_timer_(io, [this] { finish_end(); }) {
+      window_signals_(io, [this](int /*signal*/) { follow_window(); }) {
     if (options_.notify) {
         const rdzv::Join& identity = options_.supervisor.identity;
         notifier_.emplace(
@@ -107,7 +106,7 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
         }
     }
     Result<std::unique_ptr<KeeperHandle>> keeper =
-        KeeperHandle::start(io_, keeper_options_, keeper_events(0));
+        KeeperHandle::start(io_, keeper_options_, keeper_events());
     if (!keeper) {
         return keeper.error();
     }
@@ -193,29 +192,36 @@ void Agent::hear_of_link(Input change) {
     }
 }
 
-/// The keepers are told apart by the order in which they were started.
-KeeperHandle::Events Agent::keeper_events(int keeper) {
+/// Of the generation's keeper and of the standbys': they change places when a generation starts.
+KeeperHandle::Events Agent::keeper_events() {
     KeeperHandle::Events events;
     events.on_started = [this](Generation number, LocalRank local_rank, int pid) {
         worker_runs(number, local_rank, pid);
     };
-    events.on_exited = [this, keeper](Generation generation, LocalRank local_rank, WorkerEnd end) {
+    events.on_exited = [this](const KeeperHandle& from, Generation generation, LocalRank local_rank,
+                              WorkerEnd end) {
         if (generation == kPrepareGeneration) {
             feed(prepare_ended(end));
-        } else if (generation == kStandbyGeneration) {
-            end_of_standby(keeper, local_rank, end);
-        } else if (!start_cold(generation, local_rank, end)) {
-            worker_ended(generation, local_rank, end);
+        } else if (generation != kStandbyGeneration) {
+            if (!start_cold(generation, local_rank, end)) {
+                worker_ended(generation, local_rank, end);
+            }
+        } else if (is_of_standbys(from)) {
+            standbys_->has_ended(local_rank);
+        } else if (generation_) {
+            // It was to be adopted; any other here was given up.
+            (void)start_cold(generation_->number(), local_rank, end);
         }
     };
     events.on_adopted = [this](Generation, LocalRank local_rank, int pid, const std::string& page) {
         standbys_->tell_place(local_rank, pid, page);
     };
-    events.on_relaunched = [this, keeper](int pid) {
+    events.on_relaunched = [this](const KeeperHandle& from) {
         // A child of this process, as the other's orphans are when it has died.
-        KeeperHandle* other = keeper == current_ ? spare_.get() : keeper_.get();
-        if (other != nullptr) {
-            other->exclude(pid);
+        if (is_of_standbys(from)) {
+            keeper_->exclude(from.keeper_pid());
+        } else if (standbys_) {
+            standbys_->exclude(from.keeper_pid());
         }
     };
     events.on_emptied = [this](Generation generation) {
@@ -236,8 +242,9 @@ KeeperHandle::Events Agent::keeper_events(int keeper) {
         }
         feed(Emptied{generation});
     };
-    events.on_not_emptied = [this, keeper](Generation generation, std::string what) {
-        if (keeper != current_) {
+    events.on_not_emptied = [this](const KeeperHandle& from, Generation generation,
+                                   std::string what) {
+        if (is_of_standbys(from)) {
             // No worker of a generation: it is nothing that anybody waits for.
             say(fmt::format("--warm: {}: it was a standby", what));
             standbys_->are_lost();
@@ -246,8 +253,8 @@ KeeperHandle::Events Agent::keeper_events(int keeper) {
         }
         feed(NotEmptied{generation, std::move(what)});
     };
-    events.on_lost = [this, keeper] {
-        if (keeper != current_) {
+    events.on_lost = [this](const KeeperHandle& from) {
+        if (is_of_standbys(from)) {
             standbys_->are_lost();
             return;
         }
@@ -263,6 +270,10 @@ KeeperHandle::Events Agent::keeper_events(int keeper) {
     return events;
 }
 
+bool Agent::is_of_standbys(const KeeperHandle& keeper) const {
+    return standbys_ && standbys_->holds(keeper);
+}
+
 void Agent::start_standbys() {
     if (options_.warm.modules.empty() && !options_.warm.learns) {
         return;
@@ -273,7 +284,16 @@ void Agent::start_standbys() {
     }
     StandbyPool::Events events;
     events.say = [this](const std::string& line) { say(line); };
-    events.open_keeper = [this] { return open_spare(); };
+    // While a generation runs, or before the first one: nothing is left of any other, so that this
+    // process has no child that the second keeper would have to prove gone.
+    events.start_keeper = [this] {
+        Result<std::unique_ptr<KeeperHandle>> second =
+            KeeperHandle::start(io_, keeper_options_, keeper_events());
+        if (second) {
+            keeper_->exclude((*second)->keeper_pid());
+        }
+        return second;
+    };
     events.open_stand_in = [this](LocalRank local_rank) {
         return output_->stand_in(local_rank, Rank(last_base_rank_.value() + local_rank.value()),
                                  last_world_size_);
@@ -297,29 +317,6 @@ void Agent::start_standbys() {
     };
     standbys_.emplace(io_, options_.supervisor, options_.warm, std::move(events));
     standbys_->begin();
-}
-
-/// While a generation runs, or before the first one: nothing is left of any other, so that this
-/// process has no child that the second keeper would have to prove gone.
-Result<void> Agent::open_spare() {
-    Result<std::unique_ptr<KeeperHandle>> second =
-        KeeperHandle::start(io_, keeper_options_, keeper_events(1));
-    if (!second) {
-        return second.error();
-    }
-    spare_ = std::move(*second);
-    keeper_->exclude(spare_->keeper_pid());
-    standbys_->use(*spare_);
-    return {};
-}
-
-void Agent::end_of_standby(int keeper, LocalRank local_rank, const WorkerEnd& end) {
-    if (keeper != current_) {
-        standbys_->has_ended(local_rank);
-    } else if (generation_) {
-        // It was to be adopted; any other here was given up.
-        (void)start_cold(generation_->number(), local_rank, end);
-    }
 }
 
 /// True if it was a standby that has ended before it went on as this worker, which starts anew
@@ -614,12 +611,7 @@ std::set<LocalRank> Agent::take_standbys(const GenerationOnNode& generation) {
     if (!standbys_) {
         return {};
     }
-    std::set<LocalRank> warm = standbys_->take(generation.workers());
-    if (!warm.empty()) {
-        std::swap(keeper_, spare_);
-        current_ = 1 - current_;
-        standbys_->use(*spare_);
-    }
+    std::set<LocalRank> warm = standbys_->take(generation.workers(), keeper_);
     standbys_->begin();
     return warm;
 }
@@ -727,21 +719,16 @@ void Agent::end(int code) {
     store_.close();
     exit_code_ = code;
     keeper_->stop();
-    if (spare_) {
+    if (standbys_) {
         // Nobody has waited for the standbys to be gone, but nothing is left when ddprun is.
-        end_timer_.set(std::chrono::steady_clock::now() +
-                       options_.supervisor.limits.unkillable_after);
-        spare_->stop([this] { finish_end(); });
-        return;
+        standbys_->stop([this] { finish_end(); });
+    } else {
+        finish_end();
     }
-    finish_end();
 }
 
 void Agent::finish_end() {
-    end_timer_.set(std::nullopt);
-    if (!std::exchange(is_finished_, true)) {
-        link_->stop([this] { events_->stop([this] { finish_notices(); }); });
-    }
+    link_->stop([this] { events_->stop([this] { finish_notices(); }); });
 }
 
 void Agent::finish_notices() {
@@ -754,8 +741,8 @@ void Agent::finish_notices() {
 
 void Agent::exclude_from_sweeps(int pid) {
     keeper_->exclude(pid);
-    if (spare_) {
-        spare_->exclude(pid);
+    if (standbys_) {
+        standbys_->exclude(pid);
     }
 }
 

@@ -68,10 +68,9 @@ private:
     void start_link();
     void hear_last(Input last);
     void hear_of_link(Input change);
-    [[nodiscard]] KeeperHandle::Events keeper_events(int keeper);
+    [[nodiscard]] KeeperHandle::Events keeper_events();
+    [[nodiscard]] bool is_of_standbys(const KeeperHandle& keeper) const;
     void start_standbys();
-    [[nodiscard]] Result<void> open_spare();
-    void end_of_standby(int keeper, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] bool start_cold(Generation number, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] TerminalRelay::Events relay_events();
     [[nodiscard]] RunEvents::Ask run_events_ask();
@@ -111,11 +110,7 @@ private:
     std::optional<RunEvents> events_;  ///< as supervisor_
     StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;  ///< of the generation that lives here
-    /// Of the next one: its standbys are born here, and when it starts the two change places. Null
-    /// until the first standby is wanted.
-    std::unique_ptr<KeeperHandle> spare_;
-    int current_ = 0;                      ///< which of the two that were started is keeper_
-    std::optional<StandbyPool> standbys_;  ///< none: every worker starts cold
+    std::optional<StandbyPool> standbys_;   ///< none: every worker starts cold
     HelperPrograms helpers_;
     ReadAheadMoment read_ahead_;
     PrepareOutput prepare_output_;
@@ -134,11 +129,9 @@ private:
     std::deque<Input> held_back_;
     bool is_feeding_ = false;
     bool has_ended_ = false;
-    bool is_finished_ = false;  ///< nothing of this node's processes is waited for
     int exit_code_ = 0;
     Rank last_base_rank_;  ///< of the last generation here, as is the next
     int last_world_size_ = 1;
-    DeadlineTimer end_timer_;   ///< for the standbys to be gone
     std::string verdict_text_;  ///< of the verdict that was shown; empty: none
 
     std::optional<GenerationOnNode> generation_;  ///< none: nothing is left of the last one

@@ -49,7 +49,7 @@ Result<void> KeeperHandle::launch() {
         return started.error();
     }
     if (std::exchange(has_launched_, true) && events_.on_relaunched) {
-        events_.on_relaunched(process_.pid());
+        events_.on_relaunched(*this);
     }
     has_keeper_worked_ = false;
     channel_ = *std::move(channel);
@@ -228,7 +228,7 @@ void KeeperHandle::on_swept() {
     if (has_keeper_worked_) {
         (void)launch();
     }
-    events_.on_lost();
+    events_.on_lost(*this);
 }
 
 /// The sweep goes on, and no other keeper is started: it would know nothing of what is left, and
@@ -242,8 +242,9 @@ void KeeperHandle::tell_unkillable(const std::string& rest) {
         return;
     }
     events_.on_not_emptied(
-        held_, fmt::format("{} is still there {} ms after SIGKILL (the keeper had died)", rest,
-                           options_.limits.unkillable_after.count()));
+        *this, held_,
+        fmt::format("{} is still there {} ms after SIGKILL (the keeper had died)", rest,
+                    options_.limits.unkillable_after.count()));
 }
 
 void KeeperHandle::refuse_later(const KeeperSpawn& spawn, int error) {
@@ -252,7 +253,7 @@ void KeeperHandle::refuse_later(const KeeperSpawn& spawn, int error) {
     boost::asio::post(io_,
                       [this, generation = spawn.generation, local_rank = spawn.local_rank, end] {
                           if (!is_stopping_) {
-                              events_.on_exited(generation, local_rank, end);
+                              events_.on_exited(*this, generation, local_rank, end);
                           }
                       });
 }

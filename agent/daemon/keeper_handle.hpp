@@ -46,26 +46,27 @@ struct KeeperOptions {
 /// as a subreaper, from a helper that has ended: it is reaped when it has ended, too.
 class KeeperHandle {
 public:
+    /// `from` is the handle that tells it, where its owner has several with the same events.
     struct Events {
         /// The program runs: exec has succeeded.
         std::function<void(Generation, LocalRank, int pid)> on_started;
         /// Comes after on_started, or alone with exec_errno.
-        std::function<void(Generation, LocalRank, WorkerEnd)> on_exited;
+        std::function<void(const KeeperHandle& from, Generation, LocalRank, WorkerEnd)> on_exited;
         /// Answers empty_generation(), after on_exited of every worker.
         std::function<void(Generation)> on_emptied;
         /// Answers empty_generation(), or comes when the keeper has died: this could not be killed.
         /// In that case nothing else is answered until it is gone, which on_lost tells.
-        std::function<void(Generation, std::string what)> on_not_emptied;
+        std::function<void(const KeeperHandle& from, Generation, std::string what)> on_not_emptied;
         /// The keeper died: its workers are dead and swept, without on_exited of their own: nothing
         /// is left of them, by the kernel's word. Another keeper runs, or is started by the next
         /// start_worker(). An empty_generation() that was not answered is answered by that.
-        std::function<void()> on_lost;
+        std::function<void(const KeeperHandle& from)> on_lost;
         /// The standby of this slot is a worker now, which is to find its page at that path; empty:
         /// it has none. Not for one that has died: on_exited told or tells so.
         std::function<void(Generation, LocalRank, int pid, std::string page)> on_adopted = {};
         /// Another keeper was started in the place of one that was lost. Comes at once, from
         /// inside start_worker() and start_standby() too.
-        std::function<void(int pid)> on_relaunched = {};
+        std::function<void(const KeeperHandle& from)> on_relaunched = {};
     };
 
     /// Starts the keeper. Failure names the program, or the containment that cannot be had, and the
@@ -154,7 +155,7 @@ private:
     }
     void deliver(const KeeperExited& event) {
         running_.erase(event.end.pid);
-        events_.on_exited(event.generation, event.local_rank, event.end);
+        events_.on_exited(*this, event.generation, event.local_rank, event.end);
     }
     void deliver(const KeeperEmptied& event) {
         held_ = Generation();
@@ -165,7 +166,7 @@ private:
         events_.on_adopted(event.generation, event.local_rank, event.pid, event.page);
     }
     void deliver(const KeeperNotEmptied& event) {
-        events_.on_not_emptied(event.generation, event.what);
+        events_.on_not_emptied(*this, event.generation, event.what);
     }
 
     boost::asio::io_context& io_;

@@ -137,6 +137,7 @@ StandbyPool::StandbyPool(boost::asio::io_context& io, const SupervisorOptions& o
                              events_.on_hung(slot);
                          }
                      }),
+      stop_timer_(io, [this] { finish_stop(); }),
       program_look_(io),
       memory_watch_(io, options.limits, [this] {
           slots_.memory_is_short();
@@ -304,14 +305,16 @@ void StandbyPool::kill(LocalRank slot) {
 
 void StandbyPool::start(LocalRank slot, const std::vector<std::string>& command,
                         std::string order) {
-    if (keeper_ == nullptr) {
-        if (const Result<void> opened = events_.open_keeper(); !opened) {
-            boost::asio::post(io_, [this, why = opened.error().what] {
+    if (!keeper_) {
+        Result<std::unique_ptr<KeeperHandle>> keeper = events_.start_keeper();
+        if (!keeper) {
+            boost::asio::post(io_, [this, why = keeper.error().what] {
                 slots_.cannot_be_started(why);
                 settle();
             });
             return;
         }
+        keeper_ = *std::move(keeper);
     }
     if (!start_in_keeper(slot, command, std::move(order))) {
         boost::asio::post(io_, [this, slot] { has_ended(slot); });
@@ -449,7 +452,8 @@ void StandbyPool::are_lost() {
     settle();
 }
 
-std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers) {
+std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers,
+                                      std::unique_ptr<KeeperHandle>& keeper) {
     std::string cold;
     for (const WorkerSpec& worker : workers) {
         const std::string why = slots_.why_not(worker.local_rank);
@@ -492,6 +496,8 @@ std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers) {
     }
     if (taken.empty()) {
         keeper_->empty_generation(kStandbyGeneration);
+    } else {
+        std::swap(keeper, keeper_);
     }
     timer_.set(slots_.next_deadline());
     return taken;
@@ -557,6 +563,29 @@ std::optional<OutputPipes> StandbyPool::take_back(LocalRank local_rank) {
 void StandbyPool::leaving_are_lost() {
     leaving_.clear();
     leaving_timer_.set(std::nullopt);
+}
+
+void StandbyPool::exclude(int pid) {
+    if (keeper_) {
+        keeper_->exclude(pid);
+    }
+}
+
+void StandbyPool::stop(std::function<void()> done) {
+    if (!keeper_) {
+        done();
+        return;
+    }
+    on_stopped_ = std::move(done);
+    stop_timer_.set(clock_now() + limits_.unkillable_after);
+    keeper_->stop([this] { finish_stop(); });
+}
+
+void StandbyPool::finish_stop() {
+    stop_timer_.set(std::nullopt);
+    if (const std::function<void()> done = std::exchange(on_stopped_, {})) {
+        done();
+    }
 }
 
 }  // namespace ddprun::agent

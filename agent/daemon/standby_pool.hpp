@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,18 +24,18 @@
 
 namespace ddprun::agent {
 
-/// The standbys of this node, and the workers that they are becoming. Carries out what StandbySlots
-/// decides: has a keeper that holds no generation start standbys, tells them what to import, and
-/// when a generation starts tells them their places. What it says to them and they to it is in
+/// The standbys of this node, the keeper that holds them, and the workers that they are becoming.
+/// Carries out what StandbySlots decides: starts standbys, tells them what to import, and when a
+/// generation starts tells them their places. What it says to them and they to it is in
 /// worker_runtime/python/README.md. Owned and called by the agent's thread; outlives the loop's
 /// run.
 class StandbyPool {
 public:
     struct Events {
         std::function<void(const std::string& line)> say;
-        /// The first standby is about to be born: use() is to be called. Failure is why there is no
-        /// second keeper.
-        std::function<Result<void>()> open_keeper;
+        /// The keeper for the first standby, which holds no generation. A failure says why there
+        /// is none.
+        std::function<Result<std::unique_ptr<KeeperHandle>>()> start_keeper;
         /// Streams like those of this slot's worker.
         std::function<Result<StandIn>(LocalRank)> open_stand_in;
         /// Some worker of this node that tells its steps has not told the first.
@@ -50,9 +51,10 @@ public:
     StandbyPool(const StandbyPool&) = delete;
     StandbyPool& operator=(const StandbyPool&) = delete;
 
-    /// From now on standbys are born here; before the first call there are none. It outlives its
-    /// use.
-    void use(KeeperHandle& keeper) { keeper_ = &keeper; }
+    /// Whether `keeper` is the one whose standbys are not workers yet.
+    [[nodiscard]] bool holds(const KeeperHandle& keeper) const { return &keeper == keeper_.get(); }
+    /// As KeeperHandle.
+    void exclude(int pid);
 
     /// As StandbySlots.
     void begin();
@@ -65,9 +67,10 @@ public:
     /// What the cold worker of this slot is to have for telling what it imports; not open: nothing.
     [[nodiscard]] UniqueFd imports_pipe(LocalRank local_rank);
 
-    /// These workers start: which of them have a standby. If any has, the keeper in use becomes
-    /// that of their generation, and leave() follows for each of them.
-    [[nodiscard]] std::set<LocalRank> take(const std::vector<WorkerSpec>& workers);
+    /// These workers start: which of them have a standby. If any has, the standbys' keeper and
+    /// `keeper`, which holds nobody, change places, and leave() follows for each of them.
+    [[nodiscard]] std::set<LocalRank> take(const std::vector<WorkerSpec>& workers,
+                                           std::unique_ptr<KeeperHandle>& keeper);
 
     /// This worker has a standby, which is being adopted; `pipes` is what it will write to.
     void leave(const WorkerSpec& worker, OutputPipes pipes);
@@ -82,9 +85,13 @@ public:
     /// The keeper of the generation that starts was lost.
     void leaving_are_lost();
 
-    /// What the keeper in use tells of standbys.
+    /// What the standbys' keeper tells.
     void has_ended(LocalRank slot);
     void are_lost();
+
+    /// Ends them. `done` is called once they are gone, or at once if nobody is there, or when they
+    /// are not gone after Limits::unkillable_after.
+    void stop(std::function<void()> done);
 
 private:
     struct Standby {
@@ -128,6 +135,7 @@ private:
     void hear(LocalRank slot, std::string_view message);
     void judge_written(LocalRank slot, const Standby& standby);
     void kill(LocalRank slot);
+    void finish_stop();
 
     boost::asio::io_context& io_;
     Limits limits_;
@@ -135,9 +143,11 @@ private:
     Events events_;
     std::vector<WorkerSpec> specs_;  ///< by slot
     StandbySlots slots_;
-    KeeperHandle* keeper_ = nullptr;  ///< null: no standby was started yet
-    DeadlineTimer timer_;             ///< of slots_
-    DeadlineTimer leaving_timer_;     ///< of all that leave
+    std::unique_ptr<KeeperHandle> keeper_;  ///< null: no standby was started yet
+    DeadlineTimer timer_;                   ///< of slots_
+    DeadlineTimer leaving_timer_;           ///< of all that leave
+    DeadlineTimer stop_timer_;
+    std::function<void()> on_stopped_;
     std::map<LocalRank, Standby> standbys_;
     std::map<LocalRank, Leaving> leaving_;
     std::uint64_t last_number_ = 0;

@@ -75,7 +75,6 @@ Result<void> CheckpointReader::start() {
     ProgramSpec spec;
     spec.command = {*std::move(program)};
     spec.command.insert(spec.command.end(), places_.begin(), places_.end());
-    spec.dies_with_us = true;
     spec.may_be_slow = true;
     return program_.start(spec, ReadAheadLimits().read_ahead_timeout);
 }

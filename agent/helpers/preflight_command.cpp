@@ -73,7 +73,6 @@ Result<void> PreflightCommand::start() {
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", kGuarded, command_};
     spec.fds = {FdMapping{.from = its.get(), .to = 3}};
-    spec.dies_with_us = true;
     return program_.start(spec, timeout_);
 }
 

@@ -75,7 +75,6 @@ Result<void> CommandNotice::begin() {
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", command_};
     spec.fds = {FdMapping{.from = into.get(), .to = STDOUT_FILENO}};
-    spec.dies_with_us = true;
     Result<void> started = program_.start(spec, std::nullopt);
     if (started) {
         read_on();

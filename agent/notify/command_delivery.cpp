@@ -75,7 +75,6 @@ Result<void> CommandDelivery::start(const std::string& line) {
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", command_};
     spec.fds = {FdMapping{.from = file->get(), .to = STDIN_FILENO}};
-    spec.dies_with_us = true;
     return program_.start(spec, timeout_);
 }
 

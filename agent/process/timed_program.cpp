@@ -7,8 +7,9 @@ namespace ddprun::agent {
 TimedProgram::TimedProgram(boost::asio::io_context& io, Events events)
     : io_(io), deadline_(io), events_(std::move(events)) {}
 
-Result<void> TimedProgram::start(const ProgramSpec& spec, std::optional<Milliseconds> timeout) {
+Result<void> TimedProgram::start(ProgramSpec spec, std::optional<Milliseconds> timeout) {
     cancel();
+    spec.dies_with_us = true;
     const auto child = std::make_shared<Child>(io_);
     const Result<void> started = child->start(spec);
     if (!started) {

@@ -15,9 +15,9 @@
 
 namespace ddprun::agent {
 
-/// One helper program at a time, as a child of this process that is no worker's; it is killed with
-/// all of its group when its time, if it has one, is up. Owned and called by the agent's thread;
-/// outlives the run of `io`.
+/// One helper program at a time, as a child of this process that is no worker's. It is killed with
+/// all of its group when its time, if it has one, is up; it is killed, too, when the thread that
+/// has started it ends. Owned and called by the agent's thread; outlives the run of `io`.
 class TimedProgram {
 public:
     struct Events {
@@ -31,7 +31,7 @@ public:
 
     /// Starts `spec`, which has a session of its own, in place of what runs; answered by one
     /// on_end, never at once.
-    [[nodiscard]] Result<void> start(const ProgramSpec& spec, std::optional<Milliseconds> timeout);
+    [[nodiscard]] Result<void> start(ProgramSpec spec, std::optional<Milliseconds> timeout);
 
     /// Kills what runs; there is no on_end any more.
     void cancel();

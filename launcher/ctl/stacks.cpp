@@ -128,7 +128,6 @@ Result<TakenStacks> take_stacks(const std::string& folder, const std::vector<int
                  }});
     ProgramSpec spec;
     spec.command = *std::move(command);
-    spec.dies_with_us = true;
     const Result<void> started = program.start(spec, order->timeout);
     if (!started) {
         return started.error();

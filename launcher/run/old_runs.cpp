@@ -45,7 +45,6 @@ Result<void> OldRuns::start(const std::string& log_dir, const std::string& run, 
     spec.fds = {FdMapping{.from = nothing.get(), .to = STDIN_FILENO},
                 FdMapping{.from = nothing.get(), .to = STDOUT_FILENO},
                 FdMapping{.from = said_.get(), .to = STDERR_FILENO}};
-    spec.dies_with_us = true;
     spec.may_be_slow = true;
     return program_.start(spec, std::nullopt);
 }

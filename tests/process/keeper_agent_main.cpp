@@ -33,22 +33,24 @@ public:
     TestAgent(const char* keeper, const char* worker) : worker_(worker) {
         agent::KeeperHandle::Events events;
         events.on_started = [this](Generation, LocalRank, int) { ++started_; };
-        events.on_exited = [this](Generation, LocalRank, const agent::WorkerEnd& end) {
+        events.on_exited = [this](const agent::KeeperHandle&, Generation, LocalRank,
+                                  const agent::WorkerEnd& end) {
             code_ = end.exit_code.value_or(-1);
         };
         events.on_emptied = [](Generation) {};
-        events.on_not_emptied = [](Generation, const std::string&) {};
-        events.on_lost = [this] { ++lost_; };
+        events.on_not_emptied = [](const agent::KeeperHandle&, Generation, const std::string&) {};
+        events.on_lost = [this](const agent::KeeperHandle&) { ++lost_; };
         keeper_ = start_keeper(keeper, std::move(events));
     }
 
     void start_standbys(const char* keeper, int count, const char* mode) {
         agent::KeeperHandle::Events events;
         events.on_started = [](Generation, LocalRank, int) {};
-        events.on_exited = [](Generation, LocalRank, const agent::WorkerEnd&) {};
+        events.on_exited = [](const agent::KeeperHandle&, Generation, LocalRank,
+                              const agent::WorkerEnd&) {};
         events.on_emptied = [](Generation) {};
-        events.on_not_emptied = [](Generation, const std::string&) {};
-        events.on_lost = [] {};
+        events.on_not_emptied = [](const agent::KeeperHandle&, Generation, const std::string&) {};
+        events.on_lost = [](const agent::KeeperHandle&) {};
         standbys_ = start_keeper(keeper, std::move(events));
         keeper_->exclude(standbys_->keeper_pid());
         standbys_->exclude(keeper_->keeper_pid());

@@ -130,7 +130,8 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
         started[rank.value()] = pid;
         order.push_back(fmt::format("started {}", rank.value()));
     };
-    events.on_exited = [this](Generation, LocalRank rank, const WorkerEnd& end) {
+    events.on_exited = [this](const KeeperHandle&, Generation, LocalRank rank,
+                              const WorkerEnd& end) {
         ended[rank.value()] = end;
         order.push_back(fmt::format("exited {}", rank.value()));
     };
@@ -143,11 +144,11 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
         emptied.push_back(generation.value());
         order.emplace_back("emptied");
     };
-    events.on_not_emptied = [this](Generation, std::string what) {
+    events.on_not_emptied = [this](const KeeperHandle&, Generation, std::string what) {
         not_emptied.push_back(std::move(what));
         order.emplace_back("not emptied");
     };
-    events.on_lost = [this] {
+    events.on_lost = [this](const KeeperHandle&) {
         ++lost;
         order.emplace_back("lost");
     };
