@@ -133,7 +133,8 @@ export DDPRUN_SIM_SECONDS=10
 step "build: asan" scripts/build.sh asan
 # A program takes five times as long to start here, and all kills were done above.
 DDPRUN_KILLS="${DDPRUN_KILLS:-40}" \
-    suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster --parallel 2
+    suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster \
+    --parallel 2
 
 step "build: fuzz" scripts/build.sh fuzz
 [ "$is_full" = no ] || export DDPRUN_FUZZ_SECONDS=${DDPRUN_FUZZ_SECONDS:-600}

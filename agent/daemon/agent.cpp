@@ -224,24 +224,7 @@ KeeperHandle::Events Agent::keeper_events() {
             standbys_->exclude(from.keeper_pid());
         }
     };
-    events.on_emptied = [this](Generation generation) {
-        if (generation == kStandbyGeneration) {
-            return;
-        }
-        if (generation == kPrepareGeneration) {
-            prepare_output_.finish();
-            feed(Emptied{generation});
-            return;
-        }
-        output_->close(generation);
-        if (held(generation) != nullptr) {
-            generation_.reset();
-        }
-        if (standbys_) {
-            standbys_->begin();
-        }
-        feed(Emptied{generation});
-    };
+    events.on_emptied = [this](Generation generation) { emptied(generation); };
     events.on_not_emptied = [this](const KeeperHandle& from, Generation generation,
                                    std::string what) {
         if (is_of_standbys(from)) {
@@ -268,6 +251,24 @@ KeeperHandle::Events Agent::keeper_events() {
         feed(KeeperLost{});
     };
     return events;
+}
+
+void Agent::emptied(Generation number) {
+    if (number == kStandbyGeneration) {
+        return;
+    }
+    if (number == kPrepareGeneration) {
+        prepare_output_.finish();
+    } else {
+        output_->close(number);
+        if (held(number) != nullptr) {
+            generation_.reset();
+        }
+        if (standbys_) {
+            standbys_->begin();
+        }
+    }
+    feed(Emptied{number});
 }
 
 bool Agent::is_of_standbys(const KeeperHandle& keeper) const {

@@ -89,6 +89,7 @@ private:
     void look_at_workers(Generation number);
     void collect_last_words(const CollectLastWords& effect);
     void empty_generation(Generation number);
+    void emptied(Generation number);
     void show(const rdzv::Verdict& verdict);
     void end(int code);
     void finish_end();
