@@ -22,7 +22,9 @@ def state(hidden):
     """What an import can look at, but for modules; without variables that begin with one of
     `hidden`."""
     warnings = sys.modules.get("warnings") or sys.modules["_warnings"]
-    order = [key for key in os.environ if not key.startswith(hidden)]
+    # Not as a library would go through them, which a standby notices.
+    variables = map(os.fsdecode, dict.keys(getattr(os.environ, "_data", os.environ)))
+    order = [key for key in variables if not key.startswith(hidden)]
     return {
         "path": sys.path[:], "environment": {key: os.environ[key] for key in sorted(order)},
         "order": order, "finders": _names(sys.meta_path), "hooks": _names(sys.path_hooks),

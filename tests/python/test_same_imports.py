@@ -34,6 +34,13 @@ INSTALLED = {
     "chdirs": "import os\nos.chdir('/')\n" + RECORDS,
     "logs": "import logging\nlogging.getLogger('logs').setLevel(10)\n" + RECORDS,
     "late": "import os\nFOUND = os.environ.get('LATE')\n",
+    "engine": "import logging\nlogger = logging.getLogger(__name__)\n" + RECORDS,
+    "drives": RECORDS + "def drive():\n    import engine\n    return engine.logger.disabled\n",
+    "clock": RECORDS + "import time\nHOUR = time.localtime(0).tm_hour, time.tzname\n",
+    "digits": RECORDS + "import sys\nMOST = sys.get_int_max_str_digits()\n",
+    "chooses": RECORDS + "import multiprocessing\nCONTEXT = multiprocessing.get_context()\n",
+    "prefixed": RECORDS + "import os\nPLACE = {key: value for key, value in os.environ.items()\n"
+                "         if key.startswith('RANK')}\n",
     "roots": "import logging\nlogging.getLogger().setLevel(10)\n" + RECORDS,
     "half": "import gamma\nraise ImportError('SECRET')\n",
     "lends": RECORDS + "def lend():\n    return 'as installed'\n",
@@ -196,6 +203,19 @@ PROGRAMS = {
     "who has an own logger": ("import logging, alpha, logs, beta", "alpha logs beta", ""),
     "who changes the root's logger": ("import logging, alpha, roots, beta", "alpha",
                                       "logging's root"),
+    "who disables the loggers that are there": (
+        "import drives, logging.config\nlogging.config.dictConfig({'version': 1})\n"
+        "SAID = drives.drive()", "drives engine", ""),
+    "another time zone": ("import os, time\nos.environ['TZ'] = 'EST5EDT'\ntime.tzset()\n"
+                          "import clock\nSAID = clock.HOUR", "", "time.tzset()"),
+    "longer numbers": ("import sys\nsys.set_int_max_str_digits(0)\nimport digits\n"
+                       "SAID = digits.MOST", "", "sys.set_int_max_str_digits()"),
+    "who starts processes otherwise": (
+        "import alpha, multiprocessing\nmultiprocessing.set_start_method('spawn')\n"
+        "import chooses\nSAID = type(chooses.CONTEXT).__name__", "alpha",
+        "it changes multiprocessing's start method"),
+    "who goes through all variables": ("import alpha, prefixed\nSAID = prefixed.PLACE", "alpha",
+                                       "it asks for all variables"),
     "another os.environ": ("import os\nos.environ = dict(os.environ)\nimport alpha", "alpha", ""),
     "code without a name": ("exec('import alpha', {'__name__': None})", "alpha", ""),
     "a lazy module": ("import importlib.util, os, sys\nspec = importlib.util.find_spec('late')\n"

@@ -83,10 +83,13 @@ MODULES = {
     "broken_module": "raise ImportError('no such device')",
     "shadowing_module": "import own_module",
     "own_module": "PLACE = 'site-packages'",
-    "copies_module": "import os\nassert 'RANK' not in dict(os.environ)",
-    "keeps_module": "import os\nLOWER = {key.lower(): os.environ[key] for key in os.environ}",
-    "keeps_within": "import os, types\nOS = os.environ\nKEPT = types.SimpleNamespace(\n"
-                    "    all=os.environb.copy())",
+    "looks_module": "import os\nassert 'NO_RANK' not in os.environ",
+    "copies_module": "import os\nIS_MAIN = dict(os.environ).get('RANK', '0') == '0'",
+    "goes_through": "import os\nFOUND = [key for key, _ in os.environ.items() if key[:4] == 'RANK']",
+    "copies_bytes": "import os\nRANK = int(os.environb.copy().get(b'RANK', 0))",
+    "sets_context": "import multiprocessing\nLOCK = multiprocessing.get_context()",
+    "makes_folder": "import os\nos.makedirs('was_made/in_it', exist_ok=True)",
+    "folder_there": "import os\nos.makedirs(os.path.dirname(__file__), exist_ok=True)",
     "warns_module": "import warnings\n"
                     "warnings.warn('it is old', DeprecationWarning, stacklevel=2)",
     "lazy_module": "import json\ndef run():\n    import quiet_module",
@@ -199,8 +202,8 @@ class Same(WithEnvironment):
         self.assertEqual(cold.returncode, 0, cold.stderr)
         standby = Standby(self, *arguments)
         self.assertEqual(standby.says(), ["here"])
-        standby.order("json", "quiet_module", "copies_module")
-        for name in ("json", "quiet_module", "copies_module"):
+        standby.order("json", "quiet_module", "looks_module")
+        for name in ("json", "quiet_module", "looks_module"):
             self.assertEqual(standby.says(), ["imports", name])
         standby.says_ready()
         written, last = standby.release(PLACE)
@@ -570,8 +573,10 @@ class Waits(WithEnvironment):
         for name, why in (
                 ("asks_module", "it asks for RANK"),
                 ("asks_whether", "it asks for WORLD_SIZE"),
-                ("keeps_module", "it keeps a copy of the environment in keeps_module.LOWER"),
-                ("keeps_within", "it keeps a copy of the environment in keeps_within.KEPT"),
+                ("copies_module", "it asks for all variables"),
+                ("goes_through", "it asks for all variables"),
+                ("copies_bytes", "it asks for all variables"),
+                ("sets_context", "it changes multiprocessing's start method"),
                 ("thread_module", "it starts 1 thread"),
                 ("socket_module", "it opens a socket"),
                 ("file_module", "it opens /.* for writing"),
@@ -616,7 +621,8 @@ class Rehearsals(WithEnvironment):
         self.addCleanup(setattr, self, "variables", self.variables)
         self.variables = variables
         for _ in range(2):  # The bytecode is there the second time.
-            said = self.rehearse("json", "quiet_module", "copies_module", "tests_module")
+            said = self.rehearse("json", "quiet_module", "looks_module", "tests_module",
+                                 "folder_there")
             self.assertEqual(said[0], "fit")
             self.assertGreater(int(said[1]), 0)
         self.assertTrue(os.path.exists(os.path.join(self.packages, "__pycache__")))
@@ -627,6 +633,7 @@ class Rehearsals(WithEnvironment):
                 ("sends_module", "it connects to nobody"),
                 ("writes_module", "it opens was_written for writing"),
                 ("removes_module", "it removes was_written"),
+                ("makes_folder", "it makes the folder was_made"),
                 ("runs_module", "it starts a process: true"),
                 ("forks_module", "it starts a process"),
                 ("thread_module", "it starts a thread"),

@@ -17,7 +17,8 @@ from _io import open as io_open
 
 from ddprun_start.imports import is_by_library, leave_out_of_traceback, look_like_importlib
 from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State,
-                                changed_numbers, drawn_numbers, has_children, put, spec_of)
+                                changed_numbers, drawn_numbers, has_children, loggers, put,
+                                spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Group:
         self.drawn: set[str] = set()  # from these generators of random numbers
         self.modules = dict(sys.modules)
         self.finders = dict.fromkeys(sys.path_importer_cache)
+        self.loggers: Any = loggers()
 
     def hold(self, hidden: frozenset[bytes], of_others: Modules,
              when_given: Callable[[], None] | None) -> None:
@@ -49,6 +51,8 @@ class Group:
                         if name not in self.modules}
         self.finders = {path: finder for path, finder in sys.path_importer_cache.items()
                         if path not in self.finders}
+        self.loggers = [one for name, one in loggers().items() if name not in self.loggers and
+                        getattr(one, "disabled", None) is False]
         self.replaced = of_others.replaced()
         of_others.update(list(sys.modules.values()))
         self.when_given = when_given
@@ -89,6 +93,9 @@ class Group:
             setattr(parent, child, module)
         for module, name, _, instead in self.replaced:
             put(module.__dict__, name, instead)
+        for logger in self.loggers:
+            # logging.config.dictConfig() disables those that are there; these would not have been.
+            logger.disabled = False
         if self.when_given is not None:
             self.when_given()
 

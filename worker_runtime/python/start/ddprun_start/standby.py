@@ -21,6 +21,7 @@ from ddprun_start.state import (MAIN, SEEDED_BY_SYSTEM, Conditions, Modules, Sta
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket as _Agent
+    from collections.abc import Iterator
     from typing import Any, NoReturn
 
 _VARIABLE = "DDPRUN_STANDBY"
@@ -29,9 +30,8 @@ _KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
 _KEPT_HEADER = "ddprun imports 3"
 _KEPT_FILES_MAX = 64  # of as many programs; the oldest go
 _CHECKED_S = 1.0  # what was looked at is not looked at again for so long
-_COPIED_MIN = 4  # variables; what has fewer may have the same names by chance
-_PLAIN = frozenset((type(lambda: None), type, type(sys), type(len), str, int, float, bool,
-                    type(None)))  # types of what holds no dictionary of its own
+# These go through all variables, for names that begin with their own.
+_SEEKERS = frozenset(("tqdm.utils", "fsspec.config"))
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 # What a rehearsal ends before, by Python's audit events; of threads there is none.
 _DEEDS = {
@@ -49,6 +49,9 @@ _DEEDS = {
     "os.rename": "it renames {0}",
     "os.rmdir": "it removes {0}",
     "os.truncate": "it changes {0}",
+    "os.mkdir": "it makes the folder {0}",
+    "os.symlink": "it makes {1}",
+    "os.link": "it makes {1}",
 }
 
 
@@ -113,6 +116,8 @@ class _Guard:
                 deed = f"it reads {os.fsdecode(path)}, which may change"
             else:
                 return
+        elif event == "os.mkdir" and os.path.isdir(args[0]):
+            return  # So that it is there, which it is.
         else:
             deed = _DEEDS[event].format(*args)
         frame = sys._getframe(1)
@@ -125,16 +130,27 @@ class _Guard:
 
 
 class _Watched(dict):  # type: ignore[type-arg]
-    """The data of os.environ, which notes the first of `placed` that somebody asks for."""
+    """The data of os.environ, which notes the first of `placed` that somebody asks for, and who
+    goes through all variables: a worker's place is not among them yet."""
 
-    def __init__(self, data: dict[bytes, bytes], placed: set[bytes]) -> None:
+    def __init__(self, data: dict[bytes, bytes], placed: frozenset[bytes]) -> None:
         super().__init__(data)
         self.placed = placed
-        self.asked: bytes | None = None
+        self.asked = ""
+
+    def __iter__(self) -> Iterator[bytes]:
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") in (
+                "os", "collections.abc", "_collections_abc"):
+            frame = frame.f_back
+        name = "" if frame is None else str(frame.f_globals.get("__name__"))
+        if not self.asked and name not in _SEEKERS and not name.startswith("ddprun_start"):
+            self.asked = "all variables"
+        return super().__iter__()
 
     def __getitem__(self, key: bytes) -> bytes:
-        if self.asked is None and key in self.placed:
-            self.asked = key
+        if not self.asked and key in self.placed:
+            self.asked = os.fsdecode(key)
         value: bytes = super().__getitem__(key)
         return value
 
@@ -358,7 +374,7 @@ def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: 
         groups.append(_import_one(name, None if not is_guess else digest, guard, beside, of_others,
                                   watched, placed))
     data.clear()
-    data.update(watched)
+    data.update(dict.items(watched))
     _set_data(data)
     os.environb.update(inherited)
     openblas.end_hold()
@@ -413,9 +429,6 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
         if os.environb.get(key) != group.before.environment.get(key):
             # It may have done so before or after OpenBLAS looked for it.
             raise _Unfit(name, f"it sets {variable}, by which OpenBLAS starts its threads")
-    copy = _copy_of_environment(group.modules, watched)
-    if copy:
-        raise _Unfit(name, f"it keeps a copy of the environment in {copy}")
     if group.taken_out:
         raise _Unfit(name, f"it takes {group.taken_out[0]} out of sys.modules")
     _judge(name, files, watched)
@@ -440,40 +453,6 @@ def _import_by_program(name: str) -> None:
             raise _Unfit(name, f"it warns: {key[0]}")
 
 
-def _copy_of_environment(modules: dict[str, Any], watched: _Watched) -> str:
-    """Where in these modules, or in an object of one, a dictionary has half of the variables, and
-    not the worker's place; empty: nowhere."""
-    variables = {os.fsdecode(key).lower() for key in watched}
-    wanted = max(_COPIED_MIN, len(variables) // 2)
-    seen = {id(watched)}
-
-    def is_copy(one: Any) -> bool:
-        # A subclass may load more when it is read.
-        if type(one) is not dict or len(one) < wanted or id(one) in seen:
-            return False
-        names = {(os.fsdecode(key) if type(key) is bytes else key).lower()
-                 for key in list(one) if type(key) in (str, bytes)}
-        return len(names & variables) >= wanted
-
-    for name, module in modules.items():
-        for member, value in list(_dictionary(module).items()):
-            if type(value) in _PLAIN or id(value) in seen:
-                continue
-            if is_copy(value) or any(map(is_copy, list(_dictionary(value).values()))):
-                return f"{name}.{member}"
-            seen.add(id(value))
-    return ""
-
-
-def _dictionary(one: Any) -> dict[str, Any]:
-    """Without loading an object that is lazy."""
-    try:
-        found = object.__getattribute__(one, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}
-
-
 def _spec(name: str) -> Any:
     """Of a module without a dot, whether it is imported or not; None: there is none."""
     if name in sys.modules:
@@ -490,8 +469,8 @@ def _judge(name: str, files: set[int], watched: _Watched) -> None:
     What else a module changes in its process (signals, folder, umask, limits, variables) it changes
     in the worker, as if that had imported it.
     """
-    if watched.asked is not None:
-        raise _Unfit(name, f"it asks for {os.fsdecode(watched.asked)}")
+    if watched.asked:
+        raise _Unfit(name, f"it asks for {watched.asked}")
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:
         raise _Unfit(name, f"it starts {threads} thread{'s' if threads > 1 else ''}")

@@ -413,6 +413,8 @@ class Conditions:
             "sys.setprofile()": sys.getprofile() is None,
             "the recursion limit": sys.getrecursionlimit(),
         }
+        _note(self.values, "time.tzset()", lambda: _member("time", "tzname", hidden))
+        _note(self.values, "sys.set_int_max_str_digits()", lambda: sys.get_int_max_str_digits())
         locale = sys.modules.get("_locale") or hidden.get("_locale")
         if locale is not None:
             self.values["the locale"] = locale.setlocale(locale.LC_ALL, None)
@@ -423,7 +425,7 @@ class Conditions:
         torch = sys.modules.get("torch") or hidden.get("torch")
         if hasattr(torch, "get_default_dtype"):
             self.values["torch.set_default_dtype()"] = torch.get_default_dtype()
-        self.settings: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {"multiprocessing's start method": _start_method(hidden)}
         core = sys.modules.get("torch._C") or hidden.get("torch._C")
         if core is not None:
             _note(self.values, "torch's grad mode", lambda: core.is_grad_enabled())
@@ -452,6 +454,15 @@ class Conditions:
                     is_of_library and name in _OF_PROGRAM):
                 return name
         return ""
+
+
+def _start_method(hidden: dict[str, Any]) -> Any:
+    """The type of multiprocessing's default context. None: there is none yet, and a program may set
+    it, once."""
+    context = sys.modules.get("multiprocessing.context") or hidden.get("multiprocessing.context")
+    default = getattr(context, "_default_context", None)
+    chosen = getattr(default, "_actual_context", None)
+    return None if chosen is None else type(chosen)
 
 
 def _note(values: dict[str, Any], name: str, read: Any) -> None:
@@ -507,6 +518,12 @@ def _of_loggers(logging: Any) -> Any:
     named = list(logging.root.manager.loggerDict.items())
     return sorted((name, *_of_logger(one)) for name, one in named
                   if hasattr(one, "handlers") and (one.level or one.handlers or one.disabled))
+
+
+def loggers() -> dict[str, Any]:
+    """All that are not the root, by name; some are only places of parents."""
+    logging = sys.modules.get("logging")
+    return dict(logging.root.manager.loggerDict) if hasattr(logging, "root") else {}
 
 
 def _of_root(logging: Any) -> Any:
