@@ -29,6 +29,8 @@ table_of_limits() { python3 tests/unit/test_limits_table.py && scripts/limits_ta
 
 tables_of_flags() { python3 tests/unit/test_flag_tables.py && scripts/flag_tables.py --check; }
 
+layout_of_the_page() { python3 tests/unit/test_page_layout.py; }
+
 no_large_files() {
     local found
     found=$(project_files | xargs -0 -r du -b | awk -v max="$file_bytes_max" '$1 > max')
@@ -59,7 +61,7 @@ for path in sys.argv[1:]:
 passed=0
 failed=0
 for check in formatting house_rules rules_of_the_rules table_of_limits tables_of_flags \
-    no_large_files no_private_keys shell_syntax python_syntax; do
+    layout_of_the_page no_large_files no_private_keys shell_syntax python_syntax; do
     if output=$("$check" 2>&1); then
         printf 'check: %s: ok\n' "${check//_/ }"
         passed=$((passed + 1))

@@ -596,6 +596,12 @@ constexpr std::array kFlags = {
          .group = Group::Other,
          .help = "only print commands, environments and CPUs of the workers",
          .fill = fill::on<&LaunchPlan::is_dry_run>},
+    /// | `bash`, `zsh`, `tcsh`, `fish` | same, with fish, and without Python: prints what the shell
+    /// reads to complete ddprun's flags, exit code 0. `eval "$(ddprun --print-completion bash)"`
+    Flag{.name = "print-completion",
+         .placeholder = "bash|zsh|tcsh|fish",
+         .group = Group::Other,
+         .help = "print what that shell reads to complete flags"},
     /// | switch | answers beside any mistake
     Flag{.name = "version",
          .group = Group::Other,

@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include "base/result.hpp"
+#include "launcher/plan/flags.hpp"
+
 namespace ddprun::launcher {
 
 /// What --help prints.
@@ -9,5 +12,9 @@ namespace ddprun::launcher {
 
 /// What --version prints.
 [[nodiscard]] std::string version_text();
+
+/// What --print-completion prints for `shell`: what that shell reads to complete ddprun's flags.
+/// Fails with a line for the user if ddprun has no completions for that shell.
+[[nodiscard]] Result<std::string> completion_text(const Given& shell);
 
 }  // namespace ddprun::launcher

@@ -64,6 +64,10 @@ PlanOutcome make_plan(const std::vector<std::string>& arguments, const Surroundi
     if (line->is_on("version")) {
         return ShowText{version_text()};
     }
+    if (const auto shell = line->value("print-completion")) {
+        Result<std::string> text = completion_text(*shell);
+        return text ? PlanOutcome{ShowText{*std::move(text)}} : as_usage_error(text.error());
+    }
     LaunchPlan plan;
     if (Result<void> filled = fill_plan(*line, surroundings, plan); !filled) {
         return as_usage_error(filled.error());

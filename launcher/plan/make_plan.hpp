@@ -9,7 +9,7 @@
 
 namespace ddprun::launcher {
 
-/// --help or --version: print this on stdout, ends with a newline; exit 0.
+/// --help, --version or --print-completion: print this on stdout, ends with a newline; exit 0.
 struct ShowText {
     std::string text;
 };

@@ -5,6 +5,7 @@ pages.py --made SHARE SOURCE looks at those that lie in SHARE, of a package.
 """
 
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -25,6 +26,28 @@ def table_of_flags():
     text = read(os.path.join(SOURCE, "launcher", "plan", "flag_table.cpp"))
     rows = re.findall(r'Flag\{\s*\.name = "([a-z-]+)"(.*?)\},\n', text, re.S)
     return [name for name, fields in rows if "Group::Hidden" not in fields]
+
+
+def at_a_prompt(command, lines):
+    """What a shell at a terminal shows when a user types these lines, the last of which ends it."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe(command[0], command, {"PATH": os.environ["PATH"], "TERM": "vt100",
+                                         "INPUTRC": "/dev/null", "PS1": "ready> "})
+    seen = ""
+    with os.fdopen(terminal, "r+b", buffering=0) as file:
+        for line in lines:
+            while not seen.endswith(("> ", "# ")):
+                seen += file.read(4096).decode()
+            file.write((line + "\n").encode())
+            seen += "\n"
+        try:
+            while data := file.read(4096):
+                seen += data.decode()
+        except OSError:  # The terminal's last user is gone.
+            pass
+    os.waitpid(pid, 0)
+    return seen
 
 
 class Pages(unittest.TestCase):
@@ -92,6 +115,53 @@ class Pages(unittest.TestCase):
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
             self.assertEqual(done.stderr, "")
             self.assertIn("User Commands", done.stdout)
+
+
+@unittest.skipIf(IS_MADE, "a package's programs may be another processor's")
+class PrintCompletion(unittest.TestCase):
+    """ddprun --print-completion SHELL"""
+
+    def print_completion(self, shell):
+        done = subprocess.run([os.path.join(FOLDER, "ddprun"), "--print-completion", shell],
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def test_every_flag_of_the_table_is_in_that_of_each_shell(self):
+        names = table_of_flags()
+        for shell, pattern in (("bash", r"[ \"]--{}[ \"]"), ("zsh", r"'--{}[=\[]"),
+                               ("tcsh", r"[( ]{}[ )]"), ("fish", "-c ddprun -l {} ")):
+            text = self.print_completion(shell)
+            for name in names:
+                self.assertRegex(text, pattern.format(name))
+
+    def test_tab_at_a_prompt_of_bash_completes_a_flag_and_a_value(self):
+        with tempfile.NamedTemporaryFile("w") as script:
+            script.write(self.print_completion("bash"))
+            script.flush()
+            typed = [f"source {script.name}", "ddprun() { printf '<%s>' \"$@\"; echo; }",
+                     "ddprun --nn\t2 --store d\t train.py", "exit"]
+            seen = at_a_prompt(["bash", "--norc", "--noprofile", "-i"], typed)
+        self.assertIn("<--nnodes><2><--store><daemon><train.py>", seen)
+
+    def test_tcsh_completes_a_flag_and_a_value(self):
+        if not shutil.which("tcsh"):
+            self.skipTest("no tcsh here")
+        with tempfile.NamedTemporaryFile("w") as script:
+            script.write(self.print_completion("tcsh"))
+            script.flush()
+            typed = [f"source {script.name}", "alias ddprun echo",
+                     "ddprun --nn\t2 --store d\t train.py", "exit"]
+            seen = at_a_prompt(["tcsh", "-f"], typed)
+        self.assertIn("\n--nnodes 2 --store daemon train.py", seen)
+
+    def test_another_shell_is_refused(self):
+        done = subprocess.run([os.path.join(FOLDER, "ddprun"), "--print-completion", "ksh"],
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stderr, "ddprun: --print-completion ksh: must be bash or zsh or tcsh "
+                                      "or fish\n")
 
 
 if __name__ == "__main__":

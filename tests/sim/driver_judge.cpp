@@ -265,7 +265,7 @@ void Simulation::judge_machine(Machine& machine) {
     }
 }
 
-/// Where the run has gone on to another generation, those of the last may publish nothing (S18), by
+/// Where the run has gone on to another generation, those of the last may publish nothing (S19), by
 /// the clock alone: their agent may be stalled.
 void Simulation::judge_publishing(const Machine& machine) {
     const rdzv::Run* run = decided_run();
@@ -277,7 +277,7 @@ void Simulation::judge_publishing(const Machine& machine) {
     // the death of all that is there, and so is a new ddprun on the same node.
     if (machine.workers.front().digest != run->current.digest && !machine.is_lied_about &&
         !machine.is_replaced && !machine.has_namesake && !has_forgotten_) {
-        checker_.violate("S18", fmt::format("generation {} runs and {} may still publish",
+        checker_.violate("S19", fmt::format("generation {} runs and {} may still publish",
                                             run->current.number.value(), name_of(machine)));
     }
 }
