@@ -85,7 +85,7 @@ MODULES = {
     "own_module": "PLACE = 'site-packages'",
     "looks_module": "import os\nassert 'NO_RANK' not in os.environ",
     "copies_module": "import os\nIS_MAIN = dict(os.environ).get('RANK', '0') == '0'",
-    "goes_through": "import os\nFOUND = [key for key, _ in os.environ.items() if key[:4] == 'RANK']",
+    "goes_through": "import os\nFOUND = [key for key, _ in os.environ.items() if key == 'RANK']",
     "copies_bytes": "import os\nRANK = int(os.environb.copy().get(b'RANK', 0))",
     "sets_context": "import multiprocessing\nLOCK = multiprocessing.get_context()",
     "makes_folder": "import os\nos.makedirs('was_made/in_it', exist_ok=True)",
