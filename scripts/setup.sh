@@ -17,7 +17,7 @@ with the library and the type checker that the package `ddprun` is tested with.
                     cannot be had, it says so and goes on
   --full            also --cuda-headers, the headers of the oldest LibTorch that the worker
                     runtime is written for (81 MB, 63 kept), and what only scripts/test.sh --full
-                    uses: transformers and lightning in .venv, and Debian's packages to judge
+                    uses: transformers, lightning and uv in .venv, Debian's packages to judge
                     released packages and run them with
   --peers           also what tests run beside ddprun: schedulers (Slurm, MUNGE, Open MPI), an
                     NFS server with a kernel to run it in, Prometheus, Chromium and, in .venv,
@@ -47,7 +47,7 @@ python_packages=(
     torch==2.13.0 numpy safetensors scikit-learn
     accelerate==1.15.0 mypy==2.4.1   # what the package `ddprun` is tested with
 )
-large_python_packages=(transformers==5.23.0 lightning==2.6.6)
+large_python_packages=(transformers==5.23.0 lightning==2.6.6 uv==0.13.9)
 terminal_python_packages=(tqdm==4.70.1 pyte==0.8.2)   # a progress bar, and what a terminal shows
 full_packages=(
     lintian systemd debootstrap buildah   # judge packages, the service; an older system; the image

@@ -123,8 +123,8 @@ if [ -x .venv/bin/torchrun ] && [ "$with_torch" = yes ]; then has_torch=yes; fi
 step "build: release" scripts/build.sh release
 export DDPRUN_SIM_SECONDS="${DDPRUN_SIM_SECONDS:-60}"
 suite "unit, scenario, sim, process" release -LE "cluster|full" --parallel 2
-# Three at a time: they wait most of the time, for leases and for PyTorch to be imported.
-suite "cluster: real daemons on loopback" release -L cluster --parallel 3
+# Two at a time: they wait most of the time, for leases and for PyTorch to be imported.
+suite "cluster: real daemons on loopback" release -L cluster --parallel 2
 
 # Leaks are found at exit, also in the small programs that tests start.
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}"
