@@ -171,7 +171,7 @@ summary=''
 [ "$is_prebuilt" = yes ] || run_in_cpp
 
 # Long enough for the standbys (docs/warm.md): they import the training's modules while it trains.
-kill_after=40 epochs=46
+kill_after=60 epochs=66
 say "3. in Python: node 1 is killed after epoch $kill_after and does not come back"
 run_job lost 1:2 lost "${in_python[@]}"
 summary+="
