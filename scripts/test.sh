@@ -131,7 +131,7 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_stri
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
 export DDPRUN_SIM_SECONDS=10
 step "build: asan" scripts/build.sh asan
-# A program takes five times as long to start here, and all kills were done above.
+# Each kill starts programs, which takes several times as long here; all kills were done above.
 DDPRUN_KILLS="${DDPRUN_KILLS:-40}" \
     suite "address and undefined behaviour sanitizers (without PyTorch)" asan -LE cluster \
     --parallel 2

@@ -192,7 +192,8 @@ void Agent::hear_of_link(Input change) {
     }
 }
 
-/// Of the generation's keeper and of the standbys': they change places when a generation starts.
+/// Both keepers have these, the generation's and the standbys': they change places when a
+/// generation starts.
 KeeperHandle::Events Agent::keeper_events() {
     KeeperHandle::Events events;
     events.on_started = [this](Generation number, LocalRank local_rank, int pid) {

@@ -85,8 +85,9 @@ public:
     /// The keeper of the generation that starts was lost.
     void leaving_are_lost();
 
-    /// What the standbys' keeper tells.
+    /// The standbys' keeper has told that the standby of `slot` has ended.
     void has_ended(LocalRank slot);
+    /// The standbys' keeper was lost, and all that it held.
     void are_lost();
 
     /// Ends them. `done` is called once they are gone, or at once if nobody is there, or when they

@@ -13,8 +13,8 @@ namespace ddprun::launcher {
 /// What --version prints.
 [[nodiscard]] std::string version_text();
 
-/// What --print-completion prints for `shell`: what that shell reads to complete ddprun's flags.
-/// Fails with a line for the user if ddprun has no completions for that shell.
+/// --print-completion prints this: `shell` reads it to complete ddprun's flags. Fails with a line
+/// for the user if ddprun has no completions for that shell.
 [[nodiscard]] Result<std::string> completion_text(const Given& shell);
 
 }  // namespace ddprun::launcher

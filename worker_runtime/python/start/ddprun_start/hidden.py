@@ -37,7 +37,7 @@ class Group:
         self.drawn: set[str] = set()  # from these generators of random numbers
         self.modules = dict(sys.modules)
         self.finders = dict.fromkeys(sys.path_importer_cache)
-        self.loggers: Any = loggers()
+        self.loggers: Any = loggers(sys.modules.get("logging"))
 
     def hold(self, hidden: frozenset[bytes], of_others: Modules,
              when_given: Callable[[], None] | None) -> None:
@@ -51,7 +51,8 @@ class Group:
                         if name not in self.modules}
         self.finders = {path: finder for path, finder in sys.path_importer_cache.items()
                         if path not in self.finders}
-        self.loggers = [one for name, one in loggers().items() if name not in self.loggers and
+        made = loggers(sys.modules.get("logging"))
+        self.loggers = [one for name, one in made.items() if name not in self.loggers and
                         getattr(one, "disabled", None) is False]
         self.replaced = of_others.replaced()
         of_others.update(list(sys.modules.values()))

@@ -515,14 +515,13 @@ def _c_function(library: str, name: str) -> Any:
 
 
 def _of_loggers(logging: Any) -> Any:
-    named = list(logging.root.manager.loggerDict.items())
-    return sorted((name, *_of_logger(one)) for name, one in named
+    return sorted((name, *_of_logger(one)) for name, one in loggers(logging).items()
                   if hasattr(one, "handlers") and (one.level or one.handlers or one.disabled))
 
 
-def loggers() -> dict[str, Any]:
-    """All that are not the root, by name; some are only places of parents."""
-    logging = sys.modules.get("logging")
+def loggers(logging: Any) -> dict[str, Any]:
+    """All that are not the root, by name; some are only places of parents. None if `logging` is not
+    there."""
     return dict(logging.root.manager.loggerDict) if hasattr(logging, "root") else {}
 
 
