@@ -256,18 +256,20 @@ class ProgressTest(unittest.TestCase):
             if event["event"] == "progress":
                 self.assertNotIn("seq", event)
                 slowest = event.get("slowest")
-                if slowest and slowest["rank"] == slow:
+                if not slowest:
+                    continue
+                self.assertEqual(slowest["rank"], slow)
+                [job] = self.status()
+                # Ranks do not wait for each other here, and one may be slow to start.
+                if all(rank["phase"] == "training" for rank in job["ranks"]):
                     break
-                self.assertIsNone(slowest)
         self.assertGreater(slowest["cost_share"], 0.2)
 
-        [job] = self.status()
         self.assertEqual(job["slowest"]["rank"], slow)
         self.assertEqual(job["slowest"]["node"], job["ranks"][slow]["node"])
         self.assertEqual([rank["rank"] for rank in job["ranks"]],
                          list(range(2 * RANKS_PER_NODE)))
         for rank in job["ranks"]:
-            self.assertEqual(rank["phase"], "training")
             self.assertGreater(rank["memory_bytes"], 1 << 20)
             self.assertIn("step_age_ms", rank)
         self.assertEqual(job["time"]["generations"], 1)
