@@ -55,7 +55,7 @@ class Group:
         self.loggers = [one for name, one in made.items() if name not in self.loggers and
                         getattr(one, "disabled", None) is False]
         self.replaced = of_others.replaced()
-        of_others.update(list(sys.modules.values()))
+        of_others.update(dict(sys.modules))
         self.when_given = when_given
         self.children = []
         for name, module in self.modules.items():
@@ -126,8 +126,7 @@ class HiddenModules:
         self.start.set(self.variables)
         self.installed = of_others.installed
         self.of_others = of_others
-        of_others.forget(self.everything.values())
-        of_others.update(list(sys.modules.values()))
+        of_others.update({**sys.modules, **self.everything})
         self.numbers = drawn_numbers(self.everything, SEEDED_BY_ITSELF)
         self.begun_as = _Begun()
         self.given = 0
@@ -175,8 +174,8 @@ class HiddenModules:
             self.given = last + 1
             self._set_state(now, groups, changed)
             for group in groups:
-                self.of_others.update([*group.modules.values(),
-                                       *(module for module, _, _, _ in group.replaced)])
+                self.of_others.update({
+                    **group.modules, **{one.__name__: one for one, _, _, _ in group.replaced}})
             if not self.position and _frozen_importlib._find_and_load is self.stand_in:
                 _frozen_importlib._find_and_load = self.find_and_load
         finally:

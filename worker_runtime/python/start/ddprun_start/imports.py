@@ -222,7 +222,7 @@ class _Look:
         found = digest_of(new, mapped_libraries() - self.libraries)
         learner.last = State(_HIDDEN)
         learner.conditions = now
-        learner.modules.update(list(sys.modules.values()))
+        learner.modules.update(dict(sys.modules))
         learner.numbers = drawn_numbers({}, SEEDED_BY_ITSELF)
         return "{} {}".format(self.name, found) + (" " + self.text if self.text else "")
 

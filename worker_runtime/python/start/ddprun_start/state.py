@@ -18,7 +18,6 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
 # An import that a program's call of a library causes comes after these were set, as a rule.
@@ -291,22 +290,18 @@ class Modules:
     def __init__(self, installed: tuple[str, ...]) -> None:
         """As it is now; `installed` are folders, as is_of() has them."""
         self.installed = installed
-        self.members: dict[int, tuple[Any, list[str], list[Any]]] = {}  # by id of the module
-        self.update(list(sys.modules.values()))
+        self.members: dict[int, _Members] = {}  # by id of the module
+        self.without_file: set[str] = set()
+        self.update(dict(sys.modules))
 
-    def forget(self, modules: Iterable[Any]) -> None:
-        """Nobody can change them: they are not in sys.modules."""
-        for module in modules:
-            self.members.pop(id(module), None)
-
-    def update(self, modules: Iterable[Any]) -> None:
+    def update(self, modules: dict[str, Any]) -> None:
         """As these are now is as they were; what changes from now on counts."""
-        for module in {id(one): one for one in modules}.values():
+        for module in {id(one): one for one in modules.values()}.values():
             known = self.members.get(id(module))
-            if known is None and self._is_installed(module) or known and not _has_all(known):
-                self.members[id(module)] = (module, list(module.__dict__),
-                                            list(module.__dict__.values()))
-        self.without_file = _without_file()
+            if known is None and self._is_installed(module) or known and not known.are_there():
+                self.members[id(module)] = _Members(module)
+        self.without_file |= self._without_file(modules)
+        self.without_file &= sys.modules.keys()
 
     def _is_installed(self, module: Any) -> bool:
         kind = type(module)
@@ -321,20 +316,106 @@ class Modules:
         except Exception:
             return False  # A namespace whose parent is not in sys.modules does not know its place.
 
+    def _without_file(self, modules: dict[str, Any]) -> set[str]:
+        """Those of them that nobody has found: made by hand, or None, which hides one."""
+        return {name for name, module in modules.items()
+                if id(module) not in self.members and spec_of(module) is None and
+                name not in _UNCOUNTED}
+
     def replaced(self) -> list[tuple[Any, str, Any, Any]]:
         """Module, name, what was there and what is there instead; ABSENT: nothing."""
-        return [one for known in list(self.members.values()) if not _has_all(known)
-                for one in _replaced(*known)]
+        return [one for known in list(self.members.values()) for one in known.replaced()]
 
     def change(self, is_of_library: bool) -> str:
         """As Conditions.change_since()."""
-        new = _without_file() - self.without_file
+        new = self._without_file(dict(sys.modules)) - self.without_file
         if new:
             return "sys.modules['{}']".format(min(new))
         for module, name, _, _ in self.replaced():
             if not (is_of_library and module is sys and name == "excepthook"):
                 return "{}.{}".format(module.__name__, name)
         return ""
+
+
+class _Members:
+    """What a module had when it was looked at."""
+
+    __slots__ = ("module", "keys", "values", "version", "seen", "judged")
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.version = _version_of(module.__dict__)
+        # Before the members are read: other threads may change them.
+        self.seen = self.judged = self.version.value
+        self.keys = list(module.__dict__)
+        self.values = list(module.__dict__.values())
+
+    def are_there(self) -> bool:
+        """The same, and nothing else."""
+        version = self.version.value
+        if version == self.seen:
+            return True
+        now = self.module.__dict__.values()
+        if len(now) != len(self.values) or not all(map(is_, self.values, now)):
+            return False
+        self.seen = version
+        return True
+
+    def replaced(self) -> list[tuple[Any, str, Any, Any]]:
+        """As Modules.replaced()."""
+        version = self.version.value
+        if version == self.judged:
+            return []
+        found = [] if self.are_there() else self._replaced()
+        if not found:
+            self.judged = version
+        return found
+
+    def _replaced(self) -> list[tuple[Any, str, Any, Any]]:
+        module = self.module
+        before, now = dict(zip(self.keys, self.values)), dict(module.__dict__)
+        return [(module, key, was, now.get(key, ABSENT)) for key, was in before.items()
+                if callable(was) and now.get(key, ABSENT) is not was] + [
+                    (module, key, ABSENT, one) for key, one in now.items()
+                    if key not in before and callable(one) and not _brings(module, one)]
+
+
+class _NoVersion:
+    """In the place of a dict's version, where Python has none. It equals nothing, nor itself."""
+
+    value = float("nan")
+
+
+def _version_type() -> Any:
+    """A ctypes' type that reads the version of a dict in place: a number that each change of the
+    dict changes. None: this Python has none.
+
+    It is PEP 509's, which Python 3.14 has taken out.
+    """
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
+        return None
+    try:
+        class Version(_ctypes._SimpleCData):  # type: ignore
+            _type_ = "Q"
+    except NameError:
+        return None
+    names = {"name": 0}
+    version = Version.from_address(id(names) + _VERSION_OFFSET)
+    before = version.value
+    names["name"] = 1
+    return Version if version.value != before else None
+
+
+# It comes after the count of members, which comes after what all objects have.
+_VERSION_OFFSET = object.__basicsize__ + 8
+_VERSION = _version_type()
+
+
+def _version_of(names: dict[str, Any]) -> Any:
+    """Its `value` is the version of `names`, as long as `names` lives."""
+    if _VERSION is None:
+        return _NoVersion
+    return _VERSION.from_address(id(names) + _VERSION_OFFSET)
 
 
 def put(names: dict[str, Any], name: str, value: Any) -> None:
@@ -345,32 +426,12 @@ def put(names: dict[str, Any], name: str, value: Any) -> None:
         names[name] = value
 
 
-def _replaced(module: Any, keys: list[str], values: list[Any]) -> list[tuple[Any, str, Any, Any]]:
-    before, now = dict(zip(keys, values)), dict(module.__dict__)
-    return [(module, key, was, now.get(key, ABSENT)) for key, was in before.items()
-            if callable(was) and now.get(key, ABSENT) is not was] + [
-                (module, key, ABSENT, one) for key, one in now.items()
-                if key not in before and callable(one) and not _brings(module, one)]
-
-
 def _brings(module: Any, member: Any) -> bool:
     """Whether a module gets a new member by itself: a module, or what a lazy package loads late."""
     is_lazy = type(module) is not type(sys) or "__getattr__" in module.__dict__
     return issubclass(type(member), type(sys)) or is_lazy and (
         str(getattr(member, "__module__", "")).partition(".")[0] ==
         module.__name__.partition(".")[0])
-
-
-def _has_all(known: tuple[Any, list[str], list[Any]]) -> bool:
-    module, _, values = known
-    now = module.__dict__.values()
-    return len(now) == len(values) and all(map(is_, values, now))
-
-
-def _without_file() -> set[str]:
-    """Modules that nobody has found: made by hand, or None, which hides one."""
-    return {name for name, module in list(sys.modules.items())
-            if spec_of(module) is None and name not in _UNCOUNTED}
 
 
 def spec_of(module: Any) -> Any:
