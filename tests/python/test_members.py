@@ -8,6 +8,7 @@ import os
 import sys
 import types
 import unittest
+import weakref
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                 "../../worker_runtime/python/start"))
@@ -34,7 +35,7 @@ CHANGES = [
     ("module.__dict__.update(function=own, new=own)", ["function", "new"]),
     ("module.__dict__.pop('function')", ["function"]),
     ("module.__dict__.setdefault('new', own)", ["new"]),
-    ("names = module.__dict__; names |= {'function': own}", ["function"]),
+    ("module.moved = module.function; del module.function", ["function", "moved"]),
     ("exec('def function(): pass', module.__dict__)", ["function"]),
     ("exec('global function\\nfunction = 1', module.__dict__)", ["function"]),
     ("module.number = 2; module.function = own", ["function"]),
@@ -69,6 +70,30 @@ class MembersTest(unittest.TestCase):
     def test_this_python_has_versions_until_3_13(self):
         self.assertEqual(state._VERSION is not None,
                          sys.implementation.name == "cpython" and sys.version_info < (3, 14))
+
+    def test_a_class_of_modules_may_have_another_dict(self):
+        class Library(types.ModuleType):
+            real = types.ModuleType.__dict__["__dict__"].__get__
+            __dict__ = property(lambda self: dict(self.real(self)))
+
+        module = Library("library")
+        module.function = len
+        members = state._Members(module)
+        self.assertEqual(members.replaced(), [])
+        module.function = own
+        self.assertEqual(members.replaced(), [(module, "function", len, own)])
+
+    def test_what_a_library_lets_go_of_is_gone(self):
+        class Large:
+            pass
+
+        module = types.ModuleType("library")
+        module.table = Large()
+        gone = weakref.ref(module.table)
+        members = state._Members(module)
+        module.table = None
+        self.assertIsNone(gone())
+        self.assertEqual(members.replaced(), [])
 
     def test_what_has_changed_once_is_looked_at_again_when_it_changes_again(self):
         module = types.ModuleType("library")

@@ -47,6 +47,13 @@ INSTALLED = {
     "borrows": RECORDS + "from lends import lend\nLENT = lend()\n",
     "changes": RECORDS + "import lends\nlends.lend = lambda: 'as changed'\n",
     "shims": RECORDS + "import lends\nHAS = [hasattr(lends, one) for one in ('lend', 'give')]\n",
+    "swaps": RECORDS + "import lends, types\nnew = types.ModuleType('lends')\n"
+             "new.lend = lends.lend\nsys.modules['lends'] = new\n",
+    "nameless": RECORDS + "del __name__\n",
+    "names": RECORDS + "import nameless\nnameless.f = lambda: 1\n",
+    "keeps": RECORDS + "FILE = open(__file__)\n",
+    "collects": "import gc\ngc.enable()\n" + RECORDS,
+    "encodes": RECORDS + "ENCODING = sys.stdout.encoding\n",
     "adds": RECORDS + "import lends\nlends.give = len\ndel lends.lend\n",
     "bundle/__init__": RECORDS + "def __getattr__(name):\n    if name != 'Lazy':\n"
                         "        raise AttributeError(name)\n"
@@ -216,7 +223,44 @@ PROGRAMS = {
         "it changes multiprocessing's start method"),
     "who goes through all variables": ("import alpha, prefixed\nSAID = prefixed.PLACE", "alpha",
                                        "it asks for all variables"),
-    "another os.environ": ("import os\nos.environ = dict(os.environ)\nimport alpha", "alpha", ""),
+    "another os.environ": ("import os\nos.environ = dict(os.environ, LATE='1')\nimport late\n"
+                           "SAID = late.FOUND", "", "os.environ"),
+    "a stub with a spec": ("import sys, types, importlib.machinery\n"
+                           "stub = sys.modules['stub'] = types.ModuleType('stub')\n"
+                           "stub.__spec__ = importlib.machinery.ModuleSpec('stub', None)\n"
+                           "import asks\nSAID = asks.HAS", "", "sys.modules['stub']"),
+    "another name of a library": ("import json, sys\nsys.modules['stub'] = json\nimport asks\n"
+                                  "SAID = asks.HAS", "", "sys.modules['stub']"),
+    "an own module in the place of a library": (
+        "import lends, importlib.util, sys\n"
+        "spec = importlib.util.spec_from_file_location('lends', 'third_party/vend.py')\n"
+        "sys.modules['lends'] = own = importlib.util.module_from_spec(spec)\n"
+        "own.lend = lambda: 'own'\nimport borrows\nSAID = borrows.LENT", "lends",
+        "sys.modules['lends']"),
+    "what an import without a file puts into the place of another": (
+        "import lends, swaps, alpha, sys\nSAID = 'lends' in sys.modules",
+        "lends swaps alpha", ""),
+    "a library that takes its name away": ("import nameless, names, alpha\nSAID = nameless.f()",
+                                           "nameless names alpha", ""),
+    "what a lazy library has under another name": (
+        "import bundle\nbundle.Old = bundle.Lazy\nimport alpha", "", "bundle.Old"),
+    "a function under another name": ("import lends\nlends.given = lends.lend\n"
+                                      "del lends.lend\nimport shims\nSAID = shims.HAS", "lends",
+                                      "lends."),
+    "what an import keeps open": ("import keeps\nSAID = keeps.FILE.readline()", "keeps", ""),
+    "no garbage collector": ("import gc\ngc.disable()\nimport collects\nSAID = gc.isenabled()",
+                             "", "the garbage collector"),
+    "stdout otherwise": ("import sys\nsys.stdout.reconfigure(encoding='latin-1')\n"
+                         "import encodes\nSAID = encodes.ENCODING", "", "sys.stdout"),
+    "a limit": ("import resource\n_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+                "resource.setrlimit(resource.RLIMIT_NOFILE, (100, most))\nimport alpha", "",
+                "a limit (setrlimit)"),
+    "a time-out of sockets": ("import socket\nsocket.setdefaulttimeout(7)\nimport alpha", "",
+                              "socket.setdefaulttimeout()"),
+    "an audit hook that refuses what ddprun does": (
+        "import sys\ndef hook(event, _):\n    if event.startswith('ctypes'):\n"
+        "        raise RuntimeError(event)\nsys.addaudithook(hook)\nimport alpha, beta",
+        "alpha beta", ""),
     "code without a name": ("exec('import alpha', {'__name__': None})", "alpha", ""),
     "a lazy module": ("import importlib.util, os, sys\nspec = importlib.util.find_spec('late')\n"
                       "spec.loader = importlib.util.LazyLoader(spec.loader)\n"
@@ -378,6 +422,17 @@ class SameImports(WithEnvironment):
                           if name not in extra}, plain["end"]["modules"])
         self.assertEqual(standby.end(), (0, ""))
 
+    def test_a_file_in_the_place_of_one_that_an_import_keeps_open_begins_anew(self):
+        self.begin_anew("import os\nif os.environ['RANK'] == '5':\n    os.closerange(3, 100)\n"
+                        "    OWN = open('program.py')\nimport keeps\n"
+                        "SAID = keeps.FILE.readline()\n", "a file that an import has open")
+
+    def test_a_stub_in_the_place_of_a_library_that_another_replaces_begins_anew(self):
+        self.begin_anew("import os, sys, types\nif os.environ['RANK'] == '5':\n"
+                        "    sys.modules['lends'] = types.ModuleType('lends')\n"
+                        "    sys.modules['lends'].lend = lambda: 'own'\n"
+                        "import borrows, swaps\nSAID = borrows.LENT\n", "sys.modules['lends']")
+
     def test_who_seeds_before_an_import_that_draws_begins_anew(self):
         self.begin_anew("import os, random\nif os.environ['RANK'] == '5':\n    random.seed(1)\n"
                         "import draws\nSAID = os.environ['RANK'] == '5' and random.random()\n",
@@ -388,7 +443,7 @@ class SameImports(WithEnvironment):
         self.begin_anew("""
 import os, signal
 if os.environ["RANK"] == "5" and not os.path.exists("again"):
-    open("again", "x").close()
+    os.close(os.open("again", os.O_CREAT | os.O_WRONLY))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     signal.setitimer(signal.ITIMER_REAL, 60)

@@ -17,8 +17,8 @@ from _io import open as io_open
 
 from ddprun_start.imports import is_by_library, leave_out_of_traceback, look_like_importlib
 from ddprun_start.state import (SEEDED_BY_ITSELF, Conditions, Modules, State,
-                                changed_numbers, drawn_numbers, has_children, loggers, put,
-                                spec_of)
+                                changed_numbers, drawn_numbers, has_children, loggers, opened_as,
+                                put, spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Group:
         self.is_chosen = is_chosen
         self.before = State(hidden)
         self.drawn: set[str] = set()  # from these generators of random numbers
+        self.opened: dict[int, Any] = {}  # descriptors that it has left open, as opened_as()
         self.modules = dict(sys.modules)
         self.finders = dict.fromkeys(sys.path_importer_cache)
         self.loggers: Any = loggers(sys.modules.get("logging"))
@@ -55,7 +56,7 @@ class Group:
         self.loggers = [one for name, one in made.items() if name not in self.loggers and
                         getattr(one, "disabled", None) is False]
         self.replaced = of_others.replaced()
-        of_others.update(dict(sys.modules))
+        of_others.update(list(sys.modules.values()))
         self.when_given = when_given
         self.children = []
         for name, module in self.modules.items():
@@ -126,7 +127,7 @@ class HiddenModules:
         self.start.set(self.variables)
         self.installed = of_others.installed
         self.of_others = of_others
-        of_others.update({**sys.modules, **self.everything})
+        of_others.update([*sys.modules.values(), *self.everything.values()])
         self.numbers = drawn_numbers(self.everything, SEEDED_BY_ITSELF)
         self.begun_as = _Begun()
         self.given = 0
@@ -173,13 +174,19 @@ class HiddenModules:
                     self.position.pop(one, None)
             self.given = last + 1
             self._set_state(now, groups, changed)
-            for group in groups:
-                self.of_others.update({
-                    **group.modules, **{one.__name__: one for one, _, _, _ in group.replaced}})
+            self._note_given(groups)
             if not self.position and _frozen_importlib._find_and_load is self.stand_in:
                 _frozen_importlib._find_and_load = self.find_and_load
         finally:
             _imp.release_lock()
+
+    def _note_given(self, groups: list[Group]) -> None:
+        try:
+            self.of_others.update([
+                module for group in groups for module in (
+                    *group.modules.values(), *(one for one, _, _, _ in group.replaced))])
+        except Exception:
+            pass  # Then it counts as changed by the program.
 
     def _change(self, name: str, groups: list[Group]) -> str:
         """As _changed(). What cannot be read has changed: no error of ours is the program's."""
@@ -215,6 +222,10 @@ class HiddenModules:
                  if sys.modules.get(one, module) is not module]
         if taken or unasked and not is_of_library:
             return "sys.modules['{}']".format([*taken, *unasked][0])
+        for group in groups:
+            for file, opened in group.opened.items():
+                if opened_as(file) != opened:
+                    return "a file that an import has open"
         drawn = {one for group in groups for one in group.drawn}
         seeded = drawn and drawn & changed_numbers(
             self.numbers, drawn_numbers(self.everything, SEEDED_BY_ITSELF))

@@ -73,7 +73,7 @@ class Learner:
         self.installed = installed_folders()
         self.start = self.last = State(_HIDDEN)
         self.conditions = Conditions({})
-        self.modules = Modules(self.installed)
+        self.modules: Any = Modules(self.installed)
         self.numbers = drawn_numbers({}, SEEDED_BY_ITSELF)
         self.seeded: set[str] = set()  # by the program, or it has drawn from them
         self.ignored = ""
@@ -84,6 +84,7 @@ class Learner:
         if why and self.path:
             self._write("stops " + why[:_REASON_MAX])
         self.path = ""
+        self.modules = None  # it holds what the program may have replaced
 
     def _find_and_load(self, name: str, import_: Any) -> Any:
         try:
@@ -146,7 +147,7 @@ class Learner:
         return module
 
     def _knows_finders(self) -> bool:
-        return {id(one) for one in sys.meta_path} <= {id(one) for one in self.last.finders}
+        return {id(one) for one in sys.meta_path or ()} <= {id(one) for one in self.last.finders}
 
     def _write(self, line: str) -> None:
         text = line.encode("utf-8", "replace").replace(b"\n", b" ") + b"\n"
@@ -222,7 +223,7 @@ class _Look:
         found = digest_of(new, mapped_libraries() - self.libraries)
         learner.last = State(_HIDDEN)
         learner.conditions = now
-        learner.modules.update(dict(sys.modules))
+        learner.modules.update(list(sys.modules.values()))
         learner.numbers = drawn_numbers({}, SEEDED_BY_ITSELF)
         return "{} {}".format(self.name, found) + (" " + self.text if self.text else "")
 

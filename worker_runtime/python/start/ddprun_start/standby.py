@@ -16,7 +16,7 @@ from ddprun_start.imports import (digest_of, import_own, installed_folders, mapp
                                   own_modules)
 from ddprun_start.state import (MAIN, SEEDED_BY_SYSTEM, Conditions, Modules, State,
                                 changed_numbers, drawn_numbers, has_children, has_variables,
-                                is_of, spec_of)
+                                is_of, opened_as, spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -432,6 +432,7 @@ def _import_one(name: str, digest: str | None, guard: _Guard | None, beside: set
     if group.taken_out:
         raise _Unfit(name, f"it takes {group.taken_out[0]} out of sys.modules")
     _judge(name, files, watched)
+    group.opened = {file: opened_as(file) for file in _descriptors() - files}
     group.drawn = changed_numbers(numbers, drawn_numbers({}))
     changed = [f"random numbers of {one}" for one in sorted(group.drawn - SEEDED_BY_SYSTEM)]
     changed += Conditions({}).changes_by_import(before)
@@ -498,7 +499,7 @@ def _used_files() -> dict[str, Any]:
 def _exchange_oom_score(score: str) -> str:
     """What it was; empty: it cannot be changed."""
     try:
-        with open("/proc/self/oom_score_adj", "r+") as file:
+        with open("/proc/self/oom_score_adj", "r+", encoding="utf-8") as file:
             before = file.read().strip()
             file.seek(0)
             file.write(score)
@@ -570,7 +571,7 @@ def _held_by(file: int) -> str:
     """What a worker without its place may not have open; empty: it may."""
     try:
         target = os.readlink(f"/proc/self/fd/{file}")
-        with open(f"/proc/self/fdinfo/{file}") as info:
+        with open(f"/proc/self/fdinfo/{file}", encoding="utf-8") as info:
             flags = int(next(line for line in info if line.startswith("flags:")).split()[1], 8)
     except OSError:
         return ""  # It was the listing's own.

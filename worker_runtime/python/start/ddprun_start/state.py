@@ -7,9 +7,9 @@ can be set by a standby, Conditions can only be compared.
 from __future__ import annotations
 
 import _warnings
+import gc
 import os
 import sys
-from _operator import is_
 
 try:
     import _ctypes
@@ -18,13 +18,15 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 # An import that a program's call of a library causes comes after these were set, as a rule.
-_OF_PROGRAM = frozenset(("sys.argv", "sys.stdout", "sys.stderr", "logging", "logging's root",
-                         "the recursion limit", "sys.settrace()", "sys.setprofile()",
-                         "torch's grad mode", "torch's default device", "numpy.seterr()",
-                         "decimal.getcontext()"))
+_OF_PROGRAM = frozenset((
+    "sys.argv", "sys.stdin", "sys.stdout", "sys.stderr", "logging", "logging's root",
+    "the recursion limit", "the garbage collector", "sys.setswitchinterval()",
+    "a limit (setrlimit)", "socket.setdefaulttimeout()", "sys.settrace()", "sys.setprofile()",
+    "torch's grad mode", "torch's default device", "numpy.seterr()", "decimal.getcontext()"))
 # No import computes with these, as a rule: programs may set them, imports may not. Of torch._C.
 _SETTINGS = ("_get_float32_matmul_precision", "_get_cudnn_enabled", "_get_cudnn_benchmark",
              "_get_cudnn_deterministic", "_get_cudnn_allow_tf32", "_get_cublas_allow_tf32",
@@ -33,7 +35,8 @@ _SETTINGS = ("_get_float32_matmul_precision", "_get_cudnn_enabled", "_get_cudnn_
              "_get_deterministic_algorithms", "_get_mkldnn_enabled", "_get_flash_sdp_enabled",
              "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled")
 MAIN = frozenset(("__main__", "__mp_main__"))  # multiprocessing has two names for it
-_UNCOUNTED = MAIN | {"_frozen_importlib", "importlib._bootstrap"}  # ddprun replaces parts of it
+# ddprun replaces parts of the first; they have other names in sys.modules than their own.
+_UNCOUNTED = MAIN | {"_frozen_importlib", "importlib._bootstrap", "importlib._bootstrap_external"}
 # The system seeds these. Who draws from them before the program has seeded them changes nothing.
 SEEDED_BY_SYSTEM = frozenset(("random", "numpy.random"))
 SEEDED_BY_ITSELF = frozenset(("torch",))
@@ -291,17 +294,15 @@ class Modules:
         """As it is now; `installed` are folders, as is_of() has them."""
         self.installed = installed
         self.members: dict[int, _Members] = {}  # by id of the module
-        self.without_file: set[str] = set()
-        self.update(dict(sys.modules))
+        self.update(list(sys.modules.values()))
 
-    def update(self, modules: dict[str, Any]) -> None:
-        """As these are now is as they were; what changes from now on counts."""
-        for module in {id(one): one for one in modules.values()}.values():
+    def update(self, modules: Iterable[Any]) -> None:
+        """As these and sys.modules are now is as they were; what changes from now on counts."""
+        for module in {id(one): one for one in modules}.values():
             known = self.members.get(id(module))
-            if known is None and self._is_installed(module) or known and not known.are_there():
+            if known is None and self._is_installed(module) or known and known.may_have_changed():
                 self.members[id(module)] = _Members(module)
-        self.without_file |= self._without_file(modules)
-        self.without_file &= sys.modules.keys()
+        self.entries = dict(sys.modules)
 
     def _is_installed(self, module: Any) -> bool:
         kind = type(module)
@@ -316,11 +317,14 @@ class Modules:
         except Exception:
             return False  # A namespace whose parent is not in sys.modules does not know its place.
 
-    def _without_file(self, modules: dict[str, Any]) -> set[str]:
-        """Those of them that nobody has found: made by hand, or None, which hides one."""
-        return {name for name, module in modules.items()
-                if id(module) not in self.members and spec_of(module) is None and
-                name not in _UNCOUNTED}
+    def _is_own_entry(self, name: str, module: Any) -> bool:
+        """Whether it is in sys.modules since, and no import has put it there."""
+        before = self.entries.get(name, ABSENT)
+        if before is module or name in _UNCOUNTED:
+            return False
+        spec = spec_of(module)
+        return before is not ABSENT or spec is None or spec.name != name or (
+            spec.loader is None and not spec.submodule_search_locations)
 
     def replaced(self) -> list[tuple[Any, str, Any, Any]]:
         """Module, name, what was there and what is there instead; ABSENT: nothing."""
@@ -328,56 +332,51 @@ class Modules:
 
     def change(self, is_of_library: bool) -> str:
         """As Conditions.change_since()."""
-        new = self._without_file(dict(sys.modules)) - self.without_file
-        if new:
-            return "sys.modules['{}']".format(min(new))
+        own = [name for name, module in dict(sys.modules).items()
+               if self._is_own_entry(name, module)]
+        if own:
+            return "sys.modules['{}']".format(min(own))
         for module, name, _, _ in self.replaced():
             if not (is_of_library and module is sys and name == "excepthook"):
-                return "{}.{}".format(module.__name__, name)
+                return "{}.{}".format(names_of(module).get("__name__"), name)
         return ""
 
 
 class _Members:
-    """What a module had when it was looked at."""
+    """What a module had when it was looked at. Only functions and classes are held: a library
+    lets go of others, as of large tensors, and they must be gone then."""
 
-    __slots__ = ("module", "keys", "values", "version", "seen", "judged")
+    __slots__ = ("module", "names", "version", "seen", "judged")
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.version = _version_of(module.__dict__)
+        names = names_of(module)
+        self.version = _version_of(names)
         # Before the members are read: other threads may change them.
         self.seen = self.judged = self.version.value
-        self.keys = list(module.__dict__)
-        self.values = list(module.__dict__.values())
+        self.names = {name: one if callable(one) else None for name, one in names.copy().items()}
 
-    def are_there(self) -> bool:
-        """The same, and nothing else."""
-        version = self.version.value
-        if version == self.seen:
-            return True
-        now = self.module.__dict__.values()
-        if len(now) != len(self.values) or not all(map(is_, self.values, now)):
-            return False
-        self.seen = version
-        return True
+    def may_have_changed(self) -> bool:
+        return bool(self.version.value != self.seen)
 
     def replaced(self) -> list[tuple[Any, str, Any, Any]]:
         """As Modules.replaced()."""
         version = self.version.value
         if version == self.judged:
             return []
-        found = [] if self.are_there() else self._replaced()
+        module, now = self.module, names_of(self.module).copy()
+        found = [(module, name, was, now.get(name, ABSENT)) for name, was in self.names.items()
+                 if was is not None and now.get(name, ABSENT) is not was] + [
+                     (module, name, ABSENT, one) for name, one in now.items()
+                     if name not in self.names and callable(one) and
+                     not _brings(module, name, one)]
         if not found:
             self.judged = version
         return found
 
-    def _replaced(self) -> list[tuple[Any, str, Any, Any]]:
-        module = self.module
-        before, now = dict(zip(self.keys, self.values)), dict(module.__dict__)
-        return [(module, key, was, now.get(key, ABSENT)) for key, was in before.items()
-                if callable(was) and now.get(key, ABSENT) is not was] + [
-                    (module, key, ABSENT, one) for key, one in now.items()
-                    if key not in before and callable(one) and not _brings(module, one)]
+
+# Asking a module for its __dict__ may load one that is lazy, or its class may have another.
+names_of: Any = type(sys).__dict__["__dict__"].__get__
 
 
 class _NoVersion:
@@ -413,9 +412,10 @@ _VERSION = _version_type()
 
 def _version_of(names: dict[str, Any]) -> Any:
     """Its `value` is the version of `names`, as long as `names` lives."""
-    if _VERSION is None:
-        return _NoVersion
-    return _VERSION.from_address(id(names) + _VERSION_OFFSET)
+    try:
+        return _VERSION.from_address(id(names) + _VERSION_OFFSET)
+    except Exception:
+        return _NoVersion  # There is none, or an audit hook of the program has refused it.
 
 
 def put(names: dict[str, Any], name: str, value: Any) -> None:
@@ -426,12 +426,14 @@ def put(names: dict[str, Any], name: str, value: Any) -> None:
         names[name] = value
 
 
-def _brings(module: Any, member: Any) -> bool:
+def _brings(module: Any, name: str, member: Any) -> bool:
     """Whether a module gets a new member by itself: a module, or what a lazy package loads late."""
-    is_lazy = type(module) is not type(sys) or "__getattr__" in module.__dict__
+    names = names_of(module)
+    is_lazy = type(module) is not type(sys) or "__getattr__" in names
     return issubclass(type(member), type(sys)) or is_lazy and (
+        getattr(member, "__name__", name) == name and
         str(getattr(member, "__module__", "")).partition(".")[0] ==
-        module.__name__.partition(".")[0])
+        str(names.get("__name__")).partition(".")[0])
 
 
 def spec_of(module: Any) -> Any:
@@ -464,16 +466,25 @@ class Conditions:
         """As they are now; `hidden` are modules that are not in sys.modules."""
         with open("/proc/self/status", "rb") as file:
             umask = [line for line in file if line.startswith(b"Umask:")]
+        with open("/proc/self/limits", "rb") as file:
+            limits = file.read()
         self.values = {
             "the working folder": _working_folder(),
             "the umask": umask,
             "sys.argv": sys.argv[1:],
-            "sys.stdout": id(sys.stdout),
-            "sys.stderr": id(sys.stderr),
+            "sys.stdin": _of_stream(sys.stdin),
+            "sys.stdout": _of_stream(sys.stdout),
+            "sys.stderr": _of_stream(sys.stderr),
+            "os.environ": id(os.environ),
             "sys.settrace()": sys.gettrace() is None,
             "sys.setprofile()": sys.getprofile() is None,
             "the recursion limit": sys.getrecursionlimit(),
+            "the garbage collector": (gc.isenabled(), gc.get_threshold()),
+            "sys.setswitchinterval()": sys.getswitchinterval(),
+            "a limit (setrlimit)": limits,
         }
+        _note(self.values, "socket.setdefaulttimeout()",
+              lambda: _member("_socket", "getdefaulttimeout", hidden)())
         _note(self.values, "time.tzset()", lambda: _member("time", "tzname", hidden))
         _note(self.values, "sys.set_int_max_str_digits()", lambda: sys.get_int_max_str_digits())
         locale = sys.modules.get("_locale") or hidden.get("_locale")
@@ -515,6 +526,11 @@ class Conditions:
                     is_of_library and name in _OF_PROGRAM):
                 return name
         return ""
+
+
+def _of_stream(stream: Any) -> Any:
+    return id(stream), *(getattr(stream, name, None)
+                         for name in ("encoding", "errors", "line_buffering"))
 
 
 def _start_method(hidden: dict[str, Any]) -> Any:
@@ -592,6 +608,15 @@ def _of_root(logging: Any) -> Any:
 
 def _of_logger(one: Any) -> Any:
     return one.level, len(one.handlers), one.propagate, one.disabled
+
+
+def opened_as(file: int) -> Any:
+    """Which file this descriptor leads to; None: it is closed."""
+    try:
+        found = os.fstat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def has_children() -> bool:
