@@ -46,8 +46,9 @@ struct WatchLimits {
     int host_memory_high_permille = 900;     ///< in use: one line says so
 
     // Hangs that are only spoken of (--hang-notice).
-    int hang_notice_looks = 4;        ///< within that time, at all of its signs
-    Milliseconds ras_timeout{10000};  ///< for NCCL's RAS to answer, which asks all nodes
+    int hang_notice_looks = 4;         ///< within that time, at all of its signs
+    int waiting_power_permille = 500;  ///< of the most power that a GPU drew: it waits
+    Milliseconds ras_timeout{10000};   ///< for NCCL's RAS to answer, which asks all nodes
     std::size_t ras_answer_bytes_max = std::size_t{4} << 20;  ///< read of its answer
 };
 

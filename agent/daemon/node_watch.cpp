@@ -25,6 +25,7 @@ NodeWatch::NodeWatch(boost::asio::io_context& io, std::string host, Milliseconds
       hang_notice_(hang_notice),
       memory_notice_(limits),
       hang_timer_(io, [this] { look_for_hang(); }),
+      gpu_power_(limits),
       ras_client_(io, limits),
       gpu_busy_(limits),
       memory_timer_(io, [this] { look_at_memory(); }),
@@ -42,6 +43,7 @@ void NodeWatch::begin(Generation generation, Rank base_rank, int world_size) {
     base_rank_ = base_rank;
     world_size_ = world_size;
     store_silence_.begin();
+    gpu_power_.begin();
     ras_watch_.begin();
     gpus_.clear();
     if (hang_notice_.after() > Milliseconds::zero()) {
@@ -122,6 +124,13 @@ void NodeWatch::look_at_gpus() {
 
 void NodeWatch::take_gpus(const AllGpuFigures& gpus) {
     gpus_ = gpus;
+    const Instant now = std::chrono::steady_clock::now();
+    gpu_power_.add(now, gpus_);
+    if (hang_notice_.after() > Milliseconds::zero() &&
+        gpu_power_.waits(now, hang_notice_.after())) {
+        tell_of_node(hang_notice_.take(now, generation_, ask_.workers(),
+                                       gpu_power_.seen(hang_notice_.after(), base_rank_, host_)));
+    }
 }
 
 /// A driver that does not answer counts as a look: there is a line, or none, after the last one.

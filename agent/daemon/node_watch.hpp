@@ -74,6 +74,7 @@ private:
     HostMemoryNotice memory_notice_;
     DeadlineTimer hang_timer_;
     StoreSilence store_silence_;
+    GpuPower gpu_power_;
     RasWatch ras_watch_;
     RasClient ras_client_;
     std::optional<boost::asio::ip::tcp::endpoint> ras_endpoint_;

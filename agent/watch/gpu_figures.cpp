@@ -158,4 +158,54 @@ std::optional<std::string> GpuBusy::line(Rank base_rank, const std::string& host
                        idle > kNamedMax ? fmt::format("; and {} more", idle - kNamedMax) : "");
 }
 
+void GpuPower::add(Instant now, const AllGpuFigures& gpus) {
+    constexpr std::uint64_t kWhole = 1000;
+    last_ = gpus;
+    bool tells_any = false;
+    bool works_any = false;
+    for (const GpuFigures& gpu : gpus) {
+        if (!gpu.milliwatts) {
+            continue;
+        }
+        std::uint64_t& most = most_[gpu.number];
+        most = std::max(most, *gpu.milliwatts);
+        tells_any = true;
+        works_any =
+            works_any || *gpu.milliwatts * kWhole >=
+                             most * static_cast<std::uint64_t>(limits_.waiting_power_permille);
+    }
+    if (!tells_any || works_any) {
+        waits_since_.reset();
+    } else if (!waits_since_) {
+        waits_since_ = now;
+    }
+}
+
+bool GpuPower::waits(Instant now, Milliseconds after) const {
+    return waits_since_ && *waits_since_ + after <= now;
+}
+
+HangSeen GpuPower::seen(Milliseconds after, Rank base_rank, const std::string& host) const {
+    const auto share = [this](const GpuFigures& gpu) {
+        const auto most = most_.find(gpu.number);
+        return most == most_.end() || !gpu.milliwatts || most->second == 0
+                   ? 1.0
+                   : static_cast<double>(*gpu.milliwatts) / static_cast<double>(most->second);
+    };
+    const auto least = std::min_element(
+        last_.begin(), last_.end(),
+        [&share](const auto& one, const auto& other) { return share(one) < share(other); });
+    constexpr std::uint64_t kMilli = 1000;
+    HangSeen seen{.rank = {}, .step = {}, .host = host, .collective = {}, .text = {}};
+    if (!least->ranks.empty()) {
+        seen.rank = Rank(base_rank.value() + least->ranks.front().value());
+    }
+    seen.text = fmt::format(
+        "the GPUs of {} only wait for {} s: least draws GPU {} ({}), {} W of {} W before", host,
+        std::chrono::duration_cast<std::chrono::seconds>(after).count(), least->number,
+        ranks_text(least->ranks, base_rank), *least->milliwatts / kMilli,
+        most_.at(least->number) / kMilli);
+    return seen;
+}
+
 }  // namespace ddprun::agent

@@ -55,4 +55,28 @@ private:
     std::map<int, Sum> sums_;  ///< by the driver's number
 };
 
+/// Finds GPUs that only wait: a kernel of NCCL that waits for another rank keeps a GPU at 100 % of
+/// use, but draws little power. Pure.
+class GpuPower {
+public:
+    explicit GpuPower(const WatchLimits& limits) : limits_(limits) {}
+
+    /// Other workers start: what was drawn is forgotten.
+    void begin() { *this = GpuPower(limits_); }
+
+    void add(Instant now, const AllGpuFigures& gpus);
+
+    /// All GPUs that tell their power have drawn little of what they drew before for so long.
+    [[nodiscard]] bool waits(Instant now, Milliseconds after) const;
+
+    /// Of the one that draws least of what it drew; only when waits().
+    [[nodiscard]] HangSeen seen(Milliseconds after, Rank base_rank, const std::string& host) const;
+
+private:
+    WatchLimits limits_;
+    std::map<int, std::uint64_t> most_;  ///< milliwatts of each GPU
+    AllGpuFigures last_;
+    std::optional<Instant> waits_since_;
+};
+
 }  // namespace ddprun::agent

@@ -1,8 +1,9 @@
-"""What is said of workers that look alive and go nowhere: by NCCL's RAS and by their store.
+"""What is said of workers that look alive and go nowhere: by NCCL's RAS, by their GPUs' power and
+by their store.
 
 RAS is a recorded answer, served again and again; the driver is tests/unit/plan_fake_nvml.cpp. With
---gpu in its place both are NVIDIA's, and PyTorch with CUDA and NCCL waits on real GPUs, of which
-two are needed. BIN_DIR is then of any build or package of ddprun.
+--gpu in its place both are NVIDIA's, and PyTorch with CUDA and NCCL waits on real GPUs: one shows
+the power, two are needed for RAS. BIN_DIR is then of any build or package of ddprun.
 
 usage: hang_notice.py BIN_DIR FAKE_NVML_DIR|--gpu [unittest's words]
 """
@@ -67,6 +68,22 @@ if os.environ["RANK"] != "0":
     torch.distributed.all_reduce(ones)
 torch.cuda.synchronize()
 torch.distributed.destroy_process_group()
+"""
+
+# Works for some looks, then spins, as a kernel of NCCL does that waits.
+SPINS = """
+import os, sys, time
+import torch
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+factor = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+until = time.monotonic() + 10
+while time.monotonic() < until:
+    for _ in range(20):
+        factor @ factor
+    torch.cuda.synchronize()
+while not os.path.exists(os.path.join(sys.argv[1], "end")):
+    torch.cuda._sleep(100_000_000)
+    torch.cuda.synchronize()
 """
 
 
@@ -166,6 +183,14 @@ class HangNoticeTest(unittest.TestCase):
                          (1, found[1], "AllReduce"))
         self.assertEqual(self.said.count("stands still"), 1)
 
+    def check_power(self, run):
+        """How much the GPU of rank 0 draws while it waits, and before."""
+        self.read_until(run, "only wait for")
+        self.assertEqual(self.end(run)["rank"], 0)
+        found = re.search(r"least draws GPU \d+ \(rank 0\), (\d+) W of (\d+) W before", self.said)
+        self.assertTrue(found, self.said)
+        return int(found[1]), int(found[2])
+
 
 class MadeUp(HangNoticeTest):
     def serve_ras(self):
@@ -204,6 +229,21 @@ class MadeUp(HangNoticeTest):
         self.assertIn("rank 1 on 127.0.0.1 has launched 6649 AllReduce", self.said)
         self.assertIn(b"SET FORMAT json\nVERBOSE STATUS\n", self.asked[0])
 
+    def test_that_gpus_draw_little_of_what_they_drew_is_told(self):
+        self.write("gpus", "work 0 97 400000\nwork 1 97 400000\n")
+        run = self.start_here(WAITS)
+        while not glob.glob(os.path.join(self.folder, "logs", "*", "*.sock")):
+            pass
+        while self.status()["ranks"][0:1] == [] or \
+                self.status()["ranks"][0].get("gpu_power_w") != 400:
+            pass
+        rank = self.status()["ranks"][0]
+        self.assertEqual(rank["gpu_use"], 0.97)
+        self.assertEqual(rank["gpu_memory_total_bytes"], 80 << 30)
+        self.assertEqual(rank["gpu_memory_bytes"], 20 << 30)
+        self.write("gpus", "work 0 100 120000\nwork 1 100 150000\n")
+        self.assertEqual(self.check_power(run), (120, 400))
+
     @unittest.skipUnless(importlib.util.find_spec("torch"), "LEFT OUT: there is no torch")
     def test_that_somebody_waits_in_a_store_that_nobody_asks_is_told(self):
         self.write("gpus", "")
@@ -227,6 +267,10 @@ class OnGpu(HangNoticeTest):
         if self.gpus < 2:
             self.skipTest("LEFT OUT: RAS on GPUs needs two of them")
         self.check_ras(self.start(WAITS_FOR_RANK, 2, 8))
+
+    def test_that_gpus_draw_little_of_what_they_drew_is_told(self):
+        waiting, working = self.check_power(self.start(SPINS, 1, 8))
+        print(f"gpu: a kernel that spins draws {waiting} W, one that works {working} W", flush=True)
 
 
 def load_tests(loader, _tests, _pattern):

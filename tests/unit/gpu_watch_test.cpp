@@ -106,6 +106,31 @@ TEST_CASE("one line answers whether all GPUs are used") {
     CHECK(one.line(Rank(0), "a") == "the GPU of a is busy in the first minute: 50 to 50 %");
 }
 
+TEST_CASE("GPUs that draw little of what they drew for long only wait") {
+    GpuPower power{WatchLimits()};
+    power.add(kStart, two_gpus(1000, 900));
+    CHECK_FALSE(power.waits(kStart + 9999s, 600s));
+    power.add(kStart + 10s, two_gpus(400, 800));  // one of them still works
+    CHECK_FALSE(power.waits(kStart + 9999s, 600s));
+    power.add(kStart + 20s, two_gpus(400, 300));
+    power.add(kStart + 300s, two_gpus(420, 310));
+    CHECK_FALSE(power.waits(kStart + 619s, 600s));
+    REQUIRE(power.waits(kStart + 620s, 600s));
+    const HangSeen seen = power.seen(600s, Rank(8), "a");
+    CHECK(seen.rank == Rank(9));
+    CHECK(seen.host == "a");
+    CHECK(seen.text ==
+          "the GPUs of a only wait for 600 s: least draws GPU 3 (rank 9), 217 W of "
+          "630 W before");
+    power.add(kStart + 630s, two_gpus(400, 900));
+    CHECK_FALSE(power.waits(kStart + 9999s, 600s));
+    power.add(kStart + 640s, {});
+    CHECK_FALSE(power.waits(kStart + 9999s, 600s));
+    power.begin();
+    power.add(kStart + 650s, two_gpus(10, 10));
+    CHECK_FALSE(power.waits(kStart + 9999s, 600s));
+}
+
 TEST_CASE("a communicator whose counts differ and stand still is told with the rank behind") {
     const auto status = [](int first, int second) {
         const auto read = ras_status_from(ras_answer(first, second));
