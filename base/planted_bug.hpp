@@ -6,6 +6,7 @@
 
 /// Mistakes that the simulator must find. Each can be switched on in its own builds of the cores,
 /// one at a time; in every other build DDP_BUG() is the constant false and nothing is left of it.
+/// DDP_RULE(rule, bug, broken) is `rule`, and `broken` where that bug is switched on.
 ///
 /// X(enumerator, "name", "the mistake, and who is known to make it")
 #define DDP_PLANTED_BUGS(X)                                                                      \
@@ -171,3 +172,5 @@ inline PlantedBug planted_bug = PlantedBug::None;
 #else
 #define DDP_BUG(bug) false
 #endif
+
+#define DDP_RULE(rule, bug, broken) (DDP_BUG(bug) ? (broken) : (rule))

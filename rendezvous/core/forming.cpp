@@ -65,14 +65,12 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
         return std::tie(left.is_left_out, left.preference, left.node_rank, left.joined_as) <
                std::tie(right.is_left_out, right.preference, right.node_rank, right.joined_as);
     });
-    const std::size_t surplus = DDP_BUG(SpareStarted) ? 1 : 0;
     const std::size_t usable = usable_count(run, now);
-    const std::size_t size = DDP_BUG(SizesIgnored)
-                                 ? std::min(usable, maximum(run))
-                                 : largest_size(run.settings, DDP_BUG(LargerSizeMissed)
-                                                                  ? minimum(run)
-                                                                  : std::min(usable, maximum(run)));
-    ranked.resize(std::min(usable, size + surplus));
+    const std::size_t most = std::min(usable, maximum(run));
+    const std::size_t fitting =
+        largest_size(run.settings, DDP_RULE(most, LargerSizeMissed, minimum(run)));
+    const std::size_t size = DDP_RULE(fitting, SizesIgnored, most);
+    ranked.resize(DDP_RULE(size, SpareStarted, std::min(usable, size + 1)));
     std::vector<Candidate> chosen;
     for (const Ranked& one : ranked) {
         const Join& info = one.node->info;
@@ -140,7 +138,7 @@ std::optional<Instant> start_time(const Run& run, const Forming& forming, Instan
     } else if (run.current.places.empty() && is_preparing(run)) {
         return std::nullopt;
     } else if (usable >= minimum(run) &&
-               (run.nodes.suspects().empty() || DDP_BUG(SuspectNotAwaited))) {
+               DDP_RULE(run.nodes.suspects().empty(), SuspectNotAwaited, true)) {
         at = forming.patience_end.value_or(forming.since);
     }
     if (at && forming.not_before) {

@@ -233,7 +233,7 @@ bool stop_workers(Step& step, StopCause cause, const std::string& why) {
     if (!std::holds_alternative<Running>(step.run.phase)) {
         return false;
     }
-    enter_stopping(step, DDP_BUG(OrderTakenForFailure) ? StopCause::Failure : cause, SIGTERM, why);
+    enter_stopping(step, DDP_RULE(cause, OrderTakenForFailure, StopCause::Failure), SIGTERM, why);
     return true;
 }
 

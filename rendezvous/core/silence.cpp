@@ -48,7 +48,7 @@ void renew_lease(Step& step, Node& node) {
     node.held_up_before = step.run.doubt.held_up_for;
     if (step.options.has_leases) {
         const Instant end =
-            DDP_BUG(SilentDeathIgnored) ? Instant::max() : step.now + step.options.limits.lease;
+            DDP_RULE(step.now + step.options.limits.lease, SilentDeathIgnored, Instant::max());
         step.run.nodes.set_lease(node.info.node, end);
     }
 }

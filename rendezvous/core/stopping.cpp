@@ -141,7 +141,7 @@ void leave_stopping(Step& step) {
         close_too_many_losses(step, stopping);
         return;
     }
-    const int charge = DDP_BUG(ChargePerFailure) ? stopping.failure_count : 1;
+    const int charge = DDP_RULE(1, ChargePerFailure, stopping.failure_count);
     budgets.restarts_used += has_failures ? charge : 0;
     if (!DDP_BUG(LossNotCharged)) {
         budgets.node_losses_used += static_cast<int>(stopping.lost_nodes.size());

@@ -134,7 +134,7 @@ std::optional<Milliseconds> EndpointChoice::asking(AgentMessage& message) const 
     const Unreachable* const silent = std::get_if<Unreachable>(&suspect_);
     (join != nullptr ? join->unreachable : unfit->unreachable) =
         silent != nullptr ? to_string(silent->endpoint) : std::string();
-    return DDP_BUG(FollowerAwaitedForEver) ? std::nullopt : std::optional(limits_.leader_lease);
+    return DDP_RULE(std::optional(limits_.leader_lease), FollowerAwaitedForEver, std::nullopt);
 }
 
 }  // namespace ddprun::rdzv

@@ -146,7 +146,7 @@ void JobHost::hold(const Effect& effect, HostEffects& out) {
     if (is_acknowledgement(effect)) {
         out.now.push_back(effect);
     } else {
-        held_.emplace_back(DDP_BUG(ToldBeforeWritten) ? 0 : gate_, effect);
+        held_.emplace_back(DDP_RULE(gate_, ToldBeforeWritten, 0), effect);
     }
 }
 

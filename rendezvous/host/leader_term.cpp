@@ -161,7 +161,7 @@ Milliseconds LeaderTerm::next_backoff() {
 
 void LeaderTerm::believe(std::int64_t lease, Duration ttl, Instant asked_at) {
     const Instant until =
-        DDP_BUG(LeaderOutlivesLease) ? Instant::max() : asked_at + ttl - ttl / kMarginPart;
+        DDP_RULE(asked_at + ttl - ttl / kMarginPart, LeaderOutlivesLease, Instant::max());
     lease_ = Lease{.id = lease, .asked_at = asked_at, .until = until};
 }
 
