@@ -20,10 +20,10 @@
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
-#include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
 #include "agent/output/worker_output_thread.hpp"
 #include "base/check.hpp"
+#include "base/os/file_identity.hpp"
 #include "base/os/signals_blocked.hpp"
 
 namespace ddprun::agent {

@@ -17,11 +17,11 @@
 #include "agent/output/line_prefix.hpp"
 #include "agent/output/log_file.hpp"
 #include "agent/output/run_socket.hpp"
-#include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
 #include "agent/output/worker_output_files.hpp"
 #include "agent/output/worker_output_filter.hpp"
 #include "base/check.hpp"
+#include "base/os/file_identity.hpp"
 
 namespace ddprun::agent {
 

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "agent/output/full_logs.hpp"
+#include "base/os/file_identity.hpp"
 
 namespace ddprun::launcher {
 
@@ -24,13 +25,6 @@ constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 
 UniqueFd open_to_read(const std::string& path) {
     return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-}
-
-bool is_same_file(int fd, const std::string& path) {
-    struct stat open_one {};
-    struct stat named {};
-    return ::fstat(fd, &open_one) == 0 && ::stat(path.c_str(), &named) == 0 &&
-           open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
 }
 
 /// Looks for the beginning of the last lines from the end on, through file after file.

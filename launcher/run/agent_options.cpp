@@ -13,8 +13,8 @@
 #include <xxhash.h>
 
 #include "agent/output/run_folder.hpp"
-#include "agent/output/same_file.hpp"
 #include "agent/output/terminal.hpp"
+#include "base/os/file_identity.hpp"
 #include "base/os/own_variable.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/terminal_modes.hpp"
@@ -90,7 +90,7 @@ void complete_output(const LaunchPlan& plan, const NodeFacts& facts, const Limit
         show_debugged(*debugging, output);
     }
     output.prefix_host = plan.is_single_node ? "" : facts.hostname;
-    const bool is_one_place = agent::is_same_file(STDOUT_FILENO, STDERR_FILENO);
+    const bool is_one_place = is_same_file(STDOUT_FILENO, STDERR_FILENO);
     for (int local_rank = 0; local_rank < slots; ++local_rank) {
         output.console[local_rank] = choice_of(plan, local_rank, is_one_place);
     }

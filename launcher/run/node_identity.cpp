@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "base/os/file_identity.hpp"
 #include "base/os/network_interfaces.hpp"
 
 namespace ddprun::launcher {
@@ -50,10 +51,7 @@ Result<UniqueFd> try_lock(const std::string& path) {
             }
             return ddprun::system_error(errno, fmt::format("cannot lock {}", path));
         }
-        struct stat locked {};
-        struct stat named {};
-        if (fstat(lock.get(), &locked) == 0 && stat(path.c_str(), &named) == 0 &&
-            locked.st_ino == named.st_ino) {
+        if (is_same_file(lock.get(), path)) {
             return lock;
         }
     }

@@ -14,6 +14,8 @@
 
 #include <fmt/format.h>
 
+#include "base/os/file_identity.hpp"
+
 namespace ddprun::rdzv {
 
 namespace {
@@ -41,14 +43,6 @@ Result<void> make_folders(const std::string& path) {
     return {};
 }
 
-/// The file `name` is the one that is open, not another that came after it.
-bool is_at(const UniqueFd& file, const std::string& name) {
-    struct stat open_one {};
-    struct stat named {};
-    return ::fstat(file.get(), &open_one) == 0 && ::stat(name.c_str(), &named) == 0 &&
-           open_one.st_ino == named.st_ino && open_one.st_dev == named.st_dev;
-}
-
 }  // namespace
 
 Result<JournalFolder> JournalFolder::open(std::string path) {
@@ -73,7 +67,7 @@ Result<JournalFolder> JournalFolder::open(std::string path) {
             }
             return system_error(errno, "the journal's lock " + name + " cannot be taken");
         }
-        if (is_at(lock, name)) {
+        if (is_same_file(lock.get(), name)) {
             return JournalFolder(std::move(path), std::move(lock));
         }
     }
