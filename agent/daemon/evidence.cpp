@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agent/watch/report.hpp"
+#include "base/os/unix_time.hpp"
 
 namespace ddprun::agent {
 
@@ -26,8 +27,7 @@ rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
 namespace {
 
 HeardAt now() {
-    const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
-    const auto unix_ms = std::chrono::duration_cast<Milliseconds>(since_epoch).count();
+    const auto unix_ms = unix_now().count();
     const std::time_t seconds = unix_ms / 1000;
     std::tm local{};
     ::localtime_r(&seconds, &local);

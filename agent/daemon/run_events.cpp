@@ -12,6 +12,7 @@
 
 #include "agent/daemon/resident_memory.hpp"
 #include "agent/output/run_socket.hpp"
+#include "base/os/unix_time.hpp"
 #include "rendezvous/events/event_fields.hpp"
 #include "rendezvous/events/rank_board.hpp"
 
@@ -21,10 +22,6 @@ namespace {
 
 Instant now_here() {
     return std::chrono::steady_clock::now();
-}
-
-Milliseconds unix_now() {
-    return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
 }
 
 /// The rendezvous is told that this node lives: what its workers have come to goes along.

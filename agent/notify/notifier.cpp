@@ -9,6 +9,7 @@
 
 #include "agent/notify/command_delivery.hpp"
 #include "agent/notify/http_delivery.hpp"
+#include "base/os/unix_time.hpp"
 #include "rendezvous/events/event.hpp"
 #include "rendezvous/wire/json_text.hpp"
 
@@ -18,10 +19,6 @@ namespace {
 
 Instant now_here() {
     return std::chrono::steady_clock::now();
-}
-
-Milliseconds unix_now() {
-    return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
 }
 
 }  // namespace

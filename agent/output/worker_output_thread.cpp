@@ -22,6 +22,7 @@
 #include "agent/output/worker_output_filter.hpp"
 #include "base/check.hpp"
 #include "base/os/file_identity.hpp"
+#include "base/os/unix_time.hpp"
 
 namespace ddprun::agent {
 
@@ -31,10 +32,6 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 /// Full reads of one stream before the others have their turn.
 constexpr int kReadsPerTurn = 4;
-
-Milliseconds unix_now() {
-    return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-}
 
 LineWriter json_lines(JsonLine json) {
     return [json = std::move(json)](std::string_view line, std::string& out) {

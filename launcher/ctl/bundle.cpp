@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,6 +26,7 @@
 #include "base/os/own_variable.hpp"
 #include "base/os/read_files.hpp"
 #include "base/os/unique_fd.hpp"
+#include "base/os/unix_time.hpp"
 #include "base/watch_limits.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/log_folder.hpp"
@@ -208,8 +208,7 @@ Result<std::string> bundle_of(const std::string& folder) {
     }
     ordered_json bundle;
     bundle["v"] = kBundleSchema;
-    bundle["made"] = rdzv::utc_text(
-        std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()));
+    bundle["made"] = rdzv::utc_text(unix_now());
     bundle["run"] = object_in(folder + "/run.json");
     bundle["report"] = object_in(folder + "/report.json");
     const Result<std::string> status = ask_run(folder);

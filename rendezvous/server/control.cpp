@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/os/unix_time.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/status.hpp"
 #include "rendezvous/wire/control.hpp"
@@ -117,8 +118,6 @@ void add_text(std::string& text, const WholeJob& job, std::size_t& ranks_left) {
 std::function<std::string()> status_text(const JobId& wanted, const Jobs& jobs,
                                          const ProgressWatch& progress, const Limits& limits) {
     const Instant now = std::chrono::steady_clock::now();
-    const Milliseconds unix_now =
-        std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
     const StatusExtent extent{.nodes_max = limits.status_nodes_max,
                               .events_max = limits.timeline_events_max};
     StatusReply reply = status_of_jobs(wanted, jobs, progress, now, limits.jobs_max, extent);
@@ -128,7 +127,7 @@ std::function<std::string()> status_text(const JobId& wanted, const Jobs& jobs,
         const TimeUse& time = jobs.events(status.job)->time_use();
         whole.push_back({.status = std::move(status),
                          .ranks = board ? std::optional(board->told()) : std::nullopt,
-                         .time = time_use_json(time, now, unix_now)});
+                         .time = time_use_json(time, now, unix_now())});
     }
     return [whole = std::move(whole), left_out = reply.jobs_left_out] {
         std::string text = "{\"jobs\":[";

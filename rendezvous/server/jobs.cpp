@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/os/unix_time.hpp"
 #include "rendezvous/core/explain.hpp"
 
 namespace ddprun::rdzv {
@@ -254,9 +255,7 @@ void Jobs::publish(Job& job, const Event& event) {
     if (job.events->is_closed()) {
         return;  // what its nodes do after the end
     }
-    job.events->add(
-        event, std::chrono::steady_clock::now(),
-        std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()));
+    job.events->add(event, std::chrono::steady_clock::now(), unix_now());
     if (event.kind == EventKind::Operator) {
         job.last_order = job.events->next() - 1;
     }

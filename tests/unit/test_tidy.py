@@ -67,6 +67,7 @@ class Tokens(unittest.TestCase):
         text = "auto now = std::chrono::steady_clock::now();"
         self.assertEqual(rules_of_cpp(text, "rendezvous/core/a.cpp"), ["clock"])
         self.assertEqual(rules_of_cpp(text), [])
+        self.assertEqual(rules_of_cpp(text, "base/os/a.cpp"), [])
 
     def test_pure_code_asks_the_machine_nothing(self):
         for text in ['auto home = std::getenv("HOME");', "::stat(path, &status);",

@@ -3,18 +3,14 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <utility>
+
+#include "base/os/unix_time.hpp"
 
 namespace ddprun::worker {
 
 namespace {
-
-Milliseconds unix_time() {
-    return std::chrono::duration_cast<Milliseconds>(
-        std::chrono::system_clock::now().time_since_epoch());
-}
 
 std::string hostname() {
     std::array<char, 256> name{};
@@ -46,7 +42,7 @@ Result<void> Scalars::add(const std::string& tag, double value, std::int64_t ste
 }
 
 Result<void> Scalars::write(const std::string& tag, double value, std::int64_t step) {
-    const Milliseconds now = unix_time();
+    const Milliseconds now = unix_now();
     if (!file_.has_value()) {
         const TensorBoardFileName name{.started = now.count() / 1000,
                                        .hostname = hostname(),

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "base/instant.hpp"
+
+namespace ddprun {
+
+/// What the clock on the wall shows, since 1970: for people and files, never for deadlines.
+[[nodiscard]] inline Milliseconds unix_now() {
+    return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+}
+
+}  // namespace ddprun
