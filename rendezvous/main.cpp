@@ -15,13 +15,13 @@
 #include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
-#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
 #include <spdlog/details/null_mutex.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/base_sink.h>
 
+#include "base/os/machine_identity.hpp"
 #include "base/os/open_files.hpp"
 #include "base/rng.hpp"
 #include "base/signal_name.hpp"
@@ -389,8 +389,7 @@ int run(const Flags& flags) {
         !read) {
         return complain(read.error());
     }
-    boost::system::error_code unknown;
-    options.http.hostname = boost::asio::ip::host_name(unknown);
+    options.http.hostname = host_name();
     if (flags.tls.is_on()) {
         Result<std::shared_ptr<const TlsContext>> tls = TlsContext::for_rendezvous(flags.tls);
         if (!tls) {

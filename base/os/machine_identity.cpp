@@ -18,10 +18,13 @@ std::string first_line_in(const char* path) {
 
 }  // namespace
 
-MachineIdentity read_machine_identity() {
+std::string host_name() {
     std::array<char, HOST_NAME_MAX + 1> name{};
-    const bool has_name = ::gethostname(name.data(), name.size() - 1) == 0;
-    return {.name = has_name ? name.data() : "",
+    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
+
+MachineIdentity read_machine_identity() {
+    return {.name = host_name(),
             .boot_id = first_line_in("/proc/sys/kernel/random/boot_id"),
             .machine_id = first_line_in("/etc/machine-id")};
 }

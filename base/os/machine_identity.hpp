@@ -4,6 +4,9 @@
 
 namespace ddprun {
 
+/// As the kernel has it; "localhost" if it does not tell.
+[[nodiscard]] std::string host_name();
+
 /// Which machine, or container, that is. What could not be read is empty.
 struct MachineIdentity {
     std::string name;        ///< its host name

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
-#include <boost/asio/ip/host_name.hpp>
 #include <boost/url/encode.hpp>
 #include <boost/url/rfc/pchars.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/limits.hpp"
+#include "base/os/machine_identity.hpp"
 #include "base/os/own_variable.hpp"
 #include "base/printable.hpp"
 #include "base/whole_number.hpp"
@@ -44,9 +44,7 @@ std::string who_asks() {
     if (user.empty()) {
         user = fmt::format("uid {}", ::geteuid());
     }
-    boost::system::error_code unknown;
-    const std::string host = boost::asio::ip::host_name(unknown);
-    return printable(user, kColumns) + "@" + printable(host, kColumns);
+    return printable(user, kColumns) + "@" + printable(host_name(), kColumns);
 }
 
 Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,

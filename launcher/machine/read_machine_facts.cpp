@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <sstream>
@@ -16,6 +15,7 @@
 
 #include "agent/process/cgroup.hpp"
 #include "agent/process/start_first_process.hpp"
+#include "base/os/machine_identity.hpp"
 #include "base/os/network_interfaces.hpp"
 #include "base/os/numeric_address.hpp"
 #include "base/os/read_memory_room.hpp"
@@ -116,11 +116,8 @@ MachineFacts read_machine_facts() {
         facts.listen_backlog = number;
     }
     facts.interfaces = interfaces();
-    std::array<char, 256> name{};
-    if (::gethostname(name.data(), name.size() - 1) == 0) {
-        facts.hostname = name.data();
-        facts.hostname_addresses = addresses_of(facts.hostname);
-    }
+    facts.hostname = host_name();
+    facts.hostname_addresses = addresses_of(facts.hostname);
     Result<agent::Cgroup> cgroup = agent::Cgroup::make();
     facts.cgroup_refusal = cgroup ? "" : cgroup.error().what;
     if (cgroup) {

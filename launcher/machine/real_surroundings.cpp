@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,6 +14,7 @@
 #include <system_error>
 
 #include "base/limits.hpp"
+#include "base/os/machine_identity.hpp"
 #include "base/os/network_interfaces.hpp"
 #include "base/os/shared_file_system.hpp"
 #include "base/os/unique_fd.hpp"
@@ -126,8 +125,7 @@ std::optional<std::string> RealSurroundings::read_text(const std::string& path) 
 }
 
 std::string RealSurroundings::host_name() const {
-    std::array<char, HOST_NAME_MAX + 1> name{};
-    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+    return ddprun::host_name();
 }
 
 std::vector<int> RealSurroundings::allowed_cpus() const {

@@ -16,6 +16,7 @@
 #include "agent/supervise/worker_group.hpp"
 #include "agent/warm/standby_slots.hpp"
 #include "base/number_ranges.hpp"
+#include "base/os/machine_identity.hpp"
 #include "base/os/read_memory_room.hpp"
 #include "launcher/plan/placement.hpp"
 #include "launcher/run/agent_options.hpp"

@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <fstream>
 #include <utility>
 
@@ -89,11 +87,6 @@ Result<NodeIdentity> derive_node_identity(const std::string& state_folder, const
     return Error{
         ErrorCode::LimitExceeded,
         fmt::format("{} ddprun of job {} already run on this machine", kNumbersMax, job.value())};
-}
-
-std::string host_name() {
-    std::array<char, HOST_NAME_MAX + 1> name{};
-    return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
 std::vector<std::string> interface_addresses() {

@@ -40,8 +40,6 @@ struct NodeIdentity {
                                                         const JobId& job,
                                                         const std::string& slurm_node_name);
 
-[[nodiscard]] std::string host_name();
-
 /// Numeric addresses of all interfaces that are up.
 [[nodiscard]] std::vector<std::string> interface_addresses();
 

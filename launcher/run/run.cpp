@@ -14,6 +14,7 @@
 
 #include "agent/daemon/agent.hpp"
 #include "agent/daemon/life_watch.hpp"
+#include "base/os/machine_identity.hpp"
 #include "base/os/open_files.hpp"
 #include "base/os/own_folder.hpp"
 #include "base/os/own_variable.hpp"

@@ -1,8 +1,5 @@
 #include "worker_runtime/comm/process_group.hpp"
 
-#include <limits.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -25,6 +22,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/os/machine_identity.hpp"
 #include "worker_runtime/comm/backends.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/comm/gpu_agreement.hpp"
@@ -50,11 +48,6 @@ c10::intrusive_ptr<c10d::Store> make_store(const worker::WorkerEnvironment& plac
     // A fresh store per generation is ddprun's promise, not every launcher's.
     return c10::make_intrusive<c10d::PrefixStore>(
         fmt::format("ddprun/{}", place.generation.value()), std::move(store));
-}
-
-std::string host_name() {
-    std::array<char, HOST_NAME_MAX + 1> name{};
-    return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 c10d::ReduceOp reduce_op(Reduction reduction) {

@@ -2,22 +2,13 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 #include <utility>
 
+#include "base/os/machine_identity.hpp"
 #include "base/os/unix_time.hpp"
 
 namespace ddprun::worker {
-
-namespace {
-
-std::string hostname() {
-    std::array<char, 256> name{};
-    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
-}  // namespace
 
 std::string scalars_folder(const WorkerEnvironment& place) {
     const char* const asked = std::getenv("DDPRUN_TENSORBOARD_DIR");
@@ -45,7 +36,7 @@ Result<void> Scalars::write(const std::string& tag, double value, std::int64_t s
     const Milliseconds now = unix_now();
     if (!file_.has_value()) {
         const TensorBoardFileName name{.started = now.count() / 1000,
-                                       .hostname = hostname(),
+                                       .hostname = host_name(),
                                        .pid = ::getpid(),
                                        .generation = generation_};
         Result<TensorBoardFile> file = TensorBoardFile::create(folder_, name, step, now);
