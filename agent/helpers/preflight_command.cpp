@@ -14,7 +14,7 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
-#include "base/signal_name.hpp"
+#include "base/os/start_program.hpp"
 
 namespace ddprun::agent {
 
@@ -22,10 +22,7 @@ namespace {
 
 /// What an end says about the machine; empty: that it is fit.
 std::string fault_of(const siginfo_t& end) {
-    if (end.si_code != CLD_EXITED) {
-        return "was ended by " + signal_name(end.si_status);
-    }
-    return end.si_status == 0 ? "" : fmt::format("exited with code {}", end.si_status);
+    return has_succeeded(end) ? "" : end_text(end);
 }
 
 std::string late_text(Milliseconds timeout) {

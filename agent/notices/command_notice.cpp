@@ -13,22 +13,9 @@
 #include <fmt/format.h>
 
 #include "base/os/give_to_loop.hpp"
-#include "base/signal_name.hpp"
+#include "base/os/start_program.hpp"
 
 namespace ddprun::agent {
-
-namespace {
-
-/// The shell's: the command is not there, or cannot be executed.
-constexpr int kShellCannotRun = 126;
-constexpr int kShellFindsNone = 127;
-
-std::string end_text(const siginfo_t& end) {
-    return end.si_code == CLD_EXITED ? fmt::format("ended with {}", end.si_status)
-                                     : "was ended by " + signal_name(end.si_status);
-}
-
-}  // namespace
 
 CommandNotice::CommandNotice(boost::asio::io_context& io, const Limits& limits, std::string command,
                              NoticeEvents events)
@@ -114,15 +101,13 @@ void CommandNotice::take_lines() {
 }
 
 void CommandNotice::has_ended(const siginfo_t& end) {
-    if (end.si_code == CLD_EXITED && end.si_status == 0) {
+    if (has_succeeded(end)) {
         events_.on_notice(
             LeaveNotice{.why = fmt::format("the drain command '{}' ended with 0", command_),
                         .gone_at = std::nullopt});
         return;
     }
-    const bool is_mistake = end.si_code != CLD_EXITED || end.si_status == kShellCannotRun ||
-                            end.si_status == kShellFindsNone;
-    if (is_mistake) {
+    if (end.si_code != CLD_EXITED || was_not_executed(end)) {
         say_once(end_text(end));
     }
     start_again_later();

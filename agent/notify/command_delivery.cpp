@@ -11,18 +11,15 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
+#include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
-#include "base/signal_name.hpp"
 
 namespace ddprun::agent {
 
 namespace {
 
 std::string fault_of(const siginfo_t& end) {
-    if (end.si_code != CLD_EXITED) {
-        return "it was ended by " + signal_name(end.si_status);
-    }
-    return end.si_status == 0 ? "" : fmt::format("it ended with {}", end.si_status);
+    return has_succeeded(end) ? "" : "it " + end_text(end);
 }
 
 /// A file in memory that has `line` and is read from its beginning: unlike a pipe it takes all at

@@ -63,13 +63,12 @@ struct Running {
     int pid = 0;  ///< of the tool that runs; 0: none
 };
 
-std::string end_text(int status) {
-    if (WIFSIGNALED(status)) {
-        return WTERMSIG(status) == SIGXFSZ ? "the rest is too much to be kept"
-                                           : fmt::format("it died of signal {}", WTERMSIG(status));
+/// Empty: as it should.
+std::string how_ended(const siginfo_t& end) {
+    if (end.si_code != CLD_EXITED && end.si_status == SIGXFSZ) {
+        return "the rest is too much to be kept";
     }
-    return WEXITSTATUS(status) == 0 ? std::string()
-                                    : fmt::format("it ended with code {}", WEXITSTATUS(status));
+    return has_succeeded(end) ? std::string() : "it " + end_text(end);
 }
 
 void start_next(Running& running, int nothing) {
@@ -95,12 +94,14 @@ void start_next(Running& running, int nothing) {
 
 /// True if the tool of this queue has ended.
 bool reap(Running& running) {
-    int status = 0;
-    if (running.pid == 0 || waitpid(running.pid, &status, WNOHANG) != running.pid) {
+    siginfo_t end{};
+    if (running.pid == 0 ||
+        waitid(P_PID, static_cast<id_t>(running.pid), &end, WEXITED | WNOHANG) != 0 ||
+        end.si_pid == 0) {
         return false;
     }
     running.pid = 0;
-    const std::string how = end_text(status);
+    const std::string how = how_ended(end);
     write_text(running.queue.file, how.empty() ? "\n" : fmt::format("({})\n\n", how));
     return true;
 }

@@ -17,6 +17,7 @@
 
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
+#include "base/signal_name.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun {
@@ -53,6 +54,11 @@ void close_on_exec(const char* entry, int first) {
 }
 
 }  // namespace
+
+std::string end_text(const siginfo_t& end) {
+    return end.si_code == CLD_EXITED ? fmt::format("exited with code {}", end.si_status)
+                                     : "was killed by " + signal_name(end.si_status);
+}
 
 UniqueFd open_pidfd(int pid) {
     // The kernel makes every pidfd close-on-exec.

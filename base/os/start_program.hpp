@@ -37,6 +37,14 @@ struct StartedProgram {
 /// no child. In the library base_child.
 [[nodiscard]] Result<StartedProgram> start_program(const ProgramSpec& spec);
 
+/// It exited with 0.
+[[nodiscard]] inline bool has_succeeded(const siginfo_t& end) {
+    return end.si_code == CLD_EXITED && end.si_status == 0;
+}
+
+/// "exited with code 17", "was killed by SIGKILL".
+[[nodiscard]] std::string end_text(const siginfo_t& end);
+
 /// Of a program that may_be_slow: it is not there, or is no program.
 [[nodiscard]] inline bool was_not_executed(const siginfo_t& end) {
     constexpr int kNotExecutable = 126;

@@ -13,7 +13,6 @@
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/printable.hpp"
-#include "base/signal_name.hpp"
 
 namespace ddprun::launcher {
 
@@ -38,11 +37,6 @@ std::string last_line(std::string_view text) {
     }
     const std::size_t begin = text.rfind('\n') + 1;  // npos + 1 is 0
     return printable(text.substr(begin), kLogColumnsMax);
-}
-
-std::string text_of(const siginfo_t& end) {
-    return end.si_code == CLD_EXITED ? fmt::format("exit code {}", end.si_status)
-                                     : std::string(signal_name(end.si_status));
 }
 
 }  // namespace
@@ -138,9 +132,9 @@ void DaemonStarter::ended(const siginfo_t& end) {
         const std::string line = last_line(
             read_part(log, std::max(log_begin_, log_end - static_cast<off_t>(kLogBytes))));
         given_up_ = fmt::format(
-            "cannot start a rendezvous at {}: {} has ended with {} {} times before it listened{}; "
+            "cannot start a rendezvous at {}: {} {} {} times before it listened{}; "
             "no other is started. Its log is {}",
-            rdzv::to_string(options_.endpoint), options_.program, text_of(end),
+            rdzv::to_string(options_.endpoint), options_.program, end_text(end),
             options_.limits.daemon_starts_max,
             line.empty() ? "" : fmt::format(", its last line: {}", line), options_.log_file);
     }

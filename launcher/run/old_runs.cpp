@@ -70,7 +70,7 @@ void OldRuns::ended(const std::optional<siginfo_t>& end) {
     if (end && was_not_executed(*end)) {
         warn("ddpctl cannot be executed; install it beside ddprun");
     } else if (end && end->si_code != CLD_EXITED) {
-        warn(fmt::format("ddpctl was killed by signal {}", end->si_status));
+        warn("ddpctl " + end_text(*end));
     } else if (const std::string line = first_line(); !line.empty()) {
         warn(line);
     }

@@ -108,13 +108,12 @@ void SlurmRequeue::answer(const std::optional<siginfo_t>& end) {
         return;
     }
     std::string text = read_output();
-    if (end->si_code == CLD_EXITED && end->si_status == 0) {
+    if (has_succeeded(*end)) {
         on_answer(text);
         return;
     }
     const std::string said = printable(text.substr(0, text.find('\n')), 200);
-    on_answer(
-        Error{ErrorCode::Refused, fmt::format("scontrol ended with {}: {}", end->si_status, said)});
+    on_answer(Error{ErrorCode::Refused, fmt::format("scontrol {}: {}", end_text(*end), said)});
 }
 
 }  // namespace ddprun::launcher

@@ -210,7 +210,7 @@ class DrainNotices(unittest.TestCase):
 
     def test_a_command_that_cannot_be_run_is_told_and_the_job_goes_on(self):
         job = self.start("cmd:no-such-command-anywhere", "--wait-for-file", self.path("end"))
-        self.wait_for(job, r"--drain-on cmd:no-such-command-anywhere: ended with 127; it is "
+        self.wait_for(job, r"--drain-on cmd:no-such-command-anywhere: exited with code 127; it is "
                            r"started again every 5 s")
         with open(self.path("end"), "w", encoding="utf-8"):
             pass

@@ -118,7 +118,7 @@ class Notify(unittest.TestCase):
                             code=9)
         said = [line for line in text.splitlines() if "--notify" in line]
         self.assertEqual(said, ['ddprun: --notify, the command: the notice "verdict" is lost: it '
-                                'ended with 3 (3 attempts)'], text)
+                                'exited with code 3 (3 attempts)'], text)
         with open(self.path("tried"), encoding="utf-8") as lines:
             self.assertEqual(len(lines.readlines()), 3)
 

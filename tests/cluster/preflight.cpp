@@ -20,7 +20,7 @@ TEST_CASE("a node on which the preflight command fails starts nothing and exits 
                                           Cluster::worker(), "--print", "--exit-code", "0"});
     CHECK(node.wait_exit() == 97);
     CHECK(node.count_lines("^worker ") == 0);
-    CHECK(node.count_lines("the preflight command (exited with code 3|was ended by SIGKILL|took "
+    CHECK(node.count_lines("the preflight command (exited with code 3|was killed by SIGKILL|took "
                            "longer than 0.05 s): this node is not fit and leaves the job") == 1);
     CHECK(node.count_lines("^bad disk$") == (command.starts_with("echo") ? 1 : 0));
     cluster.wait_all_gone();

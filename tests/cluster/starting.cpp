@@ -83,8 +83,8 @@ TEST_CASE("a daemon that cannot start is given up, with what it says and where")
     argv.insert(argv.begin(), cluster.dir() / "ddprun");
     Process& node = cluster.start({.argv = argv});
     node.wait_for_line(
-        "cannot start a rendezvous at 127\\.0\\.0\\.1:[0-9]+: .*/ddprun-rendezvous has ended with "
-        "exit code 127 3 times before it listened, its last line: libssl\\.so\\.3: cannot open; no "
+        "cannot start a rendezvous at 127\\.0\\.0\\.1:[0-9]+: .*/ddprun-rendezvous exited with "
+        "code 127 3 times before it listened, its last line: libssl\\.so\\.3: cannot open; no "
         "other is started\\. Its log is /.*/rendezvous-[0-9]+\\.log$");
     // It still meets whom somebody else starts there.
     Process& other = start_node(cluster, job);

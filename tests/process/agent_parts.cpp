@@ -240,5 +240,5 @@ TEST_CASE("a preflight command finds no child but its own, and ends as it ends")
     CHECK(check("exec python3 -c 'import os\nif os.fork() == 0: os._exit(0)\n" + waits + "'")
               .empty());
     CHECK(check("exit 137") == "exited with code 137");
-    CHECK(check("kill -KILL $$") == "was ended by SIGKILL");
+    CHECK(check("kill -KILL $$") == "was killed by SIGKILL");
 }

@@ -233,7 +233,7 @@ TEST_CASE("a program that nobody launched spawns its workers, and is told which 
     CHECK_THAT(fate, Catch::Contains("rank 1 of 3"));
     CHECK_THAT(fate, Catch::Contains(how == "throw"  ? "no more memory for cats"
                                      : how == "kill" ? "was killed by SIGKILL"
-                                                     : "exited with 7"));
+                                                     : "exited with code 7"));
 }
 
 TEST_CASE("spawned workers end with the program that has spawned them") {

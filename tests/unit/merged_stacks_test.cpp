@@ -55,7 +55,7 @@ TEST_CASE("ranks that wait at one place are one, the many before the few") {
 }
 
 TEST_CASE("without Python's stacks the native ones tell, without these the kernel") {
-    const std::string refused = "--- Python's stacks, by py-spy\n(it ended with code 1)\n\n";
+    const std::string refused = "--- Python's stacks, by py-spy\n(it exited with code 1)\n\n";
     const std::vector<MergedStacks> native =
         merge_stacks({{0, kernel_part(0, 10, "x") + refused + native_part(10, "poll")},
                       {1, kernel_part(1, 11, "y") + refused + native_part(11, "poll")}});

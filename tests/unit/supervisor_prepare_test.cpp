@@ -106,7 +106,7 @@ TEST_CASE("a node that goes has the command end first: asked, and after the grac
     CHECK(rig.effect<SignalWorkers>()->generation == kPrepareGeneration);
     CHECK(rig.exit_code() == -1);
     SECTION("it ends") {
-        rig.give(PrepareEnded{"was ended by SIGTERM", 143});
+        rig.give(PrepareEnded{"was killed by SIGTERM", 143});
     }
     SECTION("it does not") {
         rig.pass(with_prepare().identity.settings.failure_grace - Milliseconds(1));

@@ -31,9 +31,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/instant.hpp"
+#include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/runtime_limits.hpp"
-#include "base/signal_name.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/env/environment.hpp"
 
@@ -316,12 +316,8 @@ private:
         const ssize_t size = ::pread(child.file.get(), said.data(), said.size(), 0);
         said.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
         const std::string thrown = said.size() > 1 ? ": " + said.substr(1) : "";
-        if (end.si_code != CLD_EXITED) {
-            return fmt::format("(pid {}) was killed by {}{}", child.pid, signal_name(end.si_status),
-                               thrown);
-        }
-        if (end.si_status != 0) {
-            return fmt::format("(pid {}) exited with {}{}", child.pid, end.si_status, thrown);
+        if (!has_succeeded(end)) {
+            return fmt::format("(pid {}) {}{}", child.pid, end_text(end), thrown);
         }
         if (!said.starts_with(kArrived)) {
             return fmt::format(
