@@ -47,14 +47,6 @@ struct ChildSetup {
     int report = -1;
 };
 
-/// A copy that no mapping overwrites.
-Result<UniqueFd> copy_above(int fd, int highest) {
-    UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, highest + 1));
-    return copy.is_open()
-               ? Result<UniqueFd>(std::move(copy))
-               : Result<UniqueFd>(system_error(errno, "cannot pass on a descriptor to the keeper"));
-}
-
 bool write_to(const char* path, const std::string& text) {
     const UniqueFd file(open(path, O_WRONLY | O_CLOEXEC));
     return file.is_open() &&
@@ -202,7 +194,7 @@ void reap(pid_t pid) {
 }
 
 /// The first process, executing the program or dead and not reaped; or why there is none.
-Result<pid_t> start(ChildSetup& setup, const ProgramSpec& spec, int highest) {
+Result<pid_t> start(ChildSetup& setup, const ProgramSpec& spec) {
     if (!open_pidfd(getpid()).is_open()) {
         return system_error(errno, "a PID namespace needs pidfd (Linux 5.3)");
     }
@@ -215,15 +207,10 @@ Result<pid_t> start(ChildSetup& setup, const ProgramSpec& spec, int highest) {
         }
         const UniqueFd read_end(ends[0]);
         UniqueFd write_end(ends[1]);
-        Result<UniqueFd> report = copy_above(write_end.get(), highest);
-        if (report.has_error()) {
-            return report.error();
-        }
-        write_end.reset();
-        setup.report = report->get();
+        setup.report = write_end.get();
         const pid_t pid = give_birth(setup, has_user_namespace);
         const int error = errno;
-        report->reset();
+        write_end.reset();
         if (pid < 0) {
             if (error == EPERM && !has_user_namespace) {
                 continue;  // Only the privileged may do without.
@@ -247,22 +234,18 @@ Result<StartedProgram> start_first_process(const ProgramSpec& spec, int outer_de
     for (const FdMapping& mapping : spec.fds) {
         highest = std::max(highest, mapping.to);
     }
+    const Result<Copies> copies = copy_above(spec.fds, highest);
+    if (copies.has_error()) {
+        return copies.error();
+    }
     ChildSetup setup;
     setup.outer_descriptors = outer_descriptors;
-    std::vector<UniqueFd> copies;
-    for (const FdMapping& mapping : spec.fds) {
-        Result<UniqueFd> copy = copy_above(mapping.from, highest);
-        if (copy.has_error()) {
-            return copy.error();
-        }
-        setup.fds.push_back(FdMapping{.from = copy->get(), .to = mapping.to});
-        copies.push_back(std::move(*copy));
-    }
+    setup.fds = copies->fds;
     for (const std::string& argument : spec.command) {
         setup.arguments.push_back(const_cast<char*>(argument.c_str()));
     }
     setup.arguments.push_back(nullptr);
-    const Result<pid_t> pid = start(setup, spec, highest);
+    const Result<pid_t> pid = start(setup, spec);
     if (pid.has_error()) {
         return pid.error();
     }
@@ -271,7 +254,7 @@ Result<StartedProgram> start_first_process(const ProgramSpec& spec, int outer_de
 
 Result<void> try_first_process() {
     ChildSetup setup;
-    const Result<pid_t> pid = start(setup, ProgramSpec{}, 2);
+    const Result<pid_t> pid = start(setup, ProgramSpec{});
     if (pid.has_error()) {
         return pid.error();
     }

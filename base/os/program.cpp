@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -54,6 +55,24 @@ void close_on_exec(const char* entry, int first) {
 }
 
 }  // namespace
+
+Result<Copies> copy_above(const std::vector<FdMapping>& fds, int highest) {
+    Copies copies;
+    for (const FdMapping& mapping : fds) {
+        UniqueFd copy(fcntl(mapping.from, F_DUPFD_CLOEXEC, highest + 1));
+        if (!copy.is_open()) {
+            return system_error(errno, fmt::format("cannot pass on descriptor {}", mapping.from));
+        }
+        copies.fds.push_back(FdMapping{.from = copy.get(), .to = mapping.to});
+        copies.kept.push_back(std::move(copy));
+    }
+    for (int fd = 3; fd <= highest; ++fd) {
+        if (fcntl(fd, F_GETFD) < 0 && !copies.kept.empty()) {
+            copies.kept.emplace_back(fcntl(copies.kept.front().get(), F_DUPFD_CLOEXEC, fd));
+        }
+    }
+    return copies;
+}
 
 std::string end_text(const siginfo_t& end) {
     return end.si_code == CLD_EXITED ? fmt::format("exited with code {}", end.si_status)

@@ -115,31 +115,6 @@ std::vector<std::string> command_of(const ProgramSpec& spec) {
     return command;
 }
 
-/// Copies of what is mapped, above every target; and every number below is taken, so that the
-/// launcher's pipe gets none of them.
-struct Copies {
-    std::vector<UniqueFd> kept;
-    std::vector<FdMapping> fds;
-};
-
-Result<Copies> copy_above(const std::vector<FdMapping>& fds, int highest) {
-    Copies copies;
-    for (const FdMapping& mapping : fds) {
-        UniqueFd copy(fcntl(mapping.from, F_DUPFD_CLOEXEC, highest + 1));
-        if (!copy.is_open()) {
-            return system_error(errno, fmt::format("cannot pass on descriptor {}", mapping.from));
-        }
-        copies.fds.push_back(FdMapping{.from = copy.get(), .to = mapping.to});
-        copies.kept.push_back(std::move(copy));
-    }
-    for (int fd = 3; fd <= highest; ++fd) {
-        if (fcntl(fd, F_GETFD) < 0 && !copies.kept.empty()) {
-            copies.kept.emplace_back(fcntl(copies.kept.front().get(), F_DUPFD_CLOEXEC, fd));
-        }
-    }
-    return copies;
-}
-
 }  // namespace
 
 Result<StartedProgram> start_program(const ProgramSpec& spec) {

@@ -53,6 +53,14 @@ struct StartedProgram {
            (end.si_status == kNotExecutable || end.si_status == kNotFound);
 }
 
+/// Copies of what is mapped, above every target; and every number up to `highest` is taken, so that
+/// the pipe to the child gets none of them.
+struct Copies {
+    std::vector<UniqueFd> kept;
+    std::vector<FdMapping> fds;
+};
+[[nodiscard]] Result<Copies> copy_above(const std::vector<FdMapping>& fds, int highest);
+
 /// Where the program `name` should be: in the folder of the running executable, where all of ours
 /// are installed. Looks at no file.
 [[nodiscard]] Result<std::string> path_beside_us(const std::string& name);
