@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <string_view>
 
 #include "agent/process/fork_into.hpp"
@@ -30,29 +29,13 @@ boost::system::error_code system_code(int errno_value) {
 
 constexpr int kExecFailed = 127;
 constexpr int kNoReport = 125;
-struct CpuSetFree {
-    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
-};
-
-/// The kernel's form of a list of CPUs, made before the fork; null: leave them as they are.
-struct CpuSet {
-    std::unique_ptr<cpu_set_t, CpuSetFree> bits;
-    std::size_t bytes = 0;
-};
-
-CpuSet as_cpu_set(const std::vector<int>& cpus) {
-    CpuSet set;
-    if (cpus.empty()) {
-        return set;
-    }
-    const int count = *std::max_element(cpus.begin(), cpus.end()) + 1;
-    set.bits.reset(CPU_ALLOC(static_cast<std::size_t>(count)));
-    set.bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(count));
-    if (set.bits) {
-        CPU_ZERO_S(set.bytes, set.bits.get());
-        for (const int cpu : cpus) {
-            CPU_SET_S(static_cast<std::size_t>(cpu), set.bytes, set.bits.get());
-        }
+/// The kernel's form of a list of CPUs, made before the fork; empty: leave them as they are.
+std::vector<cpu_set_t> as_cpu_set(const std::vector<int>& cpus) {
+    std::vector<cpu_set_t> set;
+    for (const int cpu : cpus) {
+        const auto number = static_cast<std::size_t>(cpu);
+        set.resize(std::max(set.size(), number / CPU_SETSIZE + 1));
+        CPU_SET_S(number, set.size() * sizeof(cpu_set_t), set.data());
     }
     return set;
 }
@@ -61,7 +44,7 @@ CpuSet as_cpu_set(const std::vector<int>& cpus) {
 struct ChildSetup {
     const Containment& containment;
     const SavedProcessState& saved_state;
-    const CpuSet& cpus;
+    const std::vector<cpu_set_t>& cpus;
     int out;
     int err;
     int standby;  ///< -1: it is none
@@ -91,8 +74,8 @@ int prepare(const ChildSetup& setup) {
     if (const int error = setup.containment.enter(); error != 0) {
         return error;
     }
-    const CpuSet& cpus = setup.cpus;
-    if (cpus.bits && sched_setaffinity(0, cpus.bytes, cpus.bits.get()) != 0) {
+    const std::vector<cpu_set_t>& cpus = setup.cpus;
+    if (!cpus.empty() && sched_setaffinity(0, cpus.size() * sizeof(cpu_set_t), cpus.data()) != 0) {
         return errno;  // None of them is left in our cpuset.
     }
     if (dup2(setup.out, STDOUT_FILENO) < 0 || dup2(setup.err, STDERR_FILENO) < 0) {
@@ -162,10 +145,7 @@ boost::system::result<SpawnedWorker> WorkerSpawner::spawn(const KeeperSpawn& spa
 
     const std::vector<char*> environment_pointers = pointers_to(environment);
     const std::vector<char*> arguments = pointers_to(spawn.command);
-    const CpuSet cpus = as_cpu_set(spawn.cpus);
-    if (!spawn.cpus.empty() && !cpus.bits) {
-        return system_code(ENOMEM);
-    }
+    const std::vector<cpu_set_t> cpus = as_cpu_set(spawn.cpus);
     const ChildSetup setup{.containment = containment_,
                            .saved_state = saved_state_,
                            .cpus = cpus,

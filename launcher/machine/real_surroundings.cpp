@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <memory>
 #include <system_error>
 
 #include "base/limits.hpp"
@@ -24,10 +23,6 @@
 namespace ddprun::launcher {
 
 namespace {
-
-struct CpuSetFree {
-    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
-};
 
 /// The kernel shows no more than a page of most of its files.
 constexpr std::size_t kFileBytesMax = 4096;
@@ -132,13 +127,13 @@ std::vector<int> RealSurroundings::allowed_cpus() const {
     std::vector<int> allowed;
     // The kernel refuses a mask smaller than its own, whose size it does not tell.
     for (int cpus = CPU_SETSIZE; cpus <= Limits{}.cpus_max && allowed.empty(); cpus *= 2) {
-        const std::unique_ptr<cpu_set_t, CpuSetFree> set{CPU_ALLOC(cpus)};
-        const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
-        if (!set || ::sched_getaffinity(0, bytes, set.get()) != 0) {
+        std::vector<cpu_set_t> set(static_cast<std::size_t>(cpus / CPU_SETSIZE));
+        const std::size_t bytes = set.size() * sizeof(cpu_set_t);
+        if (::sched_getaffinity(0, bytes, set.data()) != 0) {
             continue;
         }
         for (int cpu = 0; cpu < cpus; ++cpu) {
-            if (CPU_ISSET_S(cpu, bytes, set.get())) {
+            if (CPU_ISSET_S(cpu, bytes, set.data())) {
                 allowed.push_back(cpu);
             }
         }
