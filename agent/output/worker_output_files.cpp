@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "base/os/read_files.hpp"
+
 namespace ddprun::agent {
 
 Result<void> make_folders(const std::string& path) {
@@ -131,19 +133,7 @@ std::string read_error_file(const std::string& path, std::size_t bytes_max) {
     if (!fd.is_open() || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
         return {};
     }
-    std::string text(bytes_max, '\0');
-    std::size_t size = 0;
-    while (size < bytes_max) {
-        const ssize_t count = ::read(fd.get(), text.data() + size, bytes_max - size);
-        if (count < 0 && errno == EINTR) {
-            continue;
-        }
-        if (count <= 0) {
-            break;
-        }
-        size += static_cast<std::size_t>(count);
-    }
-    text.resize(size);
+    std::string text = read_part(fd.get(), bytes_max);
     text.shrink_to_fit();
     return text;
 }

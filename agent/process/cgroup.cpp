@@ -48,12 +48,6 @@ std::string path_of(const UniqueFd& folder) {
     return readlink(link.c_str(), path.data(), path.size() - 1) > 0 ? path.data() : std::string();
 }
 
-std::string read_start(int fd) {
-    std::array<char, 4096> buffer;
-    const ssize_t got = pread(fd, buffer.data(), buffer.size(), 0);
-    return {buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
-}
-
 /// Where cgroup v2 is mounted; empty: nowhere.
 std::string mount_point() {
     const std::unique_ptr<FILE, int (*)(FILE*)> mounts(setmntent("/proc/self/mounts", "re"),
@@ -258,7 +252,7 @@ void Cgroup::kill_all() const {
 }
 
 bool Cgroup::is_empty() const {
-    const std::string text = read_start(events_.get());
+    const std::string text = read_part(events_.get(), 4096);
     return text.empty() || text.find("populated 0") != std::string::npos;
 }
 

@@ -29,4 +29,22 @@ std::optional<std::string> read_whole(const std::string& path) {
     }
 }
 
+std::string read_part(int fd, std::size_t bytes_max, off_t from) {
+    std::string text(bytes_max, '\0');
+    std::size_t size = 0;
+    while (size < bytes_max) {
+        const ssize_t got =
+            pread(fd, text.data() + size, bytes_max - size, from + static_cast<off_t>(size));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            break;
+        }
+        size += static_cast<std::size_t>(got);
+    }
+    text.resize(size);
+    return text;
+}
+
 }  // namespace ddprun

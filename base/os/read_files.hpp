@@ -1,6 +1,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <sys/types.h>
 
 #include <memory>
 #include <optional>
@@ -15,5 +16,9 @@ using Directory = std::unique_ptr<DIR, CloseDirectory>;
 
 /// All of a file of /proc; nothing when it cannot be opened.
 [[nodiscard]] std::optional<std::string> read_whole(const std::string& path);
+
+/// At most `bytes_max` of an open file, not a pipe, from `from` on: fewer where the file ends, or
+/// cannot be read. Its position stays.
+[[nodiscard]] std::string read_part(int fd, std::size_t bytes_max, off_t from = 0);
 
 }  // namespace ddprun

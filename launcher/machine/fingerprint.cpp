@@ -17,6 +17,7 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include "base/os/read_files.hpp"
 #include "base/os/unique_fd.hpp"
 
 namespace ddprun::launcher {
@@ -25,22 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// `most` bytes from `offset`; fewer where the file ends, or cannot be read.
-std::string read_at(int fd, std::size_t most, std::uint64_t offset) {
-    std::string bytes(most, '\0');
-    std::size_t got = 0;
-    while (got < most) {
-        const ssize_t now =
-            ::pread(fd, bytes.data() + got, most - got, static_cast<off_t>(offset + got));
-        if (now <= 0) {
-            break;
-        }
-        got += static_cast<std::size_t>(now);
-    }
-    bytes.resize(got);
-    return bytes;
-}
-
 UniqueFd open_to_read(const std::string& path) {
     return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
 }
@@ -48,7 +33,7 @@ UniqueFd open_to_read(const std::string& path) {
 /// Of a small file that says which version something is.
 std::string read_beginning(const std::string& path, const Limits& limits) {
     const UniqueFd fd = open_to_read(path);
-    return fd.get() < 0 ? std::string() : read_at(fd.get(), limits.version_text_bytes_max, 0);
+    return fd.get() < 0 ? std::string() : read_part(fd.get(), limits.version_text_bytes_max);
 }
 
 /// Of its size, its beginning and its end: large programs differ there when they are built anew.
@@ -59,10 +44,11 @@ std::string hash_of(const std::string& path, std::size_t end_bytes) {
         return {};
     }
     const auto size = static_cast<std::uint64_t>(status.st_size);
-    const std::string beginning = read_at(fd.get(), end_bytes, 0);
+    const std::string beginning = read_part(fd.get(), end_bytes);
     const std::uint64_t rest = size - std::min<std::uint64_t>(size, beginning.size());
     const std::uint64_t end = std::min<std::uint64_t>(rest, end_bytes);
-    const std::string ending = read_at(fd.get(), static_cast<std::size_t>(end), size - end);
+    const std::string ending =
+        read_part(fd.get(), static_cast<std::size_t>(end), static_cast<off_t>(size - end));
     std::uint64_t hash = XXH64(beginning.data(), beginning.size(), size);
     hash = XXH64(ending.data(), ending.size(), hash);
     return fmt::format("{:016x}", hash);

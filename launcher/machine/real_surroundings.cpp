@@ -15,6 +15,7 @@
 #include "base/limits.hpp"
 #include "base/os/machine_identity.hpp"
 #include "base/os/network_interfaces.hpp"
+#include "base/os/read_files.hpp"
 #include "base/os/shared_file_system.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/hwloc_topology.hpp"
@@ -34,13 +35,7 @@ std::optional<std::string> read_beginning(const std::string& path, std::size_t b
     if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
         return std::nullopt;
     }
-    std::string text(bytes_max, '\0');
-    const ssize_t got = ::read(file.get(), text.data(), text.size());
-    if (got < 0) {
-        return std::nullopt;
-    }
-    text.resize(static_cast<std::size_t>(got));
-    return text;
+    return read_part(file.get(), bytes_max);
 }
 
 }  // namespace

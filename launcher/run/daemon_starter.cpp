@@ -10,6 +10,7 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
+#include "base/os/read_files.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/printable.hpp"
@@ -22,14 +23,6 @@ constexpr int kListenerFd = 3;           ///< where the daemon finds the socket
 constexpr std::size_t kLogBytes = 8192;  ///< read of its begin, and of its end
 constexpr std::size_t kLogColumnsMax = 300;
 constexpr const char* kListening = "listening on ";  ///< what the daemon prints when it does
-
-/// At most kLogBytes of a file, from `from` on.
-std::string read_part(const UniqueFd& file, off_t from) {
-    std::string text(kLogBytes, '\0');
-    const ssize_t count = ::pread(file.get(), text.data(), text.size(), from);
-    text.resize(static_cast<std::size_t>(std::max(count, ssize_t{0})));
-    return text;
-}
 
 std::string last_line(std::string_view text) {
     while (text.ends_with('\n')) {
@@ -125,12 +118,13 @@ Result<void> DaemonStarter::start(const rdzv::Listener& listener) {
 
 void DaemonStarter::ended(const siginfo_t& end) {
     const UniqueFd log(::open(options_.log_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    const bool has_listened = read_part(log, log_begin_).find(kListening) != std::string::npos;
+    const bool has_listened =
+        read_part(log.get(), kLogBytes, log_begin_).find(kListening) != std::string::npos;
     starts_.ended(has_listened);
     if (!starts_.may_start()) {
         const off_t log_end = ::lseek(log.get(), 0, SEEK_END);
-        const std::string line = last_line(
-            read_part(log, std::max(log_begin_, log_end - static_cast<off_t>(kLogBytes))));
+        const std::string line = last_line(read_part(
+            log.get(), kLogBytes, std::max(log_begin_, log_end - static_cast<off_t>(kLogBytes))));
         given_up_ = fmt::format(
             "cannot start a rendezvous at {}: {} {} {} times before it listened{}; "
             "no other is started. Its log is {}",

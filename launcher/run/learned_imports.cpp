@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include <xxhash.h>
 
 #include "agent/warm/standby_slots.hpp"
+#include "base/os/read_files.hpp"
 #include "base/os/unique_fd.hpp"
 #include "launcher/machine/fingerprint.hpp"
 
@@ -51,19 +51,7 @@ std::string read_whole(int fd, std::size_t bytes_max, std::string& text) {
     if (static_cast<std::uint64_t>(status.st_size) > bytes_max) {
         return fmt::format("it has {} bytes, at most {} are taken", status.st_size, bytes_max);
     }
-    text.resize(bytes_max);
-    std::size_t got = 0;
-    while (got < text.size()) {
-        const ssize_t more = read(fd, text.data() + got, text.size() - got);
-        if (more < 0 && errno == EINTR) {
-            continue;
-        }
-        if (more <= 0) {
-            break;
-        }
-        got += static_cast<std::size_t>(more);
-    }
-    text.resize(got);
+    text = read_part(fd, bytes_max);
     return {};
 }
 

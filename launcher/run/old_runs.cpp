@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/os/read_files.hpp"
 #include "base/printable.hpp"
 
 namespace ddprun::launcher {
@@ -81,9 +82,7 @@ void OldRuns::ended(const std::optional<siginfo_t>& end) {
 }
 
 std::string OldRuns::first_line() const {
-    std::string text(limits_.event_text_bytes_max, '\0');
-    const ssize_t count = ::pread(said_.get(), text.data(), text.size(), 0);
-    text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+    const std::string text = read_part(said_.get(), limits_.event_text_bytes_max);
     return printable(text.substr(0, text.find('\n')), std::string::npos);
 }
 

@@ -31,6 +31,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/instant.hpp"
+#include "base/os/read_files.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/runtime_limits.hpp"
@@ -312,9 +313,8 @@ private:
 
     /// Empty: as it should.
     static std::string how_ended(const Child& child, const siginfo_t& end) {
-        std::string said(worker::RuntimeLimits().spawn_error_bytes_max, '\0');
-        const ssize_t size = ::pread(child.file.get(), said.data(), said.size(), 0);
-        said.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+        const std::string said =
+            read_part(child.file.get(), worker::RuntimeLimits().spawn_error_bytes_max);
         const std::string thrown = said.size() > 1 ? ": " + said.substr(1) : "";
         if (!has_succeeded(end)) {
             return fmt::format("(pid {}) {}{}", child.pid, end_text(end), thrown);
