@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -12,9 +13,9 @@
 
 namespace ddprun {
 
-/// The one timer of somebody pure, who says when it wants to be told the time: `on_due` is called
-/// from the loop, once for each deadline that has passed. Lives on the thread of `io`; outlives the
-/// loop, as its owner does.
+/// Timer with one deadline that may change: calls `on_due` from the loop once for each deadline
+/// that has passed, and never for one that was taken back or moved. Lives on the thread of `io`;
+/// outlives the loop, as its owner does.
 class DeadlineTimer {
 public:
     DeadlineTimer(boost::asio::io_context& io, std::function<void()> on_due)
@@ -33,12 +34,16 @@ public:
         }
         timer_.expires_at(*deadline);
         timer_.async_wait([this](boost::system::error_code cancelled) {
-            if (!cancelled) {
+            // A wait that is over already cannot be cancelled; it may be that of an old deadline.
+            if (!cancelled && deadline_ && *deadline_ <= std::chrono::steady_clock::now()) {
                 deadline_.reset();
                 on_due_();
             }
         });
     }
+
+    /// None: there is none, or it has passed.
+    [[nodiscard]] std::optional<Instant> deadline() const { return deadline_; }
 
 private:
     boost::asio::steady_timer timer_;

@@ -25,7 +25,12 @@ RendezvousClient::RendezvousClient(asio::io_context& io, ClientOptions options)
       choice_(options_.endpoints, options_.limits, options_.rng),
       dialer_(io, dial_options()),
       pause_(io),
-      answer_wait_(io) {}
+      answer_wait_(io, [this] {
+          if (const Up* const up = std::get_if<Up>(&state_)) {
+              choice_.nobody_leads();
+              up->connection.fail("nobody leads");
+          }
+      }) {}
 
 RendezvousClient::~RendezvousClient() {
     if (Up* const up = std::get_if<Up>(&state_)) {
@@ -64,7 +69,7 @@ void RendezvousClient::send(const AgentMessage& message) {
     const std::optional<Milliseconds> patience = choice_.asking(telling);
     up->connection.send(encode(telling));
     if (patience) {
-        limit_wait(*patience);
+        answer_wait_.set(std::chrono::steady_clock::now() + *patience);
     }
 }
 
@@ -98,7 +103,7 @@ void RendezvousClient::stop(std::function<void()> done) {
     state_ = Stopping{std::move(done)};  // run() calls it
     dialer_.cancel();
     pause_.cancel();
-    answer_wait_.cancel();
+    answer_wait_.set(std::nullopt);
 }
 
 // --------------------------------------------------------------------------------------- attempts
@@ -118,7 +123,7 @@ asio::awaitable<void> RendezvousClient::run() {
             break;
         }
         const Down down = co_await attempt(next);
-        answer_wait_.cancel();
+        answer_wait_.set(std::nullopt);
         if (is_stopping()) {
             break;
         }
@@ -195,24 +200,9 @@ void RendezvousClient::take(std::string_view body) {
         is_daemon_lasting_ = accepted->is_lasting;
         up->connection.expect_beats();
     }
-    up->awaited = 0;
-    answer_wait_.cancel();
+    answer_wait_.set(std::nullopt);
     choice_.answered();
     events_.on_message(*std::move(message));
-}
-
-// A daemon that knows no leader keeps us until there is one.
-void RendezvousClient::limit_wait(Milliseconds patience) {
-    Up& asked = std::get<Up>(state_);
-    asked.awaited = ++last_wait_;
-    answer_wait_.expires_after(patience);
-    answer_wait_.async_wait([this, number = last_wait_](error_code cancelled) {
-        const Up* const up = cancelled ? nullptr : std::get_if<Up>(&state_);
-        if (up != nullptr && up->awaited == number) {
-            choice_.nobody_leads();
-            up->connection.fail("nobody leads");
-        }
-    });
 }
 
 void RendezvousClient::report(const Down& down) {

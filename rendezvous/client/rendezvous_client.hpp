@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/client/link.hpp"
@@ -67,8 +67,7 @@ private:
     struct Up {
         explicit Up(Connection& dialled) : connection(dialled) {}
 
-        Connection& connection;     ///< held by attempt()
-        std::uint64_t awaited = 0;  ///< the wait for the answer to a join; 0: none, or for ever
+        Connection& connection;  ///< held by attempt()
     };
     struct Stopping {
         std::function<void()> done;
@@ -86,7 +85,6 @@ private:
     boost::asio::awaitable<Down> attempt(EndpointAttempt asked);
     void tell_up(const Connection::Socket& socket);
     void take(std::string_view body);
-    void limit_wait(Milliseconds patience);
     void report(const Down& down);
 
     ClientOptions options_;
@@ -94,10 +92,9 @@ private:
     EndpointChoice choice_;
     Dialer dialer_;
     boost::asio::steady_timer pause_;
-    boost::asio::steady_timer answer_wait_;  ///< for the answer to a join
+    DeadlineTimer answer_wait_;  ///< for the answer to a join
     LinkEvents events_;
     std::variant<Idle, Searching, Up, Stopping> state_;
-    std::uint64_t last_wait_ = 0;
     bool is_daemon_lasting_ = false;  ///< said the one that accepted us last
     std::string last_reported_;
 };

@@ -55,7 +55,10 @@ struct EtcdClient::Stream {
 };
 
 EtcdClient::EtcdClient(asio::io_context& io, std::vector<Endpoint> etcds, const Limits& limits)
-    : etcds_(std::move(etcds)), limits_(limits), lookup_(io), socket_(io), deadline_(io) {
+    : etcds_(std::move(etcds)), limits_(limits), lookup_(io), socket_(io), deadline_(io, [this] {
+          is_timed_out_ = true;
+          disconnect();
+      }) {
     DDP_CHECK(!etcds_.empty());
 }
 
@@ -63,7 +66,7 @@ EtcdClient::~EtcdClient() = default;
 
 void EtcdClient::cancel() {
     is_cancelled_ = true;
-    disarm_deadline();
+    deadline_.set(std::nullopt);
     lookup_.cancel();
     disconnect();
 }
@@ -77,7 +80,7 @@ asio::awaitable<Result<std::string>> EtcdClient::call(EtcdRequest request, Milli
     for (std::size_t tried = 0; tried < etcds_.size() && !is_cancelled_ && now() < until; ++tried) {
         arm_deadline(std::min(now() + each, until));
         Result<Answer> answer = co_await attempt(request);
-        disarm_deadline();
+        deadline_.set(std::nullopt);
         if (answer && answer->status == kOk) {
             co_return std::move(answer->body);
         }
@@ -153,7 +156,8 @@ asio::awaitable<Result<void>> EtcdClient::send(const EtcdRequest& request) {
 
 asio::awaitable<Result<void>> EtcdClient::connect() {
     const Endpoint& etcd = etcds_[current_];
-    const NameLookup::Answer found = co_await lookup_.resolve(etcd.host, deadline_.expiry());
+    const NameLookup::Answer found =
+        co_await lookup_.resolve(etcd.host, deadline_.deadline().value_or(now()));
     if (found.failure || is_timed_out_ || is_cancelled_) {
         co_return lost("resolving the host of", found.failure);
     }
@@ -192,7 +196,7 @@ asio::awaitable<Result<void>> EtcdClient::open_stream(EtcdRequest request) {
         disconnect();
         arm_deadline(now() + limits_.etcd_timeout);
         begun = co_await begin_stream(request);
-        disarm_deadline();
+        deadline_.set(std::nullopt);
         if (!begun) {
             try_next();
         }
@@ -229,7 +233,7 @@ asio::awaitable<Result<std::string>> EtcdClient::next_line(Milliseconds patience
         if (const std::size_t end = text.find('\n'); end != std::string::npos) {
             std::string line = text.substr(0, end);
             text.erase(0, end + 1);
-            disarm_deadline();
+            deadline_.set(std::nullopt);
             co_return line;
         }
         if (stream_->parser.is_done() || text.size() > kLineBytesMax) {
@@ -243,7 +247,7 @@ asio::awaitable<Result<std::string>> EtcdClient::next_line(Milliseconds patience
             break;
         }
     }
-    disarm_deadline();
+    deadline_.set(std::nullopt);
     try_next();
     co_return problem;
 }
@@ -252,19 +256,7 @@ asio::awaitable<Result<std::string>> EtcdClient::next_line(Milliseconds patience
 
 void EtcdClient::arm_deadline(Instant at) {
     is_timed_out_ = false;
-    deadline_.expires_at(at);
-    // A timer that has fired already cannot be cancelled; its number tells that it is an old one.
-    deadline_.async_wait([this, number = ++deadline_number_](error_code) {
-        if (number == deadline_number_) {
-            is_timed_out_ = true;
-            disconnect();
-        }
-    });
-}
-
-void EtcdClient::disarm_deadline() {
-    ++deadline_number_;
-    deadline_.cancel();
+    deadline_.set(at);
 }
 
 /// Leaves the stream's memory alone: its coroutine may be in the middle of it.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,10 +9,10 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/result.hpp"
 #include "rendezvous/etcd/etcd_messages.hpp"
 #include "rendezvous/transport/name_lookup.hpp"
@@ -62,7 +61,6 @@ private:
     [[nodiscard]] boost::asio::awaitable<Result<void>> send(const EtcdRequest& request);
     [[nodiscard]] boost::asio::awaitable<Result<void>> connect();
     void arm_deadline(Instant at);
-    void disarm_deadline();
     void disconnect();
     void try_next();
     [[nodiscard]] Error lost(const std::string& doing, const boost::system::error_code& why) const;
@@ -73,10 +71,9 @@ private:
     const Limits limits_;
     NameLookup lookup_;
     boost::asio::ip::tcp::socket socket_;
-    boost::asio::steady_timer deadline_;
+    DeadlineTimer deadline_;
     std::unique_ptr<Stream> stream_;
     std::size_t current_ = 0;  ///< of etcds_
-    std::uint64_t deadline_number_ = 0;
     bool is_timed_out_ = false;
     bool is_cancelled_ = false;  ///< what is under way
 };

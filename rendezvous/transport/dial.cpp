@@ -17,7 +17,14 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 Dialer::Dialer(asio::io_context& io, DialOptions options)
-    : options_(std::move(options)), io_(io), deadline_(io), lookup_(io) {}
+    : options_(std::move(options)),
+      io_(io),
+      deadline_(io,
+                [this] {
+                    is_timed_out_ = true;
+                    connection_->fail("timed out");
+                }),
+      lookup_(io) {}
 
 bool is_final(const Error& failure) {
     return failure.code == ErrorCode::Refused || failure.code == ErrorCode::BadSecret ||
@@ -27,7 +34,7 @@ bool is_final(const Error& failure) {
 void Dialer::cancel() {
     is_cancelled_ = true;
     lookup_.cancel();
-    disarm_deadline();
+    deadline_.set(std::nullopt);
     if (connection_) {
         connection_->fail("given up");
     }
@@ -62,7 +69,7 @@ asio::awaitable<Result<std::unique_ptr<Connection>>> Dialer::dial(DialTarget tar
                         fmt::format("cannot connect to the rendezvous at {}: {}", peer_, why)};
     }
     const Result<SessionKeys> keys = co_await shake_hands(target);
-    disarm_deadline();
+    deadline_.set(std::nullopt);
     std::unique_ptr<Connection> connection = std::move(connection_);
     if (!keys) {
         connection->fail(keys.error().what);
@@ -115,7 +122,7 @@ asio::awaitable<Result<void>> Dialer::connect(DialTarget target, Endpoint addres
         Connection::Socket& socket = connection_->socket();
         arm_deadline(target.connect_timeout);
         std::tie(failure) = co_await socket.async_connect(to, asio::as_tuple(asio::use_awaitable));
-        disarm_deadline();
+        deadline_.set(std::nullopt);
         // A port that nobody listens on may be the one the kernel chose for us: TCP then connects
         // the socket to itself.
         error_code ignored;
@@ -186,19 +193,7 @@ asio::awaitable<Result<SessionKeys>> Dialer::prove() {
 void Dialer::arm_deadline(Milliseconds after) {
     is_timed_out_ = false;
     armed_for_ = after;
-    deadline_.expires_after(after);
-    // A timer that has fired already cannot be cancelled; its number tells that it is an old one.
-    deadline_.async_wait([this, number = ++deadline_number_](error_code) {
-        if (number == deadline_number_) {
-            is_timed_out_ = true;
-            connection_->fail("timed out");
-        }
-    });
-}
-
-void Dialer::disarm_deadline() {
-    ++deadline_number_;
-    deadline_.cancel();
+    deadline_.set(std::chrono::steady_clock::now() + after);
 }
 
 Error Dialer::handshake_error(const Error& failure) const {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,9 +9,9 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/transport/connection.hpp"
@@ -66,17 +65,15 @@ private:
     boost::asio::awaitable<Result<SessionKeys>> prove();
 
     void arm_deadline(Milliseconds after);
-    void disarm_deadline();
     [[nodiscard]] Error handshake_error(const Error& failure) const;
 
     const DialOptions options_;
     boost::asio::io_context& io_;
-    boost::asio::steady_timer deadline_;
+    DeadlineTimer deadline_;
     NameLookup lookup_;
     std::unique_ptr<Connection> connection_;  ///< of this attempt
     std::string peer_;                        ///< the endpoint of this attempt, for people
     Milliseconds armed_for_{0};               ///< the deadline
-    std::uint64_t deadline_number_ = 0;
     bool is_timed_out_ = false;
     bool is_cancelled_ = false;
 };
