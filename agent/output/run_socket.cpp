@@ -3,14 +3,12 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 
-#include <fmt/format.h>
+#include "base/os/unix_address.hpp"
 
 namespace ddprun::agent {
 
@@ -19,42 +17,19 @@ namespace {
 /// The socket has it until it listens: one that is there answers.
 constexpr const char* kUnfinishedName = "ddprun.sock.new";
 
-/// The path of a socket has at most 107 bytes: through /proc that of a folder is short.
-struct ShortPath {
-    UniqueFd folder;
-    sockaddr_un address{};
-};
-
-Result<ShortPath> short_path(const std::string& folder, const std::string& file) {
-    ShortPath path;
-    path.folder = UniqueFd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!path.folder.is_open()) {
-        return system_error(errno, "opening " + folder);
-    }
-    const std::string name = fmt::format("/proc/self/fd/{}/{}", path.folder.get(), file);
-    path.address.sun_family = AF_UNIX;
-    std::memcpy(path.address.sun_path, name.c_str(), name.size() + 1);
-    return path;
-}
-
-const sockaddr* generic(const sockaddr_un& address) {
-    return static_cast<const sockaddr*>(static_cast<const void*>(&address));
-}
-
 }  // namespace
 
 Result<UniqueFd> listen_in_run(const std::string& folder) {
     const std::string name = folder + "/" + kRunSocketName;
-    Result<ShortPath> path = short_path(folder, kUnfinishedName);
-    if (!path) {
-        return path.error();
+    const Result<UnixAddress> address = UnixAddress::of(folder + "/" + kUnfinishedName);
+    if (!address) {
+        return address.error();
     }
-    const int there = path->folder.get();
+    const int there = address->folder();
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     ::unlinkat(there, kUnfinishedName, 0);
     // Nobody can connect before listen(): until then its mode does not matter.
-    if (!socket.is_open() ||
-        ::bind(socket.get(), generic(path->address), sizeof(path->address)) != 0 ||
+    if (!socket.is_open() || ::bind(socket.get(), address->get(), address->size()) != 0 ||
         ::fchmodat(there, kUnfinishedName, S_IRUSR | S_IWUSR, 0) != 0 ||
         ::listen(socket.get(), SOMAXCONN) != 0 ||
         ::renameat(there, kUnfinishedName, there, kRunSocketName) != 0) {
@@ -67,13 +42,12 @@ Result<UniqueFd> listen_in_run(const std::string& folder) {
 
 Result<UniqueFd> connect_to_run(const std::string& folder) {
     const std::string name = folder + "/" + kRunSocketName;
-    Result<ShortPath> path = short_path(folder, kRunSocketName);
-    if (!path) {
-        return path.error();
+    const Result<UnixAddress> address = UnixAddress::of(name);
+    if (!address) {
+        return address.error();
     }
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!socket.is_open() ||
-        ::connect(socket.get(), generic(path->address), sizeof(path->address)) != 0) {
+    if (!socket.is_open() || ::connect(socket.get(), address->get(), address->size()) != 0) {
         return system_error(errno, "connecting to " + name);
     }
     return socket;

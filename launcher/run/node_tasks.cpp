@@ -5,7 +5,6 @@
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -23,6 +21,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "base/os/unix_address.hpp"
 #include "launcher/run/state_folder.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -34,22 +33,12 @@ using TaskClock = std::chrono::steady_clock;
 
 constexpr std::string_view kNamePrefix = "tasks-";
 
-/// Fills `address` for it.
-Result<UniqueFd> unix_socket(const std::string& path, int type, sockaddr_un& address) {
-    if (path.size() >= sizeof(address.sun_path)) {
-        return Error{ErrorCode::LimitExceeded, fmt::format("{} is too long for a socket", path)};
-    }
-    address.sun_family = AF_UNIX;
-    std::copy(path.begin(), path.end(), std::begin(address.sun_path));
+Result<UniqueFd> unix_socket(int type) {
     UniqueFd made(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
     if (!made.is_open()) {
         return ddprun::system_error(errno, "a socket for the tasks of this node");
     }
     return made;
-}
-
-const sockaddr* plain(const sockaddr_un& address) {
-    return reinterpret_cast<const sockaddr*>(&address);
 }
 
 int left_until(TaskClock::time_point deadline) {
@@ -74,12 +63,15 @@ bool wait_readable(int fd, TaskClock::time_point deadline) {
 
 /// Connected, or no socket while nobody listens there.
 Result<UniqueFd> try_connect(const std::string& path) {
-    sockaddr_un address{};
-    Result<UniqueFd> first = unix_socket(path, SOCK_STREAM, address);
+    const Result<UnixAddress> address = UnixAddress::of(path);
+    if (!address) {
+        return address.error();
+    }
+    Result<UniqueFd> first = unix_socket(SOCK_STREAM);
     if (!first) {
         return first;
     }
-    while (::connect(first->get(), plain(address), sizeof(address)) != 0) {
+    while (::connect(first->get(), address->get(), address->size()) != 0) {
         if (errno == ENOENT || errno == ECONNREFUSED) {
             return UniqueFd();
         }
@@ -105,9 +97,9 @@ Result<UniqueFd> watch_for_names(const std::string& folder) {
 /// Nobody listens there any more. Who does is not disturbed: a socket of another type is refused
 /// before it is queued.
 bool is_left_behind(const std::string& path) {
-    sockaddr_un address{};
-    const Result<UniqueFd> probe = unix_socket(path, SOCK_DGRAM, address);
-    return probe && ::connect(probe->get(), plain(address), sizeof(address)) != 0 &&
+    const Result<UnixAddress> address = UnixAddress::of(path);
+    const Result<UniqueFd> probe = unix_socket(SOCK_DGRAM);
+    return address && probe && ::connect(probe->get(), address->get(), address->size()) != 0 &&
            errno == ECONNREFUSED;
 }
 
@@ -168,13 +160,16 @@ Result<FirstTask> FirstTask::open(std::string path) {
     remove_left_behind(folder);
     // Under its name it listens already: who sees it can connect.
     const std::string unnamed = path + ".new";
-    sockaddr_un address{};
-    Result<UniqueFd> listener = unix_socket(unnamed, SOCK_STREAM, address);
+    const Result<UnixAddress> address = UnixAddress::of(unnamed);
+    if (!address) {
+        return address.error();
+    }
+    Result<UniqueFd> listener = unix_socket(SOCK_STREAM);
     if (!listener) {
         return listener.error();
     }
     ::unlink(unnamed.c_str());
-    if (::bind(listener->get(), plain(address), sizeof(address)) != 0 ||
+    if (::bind(listener->get(), address->get(), address->size()) != 0 ||
         ::listen(listener->get(), SOMAXCONN) != 0 ||
         std::rename(unnamed.c_str(), path.c_str()) != 0) {
         return ddprun::system_error(errno, fmt::format("cannot listen at {}", path));
