@@ -13,8 +13,7 @@
 #include <sstream>
 #include <system_error>
 
-#include "agent/process/cgroup.hpp"
-#include "agent/process/start_first_process.hpp"
+#include "agent/process/containment_refusal.hpp"
 #include "base/os/machine_identity.hpp"
 #include "base/os/network_interfaces.hpp"
 #include "base/os/numeric_address.hpp"
@@ -118,13 +117,8 @@ MachineFacts read_machine_facts() {
     facts.interfaces = interfaces();
     facts.hostname = host_name();
     facts.hostname_addresses = addresses_of(facts.hostname);
-    Result<agent::Cgroup> cgroup = agent::Cgroup::make();
-    facts.cgroup_refusal = cgroup ? "" : cgroup.error().what;
-    if (cgroup) {
-        cgroup->remove();
-    }
-    const Result<void> tried = agent::try_first_process();
-    facts.namespace_refusal = tried ? "" : tried.error().what;
+    facts.cgroup_refusal = agent::containment_refusal(ContainmentLevel::Cgroup);
+    facts.namespace_refusal = agent::containment_refusal(ContainmentLevel::PidNamespace);
     return facts;
 }
 

@@ -11,8 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "agent/process/cgroup.hpp"
-#include "agent/process/start_first_process.hpp"
+#include "agent/process/containment_refusal.hpp"
 #include "agent/supervise/worker_group.hpp"
 #include "agent/warm/standby_slots.hpp"
 #include "base/number_ranges.hpp"
@@ -136,39 +135,18 @@ std::string meeting_text(const LaunchPlan& plan) {
     return fmt::format("{} node{} at {}", count, settings.max_nodes == 1 ? "" : "s", places);
 }
 
-/// Why no cgroup can be made; none: one can.
-std::optional<std::string> cgroup_refusal() {
-    Result<agent::Cgroup> cgroup = agent::Cgroup::make();
-    if (!cgroup) {
-        return cgroup.error().what;
-    }
-    cgroup->remove();
-    return std::nullopt;
-}
-
-/// Why the requested level is unavailable on this machine; none: it is available.
-std::optional<std::string> refusal_of(ContainmentLevel level) {
-    if (level == ContainmentLevel::Cgroup) {
-        return cgroup_refusal();
-    }
-    if (level == ContainmentLevel::PidNamespace) {
-        const Result<void> tried = agent::try_first_process();
-        return tried ? std::optional<std::string>() : tried.error().what;
-    }
-    return std::nullopt;
-}
-
 /// The level that the agent will choose.
 std::string containment_text(const LaunchPlan& plan) {
     if (plan.containment) {
         const std::string_view name = names_of(*plan.containment).name;
-        const std::optional<std::string> refusal = refusal_of(*plan.containment);
-        return refusal ? fmt::format("{}, which cannot be had here: {}", name, *refusal)
-                       : std::string(name);
+        const std::string refusal = agent::containment_refusal(*plan.containment);
+        return refusal.empty() ? std::string(name)
+                               : fmt::format("{}, which cannot be had here: {}", name, refusal);
     }
-    const std::optional<std::string> refusal = cgroup_refusal();
-    return refusal ? fmt::format("{}; {}", names_of(ContainmentLevel::Keeper).name, *refusal)
-                   : std::string(names_of(ContainmentLevel::Cgroup).name);
+    const std::string refusal = agent::containment_refusal(ContainmentLevel::Cgroup);
+    return refusal.empty()
+               ? std::string(names_of(ContainmentLevel::Cgroup).name)
+               : fmt::format("{}; {}", names_of(ContainmentLevel::Keeper).name, refusal);
 }
 
 /// The agent's own view of the first generation, as far as it is known.
