@@ -466,12 +466,13 @@ std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers,
                    (found == standbys_.end() ||
                     !can_become(specs_.at(static_cast<std::size_t>(worker.local_rank.value())),
                                 worker))) {
-            cold += fmt::format("{}local rank {} (it was prepared for another environment)",
-                                cold.empty() ? "" : ", ", worker.local_rank.value());
+            cold +=
+                fmt::format("{}local rank {} (its standby was prepared for another environment)",
+                            cold.empty() ? "" : ", ", worker.local_rank.value());
         }
     }
     if (std::exchange(has_started_, true) && !cold.empty()) {
-        events_.say(fmt::format("--warm: without a standby start {}", cold));
+        events_.say(fmt::format("--warm: these start cold: {}", cold));
     }
     const std::vector<LocalRank> ready = slots_.take();
     std::set<LocalRank> taken;

@@ -67,9 +67,10 @@ std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
 StandbySlots::StandbySlots(const Limits& limits, int slots, WarmOptions options)
     : limits_(limits),
       program_(std::move(options.program)),
-      learns_(options.learns),
+      phase_(options.learns            ? Phase::Learning
+             : options.modules.empty() ? Phase::Off
+                                       : Phase::Learned),
       is_guess_(options.learns && program_.empty()),
-      is_off_(options.modules.empty() && !options.learns),
       needs_room_(options.needs_room),
       memory_max_(options.memory_max),
       python_(options.trial.empty() ? std::string() : options.trial.front()),
@@ -110,7 +111,7 @@ void StandbySlots::learn(Instant now, LocalRank slot, const std::vector<std::str
         is_tried_ = true;  // It is the hook that tells.
         if (line.starts_with(kStopsWord)) {
             stop_learning(slot, std::string_view(line).substr(kStopsWord.size()));
-        } else if (learns_ && is_told_line(line)) {
+        } else if (learns() && is_told_line(line)) {
             hear(now, slot, line);
         }
     }
@@ -141,19 +142,24 @@ void StandbySlots::hear(Instant now, LocalRank slot, std::string_view line) {
 
 void StandbySlots::stop_learning(LocalRank slot, std::string_view why) {
     const std::string module(take_word(why));
-    if (slot == LocalRank(0) && learns_ && !why.empty()) {
+    if (slot == LocalRank(0) && learns() && !why.empty()) {
         forget_known();
-        learns_ = false;
-        is_off_ = modules_.empty();
+        end_learning();
         lines_.push_back(fmt::format(
             "--warm: {} and what follows it is not imported beforehand: {}", module, why));
+    }
+}
+
+void StandbySlots::end_learning() {
+    if (!is_off()) {
+        phase_ = modules_.empty() ? Phase::Off : Phase::Learned;
     }
 }
 
 /// It is for the same program, but perhaps not for the same arguments. Standbys that are ready with
 /// it are replaced.
 void StandbySlots::forget_known() {
-    if (!told_.empty() || !learns_) {
+    if (!told_.empty() || !learns()) {
         return;
     }
     modules_.clear();
@@ -238,28 +244,26 @@ bool StandbySlots::is_untold() const {
 
 /// Behind those that are known, unless it is one of them.
 void StandbySlots::add(Import import) {
-    if (!learns_ || left_out_.contains(import.name) || find(import.name) != modules_.end()) {
+    if (!learns() || left_out_.contains(import.name) || find(import.name) != modules_.end()) {
         return;
     }
     learned_bytes_ += import.name.size() + import.found.size() + kOrderLineBytes;
     if (learned_bytes_ > limits_.standby_imports_bytes_max) {
-        learns_ = false;
+        end_learning();
         return;
     }
     modules_.push_back(std::move(import));
 }
 
 void StandbySlots::is_here(LocalRank slot) {
-    const auto* preparing = std::get_if<Preparing>(&at(slot).state);
-    if (preparing != nullptr && preparing->is_trial) {
+    if (preparing_for(Purpose::Trial, at(slot)) != nullptr) {
         is_tried_ = true;
         at(slot).state = Ending{};
     }
 }
 
 void StandbySlots::is_fit(LocalRank slot, std::uint64_t memory) {
-    const auto* preparing = std::get_if<Preparing>(&at(slot).state);
-    if (preparing != nullptr && preparing->is_rehearsal) {
+    if (const Preparing* preparing = preparing_for(Purpose::Rehearsal, at(slot))) {
         rehearsed_ = preparing->modules;
         measured_ = std::max(measured_, memory);
         at(slot).state = Ending{};
@@ -267,8 +271,7 @@ void StandbySlots::is_fit(LocalRank slot, std::uint64_t memory) {
 }
 
 void StandbySlots::is_ready(LocalRank slot, std::uint64_t memory) {
-    const auto* preparing = std::get_if<Preparing>(&at(slot).state);
-    if (preparing != nullptr && !preparing->is_rehearsal) {
+    if (const Preparing* preparing = preparing_for(Purpose::Standby, at(slot))) {
         at(slot).state = Ready{preparing->modules, memory};
         measured_ = std::max(measured_, memory);
     }
@@ -290,7 +293,7 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
     if (preparing == nullptr || found == modules_.end()) {
         return;  // Its end says the rest.
     }
-    if (preparing->is_rehearsal) {
+    if (preparing->purpose == Purpose::Rehearsal) {
         rehearsed_ = modules_.size();  // What comes before it is fit.
     }
     at(slot).state = Ending{};
@@ -300,8 +303,7 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
             : fmt::format("--warm: {} and what follows it is not imported beforehand: {}", module,
                           why));
     take_out(found, modules_.end());
-    learns_ = false;
-    is_off_ = modules_.empty();
+    end_learning();
 }
 
 void StandbySlots::cannot_import(LocalRank slot, const std::string& module) {
@@ -330,14 +332,13 @@ bool StandbySlots::is_rehearsal_due() const {
 }
 
 void StandbySlots::has_ended(LocalRank slot) {
-    const auto* preparing = std::get_if<Preparing>(&at(slot).state);
-    if (preparing != nullptr && preparing->is_trial) {
+    if (preparing_for(Purpose::Trial, at(slot)) != nullptr) {
         lines_.push_back(
             fmt::format("--warm: workers start cold: {} does not run what ddprun puts before "
                         "PYTHONPATH, as with -I, -E or -S",
                         python_));
-        is_off_ = true;
-    } else if (preparing != nullptr) {
+        phase_ = Phase::Off;
+    } else if (std::holds_alternative<Preparing>(at(slot).state)) {
         fail(slot, "it ended while it was prepared");
     } else if (std::holds_alternative<Ready>(at(slot).state)) {
         fail(slot, "it ended while it waited");
@@ -349,10 +350,10 @@ void StandbySlots::has_ended(LocalRank slot) {
 
 void StandbySlots::cannot_be_started(const std::string& why) {
     are_lost();
-    if (!is_off_) {
+    if (!is_off()) {
         lines_.push_back(fmt::format("--warm: workers start cold: {}", why));
     }
-    is_off_ = true;
+    phase_ = Phase::Off;
 }
 
 void StandbySlots::are_lost() {
@@ -445,7 +446,8 @@ std::string StandbySlots::why_not(LocalRank slot) const {
     if (modules_.empty()) {
         return program_.empty() ? "what it imports is not known yet" : "";
     }
-    return std::holds_alternative<None>(at(slot).state) ? "it had none yet" : "it was not ready";
+    return std::holds_alternative<None>(at(slot).state) ? "it had no standby yet"
+                                                        : "its standby was not ready yet";
 }
 
 bool StandbySlots::is_preparing() const {
@@ -524,7 +526,7 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
             "and programs that use ddprun::run() have standbys",
             program_));
     } else if (!is_tried_) {
-        slots_.front().state = Preparing{.until = until, .is_trial = true};
+        slots_.front().state = Preparing{.until = until, .purpose = Purpose::Trial};
         out.emplace_back(TryStandby{});
     } else if (Slot* missing = next_to_prepare()) {
         if (const std::string why = no_room(); !why.empty()) {
@@ -538,7 +540,9 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
         const bool is_rehearsal = is_rehearsal_due();
         const std::size_t count = modules_wanted();
         rehearsals_ += is_rehearsal ? 1 : 0;
-        missing->state = Preparing{.until = until, .modules = count, .is_rehearsal = is_rehearsal};
+        missing->state = Preparing{.until = until,
+                                   .modules = count,
+                                   .purpose = is_rehearsal ? Purpose::Rehearsal : Purpose::Standby};
         out.emplace_back(PrepareStandby{.slot = number_of(*missing),
                                         .modules = modules_for(number_of(*missing), count),
                                         .is_guess = is_guess_,

@@ -70,7 +70,7 @@ public:
     /// once neither has told more for Limits::standby_after. A standby that was ready before is
     /// replaced. Until a worker tells anything, the list of an earlier run counts.
     void learn(Instant now, LocalRank slot, const std::vector<std::string>& lines);
-    [[nodiscard]] bool learns() const { return learns_; }
+    [[nodiscard]] bool learns() const { return phase_ == Phase::Learning; }
 
     /// A worker tells that its program, which is not Python's, waits for its place by itself.
     void can_wait(Instant now);
@@ -117,15 +117,24 @@ public:
     [[nodiscard]] std::optional<Instant> next_deadline();
 
     /// None is prepared any more.
-    [[nodiscard]] bool is_off() const { return is_off_; }
+    [[nodiscard]] bool is_off() const { return phase_ == Phase::Off; }
 
 private:
+    enum class Phase {
+        Learning,  ///< what workers import is added to what standbys import
+        Learned,   ///< nothing is added any more, or the user has named it
+        Off,       ///< none is prepared any more
+    };
+    enum class Purpose {
+        Trial,      ///< whether the interpreter has the hook
+        Rehearsal,  ///< what of the modules must wait for the place
+        Standby,
+    };
     struct None {};
     struct Preparing {
         Instant until;
         std::size_t modules = 0;  ///< the first of modules_ that it imports
-        bool is_trial = false;
-        bool is_rehearsal = false;
+        Purpose purpose = Purpose::Standby;
     };
     struct Ready {
         std::size_t modules = 0;
@@ -166,6 +175,11 @@ private:
     [[nodiscard]] std::uint64_t memory_of_ready() const;
     /// Why another one is not prepared; empty: there is room.
     [[nodiscard]] std::string no_room() const;
+    /// It is being prepared for this.
+    [[nodiscard]] static const Preparing* preparing_for(Purpose purpose, const Slot& slot) {
+        const auto* preparing = std::get_if<Preparing>(&slot.state);
+        return preparing != nullptr && preparing->purpose == purpose ? preparing : nullptr;
+    }
     [[nodiscard]] LocalRank number_of(const Slot& slot) const {
         return LocalRank(static_cast<int>(&slot - slots_.data()));
     }
@@ -182,6 +196,7 @@ private:
     void add(Import import);
     /// A line that is no module: nothing that a worker imports from now on is told.
     void stop_learning(LocalRank slot, std::string_view why);
+    void end_learning();
     void forget_known();
     /// Its standby is replaced, if there is one.
     static void forget_modules_of(Slot& slot);
@@ -202,9 +217,8 @@ private:
     std::map<LocalRank, Told> of_slot_;  ///< what workers of this run have told
     std::set<std::string> left_out_;     ///< learned, but they cannot be imported
     std::size_t learned_bytes_ = 0;
-    bool learns_;    ///< further ones
-    bool is_guess_;  ///< they were learned
-    bool is_off_;
+    Phase phase_;
+    bool is_guess_;  ///< they are learned, not named by the user
     bool needs_room_;
     std::optional<std::uint64_t> memory_max_;
     std::optional<MemoryRoom> room_;

@@ -146,7 +146,7 @@ class Programs(unittest.TestCase):
                 self.kill_one(workers)
                 self.assertEqual(self.end(job), expected)
                 self.assertRegex(
-                    self.said, "--warm: (without a standby start|local rank [01] starts cold)")
+                    self.said, "--warm: (these start cold|local rank [01] starts cold)")
 
     def test_a_program_that_was_replaced_has_its_standbys_thrown_away(self):
         expected = self.cold()

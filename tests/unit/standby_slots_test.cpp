@@ -117,8 +117,8 @@ TEST_CASE("a generation takes the standbys that are ready, and none is left besi
     TwoSlots two;
     two.try_it();
     CHECK(two.slots.take().empty());
-    CHECK(two.slots.why_not(TwoSlots::kFirst) == "it was not ready");
-    CHECK(two.slots.why_not(TwoSlots::kSecond) == "it had none yet");
+    CHECK(two.slots.why_not(TwoSlots::kFirst) == "its standby was not ready yet");
+    CHECK(two.slots.why_not(TwoSlots::kSecond) == "it had no standby yet");
     two.slots.is_ready(TwoSlots::kFirst, 0);
     CHECK(two.settle() == Decisions{"prepare 1 of 2"});
     CHECK(two.slots.take() == std::vector{TwoSlots::kFirst});
@@ -205,7 +205,7 @@ TEST_CASE("standbys wait for what a worker imports, until it has imported nothin
     two.slots.begin(two.now);
     two.now += Milliseconds(3000);
     two.slots.learn(two.now, TwoSlots::kFirst, {"torch", "a/b", "", "json", "x 1 2 3"});
-    CHECK(two.slots.why_not(TwoSlots::kFirst) == "it had none yet");
+    CHECK(two.slots.why_not(TwoSlots::kFirst) == "it had no standby yet");
     two.slots.learn(two.now, TwoSlots::kFirst, {"torch"});
     CHECK(two.settle().empty());
     CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
