@@ -153,6 +153,7 @@ struct ShowVerdict {
 /// The agent is done: no worker is left, Goodbye was sent where there was a link.
 struct Exit {
     int code = 0;
+    std::string why;  ///< for people, where no verdict says it
 };
 
 struct Trace {

@@ -504,7 +504,7 @@ void Agent::carry_out(Effect effect) {
                    [&](EmptyGeneration& e) { empty_generation(e.generation); },
                    [&](Say& e) { say(e.text); },
                    [&](ShowVerdict& e) { show(e.verdict); },
-                   [&](Exit& e) { end(e.code); },
+                   [&](Exit& e) { end(e.code, e.why); },
                    [&](Trace& e) { note_event(e.text); },
                },
                effect);
@@ -702,12 +702,12 @@ void Agent::show(const rdzv::Verdict& verdict) {
                  events_->time_use(), *output_);
 }
 
-void Agent::end(int code) {
+void Agent::end(int code, const std::string& why) {
     if (has_ended_) {
         return;
     }
     has_ended_ = true;
-    output_->end_run(code, verdict_text_, supervisor_->saving());
+    output_->end_run(code, verdict_text_.empty() ? why : verdict_text_, supervisor_->saving());
     inputs_.clear();
     timer_.set(std::nullopt);
     helpers_.stop();

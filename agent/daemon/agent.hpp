@@ -91,7 +91,7 @@ private:
     void empty_generation(Generation number);
     void emptied(Generation number);
     void show(const rdzv::Verdict& verdict);
-    void end(int code);
+    void end(int code, const std::string& why);
     void finish_end();
     void finish_notices();
 

@@ -14,10 +14,8 @@
 namespace ddprun::agent {
 
 int Supervisor::State::signal_exit_code() const {
-    if (leaves_by_notice_) {
-        return kExitDrained;
-    }
-    return kExitSignalBase + first_signal_.value_or(SIGTERM);
+    DDP_CHECK(is_leaving());
+    return leaving_->is_by_notice ? int{kExitDrained} : kExitSignalBase + leaving_->signal;
 }
 
 // -------------------------------------------------------------------------------------- signals
@@ -26,14 +24,13 @@ void Supervisor::State::take(const Signalled& input) {
     if (is_leaving()) {
         const bool is_second_interrupt =
             input.signal == SIGINT &&
-            now_ - first_signal_at_ >= options_.limits.second_interrupt_after;
+            now_ - leaving_->since >= options_.limits.second_interrupt_after;
         if (is_second_interrupt) {
             abort_now();
         }
         return;
     }
-    first_signal_ = input.signal;
-    first_signal_at_ = now_;
+    leaving_ = Leaving{.signal = input.signal, .since = now_};
     if (input.signal == SIGTERM) {
         deadlines_.take_sigterm(now_);
     }
@@ -67,9 +64,7 @@ std::optional<Instant> Supervisor::State::leave_at() const {
 void Supervisor::State::leave_if_due() {
     const std::optional<Instant> due = leave_at();
     if (due.has_value() && now_ >= *due) {
-        leaves_by_notice_ = true;
-        first_signal_ = SIGTERM;
-        first_signal_at_ = now_;
+        leaving_ = Leaving{.since = now_, .is_by_notice = true};
         begin_to_leave(true);
     }
 }
@@ -77,7 +72,7 @@ void Supervisor::State::leave_if_due() {
 // -------------------------------------------------------------------------------------- leaving
 
 LeaveCause Supervisor::State::leave_cause() const {
-    if (!is_leaving() || !ending_.has_value() || first_signal_ == SIGINT) {
+    if (!is_leaving() || !ending_.has_value() || leaving_->signal == SIGINT) {
         return LeaveCause::None;
     }
     const bool is_stopped =
@@ -87,7 +82,7 @@ LeaveCause Supervisor::State::leave_cause() const {
     if (!has_left) {
         return LeaveCause::None;
     }
-    if (!leaves_by_notice_) {
+    if (!leaves_by_notice()) {
         return LeaveCause::Signal;
     }
     return deadlines_.is_planned() ? LeaveCause::TimeLimit : LeaveCause::Notice;
@@ -100,20 +95,24 @@ std::optional<Milliseconds> Supervisor::State::saving() const {
 }
 
 std::string Supervisor::State::why_leaving() const {
-    return leaves_by_notice_ ? deadlines_.why(now_) : signal_name(*first_signal_);
+    return leaves_by_notice() ? deadlines_.why(now_) : signal_name(leaving_->signal);
 }
 
-/// By first_signal_.
+std::string Supervisor::State::why_left() const {
+    return why_leaving() + ": this node has left the job";
+}
+
+/// As `leaving_` says.
 void Supervisor::State::begin_to_leave(bool is_said) {
     if (ending_.has_value()) {
         return;
     }
     forgive_held_back();
     if (run_token_.empty()) {
-        if (leaves_by_notice_) {
+        if (leaves_by_notice()) {
             say(why_leaving() + ": leaving the job");
         }
-        end_with({.reason = ExitReason::Signal, .exit_code = signal_exit_code(), .verdict = {}});
+        end_by_signal();
     } else if (!is_link_up()) {
         leave_alone();
     } else {
@@ -135,7 +134,7 @@ void Supervisor::State::tell_leave() {
     const Milliseconds usual = options_.identity.settings.shutdown_timeout;
     const auto left = std::chrono::duration_cast<Milliseconds>(deadlines_.within(now_, usual));
     const bool is_sooner = left < usual;
-    tell(rdzv::Leave{.signal = *first_signal_,
+    tell(rdzv::Leave{.signal = leaving_->signal,
                      .within = is_sooner ? std::max(left, Milliseconds(1)) : Milliseconds(0)});
 }
 
@@ -164,22 +163,31 @@ void Supervisor::State::abort_now() {
         kill_prepare();
     }
     if (!ending_.has_value()) {
-        end_with(
-            {.reason = ExitReason::Signal, .exit_code = kExitSignalBase + SIGINT, .verdict = {}});
+        end_with({.reason = ExitReason::Signal,
+                  .exit_code = kExitSignalBase + SIGINT,
+                  .verdict = {},
+                  .why = "SIGINT again: aborted"});
     }
+}
+
+void Supervisor::State::end_by_signal() {
+    end_with({.reason = ExitReason::Signal,
+              .exit_code = signal_exit_code(),
+              .verdict = {},
+              .why = why_left()});
 }
 
 void Supervisor::State::leave_alone() {
     DDP_CHECK(is_leaving() && !is_link_up());
     if (!holds_workers()) {
-        end_with({.reason = ExitReason::Signal, .exit_code = signal_exit_code(), .verdict = {}});
+        end_by_signal();
         return;
     }
     if (group_->is_in<WorkersRun>()) {
         say(fmt::format("{} while the rendezvous is out of reach: stopping the workers here",
                         why_leaving()));
     }
-    stop_workers({.signal = *first_signal_,
+    stop_workers({.signal = leaving_->signal,
                   .grace = options_.identity.settings.shutdown_timeout,
                   .is_drain = true});
 }
@@ -188,24 +196,26 @@ void Supervisor::State::leave_alone() {
 
 void Supervisor::State::hear(const rdzv::Released& /*message*/) {
     const int code = is_leaving() ? signal_exit_code() : int{kExitDrained};
-    end_after_stop({.reason = ExitReason::Released, .exit_code = code, .verdict = {}});
+    end_after_stop({.reason = ExitReason::Released,
+                    .exit_code = code,
+                    .verdict = {},
+                    .why = is_leaving() ? why_left() : "this node was told to leave"});
 }
 
 void Supervisor::State::hear(const rdzv::Refused& message) {
-    say(message.text);
-    end_after_stop({.reason = ExitReason::Refused,
-                    .exit_code = message.exit_code,
-                    .verdict = {},
-                    .says_goodbye = false});
+    end_saying(message.text, {.reason = ExitReason::Refused,
+                              .exit_code = message.exit_code,
+                              .verdict = {},
+                              .says_goodbye = false});
 }
 
 void Supervisor::State::end_for_old_rendezvous(const std::string& flags,
                                                const std::string& others) {
-    say(
+    end_saying(
         fmt::format("the rendezvous is an older ddprun's, which would overlook {}; update it, or "
                     "start with {} on every node",
-                    flags, others));
-    end_after_stop({.reason = ExitReason::Refused, .exit_code = kExitUsage, .verdict = {}});
+                    flags, others),
+        {.reason = ExitReason::Refused, .exit_code = kExitUsage, .verdict = {}});
 }
 
 void Supervisor::State::hear(const rdzv::Verdict& message) {
@@ -229,20 +239,23 @@ void Supervisor::State::lose_rendezvous() {
     const LinkIsDown* down = std::get_if<LinkIsDown>(&link_);
     const std::string why = down != nullptr ? down->why : "it does not answer";
     const std::string reason = why.empty() ? "" : fmt::format(" ({})", why);
-    if (run_token_.empty()) {
-        say(fmt::format("no rendezvous within {} s{}", options_.connect_timeout.count() / 1000,
-                        reason));
-    } else {
-        say(fmt::format("rendezvous lost: out of reach for {} s{}", lost_timeout().count() / 1000,
-                        reason));
-    }
-    end_after_stop(
+    end_saying(
+        run_token_.empty() ? fmt::format("no rendezvous within {} s{}",
+                                         options_.connect_timeout.count() / 1000, reason)
+                           : fmt::format("rendezvous lost: out of reach for {} s{}",
+                                         lost_timeout().count() / 1000, reason),
         {.reason = ExitReason::RendezvousLost, .exit_code = kExitRendezvousLost, .verdict = {}});
 }
 
 void Supervisor::State::fail_internally(const std::string& what) {
-    say(fmt::format("{}: this is a bug, please report it", what));
-    end_after_stop({.reason = ExitReason::Bug, .exit_code = kExitInternal, .verdict = {}});
+    end_saying(fmt::format("{}: this is a bug, please report it", what),
+               {.reason = ExitReason::Bug, .exit_code = kExitInternal, .verdict = {}});
+}
+
+void Supervisor::State::end_saying(const std::string& why, Ending ending) {
+    say(why);
+    ending.why = why;
+    end_after_stop(std::move(ending));
 }
 
 void Supervisor::State::end_after_stop(Ending ending) {
@@ -276,7 +289,7 @@ void Supervisor::State::finish() {
                           .unprepared = ending_->unprepared,
                           .exit_code = ending_->unprepared.empty() ? 0 : ending_->exit_code}});
     }
-    emit(Exit{ending_->exit_code});
+    emit(Exit{.code = ending_->exit_code, .why = ending_->why});
     is_done_ = true;
 }
 

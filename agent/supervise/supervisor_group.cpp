@@ -156,8 +156,7 @@ void Supervisor::State::take(const WorkerExited& input) {
               input.local_rank.value());
     const bool is_users_end = is_ended_by_user(input);
     if (is_users_end) {
-        first_signal_ = input.typed_signal;
-        first_signal_at_ = now_;
+        leaving_ = Leaving{.signal = input.typed_signal, .since = now_};
     }
     end_worker(input.local_rank, input.evidence);
     if (is_users_end) {
@@ -468,7 +467,7 @@ void Supervisor::State::take(const Emptied& input) {
     if (ending_.has_value()) {
         finish();
     } else if (is_leaving() && !is_link_up()) {
-        end_with({.reason = ExitReason::Signal, .exit_code = signal_exit_code(), .verdict = {}});
+        end_by_signal();
     } else {
         prepare_next();
     }

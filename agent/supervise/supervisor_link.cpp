@@ -86,8 +86,8 @@ void Supervisor::State::take(const LinkDown& input) {
         return;
     }
     if (input.is_final) {
-        say(input.why);
-        end_after_stop({.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
+        end_saying(input.why,
+                   {.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
     } else if (is_leaving()) {
         leave_alone();
     }
@@ -151,8 +151,11 @@ void Supervisor::State::take(const PreflightDone& input) {
 
 /// Where the join was not sent, a Goodbye would be nobody's.
 void Supervisor::State::end_unfit(const std::string& why) {
-    Ending ending{
-        .reason = ExitReason::Unusable, .exit_code = kExitUnfit, .verdict = {}, .unfit = why};
+    Ending ending{.reason = ExitReason::Unusable,
+                  .exit_code = kExitUnfit,
+                  .verdict = {},
+                  .unfit = why,
+                  .why = why};
     if (has_joined()) {
         end_after_stop(std::move(ending));
         return;
@@ -214,8 +217,8 @@ void Supervisor::State::take(const StoreFailed& input) {
     if (ending_.has_value()) {
         return;
     }
-    say(fmt::format("cannot open a socket for the workers' store: {}", input.why));
-    end_after_stop({.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
+    end_saying(fmt::format("cannot open a socket for the workers' store: {}", input.why),
+               {.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
 }
 
 void Supervisor::State::join_if_possible() {

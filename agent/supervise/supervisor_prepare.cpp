@@ -71,11 +71,12 @@ void Supervisor::State::prepare_is_gone() {
     }
     if (!prepare_end_.fault.empty()) {
         DDP_PROBE(prepare_failed);
-        say(fmt::format("the prepare command {}: no workers are started", prepare_end_.fault));
-        end_with({.reason = ExitReason::Unprepared,
-                  .exit_code = prepare_end_.exit_code,
-                  .verdict = {},
-                  .unprepared = prepare_end_.fault});
+        end_saying(
+            fmt::format("the prepare command {}: no workers are started", prepare_end_.fault),
+            {.reason = ExitReason::Unprepared,
+             .exit_code = prepare_end_.exit_code,
+             .verdict = {},
+             .unprepared = prepare_end_.fault});
         return;
     }
     tell_prepared();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -82,6 +83,14 @@ struct Ending {
     /// Instead of a Goodbye, for this node has not joined: Unfit is said until it is answered, at
     /// the longest until then.
     std::optional<Instant> tells_until = {};
+    std::string why = {};  ///< as Exit::why
+};
+
+/// This node is asked to leave the job.
+struct Leaving {
+    int signal = SIGTERM;  ///< what came first; the workers are ended by it, too
+    Instant since{};
+    bool is_by_notice = false;  ///< no signal came
 };
 
 /// How workers are to go: by a signal, and killed after `grace`.
@@ -227,20 +236,24 @@ private:
     void report_stopped();
 
     // Ending.
-    [[nodiscard]] bool is_leaving() const { return first_signal_.has_value(); }
+    [[nodiscard]] bool is_leaving() const { return leaving_.has_value(); }
+    [[nodiscard]] bool leaves_by_notice() const { return is_leaving() && leaving_->is_by_notice; }
     [[nodiscard]] bool is_telling_unfit() const {
         return !is_done_ && ending_.has_value() && ending_->tells_until.has_value();
     }
     [[nodiscard]] int signal_exit_code() const;
     void tell_leave();
     [[nodiscard]] std::string why_leaving() const;
+    [[nodiscard]] std::string why_left() const;
     [[nodiscard]] std::optional<Instant> leave_at() const;
     void leave_if_due();
     void begin_to_leave(bool is_said);
     [[nodiscard]] bool is_ended_by_user(const WorkerExited& input) const;
     void abort_now();
+    void end_by_signal();
     void leave_alone();
     void end_with(Ending ending);
+    void end_saying(const std::string& why, Ending ending);
     void end_after_stop(Ending ending);
     void fail_internally(const std::string& what);
     void finish();
@@ -278,9 +291,7 @@ private:
     RendezvousWait rendezvous_wait_;  ///< while there is no generation
     std::optional<Instant> said_unheard_since_;  ///< the console was told of a lost rendezvous
 
-    std::optional<int> first_signal_;
-    Instant first_signal_at_{};
-    bool leaves_by_notice_ = false;  ///< no signal came first; first_signal_ is the workers'
+    std::optional<Leaving> leaving_;  ///< from the first signal or notice on
     LeaveDeadlines deadlines_;
     std::optional<Ending> ending_;
     bool is_done_ = false;

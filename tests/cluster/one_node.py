@@ -6,6 +6,7 @@ usage: one_node.py BIN_DIR [unittest's words]
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -120,6 +121,13 @@ class OneNode(unittest.TestCase):
         self.assertIn("alice@", rest)
         self.assertRegex(self.order("restart", code=1), "no run here is|no job of this user runs")
         self.assertEqual(self.events("operator")[-1]["action"], "stop")
+
+    def test_a_run_that_was_left_says_so(self):
+        self.job.terminate()
+        self.job.communicate(timeout=PATIENCE_S)
+        self.assertEqual(self.job.returncode, 128 + signal.SIGTERM)
+        [run] = map(json.loads, self.ctl("runs", "--json", "--rdzv-id", self.name).splitlines())
+        self.assertEqual(run["text"], "SIGTERM: this node has left the job")
 
     def test_what_a_browser_sends_from_another_site_is_no_order(self):
         [run] = [job for job in map(json.loads, self.ctl("jobs", "--json").splitlines())

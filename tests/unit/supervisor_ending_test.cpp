@@ -49,6 +49,7 @@ TEST_CASE("a signal asks to leave, and being released ends the agent") {
     rig.hear(rdzv::Released{});
     CHECK(rig.sent<rdzv::Goodbye>().size() == 1);
     CHECK(rig.exit_code() == 128 + SIGTERM);
+    CHECK(rig.effect<Exit>()->why == "SIGTERM: this node has left the job");
 }
 
 TEST_CASE("a worker that was ended by a key at its terminal has not failed: the job is left") {
