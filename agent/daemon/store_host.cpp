@@ -34,7 +34,11 @@ Result<StoreAddress> StoreHost::open(const std::string& host) {
                                                ? rdzv::keep_port_for_store(host, port_)
                                                : rdzv::listen_for_store(host, port_);
         if (!opened) {
-            return opened.error();
+            Error error = opened.error();
+            if (error.code == ErrorCode::AddressInUse) {
+                error.what += "; give another --master-port";
+            }
+            return error;
         }
         if (port_ == 0) {
             readiness_ = OpenOnce{.socket = std::move(opened->fd)};

@@ -258,7 +258,7 @@ void Chronicle::tell_failure(Instant now, const rdzv::WorkerFailed& failed, Even
                        .at = now,
                        .generation = failed.generation,
                        .rank = rank,
-                       .fields = {{"text", rdzv::cause_line(evidence)},
+                       .fields = {{"text", rdzv::cause_line(evidence).text},
                                   {"stderr", evidence.stderr_tail},
                                   {"stdout", evidence.stdout_tail}}});
     }

@@ -70,11 +70,14 @@ std::vector<std::string> spellings(const Flag& flag) {
     return all;
 }
 
-/// The words of which the flag's value is one, with blanks between; empty: anything.
+/// The words that the flag's value may be, with blanks between; empty: there are none. What stands
+/// in capitals is no word.
 std::string words_of(const Flag& flag) {
-    const bool is_choice =
-        flag.placeholder.find_first_not_of("abcdefghijklmnopqrstuvwxyz|") == std::string_view::npos;
-    return is_choice ? replaced(flag.placeholder, '|', " ") : std::string{};
+    std::vector<std::string_view> words = split(flag.placeholder, '|');
+    std::erase_if(words, [](std::string_view word) {
+        return word.find_first_not_of("abcdefghijklmnopqrstuvwxyz") != std::string_view::npos;
+    });
+    return fmt::format("{}", fmt::join(words, " "));
 }
 
 bool is_path(const Flag& flag) {

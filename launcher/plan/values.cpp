@@ -254,6 +254,13 @@ Result<HostAndPort> parse_host_and_port(const Given& given) {
     const std::string_view text = trimmed(given.value);
     std::string_view host = text;
     std::optional<std::string_view> port;
+    if (text.find('@') != std::string_view::npos) {
+        // What stands before it may be a password: it is not repeated.
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("{}: an endpoint has no user and no password; {}; ddprun's own "
+                                 "secret is --secret-file's",
+                                 given.source, kForm)};
+    }
     if (text.starts_with('[')) {
         const std::size_t close = text.find(']');
         const std::string_view behind =

@@ -95,7 +95,8 @@ std::string describe_end_and_cause(const Evidence& evidence, const Limits& limit
     if (evidence.progress) {
         text += fmt::format(" at step {}", *evidence.progress);
     }
-    std::string line = printable(cause_line(evidence), std::string::npos);
+    const CauseLine cause = cause_line(evidence);
+    std::string line = printable(cause.text, std::string::npos);
     if (line.empty()) {
         return text;
     }
@@ -103,7 +104,7 @@ std::string describe_end_and_cause(const Evidence& evidence, const Limits& limit
         cut_text(line, limits.cause_bytes_max / 2);
         line += "…";
     }
-    return text + ": " + line;
+    return text + (cause.is_stdouts_last ? "; its last line on stdout: " : ": ") + line;
 }
 
 std::string describe_rank_and_cause(const FailureReport& failure, const Limits& limits) {
@@ -131,7 +132,7 @@ std::string likeness_of(const Evidence& evidence) {
     if (evidence.progress || evidence.hung || evidence.keeper_lost || is_somebodys_signal) {
         return {};
     }
-    std::string text = describe_end(evidence) + "\n" + cause_line(evidence);
+    std::string text = describe_end(evidence) + "\n" + cause_line(evidence).text;
     // Ranks, pids, addresses and times differ.
     std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
     // An end without words is told apart by its number alone.

@@ -110,23 +110,25 @@ std::size_t begin_of_traceback(const std::vector<std::string>& lines) {
     return lines.size();
 }
 
-std::string cause_line(const Evidence& evidence) {
+CauseLine cause_line(const Evidence& evidence) {
     const std::vector<std::string> told =
         shown_lines(parse_error_file(evidence.error_file).message);
     const auto said = std::find_if(told.begin(), told.end(),
                                    [](const std::string& line) { return !line.empty(); });
     if (said != told.end()) {
-        return *said;
+        return {*said};
     }
     const std::vector<std::string> err = shown_lines(evidence.stderr_tail);
     const std::vector<std::string> out = shown_lines(evidence.stdout_tail);
     for (const std::vector<std::string>* lines : {&err, &out}) {
         if (std::string exception = exception_in(*lines); !exception.empty()) {
-            return exception;
+            return {std::move(exception)};
         }
     }
-    const std::vector<std::string>& last = err.empty() ? out : err;
-    return last.empty() ? std::string() : std::string(without_rank(last.back()));
+    if (!err.empty()) {
+        return {std::string(without_rank(err.back()))};
+    }
+    return out.empty() ? CauseLine{} : CauseLine{std::string(without_rank(out.back())), true};
 }
 
 }  // namespace ddprun::rdzv

@@ -24,8 +24,14 @@ struct ErrorFile {
 /// Where in `lines` the last Python traceback begins; lines.size(): there is none.
 [[nodiscard]] std::size_t begin_of_traceback(const std::vector<std::string>& lines);
 
-/// The one line that tells most about why a worker failed: what its error file says, else the
-/// exception behind its last traceback, else its last line. Empty if it said nothing.
-[[nodiscard]] std::string cause_line(const Evidence& evidence);
+/// The one line that tells most about why a worker failed.
+struct CauseLine {
+    std::string text;              ///< empty: it said nothing
+    bool is_stdouts_last = false;  ///< which may have nothing to do with the failure
+};
+
+/// What the worker's error file says, else the exception behind its last traceback, else its last
+/// line on stderr, else on stdout.
+[[nodiscard]] CauseLine cause_line(const Evidence& evidence);
 
 }  // namespace ddprun::rdzv

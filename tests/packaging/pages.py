@@ -86,6 +86,7 @@ class Pages(unittest.TestCase):
         self.assertEqual(self.complete("ddprun", "--nnodes", "2", "--nproc"), ["--nproc-per-node"])
         self.assertEqual(self.complete("ddprun", "--store", ""), ["agent", "daemon"])
         self.assertEqual(self.complete("ddprun", "--store", "=", "d"), ["daemon"])
+        self.assertEqual(self.complete("ddprun", "--warm", ""), ["auto", "on", "off"])
         self.assertEqual(self.complete("ddprun", "--nnodes", ""), [])
         self.assertEqual(self.complete("ddprun", "--secret-file", ""), ["files"])
 

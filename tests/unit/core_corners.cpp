@@ -347,6 +347,11 @@ TEST_CASE("a failure is described with step, cause and where its logs are, withi
     CHECK(describe_failure(failure, Limits()) ==
           "rank 3 on gpu-07 exited with code 1 at step 41: ValueError: ab\\x01; logs in "
           "/logs/llama_01234567/attempt_0/3");
+    failure.evidence.stderr_tail = {};
+    failure.evidence.stdout_tail = "step 41 done\n";
+    CHECK(describe_failure(failure, Limits()) ==
+          "rank 3 on gpu-07 exited with code 1 at step 41; its last line on stdout: step 41 done; "
+          "logs in /logs/llama_01234567/attempt_0/3");
     failure.evidence.stderr_tail = std::string(10000, 'x');
     const std::string cut = describe_failure(failure, Limits());
     CHECK(cut.size() <= Limits().cause_bytes_max);

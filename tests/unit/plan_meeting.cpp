@@ -84,6 +84,11 @@ TEST_CASE("a wrong endpoint is refused") {
         CHECK(refusal_of("--nnodes 2 --rdzv-endpoint " + it.endpoint) ==
               "--rdzv-endpoint " + it.endpoint + ": " + it.why);
     }
+    for (const std::string endpoint : {"me:secret@head:29400", "me:secret@head", "me@head"}) {
+        CHECK(refusal_of("--nnodes 2 --rdzv-endpoint " + endpoint) ==
+              "--rdzv-endpoint: an endpoint has no user and no password" + form +
+                  "; ddprun's own secret is --secret-file's");
+    }
     for (const std::string host : {"he\x1b"
                                    "ad",
                                    "he\nad",

@@ -18,7 +18,7 @@ std::string cause_of(std::string stderr_tail, std::string stdout_tail = {},
     evidence.stderr_tail = std::move(stderr_tail);
     evidence.stdout_tail = std::move(stdout_tail);
     evidence.error_file = std::move(error_file);
-    return cause_line(evidence);
+    return cause_line(evidence).text;
 }
 
 }  // namespace
@@ -56,6 +56,12 @@ TEST_CASE("the cause is the error file's, the exception behind a traceback, or t
     CHECK(cause_of("first\nlast\n") == "last");
     CHECK(cause_of("", "only this\n") == "only this");
     CHECK(cause_of("err\n", "out\n") == "err");
+    Evidence quiet;
+    CHECK_FALSE(cause_line(quiet).is_stdouts_last);
+    quiet.stdout_tail = "only this\n";
+    CHECK(cause_line(quiet).is_stdouts_last);
+    quiet.stderr_tail = "err\n";
+    CHECK_FALSE(cause_line(quiet).is_stdouts_last);
     const std::string trace =
         "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"t.py\", line 1\n"
         "[rank0]: ModuleNotFoundError: No module named 'x'\n";
