@@ -154,6 +154,16 @@ void schedules() {
     for (int step = 0; step <= 20; ++step) {
         note(fmt::format("schedule.{}", step), 0.3 * factor(step));
     }
+    ddprun::FusedSGD resumed({torch::ones({1}).requires_grad_()}, torch::optim::SGDOptions(0.3));
+    ddprun::LearningRateSchedule schedule(resumed, factor);
+    resumed.param_groups()[0].options().set_lr(0.3 * factor(7));
+    try {
+        schedule.step();
+        wrong("a schedule began anew with the rates of a resume");
+    } catch (const c10::Error& failure) {
+        require(std::string(failure.what()).find("call add_to() before") != std::string::npos,
+                failure.what());
+    }
 }
 
 void autocast(const Worker& worker, const ProcessGroup& group) {
@@ -247,6 +257,60 @@ void scaler(const Worker& worker, const ProcessGroup& group) {
     require(off->scale(torch::ones({})).item<float>() == 1, "scaled although it is off");
     require(must(off->step(optimizer)), "no step although it is off");
     must(off->update());
+}
+
+/// One weight under two names, as embeddings and the last layer often have it.
+struct Tied : torch::nn::Module {
+    Tied() {
+        first = register_module("first", Linear(6, 6));
+        torch::nn::init::constant_(first->bias, 0.1);
+        const torch::NoGradGuard no_grad;
+        first->weight.copy_(torch::arange(36).view({6, 6}).cos());
+        last = register_parameter("last", first->weight);
+    }
+    torch::Tensor forward(const torch::Tensor& input) {
+        return torch::matmul(torch::tanh(first->forward(input)), last);
+    }
+    Linear first{nullptr};
+    torch::Tensor last;
+};
+
+/// The weight after two steps; told to the optimizer under each of its names, or under one.
+template <typename Optimizer, typename Options>
+torch::Tensor tied_weight(ProcessGroup group, const Options& options, bool is_twice) {
+    Tied network;
+    std::vector<torch::Tensor> parameters;
+    for (const auto& parameter : network.named_parameters()) {
+        if (is_twice || parameter.key() != "last") {
+            parameters.push_back(parameter.value());
+        }
+    }
+    require(parameters.size() == (is_twice ? 3U : 2U), "the names of a tied weight");
+    Optimizer optimizer(parameters, options);
+    ddprun::GradientScaler scaler(group, {.initial_scale = 1024});
+    for (int step = 0; step < 2; ++step) {
+        optimizer.zero_grad();
+        scaler.scale(network.forward(torch::ones({2, 6})).square().sum()).backward();
+        must(scaler.unscale(optimizer));
+        must(ddprun::clip_grad_norm(group, parameters, 0.5));
+        must(scaler.step(optimizer));
+        must(scaler.update());
+    }
+    return network.last.detach().clone();
+}
+
+void tied(const ProcessGroup& group) {
+    using ddprun::FusedAdamW;
+    using ddprun::FusedSGD;
+    const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+    require(
+        torch::equal(tied_weight<FusedSGD>(group, momentum, true),
+                     tied_weight<FusedSGD>(group, momentum, false)),
+        "a weight with two names is stepped twice by FusedSGD, or its gradient is scaled twice");
+    const torch::optim::AdamWOptions adam(0.1);
+    require(torch::equal(tied_weight<FusedAdamW>(group, adam, true),
+                         tied_weight<FusedAdamW>(group, adam, false)),
+            "a weight with two names is stepped twice by FusedAdamW");
 }
 
 /// Says how often it was computed.
@@ -353,6 +417,7 @@ int compare(Worker& worker, const std::string& path) {
     schedules();
     autocast(worker, group);
     scaler(worker, group);
+    tied(group);
     recomputation(worker, group);
     determinism();
     std::ofstream file(path);

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "worker_runtime/optim/without_repeats.hpp"
+
 namespace ddprun {
 
 Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
@@ -19,7 +21,7 @@ Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
     const bool is_maximum = std::isinf(norm_type);
     std::vector<torch::Tensor> gradients;
     torch::Tensor norm = torch::zeros({}, torch::dtype(torch::kFloat64).device(group.device()));
-    for (const torch::Tensor& parameter : parameters) {
+    for (const torch::Tensor& parameter : without_repeats(parameters)) {
         if (parameter.grad().defined()) {
             gradients.push_back(parameter.grad());
             const torch::Tensor own =

@@ -11,6 +11,8 @@
 
 #include <torch/utils.h>
 
+#include "worker_runtime/optim/without_repeats.hpp"
+
 namespace ddprun {
 
 namespace {
@@ -86,7 +88,7 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
     for (auto& group : param_groups_) {
         const auto& options = static_cast<const AdamWOptions&>(group.options());
         std::vector<KernelBatch> batches;
-        for (const torch::Tensor& parameter : group.params()) {
+        for (const torch::Tensor& parameter : without_repeats(group.params())) {
             if (!parameter.grad().defined()) {
                 continue;
             }
@@ -128,7 +130,7 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
     for (auto& group : param_groups_) {
         const auto& options = static_cast<const SGDOptions&>(group.options());
         std::vector<KernelBatch> batches;
-        for (const torch::Tensor& parameter : group.params()) {
+        for (const torch::Tensor& parameter : without_repeats(group.params())) {
             if (!parameter.grad().defined()) {
                 continue;
             }

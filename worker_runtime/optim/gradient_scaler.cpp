@@ -8,6 +8,7 @@
 
 #include <torch/utils.h>
 
+#include "worker_runtime/optim/without_repeats.hpp"
 #include "worker_runtime/state/training_state.hpp"
 
 namespace ddprun {
@@ -22,23 +23,25 @@ struct GradientBatch {
 };
 
 std::vector<GradientBatch> batches_of(const torch::optim::Optimizer& optimizer) {
-    std::vector<GradientBatch> batches;
+    std::vector<torch::Tensor> parameters;
     for (const auto& group : optimizer.param_groups()) {
-        for (const torch::Tensor& parameter : group.params()) {
-            const torch::Tensor& gradient = parameter.grad();
-            if (!gradient.defined()) {
-                continue;
-            }
-            auto batch = batches.begin();
-            while (batch != batches.end() &&
-                   (batch->device != gradient.device() || batch->dtype != gradient.scalar_type())) {
-                ++batch;
-            }
-            if (batch == batches.end()) {
-                batch = batches.insert(batch, {gradient.device(), gradient.scalar_type(), {}});
-            }
-            batch->gradients.push_back(gradient);
+        parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+    }
+    std::vector<GradientBatch> batches;
+    for (const torch::Tensor& parameter : without_repeats(parameters)) {
+        const torch::Tensor& gradient = parameter.grad();
+        if (!gradient.defined()) {
+            continue;
         }
+        auto batch = batches.begin();
+        while (batch != batches.end() &&
+               (batch->device != gradient.device() || batch->dtype != gradient.scalar_type())) {
+            ++batch;
+        }
+        if (batch == batches.end()) {
+            batch = batches.insert(batch, {gradient.device(), gradient.scalar_type(), {}});
+        }
+        batch->gradients.push_back(gradient);
     }
     return batches;
 }

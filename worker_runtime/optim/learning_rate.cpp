@@ -1,6 +1,8 @@
 #include "worker_runtime/optim/learning_rate.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <numbers>
 #include <utility>
 
@@ -57,12 +59,28 @@ LearningRateSchedule::LearningRateSchedule(torch::optim::Optimizer& optimizer, F
 }
 
 void LearningRateSchedule::step() {
+    if (position_ == 0) {
+        check_rates_are_ours();
+    }
     ++position_;
     set_rates();
 }
 
 void LearningRateSchedule::add_to(TrainingState& state, const std::string& name) {
     state.add(name + ".position", position_);
+}
+
+void LearningRateSchedule::check_rates_are_ours() const {
+    const auto& groups = optimizer_.param_groups();
+    const double factor = factor_(position_);
+    for (std::size_t i = 0; i < std::min(groups.size(), base_rates_.size()); ++i) {
+        const double rate = groups[i].options().get_lr();
+        TORCH_CHECK(rate == base_rates_[i] * factor, "LearningRateSchedule: group ", i,
+                    " of the optimizer has the learning rate ", rate, ", the schedule has set ",
+                    base_rates_[i] * factor,
+                    ": a resume has put it back without the schedule's position, or something else "
+                    "sets it; call add_to() before Checkpoints::resume()");
+    }
 }
 
 void LearningRateSchedule::set_rates() {

@@ -47,7 +47,9 @@ public:
     LearningRateSchedule(const LearningRateSchedule&) = delete;
     LearningRateSchedule& operator=(const LearningRateSchedule&) = delete;
 
-    /// After optimizer.step(). Throws if a group has been added to the optimizer since.
+    /// After optimizer.step(). Throws if a group has been added to the optimizer since. The first
+    /// one throws if the rates are others than were set: of a resume without add_to(), after which
+    /// the schedule would begin anew.
     void step();
 
     /// How often step() was called, in the runs before a resume as well.
@@ -58,6 +60,7 @@ public:
     void add_to(TrainingState& state, const std::string& name);
 
 private:
+    void check_rates_are_ours() const;
     void set_rates();
 
     torch::optim::Optimizer& optimizer_;
