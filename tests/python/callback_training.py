@@ -78,9 +78,8 @@ class Network(torch.nn.Module):
 
 def train_huggingface():
     from transformers import Trainer, TrainerCallback, TrainingArguments
-    from transformers.trainer_utils import get_last_checkpoint
 
-    from ddprun.huggingface import DdprunCallback
+    from ddprun.huggingface import DdprunCallback, newest_checkpoint
 
     class Says(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -105,8 +104,7 @@ def train_huggingface():
     trainer = Trainer(Network(), arguments, train_dataset=Data(),
                       eval_dataset=torch.utils.data.Subset(Data(), range(8)),
                       callbacks=[DdprunCallback(), Says()])
-    is_there = os.path.isdir(folder)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if is_there else None)
+    trainer.train(resume_from_checkpoint=newest_checkpoint(folder))
     say(f"is done at {trainer.state.global_step}")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from time import monotonic_ns
 from typing import Any
 
@@ -12,13 +14,45 @@ import ddprun
 from ddprun import _checkpoints
 
 
+_WRITTEN_LAST = "trainer_state.json"
+_NUMBERED = re.compile(r"checkpoint-(\d+)")
+
+
+def newest_checkpoint(folder: str) -> str | None:
+    """Path of the Trainer's newest whole checkpoint in `folder`; None: there is none.
+
+    For `trainer.train(resume_from_checkpoint=...)`. The Trainer saves in place, so that a worker
+    which is killed in it leaves a part of one; transformers' get_last_checkpoint() takes that, and
+    every restart fails at it. Every rank must see `folder`; a URL is a ValueError.
+    """
+    worker = ddprun.worker()
+    _checkpoints.check_is_path(folder)
+    found = filter(None, map(_NUMBERED.fullmatch,
+                             os.listdir(folder) if os.path.isdir(folder) else ()))
+    for name in sorted(found, key=lambda one: -int(one[1])):
+        path = os.path.join(folder, name[0])
+        if _is_whole(path):
+            return path
+        _checkpoints.warn_of_torn(worker, path)
+    return None
+
+
+def _is_whole(path: str) -> bool:
+    try:
+        with open(os.path.join(path, _WRITTEN_LAST), encoding="utf-8") as file:
+            json.load(file)
+    except (OSError, ValueError):
+        return False
+    return all(map(_checkpoints.is_whole, filter(os.path.isfile, _checkpoints.paths_under(path))))
+
+
 class DdprunCallback(TrainerCallback):
     """Tells progress after every optimizer step; saves and leaves when the job is asked to.
 
     When asked, every rank saves the Trainer's own checkpoint after the same step, whatever
     `save_strategy` says, ends the training without a last evaluation, and leaves with exit code
     75 from `on_train_end`. Go on from it with
-    `trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))`.
+    `trainer.train(resume_from_checkpoint=newest_checkpoint(args.output_dir))`.
 
     A node that may have been replaced saves no checkpoint, the Trainer's own included, with two
     exceptions: those of `save_strategy="best"`, and those that a callback behind this one asks
