@@ -16,6 +16,9 @@ struct Limits {
     std::size_t send_queue_bytes_max = std::size_t{8} << 20;  ///< unsent bytes per connection
     std::size_t hello_bytes_max = 256;  ///< read from a peer that has not proved itself
     Milliseconds hello_timeout{3000};   ///< for the whole handshake
+    /// for the answer to what an operator asks or orders: above etcd_record_patience, for which a
+    /// leader may hold it back
+    Milliseconds answer_timeout{6000};
     /// from the handshake to the join: two checks of a machine; who takes longer connects again
     Milliseconds join_deadline{120000};
     Milliseconds keepalive_after{15000};    ///< nothing heard: whether the other machine is there

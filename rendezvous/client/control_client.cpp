@@ -46,7 +46,7 @@ asio::awaitable<void> ask(Question& question) {
     }
     question.connection = *std::move(dialled);
     Connection& connection = *question.connection;
-    question.deadline.expires_after(options.limits.hello_timeout);
+    question.deadline.expires_after(options.limits.answer_timeout);
     question.deadline.async_wait([&connection](boost::system::error_code cancelled) {
         if (!cancelled) {
             connection.fail("no answer in time");

@@ -30,8 +30,8 @@ struct ControlAnswer {
 
 /// Asks the rendezvous how things stand with `options.job`. One of several daemons that does not
 /// lead sends us to the one that does, who is asked then. Blocks for at most connect_timeout and
-/// twice hello_timeout for each daemon that is asked, and for as long as host names take to be
-/// resolved. Failure names the endpoint, and the way there.
+/// hello_timeout and answer_timeout for each daemon that is asked, and for as long as names take to
+/// be resolved. Failure names the endpoint, and the way there.
 [[nodiscard]] Result<ControlAnswer> ask_status(const ControlOptions& options);
 
 /// Gives the order to whoever decides about `options.job`, as ask_status() asks; its job is that

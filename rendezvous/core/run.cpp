@@ -31,11 +31,16 @@ int smaller_bound(int one, int other) {
 
 std::size_t maximum(const Run& run) {
     const std::size_t asked = asked_maximum(run);
-    if (run.workers_max == 0) {
+    const auto served = static_cast<std::size_t>(run.workers_max);
+    if (served == 0 || asked * static_cast<std::size_t>(run.slots_max) <= served) {
         return asked;
     }
-    const int served = run.workers_max / run.slots_max;
-    return std::clamp(static_cast<std::size_t>(served), std::min(minimum(run), asked), asked);
+    int largest = 1;  // of those that are here: one that has gone takes no room
+    for (const auto& [id, node] : run.nodes) {
+        largest = std::max(largest, node.info.slots);
+    }
+    return std::clamp(served / static_cast<std::size_t>(largest), std::min(minimum(run), asked),
+                      asked);
 }
 
 bool is_bound_by_store(const Run& run) {

@@ -96,8 +96,8 @@ struct Run {
 [[nodiscard]] int smaller_bound(int one, int other);
 /// What the workers of this node need of a generation counts from now on.
 void learn_size(Run& run, const Join& join);
-/// --nnodes MAX, or what an operator wants, if the workers' store serves so many nodes of
-/// Run::slots_max; the minimum in any case.
+/// --nnodes MAX, or what an operator wants, if the workers' store serves so many nodes as large as
+/// the largest that is here; the minimum in any case.
 [[nodiscard]] std::size_t maximum(const Run& run);
 /// The workers' store serves no more nodes than that, though more are asked for.
 [[nodiscard]] bool is_bound_by_store(const Run& run);

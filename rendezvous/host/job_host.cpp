@@ -13,6 +13,16 @@
 
 namespace ddprun::rdzv {
 
+namespace {
+
+/// The same fault may count bytes, and what is told of it makes the record larger.
+std::string without_digits(std::string text) {
+    std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
+    return text;
+}
+
+}  // namespace
+
 JobHost::JobHost(JobId job, HostOptions options, Rng rng)
     : options_(std::move(options)),
       coordinator_(std::move(job), options_.coordinator, rng),
@@ -263,8 +273,10 @@ void JobHost::give_up_waiting(Instant now, HostEffects& out) {
 
 void JobHost::tell_fault(Instant now, const std::string& fault, HostEffects& out) {
     const Milliseconds pause = options_.coordinator.limits.reconnect_backoff_max;
-    const bool is_another = fault != fault_ && now - fault_told_at_ >= pause;
-    if (fault.empty() == fault_.empty() && !is_another) {
+    const bool goes_on = !fault.empty() && !fault_.empty();
+    const bool is_another =
+        goes_on && now - fault_told_at_ >= pause && without_digits(fault) != without_digits(fault_);
+    if ((goes_on && !is_another) || (fault.empty() && fault_.empty())) {
         return;
     }
     fault_ = fault;
@@ -272,7 +284,11 @@ void JobHost::tell_fault(Instant now, const std::string& fault, HostEffects& out
     if (!fault.empty()) {
         out.now.emplace_back(Trace{fmt::format("is not durable: {}", fault)});
     }
-    tell_run(now, out);
+    if (is_another) {
+        run_step(now, Durability{fault_}, out);
+    } else {
+        tell_run(now, out);
+    }
 }
 
 void JobHost::tell_run(Instant now, HostEffects& out) {

@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.hpp"
+#include "rendezvous/transport/keepalive.hpp"
 
 namespace ddprun::rdzv {
 
@@ -149,6 +150,7 @@ HttpServer::HttpServer(asio::io_context& io, const Limits& limits, Watched& watc
       on_settled_(std::move(on_settled)),
       places_(limits.watchers_max, WatchLimits().watchers_per_address_max),
       acceptor_(io),
+      accept_again_(io),
       turns_(io, WatchLimits().watchers_at_once),
       texts_(io, WatchLimits().http_texts_bytes_max),
       stop_deadline_(io, [this] {
@@ -180,8 +182,13 @@ asio::awaitable<void> HttpServer::accept() {
         }
         if (failure) {
             // No descriptors are left: those who watch keep theirs, and the job needs the rest.
-            acceptor_.close(failure);
-            co_return;
+            accept_again_.expires_after(limits_.reconnect_backoff_max);
+            const auto [is_cancelled] =
+                co_await accept_again_.async_wait(asio::as_tuple(asio::use_awaitable));
+            if (is_cancelled) {
+                co_return;
+            }
+            continue;
         }
         std::optional<std::string> owner = owner_at(accepted.native_handle());
         // Those who have a place, and as many who ask.
@@ -200,6 +207,8 @@ bool HttpServer::adopt(ConnectionId id, Adopted connected, std::string peer) {
         return false;
     }
     const bool is_here = is_of_this_machine(connected.socket);
+    // One that only listens to events sends nothing: its machine may have gone.
+    ask_when_silent(connected.socket.native_handle(), limits_);
     error_code failure;
     const std::string from = connected.socket.remote_endpoint(failure).address().to_string();
     HttpStream stream(Socket(std::move(connected.socket)), std::move(connected.tls),
@@ -651,6 +660,7 @@ void HttpServer::stop(std::function<void()> done) {
     is_stopping_ = true;
     error_code ignored;
     acceptor_.close(ignored);
+    accept_again_.cancel();
     if (sessions_.empty()) {
         done();
         return;

@@ -201,6 +201,7 @@ private:
     std::function<void(ConnectionId)> on_settled_;
     WatcherPlaces places_;
     boost::asio::local::stream_protocol::acceptor acceptor_;
+    boost::asio::steady_timer accept_again_;  ///< after a moment without descriptors
     FairTurns turns_;
     TextMaker texts_;
     std::list<Session> sessions_;

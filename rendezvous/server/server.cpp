@@ -173,7 +173,7 @@ asio::awaitable<void> Server::carry(Session& session) {
     if (is_agent) {
         expect_join(session);
     } else {
-        session.limit(options_.limits.hello_timeout);
+        session.limit(options_.limits.answer_timeout);
     }
     const ConnectionEnd how = co_await session.connection.carry(std::move(on_body));
     if (is_agent) {

@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "rendezvous/transport/keepalive.hpp"
 
 namespace ddprun::rdzv {
 
@@ -58,12 +59,7 @@ void Connection::tune() {
     // told anything: the kernel asks for it. With a time that is over before the first question it
     // would ask only once.
     limit_silence(limits_.keepalive_after + kQuestions * limits_.keepalive_interval);
-    const auto seconds_of = [](Milliseconds time) { return static_cast<int>(time.count() / 1000); };
-    const int idle = seconds_of(limits_.keepalive_after);
-    const int interval = seconds_of(limits_.keepalive_interval);
-    ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-    ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+    ask_when_silent(fd, limits_);
     socket_.non_blocking(true, ignored);
 }
 

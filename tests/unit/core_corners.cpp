@@ -245,6 +245,22 @@ TEST_CASE("a generation has no more workers than their store serves, and the oth
           "--store-relay on, on every node, it serves more");
 }
 
+TEST_CASE("a large node bounds the job by what its store serves only while it is here") {
+    Driver driver;
+    const auto node = [](const std::string& name, int slots) {
+        Join join = join_of(name, 2, slots);
+        join.settings.max_nodes = 4;
+        join.workers_max = 24;
+        return join;
+    };
+    driver.hear(1, node("1", 4));
+    CHECK(maximum(*driver.coordinator.run()) == 4);
+    driver.hear(2, node("2", 12));
+    CHECK(maximum(*driver.coordinator.run()) == 2);
+    driver.hear(2, Goodbye{});
+    CHECK(maximum(*driver.coordinator.run()) == 4);
+}
+
 TEST_CASE("the first node may be lost when it has finished and the store is not its own") {
     const bool is_its_own = GENERATE(false, true);
     Driver driver;

@@ -198,6 +198,27 @@ TEST_CASE("a record that fails for another reason is told again, once in a while
     CHECK(all.has_noticed("yet another"));
 }
 
+TEST_CASE("a fault that only counts otherwise is told once, and nobody's silence is doubted anew") {
+    Fixture all(Keeping::Strictly);
+    all.receive(0, join_of("a"));
+    for (int ms = 5; ms <= 20000; ms += 5) {
+        all.run_until(ms);
+        while (!all.unanswered.empty()) {
+            all.answer(ms, "it has " + std::to_string(ms) + " bytes");
+        }
+        if (ms % 200 == 0) {
+            all.receive(ms, Beat{1});
+        }
+    }
+    const auto told =
+        std::count_if(all.messages.begin(), all.messages.end(), [](const RendezvousMessage& one) {
+            const Notice* notice = std::get_if<Notice>(&one);
+            return notice != nullptr && notice->text.find("no longer durable") != std::string::npos;
+        });
+    CHECK(told == 1);
+    CHECK_FALSE(all.run().doubt.until);
+}
+
 TEST_CASE("a journal that hangs is given up after its timeout, and counts again when it answers") {
     Fixture all;
     all.receive(0, join_of("a"));
