@@ -29,6 +29,9 @@ StoreHost::StoreHost(const Limits& limits, Server server, std::uint16_t port,
     : limits_(limits), kind_(server), port_(port), say_(std::move(say)), server_(limits, say_) {}
 
 Result<StoreAddress> StoreHost::open(const std::string& host) {
+    if (const Result<void> prepared = server_.prepare(); !prepared) {
+        return prepared.error();
+    }
     if (!std::holds_alternative<OpenForAll>(readiness_)) {
         Result<rdzv::StoreSocket> opened = kind_ == Server::Rank0
                                                ? rdzv::keep_port_for_store(host, port_)

@@ -22,6 +22,7 @@
 #include "agent/output/worker_output_filter.hpp"
 #include "base/check.hpp"
 #include "base/os/file_identity.hpp"
+#include "base/os/give_to_loop.hpp"
 #include "base/os/unix_time.hpp"
 
 namespace ddprun::agent {
@@ -170,9 +171,11 @@ void OutputPump::add_stream(Worker& worker, StreamKind kind, StreamEnd end,
         stream->returns.emplace();
     }
     stream->rank = origin.rank;
-    boost::system::error_code error;
-    stream->pipe.assign(end.fd.release(), error);
-    DDP_CHECK(!error, error.message());
+    if (const Result<void> given = give_to_loop(stream->pipe, std::move(end.fd)); !given) {
+        // It has no reader any more: the worker is told by its next write.
+        say_error({given.error().code, fmt::format("the output of rank {} is not read: {}",
+                                                   origin.rank.value(), given.error().what)});
+    }
     set_console(*stream, origin, choice);
     worker.streams.push_back(std::move(stream));
 }

@@ -22,7 +22,6 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "base/check.hpp"
 #include "base/os/signals_blocked.hpp"
 
 namespace ddprun::worker {
@@ -312,12 +311,15 @@ PeerWatch::PeerWatch(const GroupConnections& group, std::shared_ptr<Loss> loss,
         epoll_event event{};
         event.events = events;
         event.data.u64 = number;
-        const int error = ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event);
-        DDP_CHECK(error == 0, errno);
+        return ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
     };
-    add(wake_.get(), EPOLLIN, kWake);
-    for (std::size_t i = 0; i < connections_.size(); ++i) {
-        add(connections_[i].fd.get(), EPOLLRDHUP, i);
+    bool are_added = add(wake_.get(), EPOLLIN, kWake);
+    for (std::size_t i = 0; are_added && i < connections_.size(); ++i) {
+        are_added = add(connections_[i].fd.get(), EPOLLRDHUP, i);
+    }
+    if (!are_added) {
+        connections_.clear();  // no memory for it, or fs.epoll.max_user_watches: as above
+        return;
     }
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { watch(); });

@@ -136,17 +136,31 @@ void StoreServer::wake() {
     DDP_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one, errno);
 }
 
+Result<void> StoreServer::prepare() {
+    if (epoll_.is_open()) {
+        return {};
+    }
+    UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+    UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = kWakeEvent;
+    if (!epoll.is_open() || !wake.is_open() ||
+        ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+        return system_error(errno, "no descriptors to serve a store with");
+    }
+    epoll_ = std::move(epoll);
+    wake_ = std::move(wake);
+    return {};
+}
+
 /// The thread takes no signals: they belong to the loop that supervises.
 void StoreServer::start_thread() {
     if (thread_.joinable()) {
         return;
     }
-    epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-    wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = kWakeEvent;
-    DDP_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0, errno);
+    const Result<void> prepared = prepare();
+    DDP_CHECK(prepared.has_value(), prepared.has_error() ? prepared.error().what : "");
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), "ddprun-store");

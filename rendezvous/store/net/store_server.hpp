@@ -85,6 +85,9 @@ public:
 
     explicit StoreServer(Limits limits, Say say = {});
     ~StoreServer();
+
+    /// Has the descriptors that serving takes, so that what serves later cannot fail for one.
+    [[nodiscard]] Result<void> prepare();
     StoreServer(const StoreServer&) = delete;
     StoreServer& operator=(const StoreServer&) = delete;
 
