@@ -44,7 +44,7 @@ Result<void> KeeperHandle::launch() {
         return channel.error();
     }
     const Result<void> started =
-        process_.start(options_.path, options_.saved_state, containment_, sockets->second);
+        process_.start(options_.program, options_.saved_state, containment_, sockets->second);
     if (started.has_error()) {
         return started.error();
     }

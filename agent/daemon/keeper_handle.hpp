@@ -28,7 +28,7 @@
 namespace ddprun::agent {
 
 struct KeeperOptions {
-    std::string path;                             ///< of the ddprun-keeper program
+    KeeperProgram program;
     std::optional<ContainmentLevel> containment;  ///< no other will do; none: the highest there is
     Limits limits;
     SavedProcessState saved_state;

@@ -32,11 +32,11 @@ KeeperProcess::KeeperProcess(boost::asio::io_context& io, Milliseconds unkillabl
                              Events events)
     : unkillable_after_(unkillable_after), events_(std::move(events)), deadline_(io), child_(io) {}
 
-Result<void> KeeperProcess::start(const std::string& program, const SavedProcessState& state,
+Result<void> KeeperProcess::start(const KeeperProgram& program, const SavedProcessState& state,
                                   const Containment& containment, const UniqueFd& socket) {
-    // Not by a shell (may_be_slow): it would change the environment, which workers inherit.
     ProgramSpec spec;
-    spec.command = {program, state.to_text(), std::to_string(unkillable_after_.count()),
+    spec.may_be_slow = program.may_stall;
+    spec.command = {program.path, state.to_text(), std::to_string(unkillable_after_.count()),
                     std::string(names_of(containment.level()).word)};
     spec.fds = {FdMapping{.from = socket.get(), .to = kKeeperSocket}};
     if (containment.cgroup_folder() >= 0) {

@@ -15,6 +15,11 @@
 
 namespace ddprun::agent {
 
+struct KeeperProgram {
+    std::string path;
+    bool may_stall = false;  ///< its file is on a file system that may: nobody waits for that
+};
+
 /// The keeper as a process: started, watched, killed and reaped. One at a time. Owned and called by
 /// the agent's thread, which lives as long as the agent: with a PID namespace the keeper dies with
 /// it.
@@ -32,7 +37,7 @@ public:
     /// Starts `program` for `containment`, the agent's, with `socket` as its end of the socketpair.
     /// Failure names the program, or the containment that cannot be had, and the reason; then there
     /// is none.
-    [[nodiscard]] Result<void> start(const std::string& program, const SavedProcessState& state,
+    [[nodiscard]] Result<void> start(const KeeperProgram& program, const SavedProcessState& state,
                                      const Containment& containment, const UniqueFd& socket);
 
     /// 0: there is none.

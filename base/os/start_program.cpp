@@ -104,13 +104,16 @@ private:
     pid_t parent_ = getpid();
 };
 
-/// Where there is no shell it executes the program itself, and waits as long as that takes.
+/// By env, which changes nothing of the environment where it is given no variable, as a shell would
+/// (PWD, _). Where it is not there, or takes the path for a variable, the program is executed at
+/// once, and waited for as long as that takes.
 std::vector<std::string> command_of(const ProgramSpec& spec) {
-    constexpr const char* kShell = "/bin/sh";
-    if (!spec.may_be_slow || access(kShell, X_OK) != 0) {
+    constexpr const char* kEnv = "/usr/bin/env";
+    const std::string& path = spec.command.front();
+    if (!spec.may_be_slow || path.find('=') != std::string::npos || access(kEnv, X_OK) != 0) {
         return spec.command;
     }
-    std::vector<std::string> command = {kShell, "-c", R"(exec "$0" "$@")"};
+    std::vector<std::string> command = {kEnv};
     command.insert(command.end(), spec.command.begin(), spec.command.end());
     return command;
 }

@@ -20,7 +20,7 @@ struct ProgramSpec {
     std::vector<FdMapping> fds;        ///< 0, 1 and 2 are inherited where this does not name them
     bool has_own_session = true;
     bool dies_with_us = false;  ///< killed when the thread that starts it ends
-    /// Its file may be on a network's file system, that stalls: /bin/sh executes it, so that
+    /// Its file may be on a network's file system, that stalls: /usr/bin/env executes it, so that
     /// start_program() does not wait for that. What cannot be executed ends with 126 or 127.
     bool may_be_slow = false;
 };

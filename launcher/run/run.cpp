@@ -18,6 +18,7 @@
 #include "base/os/open_files.hpp"
 #include "base/os/own_folder.hpp"
 #include "base/os/own_variable.hpp"
+#include "base/os/shared_file_system.hpp"
 #include "base/os/start_program.hpp"
 #include "base/rng.hpp"
 #include "launcher/machine/fingerprint.hpp"
@@ -294,10 +295,11 @@ private:
     }
 
     agent::KeeperOptions keeper_options() const {
-        return {.path = keeper_path_,
-                .containment = plan_.containment,
-                .limits = limits_,
-                .saved_state = saved_};
+        return {
+            .program = {.path = keeper_path_, .may_stall = is_on_shared_file_system(keeper_path_)},
+            .containment = plan_.containment,
+            .limits = limits_,
+            .saved_state = saved_};
     }
 
     /// What other nodes may differ in.

@@ -67,7 +67,7 @@ inline AgentOptions options_for(const test::TempDir& dir, const std::string& scr
 }
 
 inline KeeperOptions keeper_for_tests() {
-    return {.path = test::Cluster::program("ddprun-keeper"),
+    return {.program = {.path = test::Cluster::program("ddprun-keeper")},
             .containment = wanted_containment(),
             .saved_state = SavedProcessState::capture()};
 }

@@ -138,7 +138,31 @@ TEST_CASE("a helper program on a file system that stalls is started without wait
     CHECK(seen->si_status == 5);
 }
 
-TEST_CASE("a helper program that is not there ends as a shell says so") {
+TEST_CASE("a program that may stall has the environment of any other") {
+    // A shell would set PWD and _; what workers inherit comes through a keeper that is started so.
+    const test::TempDir dir;
+    const std::string told = dir / "told";
+    ::setenv("TOLD", told.c_str(), 1);
+    std::vector<std::string> seen;
+    for (const bool may_be_slow : {false, true}) {
+        boost::asio::io_context io(1);
+        Child child(io);
+        ProgramSpec spec;
+        spec.command = {"/usr/bin/python3", "-c",
+                        "import os; open(os.environ['TOLD'], 'w').write(repr(os.environ))"};
+        spec.may_be_slow = may_be_slow;
+        REQUIRE(child.start(spec).has_value());
+        std::optional<siginfo_t> end;
+        child.async_wait([&](const siginfo_t& told_end) { end = told_end; });
+        run_until(io, [&] { return end.has_value(); });
+        REQUIRE(has_succeeded(*end));
+        seen.push_back(test::read_file(told));
+    }
+    ::unsetenv("TOLD");
+    CHECK(seen[0] == seen[1]);
+}
+
+TEST_CASE("a helper program that is not there ends as env says so") {
     boost::asio::io_context io(1);
     Child child(io);
     ProgramSpec spec;
@@ -170,6 +194,24 @@ TEST_CASE("a fixed store port without a descriptor left is a failure that is tol
     REQUIRE(again.has_error());
     CHECK(again.error().what.find("Too many open files") != std::string::npos);
     REQUIRE(store.open("127.0.0.1").has_value());
+    store.close();
+}
+
+TEST_CASE("a store without descriptors to serve with is a failure before it is needed") {
+    StoreHost store(Limits(), StoreHost::Server::Agent, 0, [](const std::string& /*line*/) {});
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    const rlimit none{0, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+    const Result<StoreAddress> opened = store.open("127.0.0.1");
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+    REQUIRE(opened.has_error());
+    CHECK(opened.error().what.find("no descriptors to serve a store with") == 0);
+    // What was opened then is all that serving takes.
+    REQUIRE(store.open("127.0.0.1").has_value());
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+    store.serve({});
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
     store.close();
 }
 

@@ -99,7 +99,7 @@ AgentOptions options_for(const test::TempDir& dir, const Limits& limits, int con
 }
 
 KeeperOptions keeper_for(const Limits& limits) {
-    return {.path = test::Cluster::program("ddprun-keeper"),
+    return {.program = {.path = test::Cluster::program("ddprun-keeper")},
             .containment = wanted_containment(),
             .limits = limits,
             .saved_state = SavedProcessState::capture()};

@@ -110,7 +110,7 @@ private:
                                                       agent::KeeperHandle::Events events) {
         auto handle =
             agent::KeeperHandle::start(io_,
-                                       {.path = program,
+                                       {.program = {.path = program},
                                         .containment = agent::wanted_containment(),
                                         .limits = {},
                                         .saved_state = agent::SavedProcessState::capture()},

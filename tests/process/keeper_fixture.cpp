@@ -155,7 +155,7 @@ KeeperFixture::KeeperFixture(SavedProcessState saved, Milliseconds unkillable_af
     Limits limits;
     limits.unkillable_after = unkillable_after;
     auto handle = KeeperHandle::start(io,
-                                      {.path = program,
+                                      {.program = {.path = program},
                                        .containment = wanted_containment(),
                                        .limits = limits,
                                        .saved_state = std::move(saved)},
