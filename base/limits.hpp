@@ -195,7 +195,10 @@ struct Limits {
     std::size_t run_answer_bytes_max = std::size_t{16} << 20;  ///< of its whole status
 
     // What workers have written, for who reads it through the rendezvous.
-    std::size_t readers_max = 16;  ///< at once, of a daemon, and of a node
+    /// readers of logs or stacks that one daemon serves at once (HTTP requests); also readers that
+    /// one node serves at once for its daemon, and as many on the socket of its run: on a node each
+    /// reader is a `ddpctl` process
+    std::size_t readers_max = 16;
     std::size_t read_piece_bytes_max = std::size_t{16} << 10;  ///< one message of a node; lines too
     std::size_t read_piece_bytes_min = 1024;  ///< the same where many nodes are read at once
     /// what all nodes together have sent for one reader that has not taken it: one piece of each

@@ -154,11 +154,11 @@ constexpr std::array kFlags = {
          .help = "whom it answers: the job's nodes (default), or all (NAT)"},
     /// | `on` or `off`, `off` | ours, for each node on its own: its workers reach another node's
     /// store through a relay on 127.0.0.1 and share one connection to it
-    /// (`rendezvous/relay/README.md`, also for what is measured: with 100 nodes it does not pay). A
-    /// job of more than 65,536 workers (`--nnodes` MIN times `--nproc-per-node`) is refused without
-    /// it; a line warns of a MAX that allows more. `MASTER_ADDR` is 127.0.0.1 then, except on the
-    /// first node with `--store agent`: programs that listen or dial there for other things than
-    /// PyTorch's store need `off`
+    /// (`rendezvous/store/relay/README.md`, also for what is measured: with 100 nodes it does not
+    /// pay). A job of more than 65,536 workers (`--nnodes` MIN times `--nproc-per-node`) is refused
+    /// without it; a line warns of a MAX that allows more. `MASTER_ADDR` is 127.0.0.1 then, except
+    /// on the first node with `--store agent`: programs that listen or dial there for other things
+    /// than PyTorch's store need `off`
     Flag{.name = "store-relay",
          .placeholder = "on|off",
          .group = Group::Meeting,
