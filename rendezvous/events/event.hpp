@@ -18,6 +18,9 @@ namespace ddprun::rdzv {
 
 inline constexpr int kEventSchema = 1;
 
+/// The kinds of events. A new kind has its name in event.cpp and its row in docs/events.md, which
+/// tests/unit/test_event_names.py compares. Chronicle (agent/watch/chronicle.cpp) makes the event
+/// for the stream of a node, and publish() (rendezvous/core/publish.cpp) for the stream of a job.
 enum class EventKind {
     Begun,
     LinkUp,
