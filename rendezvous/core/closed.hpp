@@ -30,9 +30,9 @@ void close_failed(Step& step, const Stopping& stopping);
 void close_without_progress(Step& step, const Stopping& stopping);
 /// --max-node-losses is used up.
 void close_too_many_losses(Step& step, const Stopping& stopping);
-/// The minimum stayed missing for the whole join timeout.
+/// The --prepare command failed: `text` says where, and how.
 void close_unprepared(Step& step, std::string text, int exit_code);
-
+/// The minimum stayed missing for the whole join timeout.
 void close_incomplete(Step& step);
 /// By the operator `by`.
 void close_ended(Step& step, const std::string& by);
