@@ -113,8 +113,8 @@ TEST_CASE("workers learn this node's address, the page's path and why they were 
     CHECK(node.count_lines(page) == 2);
     CHECK(node.count_lines("^DDPRUN_LOCAL_ADDR=127\\.0\\.0\\.1$") == 2);
     CHECK(node.count_lines("^DDPRUN_START_REASON=$") == 1);
-    CHECK(node.count_lines(
-              "^DDPRUN_START_REASON=rank 0 on .* exited with code 7: .*; logs in /.*$") == 1);
+    CHECK(node.count_lines("^DDPRUN_START_REASON=rank 0 on .* exited with code 7; its last line on "
+                           "stdout: .*; logs in /.*$") == 1);
     cluster.wait_all_gone();
 }
 
