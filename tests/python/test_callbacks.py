@@ -260,33 +260,6 @@ class Lightning(CallbackTest):
         self.assert_they_went_on(0, 4)
         self.assertEqual(self.checkpoints(), [])
 
-    def test_a_torn_one_is_passed_over(self):
-        from transformers.trainer_utils import get_last_checkpoint
-
-        self.assertEqual(self.newest(), (None, ""))
-        self.train(11, "own")
-        self.assert_they_went_on(0, 11)
-        last, before = (os.path.join(self.folder, f"checkpoint-{n}") for n in (11, 10))
-        self.assertEqual(self.newest(), (last, ""))
-        for file in ("model.safetensors", "optimizer.pt", "trainer_state.json", "rng_state_1.pth"):
-            with self.subTest(file):
-                path = os.path.join(last, file)
-                with open(path, "rb") as opened:
-                    whole = opened.read()
-                cut(path)
-                found, said = self.newest()
-                self.assertEqual(found, before)
-                self.assertIn(f"checkpoint {last} is not whole", said)
-                self.assertEqual(get_last_checkpoint(self.folder), last)  # what is to be mended
-                with open(path, "wb") as opened:
-                    opened.write(whole)
-        os.unlink(os.path.join(last, "trainer_state.json"))
-        self.assertEqual(self.newest()[0], before)
-        # And the training goes on from it.
-        self.train(12)
-        self.assert_they_went_on(10, 12)
-
-
     def test_an_isolated_node_removes_none_of_lightnings_own(self):
         self.train(5, "own", "last", "isolated")
         self.assert_they_went_on(0, 5)

@@ -150,6 +150,11 @@ def is_whole(path: str) -> bool:
         return False
 
 
+def are_whole(folder: str) -> bool:
+    """The same of all files under `folder`."""
+    return all(map(is_whole, filter(os.path.isfile, paths_under(folder))))
+
+
 def contents(path: str) -> dict[Any, Any]:
     """What a file of torch.save() holds: its numbers, its texts, and what holds these.
 

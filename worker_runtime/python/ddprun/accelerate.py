@@ -47,7 +47,7 @@ def _is_whole(state: str, accelerator: Any) -> bool:
         registered = len(list(filter(_REGISTERED.fullmatch, os.listdir(state))))
         if registered != len(accelerator._custom_objects):
             return False
-    return all(map(_checkpoints.is_whole, filter(os.path.isfile, _checkpoints.paths_under(state))))
+    return _checkpoints.are_whole(state)
 
 
 class Steps:

@@ -43,7 +43,7 @@ def _is_whole(path: str) -> bool:
             json.load(file)
     except (OSError, ValueError):
         return False
-    return all(map(_checkpoints.is_whole, filter(os.path.isfile, _checkpoints.paths_under(path))))
+    return _checkpoints.are_whole(path)
 
 
 class DdprunCallback(TrainerCallback):
