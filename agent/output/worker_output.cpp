@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -123,10 +124,16 @@ public:
     }
 
     ~Thread() {
-        post([this] {
+        std::promise<void> written;
+        post([this, &written] {
             pump_.finish();
+            written.set_value();
             work_.reset();
         });
+        if (written.get_future().wait_for(options_.limits.evidence_timeout) !=
+            std::future_status::ready) {
+            tell_held_up();
+        }
         thread_.join();
     }
 
@@ -190,6 +197,15 @@ public:
     std::size_t lines_dropped_ = 0;  ///< of the caller's thread
 
 private:
+    /// Not by the thread, as all other lines: a file holds it up.
+    void tell_held_up() const {
+        const std::string line = fmt::format(
+            "ddprun: the disk of the logs does not answer; ddprun waits until the rest of them is "
+            "written to {} (Ctrl-C or SIGTERM ends it now, without the rest)\n",
+            options_.log_root);
+        (void)!::write(options_.console_err, line.data(), line.size());
+    }
+
     /// A pseudo-terminal like `console`. Programs draw for people there, so none for JSON.
     [[nodiscard]] Result<Ends> make_like(int console, Rank rank) {
         if (options_.is_json) {

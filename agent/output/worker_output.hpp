@@ -98,7 +98,8 @@ public:
     WorkerOutput(OutputOptions options, boost::asio::any_io_executor callbacks);
 
     /// Drains what is in the pipes, writes everything out and ends the thread. Waits for as long as
-    /// the console's reader does: give signals their default effect before.
+    /// the console's reader or the log disk does: give signals their default effect before. After
+    /// Limits::evidence_timeout a line says that the disk is waited for.
     ~WorkerOutput();
 
     WorkerOutput(const WorkerOutput&) = delete;

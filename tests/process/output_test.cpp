@@ -819,6 +819,30 @@ TEST_CASE("a disk that hangs costs the last words, not the report of the death")
     CHECK(fixture.log(0, "stderr.log") == "lost\n");
 }
 
+TEST_CASE("who ends while the log disk hangs is told what is waited for") {
+    Fixture fixture;
+    fixture.options.limits.evidence_timeout = ddprun::Milliseconds(1);
+    std::filesystem::create_directories(fixture.log_dir(0));
+    const std::string fifo = fixture.log_dir(0) + "/stdout.log";
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    OutputPipes pipes = fixture.open(0);
+    write_all(pipes.err, "rest\n");
+    std::thread ending([&] { fixture.end(); });
+    const std::string line =
+        "ddprun: the disk of the logs does not answer; ddprun waits until the rest of them is "
+        "written to " +
+        fixture.options.log_root + " (Ctrl-C or SIGTERM ends it now, without the rest)\n";
+    const auto give_up = std::chrono::steady_clock::now() + ddprun::test::kDeadline;
+    while (fixture.err() != line && std::chrono::steady_clock::now() < give_up) {
+        std::this_thread::yield();
+    }
+    const std::string told = fixture.err();
+    const UniqueFd release(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    ending.join();
+    CHECK(told == line);
+    CHECK(fixture.log(0, "stderr.log") == "rest\n");
+}
+
 TEST_CASE("what is asked again and again of a disk that hangs is done once, when it answers") {
     Fixture fixture;
     fixture.options.limits.slots_max = 2;
