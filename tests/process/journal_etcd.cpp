@@ -390,7 +390,7 @@ TEST_CASE("an etcd without room says what to do, and its leader leads on") {
     const Etcds etcds(1, {"--quota-backend-bytes", "2000000"});
     Candidate leader(etcds, "10.0.0.1:29400");
     REQUIRE(run_all({&leader}, [&] { return leader.state() == "leads"; }));
-    etcds.fill();
+    etcds.fill([&leader] { leader.turn(); });
     const Result<void> refused = leader.write("no room");
     REQUIRE_FALSE(refused);
     CHECK_THAT(refused.error().what, Catch::Contains("the record of run llama"));

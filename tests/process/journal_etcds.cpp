@@ -205,7 +205,7 @@ std::string Etcds::control(const std::vector<std::string>& arguments) const {
     return run_program(std::move(words)).first;
 }
 
-void Etcds::fill() const {
+void Etcds::fill(const std::function<void()>& meanwhile) const {
     const std::string value(std::size_t{64} << 10, 'x');
     std::string said;
     for (int number = 0; number < 1000; ++number) {
@@ -213,6 +213,7 @@ void Etcds::fill() const {
         if (said.find("space exceeded") != std::string::npos) {
             return;
         }
+        meanwhile();
     }
     FAIL("etcd is not full: " << said);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,8 +33,9 @@ public:
     void restart(std::size_t index);
     /// Runs etcdctl against all and returns what it prints.
     [[nodiscard]] std::string control(const std::vector<std::string>& arguments) const;
-    /// Writes keys of somebody else until etcd has no room for any more.
-    void fill() const;
+    /// Writes keys of somebody else until etcd has no room for any more, and calls `meanwhile`
+    /// after each: a leader that is to lead on renews its lease there.
+    void fill(const std::function<void()>& meanwhile = [] {}) const;
     /// Deletes them, and lets etcd take writes again.
     void make_room() const;
 
