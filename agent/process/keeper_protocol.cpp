@@ -1,9 +1,12 @@
 #include "agent/process/keeper_protocol.hpp"
 
-#include <cstdint>
+#include <algorithm>
+#include <concepts>
 #include <cstring>
 #include <type_traits>
 
+#include <boost/mp11/algorithm.hpp>
+#include <boost/mp11/list.hpp>
 #include <fmt/format.h>
 
 #include "base/limits.hpp"
@@ -12,41 +15,31 @@ namespace ddprun::agent {
 
 namespace {
 
-enum class Kind : std::uint8_t {
-    Spawn = 1,
-    Signal,
-    Forward,
-    Empty,
-    Started,
-    Exited,
-    Emptied,
-    NotEmptied,
-    Terminal,
-    Adopt,
-    Adopted
-};
+/// The first byte of a message is its place here, from 1.
+using Messages = boost::mp11::mp_list<KeeperSpawn, KeeperSignal, KeeperForward, KeeperEmpty,
+                                      KeeperStarted, KeeperExited, KeeperEmptied, KeeperNotEmptied,
+                                      KeeperTerminal, KeeperAdopt, KeeperAdopted>;
+template <typename Message>
+constexpr std::uint8_t kKind = boost::mp11::mp_find<Messages, Message>::value + 1;
 
 /// Which of the ways to end a worker took, in an Exited.
 enum class How : std::uint8_t { ExitCode = 1, Signal, ExecErrno };
 
+/// A number, an enumerator or a Tagged number, which travels as its bytes.
+template <typename T>
+concept Plain = std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t);
+
 class Writer {
 public:
-    explicit Writer(Kind kind) {
-        number(std::uint32_t{0});  // The length, known at the end.
-        number(kind);
+    explicit Writer(std::uint8_t kind) {
+        put(std::uint32_t{0});  // The length, known at the end.
+        put(kind);
     }
 
-    template <typename T>
-    void number(T value) {
-        static_assert(std::is_trivially_copyable_v<T>);
-        bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    template <typename... Fields>
+    void take(const Fields&... fields) {
+        (put(fields), ...);
     }
-    void string(std::string_view value) {
-        number(static_cast<std::uint32_t>(value.size()));
-        bytes_.append(value);
-    }
-    void generation(Generation value) { number(value.value()); }
-    void local_rank(LocalRank value) { number(value.value()); }
 
     Result<std::string> finish() && {
         const std::size_t body = bytes_.size() - sizeof(std::uint32_t);
@@ -62,238 +55,167 @@ public:
     }
 
 private:
+    template <Plain T>
+    void put(const T& value) {
+        bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    void put(const std::string& value) {
+        put(static_cast<std::uint32_t>(value.size()));
+        bytes_.append(value);
+    }
+    void put(const std::pair<std::string, std::string>& value) { take(value.first, value.second); }
+    template <typename T>
+    void put(const std::vector<T>& values) {
+        put(static_cast<std::uint32_t>(values.size()));
+        for (const T& value : values) {
+            put(value);
+        }
+    }
+    void put(const WorkerEnd& end) {
+        const How how = end.exit_code ? How::ExitCode : end.signal ? How::Signal : How::ExecErrno;
+        const int value = end.exit_code.value_or(end.signal.value_or(end.exec_errno.value_or(0)));
+        take(end.pid, how, value, end.core_dumped);
+    }
+
     std::string bytes_;
 };
 
-/// Takes values off a body. After the first failure everything reads as zero and ok() is false.
+/// Takes values off a body. After the first failure everything reads as zero.
 class Reader {
 public:
     explicit Reader(std::string_view bytes) : rest_(bytes) {}
 
-    template <typename T>
-    T number() {
-        static_assert(std::is_trivially_copyable_v<T>);
-        T value{};
-        if (!is_ok_ || rest_.size() < sizeof value) {
-            is_ok_ = false;
-            return T{};
-        }
-        std::memcpy(&value, rest_.data(), sizeof value);
-        rest_.remove_prefix(sizeof value);
-        return value;
+    template <typename... Fields>
+    void take(Fields&... fields) {
+        (get(fields), ...);
     }
-    std::string string() {
-        const auto size = number<std::uint32_t>();
-        if (!is_ok_ || rest_.size() < size) {
-            is_ok_ = false;
-            return {};
-        }
-        std::string value(rest_.substr(0, size));
-        rest_.remove_prefix(size);
-        return value;
-    }
-    /// A count of elements that each take at least `element_bytes`: no more than can follow.
-    std::uint32_t count(std::size_t element_bytes) {
-        const auto value = number<std::uint32_t>();
-        if (value > rest_.size() / element_bytes) {
-            is_ok_ = false;
-            return 0;
-        }
-        return value;
-    }
-    Generation generation() { return Generation(number<std::uint64_t>()); }
-    LocalRank local_rank() { return LocalRank(number<int>()); }
-
-    void fail() { is_ok_ = false; }
     [[nodiscard]] bool is_complete() const { return is_ok_ && rest_.empty(); }
 
 private:
+    [[nodiscard]] std::string_view bytes(std::size_t size) {
+        is_ok_ = is_ok_ && rest_.size() >= size;
+        const std::string_view taken = rest_.substr(0, is_ok_ ? size : 0);
+        rest_.remove_prefix(taken.size());
+        return taken;
+    }
+    template <Plain T>
+    void get(T& value) {
+        const std::string_view read = bytes(sizeof value);
+        std::copy(read.begin(), read.end(), reinterpret_cast<char*>(&value));
+    }
+    void get(bool& value) {
+        std::uint8_t byte = 0;
+        get(byte);
+        value = byte != 0;
+    }
+    void get(std::string& value) {
+        std::uint32_t size = 0;
+        get(size);
+        value = bytes(size);
+    }
+    void get(std::pair<std::string, std::string>& value) { take(value.first, value.second); }
+    /// Grows with what was read: a count alone asks for no memory.
+    template <typename T>
+    void get(std::vector<T>& values) {
+        std::uint32_t count = 0;
+        get(count);
+        while (is_ok_ && values.size() < count) {
+            get(values.emplace_back());
+        }
+    }
+    void get(WorkerEnd& end) {
+        How how{};
+        int value = 0;
+        take(end.pid, how, value, end.core_dumped);
+        is_ok_ = is_ok_ && how >= How::ExitCode && how <= How::ExecErrno;
+        (how == How::ExitCode ? end.exit_code
+         : how == How::Signal ? end.signal
+                              : end.exec_errno) = value;
+    }
+
     std::string_view rest_;
     bool is_ok_ = true;
 };
 
-Result<std::string> encode(const KeeperSpawn& spawn) {
-    Writer out(Kind::Spawn);
-    out.generation(spawn.generation);
-    out.local_rank(spawn.local_rank);
-    out.number(static_cast<std::uint32_t>(spawn.command.size()));
-    for (const std::string& argument : spawn.command) {
-        out.string(argument);
+template <typename T, typename Message>
+concept Is = std::same_as<std::remove_const_t<T>, Message>;
+
+// The fields of each message, in the order in which they travel.
+void visit(Is<KeeperSpawn> auto& m, auto& io) {
+    io.take(m.generation, m.local_rank, m.command, m.environment, m.cpus, m.page_variable,
+            m.stdin_from, m.standby_variable, m.imports_variable);
+}
+void visit(Is<KeeperSignal> auto& m, auto& io) {
+    io.take(m.generation, m.local_ranks, m.signal);
+}
+void visit(Is<KeeperForward> auto& m, auto& io) {
+    io.take(m.generation, m.signal);
+}
+void visit(Is<KeeperEmpty> auto& m, auto& io) {
+    io.take(m.generation);
+}
+void visit(Is<KeeperTerminal> auto& m, auto& io) {
+    io.take(m.before, m.raw);
+}
+void visit(Is<KeeperAdopt> auto& m, auto& io) {
+    io.take(m.generation, m.local_rank, m.has_page);
+}
+void visit(Is<KeeperAdopted> auto& m, auto& io) {
+    io.take(m.generation, m.local_rank, m.pid, m.page);
+}
+void visit(Is<KeeperStarted> auto& m, auto& io) {
+    io.take(m.generation, m.local_rank, m.pid);
+}
+void visit(Is<KeeperExited> auto& m, auto& io) {
+    io.take(m.generation, m.local_rank, m.end);
+}
+void visit(Is<KeeperEmptied> auto& m, auto& io) {
+    io.take(m.generation);
+}
+void visit(Is<KeeperNotEmptied> auto& m, auto& io) {
+    io.take(m.generation, m.what);
+}
+
+bool is_sound(const auto& /*message*/) {
+    return true;
+}
+bool is_sound(const KeeperSpawn& spawn) {
+    const bool has_possible_cpus = std::all_of(spawn.cpus.begin(), spawn.cpus.end(), [](int cpu) {
+        return cpu >= 0 && cpu < Limits{}.cpus_max;  // What no kernel has would ask for memory.
+    });
+    return has_possible_cpus && !spawn.command.empty() && spawn.stdin_from <= WorkerStdin::Terminal;
+}
+
+template <typename... Ms>
+Result<std::string> encode(const std::variant<Ms...>& message) {
+    return std::visit(
+        []<typename M>(const M& m) {
+            Writer out(kKind<M>);
+            visit(m, out);
+            return std::move(out).finish();
+        },
+        message);
+}
+
+/// Whether the body is that kind of message; then it is in `all`.
+template <typename M>
+bool decode_as(std::string_view body, auto& all) {
+    Reader in(body);
+    std::uint8_t kind = 0;
+    in.take(kind);
+    if (kind != kKind<M>) {
+        return false;
     }
-    out.number(static_cast<std::uint32_t>(spawn.environment.size()));
-    for (const auto& [key, value] : spawn.environment) {
-        out.string(key);
-        out.string(value);
-    }
-    out.number(static_cast<std::uint32_t>(spawn.cpus.size()));
-    for (const int cpu : spawn.cpus) {
-        out.number(cpu);
-    }
-    out.string(spawn.page_variable);
-    out.number(spawn.stdin_from);
-    out.string(spawn.standby_variable);
-    out.string(spawn.imports_variable);
-    return std::move(out).finish();
+    M& message = all.template emplace<M>();
+    visit(message, in);
+    return in.is_complete() && is_sound(message);
 }
 
-Result<std::string> encode(const KeeperSignal& signal) {
-    Writer out(Kind::Signal);
-    out.generation(signal.generation);
-    out.number(static_cast<std::uint32_t>(signal.local_ranks.size()));
-    for (const LocalRank local_rank : signal.local_ranks) {
-        out.local_rank(local_rank);
-    }
-    out.number(signal.signal);
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperForward& forward) {
-    Writer out(Kind::Forward);
-    out.generation(forward.generation);
-    out.number(forward.signal);
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperEmpty& empty) {
-    Writer out(Kind::Empty);
-    out.generation(empty.generation);
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperTerminal& terminal) {
-    Writer out(Kind::Terminal);
-    out.string(terminal.before);
-    out.string(terminal.raw);
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperAdopt& adopt) {
-    Writer out(Kind::Adopt);
-    out.generation(adopt.generation);
-    out.local_rank(adopt.local_rank);
-    out.number(static_cast<std::uint8_t>(adopt.has_page ? 1 : 0));
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperAdopted& adopted) {
-    Writer out(Kind::Adopted);
-    out.generation(adopted.generation);
-    out.local_rank(adopted.local_rank);
-    out.number(adopted.pid);
-    out.string(adopted.page);
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperStarted& started) {
-    Writer out(Kind::Started);
-    out.generation(started.generation);
-    out.local_rank(started.local_rank);
-    out.number(started.pid);
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperExited& exited) {
-    Writer out(Kind::Exited);
-    out.generation(exited.generation);
-    out.local_rank(exited.local_rank);
-    out.number(exited.end.pid);
-    if (exited.end.exit_code) {
-        out.number(How::ExitCode);
-        out.number(*exited.end.exit_code);
-    } else if (exited.end.signal) {
-        out.number(How::Signal);
-        out.number(*exited.end.signal);
-    } else {
-        out.number(How::ExecErrno);
-        out.number(exited.end.exec_errno.value_or(0));
-    }
-    out.number(static_cast<std::uint8_t>(exited.end.core_dumped ? 1 : 0));
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperEmptied& emptied) {
-    Writer out(Kind::Emptied);
-    out.generation(emptied.generation);
-    return std::move(out).finish();
-}
-
-Result<std::string> encode(const KeeperNotEmptied& not_emptied) {
-    Writer out(Kind::NotEmptied);
-    out.generation(not_emptied.generation);
-    out.string(not_emptied.what);
-    return std::move(out).finish();
-}
-
-KeeperSpawn read_spawn(Reader& in) {
-    KeeperSpawn spawn{in.generation(), in.local_rank(), {}, {}, {}, {}, {}};
-    const std::uint32_t arguments = in.count(sizeof(std::uint32_t));
-    spawn.command.reserve(arguments);
-    for (std::uint32_t i = 0; i < arguments; ++i) {
-        spawn.command.push_back(in.string());
-    }
-    const std::uint32_t variables = in.count(2 * sizeof(std::uint32_t));
-    spawn.environment.reserve(variables);
-    for (std::uint32_t i = 0; i < variables; ++i) {
-        std::string key = in.string();
-        std::string value = in.string();
-        spawn.environment.emplace_back(std::move(key), std::move(value));
-    }
-    const std::uint32_t cpus = in.count(sizeof(int));
-    spawn.cpus.reserve(cpus);
-    for (std::uint32_t i = 0; i < cpus; ++i) {
-        spawn.cpus.push_back(in.number<int>());
-        // What no kernel has would only ask for memory.
-        if (spawn.cpus.back() < 0 || spawn.cpus.back() >= Limits{}.cpus_max) {
-            in.fail();
-        }
-    }
-    spawn.page_variable = in.string();
-    spawn.stdin_from = in.number<WorkerStdin>();
-    spawn.standby_variable = in.string();
-    spawn.imports_variable = in.string();
-    if (spawn.command.empty() || spawn.stdin_from > WorkerStdin::Terminal) {
-        in.fail();
-    }
-    return spawn;
-}
-
-KeeperSignal read_signal(Reader& in) {
-    KeeperSignal signal{in.generation(), {}, 0};
-    const std::uint32_t local_ranks = in.count(sizeof(int));
-    signal.local_ranks.reserve(local_ranks);
-    for (std::uint32_t i = 0; i < local_ranks; ++i) {
-        signal.local_ranks.push_back(in.local_rank());
-    }
-    signal.signal = in.number<int>();
-    return signal;
-}
-
-KeeperExited read_exited(Reader& in) {
-    KeeperExited exited{in.generation(), in.local_rank(), {}};
-    exited.end.pid = in.number<int>();
-    const auto how = in.number<How>();
-    const auto value = in.number<int>();
-    switch (how) {
-        case How::ExitCode:
-            exited.end.exit_code = value;
-            break;
-        case How::Signal:
-            exited.end.signal = value;
-            break;
-        case How::ExecErrno:
-            exited.end.exec_errno = value;
-            break;
-        default:
-            in.fail();
-            break;
-    }
-    exited.end.core_dumped = in.number<std::uint8_t>() != 0;
-    return exited;
-}
-
-template <typename Message>
-Result<Message> checked(const Reader& in, Message message, std::string_view body) {
-    if (!in.is_complete()) {
+template <typename... Ms>
+Result<std::variant<Ms...>> decode(std::string_view body,
+                                   std::type_identity<std::variant<Ms...>> /*all*/) {
+    std::variant<Ms...> message;
+    if (!(decode_as<Ms>(body, message) || ...)) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("a message of {} bytes between agent and keeper is not one that "
                                  "this version knows: are both of one build?",
@@ -305,85 +227,19 @@ Result<Message> checked(const Reader& in, Message message, std::string_view body
 }  // namespace
 
 Result<std::string> encode_frame(const KeeperRequest& request) {
-    return std::visit([](const auto& message) { return encode(message); }, request);
+    return encode(request);
 }
 
 Result<std::string> encode_frame(const KeeperEvent& event) {
-    return std::visit([](const auto& message) { return encode(message); }, event);
+    return encode(event);
 }
 
 Result<KeeperRequest> decode_request(std::string_view body) {
-    Reader in(body);
-    KeeperRequest request;
-    switch (in.number<Kind>()) {
-        case Kind::Spawn:
-            request = read_spawn(in);
-            break;
-        case Kind::Signal:
-            request = read_signal(in);
-            break;
-        case Kind::Forward: {
-            KeeperForward forward{in.generation(), 0};
-            forward.signal = in.number<int>();
-            request = forward;
-            break;
-        }
-        case Kind::Empty:
-            request = KeeperEmpty{in.generation()};
-            break;
-        case Kind::Adopt: {
-            KeeperAdopt adopt{in.generation(), in.local_rank(), false};
-            adopt.has_page = in.number<std::uint8_t>() != 0;
-            request = adopt;
-            break;
-        }
-        case Kind::Terminal: {
-            KeeperTerminal terminal{in.string(), {}};
-            terminal.raw = in.string();
-            request = std::move(terminal);
-            break;
-        }
-        default:
-            in.fail();
-            break;
-    }
-    return checked(in, std::move(request), body);
+    return decode(body, std::type_identity<KeeperRequest>());
 }
 
 Result<KeeperEvent> decode_event(std::string_view body) {
-    Reader in(body);
-    KeeperEvent event;
-    switch (in.number<Kind>()) {
-        case Kind::Adopted: {
-            KeeperAdopted adopted{in.generation(), in.local_rank(), 0, {}};
-            adopted.pid = in.number<int>();
-            adopted.page = in.string();
-            event = std::move(adopted);
-            break;
-        }
-        case Kind::Started: {
-            KeeperStarted started{in.generation(), in.local_rank(), 0};
-            started.pid = in.number<int>();
-            event = started;
-            break;
-        }
-        case Kind::Exited:
-            event = read_exited(in);
-            break;
-        case Kind::Emptied:
-            event = KeeperEmptied{in.generation()};
-            break;
-        case Kind::NotEmptied: {
-            KeeperNotEmptied not_emptied{in.generation(), {}};
-            not_emptied.what = in.string();
-            event = std::move(not_emptied);
-            break;
-        }
-        default:
-            in.fail();
-            break;
-    }
-    return checked(in, std::move(event), body);
+    return decode(body, std::type_identity<KeeperEvent>());
 }
 
 }  // namespace ddprun::agent
