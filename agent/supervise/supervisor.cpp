@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "agent/supervise/supervisor_state.hpp"
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 
@@ -20,48 +19,6 @@ std::optional<Instant> earlier(std::optional<Instant> a, std::optional<Instant> 
 }  // namespace
 
 Supervisor::Supervisor(SupervisorOptions options)
-    : state_(std::make_unique<State>(std::move(options))) {}
-
-Supervisor::~Supervisor() = default;
-
-void Supervisor::step(Instant now, const Input& input, Effects& out) {
-    if (state_->is_done()) {
-        return;
-    }
-    state_->begin(now, out);
-    std::visit([this](const auto& alternative) { state_->take(alternative); }, input);
-    state_->settle();
-}
-
-std::optional<Instant> Supervisor::next_deadline() const {
-    return state_->next_deadline();
-}
-
-Wait Supervisor::waits_for() const {
-    return state_->waits_for();
-}
-
-std::string Supervisor::explain() const {
-    return state_->explain(state_->waits_for());
-}
-
-std::optional<ExitReason> Supervisor::exit_reason() const {
-    return state_->exit_reason();
-}
-
-LeaveCause Supervisor::leave_cause() const {
-    return state_->leave_cause();
-}
-
-std::optional<Milliseconds> Supervisor::saving() const {
-    return state_->saving();
-}
-
-std::optional<Generation> Supervisor::held_generation() const {
-    return state_->held_generation();
-}
-
-Supervisor::State::State(SupervisorOptions options)
     : options_(std::move(options)),
       quiet_(options_.identity.settings),
       deadlines_(options_.limits, options_.identity.settings.shutdown_timeout, options_.kill_wait),
@@ -73,7 +30,16 @@ Supervisor::State::State(SupervisorOptions options)
     }
 }
 
-void Supervisor::State::begin(Instant now, Effects& out) {
+void Supervisor::step(Instant now, const Input& input, Effects& out) {
+    if (is_done_) {
+        return;
+    }
+    begin(now, out);
+    std::visit([this](const auto& alternative) { take(alternative); }, input);
+    settle();
+}
+
+void Supervisor::begin(Instant now, Effects& out) {
     DDP_CHECK(now >= now_);
     now_ = now;
     out_ = &out;
@@ -85,9 +51,7 @@ void Supervisor::State::begin(Instant now, Effects& out) {
     }
 }
 
-void Supervisor::State::take(const Tick& /*input*/) {}
-
-void Supervisor::State::settle() {
+void Supervisor::settle() {
     if (!is_done_) {
         judge_held_back(false);
     }
@@ -123,7 +87,7 @@ void Supervisor::State::settle() {
     }
 }
 
-std::optional<Instant> Supervisor::State::next_deadline() const {
+std::optional<Instant> Supervisor::next_deadline() const {
     if (is_done_) {
         return std::nullopt;
     }
@@ -142,11 +106,11 @@ std::optional<Instant> Supervisor::State::next_deadline() const {
     return result;
 }
 
-std::optional<ExitReason> Supervisor::State::exit_reason() const {
+std::optional<ExitReason> Supervisor::exit_reason() const {
     return ending_.has_value() ? std::optional(ending_->reason) : std::nullopt;
 }
 
-std::optional<Generation> Supervisor::State::held_generation() const {
+std::optional<Generation> Supervisor::held_generation() const {
     if (!holds_workers()) {
         return std::nullopt;
     }

@@ -6,21 +6,21 @@
 
 #include <fmt/format.h>
 
-#include "agent/supervise/supervisor_state.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "base/check.hpp"
 #include "base/signal_name.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {
 
-int Supervisor::State::signal_exit_code() const {
+int Supervisor::signal_exit_code() const {
     DDP_CHECK(is_leaving());
     return leaving_->is_by_notice ? int{kExitDrained} : kExitSignalBase + leaving_->signal;
 }
 
 // -------------------------------------------------------------------------------------- signals
 
-void Supervisor::State::take(const Signalled& input) {
+void Supervisor::take(const Signalled& input) {
     if (is_leaving()) {
         const bool is_second_interrupt =
             input.signal == SIGINT &&
@@ -40,7 +40,7 @@ void Supervisor::State::take(const Signalled& input) {
 // -------------------------------------------------------------------------------------- notices
 
 /// The drain follows when it is due; one that is under way has no longer than this leaves.
-void Supervisor::State::take(const LeaveNotice& input) {
+void Supervisor::take(const LeaveNotice& input) {
     deadlines_.add(now_, input);
     const WorkersStop* stop =
         group_.has_value() ? std::get_if<WorkersStop>(&group_->phase) : nullptr;
@@ -52,7 +52,7 @@ void Supervisor::State::take(const LeaveNotice& input) {
 }
 
 /// None: nothing asks for it, or this node leaves already.
-std::optional<Instant> Supervisor::State::leave_at() const {
+std::optional<Instant> Supervisor::leave_at() const {
     if (is_leaving() || ending_.has_value()) {
         return std::nullopt;
     }
@@ -61,7 +61,7 @@ std::optional<Instant> Supervisor::State::leave_at() const {
     return deadlines_.due_at(stop != nullptr && stop->manner == StopManner::Drain);
 }
 
-void Supervisor::State::leave_if_due() {
+void Supervisor::leave_if_due() {
     const std::optional<Instant> due = leave_at();
     if (due.has_value() && now_ >= *due) {
         leaving_ = Leaving{.since = now_, .is_by_notice = true};
@@ -71,7 +71,7 @@ void Supervisor::State::leave_if_due() {
 
 // -------------------------------------------------------------------------------------- leaving
 
-LeaveCause Supervisor::State::leave_cause() const {
+LeaveCause Supervisor::leave_cause() const {
     if (!is_leaving() || !ending_.has_value() || leaving_->signal == SIGINT) {
         return LeaveCause::None;
     }
@@ -88,22 +88,22 @@ LeaveCause Supervisor::State::leave_cause() const {
     return deadlines_.is_planned() ? LeaveCause::TimeLimit : LeaveCause::Notice;
 }
 
-std::optional<Milliseconds> Supervisor::State::saving() const {
+std::optional<Milliseconds> Supervisor::saving() const {
     const std::optional<Duration> known = deadlines_.saving();
     return known.has_value() ? std::optional(std::chrono::duration_cast<Milliseconds>(*known))
                              : std::nullopt;
 }
 
-std::string Supervisor::State::why_leaving() const {
+std::string Supervisor::why_leaving() const {
     return leaves_by_notice() ? deadlines_.why(now_) : signal_name(leaving_->signal);
 }
 
-std::string Supervisor::State::why_left() const {
+std::string Supervisor::why_left() const {
     return why_leaving() + ": this node has left the job";
 }
 
 /// As `leaving_` says.
-void Supervisor::State::begin_to_leave(bool is_said) {
+void Supervisor::begin_to_leave(bool is_said) {
     if (ending_.has_value()) {
         return;
     }
@@ -130,7 +130,7 @@ void Supervisor::State::begin_to_leave(bool is_said) {
 }
 
 /// With what this node's workers have left, where somebody has told when it goes.
-void Supervisor::State::tell_leave() {
+void Supervisor::tell_leave() {
     const Milliseconds usual = options_.identity.settings.shutdown_timeout;
     const auto left = std::chrono::duration_cast<Milliseconds>(deadlines_.within(now_, usual));
     const bool is_sooner = left < usual;
@@ -139,13 +139,13 @@ void Supervisor::State::tell_leave() {
 }
 
 /// Somebody at its terminal wanted that: no failure, and nothing to restart.
-bool Supervisor::State::is_ended_by_user(const WorkerExited& input) const {
+bool Supervisor::is_ended_by_user(const WorkerExited& input) const {
     const auto index = static_cast<std::size_t>(input.local_rank.value());
     return input.typed_signal != 0 && !is_leaving() && group_->is_in<WorkersRun>() &&
            std::holds_alternative<Alive>(group_->fates[index]);
 }
 
-void Supervisor::State::take(const WorkersSignalled& input) {
+void Supervisor::take(const WorkersSignalled& input) {
     if (holds_workers() && !group_->is_in<WorkersKilling>()) {
         emit(ForwardSignal{group_->generation(), input.signal});
     } else {
@@ -153,7 +153,7 @@ void Supervisor::State::take(const WorkersSignalled& input) {
     }
 }
 
-void Supervisor::State::abort_now() {
+void Supervisor::abort_now() {
     if (holds_workers() && !group_->is_in<WorkersKilling>()) {
         say("SIGINT again: killing the workers");
         kill_workers();
@@ -170,14 +170,14 @@ void Supervisor::State::abort_now() {
     }
 }
 
-void Supervisor::State::end_by_signal() {
+void Supervisor::end_by_signal() {
     end_with({.reason = ExitReason::Signal,
               .exit_code = signal_exit_code(),
               .verdict = {},
               .why = why_left()});
 }
 
-void Supervisor::State::leave_alone() {
+void Supervisor::leave_alone() {
     DDP_CHECK(is_leaving() && !is_link_up());
     if (!holds_workers()) {
         end_by_signal();
@@ -194,7 +194,7 @@ void Supervisor::State::leave_alone() {
 
 // ------------------------------------------------------------------- what the rendezvous decides
 
-void Supervisor::State::hear(const rdzv::Released& /*message*/) {
+void Supervisor::hear(const rdzv::Released& /*message*/) {
     const int code = is_leaving() ? signal_exit_code() : int{kExitDrained};
     end_after_stop({.reason = ExitReason::Released,
                     .exit_code = code,
@@ -202,15 +202,14 @@ void Supervisor::State::hear(const rdzv::Released& /*message*/) {
                     .why = is_leaving() ? why_left() : "this node was told to leave"});
 }
 
-void Supervisor::State::hear(const rdzv::Refused& message) {
+void Supervisor::hear(const rdzv::Refused& message) {
     end_saying(message.text, {.reason = ExitReason::Refused,
                               .exit_code = message.exit_code,
                               .verdict = {},
                               .says_goodbye = false});
 }
 
-void Supervisor::State::end_for_old_rendezvous(const std::string& flags,
-                                               const std::string& others) {
+void Supervisor::end_for_old_rendezvous(const std::string& flags, const std::string& others) {
     end_saying(
         fmt::format("the rendezvous is an older ddprun's, which would overlook {}; update it, or "
                     "start with {} on every node",
@@ -218,7 +217,7 @@ void Supervisor::State::end_for_old_rendezvous(const std::string& flags,
         {.reason = ExitReason::Refused, .exit_code = kExitUsage, .verdict = {}});
 }
 
-void Supervisor::State::hear(const rdzv::Verdict& message) {
+void Supervisor::hear(const rdzv::Verdict& message) {
     const bool is_own_signal = message.kind == rdzv::VerdictKind::Stopped && is_leaving();
     Ending ending{.reason = ExitReason::Verdict,
                   .exit_code = is_own_signal ? signal_exit_code() : message.exit_code,
@@ -235,7 +234,7 @@ void Supervisor::State::hear(const rdzv::Verdict& message) {
 
 // --------------------------------------------------------------------------------------- the end
 
-void Supervisor::State::lose_rendezvous() {
+void Supervisor::lose_rendezvous() {
     const LinkIsDown* down = std::get_if<LinkIsDown>(&link_);
     const std::string why = down != nullptr ? down->why : "it does not answer";
     const std::string reason = why.empty() ? "" : fmt::format(" ({})", why);
@@ -247,18 +246,18 @@ void Supervisor::State::lose_rendezvous() {
         {.reason = ExitReason::RendezvousLost, .exit_code = kExitRendezvousLost, .verdict = {}});
 }
 
-void Supervisor::State::fail_internally(const std::string& what) {
+void Supervisor::fail_internally(const std::string& what) {
     end_saying(fmt::format("{}: this is a bug, please report it", what),
                {.reason = ExitReason::Bug, .exit_code = kExitInternal, .verdict = {}});
 }
 
-void Supervisor::State::end_saying(const std::string& why, Ending ending) {
+void Supervisor::end_saying(const std::string& why, Ending ending) {
     say(why);
     ending.why = why;
     end_after_stop(std::move(ending));
 }
 
-void Supervisor::State::end_after_stop(Ending ending) {
+void Supervisor::end_after_stop(Ending ending) {
     DDP_CHECK(!ending_.has_value());
     if (holds_workers()) {
         judge_held_back(true);
@@ -267,7 +266,7 @@ void Supervisor::State::end_after_stop(Ending ending) {
     end_with(std::move(ending));
 }
 
-void Supervisor::State::end_with(Ending ending) {
+void Supervisor::end_with(Ending ending) {
     ending_ = std::move(ending);
     if (holds_prepare()) {
         stop_prepare();
@@ -276,7 +275,7 @@ void Supervisor::State::end_with(Ending ending) {
     }
 }
 
-void Supervisor::State::finish() {
+void Supervisor::finish() {
     DDP_CHECK(ending_.has_value() && !is_done_);
     if (ending_->verdict.has_value()) {
         rdzv::Verdict verdict = *ending_->verdict;

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/supervise/supervisor_state.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "base/signal_name.hpp"
 
 namespace ddprun::agent {
@@ -17,15 +17,15 @@ std::int64_t whole_seconds(Duration time) {
 
 }  // namespace
 
-void Supervisor::State::say(std::string text) {
+void Supervisor::say(std::string text) {
     emit(Say{std::move(text)});
 }
 
-void Supervisor::State::trace(std::string text) {
+void Supervisor::trace(std::string text) {
     emit(Trace{std::move(text)});
 }
 
-std::string Supervisor::State::explain_down(const LinkIsDown& down) const {
+std::string Supervisor::explain_down(const LinkIsDown& down) const {
     if (!run_token_.empty()) {
         return fmt::format("cut off from the rendezvous: {}; {}, trying again", down.why,
                            holds_workers() ? "workers go on" : "no workers here");
@@ -36,7 +36,7 @@ std::string Supervisor::State::explain_down(const LinkIsDown& down) const {
 }
 
 /// Of a wait with a limit, how much of it is over.
-void Supervisor::State::say_wait(Wait wait, const std::string& text) {
+void Supervisor::say_wait(Wait wait, const std::string& text) {
     Instant since = rendezvous_wait_.since;
     Milliseconds limit =
         wait == Wait::RendezvousSays ? rendezvous_wait_.limit : Milliseconds::zero();
@@ -55,7 +55,7 @@ void Supervisor::State::say_wait(Wait wait, const std::string& text) {
                           whole_seconds(limit)));
 }
 
-void Supervisor::State::say_connected() {
+void Supervisor::say_connected() {
     if (said_unheard_since_.has_value()) {
         const Duration took = now_ - *std::exchange(said_unheard_since_, std::nullopt);
         say(fmt::format("{} the rendezvous{} after {} s",
@@ -64,7 +64,7 @@ void Supervisor::State::say_connected() {
     }
 }
 
-Wait Supervisor::State::waits_for() const {
+Wait Supervisor::waits_for() const {
     if (is_done_) {
         return Wait::Nothing;
     }
@@ -114,7 +114,7 @@ Wait Supervisor::State::waits_for() const {
     return group_->has_all_exited() ? Wait::OtherNodesEnd : Wait::Nothing;
 }
 
-std::string Supervisor::State::explain(Wait wait) const {
+std::string Supervisor::explain(Wait wait) const {
     switch (wait) {
         case Wait::Nothing:
             return "";

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/supervise/supervisor_state.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/signal_name.hpp"
@@ -31,18 +31,18 @@ StopManner manner_after(StopManner current, bool is_drain_wanted) {
 
 }  // namespace
 
-bool Supervisor::State::holds_workers() const {
+bool Supervisor::holds_workers() const {
     return group_.has_value() && !group_->is_in<WorkersGone>();
 }
 
-Generation Supervisor::State::newest_known() const {
+Generation Supervisor::newest_known() const {
     if (group_.has_value() && group_token_ == run_token_) {
         return std::max(group_->generation(), fenced_);
     }
     return fenced_;
 }
 
-std::string Supervisor::State::flaw_of(const rdzv::Start& row) const {
+std::string Supervisor::flaw_of(const rdzv::Start& row) const {
     if (holds_workers()) {
         return fmt::format("generation {} is not proven to be gone", group_->generation().value());
     }
@@ -63,7 +63,7 @@ std::string Supervisor::State::flaw_of(const rdzv::Start& row) const {
     return {};
 }
 
-void Supervisor::State::hear(const rdzv::Start& message) {
+void Supervisor::hear(const rdzv::Start& message) {
     highest_heard_ = std::max(highest_heard_, message.generation);
     if (message.generation <= newest_known()) {
         trace(fmt::format("start of generation {} ignored: {} is known", message.generation.value(),
@@ -79,7 +79,7 @@ void Supervisor::State::hear(const rdzv::Start& message) {
     begin_generation(message);
 }
 
-void Supervisor::State::begin_generation(const rdzv::Start& row) {
+void Supervisor::begin_generation(const rdzv::Start& row) {
     DDP_CHECK(!holds_workers(), row.generation.value());
     group_.emplace(row, options_.identity.slots);
     owed_ = Generation();
@@ -115,7 +115,7 @@ void Supervisor::State::begin_generation(const rdzv::Start& row) {
 }
 
 /// Once, unless another generation has changed it.
-void Supervisor::State::say_who_is_debugged(const rdzv::Start& row) {
+void Supervisor::say_who_is_debugged(const rdzv::Start& row) {
     if (!options_.debugging || !options_.debugging->is_asked) {
         return;
     }
@@ -148,7 +148,7 @@ void Supervisor::State::say_who_is_debugged(const rdzv::Start& row) {
 
 // --------------------------------------------------------------------------------------- deaths
 
-void Supervisor::State::take(const WorkerExited& input) {
+void Supervisor::take(const WorkerExited& input) {
     if (!holds_workers() || input.generation != group_->generation()) {
         return;
     }
@@ -179,7 +179,7 @@ void Supervisor::State::take(const WorkerExited& input) {
 }
 
 /// Its failure is told at once; that it is gone, when it is.
-void Supervisor::State::take(const WorkerDying& input) {
+void Supervisor::take(const WorkerDying& input) {
     if (!holds_workers() || input.generation != group_->generation()) {
         return;
     }
@@ -195,12 +195,12 @@ void Supervisor::State::take(const WorkerDying& input) {
 }
 
 /// The report does not wait for a slow disk: it is sent first, and completed later.
-void Supervisor::State::collect_last_words(LocalRank local_rank) {
+void Supervisor::collect_last_words(LocalRank local_rank) {
     group_->await_words(local_rank);
     emit(CollectLastWords{.generation = group_->generation(), .local_rank = local_rank});
 }
 
-void Supervisor::State::take(const LastWords& input) {
+void Supervisor::take(const LastWords& input) {
     if (!group_.has_value() || input.generation != group_->generation()) {
         return;
     }
@@ -219,7 +219,7 @@ void Supervisor::State::take(const LastWords& input) {
     report_stopped();
 }
 
-void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
+void Supervisor::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
     WorkerFate& fate = group_->fates[static_cast<std::size_t>(local_rank.value())];
     if (Failing* failing = std::get_if<Failing>(&fate)) {
         Failed failed = failed_of(std::move(*failing));
@@ -254,8 +254,7 @@ void Supervisor::State::end_worker(LocalRank local_rank, rdzv::Evidence evidence
     }
 }
 
-void Supervisor::State::report_failure(LocalRank local_rank, const rdzv::Evidence& evidence,
-                                       Instant at) {
+void Supervisor::report_failure(LocalRank local_rank, const rdzv::Evidence& evidence, Instant at) {
     rdzv::WorkerFailed report{
         .generation = group_->generation(), .local_rank = local_rank, .evidence = evidence};
     report.evidence.age = std::chrono::duration_cast<Milliseconds>(now_ - at);
@@ -263,7 +262,7 @@ void Supervisor::State::report_failure(LocalRank local_rank, const rdzv::Evidenc
 }
 
 /// One that was reported before; the rendezvous counts it once.
-void Supervisor::State::report_again(LocalRank local_rank) {
+void Supervisor::report_again(LocalRank local_rank) {
     const WorkerFate& fate = group_->fates.at(static_cast<std::size_t>(local_rank.value()));
     if (const Failed* failed = std::get_if<Failed>(&fate)) {
         report_failure(local_rank, failed->evidence, failed->at);
@@ -272,7 +271,7 @@ void Supervisor::State::report_again(LocalRank local_rank) {
     }
 }
 
-void Supervisor::State::judge_held_back(bool is_all) {
+void Supervisor::judge_held_back(bool is_all) {
     if (!group_.has_value()) {
         return;
     }
@@ -287,7 +286,7 @@ void Supervisor::State::judge_held_back(bool is_all) {
     }
 }
 
-void Supervisor::State::forgive_held_back() {
+void Supervisor::forgive_held_back() {
     if (!group_.has_value()) {
         return;
     }
@@ -298,7 +297,7 @@ void Supervisor::State::forgive_held_back() {
     }
 }
 
-void Supervisor::State::take(const KeeperLost& /*input*/) {
+void Supervisor::take(const KeeperLost& /*input*/) {
     if (holds_prepare()) {
         if (prepare_ != PrepareState::Killing) {
             prepare_end_ = {.fault = "died with ddprun-keeper",
@@ -341,7 +340,7 @@ void Supervisor::State::take(const KeeperLost& /*input*/) {
 
 // ----------------------------------------------------------------------------------------- stop
 
-void Supervisor::State::hear(const rdzv::Stop& message) {
+void Supervisor::hear(const rdzv::Stop& message) {
     highest_heard_ = std::max(highest_heard_, message.generation);
     const bool is_held = holds_workers();
     if (is_held && group_->generation() == message.generation) {
@@ -387,7 +386,7 @@ void Supervisor::State::hear(const rdzv::Stop& message) {
     report_stopped();
 }
 
-void Supervisor::State::stop_workers(const StopOrder& order) {
+void Supervisor::stop_workers(const StopOrder& order) {
     DDP_CHECK(holds_workers());
     quiet_.end();
     if (group_->is_in<WorkersKilling>()) {
@@ -431,7 +430,7 @@ void Supervisor::State::stop_workers(const StopOrder& order) {
     }
 }
 
-void Supervisor::State::kill_workers() {
+void Supervisor::kill_workers() {
     DDP_CHECK(holds_workers());
     quiet_.end();
     if (!group_->is_in<WorkersKilling>()) {
@@ -444,7 +443,7 @@ void Supervisor::State::kill_workers() {
     }
 }
 
-void Supervisor::State::take(const Emptied& input) {
+void Supervisor::take(const Emptied& input) {
     if (input.generation == kPrepareGeneration && prepare_ == PrepareState::Killing) {
         prepare_is_gone();
         return;
@@ -473,7 +472,7 @@ void Supervisor::State::take(const Emptied& input) {
     }
 }
 
-void Supervisor::State::report_stopped() {
+void Supervisor::report_stopped() {
     const bool is_failure_told = !group_.has_value() || !group_->awaits_words();
     if (owed_ != Generation() && !holds_workers() && is_failure_told &&
         store_ == StoreState::Listening && preparation_ == Preparation::None && is_accepted()) {
@@ -483,7 +482,7 @@ void Supervisor::State::report_stopped() {
 }
 
 /// In every phase: a keeper that has died leaves nobody behind that could be asked again.
-void Supervisor::State::take(const NotEmptied& input) {
+void Supervisor::take(const NotEmptied& input) {
     say(fmt::format("{} could not be killed; this node is of no use until it is gone", input.what));
     if (holds_workers()) {
         quiet_.end();

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/supervise/supervisor_state.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
@@ -14,26 +14,26 @@
 
 namespace ddprun::agent {
 
-bool Supervisor::State::is_link_up() const {
+bool Supervisor::is_link_up() const {
     return !std::holds_alternative<LinkIsDown>(link_);
 }
 
 /// Over this link; the answer may not have come.
-bool Supervisor::State::has_joined() const {
+bool Supervisor::has_joined() const {
     return std::holds_alternative<JoinIsSent>(link_) || is_accepted();
 }
 
-bool Supervisor::State::is_accepted() const {
+bool Supervisor::is_accepted() const {
     return std::holds_alternative<LinkIsAccepted>(link_);
 }
 
-void Supervisor::State::tell(rdzv::AgentMessage message) {
+void Supervisor::tell(rdzv::AgentMessage message) {
     if (is_accepted()) {
         emit(SendToRendezvous{std::move(message)});
     }
 }
 
-void Supervisor::State::take(const LinkUp& input) {
+void Supervisor::take(const LinkUp& input) {
     link_ = LinkIsUp{};
     local_address_ = input.local_address;
     rendezvous_ = {input.rendezvous.host, input.rendezvous.port};
@@ -49,7 +49,7 @@ void Supervisor::State::take(const LinkUp& input) {
 }
 
 /// The workers that run keep theirs; the next ones may get another.
-void Supervisor::State::choose_interface(const LinkUp& input) {
+void Supervisor::choose_interface(const LinkUp& input) {
     if (!options_.interface || !options_.interface->follows_link) {
         return;
     }
@@ -67,7 +67,7 @@ void Supervisor::State::choose_interface(const LinkUp& input) {
     }
 }
 
-void Supervisor::State::take(const LinkDown& input) {
+void Supervisor::take(const LinkDown& input) {
     if (!unheard_since_.has_value()) {
         unheard_since_ = now_;
     }
@@ -93,7 +93,7 @@ void Supervisor::State::take(const LinkDown& input) {
     }
 }
 
-void Supervisor::State::take(const FromRendezvous& input) {
+void Supervisor::take(const FromRendezvous& input) {
     if (is_telling_unfit() && std::holds_alternative<rdzv::Refused>(input.message)) {
         DDP_PROBE(unfit_was_heard);
         finish();
@@ -107,7 +107,7 @@ void Supervisor::State::take(const FromRendezvous& input) {
 
 /// No process of an earlier generation is left; the next one needs free GPUs, a fit node and a
 /// socket.
-void Supervisor::State::prepare_next() {
+void Supervisor::prepare_next() {
     if (options_.awaits_gpu_memory) {
         preparation_ = Preparation::GpuMemory;
         emit(AwaitGpuMemory{});
@@ -116,7 +116,7 @@ void Supervisor::State::prepare_next() {
     }
 }
 
-void Supervisor::State::take(const GpuMemoryAwaited& /*input*/) {
+void Supervisor::take(const GpuMemoryAwaited& /*input*/) {
     DDP_CHECK(preparation_ == Preparation::GpuMemory);
     preparation_ = Preparation::None;
     if (!ending_.has_value()) {
@@ -124,7 +124,7 @@ void Supervisor::State::take(const GpuMemoryAwaited& /*input*/) {
     }
 }
 
-void Supervisor::State::check_fitness() {
+void Supervisor::check_fitness() {
     if (options_.has_preflight_command) {
         preparation_ = Preparation::Preflight;
         emit(RunPreflight{});
@@ -133,7 +133,7 @@ void Supervisor::State::check_fitness() {
     }
 }
 
-void Supervisor::State::take(const PreflightDone& input) {
+void Supervisor::take(const PreflightDone& input) {
     DDP_CHECK(preparation_ == Preparation::Preflight);
     preparation_ = Preparation::None;
     if (ending_.has_value()) {
@@ -150,7 +150,7 @@ void Supervisor::State::take(const PreflightDone& input) {
 }
 
 /// Where the join was not sent, a Goodbye would be nobody's.
-void Supervisor::State::end_unfit(const std::string& why) {
+void Supervisor::end_unfit(const std::string& why) {
     Ending ending{.reason = ExitReason::Unusable,
                   .exit_code = kExitUnfit,
                   .verdict = {},
@@ -165,7 +165,7 @@ void Supervisor::State::end_unfit(const std::string& why) {
     tell_unfit();
 }
 
-void Supervisor::State::tell_unfit() {
+void Supervisor::tell_unfit() {
     if (!is_telling_unfit() || !is_link_up()) {
         return;
     }
@@ -178,7 +178,7 @@ void Supervisor::State::tell_unfit() {
                                       .why = ending_->unfit}});
 }
 
-void Supervisor::State::make_ready() {
+void Supervisor::make_ready() {
     if (store_ == StoreState::None) {
         open_store();
     } else {
@@ -186,7 +186,7 @@ void Supervisor::State::make_ready() {
     }
 }
 
-void Supervisor::State::open_store() {
+void Supervisor::open_store() {
     store_ = StoreState::Opening;
     const std::string& host = options_.store_host.empty() ? local_address_ : options_.store_host;
     if (options_.is_store_at_rendezvous) {
@@ -196,7 +196,7 @@ void Supervisor::State::open_store() {
     emit(OpenStore{host});
 }
 
-void Supervisor::State::take(const StoreOpened& input) {
+void Supervisor::take(const StoreOpened& input) {
     DDP_CHECK(store_ == StoreState::Opening, input.address.port);
     store_ = StoreState::Listening;
     store_address_ = input.address;
@@ -205,7 +205,7 @@ void Supervisor::State::take(const StoreOpened& input) {
     }
 }
 
-void Supervisor::State::say_ready() {
+void Supervisor::say_ready() {
     if (std::holds_alternative<LinkIsUp>(link_)) {
         join_if_possible();
     } else {
@@ -213,7 +213,7 @@ void Supervisor::State::say_ready() {
     }
 }
 
-void Supervisor::State::take(const StoreFailed& input) {
+void Supervisor::take(const StoreFailed& input) {
     if (ending_.has_value()) {
         return;
     }
@@ -221,7 +221,7 @@ void Supervisor::State::take(const StoreFailed& input) {
                {.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
 }
 
-void Supervisor::State::join_if_possible() {
+void Supervisor::join_if_possible() {
     // A node with workers joins without a fresh socket: the next one comes with its Stopped.
     if (!std::holds_alternative<LinkIsUp>(link_) ||
         ((store_ != StoreState::Listening || preparation_ != Preparation::None) &&
@@ -256,7 +256,7 @@ void Supervisor::State::join_if_possible() {
     emit(SendToRendezvous{std::move(join)});
 }
 
-void Supervisor::State::hear(const rdzv::Accepted& message) {
+void Supervisor::hear(const rdzv::Accepted& message) {
     const JoinIsSent* sent = std::get_if<JoinIsSent>(&link_);
     if (sent == nullptr) {
         trace("an answer to no join is ignored");
@@ -301,7 +301,7 @@ void Supervisor::State::hear(const rdzv::Accepted& message) {
     }
 }
 
-void Supervisor::State::say_again() {
+void Supervisor::say_again() {
     if (group_.has_value() && group_token_ == run_token_) {
         for (std::size_t i = 0; i < group_->fates.size(); ++i) {
             const LocalRank local_rank(static_cast<int>(i));
@@ -328,34 +328,16 @@ void Supervisor::State::say_again() {
     report_stopped();
 }
 
-void Supervisor::State::hear(const rdzv::Waiting& message) {
+void Supervisor::hear(const rdzv::Waiting& message) {
     rendezvous_wait_ = {
         .text = message.text, .since = now_ - message.waited, .limit = message.limit};
 }
 
-void Supervisor::State::hear(const rdzv::Notice& message) {
+void Supervisor::hear(const rdzv::Notice& message) {
     say(message.text);
 }
 
-void Supervisor::State::hear(const rdzv::Watch& /*message*/) {
-    // ProgressTeller answers it: it changes nothing.
-}
-
-void Supervisor::State::hear(const rdzv::ReadWorkers& /*message*/) {
-    // WorkersReaders answer it, and the next: they change nothing.
-}
-
-void Supervisor::State::hear(const rdzv::ReadOn& /*message*/) {}
-
-void Supervisor::State::hear(const rdzv::Happened& /*message*/) {
-    // Notifier passes it on: it changes nothing.
-}
-
-void Supervisor::State::hear(const rdzv::Redirect& /*message*/) {
-    // The link follows it by itself.
-}
-
-void Supervisor::State::hear(const rdzv::Acknowledge& message) {
+void Supervisor::hear(const rdzv::Acknowledge& message) {
     lease_.acknowledged(message.sequence);
     LinkIsAccepted* accepted = std::get_if<LinkIsAccepted>(&link_);
     if (accepted != nullptr && accepted->heard_at.has_value()) {
@@ -363,7 +345,7 @@ void Supervisor::State::hear(const rdzv::Acknowledge& message) {
     }
 }
 
-std::optional<Instant> Supervisor::State::silence_end() const {
+std::optional<Instant> Supervisor::silence_end() const {
     const LinkIsAccepted* accepted = std::get_if<LinkIsAccepted>(&link_);
     if (accepted == nullptr || !accepted->heard_at.has_value()) {
         return std::nullopt;
@@ -373,7 +355,7 @@ std::optional<Instant> Supervisor::State::silence_end() const {
 
 // A daemon that was stopped, or whose machine is cut off, keeps its connections; another one may
 // decide by now.
-void Supervisor::State::judge_silence() {
+void Supervisor::judge_silence() {
     const std::optional<Instant> end = silence_end();
     if (!end.has_value() || now_ < *end) {
         return;
@@ -384,7 +366,7 @@ void Supervisor::State::judge_silence() {
                               options_.limits.link_silence_max.count())});
 }
 
-void Supervisor::State::send_due_beat() {
+void Supervisor::send_due_beat() {
     LinkIsAccepted* accepted = std::get_if<LinkIsAccepted>(&link_);
     if (accepted == nullptr || !accepted->beat_at.has_value() || now_ < *accepted->beat_at) {
         return;
@@ -397,12 +379,12 @@ void Supervisor::State::send_due_beat() {
 
 // ---------------------------------------------------------------------------------- publishing
 
-void Supervisor::State::supersede_group() {
+void Supervisor::supersede_group() {
     group_->is_superseded = true;
     update_publishing();
 }
 
-Instant Supervisor::State::publish_until() const {
+Instant Supervisor::publish_until() const {
     if (DDP_BUG(IsolationMissing)) {
         return Instant::max();
     }
@@ -410,7 +392,7 @@ Instant Supervisor::State::publish_until() const {
     return is_replaced ? Instant::min() : lease_.held_until();
 }
 
-void Supervisor::State::update_publishing() {
+void Supervisor::update_publishing() {
     if (!holds_workers()) {
         return;
     }
@@ -421,12 +403,12 @@ void Supervisor::State::update_publishing() {
     }
 }
 
-Milliseconds Supervisor::State::lost_timeout() const {
+Milliseconds Supervisor::lost_timeout() const {
     return is_daemon_lasting_ ? options_.lasting_rendezvous_lost_timeout
                               : options_.rendezvous_lost_timeout;
 }
 
-std::optional<Instant> Supervisor::State::give_up_at() const {
+std::optional<Instant> Supervisor::give_up_at() const {
     if (is_accepted() || ending_.has_value() || !first_step_.has_value()) {
         return std::nullopt;
     }

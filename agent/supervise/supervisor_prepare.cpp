@@ -5,18 +5,18 @@
 
 #include <fmt/format.h>
 
-#include "agent/supervise/supervisor_state.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "agent/supervise/worker_group.hpp"
 #include "base/probe.hpp"
 
 namespace ddprun::agent {
 
-bool Supervisor::State::holds_prepare() const {
+bool Supervisor::holds_prepare() const {
     return prepare_ == PrepareState::Runs || prepare_ == PrepareState::Stops ||
            prepare_ == PrepareState::Killing;
 }
 
-void Supervisor::State::hear(const rdzv::Prepare& /*message*/) {
+void Supervisor::hear(const rdzv::Prepare& /*message*/) {
     if (prepare_ == PrepareState::Done) {
         // The answer was lost with a connection.
         tell_prepared();
@@ -27,7 +27,7 @@ void Supervisor::State::hear(const rdzv::Prepare& /*message*/) {
     }
 }
 
-void Supervisor::State::take(const PrepareEnded& input) {
+void Supervisor::take(const PrepareEnded& input) {
     if (prepare_ != PrepareState::Runs && prepare_ != PrepareState::Stops) {
         return;
     }
@@ -36,7 +36,7 @@ void Supervisor::State::take(const PrepareEnded& input) {
 }
 
 /// This node goes: the command may tidy up, for as long as a failed job's workers.
-void Supervisor::State::stop_prepare() {
+void Supervisor::stop_prepare() {
     if (prepare_ == PrepareState::Runs) {
         prepare_ = PrepareState::Stops;
         prepare_kill_at_ = now_ + options_.identity.settings.failure_grace;
@@ -44,23 +44,23 @@ void Supervisor::State::stop_prepare() {
     }
 }
 
-void Supervisor::State::kill_prepare() {
+void Supervisor::kill_prepare() {
     prepare_ = PrepareState::Killing;
     emit(EmptyGeneration{kPrepareGeneration});
 }
 
-void Supervisor::State::judge_prepare() {
+void Supervisor::judge_prepare() {
     if (prepare_ == PrepareState::Stops && now_ >= prepare_kill_at_) {
         kill_prepare();
     }
 }
 
-std::optional<Instant> Supervisor::State::prepare_deadline() const {
+std::optional<Instant> Supervisor::prepare_deadline() const {
     return prepare_ == PrepareState::Stops ? std::optional(prepare_kill_at_) : std::nullopt;
 }
 
 /// No process of it is left.
-void Supervisor::State::prepare_is_gone() {
+void Supervisor::prepare_is_gone() {
     prepare_ = PrepareState::Done;
     if (ending_.has_value()) {
         finish();
@@ -82,7 +82,7 @@ void Supervisor::State::prepare_is_gone() {
     tell_prepared();
 }
 
-void Supervisor::State::tell_prepared() {
+void Supervisor::tell_prepared() {
     tell(rdzv::Stopped{.generation = Generation(), .store = store_address_});
 }
 

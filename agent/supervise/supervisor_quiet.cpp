@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/supervise/supervisor_state.hpp"
+#include "agent/supervise/supervisor.hpp"
 #include "base/check.hpp"
 
 namespace ddprun::agent {
@@ -15,7 +15,7 @@ std::int64_t seconds_of(Duration time) {
 
 }  // namespace
 
-void Supervisor::State::look_if_due() {
+void Supervisor::look_if_due() {
     if (quiet_.take_due_look(now_)) {
         DDP_CHECK(holds_workers());
         emit(LookAtWorkers{group_->generation()});
@@ -23,13 +23,13 @@ void Supervisor::State::look_if_due() {
 }
 
 /// Workers that run here; none of another generation, or of one that is being stopped.
-int Supervisor::State::count_watched(Generation generation) const {
+int Supervisor::count_watched(Generation generation) const {
     const bool is_watched =
         holds_workers() && generation == group_->generation() && group_->is_in<WorkersRun>();
     return is_watched ? static_cast<int>(group_->running().size()) : 0;
 }
 
-void Supervisor::State::take(const Looked& input) {
+void Supervisor::take(const Looked& input) {
     const int running = count_watched(input.generation);
     if (running == 0) {
         return;
@@ -44,14 +44,14 @@ void Supervisor::State::take(const Looked& input) {
     }
 }
 
-void Supervisor::State::take(const GpusLooked& input) {
+void Supervisor::take(const GpusLooked& input) {
     if (count_watched(input.generation) > 0 && quiet_.take_gpus(now_, input.are_used)) {
         tell_quiet();
         say_quiet();
     }
 }
 
-void Supervisor::State::say_quiet() {
+void Supervisor::say_quiet() {
     // On a single node the order to stop is next, and says more.
     if (quiet_.is_quiet() && group_->row().group_world_size > 1) {
         say(
@@ -62,14 +62,14 @@ void Supervisor::State::say_quiet() {
     }
 }
 
-void Supervisor::State::tell_quiet() {
+void Supervisor::tell_quiet() {
     const Duration since = quiet_.is_quiet() ? quiet_.quiet_for(now_) : Duration::zero();
     tell(rdzv::Quiet{.generation = group_->generation(),
                      .quiet_for = std::chrono::duration_cast<Milliseconds>(since)});
 }
 
 /// The workers have failed already: what they do from now on proves nothing.
-void Supervisor::State::begin_to_save_stacks(const rdzv::Stop& message) {
+void Supervisor::begin_to_save_stacks(const rdzv::Stop& message) {
     if (group_->is_in<WorkersHang>()) {
         return;
     }
@@ -103,7 +103,7 @@ void Supervisor::State::begin_to_save_stacks(const rdzv::Stop& message) {
                     .workers = running});
 }
 
-void Supervisor::State::take(const StacksSaved& input) {
+void Supervisor::take(const StacksSaved& input) {
     if (!holds_workers() || input.generation != group_->generation()) {
         return;
     }
@@ -112,7 +112,7 @@ void Supervisor::State::take(const StacksSaved& input) {
     }
 }
 
-void Supervisor::State::end_failing_workers() {
+void Supervisor::end_failing_workers() {
     for (WorkerFate& fate : group_->fates) {
         if (Failing* failing = std::get_if<Failing>(&fate)) {
             fate = failed_of(std::move(*failing));

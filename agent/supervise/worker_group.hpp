@@ -6,7 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "agent/supervise/supervisor.hpp"
+#include "agent/contract/effects.hpp"
+#include "agent/contract/supervisor_options.hpp"
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
