@@ -17,20 +17,18 @@ namespace {
 using rdzv::Event;
 using rdzv::EventKind;
 
-constexpr std::array kMomentKinds = {EventKind::Main, EventKind::GroupReady, EventKind::Resumed,
-                                     EventKind::FirstStep};
+constexpr std::array kMomentKinds = {std::pair{EventKind::Main, &WorkerMoments::main},
+                                     std::pair{EventKind::GroupReady, &WorkerMoments::group_ready},
+                                     std::pair{EventKind::Resumed, &WorkerMoments::resumed},
+                                     std::pair{EventKind::FirstStep, &WorkerMoments::first_step}};
 
-std::optional<Instant> moment_of(const WorkerMoments& worker, EventKind kind) {
-    switch (kind) {
-        case EventKind::Main:
-            return worker.main;
-        case EventKind::GroupReady:
-            return worker.group_ready;
-        case EventKind::Resumed:
-            return worker.resumed;
-        default:
-            return worker.first_step;
-    }
+/// A function that appends an event of `now`, which has no rank and no step.
+auto teller(Instant now, Chronicle::Events& out) {
+    return [now, &out](EventKind kind, std::vector<rdzv::EventField> fields = {},
+                       Generation generation = {}) {
+        out.push_back(
+            {.kind = kind, .at = now, .generation = generation, .fields = std::move(fields)});
+    };
 }
 
 }  // namespace
@@ -56,41 +54,31 @@ void Chronicle::begin(Instant now, Events& out) const {
 
 void Chronicle::observe(Instant now, const Input& input, const std::vector<Effect>& effects,
                         Events& out) {
-    std::visit(
-        Overloaded{
-            [&](const LinkUp& in) {
-                out.push_back({.kind = EventKind::LinkUp,
-                               .at = now,
-                               .fields = {{"address", in.local_address}}});
-            },
-            [&](const LinkDown& in) {
-                out.push_back(
-                    {.kind = EventKind::LinkDown, .at = now, .fields = {{"text", in.why}}});
-            },
-            [&](const FromRendezvous& in) { hear(now, in.message, out); },
-            [&](const GpuMemoryAwaited&) {
-                out.push_back({.kind = EventKind::GpuMemory, .at = now});
-            },
-            [&](const PreflightDone& in) {
-                out.push_back({.kind = EventKind::Preflight,
-                               .at = now,
-                               .fields = {{"fit", in.why.empty()}, {"text", in.why}}});
-            },
-            [&](const PrepareEnded& in) {
-                out.push_back(
-                    {.kind = EventKind::Prepared,
-                     .at = now,
-                     .fields = {{"exit_code", std::int64_t{in.exit_code}}, {"text", in.fault}}});
-            },
-            [&](const Signalled& in) {
-                out.push_back({.kind = EventKind::Leave,
-                               .at = now,
-                               .fields = {{"signal", std::int64_t{in.signal}},
-                                          {"signal_name", std::string(signal_name(in.signal))}}});
-            },
-            [](const auto&) {},
-        },
-        input);
+    const auto tell = teller(now, out);
+    std::visit(Overloaded{
+                   [&](const LinkUp& in) {
+                       tell(EventKind::LinkUp, {{"address", in.local_address}});
+                   },
+                   [&](const LinkDown& in) {
+                       tell(EventKind::LinkDown, {{"text", in.why}});
+                   },
+                   [&](const FromRendezvous& in) { hear(now, in.message, out); },
+                   [&](const GpuMemoryAwaited&) { tell(EventKind::GpuMemory); },
+                   [&](const PreflightDone& in) {
+                       tell(EventKind::Preflight, {{"fit", in.why.empty()}, {"text", in.why}});
+                   },
+                   [&](const PrepareEnded& in) {
+                       tell(EventKind::Prepared,
+                            {{"exit_code", std::int64_t{in.exit_code}}, {"text", in.fault}});
+                   },
+                   [&](const Signalled& in) {
+                       tell(EventKind::Leave,
+                            {{"signal", std::int64_t{in.signal}},
+                             {"signal_name", std::string(signal_name(in.signal))}});
+                   },
+                   [](const auto&) {},
+               },
+               input);
     for (const Effect& effect : effects) {
         carry_out(now, effect, out);
     }
@@ -105,50 +93,42 @@ void Chronicle::observe(Instant now, const Input& input, const std::vector<Effec
 }
 
 void Chronicle::hear(Instant now, const rdzv::RendezvousMessage& message, Events& out) {
-    std::visit(
-        Overloaded{
-            [&](const rdzv::Waiting& waiting) {
-                if (std::exchange(waiting_, waiting.text) != waiting.text) {
-                    out.push_back({.kind = EventKind::Waiting,
-                                   .at = now,
-                                   .fields = {{"text", waiting.text}}});
-                }
-            },
-            [&](const rdzv::Notice& notice) {
-                out.push_back(
-                    {.kind = EventKind::Notice, .at = now, .fields = {{"text", notice.text}}});
-            },
-            [&](const rdzv::Start& row) { row_ = row; },
-            [&](const rdzv::Stop& stop) {
-                const bool is_ours = started_ && started_->generation == stop.generation;
-                if (is_ours && !std::exchange(started_->is_stop_told, true)) {
-                    out.push_back({.kind = EventKind::Stop,
-                                   .at = now,
-                                   .generation = stop.generation,
-                                   .fields = rdzv::fields_of(stop)});
-                }
-            },
-            [&](const rdzv::Released&) { out.push_back({.kind = EventKind::Released, .at = now}); },
-            [&](const rdzv::Refused& refused) {
-                out.push_back({.kind = EventKind::Refused,
-                               .at = now,
-                               .fields = {{"text", refused.text},
-                                          {"exit_code", std::int64_t{refused.exit_code}}}});
-            },
-            [&](const rdzv::Verdict& verdict) {
-                out.push_back(
-                    {.kind = EventKind::Verdict, .at = now, .fields = rdzv::fields_of(verdict)});
-            },
-            [](const auto&) {},
-        },
-        message);
+    const auto tell = teller(now, out);
+    std::visit(Overloaded{
+                   [&](const rdzv::Waiting& waiting) {
+                       if (std::exchange(waiting_, waiting.text) != waiting.text) {
+                           tell(EventKind::Waiting, {{"text", waiting.text}});
+                       }
+                   },
+                   [&](const rdzv::Notice& notice) {
+                       tell(EventKind::Notice, {{"text", notice.text}});
+                   },
+                   [&](const rdzv::Start& row) { row_ = row; },
+                   [&](const rdzv::Stop& stop) {
+                       const bool is_ours = started_ && started_->generation == stop.generation;
+                       if (is_ours && !std::exchange(started_->is_stop_told, true)) {
+                           tell(EventKind::Stop, rdzv::fields_of(stop), stop.generation);
+                       }
+                   },
+                   [&](const rdzv::Released&) { tell(EventKind::Released); },
+                   [&](const rdzv::Refused& refused) {
+                       tell(EventKind::Refused, {{"text", refused.text},
+                                                 {"exit_code", std::int64_t{refused.exit_code}}});
+                   },
+                   [&](const rdzv::Verdict& verdict) {
+                       tell(EventKind::Verdict, rdzv::fields_of(verdict));
+                   },
+                   [](const auto&) {},
+               },
+               message);
 }
 
 void Chronicle::carry_out(Instant now, const Effect& effect, Events& out) {
+    const auto tell = teller(now, out);
     std::visit(
         Overloaded{
             [&](const SendToRendezvous& e) { send(now, e.message, out); },
-            [&](const RunPrepare&) { out.push_back({.kind = EventKind::Prepare, .at = now}); },
+            [&](const RunPrepare&) { tell(EventKind::Prepare); },
             [&](const StartWorkers& e) {
                 started_ = Started{.generation = e.generation,
                                    .base_rank = e.base_rank.value(),
@@ -158,28 +138,21 @@ void Chronicle::carry_out(Instant now, const Effect& effect, Events& out) {
                                    .finished = {},
                                    .at = now};
                 waiting_.clear();
-                out.push_back({.kind = EventKind::Formed,
-                               .at = now,
-                               .generation = e.generation,
-                               .fields = {{"nodes", std::int64_t{row_->group_world_size}},
-                                          {"workers", std::int64_t{e.world_size}},
-                                          {"group_rank", std::int64_t{row_->group_rank}},
-                                          {"base_rank", std::int64_t{e.base_rank.value()}},
-                                          {"restarts", std::int64_t{row_->restart_count}},
-                                          {"text", row_->why}}});
+                tell(EventKind::Formed,
+                     {{"nodes", std::int64_t{row_->group_world_size}},
+                      {"workers", std::int64_t{e.world_size}},
+                      {"group_rank", std::int64_t{row_->group_rank}},
+                      {"base_rank", std::int64_t{e.base_rank.value()}},
+                      {"restarts", std::int64_t{row_->restart_count}},
+                      {"text", row_->why}},
+                     e.generation);
             },
             [&](const AskWorkersToLeave& e) {
-                out.push_back({.kind = EventKind::Stopping,
-                               .at = now,
-                               .generation = e.generation,
-                               .fields = {{"asked", true}}});
+                tell(EventKind::Stopping, {{"asked", true}}, e.generation);
             },
             [&](const SignalWorkers& e) {
                 if (e.generation != kPrepareGeneration && !e.spares_asked) {
-                    out.push_back({.kind = EventKind::Stopping,
-                                   .at = now,
-                                   .generation = e.generation,
-                                   .fields = {{"signal", std::int64_t{e.signal}}}});
+                    tell(EventKind::Stopping, {{"signal", std::int64_t{e.signal}}}, e.generation);
                 }
             },
             [&](const EmptyGeneration& e) {
@@ -191,9 +164,7 @@ void Chronicle::carry_out(Instant now, const Effect& effect, Events& out) {
                 }
             },
             [&](const Exit& e) {
-                out.push_back({.kind = EventKind::Exit,
-                               .at = now,
-                               .fields = {{"exit_code", std::int64_t{e.code}}}});
+                tell(EventKind::Exit, {{"exit_code", std::int64_t{e.code}}});
             },
             [](const auto&) {},
         },
@@ -201,13 +172,11 @@ void Chronicle::carry_out(Instant now, const Effect& effect, Events& out) {
 }
 
 void Chronicle::send(Instant now, const rdzv::AgentMessage& message, Events& out) {
+    const auto tell = teller(now, out);
     std::visit(
         Overloaded{
-            [&](const rdzv::Join&) { out.push_back({.kind = EventKind::Joined, .at = now}); },
-            [&](const rdzv::Stopped& stopped) {
-                out.push_back(
-                    {.kind = EventKind::Ready, .at = now, .generation = stopped.generation});
-            },
+            [&](const rdzv::Join&) { tell(EventKind::Joined); },
+            [&](const rdzv::Stopped& stopped) { tell(EventKind::Ready, {}, stopped.generation); },
             [&](const rdzv::WorkerFinished& finished) {
                 // Said again after each reconnect.
                 const bool is_new =
@@ -221,10 +190,8 @@ void Chronicle::send(Instant now, const rdzv::AgentMessage& message, Events& out
             },
             [&](const rdzv::WorkerFailed& failed) { tell_failure(now, failed, out); },
             [&](const rdzv::Quiet& quiet) {
-                out.push_back({.kind = EventKind::Quiet,
-                               .at = now,
-                               .generation = quiet.generation,
-                               .fields = {{"quiet_ms", std::int64_t{quiet.quiet_for.count()}}}});
+                tell(EventKind::Quiet, {{"quiet_ms", std::int64_t{quiet.quiet_for.count()}}},
+                     quiet.generation);
             },
             [](const auto&) {},
         },
@@ -316,7 +283,7 @@ void Chronicle::estimate(Generation generation, const Estimates& estimates, Even
     for (std::size_t i = 0; i < kMoments; ++i) {
         const bool is_of_this = moments.at(i) && *moments.at(i) >= started_->at;
         if (is_of_this && !std::exchange(started_->is_told.at(i), true)) {
-            out.push_back({.kind = kMomentKinds.at(i),
+            out.push_back({.kind = kMomentKinds.at(i).first,
                            .at = *moments.at(i),
                            .generation = generation,
                            .is_estimated = true});
@@ -340,8 +307,9 @@ void Chronicle::look_at(Generation generation, const std::vector<WorkerMoments>&
         std::optional<Instant> last;
         std::size_t slowest = 0;
         std::size_t count = 0;
+        const auto [kind, moment] = kMomentKinds[i];
         for (std::size_t local_rank = 0; local_rank < workers.size(); ++local_rank) {
-            const std::optional<Instant> at = moment_of(workers[local_rank], kMomentKinds[i]);
+            const std::optional<Instant> at = workers[local_rank].*moment;
             count += at ? 1 : 0;
             if (at && (!last || *at > *last)) {
                 last = at;
@@ -350,8 +318,8 @@ void Chronicle::look_at(Generation generation, const std::vector<WorkerMoments>&
         }
         if (count == workers.size() && !std::exchange(started_->is_told[i], true)) {
             const int rank = started_->base_rank + static_cast<int>(slowest);
-            const bool is_step = kMomentKinds[i] == EventKind::FirstStep;
-            out.push_back({.kind = kMomentKinds[i],
+            const bool is_step = kind == EventKind::FirstStep;
+            out.push_back({.kind = kind,
                            .at = *last,
                            .generation = generation,
                            .rank = Rank(rank),
