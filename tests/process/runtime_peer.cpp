@@ -22,7 +22,7 @@
 #include <torch/torch.h>
 
 #include "tests/support/rank.hpp"
-#include "worker_runtime/comm/gpu_agreement.hpp"
+#include "worker_runtime/comm/backends.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {

@@ -18,7 +18,7 @@ namespace {
 
 [[gnu::constructor(101)]] void wait_before_main() {
     static const char place_in_program = 0;
-    ddprun::worker::wait_for_place(&place_in_program, [] {});
+    ddprun::worker::wait_for_place(&place_in_program);
 }
 
 /// What the program itself initialises has its place, too.

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "base/os/network_interfaces.hpp"
 #include "tests/support/catch.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
 
@@ -10,11 +11,12 @@ using namespace ddprun::worker;
 
 namespace {
 
-const std::vector<LocalInterface> kInterfaces = {
-    {"lo", "127.0.0.1"},     {"lo", "::1"},
-    {"eth0", "10.0.0.4"},    {"eth0", "fe80::3e7c:3fff%eth0"},
-    {"eth01", "10.0.0.40"},  {"ib0:data", "192.168.7.1"},
-    {"eth1", "2001:db8::7"},
+const std::vector<NetworkInterface> kInterfaces = {
+    {.name = "lo", .is_up = true, .addresses = {"127.0.0.1", "::1"}},
+    {.name = "eth0", .is_up = true, .addresses = {"10.0.0.4", "fe80::3e7c:3fff%eth0"}},
+    {.name = "eth01", .is_up = true, .addresses = {"10.0.0.40"}},
+    {.name = "eth1", .is_up = true, .addresses = {"2001:db8::7"}},
+    {.name = "eth2", .is_up = false, .addresses = {"10.0.0.6"}},
 };
 
 }  // namespace
@@ -75,12 +77,11 @@ TEST_CASE("NCCL uses the one interface that has the node's address") {
     CHECK(nccl_interface("127.0.0.1", kInterfaces) == "=lo");
     CHECK(nccl_interface("2001:0DB8:0::7", kInterfaces) == "=eth1");
     CHECK(nccl_interface("fe80::3e7c:3fff", kInterfaces) == "=eth0");
-    // NCCL would take ":data" for a port.
-    CHECK(nccl_interface("192.168.7.1", kInterfaces) == "=ib0");
 }
 
 TEST_CASE("NCCL is left to choose where no interface has the node's address") {
     CHECK(nccl_interface("10.0.0.5", kInterfaces) == std::nullopt);
+    CHECK(nccl_interface("10.0.0.6", kInterfaces) == std::nullopt);
     CHECK(nccl_interface("", kInterfaces) == std::nullopt);
     CHECK(nccl_interface("gpu-07", kInterfaces) == std::nullopt);
     CHECK(nccl_interface("10.0.0.4", {}) == std::nullopt);
@@ -99,5 +100,5 @@ TEST_CASE("of what NCCL could not do, the reason is told, in one line") {
 }
 
 TEST_CASE("this machine's interfaces are seen") {
-    CHECK(nccl_interface("127.0.0.1", local_interfaces()) == "=lo");
+    CHECK(nccl_interface("127.0.0.1", network_interfaces()) == "=lo");
 }

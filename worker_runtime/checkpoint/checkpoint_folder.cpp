@@ -58,27 +58,6 @@ private:
     bool is_to_remove_ = false;
 };
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-    return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-Result<ManifestFile> write_file(int folder_fd, const std::string& folder, const std::string& name,
-                                const std::vector<std::span<const std::byte>>& pieces) {
-    Result<FileWriter> writer = FileWriter::create(folder_fd, name, path_of(folder, name));
-    if (!writer) {
-        return writer.error();
-    }
-    for (const std::span<const std::byte> piece : pieces) {
-        if (std::optional<Error> problem = writer->append(piece)) {
-            return *problem;
-        }
-    }
-    if (std::optional<Error> problem = writer->finish()) {
-        return *problem;
-    }
-    return ManifestFile{.name = name, .size = writer->size(), .xxh3_128 = writer->checksum()};
-}
-
 // Everything of a checkpoint, on disk in `folder`.
 std::optional<Error> write_checkpoint(const std::string& folder, const CheckpointInfo& info,
                                       const SafetensorsPlan& plan) {
@@ -86,11 +65,12 @@ std::optional<Error> write_checkpoint(const std::string& folder, const Checkpoin
     if (!folder_fd) {
         return folder_fd.error();
     }
-    std::vector<std::span<const std::byte>> pieces{bytes_of(plan.header)};
+    std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(plan.header))};
     for (const TensorView* const tensor : plan.tensors) {
         pieces.push_back(tensor->bytes);
     }
-    const Result<ManifestFile> model = write_file(folder_fd->get(), folder, kModelFile, pieces);
+    const Result<ManifestFile> model =
+        write_file(folder_fd->get(), kModelFile, path_of(folder, kModelFile), pieces);
     if (!model) {
         return model.error();
     }
@@ -98,17 +78,13 @@ std::optional<Error> write_checkpoint(const std::string& folder, const Checkpoin
     if (!text) {
         return text.error();
     }
-    const Result<ManifestFile> manifest =
-        write_file(folder_fd->get(), folder, std::string(kManifestName), {bytes_of(*text)});
+    const std::string name(kManifestName);
+    const Result<ManifestFile> manifest = write_file(folder_fd->get(), name, path_of(folder, name),
+                                                     {std::as_bytes(std::span(*text))});
     if (!manifest) {
         return manifest.error();
     }
     return sync_folder(folder_fd->get(), folder);
-}
-
-Error not_published(const std::string& dir, std::int64_t step, const Error& why) {
-    return Error{why.code, fmt::format("checkpoint of step {} was not written to {}: {}", step, dir,
-                                       why.what)};
 }
 
 // Under another name first, so that nobody reads half of it.
@@ -211,8 +187,7 @@ std::optional<Error> read_shard(int folder_fd, const std::string& folder,
             fmt::format("its checksum is {}, the manifest says {}", checksum, listed.xxh3_128));
     }
     storage.push_back(*std::move(bytes));
-    Result<std::vector<TensorView>> tensors =
-        parse_safetensors(std::as_const(storage.back()).bytes());
+    Result<std::vector<TensorView>> tensors = parse_safetensors(storage.back().bytes());
     if (!tensors) {
         return bad(tensors.error().what);
     }
@@ -272,15 +247,19 @@ Result<void> check_checkpoint_folder(const std::string& dir) {
     if (!folder_fd) {
         return failed(folder_fd.error());
     }
+    const std::string name(kManifestName);
     const Result<ManifestFile> written =
-        write_file(folder_fd->get(), attempt.path(), std::string(kManifestName), {});
+        write_file(folder_fd->get(), name, path_of(attempt.path(), name), {});
     return written ? Result<void>() : Result<void>(failed(written.error()));
 }
 
 Result<std::string> publish_checkpoint(const std::string& dir, const CheckpointInfo& info,
                                        const std::vector<TensorView>& tensors,
                                        const PublishOptions& options) {
-    const auto failed = [&](const Error& why) { return not_published(dir, info.step, why); };
+    const auto failed = [&](const Error& why) {
+        return Error{why.code, fmt::format("checkpoint of step {} was not written to {}: {}",
+                                           info.step, dir, why.what)};
+    };
     if (options.keep < 1) {
         return failed(
             Error{ErrorCode::InvalidArgument,

@@ -1,12 +1,13 @@
 #include "worker_runtime/checkpoint/file_io.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,40 +16,17 @@ namespace ddprun::worker {
 
 namespace {
 
+/// What is written or read at once: large for the disk, small enough that the processor's cache
+/// still has it for the checksum.
+constexpr std::size_t kChunkBytes = 1UL << 20;
 constexpr std::size_t kPiecesMax = 64;
 
-}  // namespace
-
-Result<FileWriter> FileWriter::create(int folder_fd, const std::string& name, std::string path) {
-    UniqueFd fd(::openat(folder_fd, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!fd.is_open()) {
-        return system_error(errno, path + " cannot be created");
-    }
-    return FileWriter(std::move(fd), std::move(path));
-}
-
-std::optional<Error> FileWriter::append(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-        const std::size_t size = std::min(bytes.size(), kChunkBytes - pending_bytes_);
-        // writev() only reads what iovec has no way to call constant.
-        pending_.push_back(iovec{const_cast<std::byte*>(bytes.data()), size});
-        pending_bytes_ += size;
-        hasher_.add(bytes.first(size));
-        bytes = bytes.subspan(size);
-        if (pending_bytes_ == kChunkBytes || pending_.size() == kPiecesMax) {
-            if (std::optional<Error> problem = flush()) {
-                return problem;
-            }
-        }
-    }
-    return std::nullopt;
-}
-
-std::optional<Error> FileWriter::flush() {
-    std::size_t first = 0;
-    while (first < pending_.size()) {
-        const ssize_t written =
-            ::writev(fd_.get(), &pending_[first], static_cast<int>(pending_.size() - first));
+/// Writes all of `pieces` and forgets them; `size` grows by what is written.
+std::optional<Error> write_all(int fd, const std::string& path, std::vector<iovec>& pieces,
+                               std::uint64_t& size) {
+    std::span<iovec> rest(pieces);
+    while (!rest.empty()) {
+        const ssize_t written = ::writev(fd, rest.data(), static_cast<int>(rest.size()));
         if (written < 0 && errno == EINTR) {
             continue;
         }
@@ -57,36 +35,64 @@ std::optional<Error> FileWriter::flush() {
             return system_error(written < 0 ? errno : ENOSPC,
                                 fmt::format("{} cannot be written beyond {} bytes (free space "
                                             "there or name another folder)",
-                                            path_, size_));
+                                            path, size));
         }
-        size_ += static_cast<std::uint64_t>(written);
+        size += static_cast<std::uint64_t>(written);
         auto left = static_cast<std::size_t>(written);
-        while (first < pending_.size() && left >= pending_[first].iov_len) {
-            left -= pending_[first].iov_len;
-            ++first;
+        while (!rest.empty() && left >= rest.front().iov_len) {
+            left -= rest.front().iov_len;
+            rest = rest.subspan(1);
         }
         if (left > 0) {
-            pending_[first].iov_base = static_cast<std::byte*>(pending_[first].iov_base) + left;
-            pending_[first].iov_len -= left;
+            rest.front().iov_base = static_cast<std::byte*>(rest.front().iov_base) + left;
+            rest.front().iov_len -= left;
         }
     }
-    pending_.clear();
-    pending_bytes_ = 0;
+    pieces.clear();
     return std::nullopt;
 }
 
-std::optional<Error> FileWriter::finish() {
-    if (std::optional<Error> problem = flush()) {
-        return problem;
+}  // namespace
+
+Result<ManifestFile> write_file(int folder_fd, const std::string& name, const std::string& path,
+                                const std::vector<std::span<const std::byte>>& pieces) {
+    UniqueFd fd(::openat(folder_fd, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd.is_open()) {
+        return system_error(errno, path + " cannot be created");
     }
-    if (::fsync(fd_.get()) != 0) {
-        return system_error(errno, path_ + " cannot be synced to disk");
+    ManifestFile file{.name = name};
+    Xxh3Hasher hasher;
+    std::vector<iovec> chunk;  // at most kPiecesMax, at most kChunkBytes together
+    std::size_t room = kChunkBytes;
+    for (std::span<const std::byte> rest : pieces) {
+        while (!rest.empty()) {
+            const std::span<const std::byte> part = rest.first(std::min(rest.size(), room));
+            // writev() only reads what iovec has no way to call constant.
+            chunk.push_back(iovec{const_cast<std::byte*>(part.data()), part.size()});
+            hasher.add(part);
+            rest = rest.subspan(part.size());
+            room -= part.size();
+            if (room > 0 && chunk.size() < kPiecesMax) {
+                continue;
+            }
+            if (const auto problem = write_all(fd.get(), path, chunk, file.size)) {
+                return *problem;
+            }
+            room = kChunkBytes;
+        }
+    }
+    if (const auto problem = write_all(fd.get(), path, chunk, file.size)) {
+        return *problem;
+    }
+    if (::fsync(fd.get()) != 0) {
+        return system_error(errno, path + " cannot be synced to disk");
     }
     // Network file systems report a full disk at the end.
-    if (::close(fd_.release()) != 0 && errno != EINTR) {
-        return system_error(errno, path_ + " cannot be closed");
+    if (::close(fd.release()) != 0 && errno != EINTR) {
+        return system_error(errno, path + " cannot be closed");
     }
-    return std::nullopt;
+    file.xxh3_128 = hasher.hex();
+    return file;
 }
 
 Result<FileBytes> FileBytes::allocate(std::uint64_t size) {
@@ -99,15 +105,8 @@ Result<FileBytes> FileBytes::allocate(std::uint64_t size) {
     if (pages == MAP_FAILED) {
         return system_error(errno, fmt::format("no memory for {} bytes", size));
     }
-    bytes.data_ = static_cast<std::byte*>(pages);
-    bytes.size_ = size;
+    bytes.pages_ = {static_cast<std::byte*>(pages), Unmap{size}};
     return bytes;
-}
-
-FileBytes::~FileBytes() {
-    if (data_ != nullptr) {
-        ::munmap(data_, size_);
-    }
 }
 
 Result<OpenFile> open_file(int folder_fd, const std::string& name, std::string path) {

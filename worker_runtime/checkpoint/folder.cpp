@@ -1,20 +1,18 @@
 #include "worker_runtime/checkpoint/folder.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
-#include <memory>
 #include <system_error>
 
 #include <fmt/format.h>
 
 #include "base/rng.hpp"
+#include "base/whole_number.hpp"
 
 namespace ddprun::worker {
 
@@ -59,14 +57,8 @@ std::optional<std::int64_t> step_of_folder_name(std::string_view name) {
     if (!name.starts_with(kStepPrefix)) {
         return std::nullopt;
     }
-    const std::string_view digits = name.substr(kStepPrefix.size());
-    std::int64_t step = 0;
-    const char* const end = digits.data() + digits.size();
-    const auto [stop, problem] = std::from_chars(digits.data(), end, step);
-    if (problem != std::errc() || stop != end || step < 0 || step_folder_name(step) != name) {
-        return std::nullopt;
-    }
-    return step;
+    const auto step = whole_number<std::int64_t>(name.substr(kStepPrefix.size()));
+    return step && *step >= 0 && step_folder_name(*step) == name ? step : std::nullopt;
 }
 
 std::string aside_name(std::int64_t step, std::string_view ending) {
@@ -112,31 +104,20 @@ Result<UniqueFd> open_or_create_folder(const std::string& dir) {
 }
 
 Result<std::vector<std::string>> list_names(const std::string& dir) {
-    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(dir.c_str()), ::closedir);
-    if (stream == nullptr) {
-        return system_error(errno, fmt::format("folder {} cannot be listed", dir));
-    }
     std::vector<std::string> names;
-    while (true) {
-        errno = 0;
-        const dirent* const entry = ::readdir(stream.get());
-        if (entry == nullptr) {
-            break;
-        }
-        const std::string_view name = static_cast<const char*>(entry->d_name);
-        if (name == "." || name == "..") {
-            continue;
-        }
+    std::error_code problem;
+    std::filesystem::directory_iterator entry(dir, problem);
+    for (; entry != std::filesystem::directory_iterator(); entry.increment(problem)) {
         if (names.size() == kFolderEntriesMax) {
             return Error{ErrorCode::LimitExceeded,
                          fmt::format("folder {} has more than {} entries; give checkpoints a "
                                      "folder of their own",
                                      dir, kFolderEntriesMax)};
         }
-        names.emplace_back(name);
+        names.push_back(entry->path().filename());
     }
-    if (errno != 0) {
-        return system_error(errno, fmt::format("folder {} cannot be listed", dir));
+    if (problem) {
+        return system_error(problem.value(), fmt::format("folder {} cannot be listed", dir));
     }
     return names;
 }

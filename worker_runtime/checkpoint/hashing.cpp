@@ -29,8 +29,6 @@ Xxh3Hasher::Xxh3Hasher() : state_(std::make_unique<State>()) {
 }
 
 Xxh3Hasher::~Xxh3Hasher() = default;
-Xxh3Hasher::Xxh3Hasher(Xxh3Hasher&&) noexcept = default;
-Xxh3Hasher& Xxh3Hasher::operator=(Xxh3Hasher&&) noexcept = default;
 
 void Xxh3Hasher::add(std::span<const std::byte> bytes) {
     if (!bytes.empty()) {

@@ -18,8 +18,6 @@ class Xxh3Hasher {
 public:
     Xxh3Hasher();
     ~Xxh3Hasher();
-    Xxh3Hasher(Xxh3Hasher&&) noexcept;
-    Xxh3Hasher& operator=(Xxh3Hasher&&) noexcept;
 
     void add(std::span<const std::byte> bytes);
     [[nodiscard]] std::string hex() const;

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstring>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -44,6 +48,14 @@ constexpr std::array<Dtype, 18> kDtypes{{
     {"U16", 2},
 }};
 
+/// Bytes of one element; nothing for a type that is unknown here.
+std::optional<std::size_t> dtype_bytes(std::string_view dtype) {
+    const auto* const found =
+        std::find_if(kDtypes.begin(), kDtypes.end(),
+                     [&](const Dtype& candidate) { return candidate.name == dtype; });
+    return found == kDtypes.end() ? std::nullopt : std::optional(found->bytes);
+}
+
 Error bad_file(std::string what) {
     return Error{ErrorCode::BadMessage, std::move(what)};
 }
@@ -70,13 +82,8 @@ std::optional<Error> check_tensor(const TensorView& tensor) {
     return std::nullopt;
 }
 
-std::string little_endian(std::uint64_t value) {
-    std::string bytes;
-    for (unsigned shift = 0; shift < 64; shift += 8) {
-        bytes += static_cast<char>((value >> shift) & 0xff);
-    }
-    return bytes;
-}
+static_assert(std::endian::native == std::endian::little,
+              "the header's size and the tensors are written as they lie in memory");
 
 Result<std::string> make_header(const std::vector<const TensorView*>& tensors) {
     std::string json = R"({"__metadata__":{"format":"pt"})";
@@ -96,7 +103,8 @@ Result<std::string> make_header(const std::vector<const TensorView*>& tensors) {
                                  "fewer or shorter names",
                                  tensors.size(), json.size(), kSafetensorsHeaderBytesMax)};
     }
-    return little_endian(json.size()) + json;
+    const std::uint64_t size = json.size();
+    return std::string(reinterpret_cast<const char*>(&size), sizeof size) + json;
 }
 
 // The place of one tensor, checked against the end of the one before and against the file.
@@ -127,13 +135,6 @@ std::optional<Error> check_place(const SafetensorsEntry& entry, std::uint64_t be
 }
 
 }  // namespace
-
-std::optional<std::size_t> dtype_bytes(std::string_view dtype) {
-    const auto* const found =
-        std::find_if(kDtypes.begin(), kDtypes.end(),
-                     [&](const Dtype& candidate) { return candidate.name == dtype; });
-    return found == kDtypes.end() ? std::nullopt : std::optional(found->bytes);
-}
 
 Result<std::uint64_t> tensor_bytes(const std::string& dtype,
                                    const std::vector<std::int64_t>& shape) {
@@ -171,7 +172,6 @@ Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors)
                          fmt::format("tensor {} is given twice", in_quotes(tensor.name))};
         }
         plan.tensors.push_back(&tensor);
-        plan.file_bytes += tensor.bytes.size();
     }
     std::sort(plan.tensors.begin(), plan.tensors.end(),
               [](const TensorView* left, const TensorView* right) {
@@ -185,7 +185,6 @@ Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors)
         return header.error();
     }
     plan.header = *std::move(header);
-    plan.file_bytes += plan.header.size();
     return plan;
 }
 
@@ -195,9 +194,7 @@ Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> fil
         return bad_file(fmt::format("{} bytes are too few for safetensors", file.size()));
     }
     std::uint64_t header_bytes = 0;
-    for (std::size_t i = kSizeBytes; i-- > 0;) {
-        header_bytes = header_bytes << 8 | std::to_integer<std::uint64_t>(file[i]);
-    }
+    std::memcpy(&header_bytes, file.data(), kSizeBytes);
     if (header_bytes > kSafetensorsHeaderBytesMax) {
         return bad_file(fmt::format("the header claims {} bytes, allowed are {}", header_bytes,
                                     kSafetensorsHeaderBytesMax));

@@ -2,10 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.hpp"
@@ -21,16 +19,12 @@ constexpr std::size_t kSafetensorsHeaderBytesMax = 100'000'000;
 /// Dimensions of one tensor; LibTorch's own bound.
 constexpr std::size_t kSafetensorsDimensionsMax = 64;
 
-/// Bytes of one element of a type ("F32": 4); nothing for a type that is unknown here.
-[[nodiscard]] std::optional<std::size_t> dtype_bytes(std::string_view dtype);
-
 /// A file to be: `header` (with the size in front and the padding), then the bytes of `tensors` in
 /// this order. Wide types come first, so that every tensor is aligned to its type. The same tensors
 /// give the same file. Points to the tensors it was made from.
 struct SafetensorsPlan {
     std::string header;
     std::vector<const TensorView*> tensors;
-    std::uint64_t file_bytes = 0;
 };
 
 /// Refuses what no reader would take: an unknown type, a name that occurs twice, is no UTF-8 or is

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -10,6 +10,8 @@
 
 #include "base/result.hpp"
 #include "worker_runtime/comm/peer_watch.hpp"
+#include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/env/gpu_place.hpp"
 
 /// The engines behind a ProcessGroup. They throw what c10d throws.
 namespace ddprun::worker {
@@ -34,16 +36,27 @@ struct Gloo {
 [[nodiscard]] Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                              const BackendPlace& place);
 
-/// The GPU of the worker with this local rank: the only one it sees (each worker has its own
-/// CUDA_VISIBLE_DEVICES), else that of the same number. None where this program was built without
-/// NCCL, or no GPU is seen; throws when there are fewer than workers.
-[[nodiscard]] std::optional<int> gpu_of(int local_rank);
+struct Gpu {
+    int number = -1;   ///< none below 0
+    std::string uuid;  ///< empty: none
+};
 
-/// Makes this GPU the current device. Its UUID.
-[[nodiscard]] std::string take_gpu(int gpu);
+/// Makes the GPU of the worker with this local rank the current device: the only one it sees (each
+/// worker has its own CUDA_VISIBLE_DEVICES), else that of the same number. None where this program
+/// was built without NCCL, or no GPU is seen; throws when there are fewer than workers. An Error
+/// unless this program and its LibTorch were compiled for the same NCCL.
+[[nodiscard]] Result<Gpu> take_gpu(int local_rank);
 
-/// An Error unless this program and its LibTorch were compiled for the same NCCL.
-[[nodiscard]] Result<void> check_nccl();
+/// `backend`, an engine for tensors on CPUs, with one difference: what it has begun fails once
+/// `loss` is told of a lost rank, whoever waits for it, also below c10d; all but c10d's
+/// reduce_scatter. Later calls throw that.
+[[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_guarded(
+    c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Loss> loss);
+
+/// Tells all ranks what this one has; are_gpus_shared() of all. The same answer on every rank: an
+/// Error of it ends the group in order, so that nobody takes it for a death.
+[[nodiscard]] Result<bool> agree_on_gpus(ProcessGroup group, const RankGpu& mine,
+                                         bool is_sharing_allowed);
 
 /// For the current device, and not connected yet: eagerConnectSingleDevice() does that. Points NCCL
 /// at the interface that has `place.local_address`, unless the environment says

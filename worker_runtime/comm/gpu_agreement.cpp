@@ -1,5 +1,3 @@
-#include "worker_runtime/comm/gpu_agreement.hpp"
-
 #include <algorithm>
 #include <cstddef>
 #include <stdexcept>

@@ -1,10 +1,11 @@
-#include "worker_runtime/comm/guarded_backend.hpp"
-
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "worker_runtime/comm/backends.hpp"
 
 namespace ddprun::worker {
 

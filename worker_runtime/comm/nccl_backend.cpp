@@ -10,41 +10,39 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "base/os/network_interfaces.hpp"
 #include "worker_runtime/comm/backends.hpp"
-#include "worker_runtime/env/gpu_place.hpp"
 
 namespace ddprun::worker {
 
-std::optional<int> gpu_of(int local_rank) {
+Result<Gpu> take_gpu(int local_rank) {
     const int count = c10::cuda::device_count();
-    if (count <= 1) {
-        return count == 0 ? std::nullopt : std::optional(0);
+    if (count == 0) {
+        return Gpu{};
     }
-    if (local_rank >= count) {
+    if (count > 1 && local_rank >= count) {
         throw std::runtime_error(fmt::format(
             "local rank {} has no GPU: this node shows {}; start at most that many workers on it",
             local_rank, count));
     }
-    return local_rank;
-}
-
-std::string take_gpu(int gpu) {
-    const auto index = static_cast<c10::DeviceIndex>(gpu);
+    if (Result<void> fits =
+            compare_nccl({.major = NCCL_MAJOR, .minor = NCCL_MINOR, .patch = NCCL_PATCH},
+                         unpack_nccl_version(torch::cuda::nccl::version()));
+        !fits) {
+        return fits.error();
+    }
+    const int number = count == 1 ? 0 : local_rank;
+    const auto index = static_cast<c10::DeviceIndex>(number);
     c10::cuda::set_device(index);
     const cudaDeviceProp* const properties = at::cuda::getDeviceProperties(index);
     std::array<std::uint8_t, sizeof(properties->uuid.bytes)> uuid{};
     std::copy_n(properties->uuid.bytes, uuid.size(), uuid.begin());
-    return gpu_uuid_text(uuid);
-}
-
-Result<void> check_nccl() {
-    return compare_nccl({.major = NCCL_MAJOR, .minor = NCCL_MINOR, .patch = NCCL_PATCH},
-                        unpack_nccl_version(torch::cuda::nccl::version()));
+    return Gpu{.number = number, .uuid = gpu_uuid_text(uuid)};
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const BackendPlace& place) {
-    if (const auto interface = nccl_interface(place.local_address, local_interfaces())) {
+    if (const auto interface = nccl_interface(place.local_address, network_interfaces())) {
         constexpr int kOnlyIfUnset = 0;
         (void)setenv("NCCL_SOCKET_IFNAME", interface->c_str(), kOnlyIfUnset);
     }

@@ -4,16 +4,8 @@
 
 namespace ddprun::worker {
 
-std::optional<int> gpu_of(int /*local_rank*/) {
-    return std::nullopt;
-}
-
-std::string take_gpu(int /*gpu*/) {
-    return {};
-}
-
-Result<void> check_nccl() {
-    return {};
+Result<Gpu> take_gpu(int /*local_rank*/) {
+    return Gpu{};
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& /*store*/,

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
@@ -23,6 +22,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/os/signals_blocked.hpp"
+#include "base/whole_number.hpp"
 
 namespace ddprun::worker {
 
@@ -84,10 +84,7 @@ std::vector<int> open_descriptors() {
     }
     std::vector<int> found;
     for (const auto& entry : entries) {
-        const std::string name = entry.path().filename();
-        int fd = -1;
-        std::from_chars(name.data(), name.data() + name.size(), fd);
-        found.push_back(fd);
+        found.push_back(whole_number<int>(entry.path().filename().native()).value_or(-1));
     }
     return found;
 }
@@ -303,22 +300,20 @@ PeerWatch::PeerWatch(const GroupConnections& group, std::shared_ptr<Loss> loss,
     find_connections(group);  // first: it raises the limit of open files
     events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
     wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!events_.is_open() || !wake_.is_open()) {
-        connections_.clear();  // not one more file can be opened: nothing is watched
-        return;
-    }
     const auto add = [this](int fd, std::uint32_t events, std::uint64_t number) {
         epoll_event event{};
         event.events = events;
         event.data.u64 = number;
         return ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
     };
-    bool are_added = add(wake_.get(), EPOLLIN, kWake);
+    bool are_added = events_.is_open() && wake_.is_open() && add(wake_.get(), EPOLLIN, kWake);
     for (std::size_t i = 0; are_added && i < connections_.size(); ++i) {
         are_added = add(connections_[i].fd.get(), EPOLLRDHUP, i);
     }
     if (!are_added) {
-        connections_.clear();  // no memory for it, or fs.epoll.max_user_watches: as above
+        // Not one more file can be opened, there is no memory for it, or the limit is
+        // fs.epoll.max_user_watches: nothing is watched.
+        connections_.clear();
         return;
     }
     const SignalsBlocked blocked;

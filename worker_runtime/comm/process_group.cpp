@@ -25,8 +25,6 @@
 #include "base/os/machine_identity.hpp"
 #include "worker_runtime/comm/backends.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
-#include "worker_runtime/comm/gpu_agreement.hpp"
-#include "worker_runtime/comm/guarded_backend.hpp"
 #include "worker_runtime/comm/peer_watch.hpp"
 
 namespace ddprun {
@@ -100,11 +98,6 @@ void tell_unwatched(const worker::BackendPlace& at, std::size_t watched) {
 /// A store there is for workers of this machine alone.
 bool is_loopback(const std::string& host) {
     return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
-/// "0, 2, 3"
-std::string list_of(const std::vector<int>& ranks) {
-    return fmt::format("{}", fmt::join(ranks, ", "));
 }
 
 }  // namespace
@@ -220,18 +213,12 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
                                         const ProcessGroupOptions& options) {
     const std::string who = fmt::format("rank {} of {}", place.rank.value(), place.world_size);
     try {
-        std::optional<int> gpu;
-        worker::RankGpu mine{.host = host_name(), .uuid = {}};
-        if (backend != Backend::Gloo) {
-            gpu = worker::gpu_of(place.local_rank.value());
+        const Result<worker::Gpu> gpu =
+            backend == Backend::Gloo ? worker::Gpu() : worker::take_gpu(place.local_rank.value());
+        if (!gpu) {
+            return gpu.error();
         }
-        if (gpu.has_value()) {
-            if (Result<void> fits = worker::check_nccl(); !fits) {
-                return fits.error();
-            }
-            mine.uuid = worker::take_gpu(*gpu);
-        }
-        if (backend == Backend::Nccl && !gpu.has_value()) {
+        if (backend == Backend::Nccl && gpu->number < 0) {
             return Error{
                 ErrorCode::InvalidArgument,
                 fmt::format("{} cannot use NCCL: it sees no GPU, or this program was built "
@@ -242,7 +229,7 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
         const worker::BackendPlace at{
             .rank = place.rank.value(),
             .world_size = place.world_size,
-            .gpu = gpu.value_or(-1),
+            .gpu = gpu->number,
             .local_address =
                 place.local_address.empty() && is_here_only ? "127.0.0.1" : place.local_address,
             .join_timeout = options.join_timeout,
@@ -252,8 +239,8 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
                                           fmt::format("ddprun/{}", place.generation.value()));
         ProcessGroup group(state);
         if (backend != Backend::Gloo) {
-            const Result<bool> is_shared =
-                worker::agree_on_gpus(group, mine, options.allow_shared_gpus);
+            const Result<bool> is_shared = worker::agree_on_gpus(
+                group, {.host = host_name(), .uuid = gpu->uuid}, options.allow_shared_gpus);
             if (!is_shared) {
                 return is_shared.error();
             }
@@ -379,9 +366,7 @@ Result<void> ProcessGroup::reducing(
 Result<void> ProcessGroup::all_reduce(torch::Tensor& tensor, Reduction reduction) {
     const auto begin = [&](c10d::ReduceOp op) {
         std::vector<torch::Tensor> tensors{tensor};
-        c10d::AllreduceOptions options;
-        options.reduceOp = std::move(op);
-        return state_->group->allreduce(tensors, options);
+        return state_->group->allreduce(tensors, {.reduceOp = std::move(op)});
     };
     return reducing("all_reduce", tensor, reduction, begin, [&] { return tensor; });
 }
@@ -389,10 +374,7 @@ Result<void> ProcessGroup::all_reduce(torch::Tensor& tensor, Reduction reduction
 Result<void> ProcessGroup::reduce(torch::Tensor& tensor, int root, Reduction reduction) {
     const auto begin = [&](c10d::ReduceOp op) {
         std::vector<torch::Tensor> tensors{tensor};
-        c10d::ReduceOptions options;
-        options.reduceOp = std::move(op);
-        options.rootRank = root;
-        return state_->group->reduce(tensors, options);
+        return state_->group->reduce(tensors, {.reduceOp = std::move(op), .rootRank = root});
     };
     return reducing("reduce", tensor, reduction, begin, [&] { return tensor; });
 }
@@ -400,9 +382,7 @@ Result<void> ProcessGroup::reduce(torch::Tensor& tensor, int root, Reduction red
 Result<void> ProcessGroup::broadcast(torch::Tensor& tensor, int root) {
     return collective("broadcast", [&] {
         std::vector<torch::Tensor> tensors{tensor};
-        c10d::BroadcastOptions options;
-        options.rootRank = root;
-        return state_->group->broadcast(tensors, options);
+        return state_->group->broadcast(tensors, {.rootRank = root});
     });
 }
 
@@ -450,39 +430,35 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
     return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
+/// As group.collective(), with the tensor that `begin` makes for the result.
+template <typename Begin>
+Result<torch::Tensor> result_of(ProcessGroup& group, const std::string& what, const Begin& begin) {
+    torch::Tensor result;
+    const Result<void> done = group.collective(what, [&] { return begin(result); });
+    return done ? Result<torch::Tensor>(result) : done.error();
+}
+
 }  // namespace
 
 Result<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) {
-    torch::Tensor gathered;
-    const Result<void> done = collective("all_gather", [&] {
+    return result_of(*this, "all_gather", [&](torch::Tensor& gathered) {
         gathered = room_for_all(tensor, world_size());
         std::vector<std::vector<torch::Tensor>> outputs{gathered.unbind(0)};
         std::vector<torch::Tensor> inputs{tensor.contiguous()};
         return state_->group->allgather(outputs, inputs);
     });
-    if (!done) {
-        return done.error();
-    }
-    return gathered;
 }
 
 Result<torch::Tensor> ProcessGroup::gather(const torch::Tensor& tensor, int root) {
-    torch::Tensor gathered;
-    const Result<void> done = collective("gather", [&] {
+    return result_of(*this, "gather", [&](torch::Tensor& gathered) {
         std::vector<std::vector<torch::Tensor>> outputs;
         if (rank() == root) {
             gathered = room_for_all(tensor, world_size());
             outputs.push_back(gathered.unbind(0));
         }
         std::vector<torch::Tensor> inputs{tensor.contiguous()};
-        c10d::GatherOptions options;
-        options.rootRank = root;
-        return state_->group->gather(outputs, inputs, options);
+        return state_->group->gather(outputs, inputs, {.rootRank = root});
     });
-    if (!done) {
-        return done.error();
-    }
-    return gathered;
 }
 
 Result<void> ProcessGroup::scatter(torch::Tensor& tensor, const torch::Tensor& parts, int root) {
@@ -492,9 +468,7 @@ Result<void> ProcessGroup::scatter(torch::Tensor& tensor, const torch::Tensor& p
         if (rank() == root) {
             inputs.push_back(parts_of(parts, world_size()));
         }
-        c10d::ScatterOptions options;
-        options.rootRank = root;
-        return state_->group->scatter(outputs, inputs, options);
+        return state_->group->scatter(outputs, inputs, {.rootRank = root});
     });
 }
 
@@ -510,9 +484,7 @@ Result<torch::Tensor> ProcessGroup::reduce_scatter(const torch::Tensor& parts,
         }
         std::vector<std::vector<torch::Tensor>> lists{inputs};
         std::vector<torch::Tensor> outputs{own};
-        c10d::ReduceScatterOptions options;
-        options.reduceOp = std::move(op);
-        return state_->group->reduce_scatter(outputs, lists, options);
+        return state_->group->reduce_scatter(outputs, lists, {.reduceOp = std::move(op)});
     };
     const Result<void> done =
         reducing("reduce_scatter", parts, reduction, begin, [&] { return own; });
@@ -538,8 +510,7 @@ Result<torch::Tensor> ProcessGroup::all_to_all(const torch::Tensor& parts) {
 Result<torch::Tensor> ProcessGroup::all_to_all(const torch::Tensor& rows,
                                                const std::vector<std::int64_t>& send_rows,
                                                const std::vector<std::int64_t>& receive_rows) {
-    torch::Tensor received;
-    const Result<void> done = collective("all_to_all", [&] {
+    return result_of(*this, "all_to_all", [&](torch::Tensor& received) {
         const auto world = static_cast<std::size_t>(world_size());
         TORCH_CHECK(send_rows.size() == world && receive_rows.size() == world,
                     "counts of rows are needed for ", world, " ranks, and there are ",
@@ -556,10 +527,6 @@ Result<torch::Tensor> ProcessGroup::all_to_all(const torch::Tensor& rows,
         return state_->group->getBackend(rows.device().type())
             ->alltoall_base(received, input, receives, sends, {});
     });
-    if (!done) {
-        return done.error();
-    }
-    return received;
 }
 
 Result<void> ProcessGroup::send(const torch::Tensor& tensor, int to, int tag) {
@@ -596,7 +563,7 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
         return all.error();
     }
     const std::string what = fmt::format("a sub-group of ranks {} was refused on rank {} of {}",
-                                         list_of(ranks), rank(), world_size());
+                                         fmt::join(ranks, ", "), rank(), world_size());
     if (!is_possible) {
         return Error{
             ErrorCode::InvalidArgument,
@@ -630,8 +597,8 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
         state_->loss->carry_on_to(part->watch);
         return std::optional(ProcessGroup(part));
     } catch (const std::exception& failure) {
-        return state_->broken_by(fmt::format("making a sub-group of ranks {}", list_of(ranks)),
-                                 failure);
+        return state_->broken_by(
+            fmt::format("making a sub-group of ranks {}", fmt::join(ranks, ", ")), failure);
     }
 }
 

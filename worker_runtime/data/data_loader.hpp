@@ -87,11 +87,6 @@ void change_tensors(Batch& batch, const Change& change) {
     }
 }
 
-template <typename Batch>
-void pin(Batch& batch) {
-    change_tensors(batch, [](const torch::Tensor& tensor) { return tensor.pin_memory(); });
-}
-
 /// A data set whose batches are in pinned memory if they will go to a GPU.
 template <typename Dataset>
 struct PinnedDataset {
@@ -104,7 +99,7 @@ struct PinnedDataset {
         BatchType batch = dataset.get_batch(indices);
         if (device.is_cuda()) {
             const c10::DeviceGuard guard(device);  // else the thread would use GPU 0, too
-            pin(batch);
+            change_tensors(batch, [](const torch::Tensor& tensor) { return tensor.pin_memory(); });
         }
         return batch;
     }

@@ -3,9 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <limits>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -62,35 +60,20 @@ Result<SamplerPosition> SamplerPosition::parse(std::string_view text) {
     SampleOrder order;
     int shuffle = 0;
     int drop_last = 0;
-    const char* at = text.data();
-    const char* const end = at + text.size();
-    bool is_fine = true;
-    const auto read = [&](auto& number) {
-        const auto [next, error] = std::from_chars(at, end, number);
-        is_fine = is_fine && error == std::errc{};
+    const std::string numbers = fmt::format(" {}", text);
+    const char* at = numbers.data();
+    const char* const end = at + numbers.size();
+    const auto read = [&at, end](auto& number) {  // each behind one space
+        const bool has_space = at != end && *at == ' ';
+        const auto [next, error] = std::from_chars(at + (has_space ? 1 : 0), end, number);
         at = next;
+        return has_space && error == std::errc{};
     };
-    const auto skip_space = [&] {
-        is_fine = is_fine && at != end && *at == ' ';
-        at += is_fine ? 1 : 0;
-    };
-    read(position.epoch);
-    skip_space();
-    read(position.consumed);
-    skip_space();
-    read(position.split_start);
-    skip_space();
-    read(position.world_size);
-    if (at != end) {
-        skip_space();
-        read(order.size);
-        skip_space();
-        read(order.options.seed);
-        skip_space();
-        read(shuffle);
-        skip_space();
-        read(drop_last);
-        is_fine = is_fine && (shuffle | 1) == 1 && (drop_last | 1) == 1;
+    bool is_fine = read(position.epoch) && read(position.consumed) && read(position.split_start) &&
+                   read(position.world_size);
+    if (is_fine && at != end) {
+        is_fine = read(order.size) && read(order.options.seed) && read(shuffle) &&
+                  read(drop_last) && (shuffle | 1) == 1 && (drop_last | 1) == 1;
         order.options.shuffle = shuffle == 1;
         order.options.drop_last = drop_last == 1;
         position.order = order;
@@ -111,10 +94,6 @@ DistributedSampler::DistributedSampler(std::int64_t size, int rank, int world_si
     DDP_CHECK(world_size >= 1 && rank >= 0 && rank < world_size, rank, world_size);
     DDP_CHECK(size > 0, size);
     set_epoch(0);
-}
-
-void DistributedSampler::set_epoch(std::int64_t epoch) {
-    start_split(epoch, 0);
 }
 
 void DistributedSampler::start_split(std::int64_t epoch, std::int64_t split_start) {

@@ -65,7 +65,7 @@ public:
                        DistributedSamplerOptions options = {});
 
     /// Starts `epoch` at its first sample, whatever was taken before.
-    void set_epoch(std::int64_t epoch);
+    void set_epoch(std::int64_t epoch) { start_split(epoch, 0); }
 
     /// This rank's next samples: int64 [n], n = batch_size or, at the end of the epoch, less; the
     /// same n on every rank. None when the epoch is over. Requires batch_size > 0.

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
-#include <string_view>
-#include <system_error>
 
 #include <fmt/format.h>
 
+#include "base/whole_number.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::worker {
@@ -74,15 +72,13 @@ public:
 private:
     template <typename Number>
     Number parse(const WorkerVariable& variable, const std::string& value, Number min, Number max) {
-        Number parsed{};
-        const char* const end = value.data() + value.size();
-        const auto [stop, failure] = std::from_chars(value.data(), end, parsed);
-        if (failure != std::errc{} || stop != end || parsed < min || parsed > max) {
+        const std::optional<Number> parsed = whole_number<Number>(value);
+        if (!parsed || *parsed < min || *parsed > max) {
             fail(fmt::format("{}={} is no number from {} to {} ({})", variable.key, value, min, max,
                              variable.meaning));
             return min;
         }
-        return parsed;
+        return *parsed;
     }
 
     void fail(std::string what) {

@@ -1,9 +1,6 @@
 #include "worker_runtime/env/gpu_place.hpp"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -96,37 +93,14 @@ Result<void> compare_nccl(const NcclVersion& of_headers, const NcclVersion& of_t
                              of_torch.minor, of_torch.patch)};
 }
 
-std::vector<LocalInterface> local_interfaces() {
-    std::vector<LocalInterface> found;
-    ifaddrs* all = nullptr;
-    if (getifaddrs(&all) != 0) {
-        return found;
-    }
-    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
-        if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) {
-            continue;
-        }
-        const int family = one->ifa_addr->sa_family;
-        const socklen_t size = family == AF_INET    ? sizeof(sockaddr_in)
-                               : family == AF_INET6 ? sizeof(sockaddr_in6)
-                                                    : 0;
-        std::array<char, NI_MAXHOST> address{};
-        if (size > 0 && getnameinfo(one->ifa_addr, size, address.data(), address.size(), nullptr, 0,
-                                    NI_NUMERICHOST) == 0) {
-            found.push_back({.name = one->ifa_name, .address = address.data()});
-        }
-    }
-    freeifaddrs(all);
-    return found;
-}
-
 std::optional<std::string> nccl_interface(const std::string& address,
-                                          const std::vector<LocalInterface>& interfaces) {
+                                          const std::vector<NetworkInterface>& interfaces) {
     const std::string wanted = bytes_of(address);
-    for (const LocalInterface& interface : interfaces) {
-        if (!wanted.empty() && bytes_of(interface.address) == wanted) {
-            // An address of its own may have a label, eth0:1; NCCL takes what follows for a port.
-            return "=" + interface.name.substr(0, interface.name.find(':'));
+    for (const NetworkInterface& interface : interfaces) {
+        for (const std::string& one : interface.addresses) {
+            if (interface.is_up && !wanted.empty() && bytes_of(one) == wanted) {
+                return "=" + interface.name;
+            }
         }
     }
     return std::nullopt;

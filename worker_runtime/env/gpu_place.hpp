@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/network_interface.hpp"
 #include "base/result.hpp"
 
-/// What is decided about GPUs and their network before one is used. Pure, but local_interfaces().
+/// What is decided about GPUs and their network before one is used. Pure.
 namespace ddprun::worker {
 
 /// "GPU-" and 32 digits, as nvidia-smi writes it.
@@ -41,17 +42,9 @@ struct NcclVersion {
 /// grow with them.
 [[nodiscard]] Result<void> compare_nccl(const NcclVersion& of_headers, const NcclVersion& of_torch);
 
-struct LocalInterface {
-    std::string name;
-    std::string address;  ///< numeric
-};
-
-/// Of those that are up, one entry for each address; none where the kernel does not say.
-[[nodiscard]] std::vector<LocalInterface> local_interfaces();
-
 /// NCCL_SOCKET_IFNAME for a node with this numeric address: "=" and the one interface that has it.
 /// None if no interface does: NCCL then chooses, as it would have.
 [[nodiscard]] std::optional<std::string> nccl_interface(
-    const std::string& address, const std::vector<LocalInterface>& interfaces);
+    const std::string& address, const std::vector<NetworkInterface>& interfaces);
 
 }  // namespace ddprun::worker

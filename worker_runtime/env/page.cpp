@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,6 +16,16 @@ namespace ddprun::worker {
 
 namespace {
 
+/// What is told here is read by nobody, and it asks for nothing.
+struct NoPage {
+    WorkerPageHeader header{.publish_until_ns{kPublishForEver}};
+    WorkerPageSlot slot;
+    WorkerPageFigures figures;
+    WorkerPageCheckpoints checkpoints;
+    WorkerPagePace pace;
+};
+NoPage no_page;
+
 void stamp(std::atomic<std::int64_t>& time_ns, Instant now) {
     std::int64_t not_yet = 0;
     time_ns.compare_exchange_strong(not_yet,
@@ -25,29 +34,12 @@ void stamp(std::atomic<std::int64_t>& time_ns, Instant now) {
 
 }  // namespace
 
-Page::~Page() {
-    if (header_ != nullptr) {
-        munmap(header_, bytes_);
-    }
-}
-
-Page::Page(Page&& other) noexcept
-    : header_(std::exchange(other.header_, nullptr)),
-      slot_(std::exchange(other.slot_, nullptr)),
-      figures_(std::exchange(other.figures_, nullptr)),
-      checkpoints_(std::exchange(other.checkpoints_, nullptr)),
-      pace_(std::exchange(other.pace_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-Page& Page::operator=(Page&& other) noexcept {
-    std::swap(header_, other.header_);
-    std::swap(slot_, other.slot_);
-    std::swap(figures_, other.figures_);
-    std::swap(checkpoints_, other.checkpoints_);
-    std::swap(pace_, other.pace_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-}
+Page::Page()
+    : header_(&no_page.header),
+      slot_(&no_page.slot),
+      figures_(&no_page.figures),
+      checkpoints_(&no_page.checkpoints),
+      pace_(&no_page.pace) {}
 
 Result<Page> Page::open(const std::string& path, Generation generation, LocalRank local_rank,
                         int local_world_size) {
@@ -73,17 +65,18 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
     }
     Page page;
     page.header_ = static_cast<WorkerPageHeader*>(memory);
-    page.bytes_ = bytes;
     const WorkerPageHeader& header = *page.header_;
     if (header.magic != kWorkerPageMagic || header.version < kWorkerPageVersionMin ||
         header.slot_count != slot_count || header.generation != generation.value() ||
         bytes < worker_page_bytes(slot_count, header.version)) {
-        return Error{
+        Error wrong{
             ErrorCode::BadMessage,
             fmt::format("the agent's page {} is of version {}, generation {}, {} workers, {} "
                         "bytes; expected version {} or newer, generation {}, {} workers",
                         path, header.version, header.generation, header.slot_count, bytes,
                         kWorkerPageVersionMin, generation.value(), local_world_size)};
+        munmap(memory, bytes);
+        return wrong;
     }
     page.slot_ = worker_page_slots(page.header_) + local_rank.value();
     if (header.version >= kWorkerPageVersionWithFigures) {
@@ -97,24 +90,17 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
         page.pace_ = worker_page_pace(page.header_, slot_count) + local_rank.value();
     }
     page.slot_->has_runtime.store(1);
-    // Held longer than this object lives; ddprun-preload.so may hold it already.
-    (void)hold_life_lock(
-        map_lasting_page(path.c_str(), static_cast<std::uint32_t>(local_rank.value())));
+    // ddprun-preload.so may hold it already.
+    (void)hold_life_lock({.header = page.header_, .slot = page.slot_});
     return page;
 }
 
 bool Page::is_isolated() const {
-    if (header_ == nullptr) {
-        return false;
-    }
     const std::chrono::nanoseconds until(header_->publish_until_ns.load());
     return std::chrono::steady_clock::now().time_since_epoch() >= until;
 }
 
 std::optional<StopRequest> Page::stop_request() const {
-    if (header_ == nullptr) {
-        return std::nullopt;
-    }
     const std::uint32_t signal = header_->stop_signal.load();
     if (signal == 0) {
         return std::nullopt;
@@ -125,12 +111,7 @@ std::optional<StopRequest> Page::stop_request() const {
 }
 
 void Page::tell_progress(std::int64_t step, std::int64_t samples, std::optional<double> loss) {
-    if (slot_ != nullptr) {
-        slot_->progress.store(static_cast<std::uint64_t>(step));
-    }
-    if (figures_ == nullptr) {
-        return;
-    }
+    slot_->progress.store(static_cast<std::uint64_t>(step));
     figures_->samples.fetch_add(static_cast<std::uint64_t>(samples));
     if (loss.has_value()) {
         figures_->loss.store(*loss);
@@ -144,64 +125,48 @@ void Page::tell_progress(std::int64_t step, std::int64_t samples, std::optional<
 void Page::tell_pace(std::uint64_t step) noexcept {
     const Instant now = std::chrono::steady_clock::now();
     const bool is_first = figures_->first_step_ns.load() == 0;
-    if (pace_ != nullptr) {
-        const std::int64_t waited = pace_->waiting_ns.load();
-        const std::int64_t told = waited == 0 ? -1 : waited;
-        // Odd already if an earlier process of this slot was killed right here.
-        const std::uint64_t writing = pace_->writes.load() | 1;
-        pace_->writes.store(writing);
-        pace_->step.store(step);
-        pace_->step_ns.store(std::chrono::nanoseconds(now.time_since_epoch()).count());
-        pace_->waited_ns.store(told);
-        if (is_first) {
-            pace_->first_waited_ns.store(told);
-        }
-        pace_->writes.store(writing + 1);
+    const std::int64_t waited = pace_->waiting_ns.load();
+    const std::int64_t told = waited == 0 ? -1 : waited;
+    // Odd already if an earlier process of this slot was killed right here.
+    const std::uint64_t writing = pace_->writes.load() | 1;
+    pace_->writes.store(writing);
+    pace_->step.store(step);
+    pace_->step_ns.store(std::chrono::nanoseconds(now.time_since_epoch()).count());
+    pace_->waited_ns.store(told);
+    if (is_first) {
+        pace_->first_waited_ns.store(told);
     }
+    pace_->writes.store(writing + 1);
     if (is_first) {
         figures_->first_step.store(step);
         stamp(figures_->first_step_ns, now);
     }
 }
 
-void Page::tell_loss(double loss) {
-    if (figures_ != nullptr) {
-        figures_->loss.store(loss);
-    }
-}
-
 void Page::tell_waited(Duration time) {
-    if (pace_ != nullptr) {
-        pace_->waiting_ns.fetch_add(std::chrono::nanoseconds(time).count());
-    }
+    pace_->waiting_ns.fetch_add(std::chrono::nanoseconds(time).count());
 }
 
 void Page::tell_checkpointing(Duration time) {
-    if (pace_ != nullptr && figures_->first_step_ns.load() != 0) {
+    if (figures_->first_step_ns.load() != 0) {
         pace_->checkpointing_ns.fetch_add(std::chrono::nanoseconds(time).count());
     }
 }
 
 void Page::tell_total_steps(std::int64_t steps) {
-    if (pace_ != nullptr) {
-        pace_->total_steps.store(static_cast<std::uint64_t>(steps));
-    }
+    pace_->total_steps.store(static_cast<std::uint64_t>(steps));
 }
 
 void Page::tell_group_ready(Instant now) {
-    if (figures_ != nullptr) {
-        stamp(figures_->group_ready_ns, now);
-    }
+    stamp(figures_->group_ready_ns, now);
 }
 
 void Page::tell_resumed(Instant now) {
-    if (figures_ != nullptr) {
-        stamp(figures_->resumed_ns, now);
-    }
+    stamp(figures_->resumed_ns, now);
 }
 
 void Page::tell_checkpoints(std::string_view path) {
-    if (checkpoints_ == nullptr || path.size() > checkpoints_->path.size()) {
+    if (path.size() > checkpoints_->path.size()) {
         return;
     }
     checkpoints_->path_bytes.store(0);

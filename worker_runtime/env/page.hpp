@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,10 +24,8 @@ struct StopRequest {
 /// none) every answer is "no" and progress is kept by nobody. Any thread; nothing blocks.
 class Page {
 public:
-    Page() = default;
-    ~Page();
-    Page(Page&& other) noexcept;
-    Page& operator=(Page&& other) noexcept;
+    /// There is none.
+    Page();
 
     /// Maps the page at `path` and says in this worker's slot that it is looked at: from then on a
     /// stop is told here and no signal is sent, and this process's death is known at once
@@ -37,7 +34,7 @@ public:
     [[nodiscard]] static Result<Page> open(const std::string& path, Generation generation,
                                            LocalRank local_rank, int local_world_size);
 
-    [[nodiscard]] bool is_open() const { return header_ != nullptr; }
+    [[nodiscard]] bool is_open() const { return header_->slot_count > 0; }
 
     /// True while this node's place in the generation is in doubt: publish nothing. It becomes so
     /// by this process's own clock, whatever became of the agent; who acts on "no" acts at once.
@@ -52,7 +49,7 @@ public:
                        std::optional<double> loss = std::nullopt);
 
     /// The loss alone; the last one counts.
-    void tell_loss(double loss);
+    void tell_loss(double loss) { figures_->loss.store(loss); }
 
     /// Times, of which the first one told counts. open() tells when the program began, and
     /// tell_progress() its first step.
@@ -78,13 +75,14 @@ private:
     /// By one at a time. Nothing in it throws: is_telling_ is cleared behind it.
     void tell_pace(std::uint64_t step) noexcept;
 
-    WorkerPageHeader* header_ = nullptr;
-    WorkerPageSlot* slot_ = nullptr;
-    WorkerPageFigures* figures_ = nullptr;          ///< null: a page of version 3 has none
-    WorkerPageCheckpoints* checkpoints_ = nullptr;  ///< null: it is older than version 6
-    WorkerPagePace* pace_ = nullptr;                ///< null: it is older than version 7
-    std::size_t bytes_ = 0;
-    std::atomic_flag is_telling_;  ///< here: in the page it would stay set after a kill
+    // They stay mapped for as long as the process lives. Of what there is not, or not in a page of
+    // that version, there is one here that nobody reads.
+    WorkerPageHeader* header_;
+    WorkerPageSlot* slot_;
+    WorkerPageFigures* figures_;
+    WorkerPageCheckpoints* checkpoints_;
+    WorkerPagePace* pace_;
+    static inline std::atomic_flag is_telling_;  ///< in the page it would stay set after a kill
 };
 
 }  // namespace ddprun::worker

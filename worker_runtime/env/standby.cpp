@@ -1,5 +1,6 @@
 #include "worker_runtime/env/standby.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <sys/socket.h>
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
@@ -49,21 +52,10 @@ void forget(const WorkerVariable& name) {
 
 /// Of what the process has loaded the program itself comes first.
 bool is_in_program(const void* place) {
-    const auto look = [](dl_phdr_info* object, std::size_t /*size*/, void* found) {
-        auto& address = *static_cast<const void**>(found);
-        const auto wanted = reinterpret_cast<ElfW(Addr)>(address);
-        address = nullptr;
-        for (int i = 0; i < object->dlpi_phnum; ++i) {
-            const ElfW(Phdr)& part = object->dlpi_phdr[i];
-            const ElfW(Addr) begin = object->dlpi_addr + part.p_vaddr;
-            if (part.p_type == PT_LOAD && wanted >= begin && wanted < begin + part.p_memsz) {
-                address = object;
-            }
-        }
-        return 1;  // The others are not looked at.
-    };
-    dl_iterate_phdr(look, &place);
-    return place != nullptr;
+    Dl_info found{};
+    void* object = nullptr;
+    return dladdr1(place, &found, &object, RTLD_DL_LINKMAP) != 0 &&
+           static_cast<const link_map*>(object)->l_prev == nullptr;
 }
 
 /// What it was; empty: it cannot be changed.
@@ -75,35 +67,23 @@ std::string exchange_oom_score(std::string_view score) {
     return is_done ? before : std::string();
 }
 
-/// The lines of a file of /proc.
-std::vector<std::string> lines_of(const std::string& path) {
-    std::vector<std::string> lines;
-    const std::string text = read_whole(path).value_or("");
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = std::min(text.find('\n', at), text.size());
-        lines.push_back(text.substr(at, end - at));
-        at = end + 1;
-    }
-    return lines;
-}
-
 /// What this process adds to the memory in use, what it shares as its share. 0: not known.
 std::uint64_t memory_kib() {
-    constexpr std::string_view kPss = "Pss:";
-    for (const std::string& line : lines_of("/proc/self/smaps_rollup")) {
-        if (line.starts_with(kPss)) {
-            const std::size_t begin = line.find_first_not_of(' ', kPss.size());
-            return whole_number<std::uint64_t>(line.substr(begin, line.find(' ', begin) - begin))
-                .value_or(0);
+    std::ifstream words("/proc/self/smaps_rollup");
+    std::uint64_t kib = 0;
+    for (std::string word; kib == 0 && words >> word;) {
+        if (word == "Pss:") {
+            words >> kib;
         }
     }
-    return 0;
+    return kib;
 }
 
 /// The program and its libraries, with what they are; one that has gone is "".
 std::map<std::string, std::string> mapped_files() {
     std::map<std::string, std::string> files;
-    for (const std::string& line : lines_of("/proc/self/maps")) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
         const std::size_t at = line.find('/');
         const std::string path = at == std::string::npos ? std::string() : line.substr(at);
         const bool is_memory = path.starts_with("/dev/") || path.starts_with("/memfd:") ||
@@ -178,11 +158,7 @@ public:
 
     /// Fields of one message.
     void tell(std::initializer_list<std::string_view> fields) const {
-        std::string text;
-        for (const std::string_view field : fields) {
-            text += text.empty() ? "" : std::string(1, '\0');
-            text += field;
-        }
+        std::string text = fmt::format("{}", fmt::join(fields, std::string_view("\0", 1)));
         text.resize(std::min(text.size(), text_.size()));
         if (send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) !=
             static_cast<ssize_t>(text.size())) {
@@ -190,18 +166,8 @@ public:
         }
     }
 
-    /// The first message. Its end ends the process, which nobody needs any more, as with all.
-    void hear_order() {
-        ssize_t got = 0;
-        do {
-            got = recv(socket_.get(), text_.data(), text_.size(), 0);
-        } while (got < 0 && errno == EINTR);
-        if (got <= 0) {
-            _exit(got == 0 ? 0 : 1);
-        }
-    }
-
-    /// What follows: questions, and the place with its files.
+    /// An order, questions, and the place with its files. The end ends the process, which nobody
+    /// needs any more.
     [[nodiscard]] std::string_view hear() {
         iovec bytes{text_.data(), text_.size()};
         msghdr message{};
@@ -271,15 +237,14 @@ void set_variables(std::string_view place) {
     }
 }
 
-void become_worker(int socket, void (*prepare)()) {
+void become_worker(int socket) {
     forget(worker_variable::kStandby);
     Agent agent(socket);
     const std::string killed_as = exchange_oom_score(kKilledFirst);
     agent.tell({standby_word::kHere});
-    agent.hear_order();  // What modules to import: a program has none.
+    (void)agent.hear();  // What modules to import: a program has none.
     const std::string_view program = program_invocation_short_name;
     agent.tell({standby_word::kImports, program});
-    prepare();
     if (const std::string why = unfit(socket); !why.empty()) {
         agent.tell({standby_word::kUnfit, program, why});
         _exit(0);
@@ -317,7 +282,7 @@ void tell_that_it_waits() {
 
 }  // namespace
 
-void wait_for_place(const void* place_in_program, void (*prepare)()) {
+void wait_for_place(const void* place_in_program) {
     const std::string standby = variable(worker_variable::kStandby);
     const bool is_to_tell = !variable(worker_variable::kImports).empty();
     // A worker leads its session. What it starts finds its variables, and is none.
@@ -333,7 +298,7 @@ void wait_for_place(const void* place_in_program, void (*prepare)()) {
     if (!socket) {
         _exit(1);
     }
-    become_worker(*socket, prepare);
+    become_worker(*socket);
 }
 
 }  // namespace ddprun::worker

@@ -1,6 +1,5 @@
 #include "worker_runtime/job/run.hpp"
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -15,6 +14,7 @@
 #include <torch/csrc/utils/cpp_stacktraces.h>
 
 #include "base/limits.hpp"
+#include "base/os/unix_time.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
@@ -42,12 +42,11 @@ void write_error_file(const std::string& message) {
     }
     // Escaped, it may grow sixfold; a file that is cut off would not be read.
     const std::size_t most = Limits{}.error_file_bytes_max / 8;
-    const auto now = std::chrono::duration_cast<std::chrono::seconds>(
-        std::chrono::system_clock::now().time_since_epoch());
     const nlohmann::json content = {
         {"message",
          {{"message", message.substr(0, most)},
-          {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(now.count())}}}}}};
+          {"extraInfo",
+           {{"py_callstack", ""}, {"timestamp", std::to_string(unix_now().count() / 1000)}}}}}};
     std::ofstream(path) << content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,7 +23,6 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -154,14 +152,6 @@ std::size_t own_cores() {
                : 1;
 }
 
-/// Readable once the child `pid` has ended.
-UniqueFd open_pidfd_of(pid_t pid) {
-#ifndef SYS_pidfd_open
-    constexpr long SYS_pidfd_open = 434;
-#endif
-    return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-}
-
 /// The workers of one call, as children of this process.
 class Children {
 public:
@@ -196,7 +186,7 @@ public:
                                                        command.empty() ? "" : command.front(), rank,
                                                        children_.size()));
             }
-            child.pidfd = open_pidfd_of(child.pid);
+            child.pidfd = open_pidfd(child.pid);
             if (!child.pidfd.is_open()) {
                 return system_error(errno,
                                     "spawn: cannot watch a worker (Linux 5.3 is needed); start the "

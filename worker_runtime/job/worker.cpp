@@ -26,7 +26,7 @@ namespace {
 /// Behind LibTorch's own initialisers, which are of libraries, and before all of the program's.
 [[gnu::constructor(101)]] void wait_before_main() {
     static const char place_in_program = 0;
-    worker::wait_for_place(&place_in_program, [] {});
+    worker::wait_for_place(&place_in_program);
 }
 
 }  // namespace
@@ -68,17 +68,15 @@ struct Worker::State {
     void begin_stop_vote() {
         stop_word.fill_(is_stop_wanted() ? 1 : 0);
         std::vector<torch::Tensor> words{stop_word};
-        c10d::AllreduceOptions options;
-        options.reduceOp = c10d::ReduceOp::MAX;
-        stop_vote = group->c10d()->allreduce(words, options);
+        stop_vote = group->c10d()->allreduce(words, {.reduceOp = c10d::ReduceOp::MAX});
     }
 
     Result<void> end_stop_vote() {
         if (stop_vote) {
             const auto vote = std::exchange(stop_vote, nullptr);
-            const Result<void> done =
-                group->collective("agreeing on a stop request", [&vote] { return vote; });
-            if (!done) {
+            if (const Result<void> done =
+                    group->collective("agreeing on a stop request", [&vote] { return vote; });
+                !done) {
                 return done;
             }
             has_agreed_to_stop = has_agreed_to_stop || stop_word.item<std::int32_t>() != 0;
@@ -130,34 +128,6 @@ Result<Worker> Worker::from_environment() {
     return Worker(std::move(state));
 }
 
-int Worker::rank() const {
-    return state_->place.rank.value();
-}
-
-int Worker::world_size() const {
-    return state_->place.world_size;
-}
-
-int Worker::local_rank() const {
-    return state_->place.local_rank.value();
-}
-
-int Worker::local_world_size() const {
-    return state_->place.local_world_size;
-}
-
-std::uint64_t Worker::generation() const {
-    return state_->place.generation.value();
-}
-
-int Worker::restart_count() const {
-    return state_->place.restart_count;
-}
-
-const std::string& Worker::start_reason() const {
-    return state_->place.start_reason;
-}
-
 const worker::WorkerEnvironment& Worker::environment() const {
     return state_->place;
 }
@@ -199,7 +169,7 @@ void Worker::scalar(const std::string& name, double value, std::int64_t step) {
         state_->page.tell_loss(value);
     }
     if (!state_->scalars.has_value()) {
-        state_->scalars.emplace(state_->place, worker::scalars_folder(state_->place));
+        state_->scalars.emplace(state_->place);
     }
     const Result<void> added = state_->scalars->add(name, value, step);
     if (!added) {

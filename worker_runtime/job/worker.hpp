@@ -23,16 +23,16 @@ public:
     Worker(Worker&&) noexcept;
     Worker& operator=(Worker&&) noexcept;
 
-    [[nodiscard]] int rank() const;
-    [[nodiscard]] int world_size() const;
-    [[nodiscard]] int local_rank() const;
-    [[nodiscard]] int local_world_size() const;
+    [[nodiscard]] int rank() const { return environment().rank.value(); }
+    [[nodiscard]] int world_size() const { return environment().world_size; }
+    [[nodiscard]] int local_rank() const { return environment().local_rank.value(); }
+    [[nodiscard]] int local_world_size() const { return environment().local_world_size; }
     /// Number of the attempt of the whole job, from 1; only grows.
-    [[nodiscard]] std::uint64_t generation() const;
+    [[nodiscard]] std::uint64_t generation() const { return environment().generation.value(); }
     /// Worker failures that have restarted the job so far.
-    [[nodiscard]] int restart_count() const;
+    [[nodiscard]] int restart_count() const { return environment().restart_count; }
     /// Why this generation was started, for people; empty for the first.
-    [[nodiscard]] const std::string& start_reason() const;
+    [[nodiscard]] const std::string& start_reason() const { return environment().start_reason; }
     /// Everything that the launcher has told.
     [[nodiscard]] const worker::WorkerEnvironment& environment() const;
 

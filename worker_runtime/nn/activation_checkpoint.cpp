@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <memory>
 #include <mutex>
 
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -19,32 +21,25 @@ namespace {
 
 using torch::autograd::AutogradContext;
 
-/// The random generators of the CPU and of GPUs at one moment.
-class RandomStates {
-public:
-    explicit RandomStates(const std::vector<torch::Device>& devices) {
-        for (const torch::Device device : devices) {
-            at::Generator generator = at::globalContext().defaultGenerator(device);
-            const std::lock_guard lock(generator.mutex());
-            states_.push_back({device, generator.get_state()});
-        }
+/// Of the random generators of these devices, by device.
+std::vector<torch::Tensor> random_states(const std::vector<torch::Device>& devices) {
+    std::vector<torch::Tensor> states;
+    for (const torch::Device device : devices) {
+        at::Generator generator = at::globalContext().defaultGenerator(device);
+        const std::lock_guard lock(generator.mutex());
+        states.push_back(generator.get_state());
     }
+    return states;
+}
 
-    void put_back() const {
-        for (const auto& [device, state] : states_) {
-            at::Generator generator = at::globalContext().defaultGenerator(device);
-            const std::lock_guard lock(generator.mutex());
-            generator.set_state(state);
-        }
+void set_random_states(const std::vector<torch::Device>& devices,
+                       const std::vector<torch::Tensor>& states) {
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+        at::Generator generator = at::globalContext().defaultGenerator(devices[i]);
+        const std::lock_guard lock(generator.mutex());
+        generator.set_state(states[i]);
     }
-
-private:
-    struct State {
-        torch::Device device;
-        torch::Tensor state;
-    };
-    std::vector<State> states_;
-};
+}
 
 /// What autocast is for one kind of device. Without a cache: what is cast while no gradients are
 /// recorded would be found there by a part of the network that needs them.
@@ -61,36 +56,13 @@ struct Recomputation final : torch::CustomClassHolder {
     AutocastOptions cpu_autocast;
     AutocastOptions gpu_autocast;
     std::vector<torch::Device> devices;  ///< whose random states matter; empty: none does
-    std::unique_ptr<RandomStates> random;
+    std::vector<torch::Tensor> random;   ///< these
 
     std::vector<torch::Tensor> compute(const std::vector<torch::Tensor>& arguments) const {
         const Autocast on_cpu(torch::kCPU, cpu_autocast);
         const Autocast on_gpu(torch::kCUDA, gpu_autocast);
         return segment(arguments);
     }
-};
-
-/// Takes a parameter's own hooks away while it lives: they are for the gradient that leaves the
-/// outer graph, not for the one on its way there.
-class WithoutHooks {
-public:
-    explicit WithoutHooks(const std::vector<torch::Tensor>& parameters) : parameters_(parameters) {
-        for (const torch::Tensor& parameter : parameters_) {
-            hooks_.emplace_back();
-            hooks_.back().swap(torch::autograd::impl::hooks(parameter));
-        }
-    }
-    ~WithoutHooks() {
-        for (std::size_t i = 0; i < parameters_.size(); ++i) {
-            hooks_[i].swap(torch::autograd::impl::hooks(parameters_[i]));
-        }
-    }
-    WithoutHooks(const WithoutHooks&) = delete;
-    WithoutHooks& operator=(const WithoutHooks&) = delete;
-
-private:
-    std::vector<torch::Tensor> parameters_;
-    std::vector<std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>> hooks_;
 };
 
 /// The parameters are arguments, so that the outer graph leads to them: their gradients are added
@@ -113,22 +85,17 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
         const auto capsule = context->saved_data.at("recomputation").toCapsule();
         const auto& recomputation = static_cast<const Recomputation&>(*capsule);
         const std::vector<torch::Tensor> saved = context->get_saved_variables();
-        const auto first_parameter =
-            saved.begin() + static_cast<std::ptrdiff_t>(recomputation.inputs);
         // Inputs are cut off from the graph behind them; parameters are leaves already.
-        std::vector<torch::Tensor> inputs;
-        std::vector<torch::Tensor> wanted;
-        for (auto input = saved.begin(); input != first_parameter; ++input) {
-            inputs.push_back(input->detach().requires_grad_(input->requires_grad()));
+        std::vector<torch::Tensor> sources = saved;
+        for (std::size_t i = 0; i < recomputation.inputs; ++i) {
+            sources[i] = saved[i].detach().requires_grad_(saved[i].requires_grad());
         }
-        const std::vector<torch::Tensor> parameters(first_parameter, saved.end());
-        std::vector<torch::Tensor> sources = inputs;
-        sources.insert(sources.end(), parameters.begin(), parameters.end());
+        std::vector<torch::Tensor> wanted;
         std::copy_if(sources.begin(), sources.end(), std::back_inserter(wanted),
                      [](const torch::Tensor& tensor) { return tensor.requires_grad(); });
 
         const std::vector<torch::Tensor> found =
-            recompute(recomputation, inputs, parameters, wanted, gradients);
+            recompute(recomputation, sources, wanted, gradients);
         torch::autograd::variable_list result(1);  // of the recomputation itself, no tensor
         std::size_t next = 0;
         for (const torch::Tensor& source : sources) {
@@ -139,20 +106,17 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
 
 private:
     static std::vector<torch::Tensor> recompute(const Recomputation& recomputation,
-                                                const std::vector<torch::Tensor>& inputs,
-                                                const std::vector<torch::Tensor>& parameters,
+                                                at::TensorList sources,
                                                 const std::vector<torch::Tensor>& wanted,
                                                 const std::vector<torch::Tensor>& gradients) {
-        const RandomStates now(recomputation.devices);
-        if (recomputation.random) {
-            recomputation.random->put_back();
-        }
+        const std::vector<torch::Tensor> now = random_states(recomputation.devices);
+        set_random_states(recomputation.devices, recomputation.random);
         std::vector<torch::Tensor> outputs;
         {
             const at::AutoGradMode with_grad(true);
-            outputs = recomputation.compute(inputs);
+            outputs = recomputation.compute(sources.slice(0, recomputation.inputs).vec());
         }
-        now.put_back();
+        set_random_states(recomputation.devices, now);
         TORCH_CHECK(outputs.size() == gradients.size(), "checkpoint_activations: the segment gave ",
                     gradients.size(), " tensors at first and ", outputs.size(),
                     " when backward computed them again; it must do the same both times");
@@ -167,7 +131,18 @@ private:
         if (roots.empty()) {
             return std::vector<torch::Tensor>(wanted.size());
         }
-        const WithoutHooks without_hooks(parameters);
+        // A parameter's own hooks are for the gradient that leaves the outer graph, not for the one
+        // on its way there: they are taken away meanwhile.
+        const at::TensorList parameters = sources.slice(recomputation.inputs);
+        std::vector<std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>> hooks(
+            parameters.size());
+        const auto exchange_hooks = [&] {
+            for (std::size_t i = 0; i < parameters.size(); ++i) {
+                hooks[i].swap(torch::autograd::impl::hooks(parameters[i]));
+            }
+        };
+        exchange_hooks();
+        const auto hooks_are_back = c10::make_scope_exit(exchange_hooks);
         return torch::autograd::grad(roots, wanted, root_gradients, /*retain_graph=*/false,
                                      /*create_graph=*/false, /*allow_unused=*/true);
     }
@@ -201,7 +176,7 @@ std::vector<torch::Tensor> checkpoint_activations(Segment segment,
     recomputation->gpu_autocast = autocast_now(torch::kCUDA);
     if (options.keep_random_state) {
         recomputation->devices = devices_of(tensors);
-        recomputation->random = std::make_unique<RandomStates>(recomputation->devices);
+        recomputation->random = random_states(recomputation->devices);
     }
     return CheckpointFunction::apply(recomputation, at::TensorList(tensors));
 }

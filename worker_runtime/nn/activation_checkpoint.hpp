@@ -2,7 +2,6 @@
 
 #include <concepts>
 #include <functional>
-#include <memory>
 #include <utility>
 #include <vector>
 

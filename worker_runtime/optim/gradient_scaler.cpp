@@ -126,11 +126,10 @@ Result<bool> GradientScaler::step(torch::optim::Optimizer& optimizer) {
     if (const Result<void> whole = group_.check("agreeing on finite gradients"); !whole) {
         return whole.error();
     }
-    if (!is_finite) {
-        return false;
+    if (is_finite) {
+        (void)optimizer.step();
     }
-    (void)optimizer.step();
-    return true;
+    return is_finite;
 }
 
 Result<void> GradientScaler::update() {
@@ -149,10 +148,6 @@ Result<void> GradientScaler::update() {
                            options_.backoff_factor, options_.growth_interval);
     seen_.clear();
     return {};
-}
-
-double GradientScaler::current_scale() const {
-    return scale_.item<float>();
 }
 
 void GradientScaler::add_to(TrainingState& state, const std::string& name) {

@@ -58,7 +58,7 @@ public:
     [[nodiscard]] Result<void> update();
 
     /// 1 if it is not enabled. On GPUs this waits for the GPU.
-    [[nodiscard]] double current_scale() const;
+    [[nodiscard]] double current_scale() const { return scale_.item<float>(); }
 
     /// Has checkpoints hold the scale and the steps since it grew, as the tensors
     /// `extra.<name>.scale` and `extra.<name>.growth_tracker`. This must outlive `state`'s use.

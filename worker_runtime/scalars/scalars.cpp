@@ -1,27 +1,29 @@
 #include "worker_runtime/scalars/scalars.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <utility>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include <fmt/format.h>
 
 #include "base/os/machine_identity.hpp"
+#include "base/os/own_variable.hpp"
 #include "base/os/unix_time.hpp"
+#include "worker_runtime/scalars/tensorboard_records.hpp"
 
 namespace ddprun::worker {
 
-std::string scalars_folder(const WorkerEnvironment& place) {
-    const char* const asked = std::getenv("DDPRUN_TENSORBOARD_DIR");
-    if (asked != nullptr && *asked != '\0') {
-        return asked;
-    }
-    return "runs/" + (place.job.value().empty() ? "local" : place.job.value());
-}
-
-Scalars::Scalars(const WorkerEnvironment& place, std::string folder)
-    : folder_(std::move(folder)),
+Scalars::Scalars(const WorkerEnvironment& place)
+    : folder_(own_variable("DDPRUN_TENSORBOARD_DIR")),
       generation_(place.generation.value()),
-      writes_(place.rank.value() == 0) {}
+      writes_(place.rank.value() == 0) {
+    if (folder_.empty()) {
+        folder_ = "runs/" + (place.job.value().empty() ? "local" : place.job.value());
+    }
+}
 
 Result<void> Scalars::add(const std::string& tag, double value, std::int64_t step) {
     if (!writes_) {
@@ -34,23 +36,44 @@ Result<void> Scalars::add(const std::string& tag, double value, std::int64_t ste
 
 Result<void> Scalars::write(const std::string& tag, double value, std::int64_t step) {
     const Milliseconds now = unix_now();
-    if (!file_.has_value()) {
-        const TensorBoardFileName name{.started = now.count() / 1000,
-                                       .hostname = host_name(),
-                                       .pid = ::getpid(),
-                                       .generation = generation_};
-        Result<TensorBoardFile> file = TensorBoardFile::create(folder_, name, step, now);
-        if (!file) {
-            return file.error();
+    std::string records;
+    if (!file_.is_open()) {
+        if (Result<void> created = create(now); !created) {
+            return created;
         }
-        file_ = std::move(*file);
-        const Result<void> marked =
-            file_->scalar("ddprun/generation", static_cast<double>(generation_), step, now);
-        if (!marked) {
-            return marked;
-        }
+        records = version_record(now) + start_record(step, now) +
+                  scalar_record("ddprun/generation", static_cast<double>(generation_), step, now);
     }
-    return file_->scalar(tag, value, step, now);
+    records += scalar_record(tag, value, step, now);
+    ssize_t written = 0;
+    do {
+        written = ::write(file_.get(), records.data(), records.size());
+    } while (written < 0 && errno == EINTR);
+    if (written < 0) {
+        return system_error(errno, path_ + " cannot be written");
+    }
+    if (static_cast<std::size_t>(written) < records.size()) {
+        return Error{ErrorCode::System, path_ + " cannot be written: the disk is full"};
+    }
+    return {};
+}
+
+/// events.out.tfevents.<Unix time>.<host>.<pid>.<generation>: TensorBoard reads the files in this
+/// order.
+Result<void> Scalars::create(Milliseconds now) {
+    std::error_code problem;
+    std::filesystem::create_directories(folder_, problem);
+    if (problem) {
+        return system_error(problem.value(), folder_ + " cannot be made");
+    }
+    path_ = fmt::format("{}/events.out.tfevents.{}.{}.{}.{}", folder_, now.count() / 1000,
+                        host_name(), ::getpid(), generation_);
+    constexpr int kNewFile = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC;
+    file_.reset(::open(path_.c_str(), kNewFile, 0666));
+    if (!file_.is_open()) {
+        return system_error(errno, path_ + " cannot be created");
+    }
+    return {};
 }
 
 }  // namespace ddprun::worker

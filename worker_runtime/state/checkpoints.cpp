@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -92,58 +91,38 @@ Result<std::optional<int>> first_rank_against(ProcessGroup& group, bool is_right
     if (!votes) {
         return votes.error();
     }
-    for (int rank = 0; rank < group.world_size(); ++rank) {
-        if ((*votes)[rank].item<std::int32_t>() == 0) {
-            return std::optional(rank);
-        }
-    }
-    return std::optional<int>();
+    const torch::Tensor against = (votes->flatten() == 0).nonzero();
+    return against.numel() > 0 ? std::optional(against[0].item<int>()) : std::optional<int>();
 }
 
 /// Rank 0's list for everyone. `is_writer`: the folder is put in order, and must be usable.
 Result<std::vector<std::int64_t>> agree_on_candidates(ProcessGroup& group, const std::string& dir,
                                                       bool is_writer) {
-    std::vector<std::int64_t> steps;
-    std::int64_t count = 0;
-    Error error;
+    Result<std::vector<std::int64_t>> steps;
     if (group.rank() == 0) {
         Result<void> usable;
         if (is_writer) {
             worker::remove_leftovers(dir);
             usable = worker::check_checkpoint_folder(dir);
         }
-        Result<std::vector<std::int64_t>> found =
-            usable ? worker::list_checkpoints(dir) : usable.error();
-        if (found) {
-            steps = std::move(*found);
-            count = static_cast<std::int64_t>(steps.size());
-        } else {
-            error = found.error();
-            count = -1;
-        }
+        steps = usable ? worker::list_checkpoints(dir) : usable.error();
     }
-    torch::Tensor length = torch::full({1}, count, torch::kInt64);
+    torch::Tensor length =
+        torch::full({1}, steps ? static_cast<std::int64_t>(steps->size()) : -1, torch::kInt64);
     if (const Result<void> sent = group.broadcast(length); !sent) {
         return sent.error();
     }
-    count = length.item<std::int64_t>();
+    const auto count = length.item<std::int64_t>();
     if (count < 0) {
-        return group.rank() == 0
-                   ? error
-                   : Error{ErrorCode::System, fmt::format("rank 0 cannot use {}", dir)};
+        return steps ? Error{ErrorCode::System, fmt::format("rank 0 cannot use {}", dir)}
+                     : steps.error();
     }
-    torch::Tensor list = torch::zeros({count}, torch::kInt64);
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-        list[static_cast<std::int64_t>(i)] = steps[i];
-    }
+    steps->resize(static_cast<std::size_t>(count));
     if (count > 0) {
+        torch::Tensor list = torch::from_blob(steps->data(), {count}, torch::kInt64);
         if (const Result<void> sent = group.broadcast(list); !sent) {
             return sent.error();
         }
-    }
-    steps.clear();
-    for (std::int64_t i = 0; i < count; ++i) {
-        steps.push_back(list[i].item<std::int64_t>());
     }
     return steps;
 }
@@ -263,7 +242,7 @@ Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state) {
     if (!snapshot) {
         return snapshot.error();
     }
-    if (!is_first()) {
+    if (group_.rank() != 0) {
         return {};
     }
     const Result<std::vector<worker::TensorView>> views = views_of(snapshot->tensors);

@@ -48,7 +48,6 @@ public:
 
 private:
     [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state);
-    [[nodiscard]] bool is_first() const { return group_.rank() == 0; }
     [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,
                                                            TrainingState::Scope scope);
     /// Success if `own` is one on every rank; else, on all, an error that tells where it is not.

@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <type_traits>
-#include <utility>
 
 #include <fmt/format.h>
 #include <torch/optim.h>

@@ -2,12 +2,10 @@
 
 #include <ATen/Context.h>
 
-#include <charconv>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +15,7 @@
 #include <xxhash.h>
 
 #include "base/check.hpp"
+#include "base/whole_number.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/state/optimizer_state.hpp"
 
@@ -48,14 +47,6 @@ void restore_random_state(torch::Device device, const torch::Tensor& states,
     const torch::Tensor first = states[0].contiguous();
     generator.set_current_seed(XXH3_64bits_withSeed(first.const_data_ptr(), first.nbytes(),
                                                     static_cast<XXH64_hash_t>(group.rank())));
-}
-
-template <typename Number>
-std::optional<Number> parse(const std::string& text) {
-    Number value{};
-    const char* const end = text.data() + text.size();
-    const auto [stop, failure] = std::from_chars(text.data(), end, value);
-    return failure == std::errc{} && stop == end ? std::optional(value) : std::nullopt;
 }
 
 std::string shape_text(const torch::Tensor& tensor) {
@@ -169,38 +160,31 @@ void TrainingState::add_sum(const std::string& name, torch::Tensor& tensor) {
     DDP_CHECK(!tensors_.contains(full_name) && sums_.emplace(full_name, &tensor).second, full_name);
 }
 
-void TrainingState::add(const std::string& name, std::int64_t& value) {
-    const auto read = [&value](const std::string& text) -> Result<Commit> {
-        const std::optional<std::int64_t> parsed = parse<std::int64_t>(text);
+template <typename Number>
+void TrainingState::add_number(const std::string& name, Number& value, const char* kind) {
+    const auto read = [&value, kind](const std::string& text) -> Result<Commit> {
+        const std::optional<Number> parsed = whole_number<Number>(text);
         if (!parsed) {
-            return Error{ErrorCode::BadMessage, fmt::format("{} is no whole number", text)};
+            return Error{ErrorCode::BadMessage, fmt::format("{} is no {}", text, kind)};
         }
         return Commit([&value, number = *parsed] { value = number; });
     };
-    const auto write = [&value] { return fmt::format("{}", value); };
-    add_value(name, {write, read});
+    add_value(name, {[&value] { return fmt::format("{}", value); }, read});
+}
+
+void TrainingState::add(const std::string& name, std::int64_t& value) {
+    add_number(name, value, "whole number");
 }
 
 void TrainingState::add(const std::string& name, double& value) {
-    const auto read = [&value](const std::string& text) -> Result<Commit> {
-        const std::optional<double> parsed = parse<double>(text);
-        if (!parsed) {
-            return Error{ErrorCode::BadMessage, fmt::format("{} is no number", text)};
-        }
-        return Commit([&value, number = *parsed] { value = number; });
-    };
-    const auto write = [&value] { return fmt::format("{}", value); };
-    add_value(name, {write, read});
+    add_number(name, value, "number");
 }
 
 void TrainingState::add(const std::string& name, DistributedSampler& sampler) {
     const auto read = [&sampler](const std::string& text) -> Result<Commit> {
         const Result<SamplerPosition> position = SamplerPosition::parse(text);
-        if (!position) {
-            return position.error();
-        }
         DistributedSampler moved = sampler;
-        const Result<void> resumed = moved.resume(*position);
+        const Result<void> resumed = position ? moved.resume(*position) : position.error();
         if (!resumed) {
             return resumed.error();
         }
@@ -235,29 +219,19 @@ worker::ParameterNames TrainingState::parameter_names() const {
     return names;
 }
 
-Result<TensorMap> TrainingState::plain_tensors() const {
-    TensorMap tensors = model_tensors();
+Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
+    Snapshot snapshot{.tensors = model_tensors(), .values = {}};
     for (const auto& [name, tensor] : tensors_) {
-        tensors[name] = *tensor;
+        snapshot.tensors[name] = *tensor;
     }
     const worker::ParameterNames names = parameter_names();
     for (const auto& [name, optimizer] : optimizers_) {
-        const Result<void> collected =
-            worker::collect_optimizer({name, *optimizer}, names, tensors);
-        if (!collected) {
+        if (const Result<void> collected =
+                worker::collect_optimizer({name, *optimizer}, names, snapshot.tensors);
+            !collected) {
             return collected.error();
         }
     }
-    return tensors;
-}
-
-Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
-    Result<TensorMap> tensors = plain_tensors();
-    if (!tensors) {
-        return tensors.error();
-    }
-    Snapshot snapshot;
-    snapshot.tensors = std::move(*tensors);
     for (const auto& [name, tensor] : sums_) {
         torch::Tensor sum;
         // No memory for the copy is told as in a collective: the others wait in all_reduce.
@@ -287,8 +261,7 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
     }
     for (const auto& [name, part] : parts_) {
         // Behind all collectives: whose part fails leaves nobody waiting.
-        const Result<void> saved = save_part(name, part.save, snapshot);
-        if (!saved) {
+        if (const Result<void> saved = save_part(name, part.save, snapshot); !saved) {
             return saved.error();
         }
     }
@@ -308,7 +281,7 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
     return snapshot;
 }
 
-/// What will be done once everything has been compared.
+/// What will be done once everything has been compared; the first thing that does not fit.
 class TrainingState::Plan {
 public:
     explicit Plan(const TensorMap& tensors) : tensors_(tensors) {}
@@ -316,37 +289,39 @@ public:
     std::vector<Commit> commits;
     std::set<std::string> used;         ///< names of tensors
     std::set<std::string> used_values;  ///< names of values
+    Result<void> fits;
+
+    void check(const Result<void>& part) { fits = fits ? part : fits; }
 
     /// `target` gets the values of the tensor `name`, or zeros if `is_zeroed`.
-    Result<void> copy(const std::string& name, const torch::Tensor& target, bool is_zeroed) {
-        Result<torch::Tensor> stored = find_like(tensors_, name, target);
+    void copy(const std::string& name, const torch::Tensor& target, bool is_zeroed) {
+        const Result<torch::Tensor> stored = find_like(tensors_, name, target);
         if (!stored) {
-            return stored.error();
+            return check(stored.error());
         }
         used.insert(name);
         commits.emplace_back([target, source = *stored, is_zeroed] {
             is_zeroed ? target.zero_() : target.copy_(source);
         });
-        return {};
     }
 
     /// The random state of `device` if it is there: a checkpoint of GPUs may go on on CPUs.
-    Result<void> restore_random(const char* name, torch::Device device, const ProcessGroup& group) {
+    void restore_random(const char* name, torch::Device device, const ProcessGroup& group) {
         const auto states = tensors_.find(name);
         if (states == tensors_.end()) {
-            return {};
+            return;
         }
         used.insert(name);
         const torch::Tensor& stored = states->second;
         if (stored.dim() != 2 || stored.size(0) < 1 || stored.scalar_type() != torch::kUInt8) {
-            return Error{ErrorCode::BadMessage, fmt::format("{} is {}, no random states by rank",
-                                                            name, shape_text(stored))};
+            return check(
+                Error{ErrorCode::BadMessage,
+                      fmt::format("{} is {}, no random states by rank", name, shape_text(stored))});
         }
         if (device.is_cpu() || group.device().is_cuda()) {
             commits.emplace_back(
                 [stored, device, &group] { restore_random_state(device, stored, group); });
         }
-        return {};
     }
 
     Result<void> carry_out() const {
@@ -365,57 +340,41 @@ private:
     const TensorMap& tensors_;
 };
 
-Result<void> TrainingState::plan_tensors(Plan& plan, const Snapshot& snapshot,
-                                         const ProcessGroup& group) {
+void TrainingState::plan_tensors(Plan& plan, const Snapshot& snapshot, const ProcessGroup& group) {
     TensorMap targets = model_tensors();
     for (const auto& [name, tensor] : tensors_) {
         targets[name] = *tensor;
     }
     for (const auto& [name, target] : targets) {
-        if (const Result<void> planned = plan.copy(name, target, false); !planned) {
-            return planned;
-        }
+        plan.copy(name, target, false);
     }
     for (const auto& [name, target] : sums_) {
-        if (const Result<void> planned = plan.copy(name, *target, group.rank() != 0); !planned) {
-            return planned;
-        }
+        plan.copy(name, *target, group.rank() != 0);
     }
     const worker::ParameterNames names = parameter_names();
     for (const auto& [name, optimizer] : optimizers_) {
-        if (const Result<void> planned = worker::plan_optimizer(
-                {name, *optimizer}, names, snapshot.tensors, plan.commits, plan.used);
-            !planned) {
-            return planned;
-        }
+        plan.check(worker::plan_optimizer({name, *optimizer}, names, snapshot.tensors, plan.commits,
+                                          plan.used));
     }
-    if (const Result<void> planned = plan.restore_random(kCpuRandom, torch::kCPU, group);
-        !planned) {
-        return planned;
-    }
-    if (const Result<void> planned = plan.restore_random(
-            kGpuRandom, torch::Device(torch::kCUDA, group.device().index()), group);
-        !planned) {
-        return planned;
-    }
-    return {};
+    plan.restore_random(kCpuRandom, torch::kCPU, group);
+    plan.restore_random(kGpuRandom, torch::Device(torch::kCUDA, group.device().index()), group);
 }
 
-Result<void> TrainingState::plan_values(Plan& plan, const Snapshot& snapshot) {
+void TrainingState::plan_values(Plan& plan, const Snapshot& snapshot) {
     for (const auto& [name, value] : values_) {
         const auto stored = snapshot.values.find(name);
         if (stored == snapshot.values.end()) {
-            return Error{ErrorCode::BadMessage, fmt::format("value {} is missing", name)};
+            return plan.check(
+                Error{ErrorCode::BadMessage, fmt::format("value {} is missing", name)});
         }
         Result<Commit> commit = value.read(stored->second);
         if (!commit) {
-            return Error{commit.error().code,
-                         fmt::format("value {}: {}", name, commit.error().what)};
+            return plan.check(
+                Error{commit.error().code, fmt::format("value {}: {}", name, commit.error().what)});
         }
         plan.used_values.insert(name);
         plan.commits.push_back(std::move(*commit));
     }
-    return {};
 }
 
 void TrainingState::plan_parts(Plan& plan, const Snapshot& snapshot) {
@@ -441,24 +400,17 @@ Result<TrainingState::PutBack> TrainingState::compare(const Snapshot& snapshot,
     const auto plan = std::make_shared<Plan>(snapshot.tensors);
     if (scope == Scope::Models) {
         for (const auto& [name, target] : model_tensors()) {
-            if (const Result<void> planned = plan->copy(name, target, false); !planned) {
-                return planned.error();
-            }
+            plan->copy(name, target, false);
         }
-        return PutBack([plan] { return plan->carry_out(); });
+    } else {
+        plan_tensors(*plan, snapshot, group);
+        plan_values(*plan, snapshot);
+        plan_parts(*plan, snapshot);
+        plan->check(refuse_unknown(snapshot.tensors, plan->used));
+        plan->check(refuse_unknown(snapshot.values, plan->used_values));
     }
-    if (const Result<void> planned = plan_tensors(*plan, snapshot, group); !planned) {
-        return planned.error();
-    }
-    if (const Result<void> planned = plan_values(*plan, snapshot); !planned) {
-        return planned.error();
-    }
-    plan_parts(*plan, snapshot);
-    if (const Result<void> known = refuse_unknown(snapshot.tensors, plan->used); !known) {
-        return known.error();
-    }
-    if (const Result<void> known = refuse_unknown(snapshot.values, plan->used_values); !known) {
-        return known.error();
+    if (!plan->fits) {
+        return plan->fits.error();
     }
     return PutBack([plan] { return plan->carry_out(); });
 }

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -93,13 +92,13 @@ private:
     /// Ends the program if `name` cannot be that of a network, optimizer or part.
     void check_name(const std::string& name) const;
     void add_value(const std::string& name, Value value);
+    template <typename Number>
+    void add_number(const std::string& name, Number& value, const char* kind);
     [[nodiscard]] std::map<std::string, torch::Tensor> model_tensors() const;
     /// Of all networks; with the network's name before it where there are several.
     [[nodiscard]] std::map<const void*, std::string> parameter_names() const;
-    [[nodiscard]] Result<std::map<std::string, torch::Tensor>> plain_tensors() const;
-    [[nodiscard]] Result<void> plan_tensors(Plan& plan, const Snapshot& snapshot,
-                                            const ProcessGroup& group);
-    [[nodiscard]] Result<void> plan_values(Plan& plan, const Snapshot& snapshot);
+    void plan_tensors(Plan& plan, const Snapshot& snapshot, const ProcessGroup& group);
+    void plan_values(Plan& plan, const Snapshot& snapshot);
     void plan_parts(Plan& plan, const Snapshot& snapshot);
 
     std::map<std::string, std::shared_ptr<torch::nn::Module>> models_;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
@@ -73,16 +74,8 @@ public:
     /// `train` throws is thrown on, and the others wait for this rank until it ends.
     template <typename Train>
     void join(const Train& train, const JoinOptions& options = {}) {
-        struct Joining {
-            Joining(worker::GradientReducer& used, const JoinOptions& how) : reducer(used) {
-                reducer.begin_join(how);
-            }
-            ~Joining() { reducer.end_join(); }
-            Joining(const Joining&) = delete;
-            Joining& operator=(const Joining&) = delete;
-            worker::GradientReducer& reducer;
-        };
-        const Joining joining(*reducer_, options);
+        reducer_->begin_join(options);
+        const auto joined = c10::make_scope_exit([this] { reducer_->end_join(); });
         train();
         reducer_->shadow_others();
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,19 +47,15 @@ std::vector<std::vector<std::size_t>> lay_out(const std::vector<torch::Tensor>& 
 /// The bucket with the fewest numbers: the stop word costs a copy of what it travels with.
 std::size_t lightest(const std::vector<std::vector<std::size_t>>& buckets,
                      const std::vector<torch::Tensor>& parameters) {
-    std::size_t found = 0;
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
-    for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const auto numbers_in = [&parameters](const std::vector<std::size_t>& bucket) {
         std::int64_t count = 0;
-        for (const std::size_t index : buckets[i]) {
+        for (const std::size_t index : bucket) {
             count += parameters[index].numel();
         }
-        if (count < least) {
-            least = count;
-            found = i;
-        }
-    }
-    return found;
+        return count;
+    };
+    const auto found = std::ranges::min_element(buckets, {}, numbers_in);
+    return static_cast<std::size_t>(found - buckets.begin());
 }
 
 /// c10d::Reducer expects that its buckets are laid out anew after the first step, and until then
@@ -266,15 +261,12 @@ GradientReducer::Round GradientReducer::meet(bool is_active, bool is_giving, boo
         torch::tensor({is_active, is_giving, is_reducing, ballot.is_stop_wanted()}, torch::kInt64));
     TORCH_CHECK_WITH(DistBackendError, words.has_value(), words.error().what);
     const torch::Tensor any = words->amax(0);
+    const torch::Tensor active = words->select(1, 0).nonzero();
     const int world_size = engine_->group.world_size();
-    Round round{.active = (*words).select(1, 0).sum().item<int>(),
-                .is_giving = any[1].item<bool>(),
-                .is_reducing = any[2].item<bool>()};
-    for (int rank = 0; rank < world_size; ++rank) {
-        if ((*words)[rank][0].item<bool>()) {
-            round.last_active = rank;
-        }
-    }
+    const Round round{.active = static_cast<int>(active.size(0)),
+                      .last_active = active.numel() > 0 ? active.max().item<int>() : 0,
+                      .is_giving = any[1].item<bool>(),
+                      .is_reducing = any[2].item<bool>()};
     if (round.active > 0) {
         engine_->last_active = round.last_active;
         // Ranks that have run out ask for no stop by themselves: the word comes with the others'.

@@ -13,6 +13,9 @@ _FIGURES_BYTES = 64
 _CHECKPOINTS_BYTES = 1024
 _PACE_BYTES = 64
 _FOR_EVER = (1 << 63) - 1
+# Behind the header, one of each worker; and the version that has added it.
+_PARTS = ((_SLOT_BYTES, _VERSION_MIN), (_FIGURES_BYTES, _VERSION_WITH_FIGURES),
+          (_CHECKPOINTS_BYTES, _VERSION_WITH_CHECKPOINTS), (_PACE_BYTES, _VERSION_WITH_PACE))
 
 
 class Page:
@@ -164,28 +167,16 @@ def open_page(path: str, generation: int, slot: int, slot_count: int) -> Page:
     words = memory[:_HEADER_BYTES].cast("I")
     numbers = memory[:_HEADER_BYTES].cast("Q")
     version = words[2]
-    figures_at = least + slot * _FIGURES_BYTES
-    has_figures = version >= _VERSION_WITH_FIGURES
-    has_checkpoints = version >= _VERSION_WITH_CHECKPOINTS
-    has_pace = version >= _VERSION_WITH_PACE
-    if has_figures:
-        least += slot_count * _FIGURES_BYTES
-    checkpoints_at = least + slot * _CHECKPOINTS_BYTES
-    if has_checkpoints:
-        least += slot_count * _CHECKPOINTS_BYTES
-    pace_at = least + slot * _PACE_BYTES
-    if has_pace:
-        least += slot_count * _PACE_BYTES
+    parts: list[memoryview | None] = [memory[:_HEADER_BYTES]]
+    end = _HEADER_BYTES
+    for part_bytes, since in _PARTS:
+        at = end + slot * part_bytes
+        parts.append(memory[at:at + part_bytes] if version >= since else None)
+        end += slot_count * part_bytes if version >= since else 0
     if (numbers[0] != _MAGIC or version < _VERSION_MIN or words[3] != slot_count or
-            numbers[2] != generation or not 0 <= slot < slot_count or
-            size < least):
+            numbers[2] != generation or not 0 <= slot < slot_count or size < end):
         raise ValueError(
             f"the agent's page {path} is of version {version}, generation {numbers[2]}, "
             f"{words[3]} workers, {size} bytes; expected version {_VERSION_MIN} or newer, "
             f"generation {generation}, {slot_count} workers")
-    slot_at = _HEADER_BYTES + slot * _SLOT_BYTES
-    return Page(memory[:_HEADER_BYTES], memory[slot_at:slot_at + _SLOT_BYTES],
-                memory[figures_at:figures_at + _FIGURES_BYTES] if has_figures else None,
-                memory[checkpoints_at:checkpoints_at + _CHECKPOINTS_BYTES]
-                if has_checkpoints else None,
-                memory[pace_at:pace_at + _PACE_BYTES] if has_pace else None)
+    return Page(*parts)

@@ -9,7 +9,8 @@ openblas_set_num_threads(), https://github.com/OpenMathLib/OpenBLAS.
 from __future__ import annotations
 
 import os
-import sys
+
+from ddprun_start.state import c_function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,15 +44,10 @@ def starter(libraries: set[str]) -> Callable[[], None] | None:
 
     As many as it would have started by itself, in the environment at the time of the call.
     """
-    paths = {path for path in libraries if "openblas" in path}
+    paths = sorted(path for path in libraries if "openblas" in path)
     if not paths:
         return None
-    had_ctypes = "_ctypes" in sys.modules
-    try:
-        found = _functions(paths)
-    finally:
-        if not had_ctypes:
-            sys.modules.pop("_ctypes", None)
+    found = [functions for functions in map(_functions, paths) if functions is not None]
 
     def start() -> None:
         for procs, set_threads in found:
@@ -60,32 +56,12 @@ def starter(libraries: set[str]) -> Callable[[], None] | None:
     return start
 
 
-def _functions(paths: set[str]) -> list[tuple[Any, Any]]:
-    # The package ctypes would take longer, and stay.
-    import _ctypes
-
-    class Number(_ctypes._SimpleCData):  # type: ignore
-        _type_ = "i"
-
-    class Function(_ctypes.CFuncPtr):
-        _flags_ = _ctypes.FUNCFLAG_CDECL
-        _restype_ = Number
-
-    found = []
-    for path in sorted(paths):
-        try:
-            library = _ctypes.dlopen(path, 0)
-        except OSError:
-            continue
-        for get, put in _NAMES:
-            try:
-                procs = Function(_ctypes.dlsym(library, get))
-                threads = Function(_ctypes.dlsym(library, put))
-            except OSError:
-                continue
-            found.append((procs, lambda count, call=threads: call(Number(count))))
-            break
-    return found
+def _functions(path: str) -> tuple[Any, Any] | None:
+    for names in _NAMES:
+        procs, set_threads = (c_function(path, name) for name in names)
+        if procs is not None and set_threads is not None:
+            return procs, set_threads
+    return None
 
 
 def _wanted(procs: int) -> int:

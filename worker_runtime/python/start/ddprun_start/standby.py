@@ -348,7 +348,7 @@ def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: 
     if guard is not None:
         guard.begin()
     openblas.hold_back()
-    beside = _beside_program()
+    beside = _importable(_program_folder())  # what it finds in sys.path[0], which is not there yet
     installed = installed_folders()
     # Whoever copies the whole environment asks for no variable, and is to find no other job's.
     inherited = {key: os.environb.pop(key) for key in placed if key in os.environb}
@@ -536,11 +536,6 @@ def _searched(states: list[State], installed: tuple[str, ...]) -> set[str]:
             folder for folder in folders}
 
 
-def _beside_program() -> set[str]:
-    """The names of modules that the program finds in sys.path[0], which is not there yet."""
-    return _importable(_program_folder())
-
-
 def _program_folder() -> str:
     program = sys.argv[0] if sys.argv else ""
     return os.getcwd() if program in ("", "-c", "-m") else os.path.dirname(
@@ -582,16 +577,9 @@ def _held_by(file: int) -> str:
     if flags & os.O_ACCMODE == os.O_RDONLY or target == "/dev/null":
         return ""
     for stream, name in ((1, "stdout"), (2, "stderr")):
-        if _is_same_file(file, stream):
+        if opened_as(file) == opened_as(stream):
             return f"{name} a second time"  # The worker's will be another.
     return f"{target} for writing" if target.startswith("/") else ""
-
-
-def _is_same_file(one: int, other: int) -> bool:
-    try:
-        return os.path.sameopenfile(one, other)
-    except OSError:
-        return False
 
 
 def _set_data(data: dict[bytes, bytes]) -> None:

@@ -573,11 +573,15 @@ def _openmp_threads(core: Any) -> Any:
     """How many threads the OpenMP of torch has. torch.get_num_threads() would have MKL look at its
     variables, which a program may set later."""
     if core.__file__ not in _OPENMP:
-        _OPENMP[core.__file__] = _c_function(core.__file__, "omp_get_max_threads")
+        _OPENMP[core.__file__] = c_function(core.__file__, "omp_get_max_threads")
     return _OPENMP[core.__file__]()
 
 
-def _c_function(library: str, name: str) -> Any:
+def c_function(library: str, name: str) -> Any:
+    """One that returns a C int; None: it is not there. The package ctypes would stay, and is
+    slow.
+    """
+
     class Number(_ctypes._SimpleCData):  # type: ignore
         _type_ = "i"
 
