@@ -1,17 +1,15 @@
 #include "agent/daemon/cpu_time.hpp"
 
 #include <fcntl.h>
-#include <unistd.h>
 
-#include <array>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "agent/process/children.hpp"
+#include "base/os/read_files.hpp"
+#include "base/whole_number.hpp"
 
 namespace ddprun::agent {
 
@@ -20,19 +18,9 @@ namespace {
 /// Used by all that live or have lived in the cgroup and below it; none if the kernel does not
 /// tell.
 std::optional<Duration> cpu_time_of_cgroup(int folder) {
-    constexpr std::string_view kKey = "usage_usec ";
     const UniqueFd file(openat(folder, "cpu.stat", O_RDONLY | O_CLOEXEC));
-    std::array<char, 4096> buffer;
-    const ssize_t got = file.is_open() ? read(file.get(), buffer.data(), buffer.size()) : -1;
-    const std::string_view text(buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
-    const std::size_t at = text.find(kKey);
-    std::int64_t microseconds = 0;
-    if (at == std::string_view::npos ||
-        std::from_chars(text.data() + at + kKey.size(), text.data() + text.size(), microseconds)
-                .ec != std::errc{}) {
-        return std::nullopt;
-    }
-    return std::chrono::microseconds(microseconds);
+    const auto used = number_after<std::int64_t>(read_part(file.get(), 4096), "usage_usec ");
+    return used ? std::optional<Duration>(std::chrono::microseconds(*used)) : std::nullopt;
 }
 
 /// Used by all descendants of `pid` that live, and by those that were reaped by it or by them.

@@ -6,9 +6,10 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <string_view>
 
 #include <fmt/format.h>
+
+#include "base/os/read_files.hpp"
 
 namespace ddprun::agent {
 
@@ -19,10 +20,7 @@ constexpr std::size_t kRecordBytesMax = 8192;
 constexpr int kRecordsMax = 4096;
 
 std::optional<long long> memory_kills() {
-    const UniqueFd file(open("/proc/vmstat", O_RDONLY | O_CLOEXEC));
-    std::array<char, 16384> text;
-    const ssize_t got = read(file.get(), text.data(), text.size());
-    return got > 0 ? memory_kills_in({text.data(), static_cast<std::size_t>(got)}) : std::nullopt;
+    return memory_kills_in(read_whole("/proc/vmstat").value_or(""));
 }
 
 }  // namespace

@@ -1,32 +1,16 @@
 #include "agent/daemon/resident_memory.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cstddef>
-#include <string_view>
 
 #include <fmt/format.h>
 
 #include "base/os/read_files.hpp"
 #include "base/os/read_memory_room.hpp"
+#include "base/whole_number.hpp"
 
 namespace ddprun::agent {
 
 namespace {
-
-/// The number behind `key`.
-template <typename Number>
-std::optional<Number> number_after(std::string_view text, std::string_view key) {
-    const std::size_t place = text.find(key);
-    if (place == std::string_view::npos) {
-        return std::nullopt;
-    }
-    text.remove_prefix(place + key.size());
-    text.remove_prefix(std::min(text.size(), text.find_first_not_of(" \t")));
-    Number number{};
-    const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-    return read.ec == std::errc{} ? std::optional(number) : std::nullopt;
-}
 
 /// Of the last 10 s, all processes waited for memory.
 std::optional<int> pressure_permille(const std::string& root) {

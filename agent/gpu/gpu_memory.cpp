@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/take_until.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun::agent {
@@ -27,14 +28,9 @@ std::string text_of(const GpuBytes& memory) {
 std::optional<GpuBytes> gpu_memory_from(std::string_view text) {
     GpuBytes memory;
     while (!text.empty()) {
-        const std::string_view word = text.substr(0, text.find(' '));
-        text.remove_prefix(std::min(word.size() + 1, text.size()));
-        const std::size_t colon = word.find(':');
-        if (colon == std::string_view::npos) {
-            return std::nullopt;
-        }
-        const auto number = whole_number<int>(word.substr(0, colon));
-        const auto bytes = whole_number<std::uint64_t>(word.substr(colon + 1));
+        std::string_view word = take_until(text, ' ');
+        const auto number = whole_number<int>(take_until(word, ':'));
+        const auto bytes = whole_number<std::uint64_t>(word);
         if (!number || !bytes || !memory.emplace(*number, *bytes).second) {
             return std::nullopt;
         }

@@ -284,7 +284,6 @@ void Keeper::read_exec_status(int pid, Worker& worker) {
         worker.exec_errno = error;  // Told when the child has been reaped, instead of an exit.
         return;
     }
-    worker.is_started = true;
     send(KeeperStarted{worker.generation, worker.local_rank, worker.outer_pid});
 }
 

@@ -39,8 +39,7 @@ private:
     struct Worker {
         Generation generation;  ///< `held_`, or that of standbys
         LocalRank local_rank;
-        int outer_pid = 0;        ///< by which the agent knows it
-        bool is_started = false;  ///< exec has succeeded, and the agent knows
+        int outer_pid = 0;  ///< by which the agent knows it
         std::optional<int> exec_errno;
         /// Open until it is known whether exec succeeded.
         std::unique_ptr<boost::asio::posix::stream_descriptor> exec_status;

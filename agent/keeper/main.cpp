@@ -1,12 +1,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <charconv>
-#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 
 #include <boost/asio/io_context.hpp>
@@ -15,6 +11,7 @@
 #include "agent/keeper/keeper.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
+#include "base/whole_number.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace {
@@ -46,13 +43,11 @@ int main(int argc, char** argv) {
         return usage();
     }
     const Result<agent::SavedProcessState> saved = agent::SavedProcessState::from_text(argv[1]);
-    long long unkillable_after = 0;
-    const char* end = argv[2] + std::strlen(argv[2]);
-    const auto parsed = std::from_chars(argv[2], end, unkillable_after);
+    const std::optional<long long> unkillable_after = whole_number<long long>(argv[2]);
     const std::optional<ContainmentLevel> level = containment_of(argv[3]);
     int type = 0;
     socklen_t size = sizeof type;
-    if (saved.has_error() || !level || parsed.ec != std::errc{} || parsed.ptr != end ||
+    if (saved.has_error() || !level || !unkillable_after ||
         getsockopt(agent::kKeeperSocket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
         return usage();
     }
@@ -78,7 +73,7 @@ int main(int argc, char** argv) {
     boost::asio::io_context io(1);
     agent::Containment containment({}, std::move(cgroup), level, std::move(outer_pids));
     agent::Keeper keeper(io, std::move(socket), *saved, std::move(containment),
-                         Milliseconds(unkillable_after));
+                         Milliseconds(*unkillable_after));
     io.run();
     return keeper.has_failed() ? kExitInternal : kExitSuccess;
 }

@@ -1,9 +1,10 @@
 #include "agent/output/full_logs.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <system_error>
+
+#include "base/whole_number.hpp"
 
 namespace ddprun::agent {
 
@@ -18,11 +19,8 @@ std::vector<std::uint64_t> full_logs_of(const std::string& path) {
         if (!name.starts_with(start)) {
             continue;
         }
-        std::uint64_t number = 0;
-        const char* const last = name.data() + name.size();
-        const auto [rest, error] = std::from_chars(name.data() + start.size(), last, number);
-        if (error == std::errc{} && rest == last) {
-            numbers.push_back(number);
+        if (const auto number = whole_number<std::uint64_t>(name.substr(start.size()))) {
+            numbers.push_back(*number);
         }
     }
     std::sort(numbers.begin(), numbers.end());

@@ -23,6 +23,7 @@
 
 #include "agent/process/fork_into.hpp"
 #include "base/os/read_files.hpp"
+#include "base/os/read_memory_room.hpp"
 
 namespace ddprun::agent {
 
@@ -67,19 +68,8 @@ std::string mount_point() {
 
 /// "0::PATH" of /proc/self/cgroup; empty: this process is in none, or in one that is not seen here.
 std::string own_path() {
-    constexpr std::string_view kUnified = "0::";
-    const std::string text = read_whole("/proc/self/cgroup").value_or("");
-    std::string_view rest = text;
-    while (!rest.empty()) {
-        const std::size_t end = rest.find('\n');
-        const std::string_view line = rest.substr(0, end);
-        if (line.starts_with(kUnified)) {
-            const std::string_view path = line.substr(kUnified.size());
-            return path.starts_with("/..") ? std::string() : std::string(path);
-        }
-        rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    }
-    return {};
+    std::string path = own_cgroup_path();
+    return path.starts_with("/..") ? std::string() : path;
 }
 
 struct OwnCgroup {

@@ -7,12 +7,11 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
-#include <optional>
-#include <string_view>
 
 #include <fmt/format.h>
 
 #include "base/os/read_files.hpp"
+#include "base/take_until.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun::agent {
@@ -39,11 +38,9 @@ std::vector<int> numbers_in(const std::string& path) {
 
 void append_pids(std::string_view text, std::vector<int>& pids) {
     while (!text.empty()) {
-        const std::size_t space = text.find(' ');
-        if (const std::optional<int> pid = whole_number<int>(text.substr(0, space))) {
+        if (const std::optional<int> pid = whole_number<int>(take_until(text, ' '))) {
             pids.push_back(*pid);
         }
-        text.remove_prefix(space == std::string_view::npos ? text.size() : space + 1);
     }
 }
 
@@ -51,11 +48,8 @@ void append_pids(std::string_view text, std::vector<int>& pids) {
 std::vector<long long> fields_of(std::string_view text) {
     std::vector<long long> fields;
     while (!text.empty()) {
-        const std::size_t end = std::min(text.find(' '), text.size());
-        long long value = 0;
-        (void)std::from_chars(text.data(), text.data() + end, value);
-        fields.push_back(value);
-        text.remove_prefix(std::min(end + 1, text.size()));
+        const std::string_view word = take_until(text, ' ');  // The last one has a line break.
+        (void)std::from_chars(word.data(), word.data() + word.size(), fields.emplace_back());
     }
     return fields;
 }
@@ -183,11 +177,10 @@ std::optional<std::string> variable_of(int pid, std::string_view name) {
     const std::optional<std::string> environment = read_whole(fmt::format("/proc/{}/environ", pid));
     std::string_view rest = environment ? std::string_view(*environment) : std::string_view();
     while (!rest.empty()) {
-        const std::string_view entry = rest.substr(0, rest.find('\0'));
+        const std::string_view entry = take_until(rest, '\0');
         if (entry.starts_with(name) && entry.substr(name.size()).starts_with('=')) {
             return std::string(entry.substr(name.size() + 1));
         }
-        rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
     }
     return std::nullopt;
 }

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/take_until.hpp"
 
 namespace ddprun::agent {
 
@@ -49,22 +50,6 @@ void open_missing_standard_fds() {
     }
 }
 
-/// Takes the next `:`-separated number off `text`.
-bool take_number(std::string_view& text, std::uint64_t& value) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-    if (error != std::errc{}) {
-        return false;
-    }
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-    if (!text.empty()) {
-        if (text.front() != ':') {
-            return false;
-        }
-        text.remove_prefix(1);
-    }
-    return true;
-}
-
 }  // namespace
 
 SavedProcessState SavedProcessState::capture() {
@@ -85,18 +70,17 @@ SavedProcessState SavedProcessState::capture() {
 Result<SavedProcessState> SavedProcessState::from_text(const std::string& text) {
     std::string_view rest = text;
     std::array<std::uint64_t, 4> numbers{};
+    bool is_read = true;
     for (std::uint64_t& number : numbers) {
-        if (!take_number(rest, number)) {
-            return Error{ErrorCode::InvalidArgument,
-                         fmt::format("process state '{}' is not four hexadecimal numbers with ':' "
-                                     "between them; only ddprun writes it",
-                                     text)};
-        }
+        const std::string_view word = take_until(rest, ':');
+        const char* word_end = word.data() + word.size();
+        const auto [end, error] = std::from_chars(word.data(), word_end, number, 16);
+        is_read = is_read && error == std::errc{} && end == word_end;
     }
-    if (!rest.empty()) {
+    if (!is_read || !rest.empty()) {
         return Error{ErrorCode::InvalidArgument,
-                     fmt::format("process state '{}' has more than four numbers; only ddprun "
-                                 "writes it",
+                     fmt::format("process state '{}' is not four hexadecimal numbers with ':' "
+                                 "between them; only ddprun writes it",
                                  text)};
     }
     SavedProcessState state;

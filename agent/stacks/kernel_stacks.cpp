@@ -6,11 +6,13 @@
 #include <array>
 #include <climits>
 #include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "agent/process/children.hpp"
 #include "base/os/read_files.hpp"
+#include "base/take_until.hpp"
 
 namespace ddprun::agent {
 
@@ -38,13 +40,10 @@ std::string wait_channel(const std::string& folder) {
     return name == "0" || name == "?" ? std::string() : name;
 }
 
-std::string indented(const std::string& text) {
+std::string indented(std::string_view text) {
     std::string lines;
-    std::size_t begin = 0;
-    while (begin < text.size()) {
-        const std::size_t end = std::min(text.find('\n', begin), text.size());
-        lines += "      " + text.substr(begin, end - begin) + "\n";
-        begin = end + 1;
+    while (!text.empty()) {
+        lines += fmt::format("      {}\n", take_until(text, '\n'));
     }
     return lines;
 }

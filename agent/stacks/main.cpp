@@ -24,6 +24,7 @@
 #include "agent/stacks/tools.hpp"
 #include "base/error.hpp"
 #include "base/os/read_files.hpp"
+#include "base/take_until.hpp"
 #include "base/whole_number.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -44,14 +45,12 @@ std::optional<std::int64_t> number_of(std::string_view text) {
 
 /// RANK:PID
 std::optional<Worker> worker_of(std::string_view text) {
-    const std::size_t colon = std::min(text.find(':'), text.size());
-    const std::optional<std::int64_t> rank = number_of(text.substr(0, colon));
-    const std::optional<std::int64_t> pid =
-        number_of(text.substr(std::min(colon + 1, text.size())));
+    const std::optional<std::int64_t> rank = number_of(take_until(text, ':'));
+    const std::optional<std::int64_t> pid = number_of(text);
     if (!rank || !pid) {
         return std::nullopt;
     }
-    return Worker{.rank = static_cast<int>(*rank), .pid = static_cast<int>(*pid), .file = {}};
+    return Worker{.rank = static_cast<int>(*rank), .pid = static_cast<int>(*pid)};
 }
 
 void write_text(const UniqueFd& file, const std::string& text) {

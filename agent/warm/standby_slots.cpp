@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <map>
-#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "agent/supervise/worker_group.hpp"
 #include "base/planted_bug.hpp"
+#include "base/take_until.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
@@ -48,13 +48,6 @@ constexpr std::string_view kSignsOfStates = "=|:,.*_-";
 /// The worker of another slot may be ahead of the first one's by so many modules.
 constexpr std::size_t kAheadMax = 1000;
 
-/// The next word of `line`, which loses it.
-std::string_view take_word(std::string_view& line) {
-    const std::string_view word = line.substr(0, line.find(' '));
-    line.remove_prefix(std::min(line.size(), word.size() + 1));
-    return word;
-}
-
 std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
     std::map<std::string, std::string> variables(worker.environment.begin(),
                                                  worker.environment.end());
@@ -86,7 +79,8 @@ StandbySlots::StandbySlots(const Limits& limits, int slots, WarmOptions options)
 }
 
 StandbySlots::Import StandbySlots::Told::take(std::string_view line) {
-    Import import{.name = std::string(take_word(line)), .found = std::string(take_word(line))};
+    Import import{.name = std::string(take_until(line, ' ')),
+                  .found = std::string(take_until(line, ' '))};
     if (!line.empty()) {
         state = line;
     }
@@ -141,7 +135,7 @@ void StandbySlots::hear(Instant now, LocalRank slot, std::string_view line) {
 }
 
 void StandbySlots::stop_learning(LocalRank slot, std::string_view why) {
-    const std::string module(take_word(why));
+    const std::string module(take_until(why, ' '));
     if (slot == LocalRank(0) && learns() && !why.empty()) {
         forget_known();
         end_learning();
@@ -569,12 +563,12 @@ std::optional<Instant> StandbySlots::next_deadline() {
 }
 
 std::string name_in(std::string_view line) {
-    return std::string(take_word(line));
+    return std::string(take_until(line, ' '));
 }
 
 bool is_told_line(std::string_view line) {
-    const std::string_view name = take_word(line);
-    const std::string_view found = take_word(line);
+    const std::string_view name = take_until(line, ' ');
+    const std::string_view found = take_until(line, ' ');
     return is_module_name(name) &&
            (found == kNotKnown ||
             std::all_of(found.begin(), found.end(),

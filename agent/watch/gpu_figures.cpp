@@ -1,11 +1,11 @@
 #include "agent/watch/gpu_figures.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 #include <fmt/format.h>
 
+#include "base/take_until.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun::agent {
@@ -17,13 +17,6 @@ constexpr std::uint64_t kPermillePerPercent = 10;
 
 std::string word_of_figure(const Figure& figure) {
     return figure ? fmt::format("{}", *figure) : "-";
-}
-
-/// What stands before `end`, which is taken from `text` with it.
-std::string_view take_until(std::string_view& text, char end) {
-    const std::string_view word = text.substr(0, text.find(end));
-    text.remove_prefix(std::min(text.size(), word.size() + 1));
-    return word;
 }
 
 /// False: it is no figure.
@@ -196,7 +189,7 @@ HangSeen GpuPower::seen(Milliseconds after, Rank base_rank, const std::string& h
         last_.begin(), last_.end(),
         [&share](const auto& one, const auto& other) { return share(one) < share(other); });
     constexpr std::uint64_t kMilli = 1000;
-    HangSeen seen{.rank = {}, .step = {}, .host = host, .collective = {}, .text = {}};
+    HangSeen seen{.host = host};
     if (!least->ranks.empty()) {
         seen.rank = Rank(base_rank.value() + least->ranks.front().value());
     }

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <csignal>
 
 #include <fmt/format.h>
+
+#include "base/whole_number.hpp"
 
 namespace ddprun::agent {
 
@@ -73,15 +74,7 @@ std::string KernelNotes::about(int pid, std::optional<int> signal) const {
 }
 
 std::optional<long long> memory_kills_in(std::string_view vmstat) {
-    constexpr std::string_view kKey = "\noom_kill ";
-    const std::size_t at = vmstat.find(kKey);
-    if (at == std::string_view::npos) {
-        return std::nullopt;
-    }
-    const std::string_view number = vmstat.substr(at + kKey.size());
-    long long kills = 0;
-    const auto parsed = std::from_chars(number.data(), number.data() + number.size(), kills);
-    return parsed.ec == std::errc{} ? std::optional(kills) : std::nullopt;
+    return number_after<long long>(vmstat, "\noom_kill ");
 }
 
 }  // namespace ddprun::agent

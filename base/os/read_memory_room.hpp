@@ -11,6 +11,9 @@ namespace ddprun {
 /// put before every path.
 [[nodiscard]] std::optional<MemoryRoom> read_memory_room(const std::string& root = {});
 
+/// The path of this process's cgroup v2, as /proc/self/cgroup has it. Empty: it is in none.
+[[nodiscard]] std::string own_cgroup_path(const std::string& root = {});
+
 /// The folder of its cgroup v2; it need not exist. Empty: it is in none.
 [[nodiscard]] std::string own_memory_cgroup(const std::string& root = {});
 

@@ -36,6 +36,7 @@
 #include "agent/gpu/gpu_memory.hpp"
 #include "agent/process/children.hpp"
 #include "agent/watch/gpu_figures.hpp"
+#include "base/take_until.hpp"
 #include "base/whole_number.hpp"
 #include "launcher/machine/nvml.hpp"
 #include "launcher/plan/gpus.hpp"
@@ -111,19 +112,12 @@ bool are_used_by(const std::vector<int>& workers, std::uint64_t since) {
     });
 }
 
-/// The first of the words, which is taken from them.
-std::string_view take_word(std::string_view& words) {
-    const std::string_view word = words.substr(0, words.find(' '));
-    words.remove_prefix(std::min(word.size() + 1, words.size()));
-    return word;
-}
-
 /// None: that is no question.
 std::optional<std::string> answer_to_use(std::string_view words) {
-    const auto milliseconds = whole_number<std::uint64_t>(take_word(words));
+    const auto milliseconds = whole_number<std::uint64_t>(take_until(words, ' '));
     std::vector<int> workers;
     while (!words.empty()) {
-        const int pid = whole_number<int>(take_word(words)).value_or(0);
+        const int pid = whole_number<int>(take_until(words, ' ')).value_or(0);
         if (pid < 1) {
             return std::nullopt;
         }
@@ -228,7 +222,7 @@ agent::AllGpuFigures figures_of(const std::vector<int>& workers) {
 std::optional<std::string> answer_to_figures(std::string_view words) {
     std::vector<int> workers;
     while (!words.empty()) {
-        const auto pid = whole_number<int>(take_word(words));
+        const auto pid = whole_number<int>(take_until(words, ' '));
         if (!pid || *pid < 0) {
             return std::nullopt;
         }
@@ -238,7 +232,7 @@ std::optional<std::string> answer_to_figures(std::string_view words) {
 }
 
 std::optional<std::string> answer_to(std::string_view question) {
-    const std::string_view word = take_word(question);
+    const std::string_view word = take_until(question, ' ');
     if (word == "figures") {
         return answer_to_figures(question);
     }
