@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/daemon/resident_memory.hpp"
-#include "agent/output/run_socket.hpp"
 #include "base/os/unix_time.hpp"
 #include "rendezvous/events/event_fields.hpp"
 #include "rendezvous/events/rank_board.hpp"
@@ -204,7 +203,8 @@ std::vector<WorkerState> RunEvents::workers() const {
     const std::vector<int> pids = ask_.pids();
     std::vector<WorkerState> workers;
     for (std::size_t i = 0; i < pids.size(); ++i) {
-        WorkerState worker{.moments = i < moments.size() ? moments[i] : WorkerMoments()};
+        WorkerState worker;
+        worker.moments = i < moments.size() ? moments[i] : WorkerMoments();
         const LocalRank local_rank(static_cast<int>(i));
         worker.phase = chronicle_.phase_of(local_rank, worker.moments);
         worker.log_bytes = output_.bytes_of(local_rank);

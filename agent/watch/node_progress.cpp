@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 namespace ddprun::agent {
 
@@ -21,20 +23,13 @@ rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
         generation_ = generation;
         paces_.assign(workers.size(), RankPace(limits_));
     }
-    rdzv::Progress progress{.generation = generation, .ranks = {}, .memory = {}, .store = {}};
+    rdzv::Progress progress{.generation = generation};
     for (std::size_t i = 0; i < workers.size(); ++i) {
         const WorkerState& worker = workers[i];
         const WorkerMoments& moments = worker.moments;
-        rdzv::RankProgress rank{.local_rank = LocalRank(static_cast<int>(i)),
-                                .phase = worker.phase,
-                                .step = moments.step,
-                                .memory_bytes = worker.memory_bytes,
-                                .memory_peak_bytes = worker.memory_peak_bytes,
-                                .gpu_permille = worker.gpu_permille,
-                                .gpu_memory_bytes = worker.gpu_memory_bytes,
-                                .gpu_memory_total_bytes = worker.gpu_memory_total_bytes,
-                                .gpu_milliwatts = worker.gpu_milliwatts,
-                                .log_bytes = worker.log_bytes};
+        rdzv::RankProgress rank = worker;
+        rank.local_rank = LocalRank(static_cast<int>(i));
+        rank.step = moments.step;
         if (moments.step && moments.first_number && *moments.step >= *moments.first_number) {
             rank.steps = *moments.step - *moments.first_number + 1;
             rank.samples = moments.samples > 0 ? std::optional(moments.samples) : std::nullopt;

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "agent/watch/chronicle.hpp"
@@ -12,17 +10,10 @@
 
 namespace ddprun::agent {
 
-/// What is known of one worker when somebody looks.
-struct WorkerState {
+/// What is known of one worker when somebody looks. The local rank and all of its steps are unset:
+/// NodeProgress makes them of `moments`.
+struct WorkerState : rdzv::RankProgress {
     WorkerMoments moments;
-    rdzv::RankPhase phase = rdzv::RankPhase::Spawned;
-    std::optional<std::uint64_t> memory_bytes;
-    std::optional<std::uint64_t> memory_peak_bytes;
-    std::optional<int> gpu_permille;
-    std::optional<std::uint64_t> gpu_memory_bytes;
-    std::optional<std::uint64_t> gpu_memory_total_bytes;
-    std::optional<std::uint64_t> gpu_milliwatts;
-    std::optional<std::uint64_t> log_bytes;
 };
 
 /// How far the workers of this node are, put together when somebody looks. Pure.
