@@ -1,7 +1,6 @@
 #include "agent/daemon/generation_on_node.hpp"
 
 #include <cstddef>
-#include <string>
 #include <utility>
 
 #include "agent/daemon/dying.hpp"
@@ -52,8 +51,7 @@ std::vector<LocalRank> GenerationOnNode::meant_by(const SignalWorkers& effect) c
 }
 
 SignsOfLife GenerationOnNode::seen(const OutputMeasure& output, Duration cpu) const {
-    SignsOfLife signs{
-        .cpu = cpu, .output_bytes = output.bytes, .workers = {}, .is_busy = output.is_console_full};
+    SignsOfLife signs{.cpu = cpu, .output_bytes = output.bytes, .is_busy = output.is_console_full};
     for (const WorkerSpec& spec : start_.workers) {
         signs.workers.push_back({.pid = pid_of(spec.local_rank),
                                  .progress = page_.progress(number(), spec.local_rank)});

@@ -343,8 +343,7 @@ bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>
                                                                  .stand_in = *std::move(stand_in),
                                                                  .is_out_terminal = is_out_terminal,
                                                                  .is_err_terminal = is_err_terminal,
-                                                                 .order = std::move(order),
-                                                                 .importing = {}});
+                                                                 .order = std::move(order)});
     listen(slot, entry->second);
     const WorkerSpec& spec = specs_.at(static_cast<std::size_t>(slot.value()));
     keeper_->start_standby(slot, command, spec.environment, std::move(pipes.out),
@@ -489,8 +488,7 @@ std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers,
     std::map<LocalRank, Standby> before = std::exchange(standbys_, {});
     for (auto& [slot, standby] : before) {
         if (taken.contains(slot)) {
-            leaving_.emplace(
-                slot, Leaving{.standby = std::move(standby), .worker = {}, .pipes = {}, .pid = 0});
+            leaving_.emplace(slot, Leaving{.standby = std::move(standby), .pid = 0});
         } else if (!taken.empty()) {
             kill(slot);
         }

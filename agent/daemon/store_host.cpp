@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -47,7 +46,7 @@ Result<StoreAddress> StoreHost::open(const std::string& host) {
             readiness_ = OpenOnce{.socket = std::move(opened->fd)};
             return StoreAddress{host, opened->port};
         }
-        readiness_ = OpenForAll{.socket = std::move(opened->fd), .next = {}};
+        readiness_ = OpenForAll{.socket = std::move(opened->fd)};
     }
     OpenForAll& fixed = std::get<OpenForAll>(readiness_);
     fixed.next.reset(fcntl(fixed.socket.get(), F_DUPFD_CLOEXEC, 0));

@@ -1,6 +1,5 @@
 #include "agent/helpers/stack_saver.hpp"
 
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -50,8 +49,7 @@ Result<void> StackSaver::start(const SaveStacks& order, const std::map<LocalRank
     StacksOrder stacks{.folder = order.folder,
                        .timeout = limits_.stacks_timeout,
                        .bytes_max = limits_.stacks_bytes_max,
-                       .program = worker_program_,
-                       .workers = {}};
+                       .program = worker_program_};
     for (const LocalRank local_rank : order.workers) {
         if (const auto pid = pids.find(local_rank); pid != pids.end()) {
             stacks.workers.emplace_back(order.base_rank.value() + local_rank.value(), pid->second);

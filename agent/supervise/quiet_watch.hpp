@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "agent/contract/signs_of_life.hpp"
 #include "base/instant.hpp"

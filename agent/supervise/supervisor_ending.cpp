@@ -165,16 +165,12 @@ void Supervisor::abort_now() {
     if (!ending_.has_value()) {
         end_with({.reason = ExitReason::Signal,
                   .exit_code = kExitSignalBase + SIGINT,
-                  .verdict = {},
                   .why = "SIGINT again: aborted"});
     }
 }
 
 void Supervisor::end_by_signal() {
-    end_with({.reason = ExitReason::Signal,
-              .exit_code = signal_exit_code(),
-              .verdict = {},
-              .why = why_left()});
+    end_with({.reason = ExitReason::Signal, .exit_code = signal_exit_code(), .why = why_left()});
 }
 
 void Supervisor::leave_alone() {
@@ -198,15 +194,13 @@ void Supervisor::hear(const rdzv::Released& /*message*/) {
     const int code = is_leaving() ? signal_exit_code() : int{kExitDrained};
     end_after_stop({.reason = ExitReason::Released,
                     .exit_code = code,
-                    .verdict = {},
                     .why = is_leaving() ? why_left() : "this node was told to leave"});
 }
 
 void Supervisor::hear(const rdzv::Refused& message) {
-    end_saying(message.text, {.reason = ExitReason::Refused,
-                              .exit_code = message.exit_code,
-                              .verdict = {},
-                              .says_goodbye = false});
+    end_saying(
+        message.text,
+        {.reason = ExitReason::Refused, .exit_code = message.exit_code, .says_goodbye = false});
 }
 
 void Supervisor::end_for_old_rendezvous(const std::string& flags, const std::string& others) {
@@ -214,7 +208,7 @@ void Supervisor::end_for_old_rendezvous(const std::string& flags, const std::str
         fmt::format("the rendezvous is an older ddprun's, which would overlook {}; update it, or "
                     "start with {} on every node",
                     flags, others),
-        {.reason = ExitReason::Refused, .exit_code = kExitUsage, .verdict = {}});
+        {.reason = ExitReason::Refused, .exit_code = kExitUsage});
 }
 
 void Supervisor::hear(const rdzv::Verdict& message) {
@@ -238,17 +232,16 @@ void Supervisor::lose_rendezvous() {
     const LinkIsDown* down = std::get_if<LinkIsDown>(&link_);
     const std::string why = down != nullptr ? down->why : "it does not answer";
     const std::string reason = why.empty() ? "" : fmt::format(" ({})", why);
-    end_saying(
-        run_token_.empty() ? fmt::format("no rendezvous within {} s{}",
-                                         options_.connect_timeout.count() / 1000, reason)
-                           : fmt::format("rendezvous lost: out of reach for {} s{}",
-                                         lost_timeout().count() / 1000, reason),
-        {.reason = ExitReason::RendezvousLost, .exit_code = kExitRendezvousLost, .verdict = {}});
+    end_saying(run_token_.empty() ? fmt::format("no rendezvous within {} s{}",
+                                                options_.connect_timeout.count() / 1000, reason)
+                                  : fmt::format("rendezvous lost: out of reach for {} s{}",
+                                                lost_timeout().count() / 1000, reason),
+               {.reason = ExitReason::RendezvousLost, .exit_code = kExitRendezvousLost});
 }
 
 void Supervisor::fail_internally(const std::string& what) {
     end_saying(fmt::format("{}: this is a bug, please report it", what),
-               {.reason = ExitReason::Bug, .exit_code = kExitInternal, .verdict = {}});
+               {.reason = ExitReason::Bug, .exit_code = kExitInternal});
 }
 
 void Supervisor::end_saying(const std::string& why, Ending ending) {

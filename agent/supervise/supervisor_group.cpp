@@ -9,7 +9,6 @@
 #include "agent/supervise/supervisor.hpp"
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"
-#include "base/signal_name.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
 namespace ddprun::agent {

@@ -86,8 +86,7 @@ void Supervisor::take(const LinkDown& input) {
         return;
     }
     if (input.is_final) {
-        end_saying(input.why,
-                   {.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
+        end_saying(input.why, {.reason = ExitReason::Unusable, .exit_code = kExitUsage});
     } else if (is_leaving()) {
         leave_alone();
     }
@@ -151,11 +150,8 @@ void Supervisor::take(const PreflightDone& input) {
 
 /// Where the join was not sent, a Goodbye would be nobody's.
 void Supervisor::end_unfit(const std::string& why) {
-    Ending ending{.reason = ExitReason::Unusable,
-                  .exit_code = kExitUnfit,
-                  .verdict = {},
-                  .unfit = why,
-                  .why = why};
+    Ending ending{
+        .reason = ExitReason::Unusable, .exit_code = kExitUnfit, .unfit = why, .why = why};
     if (has_joined()) {
         end_after_stop(std::move(ending));
         return;
@@ -218,7 +214,7 @@ void Supervisor::take(const StoreFailed& input) {
         return;
     }
     end_saying(fmt::format("cannot open a socket for the workers' store: {}", input.why),
-               {.reason = ExitReason::Unusable, .exit_code = kExitUsage, .verdict = {}});
+               {.reason = ExitReason::Unusable, .exit_code = kExitUsage});
 }
 
 void Supervisor::join_if_possible() {

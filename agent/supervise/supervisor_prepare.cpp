@@ -75,7 +75,6 @@ void Supervisor::prepare_is_gone() {
             fmt::format("the prepare command {}: no workers are started", prepare_end_.fault),
             {.reason = ExitReason::Unprepared,
              .exit_code = prepare_end_.exit_code,
-             .verdict = {},
              .unprepared = prepare_end_.fault});
         return;
     }

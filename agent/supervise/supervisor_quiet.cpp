@@ -81,7 +81,7 @@ void Supervisor::begin_to_save_stacks(const rdzv::Stop& message) {
         if (std::holds_alternative<Failing>(group_->fates[index])) {
             continue;
         }
-        Failing hung{.evidence = {}, .at = now_ - silence};
+        Failing hung{.at = now_ - silence};
         hung.evidence.hung = true;
         hung.evidence.quiet_for = std::chrono::duration_cast<Milliseconds>(silence);
         hung.evidence.program = options_.command.front();

@@ -131,18 +131,15 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
     StartWorkers start{.generation = row.generation,
                        .base_rank = Rank(row.base_rank),
                        .world_size = row.world_size,
-                       .publish_until = group.publish_until,
-                       .workers = {}};
+                       .publish_until = group.publish_until};
     WorkerPlace place{
         .job = options.identity.job,
         .tracked_run = options.tracked_run,
         .node = options.identity.node,
         .generation = row.generation,
-        .rank = {},
         .world_size = row.world_size,
         // An older rendezvous does not tell it.
         .target_world_size = std::max(row.target_world_size, row.world_size),
-        .local_rank = {},
         .local_world_size = slots,
         .group_rank = row.group_rank,
         .group_world_size = row.group_world_size,
@@ -153,14 +150,11 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .is_store_of_rank_0 = options.is_store_of_rank_0,
         .local_address = local_address,
         .start_reason = row.why,
-        .page = {},
         .restart_count = row.restart_count,
         .max_restarts = row.max_restarts,
-        .error_file = {},
         .signals_to_handle = options.signals_to_handle,
         .sets_nccl_async_error_handling = options.sets_nccl_async_error_handling,
         .omp_num_threads = options.omp_num_threads,
-        .only_device = {},
         .preload = options.preload,
         .python_path = options.python_path,
     };

@@ -1,7 +1,6 @@
 #include "agent/watch/chronicle.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/overloaded.hpp"
@@ -133,9 +132,6 @@ void Chronicle::carry_out(Instant now, const Effect& effect, Events& out) {
                 started_ = Started{.generation = e.generation,
                                    .base_rank = e.base_rank.value(),
                                    .pids = std::vector<std::int64_t>(e.workers.size()),
-                                   .failed = {},
-                                   .worded = {},
-                                   .finished = {},
                                    .at = now};
                 waiting_.clear();
                 tell(EventKind::Formed,

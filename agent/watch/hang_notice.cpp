@@ -55,7 +55,6 @@ std::optional<HangSeen> HangNotice::look_at_steps(Instant now, Generation genera
     return HangSeen{.rank = rank,
                     .step = last.number,
                     .host = host,
-                    .collective = {},
                     .text = fmt::format(
                         "no rank on {} has told a step for {} s; furthest behind is rank {}, "
                         "at step {} since {} s",

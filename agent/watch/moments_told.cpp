@@ -92,11 +92,8 @@ std::optional<rdzv::Reached> MomentsTold::note_hang(Instant now, const rdzv::Han
 }
 
 rdzv::Reached MomentsTold::message(Instant now, const std::vector<rdzv::Moment>& which) {
-    rdzv::Reached message{.generation = generation_,
-                          .moments = {},
-                          .checkpointing = checkpointing_,
-                          .step = step_,
-                          .hang = {}};
+    rdzv::Reached message{
+        .generation = generation_, .checkpointing = checkpointing_, .step = step_};
     told_step_ = step_;
     told_checkpointing_ = checkpointing_;
     for (const rdzv::Moment what : which) {

@@ -16,7 +16,7 @@ std::optional<RasRank> rank_from(const nlohmann::json& told) {
         !told.contains("collective_counts") || !told["collective_counts"].is_object()) {
         return std::nullopt;
     }
-    RasRank rank{.rank = told["rank"].get<int>(), .host = {}, .counts = {}};
+    RasRank rank{.rank = told["rank"].get<int>()};
     if (const auto host = told.find("host"); host != told.end() && host->is_string()) {
         rank.host = host->get<std::string>();
     }
@@ -71,7 +71,7 @@ std::optional<std::vector<RasCommunicator>> ras_status_from(std::string_view ans
             !one["ranks"].is_array()) {
             return std::nullopt;
         }
-        RasCommunicator communicator{.id = one["hash"].dump(), .size = 0, .ranks = {}};
+        RasCommunicator communicator{.id = one["hash"].dump(), .size = 0};
         if (const auto second = one.find("secondary_hash"); second != one.end()) {
             communicator.id += second->dump();
         }
@@ -111,7 +111,6 @@ std::optional<HangSeen> RasWatch::look(Instant now, Milliseconds after, int worl
         const bool is_world = one.size == world_size;
         seen = HangSeen{
             .rank = is_world ? std::optional(Rank(behind.rank)) : std::nullopt,
-            .step = {},
             .host = behind.host,
             .collective = difference->collective,
             .text = fmt::format(

@@ -37,7 +37,7 @@ std::optional<HangSeen> StoreSilence::seen(Milliseconds after, int world_size,
     if (static_cast<std::size_t>(world_size) > waits.clients) {
         text += fmt::format("; of {} ranks not all have come to it", world_size);
     }
-    return HangSeen{.rank = {}, .step = {}, .host = host, .collective = {}, .text = text};
+    return HangSeen{.host = host, .text = text};
 }
 
 }  // namespace ddprun::agent

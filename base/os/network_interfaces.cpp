@@ -24,11 +24,10 @@ std::vector<NetworkInterface> network_interfaces() {
         auto one = std::find_if(found.begin(), found.end(),
                                 [&](const NetworkInterface& other) { return other.name == name; });
         if (one == found.end()) {
-            one = found.insert(found.end(),
-                               NetworkInterface{.name = name,
-                                                .is_up = (it->ifa_flags & IFF_UP) != 0,
-                                                .is_loopback = (it->ifa_flags & IFF_LOOPBACK) != 0,
-                                                .addresses = {}});
+            one = found.insert(
+                found.end(), NetworkInterface{.name = name,
+                                              .is_up = (it->ifa_flags & IFF_UP) != 0,
+                                              .is_loopback = (it->ifa_flags & IFF_LOOPBACK) != 0});
         }
         if (std::string address = numeric_address(it->ifa_addr); !address.empty()) {
             one->addresses.push_back(std::move(address));
