@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <string_view>
-#include <utility>
 
 #include <boost/asio/post.hpp>
 #include <boost/system/error_code.hpp>
@@ -233,16 +231,12 @@ void OutputPump::make_links() {
         return;
     }
     // Held before the first link: a run with links and without a lock has lost its ddprun.
-    if (const Result<void> begun = run_.begin(unix_now()); !begun) {
-        say_error(begun.error());
-    }
-    begin_events();
+    say_failure(run_.begin(unix_now()));
+    say_failure(events_.begin());
     for (const auto& [rank, log_dir] : std::exchange(unlinked_, {})) {
         const std::string generation = log_dir.substr(0, log_dir.rfind('/'));
         for (const std::string& folder : {options_.log_root, generation}) {
-            if (const Result<void> linked = link_by_rank(folder, rank, log_dir); !linked) {
-                say_error(linked.error());
-            }
+            say_failure(link_by_rank(folder, rank, log_dir));
         }
     }
 }
@@ -343,15 +337,11 @@ void OutputPump::log(Stream& stream, std::string_view bytes) {
         open_file(stream);  // Perhaps there is room by now.
     }
     if (stream.file) {
-        if (const Result<void> written = stream.file->append(bytes); !written) {
-            say_error(written.error());
-        }
+        say_failure(stream.file->append(bytes));
     }
     stream.tail.add(bytes);
     if (stream.filter) {
-        if (const Result<void> kept = stream.filter->feed(bytes); !kept) {
-            say_error(kept.error());
-        }
+        say_failure(stream.filter->feed(bytes));
     }
 }
 
@@ -394,9 +384,7 @@ void OutputPump::finish_line(Stream& stream) {
         log(stream, written_);
     }
     if (stream.filter) {
-        if (const Result<void> kept = stream.filter->finish(); !kept) {
-            say_error(kept.error());
-        }
+        say_failure(stream.filter->finish());
     }
     if (stream.source) {
         stream.console->finish(*stream.source);
@@ -479,24 +467,14 @@ void OutputPump::resume_paused() {
 
 void OutputPump::end_run(int exit_code, const std::string& text,
                          std::optional<Milliseconds> saving) {
-    if (const Result<void> ended = run_.end(unix_now(), exit_code, text, saving); !ended) {
-        say_error(ended.error());
-    }
+    say_failure(run_.end(unix_now(), exit_code, text, saving));
     if (run_.has_begun()) {
-        begin_events();
-    }
-}
-
-void OutputPump::begin_events() {
-    if (const Result<void> begun = events_.begin(); !begun) {
-        say_error(begun.error());
+        say_failure(events_.begin());
     }
 }
 
 void OutputPump::keep_event(std::string line) {
-    if (const Result<void> kept = events_.add(std::move(line)); !kept) {
-        say_error(kept.error());
-    }
+    say_failure(events_.add(std::move(line)));
 }
 
 Result<UniqueFd> OutputPump::listen() const {
@@ -508,9 +486,7 @@ void OutputPump::log_prepare(std::string_view bytes) {
         return;
     }
     if (!prepare_log_) {
-        if (const Result<void> begun = run_.begin(unix_now()); !begun) {
-            say_error(begun.error());
-        }
+        say_failure(run_.begin(unix_now()));
         Result<LogFile> file = LogFile::open(options_.log_root + "/prepare.log", options_.rotation);
         if (!file) {
             say_error(file.error());
@@ -518,15 +494,11 @@ void OutputPump::log_prepare(std::string_view bytes) {
         }
         prepare_log_ = std::move(*file);
     }
-    if (const Result<void> logged = prepare_log_->append(bytes); !logged) {
-        say_error(logged.error());
-    }
+    say_failure(prepare_log_->append(bytes));
 }
 
 void OutputPump::keep(const std::string& path, const std::string& content) {
-    if (const Result<void> kept = replace_file(path, content); !kept) {
-        say_error(kept.error());
-    }
+    say_failure(replace_file(path, content));
 }
 
 void OutputPump::say(const std::string& line) {
@@ -549,6 +521,12 @@ void OutputPump::say(const std::string& line) {
 void OutputPump::show_live(std::string line) {
     if (err_console().sink().backlog() == 0) {
         err_console().set_foot(std::move(line));
+    }
+}
+
+void OutputPump::say_failure(const Result<void>& done) {
+    if (!done) {
+        say_error(done.error());
     }
 }
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "agent/output/console.hpp"
 #include "agent/output/event_file.hpp"
@@ -87,7 +86,6 @@ private:
                     const OutputChoice& choice);
     void open_file(Stream& stream);
     void make_links();
-    void begin_events();
     void open_filters(Worker& worker, const LineOrigin& origin, const OutputChoice& choice);
     void set_console(Stream& stream, const LineOrigin& origin, const OutputChoice& choice);
     void wait(const std::shared_ptr<Stream>& stream);
@@ -100,6 +98,7 @@ private:
     void finish_line(Stream& stream);
     void close_worker(Worker& worker);
     void resume_paused();
+    void say_failure(const Result<void>& done);
     void say_error(const Error& error);
     [[nodiscard]] Console& err_console() { return err_console_ ? *err_console_ : out_console_; }
 
