@@ -35,7 +35,7 @@ THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_
 BANNED = [
     ("random", r"\brandom_device\b", "use random_seed() of base/rng.hpp and pass an Rng",
      lambda path: True),
-    ("clock", r"\b(system_clock|high_resolution_clock|steady_clock::now)\b",
+    ("clock", r"\b(system_clock|high_resolution_clock|steady_clock::now|clock_now)\b",
      "pure code is given an Instant",
      lambda path: path.startswith(PURE) and not path.startswith("base/os/")),
     # Members of these names, as file.open(), are not meant.

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
@@ -31,15 +32,12 @@ std::string prefix_of_prepare(const OutputOptions& output) {
 }
 
 PrepareEnded prepare_ended(const WorkerEnd& end) {
-    rdzv::Evidence evidence;
-    evidence.exit_code = end.exit_code;
-    evidence.signal = end.signal;
-    evidence.exec_errno = end.exec_errno;
-    evidence.core_dumped = end.core_dumped;
-    evidence.program = "/bin/sh";
     if (end.exit_code == 0) {
         return {};
     }
+    WorkerSpec shell;
+    shell.command = {"/bin/sh"};
+    const rdzv::Evidence evidence = evidence_of(end, shell, std::nullopt, {});
     return {.fault = rdzv::describe_end(evidence), .exit_code = rdzv::exit_code_of(evidence)};
 }
 

@@ -9,6 +9,7 @@
 #include <boost/asio/write.hpp>
 #include <fmt/format.h>
 
+#include "base/os/unix_time.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun::agent {
@@ -40,19 +41,15 @@ RasClient::RasClient(boost::asio::io_context& io, const WatchLimits& limits)
       // An older RAS refuses the format, and answers in words.
       words_(fmt::format(
           "CLIENT PROTOCOL 2\nTIMEOUT {}\nSET FORMAT json\nVERBOSE STATUS\n",
-          std::chrono::duration_cast<std::chrono::seconds>(limits.ras_timeout).count() / 2)) {}
+          std::chrono::duration_cast<std::chrono::seconds>(limits.ras_timeout).count() / 2)),
+      deadline_(io, [this] { finish(question_, std::nullopt); }) {}
 
 void RasClient::ask(const boost::asio::ip::tcp::endpoint& endpoint, OnAnswer on_answer) {
     cancel();
     on_answer_ = std::move(on_answer);
-    question_ = std::make_shared<Question>(io_, limits_.ras_answer_bytes_max);
+    question_ = std::make_shared<Question>(io_);
     const auto question = question_;
-    question->deadline.expires_after(limits_.ras_timeout);
-    question->deadline.async_wait([this, question](boost::system::error_code cancelled) {
-        if (!cancelled) {
-            finish(question, std::nullopt);
-        }
-    });
+    deadline_.set(clock_now() + limits_.ras_timeout);
     question->socket.async_connect(endpoint, [this, question](boost::system::error_code failure) {
         if (failure) {
             finish(question, std::nullopt);
@@ -77,7 +74,8 @@ void RasClient::send(const std::shared_ptr<Question>& question) {
 /// It ends the connection after its answer.
 void RasClient::read(const std::shared_ptr<Question>& question) {
     boost::asio::async_read(
-        question->socket, boost::asio::dynamic_buffer(question->received, question->received_max),
+        question->socket,
+        boost::asio::dynamic_buffer(question->received, limits_.ras_answer_bytes_max),
         [this, question](boost::system::error_code failure, std::size_t /*size*/) {
             const bool is_whole = failure == boost::asio::error::eof;
             finish(question,
@@ -96,7 +94,7 @@ void RasClient::finish(const std::shared_ptr<Question>& question,
 
 void RasClient::cancel() {
     if (const auto question = std::exchange(question_, nullptr)) {
-        question->deadline.cancel();
+        deadline_.set(std::nullopt);
         boost::system::error_code ignored;
         question->socket.close(ignored);
     }

@@ -7,8 +7,8 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 
+#include "base/os/deadline_timer.hpp"
 #include "base/watch_limits.hpp"
 
 namespace ddprun::agent {
@@ -34,11 +34,8 @@ public:
 
 private:
     struct Question {
-        Question(boost::asio::io_context& io, std::size_t bytes_max)
-            : socket(io), deadline(io), received_max(bytes_max) {}
+        explicit Question(boost::asio::io_context& io) : socket(io) {}
         boost::asio::ip::tcp::socket socket;
-        boost::asio::steady_timer deadline;
-        std::size_t received_max;
         std::string received{};
     };
 
@@ -51,6 +48,7 @@ private:
     std::string words_;  ///< that are sent
     OnAnswer on_answer_;
     std::shared_ptr<Question> question_;  ///< null: none is open
+    DeadlineTimer deadline_;
 };
 
 }  // namespace ddprun::agent

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -18,10 +17,6 @@
 namespace ddprun::agent {
 
 namespace {
-
-Instant now_here() {
-    return std::chrono::steady_clock::now();
-}
 
 /// The rendezvous is told that this node lives: what its workers have come to goes along.
 bool has_beat(const Effects& effects) {
@@ -70,7 +65,7 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
                     {.answer = [this](const rdzv::WorkersRead& piece) { take_piece(piece); },
                      .on_child = [this](int pid) { ask_.on_child(pid); }}) {
     Chronicle::Events events;
-    const Instant now = now_here();
+    const Instant now = clock_now();
     chronicle_.begin(now, events);
     keep(now, events);
 }
@@ -124,7 +119,7 @@ void RunEvents::hear(const rdzv::RendezvousMessage& message, Instant now) {
 
 void RunEvents::worker_started(Generation generation, LocalRank local_rank, int pid) {
     Chronicle::Events events;
-    const Instant now = now_here();
+    const Instant now = clock_now();
     chronicle_.worker_started(now, generation, local_rank, pid, events);
     keep(now, events);
 }
@@ -134,7 +129,7 @@ void RunEvents::look(bool have_ended) {
     Chronicle::Events events;
     const std::vector<WorkerMoments> workers = ask_.moments(generation_);
     chronicle_.look_at(generation_, workers, events);
-    const Instant now = now_here();
+    const Instant now = clock_now();
     estimate(now, have_ended, events);
     keep(now, events);
     std::optional<std::uint64_t> step;
@@ -193,7 +188,7 @@ NodeWatch::Ask RunEvents::node_watch_ask() {
 }
 
 void RunEvents::keep_hang(const HangSeen& seen) {
-    const Instant now = now_here();
+    const Instant now = clock_now();
     keep(now, {rdzv::hang_event(now, generation_, seen)});
     tell_moments(moments_told_.note_hang(now, seen));
 }
@@ -224,7 +219,7 @@ rdzv::Progress RunEvents::progress() {
         }
     }
     node_watch_.add_gpu_figures(states);
-    rdzv::Progress progress = progress_.tell(now_here(), generation_, states);
+    rdzv::Progress progress = progress_.tell(clock_now(), generation_, states);
     progress.memory = host_memory();
     if (base_rank_ == 0) {
         progress.store = ask_.store_operations();
@@ -276,7 +271,7 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
         return known.error();
     }
     using nlohmann::ordered_json;
-    const Instant now = now_here();
+    const Instant now = clock_now();
     rdzv::RankBoard board;
     const rdzv::Progress told = watched_progress();
     board.take(now,
@@ -296,21 +291,22 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
         }
         workers.push_back(std::move(worker));
     }
-    ordered_json status = {{"v", rdzv::kEventSchema},
-                           {"job", options_.identity.job.value()},
-                           {"program", program_},
-                           {"executable", options_.command.front()},
-                           {"run_id", options_.tracked_run},
-                           {"host", options_.identity.hostname},
-                           {"pid", ::getpid()},
-                           {"run", run_folder_},
-                           {"generation", generation_.value()},
-                           {"world_size", world_size_},
-                           {"waits_for", ask_.waits_for()},
-                           {"workers", std::move(workers)},
-                           {"next_event", log_->next()},
-                           {"ranks", ordered_json::parse(board.told().ranks_json(pids.size()))},
-                           {"time", rdzv::time_use_json(log_->time_use(), now_here(), unix_now())}};
+    ordered_json status = {
+        {"v", rdzv::kEventSchema},
+        {"job", options_.identity.job.value()},
+        {"program", program_},
+        {"executable", options_.command.front()},
+        {"run_id", options_.tracked_run},
+        {"host", options_.identity.hostname},
+        {"pid", ::getpid()},
+        {"run", run_folder_},
+        {"generation", generation_.value()},
+        {"world_size", world_size_},
+        {"waits_for", ask_.waits_for()},
+        {"workers", std::move(workers)},
+        {"next_event", log_->next()},
+        {"ranks", ordered_json::parse(board.told().ranks_json(pids.size()))},
+        {"time", rdzv::time_use_json(log_->time_use(), clock_now(), unix_now())}};
     if (const std::string slowest = board.told().slowest_json(); !slowest.empty()) {
         status["slowest"] = ordered_json::parse(slowest);
     }
@@ -339,7 +335,7 @@ void RunEvents::obey(const rdzv::OperatorOrder& order, const std::string& from,
                   rdzv::OperatorReply numbered = reply;
                   if (record) {
                       numbered.event = log_->next();
-                      keep(now_here(), {*record});
+                      keep(clock_now(), {*record});
                   }
                   answer(numbered);
               });
@@ -347,7 +343,7 @@ void RunEvents::obey(const rdzv::OperatorOrder& order, const std::string& from,
 
 /// Reads one worker's part of the page; a line that is the same is not sent again.
 void RunEvents::show_live() {
-    const Instant now = now_here();
+    const Instant now = clock_now();
     const std::vector<WorkerMoments> moments = ask_.moments(generation_);
     output_.show_live(live_line_.text(now, moments.empty() ? WorkerMoments() : moments.front(),
                                       log_->time_use()));

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <utility>
@@ -16,9 +15,11 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
+#include "agent/output/terminal.hpp"
 #include "base/os/file_identity.hpp"
 #include "base/os/give_to_loop.hpp"
 #include "base/os/read_memory_room.hpp"
+#include "base/os/unix_time.hpp"
 #include "base/whole_number.hpp"
 #include "worker_runtime/contract/standby.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
@@ -29,10 +30,6 @@ namespace {
 
 /// At once; a name is shorter.
 constexpr std::size_t kImportsReadBytes = 4096;
-
-Instant clock_now() {
-    return std::chrono::steady_clock::now();
-}
 
 std::vector<std::string> fields_of(std::string_view message) {
     std::vector<std::string> fields;
@@ -81,10 +78,6 @@ bool send_to(int socket, std::string_view text, int out = -1, int err = -1) {
 bool has_input(const UniqueFd& file) {
     pollfd waited{file.get(), POLLIN, 0};
     return file.is_open() && poll(&waited, 1, 0) == 1 && (waited.revents & POLLIN) != 0;
-}
-
-bool is_a_terminal(const UniqueFd& file) {
-    return isatty(file.get()) == 1;
 }
 
 std::string order_of(const PrepareStandby& effect, const std::string& keep_file) {
@@ -335,8 +328,8 @@ bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>
         return false;
     }
     OutputPipes pipes = std::move(stand_in->workers);
-    const bool is_out_terminal = is_a_terminal(pipes.out);
-    const bool is_err_terminal = is_a_terminal(pipes.err);
+    const bool is_out_terminal = is_terminal(pipes.out.get());
+    const bool is_err_terminal = is_terminal(pipes.err.get());
     standbys_.erase(slot);
     const auto [entry, is_new] = standbys_.emplace(slot, Standby{.number = ++last_number_,
                                                                  .socket = std::move(socket),
@@ -518,8 +511,8 @@ void StandbyPool::tell_place(LocalRank local_rank, int pid, const std::string& p
     const std::string place = place_of(leaving.worker, page);
     const OutputPipes& pipes = leaving.pipes;
     if (place.size() > limits_.standby_message_bytes_max ||
-        is_a_terminal(pipes.out) != leaving.standby.is_out_terminal ||
-        is_a_terminal(pipes.err) != leaving.standby.is_err_terminal ||
+        is_terminal(pipes.out.get()) != leaving.standby.is_out_terminal ||
+        is_terminal(pipes.err.get()) != leaving.standby.is_err_terminal ||
         !send_to(leaving.standby.socket.native_handle(), place, pipes.out.get(), pipes.err.get())) {
         events_.on_hung(local_rank);
         return;

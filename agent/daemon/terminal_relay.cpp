@@ -12,6 +12,8 @@
 
 #include <boost/system/error_code.hpp>
 
+#include "base/os/give_to_loop.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -51,12 +53,8 @@ TerminalRelay::TerminalRelay(boost::asio::io_context& io, int terminal, const Li
     UniqueFd watch(::epoll_create1(EPOLL_CLOEXEC));
     epoll_event event{};
     event.events = EPOLLONESHOT;
-    boost::system::error_code failure;
     if (watch.is_open() && ::epoll_ctl(watch.get(), EPOLL_CTL_ADD, terminal_, &event) == 0) {
-        typed_.assign(watch.get(), failure);
-        if (!failure) {
-            static_cast<void>(watch.release());
-        }
+        (void)give_to_loop(typed_, std::move(watch));
     }
 }
 
@@ -66,17 +64,12 @@ TerminalRelay::~TerminalRelay() {
 
 void TerminalRelay::begin(Generation generation, LocalRank local_rank, UniqueFd keyboard) {
     end();
-    boost::system::error_code failure;
-    if (typed_.is_open()) {
-        keyboard_.assign(keyboard.get(), failure);
-    }
-    if (failure || !typed_.is_open()) {
+    if (!typed_.is_open() || !give_to_loop(keyboard_, std::move(keyboard))) {
         events_.say(
             "warning: nothing can be typed to the worker: no descriptor is left to watch the "
             "terminal with; raise `ulimit -n`");
         return;
     }
-    static_cast<void>(keyboard.release());
     partner_ = Partner{generation, local_rank};
     keys_.begin();
     job_control_.start({SIGTSTP, SIGCONT}, events_.say);

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/os/unix_time.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -20,7 +22,11 @@ std::optional<GpuBytes> memory_from(const std::optional<std::string>& answer) {
 
 GpuMemoryWait::GpuMemoryWait(boost::asio::io_context& io, GpuHelper& helper, const Limits& limits,
                              Events events)
-    : helper_(helper), limits_(limits), events_(std::move(events)), watch_(limits), timer_(io) {}
+    : helper_(helper),
+      limits_(limits),
+      events_(std::move(events)),
+      watch_(limits),
+      timer_(io, [this] { ask(); }) {}
 
 void GpuMemoryWait::remember() {
     if (std::exchange(is_remembered_, true)) {
@@ -43,18 +49,18 @@ void GpuMemoryWait::wait() {
         return;
     }
     is_waiting_ = true;
-    until_ = std::chrono::steady_clock::now() + limits_.gpu_memory_timeout;
+    until_ = clock_now() + limits_.gpu_memory_timeout;
     pause_ = kPauseMin;
     ask();
 }
 
 void GpuMemoryWait::cancel() {
     is_waiting_ = false;
-    timer_.cancel();
+    timer_.set(std::nullopt);
 }
 
 void GpuMemoryWait::ask() {
-    const auto left = std::chrono::ceil<Milliseconds>(until_ - std::chrono::steady_clock::now());
+    const auto left = std::chrono::ceil<Milliseconds>(until_ - clock_now());
     helper_.ask("memory " + text_of(watch_.allowed()), std::max(left, kPauseMax),
                 [this](const std::optional<std::string>& answer) {
                     if (is_waiting_) {
@@ -69,7 +75,7 @@ void GpuMemoryWait::take(const std::optional<GpuBytes>& now) {
         finish();
     } else if (watch_.is_freed(*now)) {
         finish();
-    } else if (std::chrono::steady_clock::now() + pause_ > until_) {
+    } else if (clock_now() + pause_ > until_) {
         events_.say(watch_.give_up());
         finish();
     } else {
@@ -78,13 +84,8 @@ void GpuMemoryWait::take(const std::optional<GpuBytes>& now) {
 }
 
 void GpuMemoryWait::pause() {
-    timer_.expires_after(pause_);
+    timer_.set(clock_now() + pause_);
     pause_ = std::min(pause_ * 2, kPauseMax);
-    timer_.async_wait([this](boost::system::error_code failure) {
-        if (!failure && is_waiting_) {
-            ask();
-        }
-    });
 }
 
 void GpuMemoryWait::say_unanswered() {

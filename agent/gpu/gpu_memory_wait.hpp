@@ -5,12 +5,12 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "agent/gpu/gpu_helper.hpp"
 #include "agent/gpu/gpu_memory.hpp"
 #include "base/instant.hpp"
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 
 namespace ddprun::agent {
 
@@ -48,7 +48,7 @@ private:
     Limits limits_;
     Events events_;
     GpuMemoryWatch watch_;
-    boost::asio::steady_timer timer_;
+    DeadlineTimer timer_;
     bool is_remembered_ = false;  ///< or asked for
     bool is_unanswered_ = false;
     bool is_waiting_ = false;

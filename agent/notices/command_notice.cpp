@@ -3,9 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <optional>
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
@@ -14,6 +14,7 @@
 
 #include "base/os/give_to_loop.hpp"
 #include "base/os/start_program.hpp"
+#include "base/os/unix_time.hpp"
 
 namespace ddprun::agent {
 
@@ -30,7 +31,7 @@ CommandNotice::CommandNotice(boost::asio::io_context& io, const Limits& limits, 
                             }
                         }}),
       output_(io),
-      pause_(io) {}
+      pause_(io, [this] { start(); }) {}
 
 void CommandNotice::start() {
     if (const Result<void> begun = begin(); !begun) {
@@ -40,7 +41,7 @@ void CommandNotice::start() {
 }
 
 void CommandNotice::stop() {
-    pause_.cancel();
+    pause_.set(std::nullopt);
     boost::system::error_code ignored;
     output_.close(ignored);
     program_.cancel();
@@ -121,12 +122,7 @@ void CommandNotice::say_once(const std::string& what) {
 }
 
 void CommandNotice::start_again_later() {
-    pause_.expires_after(limits_.drain_command_every);
-    pause_.async_wait([this](boost::system::error_code cancelled) {
-        if (!cancelled) {
-            start();
-        }
-    });
+    pause_.set(clock_now() + limits_.drain_command_every);
 }
 
 }  // namespace ddprun::agent

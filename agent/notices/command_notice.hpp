@@ -1,16 +1,15 @@
 #pragma once
 
 #include <array>
-#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "agent/notices/notice_events.hpp"
 #include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 
 namespace ddprun::agent {
 
@@ -38,7 +37,7 @@ private:
     NoticeEvents events_;
     TimedProgram program_;
     boost::asio::posix::stream_descriptor output_;
-    boost::asio::steady_timer pause_;
+    DeadlineTimer pause_;
     std::array<char, 4096> buffer_{};
     std::string text_;  ///< an unfinished line of it
     std::string said_;

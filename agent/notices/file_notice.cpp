@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <system_error>
@@ -16,6 +15,7 @@
 
 #include "base/os/give_to_loop.hpp"
 #include "base/os/shared_file_system.hpp"
+#include "base/os/unix_time.hpp"
 
 namespace ddprun::agent {
 
@@ -35,7 +35,11 @@ FileNotice::FileNotice(boost::asio::io_context& io, const Limits& limits, std::s
       name_(path_.substr(path_.rfind('/') + 1)),
       events_(std::move(events)),
       watch_(io),
-      pause_(io),
+      pause_(io,
+             [this] {
+                 look();
+                 look_again_later();
+             }),
       patience_(io),
       look_(io) {}
 
@@ -52,7 +56,7 @@ void FileNotice::stop() {
     is_stopped_ = true;
     boost::system::error_code ignored;
     watch_.close(ignored);
-    pause_.cancel();
+    pause_.set(std::nullopt);
     patience_.cancel();
 }
 
@@ -152,13 +156,7 @@ void FileNotice::watch_by_looking(const std::string& why) {
 }
 
 void FileNotice::look_again_later() {
-    pause_.expires_after(limits_.drain_look_every);
-    pause_.async_wait([this](boost::system::error_code cancelled) {
-        if (!cancelled) {
-            look();
-            look_again_later();
-        }
-    });
+    pause_.set(clock_now() + limits_.drain_look_every);
 }
 
 void FileNotice::look() {

@@ -11,6 +11,7 @@
 
 #include "agent/notices/notice_events.hpp"
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/os/file_look.hpp"
 #include "base/os/unique_fd.hpp"
 
@@ -58,7 +59,7 @@ private:
     std::string name_;
     NoticeEvents events_;
     boost::asio::posix::stream_descriptor watch_;
-    boost::asio::steady_timer pause_;
+    DeadlineTimer pause_;
     boost::asio::steady_timer patience_;  ///< with the look that has no answer yet
     FileLook look_;
     bool is_look_due_ = false;  ///< something has happened since that one began

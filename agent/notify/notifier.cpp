@@ -1,6 +1,5 @@
 #include "agent/notify/notifier.hpp"
 
-#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -14,14 +13,6 @@
 #include "rendezvous/wire/json_text.hpp"
 
 namespace ddprun::agent {
-
-namespace {
-
-Instant now_here() {
-    return std::chrono::steady_clock::now();
-}
-
-}  // namespace
 
 Notifier::Notifier(boost::asio::io_context& io, const Limits& limits, NotifierOptions options,
                    Events events)
@@ -68,14 +59,14 @@ void Notifier::pass_on(const rdzv::Happened& happened) {
 }
 
 void Notifier::go_on() {
-    if (const std::optional<std::string> line = queue_.begin(now_here())) {
+    if (const std::optional<std::string> line = queue_.begin(clock_now())) {
         delivery_->begin(*line);
     }
     pause_.set(queue_.next_deadline());
 }
 
 void Notifier::attempt_ended(const std::string& fault) {
-    if (const std::string said = queue_.ended(now_here(), fault); !said.empty()) {
+    if (const std::string said = queue_.ended(clock_now(), fault); !said.empty()) {
         say(said);
     }
     go_on();
@@ -91,7 +82,7 @@ void Notifier::finish(std::function<void()> done) {
         return;
     }
     done_ = std::move(done);
-    end_.set(now_here() + limits_.notices_end_timeout);
+    end_.set(clock_now() + limits_.notices_end_timeout);
 }
 
 void Notifier::give_up() {

@@ -2,25 +2,17 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <utility>
 
 #include "agent/output/terminal.hpp"
+#include "base/os/unix_time.hpp"
 
 namespace ddprun::agent {
-
-namespace {
-
-Instant now() {
-    return std::chrono::steady_clock::now();
-}
-
-}  // namespace
 
 Console::Console(boost::asio::io_context& io, int fd, const std::optional<ScreenOptions>& screen,
                  std::function<void()> on_room)
     : fd_(fd), sink_(io, fd, std::move(on_room)), timer_(io, [this] {
-          screen_->tick(now(), shown_);
+          screen_->tick(clock_now(), shown_);
           show();
       }) {
     if (screen && is_terminal(fd)) {
@@ -33,17 +25,17 @@ Screen::Source Console::add(Rank rank, std::optional<std::string> own_prefix) {
 }
 
 void Console::feed(Screen::Source source, std::string_view bytes) {
-    screen_->feed(now(), source, bytes, shown_);
+    screen_->feed(clock_now(), source, bytes, shown_);
     show();
 }
 
 void Console::finish(Screen::Source source) {
-    screen_->finish(now(), source, shown_);
+    screen_->finish(clock_now(), source, shown_);
     show();
 }
 
 void Console::remove(Screen::Source source) {
-    screen_->remove(now(), source, shown_);
+    screen_->remove(clock_now(), source, shown_);
     show();
 }
 

@@ -14,6 +14,8 @@
 #include <boost/system/error_code.hpp>
 #include <fmt/format.h>
 
+#include "base/os/give_to_loop.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -57,11 +59,7 @@ ConsoleSink::ConsoleSink(boost::asio::io_context& io, int fd, std::function<void
     epoll_event event{};
     event.events = EPOLLOUT | EPOLLONESHOT;
     if (watch.is_open() && ::epoll_ctl(watch.get(), EPOLL_CTL_ADD, fd_.get(), &event) == 0) {
-        boost::system::error_code error;
-        room_.assign(watch.get(), error);
-        if (!error) {
-            static_cast<void>(watch.release());
-        }
+        (void)give_to_loop(room_, std::move(watch));
     }
 }
 

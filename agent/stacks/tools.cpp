@@ -8,7 +8,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +15,7 @@
 
 #include "agent/stacks/kernel_stacks.hpp"
 #include "base/os/start_program.hpp"
+#include "base/os/unix_time.hpp"
 #include "base/search_path.hpp"
 
 namespace ddprun::agent {
@@ -46,10 +46,6 @@ std::string path_of_py_spy(const std::string& program) {
         }
     }
     return path_of("py-spy");
-}
-
-Instant now() {
-    return std::chrono::steady_clock::now();
 }
 
 void write_text(int file, const std::string& text) {
@@ -120,7 +116,7 @@ void give_up(Running& running) {
 /// Until a child has ended, or the deadline. False: that has come.
 bool wait_for_child(Instant deadline) {
     using std::chrono::nanoseconds;
-    const auto left = std::chrono::duration_cast<nanoseconds>(deadline - now()).count();
+    const auto left = std::chrono::duration_cast<nanoseconds>(deadline - clock_now()).count();
     if (left <= 0) {
         return false;
     }

@@ -9,4 +9,9 @@ namespace ddprun {
     return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
 }
 
+/// The present, for deadlines and durations.
+[[nodiscard]] inline Instant clock_now() {
+    return std::chrono::steady_clock::now();
+}
+
 }  // namespace ddprun

@@ -1,21 +1,18 @@
 #include "launcher/run/local_link.hpp"
 
-#include <chrono>
 #include <optional>
 #include <utility>
 #include <variant>
 
 #include <boost/asio/post.hpp>
 
+#include "base/os/unix_time.hpp"
+
 namespace ddprun::launcher {
 
 namespace {
 
 const ConnectionId kOnlyConnection{1};
-
-Instant now() {
-    return std::chrono::steady_clock::now();
-}
 
 rdzv::HostOptions host_options(const Limits& limits) {
     rdzv::HostOptions options;
@@ -42,7 +39,7 @@ void LocalLink::start(rdzv::LinkEvents events) {
 void LocalLink::send(const rdzv::AgentMessage& message) {
     if (is_running_) {
         rdzv::HostEffects wanted;
-        host_.step(now(), rdzv::Received{kOnlyConnection, message}, wanted);
+        host_.step(clock_now(), rdzv::Received{kOnlyConnection, message}, wanted);
         carry_out(wanted);
     }
 }
@@ -55,7 +52,8 @@ void LocalLink::obey(const rdzv::OperatorOrder& order, const std::string& from,
     std::optional<rdzv::Event> record;
     if (is_running_) {
         rdzv::HostEffects wanted;
-        host_.step(now(), rdzv::OrderGiven{.number = 1, .order = order, .from = from}, wanted);
+        host_.step(clock_now(), rdzv::OrderGiven{.number = 1, .order = order, .from = from},
+                   wanted);
         for (const rdzv::Effect& effect : wanted.now) {
             const auto* published = std::get_if<rdzv::Publish>(&effect);
             if (published != nullptr && published->event.kind == rdzv::EventKind::Operator) {
@@ -104,8 +102,8 @@ void LocalLink::carry_out(const rdzv::HostEffects& wanted) {
 
 void LocalLink::wake_up() {
     rdzv::HostEffects wanted;
-    if (host_.wakes(now(), wanted)) {
-        host_.judge(now(), wanted);
+    if (host_.wakes(clock_now(), wanted)) {
+        host_.judge(clock_now(), wanted);
     }
     carry_out(wanted);
 }
