@@ -26,12 +26,6 @@ std::optional<WallTime> utc_time(const std::string& text) {
     return WallTime(std::chrono::seconds(timegm(&parts)));
 }
 
-/// A text of an object; empty: it has none of that name.
-std::string text_in(const nlohmann::json& object, const char* name) {
-    const auto found = object.find(name);
-    return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 }  // namespace
 
 std::optional<Instant> deadline_in(std::string_view line, const Clocks& clocks) {
@@ -51,13 +45,13 @@ std::optional<Instant> deadline_in(std::string_view line, const Clocks& clocks) 
 
 Result<LeaveNotice> read_spot_notice(const std::string& body, const Clocks& clocks) {
     const nlohmann::json read = rdzv::parse_shallow_json(body);
-    const std::string action = read.is_object() ? text_in(read, "action") : "";
+    const std::string action = rdzv::text_in(read, "action");
     if (action.empty()) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("'{}' is no spot notice", printable(body, 200))};
     }
     return LeaveNotice{.why = fmt::format("AWS takes this instance away ({})", action),
-                       .gone_at = deadline_in(text_in(read, "time"), clocks)};
+                       .gone_at = deadline_in(rdzv::text_in(read, "time"), clocks)};
 }
 
 LeaveNotice rebalance_notice() {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -97,7 +98,7 @@ std::optional<FoundRun> run_at(const std::string& path, const std::string& name,
     if (!folder.is_open()) {
         return std::nullopt;
     }
-    FoundRun run{.path = path, .name = name, .note = {}};
+    FoundRun run{.path = path, .name = name};
     const std::optional<RunNote> note = read_note(path);
     if (note) {
         run.note = *note;
@@ -249,20 +250,14 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
         !object.contains("started_ms")) {
         return std::nullopt;
     }
-    const auto string_in = [](const nlohmann::json& of, const char* key) {
-        return of.is_object() && of.contains(key) && of[key].is_string()
-                   ? of[key].get<std::string>()
-                   : std::string();
-    };
-    const auto string_of = [&](const char* key) { return string_in(object, key); };
     const auto number_of = [&object](const char* key) -> std::optional<std::int64_t> {
         return object.contains(key) && object[key].is_number_integer()
                    ? std::optional(object[key].get<std::int64_t>())
                    : std::nullopt;
     };
-    RunNote note{.program = string_of("program"),
-                 .job = string_of("job"),
-                 .hostname = string_of("hostname"),
+    RunNote note{.program = rdzv::text_in(object, "program"),
+                 .job = rdzv::text_in(object, "job"),
+                 .hostname = rdzv::text_in(object, "hostname"),
                  .pid = static_cast<int>(number_of("pid").value_or(0)),
                  .started = Milliseconds(number_of("started_ms").value_or(0))};
     if (const auto ended = number_of("ended_ms")) {
@@ -271,14 +266,14 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
     if (const auto code = number_of("exit_code")) {
         note.exit_code = static_cast<int>(*code);
     }
-    note.text = string_of("text");
+    note.text = rdzv::text_in(object, "text");
     if (const auto saving = number_of("saving_ms"); saving && *saving >= 0) {
         note.saving = Milliseconds(*saving);
     }
     if (const auto machine = object.find("machine"); machine != object.end()) {
-        note.machine = {.name = string_in(*machine, "name"),
-                        .boot_id = string_in(*machine, "boot_id"),
-                        .machine_id = string_in(*machine, "machine_id")};
+        note.machine = {.name = rdzv::text_in(*machine, "name"),
+                        .boot_id = rdzv::text_in(*machine, "boot_id"),
+                        .machine_id = rdzv::text_in(*machine, "machine_id")};
     } else {
         // Several ddpruns of a node have a number behind its name, all but the first.
         note.machine.name = note.hostname.substr(0, note.hostname.find('#'));

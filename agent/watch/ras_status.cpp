@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/wire/json_text.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -16,10 +18,7 @@ std::optional<RasRank> rank_from(const nlohmann::json& told) {
         !told.contains("collective_counts") || !told["collective_counts"].is_object()) {
         return std::nullopt;
     }
-    RasRank rank{.rank = told["rank"].get<int>()};
-    if (const auto host = told.find("host"); host != told.end() && host->is_string()) {
-        rank.host = host->get<std::string>();
-    }
+    RasRank rank{.rank = told["rank"].get<int>(), .host = rdzv::text_in(told, "host")};
     for (const auto& [name, count] : told["collective_counts"].items()) {
         if (count.is_number_unsigned()) {
             rank.counts[name] = count.get<std::uint64_t>();

@@ -22,11 +22,6 @@ Error wrong_config(const std::string& why) {
     return Error{ErrorCode::InvalidArgument, fmt::format("{}: {}", kFile, why)};
 }
 
-std::string text_of(const nlohmann::json& object, const char* key) {
-    const auto found = object.find(key);
-    return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 /// The names in "hosts", with blanks between them.
 std::string hosts_of(const nlohmann::json& object) {
     const auto found = object.find("hosts");
@@ -63,7 +58,7 @@ Result<std::optional<Place>> place_in_sagemaker(const Surroundings& surroundings
     // The same on every host, whatever the order in which they are written.
     std::sort(shares->begin(), shares->end(),
               [](const HostShare& a, const HostShare& b) { return a.host < b.host; });
-    const std::string own = text_of(config, "current_host");
+    const std::string own = rdzv::text_in(config, "current_host");
     const std::optional<std::size_t> rank = own_share(*shares, own);
     if (!rank) {
         return wrong_config(

@@ -14,4 +14,9 @@ nlohmann::json parse_shallow_json(std::string_view text) {
     return json::parse(text, is_kept, false);
 }
 
+std::string text_in(const nlohmann::json& object, const char* key) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
 }  // namespace ddprun::rdzv

@@ -70,18 +70,14 @@ std::string exception_in(const std::vector<std::string>& lines) {
 
 ErrorFile parse_error_file(std::string_view content) {
     const nlohmann::json file = parse_shallow_json(content);
-    const auto text_in = [](const nlohmann::json& object, const char* key) {
-        const bool is_there = object.is_object() && object.contains(key) && object[key].is_string();
-        return is_there ? object[key].get<std::string>() : std::string();
-    };
     if (!file.is_object() || !file.contains("message")) {
         return {};
     }
     const nlohmann::json& message = file["message"];
     if (!message.is_object()) {
-        return {.message = text_in(file, "message"), .traceback = {}};
+        return {.message = text_in(file, "message")};
     }
-    ErrorFile error{.message = text_in(message, "message"), .traceback = {}};
+    ErrorFile error{.message = text_in(message, "message")};
     if (message.contains("extraInfo")) {
         error.traceback = text_in(message["extraInfo"], "py_callstack");
     }
