@@ -4,13 +4,13 @@
 #include <limits>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
@@ -38,7 +38,7 @@ struct RunPreflight {};
 /// Run the user's prepare command, as if it were the one worker of kPrepareGeneration; answered by
 /// PrepareEnded. SignalWorkers and EmptyGeneration reach it by that number.
 struct RunPrepare {
-    std::vector<std::pair<std::string, std::string>> environment;  ///< as WorkerSpec's
+    Environment environment;  ///< as WorkerSpec's
 };
 
 /// Have a store socket bound and listening on `host`, or a port kept for rank 0's own; answered by
@@ -62,7 +62,7 @@ struct WorkerSpec {
     std::vector<std::string> command;
     /// Set over the environment that ddprun itself was started with. DDPRUN_PAGE is empty: who
     /// makes the page adds its path.
-    std::vector<std::pair<std::string, std::string>> environment;
+    Environment environment;
     std::string log_dir;        ///< of this worker and generation; empty: no files
     std::vector<int> cpus;      ///< it is bound to these; empty: to none
     bool is_bystander = false;  ///< another worker is being debugged: it finds nothing on stdin

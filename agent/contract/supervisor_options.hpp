@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "agent/contract/leave_notice.hpp"
@@ -11,6 +10,7 @@
 #include "base/limits.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
@@ -31,7 +31,7 @@ struct SupervisorOptions {
     std::vector<std::string> command;
     std::string tracked_run = {};  ///< DDPRUN_RUN_ID: the same after restarts and requeues
     /// Set for each worker, too: that number under the names by which trackers look for it.
-    std::vector<std::pair<std::string, std::string>> tracker_environment = {};
+    Environment tracker_environment = {};
     std::string log_dir;                  ///< `<log-dir>/<job>_<8 hex>`; empty: no files
     std::string endpoint;                 ///< of the rendezvous, as the user gave it
     std::string store_host;               ///< bind the store here; empty: the link's local address

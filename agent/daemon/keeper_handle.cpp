@@ -6,12 +6,10 @@
 
 #include <cerrno>
 #include <csignal>
-#include <string_view>
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
-#include "agent/process/children.hpp"
 #include "base/check.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
@@ -289,9 +287,9 @@ KeeperHandle::~KeeperHandle() {
 
 void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
                                 const std::vector<std::string>& command,
-                                const std::vector<std::pair<std::string, std::string>>& environment,
-                                UniqueFd out, UniqueFd err, const std::vector<int>& cpus,
-                                UniqueFd page, WorkerStdin stdin_from, UniqueFd imports) {
+                                const Environment& environment, UniqueFd out, UniqueFd err,
+                                const std::vector<int>& cpus, UniqueFd page, WorkerStdin stdin_from,
+                                UniqueFd imports) {
     KeeperSpawn spawn{generation, local_rank, command, environment, cpus, {}, stdin_from};
     std::vector<UniqueFd> fds;
     fds.push_back(std::move(out));
@@ -307,10 +305,10 @@ void KeeperHandle::start_worker(Generation generation, LocalRank local_rank,
     ask_for_worker(std::move(spawn), std::move(fds));
 }
 
-void KeeperHandle::start_standby(
-    LocalRank local_rank, const std::vector<std::string>& command,
-    const std::vector<std::pair<std::string, std::string>>& environment, UniqueFd out, UniqueFd err,
-    const std::vector<int>& cpus, WorkerStdin stdin_from, UniqueFd socket) {
+void KeeperHandle::start_standby(LocalRank local_rank, const std::vector<std::string>& command,
+                                 const Environment& environment, UniqueFd out, UniqueFd err,
+                                 const std::vector<int>& cpus, WorkerStdin stdin_from,
+                                 UniqueFd socket) {
     KeeperSpawn spawn{kStandbyGeneration, local_rank, command, environment, cpus, {}, stdin_from};
     spawn.standby_variable = worker_variable::kStandby.key;
     std::vector<UniqueFd> fds;

@@ -6,7 +6,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -24,6 +23,7 @@
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "base/tagged.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
@@ -88,8 +88,7 @@ public:
     /// DDPRUN_PAGE; not open: that variable is not touched. `imports`, a pipe, likewise in
     /// DDPRUN_IMPORTS. With WorkerStdin::Terminal `out` is a terminal that controls nobody yet.
     void start_worker(Generation generation, LocalRank local_rank,
-                      const std::vector<std::string>& command,
-                      const std::vector<std::pair<std::string, std::string>>& environment,
+                      const std::vector<std::string>& command, const Environment& environment,
                       UniqueFd out, UniqueFd err, const std::vector<int>& cpus = {},
                       UniqueFd page = {}, WorkerStdin stdin_from = WorkerStdin::Inherited,
                       UniqueFd imports = {});
@@ -97,9 +96,8 @@ public:
     /// Starts a standby of this slot, as a worker of kStandbyGeneration; `socket` is its end of the
     /// way to it, whose number it finds in DDPRUN_STANDBY. Only where no generation lives.
     void start_standby(LocalRank local_rank, const std::vector<std::string>& command,
-                       const std::vector<std::pair<std::string, std::string>>& environment,
-                       UniqueFd out, UniqueFd err, const std::vector<int>& cpus,
-                       WorkerStdin stdin_from, UniqueFd socket);
+                       const Environment& environment, UniqueFd out, UniqueFd err,
+                       const std::vector<int>& cpus, WorkerStdin stdin_from, UniqueFd socket);
 
     /// The standby of this slot becomes a worker of `generation`: answered by on_adopted, on_exited
     /// or on_lost. `page` as in start_worker().

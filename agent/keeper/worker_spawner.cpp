@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <map>
 #include <string_view>
@@ -189,8 +188,7 @@ boost::system::result<std::string> find_program(const std::string& name,
     return system_code(error);
 }
 
-std::vector<std::string> merged_environment(
-    const std::vector<std::pair<std::string, std::string>>& overlay) {
+std::vector<std::string> merged_environment(const Environment& overlay) {
     std::map<std::string_view, std::string_view> set_over;
     for (const auto& [key, value] : overlay) {
         set_over.insert_or_assign(key, value);

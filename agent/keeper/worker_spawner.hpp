@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <boost/system/result.hpp>
@@ -9,8 +8,8 @@
 #include "agent/process/containment.hpp"
 #include "agent/process/keeper_protocol.hpp"
 #include "agent/process/saved_process_state.hpp"
-#include "base/error.hpp"
 #include "base/os/unique_fd.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
@@ -48,7 +47,6 @@ private:
                                                               const std::string& search_path);
 
 /// This process's environment with `overlay` set over it, as "KEY=value".
-[[nodiscard]] std::vector<std::string> merged_environment(
-    const std::vector<std::pair<std::string, std::string>>& overlay);
+[[nodiscard]] std::vector<std::string> merged_environment(const Environment& overlay);
 
 }  // namespace ddprun::agent

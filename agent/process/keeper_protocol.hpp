@@ -6,12 +6,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/result.hpp"
 #include "base/tagged.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 /// What an agent and its keeper say to each other over their socketpair; agent/keeper/README.md is
 /// the table. Strings are bytes of any value. A frame is a native u32 length and so many bytes of
@@ -49,8 +49,8 @@ struct KeeperSpawn {
     Generation generation;
     LocalRank local_rank;
     std::vector<std::string> command;  ///< [0] without a slash is looked for in PATH
-    std::vector<std::pair<std::string, std::string>> environment;  ///< set over the keeper's own
-    std::vector<int> cpus;  ///< it may run on these only; empty: as the keeper
+    Environment environment;           ///< set over the keeper's own
+    std::vector<int> cpus;             ///< it may run on these only; empty: as the keeper
     /// Set to the path of the page that comes with it; empty: none comes.
     std::string page_variable;
     WorkerStdin stdin_from = WorkerStdin::Inherited;

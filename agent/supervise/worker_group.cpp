@@ -101,8 +101,7 @@ namespace {
 
 /// NCCL takes a bare name for the beginning of many: with "=" it is that one. Gloo knows whole
 /// names only.
-void add_interface(std::vector<std::pair<std::string, std::string>>& environment,
-                   const SupervisorOptions& options) {
+void add_interface(Environment& environment, const SupervisorOptions& options) {
     if (!options.interface || options.interface->name.empty()) {
         return;
     }
@@ -116,8 +115,7 @@ void add_interface(std::vector<std::pair<std::string, std::string>>& environment
 }
 
 /// What the user wants trackers to find, and has not set.
-void add_for_trackers(std::vector<std::pair<std::string, std::string>>& environment,
-                      const SupervisorOptions& options) {
+void add_for_trackers(Environment& environment, const SupervisorOptions& options) {
     environment.insert(environment.end(), options.tracker_environment.begin(),
                        options.tracker_environment.end());
 }
@@ -185,10 +183,10 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
     return start;
 }
 
-std::vector<std::pair<std::string, std::string>> environment_of_prepare(
-    const SupervisorOptions& options, const std::string& local_address) {
+Environment environment_of_prepare(const SupervisorOptions& options,
+                                   const std::string& local_address) {
     namespace var = worker_variable;
-    std::vector<std::pair<std::string, std::string>> environment = {
+    Environment environment = {
         {std::string(var::kRunId.key), options.identity.job.value()},
         {std::string(var::kTrackedRun.key), options.tracked_run},
         {std::string(var::kNodeId.key), options.identity.node.value()},

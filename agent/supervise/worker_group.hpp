@@ -11,6 +11,7 @@
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
@@ -157,7 +158,7 @@ private:
 
 /// What the prepare command finds set: what workers find, but for what depends on ranks, on a
 /// generation, or on where they meet.
-[[nodiscard]] std::vector<std::pair<std::string, std::string>> environment_of_prepare(
-    const SupervisorOptions& options, const std::string& local_address);
+[[nodiscard]] Environment environment_of_prepare(const SupervisorOptions& options,
+                                                 const std::string& local_address);
 
 }  // namespace ddprun::agent
