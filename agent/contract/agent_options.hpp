@@ -12,7 +12,6 @@
 #include "agent/contract/supervisor_options.hpp"
 #include "agent/contract/warm_options.hpp"
 #include "base/instant.hpp"
-#include "base/limits.hpp"
 #include "base/watch_limits.hpp"
 
 namespace ddprun::agent {

@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 #include <variant>
-#include <vector>
 
 #include "agent/contract/leave_notice.hpp"
 #include "base/instant.hpp"

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -8,12 +7,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
 #include "agent/contract/agent_options.hpp"
-#include "agent/contract/notify_target.hpp"
 #include "agent/daemon/generation_on_node.hpp"
 #include "agent/daemon/keeper_handle.hpp"
 #include "agent/daemon/prepare_output.hpp"
@@ -29,7 +26,6 @@
 #include "agent/supervise/supervisor.hpp"
 #include "agent/warm/read_ahead_moment.hpp"
 #include "base/os/deadline_timer.hpp"
-#include "base/watch_limits.hpp"
 #include "rendezvous/client/link.hpp"
 
 namespace ddprun::agent {

@@ -22,7 +22,6 @@
 #include "agent/watch/moments_told.hpp"
 #include "agent/watch/node_progress.hpp"
 #include "base/os/deadline_timer.hpp"
-#include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "base/watch_limits.hpp"
 #include "rendezvous/client/link.hpp"

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
-#include <utility>
 
 #include "base/read_ahead_limits.hpp"
 

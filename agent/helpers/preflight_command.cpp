@@ -1,7 +1,6 @@
 #include "agent/helpers/preflight_command.hpp"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>

@@ -9,7 +9,6 @@
 
 #include "agent/output/screen.hpp"
 #include "agent/output/worker_output_console.hpp"
-#include "base/instant.hpp"
 #include "base/os/deadline_timer.hpp"
 
 namespace ddprun::agent {

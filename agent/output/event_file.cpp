@@ -1,5 +1,6 @@
 #include "agent/output/event_file.hpp"
 
+#include <cstddef>
 #include <string_view>
 #include <utility>
 

@@ -1,6 +1,5 @@
 #include "agent/output/run_socket.hpp"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>

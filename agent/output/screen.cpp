@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "agent/output/text_width.hpp"
-#include "base/check.hpp"
 #include "base/escape_sequence.hpp"
 #include "base/number_ranges.hpp"
 

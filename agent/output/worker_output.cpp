@@ -2,15 +2,10 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
 #include <future>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -23,7 +18,6 @@
 
 #include "agent/output/terminal.hpp"
 #include "agent/output/worker_output_thread.hpp"
-#include "base/check.hpp"
 #include "base/os/file_identity.hpp"
 #include "base/os/signals_blocked.hpp"
 
@@ -64,7 +58,7 @@ Result<Ends> second_of(const Ends& stream) {
     if (!workers.is_open()) {
         return system_error(errno, "duplicating a worker's stream");
     }
-    return Ends{.ours = {}, .workers = std::move(workers)};
+    return Ends{.workers = std::move(workers)};
 }
 
 /// A line on its way to the output thread: of those that wait only the newest is of use.
@@ -286,10 +280,9 @@ Result<StandIn> WorkerOutput::stand_in(LocalRank local_rank, Rank rank, int worl
         return streams.error();
     }
     auto& [out, err] = *streams;
-    return StandIn{
-        .workers = {.out = std::move(out.workers), .err = std::move(err.workers), .keyboard = {}},
-        .out = std::move(out.ours.fd),
-        .err = std::move(err.ours.fd)};
+    return StandIn{.workers = {.out = std::move(out.workers), .err = std::move(err.workers)},
+                   .out = std::move(out.ours.fd),
+                   .err = std::move(err.ours.fd)};
 }
 
 void WorkerOutput::when_ready(std::function<void()> done) {
@@ -305,8 +298,7 @@ void WorkerOutput::collect(Generation generation, LocalRank local_rank,
     collecting->timer.expires_after(thread_->options_.limits.evidence_timeout);
     collecting->timer.async_wait([collecting](boost::system::error_code error) {
         if (!error) {
-            collecting->answer(
-                {.stderr_tail = {}, .stdout_tail = {}, .error_file = {}, .is_complete = false});
+            collecting->answer({.is_complete = false});
         }
     });
     thread_->post([thread = thread_.get(), callbacks, generation, local_rank,

@@ -10,16 +10,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <boost/asio/any_io_executor.hpp>
 
 #include "agent/contract/output_options.hpp"
-#include "agent/contract/worker_options.hpp"
 #include "agent/output/log_file.hpp"
 #include "base/instant.hpp"
-#include "base/limits.hpp"
-#include "base/os/terminal_modes.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 #include "base/tagged.hpp"

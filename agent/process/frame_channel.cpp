@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>

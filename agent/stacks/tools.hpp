@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/instant.hpp"
-#include "base/os/unique_fd.hpp"
 
 namespace ddprun::agent {
 

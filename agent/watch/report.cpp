@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "agent/watch/wall_clock.hpp"
-#include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/printable.hpp"
 #include "base/utf8.hpp"

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "base/instant.hpp"
 #include "rendezvous/events/time_use.hpp"

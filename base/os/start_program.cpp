@@ -3,7 +3,6 @@
 
 #include "base/os/start_program.hpp"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -11,9 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
-#include <utility>
-#include <vector>
 
 /// Boost.Process calls it by this name, which the GNU C library has from 2.34 on: released programs
 /// are built for older ones.
